@@ -1,0 +1,137 @@
+"""The epoch manifest: what one sealed epoch consists of. *The manifest is the checkpoint.*
+
+The coordinator writes it, atomically and durably, when every reader has sealed; from then on the epoch can be
+committed to the sink, replayed, or read again, whoever dies. `from_splits` and `to_splits` are the split states
+before and after the epoch, `enumerator` the enumerator's state after it, `segments` the files holding the rows.
+
+**`_seq`.** A row's number is ``segment.seq_base + row._seq``: 30 bits of epoch, one bit *log* (so that snapshot rows
+of an epoch precede its log rows), 32 bits of a counter. It orders all changes of a key, never compares with a
+position of the source, and is the same however often the segment is read.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from raycdc.model import TableId
+
+#: Version of the manifest format; a newer one is refused, an older one upgraded on load (`checkpoint.codec`).
+MANIFEST_VERSION = 1
+
+SEQ_COUNTER_BITS = 32
+EPOCH_MAX = (1 << 30) - 1
+
+
+def seq_base(epoch: int, *, log: bool, offset: int = 0) -> int:
+    """First `_seq` of a run of rows in `epoch`; `offset` counts the rows of earlier runs of the same kind."""
+    if not 0 <= epoch <= EPOCH_MAX or not 0 <= offset < 1 << SEQ_COUNTER_BITS:
+        raise ValueError(f"epoch {epoch} or row offset {offset} is out of range for _seq")
+    return (epoch << (SEQ_COUNTER_BITS + 1)) | (int(log) << SEQ_COUNTER_BITS) | offset
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """One uncompressed Arrow IPC file of changelog rows: one table, one schema version, one hash partition.
+
+    `node` names the machine that has `path` in its spool; `flight` is that node's Arrow Flight endpoint
+    (``grpc://host:port`` or empty). `kind` is ``"snapshot"`` (inserts of one chunk) or ``"log"``. `crc32` covers the
+    whole file. `rows` and `bytes` are exact.
+    """
+
+    node: str
+    path: str
+    flight: str
+    table: TableId
+    schema: str
+    split_id: str
+    partition: int
+    kind: str
+    seq_base: int
+    rows: int
+    bytes: int
+    crc32: int
+
+    def to_json(self) -> dict[str, Any]:
+        return {name: str(self.table) if name == "table" else getattr(self, name) for name in self.__slots__}
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Segment:
+        return cls(**{**data, "table": TableId.parse(data["table"])})
+
+
+@dataclass(frozen=True, slots=True)
+class TableEpoch:
+    """What one epoch means for one source table.
+
+    `schema` is the fingerprint of the one schema version all its rows have. `changes` are the elementary schema
+    changes (JSON of `raycdc.schema` events) that lead to it from the version before, applied before any row; the
+    first epoch of a table carries its CreateTableEvent. `snapshot` is True while the table has chunks left to read
+    *after* this epoch.
+    """
+
+    schema: str
+    snapshot: bool
+    changes: tuple[dict[str, Any], ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        return {"schema": self.schema, "snapshot": self.snapshot, "changes": list(self.changes)}
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> TableEpoch:
+        return cls(data["schema"], data["snapshot"], tuple(data["changes"]))
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """One sealed epoch; see the module's docstring. `final` marks the last epoch of a bounded run.
+
+    `tables` names every table that must hold the epoch before it counts as committed: those with segments or schema
+    changes in it. `watermark_ms` is the minimum event time over active splits, or None when nothing was read yet.
+    """
+
+    epoch: int
+    generation: int
+    created_ms: int
+    from_splits: dict[str, Any]
+    to_splits: dict[str, Any]
+    enumerator: dict[str, Any]
+    segments: tuple[Segment, ...] = ()
+    tables: dict[TableId, TableEpoch] = field(default_factory=dict)
+    watermark_ms: int | None = None
+    final: bool = False
+
+    @property
+    def rows(self) -> int:
+        return sum(segment.rows for segment in self.segments)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "version": MANIFEST_VERSION,
+            "epoch": self.epoch,
+            "generation": self.generation,
+            "created_ms": self.created_ms,
+            "from_splits": self.from_splits,
+            "to_splits": self.to_splits,
+            "enumerator": self.enumerator,
+            "segments": [s.to_json() for s in self.segments],
+            "tables": {str(t): e.to_json() for t, e in self.tables.items()},
+            "watermark_ms": self.watermark_ms,
+            "final": self.final,
+        }
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Manifest:
+        """Inverse of `to_json` for the current version; `checkpoint.codec` checks and upgrades versions first."""
+        return cls(
+            epoch=data["epoch"],
+            generation=data["generation"],
+            created_ms=data["created_ms"],
+            from_splits=data["from_splits"],
+            to_splits=data["to_splits"],
+            enumerator=data["enumerator"],
+            segments=tuple(Segment.from_json(s) for s in data["segments"]),
+            tables={TableId.parse(t): TableEpoch.from_json(e) for t, e in data["tables"].items()},
+            watermark_ms=data["watermark_ms"],
+            final=data["final"],
+        )

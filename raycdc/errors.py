@@ -1,0 +1,110 @@
+"""Every error a user can meet, typed by the reaction it wants and by the exit code it ends a command with.
+
+The CLI catches `RaycdcError` and nothing else: its text is the whole screen (no traceback unless ``--verbose``)
+and its `exit_code` the process's. Anything that is not a `RaycdcError` is a bug and shows its traceback.
+
+A message says what happened, where, and what to do, in that order:
+``binlog.000007:4512 is purged on db1:3306 (oldest is .000011). Take a new snapshot with ...``.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import ClassVar
+
+
+class ExitCode(IntEnum):
+    """Exit codes of every command; a promise to scripts (README, "Exit codes")."""
+
+    DONE = 0
+    BUG = 1
+    CONFIG = 2
+    SOURCE = 3
+    DATA = 4
+    SINK = 5
+    STATE = 6
+    INTERRUPTED = 130
+
+
+class RaycdcError(Exception):
+    """Base of all named errors. ``str(error)`` is one self-contained paragraph for the user."""
+
+    exit_code: ClassVar[ExitCode] = ExitCode.BUG
+    #: True where trying the same again later may succeed without anyone acting (a server restarting).
+    retryable: ClassVar[bool] = False
+
+
+class ConfigError(RaycdcError):
+    """The configuration is wrong. Holds every problem found, not only the first."""
+
+    exit_code = ExitCode.CONFIG
+
+    def __init__(self, *problems: str) -> None:
+        self.problems: tuple[str, ...] = problems
+        super().__init__("\n".join(problems))
+
+
+class SourceError(RaycdcError):
+    """The source refused us or cannot serve us: wrong password, missing privilege, unsuitable setting."""
+
+    exit_code = ExitCode.SOURCE
+
+
+class SourceUnavailableError(SourceError):
+    """The source cannot be reached now (connection refused or lost); worth trying again."""
+
+    retryable = True
+
+
+class LogLostError(SourceError):
+    """The position we need is no longer in the source's log (purged or reset)."""
+
+
+class DataError(RaycdcError):
+    """A row, message or log event cannot be decoded or does not fit the schema; nothing of it was passed on."""
+
+    exit_code = ExitCode.DATA
+
+
+class CorruptLogError(DataError):
+    """A log file or stream is damaged or truncated; the text names file and position."""
+
+
+class SchemaError(DataError):
+    """A schema and the data (or a DDL statement and our model of it) do not fit each other."""
+
+
+class SinkError(RaycdcError):
+    """The sink refused a write or its state contradicts ours."""
+
+    exit_code = ExitCode.SINK
+
+
+class StateError(RaycdcError):
+    """The checkpoint cannot be read, is newer than we are, or is in use by another process."""
+
+    exit_code = ExitCode.STATE
+
+
+class ProtocolError(RaycdcError):
+    """A message between coordinator and reader is unknown, malformed or out of turn. Always a bug."""
+
+
+class FencedError(RaycdcError):
+    """This process was replaced (newer incarnation or generation exists) and must stop; its work is not accepted."""
+
+    exit_code = ExitCode.STATE
+
+
+def error_by_name(name: str) -> type[RaycdcError]:
+    """The error class called `name`, for errors that crossed a process boundary as (name, text).
+
+    An unknown name gives `RaycdcError`, so that an error from a plug-in still ends the command with its text.
+    """
+    pending: list[type[RaycdcError]] = [RaycdcError]
+    while pending:
+        candidate = pending.pop()
+        if candidate.__name__ == name:
+            return candidate
+        pending.extend(candidate.__subclasses__())
+    return RaycdcError

@@ -1,0 +1,21 @@
+"""Values every other package speaks in: tables, types, schemas, row kinds and the columns of a changelog batch."""
+
+from __future__ import annotations
+
+from raycdc.model.batch import META_COLUMNS, META_FIELDS, changelog_schema
+from raycdc.model.row_kind import RowKind
+from raycdc.model.schema import Column, TableSchema
+from raycdc.model.table import TableId
+from raycdc.model.types import LogicalType, TypeKind
+
+__all__ = [
+    "META_COLUMNS",
+    "META_FIELDS",
+    "Column",
+    "LogicalType",
+    "RowKind",
+    "TableId",
+    "TableSchema",
+    "TypeKind",
+    "changelog_schema",
+]

@@ -1,0 +1,38 @@
+"""The columns of a changelog batch inside raycdc.
+
+A batch (`pyarrow.RecordBatch`) holds rows of one table and one schema version: the table's columns in table order,
+then `META_FIELDS`. Constant metadata (`_db`, `_table`) is not stored; it is in the segment's descriptor.
+
+* `_op` int8: `RowKind`.
+* `_seq` int64: relative order. The absolute number is ``Segment.seq_base + _seq`` (see `raycdc.checkpoint.manifest`).
+* `_ts_ms` int64: commit time at the source in Unix milliseconds; for snapshot rows the time the chunk was read.
+* `_pos` string: where the row came from, unique per row of the log (MySQL ``binlog.000007:4512:3`` = file, end
+  position of the event, row within it); null for snapshot rows.
+
+Batches are immutable after they are built and at most `BATCH_BYTES_MAX` large (one row may exceed it).
+"""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from raycdc.model.schema import TableSchema
+
+#: Rows per batch and bytes per batch: what the bridge measured as fastest for Spark's workers (64k rows, 8 MB).
+BATCH_ROWS_MAX = 65_536
+BATCH_BYTES_MAX = 8 << 20
+
+META_FIELDS: tuple[pa.Field, ...] = (
+    pa.field("_op", pa.int8()),
+    pa.field("_seq", pa.int64()),
+    pa.field("_ts_ms", pa.int64()),
+    pa.field("_pos", pa.string()),
+)
+
+#: Metadata columns as a changelog sink shows them, after the table's columns.
+META_COLUMNS: tuple[str, ...] = ("_op", "_seq", "_ts_ms", "_db", "_table", "_pos")
+
+
+def changelog_schema(schema: TableSchema) -> pa.Schema:
+    """Arrow schema of a batch of `schema`'s table."""
+    return pa.schema([*schema.arrow(), *META_FIELDS])

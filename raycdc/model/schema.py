@@ -1,0 +1,64 @@
+"""The schema of a table as raycdc carries it from source to sink."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from raycdc.model.types import LogicalType
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column. `default` is the constant an added column gives to rows that existed before, as text, or None."""
+
+    name: str
+    type: LogicalType
+    nullable: bool = True
+    default: str | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        return {"name": self.name, "type": self.type.to_json(), "nullable": self.nullable, "default": self.default}
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Column:
+        return cls(data["name"], LogicalType.from_json(data["type"]), data["nullable"], data["default"])
+
+
+@dataclass(frozen=True, slots=True)
+class TableSchema:
+    """Columns in table order and the primary key's column names in key order (empty: no primary key)."""
+
+    columns: tuple[Column, ...]
+    primary_key: tuple[str, ...] = ()
+
+    def arrow(self) -> pa.Schema:
+        """Arrow schema of the table's columns alone. Every field is nullable: a before-image or a sink may need it."""
+        return pa.schema([pa.field(c.name, c.type.arrow()) for c in self.columns])
+
+    def spark_ddl(self) -> str:
+        """The columns as a Spark SQL column list, names quoted."""
+        return ", ".join(f"`{c.name.replace('`', '``')}` {c.type.spark()}" for c in self.columns)
+
+    def column(self, name: str) -> Column:
+        """The column called exactly `name`; KeyError when there is none."""
+        for column in self.columns:
+            if column.name == name:
+                return column
+        raise KeyError(name)
+
+    def fingerprint(self) -> str:
+        """16 hex digits that name this schema version in manifests, segments and the schema store."""
+        text = json.dumps(self.to_json(), sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    def to_json(self) -> dict[str, Any]:
+        return {"columns": [c.to_json() for c in self.columns], "primary_key": list(self.primary_key)}
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> TableSchema:
+        return cls(tuple(Column.from_json(c) for c in data["columns"]), tuple(data["primary_key"]))

@@ -1,0 +1,146 @@
+"""Logical types: the one vocabulary between a source's types, Arrow, Spark and the sinks.
+
+| kind | Arrow | Spark | note |
+|---|---|---|---|
+| INT8 … INT64 | int8 … int64 | tinyint … bigint | unsigned source types take the next wider one |
+| UINT64 | decimal128(20, 0) | decimal(20,0) | the only integer that no signed type holds |
+| FLOAT32, FLOAT64 | float, double | float, double | |
+| DECIMAL | decimal128(p, s), p ≤ 38 | decimal(p,s) | wider ones are STRING with the exact digits |
+| STRING, ENUM, SET, JSON | string | string | UTF-8; ENUM/SET as labels; JSON as the server's text |
+| BINARY | binary | binary | |
+| DATE | date32 | date | |
+| DATETIME | timestamp[us] | timestamp_ntz | a wall-clock reading, never shifted |
+| TIMESTAMP | timestamp[us, UTC] | timestamp | an instant |
+| TIME | string | string | a duration as the server prints it, e.g. ``-838:59:59.000`` |
+| YEAR | int16 | smallint | |
+| BIT | int64 (n ≤ 63), decimal128(20, 0) (n = 64) | bigint, decimal(20,0) | the bits as an unsigned number |
+| BOOLEAN | bool | boolean | |
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+import pyarrow as pa
+
+DECIMAL_PRECISION_MAX = 38
+
+
+class TypeKind(StrEnum):
+    """Closed set of logical types; the value is what state files hold."""
+
+    BOOLEAN = "boolean"
+    INT8 = "int8"
+    INT16 = "int16"
+    INT32 = "int32"
+    INT64 = "int64"
+    UINT64 = "uint64"
+    FLOAT32 = "float32"
+    FLOAT64 = "float64"
+    DECIMAL = "decimal"
+    STRING = "string"
+    BINARY = "binary"
+    DATE = "date"
+    DATETIME = "datetime"
+    TIMESTAMP = "timestamp"
+    TIME = "time"
+    YEAR = "year"
+    BIT = "bit"
+    ENUM = "enum"
+    SET = "set"
+    JSON = "json"
+
+
+@dataclass(frozen=True, slots=True)
+class LogicalType:
+    """A type with the parameters that change values or their text.
+
+    `precision`/`scale` belong to DECIMAL, `fsp` (fractional-second digits, 0–6) to the temporal kinds and `length`
+    (bits) to BIT. `native` is the source's own spelling (``information_schema.COLUMN_TYPE``), for people and DDL;
+    it takes no part in equality of data, but is kept in state.
+    """
+
+    kind: TypeKind
+    precision: int = 0
+    scale: int = 0
+    fsp: int = 0
+    length: int = 0
+    native: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """Only the parameters that are set, so that schemas in state files stay readable."""
+        out: dict[str, Any] = {"kind": self.kind.value}
+        for name in ("precision", "scale", "fsp", "length", "native"):
+            value = getattr(self, name)
+            if value:
+                out[name] = value
+        return out
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> LogicalType:
+        return cls(**{**data, "kind": TypeKind(data["kind"])})
+
+    def arrow(self) -> pa.DataType:
+        """The Arrow type of a column of this type (table in the module's docstring)."""
+        match self.kind:
+            case TypeKind.DECIMAL:
+                return pa.decimal128(self.precision, self.scale)
+            case TypeKind.BIT:
+                return pa.int64() if self.length <= 63 else pa.decimal128(20, 0)
+            case kind:
+                return _ARROW[kind]
+
+    def spark(self) -> str:
+        """The Spark SQL DDL spelling of `arrow()`."""
+        match self.kind:
+            case TypeKind.DECIMAL:
+                return f"decimal({self.precision},{self.scale})"
+            case TypeKind.BIT:
+                return "bigint" if self.length <= 63 else "decimal(20,0)"
+            case kind:
+                return _SPARK[kind]
+
+
+_ARROW: dict[TypeKind, pa.DataType] = {
+    TypeKind.BOOLEAN: pa.bool_(),
+    TypeKind.INT8: pa.int8(),
+    TypeKind.INT16: pa.int16(),
+    TypeKind.INT32: pa.int32(),
+    TypeKind.INT64: pa.int64(),
+    TypeKind.UINT64: pa.decimal128(20, 0),
+    TypeKind.FLOAT32: pa.float32(),
+    TypeKind.FLOAT64: pa.float64(),
+    TypeKind.STRING: pa.string(),
+    TypeKind.BINARY: pa.binary(),
+    TypeKind.DATE: pa.date32(),
+    TypeKind.DATETIME: pa.timestamp("us"),
+    TypeKind.TIMESTAMP: pa.timestamp("us", tz="UTC"),
+    TypeKind.TIME: pa.string(),
+    TypeKind.YEAR: pa.int16(),
+    TypeKind.ENUM: pa.string(),
+    TypeKind.SET: pa.string(),
+    TypeKind.JSON: pa.string(),
+}
+
+_SPARK: dict[TypeKind, str] = {
+    TypeKind.BOOLEAN: "boolean",
+    TypeKind.INT8: "tinyint",
+    TypeKind.INT16: "smallint",
+    TypeKind.INT32: "int",
+    TypeKind.INT64: "bigint",
+    TypeKind.UINT64: "decimal(20,0)",
+    TypeKind.FLOAT32: "float",
+    TypeKind.FLOAT64: "double",
+    TypeKind.STRING: "string",
+    TypeKind.BINARY: "binary",
+    TypeKind.DATE: "date",
+    TypeKind.DATETIME: "timestamp_ntz",
+    TypeKind.TIMESTAMP: "timestamp",
+    TypeKind.TIME: "string",
+    TypeKind.YEAR: "smallint",
+    TypeKind.ENUM: "string",
+    TypeKind.SET: "string",
+    TypeKind.JSON: "string",
+}

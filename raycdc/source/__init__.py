@@ -1,0 +1,1 @@
+"""FLIP-27 without an engine: the protocol between one SplitEnumerator and its SourceReaders. No Ray, no Spark."""

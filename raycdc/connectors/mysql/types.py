@@ -1,0 +1,231 @@
+"""MySQL and MariaDB column types: parsed from ``information_schema.COLUMN_TYPE``, mapped once for snapshot and log.
+
+`MySqlColumn.logical` is the only place that decides what a source type becomes; the arenas (`columns`), the binlog
+loop, the result-set loop and the sinks' schemas follow from it. The mapping's table is in `raycdc.model.types`.
+
+Values that every path treats alike: BINARY(n) is padded with its trailing zeros, CHAR is without trailing spaces,
+a zero or partial date is null and counted, JSON is the server's text, ENUM and SET are labels (the error value of an
+ENUM, index 0, is the empty string).
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from raycdc.errors import SchemaError
+from raycdc.model import Column, LogicalType, TableId, TableSchema, TypeKind
+from raycdc.model.types import DECIMAL_PRECISION_MAX
+
+_INTEGERS: dict[str, tuple[TypeKind, TypeKind]] = {
+    "tinyint": (TypeKind.INT8, TypeKind.INT16),
+    "smallint": (TypeKind.INT16, TypeKind.INT32),
+    "mediumint": (TypeKind.INT32, TypeKind.INT32),
+    "int": (TypeKind.INT32, TypeKind.INT64),
+    "bigint": (TypeKind.INT64, TypeKind.UINT64),
+}
+
+CHARACTER_TYPES = frozenset({"char", "varchar", "tinytext", "text", "mediumtext", "longtext"})
+_GEOMETRIES = frozenset(
+    "geometry point linestring polygon multipoint multilinestring multipolygon geometrycollection geomcollection".split()
+)
+BYTE_TYPES = frozenset({"binary", "varbinary", "tinyblob", "blob", "mediumblob", "longblob", "vector"}) | _GEOMETRIES
+
+_ALIASES: dict[str, str] = {
+    "integer": "int",
+    "numeric": "decimal",
+    "dec": "decimal",
+    "fixed": "decimal",
+    "real": "double",
+    "bool": "tinyint",
+    "boolean": "tinyint",
+    "nchar": "char",
+    "nvarchar": "varchar",
+    "character": "char",
+}
+
+_TEMPORAL: dict[str, TypeKind] = {
+    "datetime": TypeKind.DATETIME,
+    "timestamp": TypeKind.TIMESTAMP,
+    "time": TypeKind.TIME,
+}
+
+_HEAD = re.compile(r"\s*([a-z0-9_]+)\s*(?:\(\s*(.*?)\s*\))?\s*([^)]*)$", re.IGNORECASE | re.DOTALL)
+_LABEL = re.compile(r"'((?:[^'\\]|''|\\.)*)'", re.DOTALL)
+_ESCAPES = {"0": "\0", "n": "\n", "r": "\r", "t": "\t", "b": "\b", "Z": "\x1a"}
+
+
+@dataclass(frozen=True, slots=True)
+class TypeShape:
+    """A parsed ``COLUMN_TYPE``: lower-case base type and the parameters that are set.
+
+    `length` is characters (char, varchar), bytes (binary, varbinary) or bits (bit); `labels` belong to enum and set.
+    """
+
+    base: str
+    length: int = 0
+    precision: int = 0
+    scale: int = 0
+    fsp: int = 0
+    unsigned: bool = False
+    labels: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class MySqlColumn:
+    """One column as the server describes it.
+
+    `column_type` is ``information_schema.COLUMNS.COLUMN_TYPE`` (``decimal(12,2) unsigned``, ``enum('a','b')``);
+    `charset` and `collation` are empty for types that have none; `default` is the constant default as text or None;
+    `extra` is ``EXTRA`` (``auto_increment``, ``VIRTUAL GENERATED`` …).
+    """
+
+    name: str
+    column_type: str
+    charset: str = ""
+    collation: str = ""
+    nullable: bool = True
+    default: str | None = None
+    extra: str = ""
+
+    @property
+    def shape(self) -> TypeShape:
+        return parse_column_type(self.column_type)
+
+    @property
+    def data_type(self) -> str:
+        return self.shape.base
+
+    @property
+    def unsigned(self) -> bool:
+        return self.shape.unsigned
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        return self.shape.labels
+
+    @property
+    def is_virtual(self) -> bool:
+        return "VIRTUAL" in self.extra.upper()
+
+    def logical(self) -> LogicalType:
+        """The type every consumer sees. Raises `SchemaError` for a type this version cannot carry."""
+        try:
+            return _logical(self.column_type, self.charset)
+        except KeyError:
+            raise SchemaError(
+                f"Column {self.name!r} has type {self.column_type!r}, which is not supported. "
+                "Leave its table out with source.exclude."
+            ) from None
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "column_type": self.column_type,
+            "charset": self.charset,
+            "collation": self.collation,
+            "nullable": self.nullable,
+            "default": self.default,
+            "extra": self.extra,
+        }
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> MySqlColumn:
+        return cls(**data)
+
+
+@dataclass(frozen=True, slots=True)
+class MySqlTable:
+    """A source table in one version of its schema; `primary_key` holds column names in key order (empty: none)."""
+
+    id: TableId
+    columns: tuple[MySqlColumn, ...]
+    primary_key: tuple[str, ...] = ()
+
+    def schema(self) -> TableSchema:
+        """The schema that segments and sinks carry. Raises `SchemaError` naming the table for an unsupported type."""
+        try:
+            columns = tuple(Column(c.name, c.logical(), c.nullable, c.default) for c in self.columns)
+        except SchemaError as cause:
+            raise SchemaError(f"Table {self.id}: {cause}") from cause
+        return TableSchema(columns, self.primary_key)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "db": self.id.db,
+            "table": self.id.table,
+            "columns": [c.to_json() for c in self.columns],
+            "primary_key": list(self.primary_key),
+        }
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> MySqlTable:
+        columns = tuple(MySqlColumn.from_json(c) for c in data["columns"])
+        return cls(TableId(data["db"], data["table"]), columns, tuple(data["primary_key"]))
+
+
+@lru_cache(maxsize=4096)
+def parse_column_type(column_type: str) -> TypeShape:
+    """Parse ``COLUMN_TYPE`` as MySQL 5.7–9 and MariaDB print it. Raises `SchemaError` for text that is no type."""
+    found = _HEAD.match(re.sub(r"/\*.*?\*/", "", column_type).strip())
+    if found is None:
+        raise SchemaError(f"{column_type!r} is not a MySQL column type")
+    word, inside, rest = found.group(1).lower(), found.group(2) or "", found.group(3).lower()
+    base = _ALIASES.get(word, word)
+    unsigned = "unsigned" in rest or "zerofill" in rest
+    if base in ("enum", "set"):
+        return TypeShape(base, labels=tuple(_unquote(m.group(1)) for m in _LABEL.finditer(inside)))
+    numbers = [int(part) for part in inside.split(",") if part.strip().isdigit()]
+    first = numbers[0] if numbers else None
+    match base:
+        case "decimal":
+            return TypeShape(
+                base, precision=10 if first is None else first, scale=(*numbers, 0, 0)[1], unsigned=unsigned
+            )
+        case "datetime" | "timestamp" | "time":
+            return TypeShape(base, fsp=first or 0)
+        case "char" | "binary" | "bit":
+            return TypeShape(base, length=1 if first is None else first)
+        case "float" if first is not None and len(numbers) == 1 and first > 24:
+            return TypeShape("double", unsigned=unsigned)
+        case _:
+            return TypeShape(base, length=first or 0, unsigned=unsigned)
+
+
+def _unquote(text: str) -> str:
+    return re.sub(r"\\(.)", lambda m: _ESCAPES.get(m.group(1), m.group(1)), text.replace("''", "'"), flags=re.DOTALL)
+
+
+@lru_cache(maxsize=4096)
+def _logical(column_type: str, charset: str) -> LogicalType:
+    """KeyError for an unsupported type."""
+    shape = parse_column_type(column_type)
+    base = shape.base
+    if base in _INTEGERS:
+        return LogicalType(_INTEGERS[base][shape.unsigned], native=column_type)
+    if base in _TEMPORAL:
+        return LogicalType(_TEMPORAL[base], fsp=shape.fsp, native=column_type)
+    if base == "decimal":
+        if shape.precision > DECIMAL_PRECISION_MAX:
+            return LogicalType(TypeKind.STRING, precision=shape.precision, scale=shape.scale, native=column_type)
+        return LogicalType(TypeKind.DECIMAL, precision=shape.precision, scale=shape.scale, native=column_type)
+    if base == "bit":
+        return LogicalType(TypeKind.BIT, length=shape.length, native=column_type)
+    if base in CHARACTER_TYPES:
+        return LogicalType(TypeKind.BINARY if charset == "binary" else TypeKind.STRING, native=column_type)
+    if base in BYTE_TYPES:
+        return LogicalType(TypeKind.BINARY, native=column_type)
+    return LogicalType(_OTHERS[base], native=column_type)
+
+
+_OTHERS: dict[str, TypeKind] = {
+    "float": TypeKind.FLOAT32,
+    "double": TypeKind.FLOAT64,
+    "date": TypeKind.DATE,
+    "year": TypeKind.YEAR,
+    "enum": TypeKind.ENUM,
+    "set": TypeKind.SET,
+    "json": TypeKind.JSON,
+}

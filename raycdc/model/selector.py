@@ -71,7 +71,9 @@ def _compile(texts: tuple[str, ...], place: str, problems: list[str]) -> tuple[r
             patterns.append(re.compile(re.escape(text)))
             continue
         if not set(text) & (_METACHARACTERS | {"."}):
-            problems.append(f"{place}[{index}]: '{text}' can match no table: it needs DATABASE.TABLE, e.g. 'shop.orders'")
+            problems.append(
+                f"{place}[{index}]: '{text}' can match no table: it needs DATABASE.TABLE, e.g. 'shop.orders'"
+            )
             continue
         try:
             patterns.append(re.compile(text))

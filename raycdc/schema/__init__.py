@@ -1,0 +1,58 @@
+"""Schema evolution, pure: change events, what they do to a schema, and what a pipeline does with them."""
+
+from __future__ import annotations
+
+from raycdc.schema.apply import apply, apply_all, find_column
+from raycdc.schema.behavior import Apply, Decision, Fail, SchemaChangeBehavior, Skip, decide
+from raycdc.schema.events import (
+    EVENT_TYPES,
+    AddColumnEvent,
+    After,
+    AlterColumnPositionEvent,
+    AlterColumnTypeEvent,
+    AlterPrimaryKeyEvent,
+    AlterTableCommentEvent,
+    ColumnPosition,
+    CreateTableEvent,
+    DropColumnEvent,
+    DropTableEvent,
+    First,
+    Last,
+    RenameColumnEvent,
+    RenameTableEvent,
+    SchemaChangeEvent,
+    TruncateTableEvent,
+    event_from_json,
+    event_to_json,
+)
+
+__all__ = [
+    "EVENT_TYPES",
+    "AddColumnEvent",
+    "After",
+    "AlterColumnPositionEvent",
+    "AlterColumnTypeEvent",
+    "AlterPrimaryKeyEvent",
+    "AlterTableCommentEvent",
+    "Apply",
+    "ColumnPosition",
+    "CreateTableEvent",
+    "Decision",
+    "DropColumnEvent",
+    "DropTableEvent",
+    "Fail",
+    "First",
+    "Last",
+    "RenameColumnEvent",
+    "RenameTableEvent",
+    "SchemaChangeBehavior",
+    "SchemaChangeEvent",
+    "Skip",
+    "TruncateTableEvent",
+    "apply",
+    "apply_all",
+    "decide",
+    "event_from_json",
+    "event_to_json",
+    "find_column",
+]

@@ -1,0 +1,273 @@
+"""SQL connections to a MySQL or MariaDB server: settings, opening one, and errors a user can act on.
+
+Everything of the connector that speaks SQL gets its connection here, so that every session has the same time zone
+(UTC), character set and SQL mode: values and comparisons then mean the same in planning, snapshot and checks.
+A connection belongs to one thread.
+"""
+
+from __future__ import annotations
+
+import re
+import ssl
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from enum import StrEnum
+from ipaddress import ip_address
+from typing import Any
+
+import pymysql
+from pymysql.connections import Connection
+from pymysql.constants import CR, ER
+
+from raycdc.errors import ConfigError, SourceError, SourceUnavailableError
+
+#: Seconds the server waits for us to read or write before it drops the session: a reader that is held back by the
+#: sink must not lose its result set.
+NET_TIMEOUT_S = 6 * 3600
+
+
+class TlsMode(StrEnum):
+    """How the connection is encrypted. ``AUTO``: not on loopback or a socket, ``VERIFY_IDENTITY`` elsewhere."""
+
+    AUTO = "auto"
+    DISABLED = "disabled"
+    REQUIRED = "required"
+    VERIFY_CA = "verify-ca"
+    VERIFY_IDENTITY = "verify-identity"
+
+
+@dataclass(frozen=True, slots=True)
+class MySqlSettings:
+    """Where and as whom to connect. ``repr`` never shows the password."""
+
+    host: str = "127.0.0.1"
+    port: int = 3306
+    user: str = ""
+    password: str = field(default="", repr=False)
+    tls_mode: TlsMode = TlsMode.AUTO
+    tls_ca: str | None = None
+    unix_socket: str | None = None
+    connect_timeout_s: float = 10.0
+    #: A server that says nothing for this long is taken for lost. Planning queries on large tables are silent long.
+    read_timeout_s: float = 3600.0
+
+    def __repr__(self) -> str:
+        return f"MySqlSettings({self.user}:***@{self.address}, tls={self.effective_tls_mode})"
+
+    @property
+    def address(self) -> str:
+        """``host:port`` (or the socket's path), for messages."""
+        return self.unix_socket or f"{self.host}:{self.port}"
+
+    @property
+    def effective_tls_mode(self) -> TlsMode:
+        """`tls_mode` with ``AUTO`` resolved."""
+        if self.tls_mode is not TlsMode.AUTO:
+            return self.tls_mode
+        return TlsMode.DISABLED if self.unix_socket or _is_loopback(self.host) else TlsMode.VERIFY_IDENTITY
+
+
+def connect(settings: MySqlSettings) -> Connection[Any]:
+    """Open a connection: autocommit, UTC, utf8mb4, neutral ``sql_mode``, repeatable read, long network timeouts.
+
+    Blocks up to ``connect_timeout_s``. Raises `SourceUnavailableError` when the server cannot be reached now,
+    `SourceError` when it refuses us, `ConfigError` when the CA file cannot be used.
+    """
+    tls: dict[str, Any] = (
+        {"ssl_disabled": True}
+        if settings.effective_tls_mode is TlsMode.DISABLED
+        else {"ssl": _tls_context(settings)}
+    )
+    try:
+        connection: Connection[Any] = pymysql.connect(
+            host=settings.host,
+            port=settings.port,
+            unix_socket=settings.unix_socket,
+            user=settings.user,
+            # pymysql would encode text as latin-1; servers store the hash of the UTF-8 bytes.
+            password=settings.password.encode("utf-8"),
+            charset="utf8mb4",
+            autocommit=True,
+            connect_timeout=settings.connect_timeout_s,
+            read_timeout=settings.read_timeout_s,
+            write_timeout=settings.read_timeout_s,
+            program_name="raycdc",
+            **tls,
+        )
+    except ssl.SSLError as cause:
+        raise SourceError(_tls_message(settings, cause)) from cause
+    except (pymysql.Error, OSError, RuntimeError) as cause:
+        raise translate(settings, cause) from cause
+    try:
+        _prepare_session(connection)
+    except pymysql.Error as cause:
+        close_quietly(connection)
+        raise translate(settings, cause) from cause
+    return connection
+
+
+def query(connection: Connection[Any], sql: str, arguments: Iterable[Any] | None = None) -> list[tuple[Any, ...]]:
+    """All rows of a small administrative query. Errors come as `SourceError` naming the statement."""
+    try:
+        with connection.cursor() as cursor:
+            cursor.execute(sql, None if arguments is None else tuple(arguments))
+            return list(cursor.fetchall())
+    except pymysql.Error as cause:
+        raise query_error(connection, sql, cause) from cause
+
+
+def query_one(connection: Connection[Any], sql: str, arguments: Iterable[Any] | None = None) -> tuple[Any, ...] | None:
+    """The first row of `query`, or None."""
+    rows = query(connection, sql, arguments)
+    return rows[0] if rows else None
+
+
+def query_dict(connection: Connection[Any], sql: str) -> dict[str, Any] | None:
+    """The first row by column name (``SHOW`` statements differ in column order between servers), or None."""
+    try:
+        with connection.cursor() as cursor:
+            cursor.execute(sql)
+            row = cursor.fetchone()
+            names = [d[0] for d in cursor.description or ()]
+    except pymysql.Error as cause:
+        raise query_error(connection, sql, cause) from cause
+    return None if row is None else dict(zip(names, row, strict=True))
+
+
+def quote_name(*parts: str) -> str:
+    """SQL identifier, each part in backticks, joined by dots."""
+    return ".".join("`" + part.replace("`", "``") + "`" for part in parts)
+
+
+def close_quietly(connection: Connection[Any]) -> None:
+    """Close; a connection that is broken or closed already is fine (nothing can be done about it)."""
+    with suppress(pymysql.Error, OSError):
+        connection.close()
+
+
+def address_of(connection: Connection[Any]) -> str:
+    """``host:port`` of an open connection, for messages."""
+    return connection.unix_socket or f"{connection.host}:{connection.port}"
+
+
+def query_error(connection: Connection[Any], sql: str, cause: pymysql.Error) -> SourceError:
+    """A named error for a failed statement: lost connections are worth a retry, the rest is not."""
+    code, text = _code_and_text(cause)
+    where = address_of(connection)
+    if code in _LOST or isinstance(cause, pymysql.err.InterfaceError):
+        return SourceUnavailableError(f"The connection to {where} was lost ({text}). Trying again may help.")
+    short = re.sub(r"\s+", " ", sql)[:200]
+    if code in _DENIED:
+        return SourceError(
+            f"{where} refused a statement: {text}. Grant what `raycdc check` prints. Statement: {short}"
+        )
+    return SourceError(f"{where} answered error {code} ({text}) to: {short}")
+
+
+def translate(settings: MySqlSettings, cause: BaseException) -> SourceError:
+    """What a failure to connect means for the user."""
+    code, text = _code_and_text(cause)
+    who = f"{settings.user!r}@{settings.address}"
+    match code:
+        case ER.ACCESS_DENIED_ERROR | 1698:  # ER_ACCESS_DENIED_NO_PASSWORD_ERROR
+            return SourceError(
+                f"{settings.address} refused user {settings.user!r}: {text}. "
+                f"Check source.user and source.password, or set the password on the server: "
+                f"ALTER USER '{settings.user}'@'%' IDENTIFIED BY '...';"
+            )
+        case ER.HOST_NOT_PRIVILEGED | ER.HOST_IS_BLOCKED:
+            return SourceError(
+                f"{settings.address} does not accept connections from this machine for {who} ({text}). "
+                f"Create the user for this host, or run FLUSH HOSTS when it was blocked."
+            )
+        case ER.CON_COUNT_ERROR | ER.TOO_MANY_USER_CONNECTIONS:
+            return SourceUnavailableError(
+                f"{settings.address} has no free connection ({text}). Raise max_connections or lower readers.max."
+            )
+        case CR.CR_SSL_CONNECTION_ERROR:
+            return SourceError(_tls_message(settings, cause))
+    original = getattr(cause, "original_exception", cause)
+    if isinstance(original, ssl.SSLError):
+        return SourceError(_tls_message(settings, original))
+    if isinstance(cause, RuntimeError):
+        return SourceError(f"Cannot log in as {who}: {cause}")
+    return SourceUnavailableError(
+        f"Cannot reach {settings.address}: {text}. Check source.host and source.port and that the server is running."
+    )
+
+
+_LOST = frozenset({CR.CR_SERVER_LOST, CR.CR_SERVER_GONE_ERROR, CR.CR_CONN_HOST_ERROR, ER.SERVER_SHUTDOWN, 0})
+_DENIED = frozenset(
+    {
+        ER.ACCESS_DENIED_ERROR,
+        ER.DBACCESS_DENIED_ERROR,
+        ER.TABLEACCESS_DENIED_ERROR,
+        ER.COLUMNACCESS_DENIED_ERROR,
+        ER.SPECIFIC_ACCESS_DENIED_ERROR,
+    }
+)
+
+_SESSION = (
+    "SET SESSION time_zone = '+00:00'",
+    # Neutral: no ANSI_QUOTES or PAD_CHAR_TO_FULL_LENGTH changing what a statement means or a value looks like.
+    "SET SESSION sql_mode = ''",
+    "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ",
+    f"SET SESSION net_write_timeout = {NET_TIMEOUT_S}, net_read_timeout = {NET_TIMEOUT_S}, "
+    f"wait_timeout = {NET_TIMEOUT_S}",
+)
+
+
+def _prepare_session(connection: Connection[Any]) -> None:
+    with connection.cursor() as cursor:
+        for statement in _SESSION:
+            cursor.execute(statement)
+        cursor.execute("SHOW SESSION VARIABLES WHERE Variable_name IN %s", (_OPTIONAL_NAMES,))
+        present = {str(row[0]).lower() for row in cursor.fetchall()}
+        for name, value in _OPTIONAL.items():
+            if name in present:
+                cursor.execute(f"SET SESSION {name} = {value}")
+
+
+#: Set where the server has them. MariaDB stops statements after max_statement_time, MySQL SELECTs after
+#: max_execution_time; MySQL 8 would answer table statistics from a cache that is up to a day old.
+_OPTIONAL = {"max_statement_time": "0", "max_execution_time": "0", "information_schema_stats_expiry": "0"}
+_OPTIONAL_NAMES = tuple(_OPTIONAL)
+
+
+def _tls_context(settings: MySqlSettings) -> ssl.SSLContext:
+    mode = settings.effective_tls_mode
+    try:
+        context = ssl.create_default_context(cafile=settings.tls_ca)
+    except (OSError, ssl.SSLError) as cause:
+        raise ConfigError(f"source.tls.ca: cannot use {settings.tls_ca!r}: {cause}") from cause
+    # Certificates that MySQL generates for itself lack extensions that strict checking asks for.
+    context.verify_flags &= ~ssl.VERIFY_X509_STRICT
+    context.check_hostname = mode is TlsMode.VERIFY_IDENTITY
+    if mode is TlsMode.REQUIRED:
+        context.verify_mode = ssl.CERT_NONE
+    return context
+
+
+def _tls_message(settings: MySqlSettings, cause: BaseException) -> str:
+    return (
+        f"No TLS connection to {settings.address} with source.tls.mode = {str(settings.effective_tls_mode)!r}: "
+        f"{_code_and_text(cause)[1]}. Name the server's CA in source.tls.ca, or choose another source.tls.mode "
+        f"(disabled, required, verify-ca, verify-identity)."
+    )
+
+
+def _code_and_text(cause: BaseException) -> tuple[int, str]:
+    arguments = cause.args
+    if len(arguments) >= 2 and isinstance(arguments[0], int):
+        return arguments[0], str(arguments[1])
+    return 0, str(cause) or type(cause).__name__
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False

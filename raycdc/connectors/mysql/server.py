@@ -1,0 +1,296 @@
+"""What the connector needs to know about a server: its flavour, its log, and positions in it.
+
+Reads only; needs REPLICATION CLIENT (MariaDB: BINLOG MONITOR) for positions. The probe needs no privilege at all,
+so that `checks` can say what is missing.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from pymysql.connections import Connection
+
+from raycdc.connectors.mysql.connection import address_of, query, query_dict, query_one
+from raycdc.connectors.mysql.offset import BinlogOffset
+from raycdc.errors import LogLostError, SourceError
+
+#: How often `current_position` looks again for a GTID set that belongs exactly to the position, on a busy server.
+_GTID_TRIES = 5
+#: Longest time a commit takes from the log to visibility on a server that waits for no replica.
+_COMMIT_SETTLE_S = 1.0
+
+
+class Flavor(StrEnum):
+    """The two families of servers; they differ in GTIDs, snapshots and statements about the log."""
+
+    MYSQL = "mysql"
+    MARIADB = "mariadb"
+
+
+@dataclass(frozen=True, slots=True)
+class ServerInfo:
+    """What one server said about itself when it was probed. Names in capitals are upper-cased server values."""
+
+    flavor: Flavor
+    version: tuple[int, int, int]
+    version_text: str
+    address: str
+    server_id: int
+    server_uuid: str
+    gtid_mode: bool
+    log_bin: bool
+    binlog_format: str
+    row_image: str
+    row_metadata: str
+    checksum: str
+    expire_logs_s: float
+    variables: dict[str, str]
+
+    @property
+    def is_mariadb(self) -> bool:
+        return self.flavor is Flavor.MARIADB
+
+    @property
+    def identity(self) -> str:
+        """What tells this server from an unrelated one where GTIDs do not: its UUID, or MariaDB's server id."""
+        return self.server_uuid or f"{self.flavor}:{self.server_id}"
+
+    @property
+    def flavor_name(self) -> str:
+        return "MariaDB" if self.is_mariadb else "MySQL"
+
+
+_VARIABLES = (
+    "server_id",
+    "server_uuid",
+    "gtid_mode",
+    "log_bin",
+    "binlog_format",
+    "binlog_row_image",
+    "binlog_row_metadata",
+    "binlog_checksum",
+    "binlog_expire_logs_seconds",
+    "expire_logs_days",
+    "binlog_row_value_options",
+    "binlog_transaction_compression",
+    "log_bin_compress",
+    "lower_case_table_names",
+    "max_allowed_packet",
+    "rpl_semi_sync_master_enabled",
+    "rpl_semi_sync_master_timeout",
+    "rpl_semi_sync_source_enabled",
+    "rpl_semi_sync_source_timeout",
+)
+
+
+def probe(connection: Connection[Any]) -> ServerInfo:
+    """Ask the server who it is. Never blocks on locks; any user may."""
+    version_row = query_one(connection, "SELECT VERSION()")
+    text = str(version_row[0]) if version_row else ""
+    rows = query(connection, "SHOW GLOBAL VARIABLES WHERE Variable_name IN %s", (_VARIABLES,))
+    variables = {str(name).lower(): str(value) for name, value in rows}
+    flavor = Flavor.MARIADB if "mariadb" in text.lower() else Flavor.MYSQL
+    return ServerInfo(
+        flavor=flavor,
+        version=parse_version(text),
+        version_text=text,
+        address=address_of(connection),
+        server_id=int(variables.get("server_id", "0")),
+        server_uuid=variables.get("server_uuid", ""),
+        gtid_mode=flavor is Flavor.MARIADB or variables.get("gtid_mode", "").upper() == "ON",
+        log_bin=variables.get("log_bin", "").upper() in {"ON", "1"},
+        binlog_format=variables.get("binlog_format", "").upper(),
+        row_image=variables.get("binlog_row_image", "FULL").upper(),
+        row_metadata=variables.get("binlog_row_metadata", "").upper(),
+        checksum=variables.get("binlog_checksum", "NONE").upper(),
+        expire_logs_s=_expire_s(variables),
+        variables=variables,
+    )
+
+
+def parse_version(text: str) -> tuple[int, int, int]:
+    """``10.11.19-MariaDB-log`` → ``(10, 11, 19)``; missing parts are 0."""
+    parts: list[int] = []
+    for part in text.split("-", 1)[0].split(".")[:3]:
+        digits = "".join(c for c in part if c.isdigit())
+        parts.append(int(digits) if digits else 0)
+    parts += [0] * (3 - len(parts))
+    return (parts[0], parts[1], parts[2])
+
+
+def current_position(connection: Connection[Any], info: ServerInfo) -> BinlogOffset:
+    """The end of the log now: an upper bound of everything any SELECT answered before this call can have seen.
+
+    The GTID set never names a transaction behind the position. It may lack the last few before it while the server
+    commits them; `start_position` does not return before it has them. Raises `SourceError` when the log is off or
+    may not be looked at.
+    """
+    for _ in range(_GTID_TRIES):
+        before = _mariadb_gtid(connection) if info.is_mariadb else ""
+        status = query_dict(connection, _status_statement(info))
+        if status is None or not status.get("File"):
+            raise SourceError(
+                f"{info.address} writes no binary log. Start the server with log_bin and binlog_format = ROW."
+            )
+        file, position = str(status["File"]), int(status["Position"])
+        if not info.is_mariadb:
+            gtid_set = str(status.get("Executed_Gtid_Set") or "").replace("\n", "")
+            return BinlogOffset(file, position, gtid_set if info.gtid_mode else "")
+        if before == _mariadb_gtid(connection):
+            return BinlogOffset(file, position, before)
+    return BinlogOffset(file, position, mariadb_gtid_at(connection, file, position))
+
+
+def start_position(connection: Connection[Any], info: ServerInfo) -> BinlogOffset:
+    """The end of the log now, for a log reader that starts there, returned once everything before it is visible.
+
+    A transaction is written to the log before SELECTs see it. A reader starting between the two would never read it,
+    and a chunk opened at once would not see it either. MariaDB needs no wait: its chunks are read at an exact
+    position. MySQL with GTIDs waits for the transactions that were being committed. MySQL without them gives us
+    nothing to wait for but time: a second, and the semi-synchronous time-out where that is on.
+    """
+    offset = current_position(connection, info)
+    if info.is_mariadb:
+        return offset
+    if not info.gtid_mode:
+        time.sleep(_settle_s(info))
+        return offset
+    for _ in range(_GTID_TRIES):
+        wait_for_commits(connection, info)
+        settled = current_position(connection, info)
+        if settled == offset:
+            return settled
+        offset = settled
+    wait_for_commits(connection, info)
+    return offset
+
+
+def wait_for_commits(connection: Connection[Any], info: ServerInfo, *, timeout_s: float = 60.0) -> None:
+    """Wait until every transaction that is in MySQL's log now is visible. Only with GTIDs."""
+    owned = query_one(connection, "SELECT @@GLOBAL.gtid_owned")
+    # gtid_owned reads ``uuid:5#thread:6#thread,…``; a GTID in it is between the log and visibility, or before both.
+    text = str(owned[0] or "").replace("\n", "") if owned else ""
+    if gtids := _without_owners(text):
+        wait_for_gtid_set(connection, info, gtids, timeout_s=timeout_s)
+
+
+def wait_for_gtid_set(connection: Connection[Any], info: ServerInfo, gtid_set: str, *, timeout_s: float) -> None:
+    """Wait on the server until it has executed `gtid_set` (MySQL). Raises `SourceError` after `timeout_s`."""
+    row = query_one(connection, "SELECT WAIT_FOR_EXECUTED_GTID_SET(%s, %s)", (gtid_set, timeout_s))
+    if row is None or row[0] != 0:
+        raise SourceError(
+            f"{info.address} did not make the transactions {gtid_set} visible within {timeout_s:g} s. "
+            f"Is this the server whose log is being read, and is no commit stuck on it?"
+        )
+
+
+def oldest_position(connection: Connection[Any], info: ServerInfo) -> BinlogOffset:
+    """The first event of the oldest log file the server still has."""
+    files = log_files(connection, info)
+    purged = ""
+    if not info.is_mariadb and info.gtid_mode:
+        row = query_one(connection, "SELECT @@GLOBAL.gtid_purged")
+        purged = str(row[0] or "").replace("\n", "") if row else ""
+    return BinlogOffset(files[0][0], 4, purged)
+
+
+def log_files(connection: Connection[Any], info: ServerInfo) -> list[tuple[str, int]]:
+    """Name and size of every log file, oldest first. Raises `SourceError` when there is none."""
+    files = [(str(row[0]), int(row[1])) for row in query(connection, "SHOW BINARY LOGS")]
+    if not files:
+        raise SourceError(f"{info.address} has no binary log file. Start the server with log_bin.")
+    return files
+
+
+def ensure_available(connection: Connection[Any], info: ServerInfo, offset: BinlogOffset) -> None:
+    """Raise `LogLostError` unless the server can serve its log from `offset` on and the log is the one we know."""
+    files = log_files(connection, info)
+    sizes = dict(files)
+    oldest, newest = files[0][0], files[-1][0]
+    setting = "binlog_expire_logs_seconds" if "binlog_expire_logs_seconds" in info.variables else "expire_logs_days"
+    snapshot = 'Take a new snapshot with startup.mode = "initial"'
+    if offset.file not in sizes:
+        if _file_number(oldest) > offset.file_number and _same_base(oldest, offset.file):
+            raise LogLostError(
+                f"{offset} is purged on {info.address} (oldest is {oldest}). {snapshot}, or raise {setting}."
+            )
+        raise LogLostError(
+            f"{offset} is not in the log of {info.address} (it has {oldest} to {newest}): the log was reset, or this "
+            f"is another server. {snapshot}, or point source.host at the server the state belongs to."
+        )
+    if offset.pos > sizes[offset.file]:
+        raise LogLostError(
+            f"{offset} lies behind the end of {offset.file} on {info.address} ({sizes[offset.file]} bytes): the log "
+            f"was reset, or this is another server. {snapshot}."
+        )
+    if info.gtid_mode and not info.is_mariadb and offset.gtid_set:
+        _ensure_gtid_history(connection, info, offset, snapshot)
+
+
+def _ensure_gtid_history(connection: Connection[Any], info: ServerInfo, offset: BinlogOffset, snapshot: str) -> None:
+    """Executed ⊇ ours and ours ⊇ purged, as sets with holes."""
+    row = query_one(
+        connection,
+        "SELECT GTID_SUBSET(%s, @@GLOBAL.gtid_executed), GTID_SUBTRACT(@@GLOBAL.gtid_purged, %s)",
+        (offset.gtid_set, offset.gtid_set),
+    )
+    executed, lost = (row[0], str(row[1] or "")) if row else (0, "")
+    if executed != 1:
+        raise LogLostError(
+            f"{info.address} has not executed the transactions {offset.gtid_set} that were read up to {offset}: this "
+            f"is an unrelated server, or one restored to an earlier state. {snapshot}, or use the server they are from."
+        )
+    if lost:
+        raise LogLostError(
+            f"The transactions {lost} after {offset} are purged on {info.address}. {snapshot}, or raise "
+            f"binlog_expire_logs_seconds."
+        )
+
+
+def mariadb_gtid_at(connection: Connection[Any], file: str, position: int) -> str:
+    """MariaDB's GTID position at a place of the log; reads the file up to there on the server."""
+    row = query_one(connection, "SELECT BINLOG_GTID_POS(%s, %s)", (file, position))
+    return str(row[0] or "") if row else ""
+
+
+def _mariadb_gtid(connection: Connection[Any]) -> str:
+    row = query_one(connection, "SELECT @@GLOBAL.gtid_binlog_pos")
+    return str(row[0] or "") if row else ""
+
+
+def _status_statement(info: ServerInfo) -> str:
+    # MySQL 8.2 renamed the statement and 8.4 removed the old one; MariaDB keeps it as an alias.
+    return "SHOW BINARY LOG STATUS" if not info.is_mariadb and info.version >= (8, 2, 0) else "SHOW MASTER STATUS"
+
+
+def _without_owners(owned: str) -> str:
+    """``uuid:5#12:6#13,uuid2:7#9`` → ``uuid:5:6,uuid2:7``."""
+    sources = []
+    for source in filter(None, owned.split(",")):
+        uuid, *intervals = source.strip().split(":")
+        sources.append(":".join([uuid, *(i.partition("#")[0] for i in intervals)]))
+    return ",".join(sources)
+
+
+def _settle_s(info: ServerInfo) -> float:
+    for role in ("master", "source"):
+        if info.variables.get(f"rpl_semi_sync_{role}_enabled", "").upper() in {"ON", "1"}:
+            return _COMMIT_SETTLE_S + float(info.variables.get(f"rpl_semi_sync_{role}_timeout", "10000")) / 1000
+    return _COMMIT_SETTLE_S
+
+
+def _expire_s(variables: dict[str, str]) -> float:
+    """Seconds log files are kept; 0 means for ever."""
+    seconds = float(variables.get("binlog_expire_logs_seconds", "0") or 0)
+    return seconds or float(variables.get("expire_logs_days", "0") or 0) * 86400
+
+
+def _file_number(name: str) -> int:
+    return int(name.rpartition(".")[2])
+
+
+def _same_base(one: str, other: str) -> bool:
+    return one.rpartition(".")[0] == other.rpartition(".")[0]

@@ -74,6 +74,7 @@ def bytes_per_character(charset: str) -> int:
 
 
 def is_single_byte(charset: str) -> bool:
+    """Whether `code_points` can stand for the set."""
     return bytes_per_character(charset) == 1 and charset not in UTF8_CHARSETS
 
 

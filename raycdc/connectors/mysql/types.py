@@ -29,7 +29,17 @@ _INTEGERS: dict[str, tuple[TypeKind, TypeKind]] = {
 
 CHARACTER_TYPES = frozenset({"char", "varchar", "tinytext", "text", "mediumtext", "longtext"})
 _GEOMETRIES = frozenset(
-    "geometry point linestring polygon multipoint multilinestring multipolygon geometrycollection geomcollection".split()
+    {
+        "geometry",
+        "point",
+        "linestring",
+        "polygon",
+        "multipoint",
+        "multilinestring",
+        "multipolygon",
+        "geometrycollection",
+        "geomcollection",
+    }
 )
 BYTE_TYPES = frozenset({"binary", "varbinary", "tinyblob", "blob", "mediumblob", "longblob", "vector"}) | _GEOMETRIES
 

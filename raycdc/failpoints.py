@@ -1,0 +1,86 @@
+"""Named places where a test may stop a process: ``kill -9``, SIGSTOP or an exception, exactly there, exactly once.
+
+Set ``RAYCDC_FAILPOINTS="after_seal=kill@3,before_commit=stop"`` and ``RAYCDC_FAILPOINT_DIR`` to a directory all
+processes of the job share. ``@n`` means the n-th time one process reaches the point (default 1). The process that
+acts first leaves ``<name>.hit`` (holding its pid) there, and no other process, nor its own successor, acts again.
+Without the variables `reach` is one dictionary look-up.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+POINTS = (
+    "after_open",
+    "before_select",
+    "after_select",
+    "after_high_watermark",
+    "after_close",
+    "before_seal",
+    "after_seal",
+    "before_manifest",
+    "after_manifest",
+    "before_stage",
+    "after_stage",
+    "before_commit",
+    "in_commit",
+    "after_commit",
+    "between_tables",
+    "after_last_commit",
+    "after_record",
+)
+
+
+class FailpointError(RuntimeError):
+    """Raised by the action ``raise``."""
+
+
+def _parse(text: str) -> dict[str, tuple[str, int]]:
+    plan: dict[str, tuple[str, int]] = {}
+    for part in filter(None, text.split(",")):
+        name, _, action = part.strip().partition("=")
+        verb, _, count = action.partition("@")
+        if name not in POINTS or verb not in {"kill", "stop", "raise"}:
+            raise ValueError(f"RAYCDC_FAILPOINTS: {part!r} is not NAME=kill|stop|raise[@n] with a known name")
+        plan[name] = (verb, int(count or 1))
+    return plan
+
+
+_plan = _parse(os.environ.get("RAYCDC_FAILPOINTS", ""))
+_reached: dict[str, int] = {}
+
+
+def reach(name: str) -> None:
+    """Tell that the process is at `name`; acts when a test asked for it. Callable from any thread."""
+    if name in _plan:
+        _act(name, *_plan[name])
+
+
+def _act(name: str, verb: str, count: int) -> None:
+    _reached[name] = _reached.get(name, 0) + 1
+    if _reached[name] < count:
+        return
+    marker = Path(os.environ["RAYCDC_FAILPOINT_DIR"]) / f"{name}.hit"
+    try:
+        descriptor = os.open(marker, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
+    except FileExistsError:
+        return
+    os.write(descriptor, str(os.getpid()).encode())
+    os.close(descriptor)
+    action: Callable[[], None] = {"kill": _kill, "stop": _stop, "raise": _raise}[verb]
+    action()
+
+
+def _kill() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _stop() -> None:
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def _raise() -> None:
+    raise FailpointError("a fail point raised")

@@ -1,0 +1,178 @@
+"""The FLIP-27 interfaces: what a source implements and what it is given.
+
+Vocabulary and division of work follow Flink's FLIP-27 and ``flink-cdc-base``: the enumerator discovers and assigns
+splits and acts only through its context; readers read splits and know nothing of one another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from raycdc.model import TableId
+from raycdc.source.hand_off import LogRows
+from raycdc.source.source_event import Message
+from raycdc.source.split import SnapshotSplit, SourceSplit
+
+
+class InputStatus(Enum):
+    """Answer of `SourceReader.poll_next`: more now, nothing now, or nothing ever again."""
+
+    MORE_AVAILABLE = auto()
+    NOTHING_AVAILABLE = auto()
+    END_OF_INPUT = auto()
+
+
+class SplitEnumeratorContext(Protocol):
+    """The enumerator's only way out. Called from the coordinator's thread only."""
+
+    def registered_readers(self) -> Sequence[int]: ...
+
+    def assign_splits(self, assignment: Mapping[int, Sequence[SourceSplit]]) -> None: ...
+
+    def send_event(self, subtask_id: int, event: dict[str, Any]) -> None: ...
+
+    def signal_no_more_splits(self, subtask_id: int) -> None: ...
+
+    def call_async(self, call: Callable[[], Any], handler: Callable[[Any], None]) -> None:
+        """Run `call` off the coordinator's thread; `handler` gets its result on it. An error fails the job."""
+
+
+class SplitEnumerator(Protocol):
+    """Discovers splits and gives them to readers. Single-threaded; never blocks (blocking work: `call_async`)."""
+
+    def start(self) -> None: ...
+
+    def handle_split_request(self, subtask_id: int) -> None: ...
+
+    def add_splits_back(self, splits: Sequence[SourceSplit], subtask_id: int) -> None:
+        """`subtask_id` is gone; these splits, at their last sealed state, need a new reader."""
+
+    def add_reader(self, subtask_id: int) -> None: ...
+
+    def handle_source_event(self, subtask_id: int, event: dict[str, Any]) -> None: ...
+
+    def handle_splits_finished(self, split_ids: Sequence[str]) -> None:
+        """The rows of these bounded splits are part of the epoch whose manifest is being written."""
+
+    def snapshot_state(self, checkpoint_id: int) -> dict[str, Any]: ...
+
+    def notify_checkpoint_complete(self, checkpoint_id: int) -> None: ...
+
+    def progress(self) -> dict[str, Any]:
+        """Per table: phase and chunks done and planned, for people and `run --json`."""
+
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaUpdate:
+    """A table's schema changed, or the table appeared or vanished, at this point of the log.
+
+    `fingerprint` and `document` describe the schema in force from here on (None: the table is gone); `changes` are
+    elementary events in order.
+    """
+
+    table: TableId
+    changes: tuple[dict[str, Any], ...]
+    fingerprint: str | None
+    document: dict[str, Any] | None
+
+
+@dataclass(frozen=True, slots=True)
+class LogUnit:
+    """A run of the log, cut at the end of a transaction unless `in_transaction`.
+
+    `position` and `ordinal` (the log's total order) say where the log stands after the unit; inside a transaction they
+    repeat the last boundary. A unit holds either rows or one `schema` update, never both. `bytes` bounds memory.
+    """
+
+    position: dict[str, Any]
+    ordinal: int
+    rows: tuple[LogRows, ...] = ()
+    schema: tuple[SchemaUpdate, ...] = ()
+    in_transaction: bool = False
+    event_ms: int | None = None
+    fetched_ms: int | None = None
+    bytes: int = 0
+
+
+class LogSource(Protocol):
+    """A log being read from a position on. `poll` is called from the reader's thread and never blocks."""
+
+    def poll(self) -> LogUnit | None:
+        """The next unit, or None when there is none now. Raises what went wrong in the background."""
+
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkRead:
+    """A chunk was read into finished segments that belong to no epoch yet; see `raycdc.source.hand_off`."""
+
+    split: SnapshotSplit
+    high: int
+    high_position: dict[str, Any]
+    exact: bool
+    segments: tuple[dict[str, Any], ...]
+
+
+class ChunkSource(Protocol):
+    """Reads chunks, one after the other, in the background. Calls come from the reader's thread and never block."""
+
+    def read(self, split: SnapshotSplit, *, opened_at: dict[str, Any], document: dict[str, Any]) -> None:
+        """Queue a chunk that the log reader has opened at `opened_at`; `document` is the table's schema there."""
+
+    def fold(self, split: SnapshotSplit, *, read: ChunkRead, delta: Sequence[dict[str, Any]]) -> None:
+        """Queue the folding of the held rows in the `delta` segments into what `read` has written."""
+
+    def poll(self) -> ChunkRead | None:
+        """A finished read or fold, or None. Raises what went wrong in the background."""
+
+    def discard(self, segments: Sequence[dict[str, Any]]) -> None:
+        """Delete the segments of a chunk that was voided."""
+
+    def close(self) -> None: ...
+
+
+class ReaderOutput(Protocol):
+    """Where a reader's rows go: the segments of the open epoch. Called from the reader's thread."""
+
+    @property
+    def open_bytes(self) -> int: ...
+
+    def collect(self, table: TableId, *, fingerprint: str, batch: pa.RecordBatch, split_id: str) -> None:
+        """Append rows of the log; order per table is kept."""
+
+    def publish(self, segments: Sequence[dict[str, Any]]) -> None:
+        """Make finished snapshot segments part of the open epoch."""
+
+    def write_delta(self, rows: Sequence[LogRows], *, fingerprint: str, split_id: str) -> tuple[dict[str, Any], ...]:
+        """Write held rows as segments of no epoch, for another reader to fold."""
+
+    def cut(self, epoch: int) -> tuple[dict[str, Any], ...]:
+        """End the open epoch as `epoch`: all its segments, durable on disk. The next one is open then."""
+
+    def release(self, paths: Sequence[str]) -> None:
+        """Delete segment files of epochs the sink holds."""
+
+    def close(self) -> None: ...
+
+
+class SourceReader(Protocol):
+    """Reads splits. One thread calls everything; nothing blocks."""
+
+    def start(self) -> None: ...
+
+    def handle(self, message: Message) -> None:
+        """A message from the coordinator."""
+
+    def poll_next(self) -> InputStatus: ...
+
+    def metrics(self) -> dict[str, Any]: ...
+
+    def close(self) -> None: ...

@@ -1,0 +1,407 @@
+"""The source coordinator: registration, fencing, assignment tracking and the sealing of epochs around an enumerator.
+
+Flink's SourceCoordinator, SplitAssignmentTracker and CheckpointCoordinator in one plain class without a thread: its
+shell (`raycdc.runtime.coordinator_host`) calls one method at a time and carries packets. The only side effect is the
+manifest, written through `ManifestWriter` at the moment the last reader has sealed.
+
+Epochs. One epoch is open. It is sealed when it is `epoch_interval_s` old and something changed, when it holds
+`epoch_bytes_max`, or when a reader asks (schema change, end of input); but never while `in_flight_max` sealed
+epochs wait for the sink. Every registered reader cuts and reports; one that is silent for `reader_timeout_s` is
+fenced: its incarnation is over, its splits go back to the enumerator at their last *sealed* state, and the epoch is
+completed without it. The manifest is written when nobody is waited for; then the epoch exists, before that nothing of
+it does.
+
+| a message from | is |
+|---|---|
+| the current incarnation | handled, once, in order (`raycdc.source.link`) |
+| an older incarnation or generation | refused with `FencedError`; that process must end |
+| a newer incarnation | a new link: its first message must be `ReaderRegistration` |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from raycdc.checkpoint.manifest import Manifest, Segment, TableEpoch
+from raycdc.errors import FencedError, ProtocolError, RaycdcError, error_by_name
+from raycdc.failpoints import reach
+from raycdc.model import TableId
+from raycdc.source.api import SplitEnumerator
+from raycdc.source.link import Identity, Link, read_packet
+from raycdc.source.source_event import (
+    AddSplits,
+    CheckpointComplete,
+    EpochSealed,
+    Heartbeat,
+    Message,
+    NoMoreSplits,
+    ReaderFailed,
+    ReaderRegistration,
+    Registered,
+    RequestSplit,
+    SealEpoch,
+    Shutdown,
+    SourceEventWrapper,
+    SplitsAdded,
+    SplitsRemoved,
+)
+from raycdc.source.split import SourceSplit, StreamSplit
+
+#: A position that moved without rows is worth a manifest only now and then.
+IDLE_SEAL_INTERVAL_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class CoordinatorSettings:
+    """Cadence and patience. Times in seconds, sizes in bytes."""
+
+    epoch_interval_s: float = 2.0
+    epoch_bytes_max: int = 256 << 20
+    in_flight_max: int = 2
+    reader_timeout_s: float = 10.0
+
+
+class ManifestWriter(Protocol):
+    """The durable side of an epoch (`raycdc.checkpoint.store`)."""
+
+    def put_schema(self, fingerprint: str, document: dict[str, Any]) -> None: ...
+
+    def schema(self, fingerprint: str) -> dict[str, Any]: ...
+
+    def write_manifest(self, manifest: Manifest) -> None: ...
+
+
+@dataclass(slots=True)
+class _Reader:
+    """One live incarnation."""
+
+    link: Link
+    node: str
+    pid: int
+    last_heard_s: float
+    splits: dict[str, SourceSplit] = field(default_factory=dict)
+    heartbeat: Heartbeat = field(default_factory=lambda: Heartbeat(0, False, {}))
+
+
+@dataclass(slots=True)
+class _Sealing:
+    epoch: int
+    waiting: set[int]
+    started_s: float
+    reports: list[EpochSealed] = field(default_factory=list)
+
+
+class SourceCoordinator:
+    """See the module's docstring. Not thread-safe; every method takes the shell's monotonic `now_s`."""
+
+    def __init__(
+        self,
+        *,
+        generation: int,
+        enumerator: Callable[[SourceCoordinator], SplitEnumerator],
+        writer: ManifestWriter,
+        settings: CoordinatorSettings,
+        last: Manifest | None,
+        committed: int,
+        call_async: Callable[[Callable[[], Any], Callable[[Any], None]], None],
+        wall_ms: Callable[[], int],
+    ) -> None:
+        self._generation = generation
+        self._writer = writer
+        self._settings = settings
+        self._call_async = call_async
+        self._wall_ms = wall_ms
+        self._readers: dict[int, _Reader] = {}
+        self._incarnations: dict[int, int] = {}
+        self._splits: dict[str, Any] = dict(last.to_splits) if last else {}
+        self._sealed = last.epoch if last else committed
+        self._committed = committed
+        self._manifests: dict[int, Manifest] = {}
+        self._sealing: _Sealing | None = None
+        self._last_seal_s = 0.0
+        self._stopping = False
+        self._final_epoch: int | None = None
+        self._rows: dict[TableId, int] = {}
+        self._failure: RaycdcError | None = None
+        self._lost: list[tuple[int, int, str]] = []
+        self._enumerator = enumerator(self)
+
+    def __repr__(self) -> str:
+        return (
+            f"SourceCoordinator(generation={self._generation}, sealed={self._sealed}, committed={self._committed}, "
+            f"readers={sorted(self._readers)}, sealing={self._sealing is not None})"
+        )
+
+    # --- the shell's side -------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        self._enumerator.start()
+
+    @property
+    def failure(self) -> RaycdcError | None:
+        """The error that ends the job, if one was reported."""
+        return self._failure
+
+    @property
+    def sealed(self) -> int:
+        return self._sealed
+
+    @property
+    def final_epoch(self) -> int | None:
+        """The last epoch of the run, once it is sealed."""
+        return self._final_epoch
+
+    def receive(self, subtask_id: int, data: bytes, *, now_s: float) -> None:
+        """Handle a packet. `FencedError` tells the sender that it is over; other errors end the job."""
+        packet = read_packet(data)
+        if packet.identity.generation != self._generation:
+            raise FencedError(
+                f"Reader {subtask_id} belongs to generation {packet.identity.generation}; this is {self._generation}."
+            )
+        current = self._incarnations.get(subtask_id, 0)
+        if packet.identity.incarnation < current:
+            raise FencedError(f"Reader {subtask_id}.{packet.identity.incarnation} was replaced by .{current}.")
+        reader = self._readers.get(subtask_id)
+        if packet.identity.incarnation > current:
+            if reader is not None:
+                self._lose(subtask_id, "a newer incarnation registered")
+            self._incarnations[subtask_id] = packet.identity.incarnation
+            reader = _Reader(Link(packet.identity), node="", pid=0, last_heard_s=now_s)
+            self._readers[subtask_id] = reader
+        elif reader is None:
+            raise FencedError(f"Reader {subtask_id}.{current} was given up as lost.")
+        reader.last_heard_s = now_s
+        for message in reader.link.receive(packet):
+            self._handle(subtask_id, reader, message, now_s=now_s)
+
+    def outgoing(self, subtask_id: int, incarnation: int) -> bytes | None:
+        """The packet to send to this incarnation now; None when it is not the current one."""
+        reader = self._readers.get(subtask_id)
+        if reader is None or reader.link.identity != Identity(self._generation, incarnation):
+            return None
+        return reader.link.packet()
+
+    def has_outgoing(self, subtask_id: int) -> bool:
+        reader = self._readers.get(subtask_id)
+        return reader is not None and reader.link.has_unacknowledged
+
+    def tick(self, *, now_s: float) -> None:
+        """Timers: fence the silent, seal what is due."""
+        for subtask_id, reader in list(self._readers.items()):
+            if now_s - reader.last_heard_s > self._settings.reader_timeout_s:
+                self._lose(subtask_id, f"silent for {self._settings.reader_timeout_s:g} s")
+        if self._sealing is None and self._seal_is_due(now_s):
+            self._begin_seal(now_s)
+
+    def reader_lost(self, subtask_id: int, incarnation: int, reason: str) -> None:
+        """The shell saw the process end. A newer incarnation is not affected."""
+        if subtask_id in self._readers and self._incarnations[subtask_id] == incarnation:
+            self._lose(subtask_id, reason)
+
+    def take_lost(self) -> list[tuple[int, int, str]]:
+        """(subtask, incarnation, reason) fenced or lost since the last call: the shell must end and replace them."""
+        lost, self._lost = self._lost, []
+        return lost
+
+    def epoch_committed(self, epoch: int) -> None:
+        """The sink holds `epoch`: its segments may go, and there is room for another."""
+        self._committed = max(self._committed, epoch)
+        manifest = self._manifests.pop(epoch, None)
+        self._enumerator.notify_checkpoint_complete(epoch)
+        for reader in self._readers.values():
+            mine = tuple(s.path for s in manifest.segments if s.node == reader.node) if manifest else ()
+            reader.link.send(CheckpointComplete(epoch, mine))
+
+    def stop(self) -> None:
+        """Seal what is there and let the job end after it."""
+        self._stopping = True
+
+    def shutdown_readers(self, reason: str) -> None:
+        for reader in self._readers.values():
+            reader.link.send(Shutdown(reason))
+
+    def adopt(self, manifest: Manifest) -> None:
+        """A sealed epoch of an earlier generation that the driver still has to commit."""
+        self._manifests[manifest.epoch] = manifest
+
+    def status(self) -> dict[str, Any]:
+        """Progress and readers, JSON-able, for people, `run --json` and tests."""
+        tables = self._enumerator.progress()
+        for table, rows in self._rows.items():
+            tables.setdefault(str(table), {"phase": "stream", "chunks_done": 0, "chunks_total": 0})["rows"] = rows
+        return {
+            "generation": self._generation,
+            "sealed": self._sealed,
+            "committed": self._committed,
+            "final": self._final_epoch,
+            "tables": tables,
+            "readers": [
+                {
+                    "subtask": subtask_id,
+                    "incarnation": reader.link.identity.incarnation,
+                    "pid": reader.pid,
+                    "node": reader.node,
+                    "splits": sorted(reader.splits),
+                    "open_bytes": reader.heartbeat.open_bytes,
+                    "metrics": reader.heartbeat.metrics,
+                }
+                for subtask_id, reader in sorted(self._readers.items())
+            ],
+        }
+
+    # --- the enumerator's context -----------------------------------------------------------------------------
+
+    def registered_readers(self) -> Sequence[int]:
+        return [subtask_id for subtask_id, reader in self._readers.items() if reader.pid]
+
+    def assign_splits(self, assignment: Mapping[int, Sequence[SourceSplit]]) -> None:
+        for subtask_id, splits in assignment.items():
+            reader = self._readers[subtask_id]
+            for split in splits:
+                reader.splits[split.split_id] = split
+                if isinstance(split, StreamSplit):
+                    self._splits.setdefault(split.split_id, split.state)
+                    for fingerprint, document in split.schemas.items():
+                        self._writer.put_schema(fingerprint, document)
+            reader.link.send(AddSplits(tuple(split.to_json() for split in splits)))
+
+    def send_event(self, subtask_id: int, event: dict[str, Any]) -> None:
+        reader = self._readers.get(subtask_id)
+        if reader is not None:
+            reader.link.send(SourceEventWrapper(event))
+
+    def signal_no_more_splits(self, subtask_id: int) -> None:
+        reader = self._readers.get(subtask_id)
+        if reader is not None:
+            reader.link.send(NoMoreSplits())
+
+    def call_async(self, call: Callable[[], Any], handler: Callable[[Any], None]) -> None:
+        self._call_async(call, handler)
+
+    # --- messages ---------------------------------------------------------------------------------------------
+
+    def _handle(self, subtask_id: int, reader: _Reader, message: Message, *, now_s: float) -> None:
+        match message:
+            case ReaderRegistration(node, pid, _):
+                reader.node, reader.pid = node, pid
+                open_epoch = self._sealed + (2 if self._sealing is not None else 1)
+                reader.link.send(Registered(open_epoch))
+                self._enumerator.add_reader(subtask_id)
+            case RequestSplit():
+                self._enumerator.handle_split_request(subtask_id)
+            case SourceEventWrapper(event):
+                self._on_event(subtask_id, reader, event)
+            case SplitsAdded() | SplitsRemoved():
+                return
+            case Heartbeat():
+                reader.heartbeat = message
+            case EpochSealed():
+                self._on_sealed(subtask_id, message, now_s=now_s)
+            case ReaderFailed(error, text):
+                self._failure = self._failure or error_by_name(error)(text)
+            case _:
+                raise ProtocolError(f"{type(message).__name__} is not a message for the coordinator")
+
+    def _on_event(self, subtask_id: int, reader: _Reader, event: dict[str, Any]) -> None:
+        if event.get("type") == "chunk_published":
+            for other in self._readers.values():
+                other.splits.pop(event["split_id"], None)
+        self._enumerator.handle_source_event(subtask_id, event)
+
+    def _lose(self, subtask_id: int, reason: str) -> None:
+        reader = self._readers.pop(subtask_id)
+        self._lost.append((subtask_id, reader.link.identity.incarnation, reason))
+        back = [self._at_last_seal(split) for split in reader.splits.values()]
+        self._enumerator.add_splits_back(back, subtask_id)
+        if self._sealing is not None:
+            self._sealing.waiting.discard(subtask_id)
+            if not self._sealing.waiting:
+                self._finish_seal(self._sealing)
+
+    def _at_last_seal(self, split: SourceSplit) -> SourceSplit:
+        if not isinstance(split, StreamSplit):
+            return split
+        state = self._splits[split.split_id]
+        fingerprints = {table["schema"] for table in state["tables"].values()}
+        return StreamSplit(state, {f: self._writer.schema(f) for f in fingerprints})
+
+    # --- epochs -----------------------------------------------------------------------------------------------
+
+    def _seal_is_due(self, now_s: float) -> bool:
+        readers = [reader for reader in self._readers.values() if reader.pid]
+        if not readers or self._final_epoch is not None:
+            return False
+        if self._sealed - self._committed >= self._settings.in_flight_max:
+            return False
+        if self._stopping or any(reader.heartbeat.wants_seal for reader in readers):
+            return True
+        open_bytes = sum(reader.heartbeat.open_bytes for reader in readers)
+        if open_bytes >= self._settings.epoch_bytes_max:
+            return True
+        age_s = now_s - self._last_seal_s
+        if open_bytes > 0:
+            return age_s >= self._settings.epoch_interval_s
+        dirty = any(reader.heartbeat.metrics.get("dirty") for reader in readers)
+        return dirty and age_s >= max(IDLE_SEAL_INTERVAL_S, self._settings.epoch_interval_s)
+
+    def _begin_seal(self, now_s: float) -> None:
+        waiting = {subtask_id for subtask_id, reader in self._readers.items() if reader.pid}
+        self._sealing = _Sealing(self._sealed + 1, waiting, now_s)
+        self._last_seal_s = now_s
+        for subtask_id in waiting:
+            reader = self._readers[subtask_id]
+            reader.heartbeat = Heartbeat(0, False, reader.heartbeat.metrics)
+            reader.link.send(SealEpoch(self._sealing.epoch))
+
+    def _on_sealed(self, subtask_id: int, report: EpochSealed, *, now_s: float) -> None:
+        sealing = self._sealing
+        if sealing is None or report.epoch != sealing.epoch or subtask_id not in sealing.waiting:
+            raise ProtocolError(f"Reader {subtask_id} sealed epoch {report.epoch}, which nobody asked it for")
+        sealing.waiting.discard(subtask_id)
+        sealing.reports.append(report)
+        if not sealing.waiting:
+            self._finish_seal(sealing)
+
+    def _finish_seal(self, sealing: _Sealing) -> None:
+        self._sealing = None
+        manifest = self._manifest(sealing)
+        for report in sealing.reports:
+            for fingerprint, document in report.schemas.items():
+                self._writer.put_schema(fingerprint, document)
+        reach("before_manifest")
+        self._writer.write_manifest(manifest)
+        reach("after_manifest")
+        self._splits = dict(manifest.to_splits)
+        self._sealed = manifest.epoch
+        self._manifests[manifest.epoch] = manifest
+        for segment in manifest.segments:
+            self._rows[segment.table] = self._rows.get(segment.table, 0) + segment.rows
+        if manifest.final:
+            self._final_epoch = manifest.epoch
+
+    def _manifest(self, sealing: _Sealing) -> Manifest:
+        to_splits = dict(self._splits)
+        segments: list[Segment] = []
+        tables: dict[TableId, TableEpoch] = {}
+        for report in sealing.reports:
+            to_splits.update(report.splits)
+            segments.extend(Segment.from_json(s) for s in report.segments)
+            tables.update({TableId.parse(t): TableEpoch.from_json(e) for t, e in report.tables.items()})
+            self._enumerator.handle_splits_finished(report.finished)
+        watermarks = [r.watermark_ms for r in sealing.reports if r.watermark_ms is not None]
+        ended = [r for r in sealing.reports if r.splits]
+        final = self._stopping or (bool(ended) and all(r.end_of_input for r in ended))
+        return Manifest(
+            epoch=sealing.epoch,
+            generation=self._generation,
+            created_ms=self._wall_ms(),
+            from_splits=dict(self._splits),
+            to_splits=to_splits,
+            enumerator=self._enumerator.snapshot_state(sealing.epoch),
+            segments=tuple(segments),
+            tables=tables,
+            watermark_ms=min(watermarks) if watermarks else None,
+            final=final,
+        )

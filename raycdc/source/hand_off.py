@@ -1,0 +1,352 @@
+"""The hand-off from snapshot to log: drop, hold or emit each log row, without a lock on the source.
+
+Theory of operation. One log reader passes every change, in order, before the first chunk is read. For a row with
+chunk key k of a table in snapshot, the chunk of k is
+
+| chunk of k | the row is | because |
+|---|---|---|
+| unopened | dropped | its SELECT, still to come, will see the change |
+| open | held | nobody knows yet whether its SELECT saw it |
+| closed | emitted | its rows are out, the change follows them |
+
+A chunk is opened at a position O of the log reader, always between two transactions; its SELECT starts only when
+everything up to O is visible, so dropped rows are seen by it. It is closed at H, a position taken after the SELECT:
+an upper bound of what it saw. When the log reader passes H, the held rows at or before H are *folded* into the
+chunk (last state of each key wins, so it does not matter which of them the SELECT saw) and the chunk's rows become
+inserts; held rows after H follow. A chunk whose SELECT saw exactly H (`exact`) needs no folding.
+
+The chunk is published by the log reader itself, in one step with the release of what was held, so an epoch's cut
+contains both or neither and *nothing held is ever state*: after a crash, open chunks are read again.
+An update that moves a row between chunks is a delete in one and an insert in the other, each judged by its own.
+
+Some servers (MySQL without GTID) cannot tell when a transaction the log reader has seen becomes visible. There the
+log reader remembers what it dropped in the last `ring_s` seconds and holds it too when a chunk opens over it.
+
+Keys are compared only through `KeyOrder`, which orders as the server's collation does. Pure: no clock, thread or I/O
+but what `KeyOrder` does. One owner (the log reader's thread).
+
+Method: Netflix DBLog (arXiv:2010.12597) and Flink CDC's FLIP-27 source reconcile at watermarks inside the chunk; this
+is the same with one log reader for all chunks and the fold limited to (O, H].
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from raycdc.errors import ProtocolError
+from raycdc.model import RowKind, TableId
+from raycdc.source.intervals import Interval, IntervalSet, SortKey, cells
+from raycdc.source.split import SnapshotSplit
+
+DROP = 0
+EMIT = 1
+HOLD = 2
+
+
+class KeyOrder(Protocol):
+    """Orders chunk keys as the server does. May ask the server (string collations)."""
+
+    def bound(self, table: TableId, raw: Any) -> SortKey:
+        """Sort key of a chunk's bound."""
+
+    def classify(self, table: TableId, keys: pa.Array, bounds: Sequence[SortKey]) -> np.ndarray:
+        """For each key the number of `bounds` (ascending) that are ≤ it, or -1 for NULL; int64."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogRows:
+    """Rows of one table in log order; `ordinals` (int64, ascending) are their positions in the log's total order."""
+
+    table: TableId
+    batch: pa.RecordBatch
+    ordinals: np.ndarray
+
+
+@dataclass(frozen=True, slots=True)
+class PublishChunk:
+    """The chunk's `segments` go out now, then `released`, in order; from here its keys are emitted."""
+
+    split: SnapshotSplit
+    segments: tuple[dict[str, Any], ...]
+    released: tuple[LogRows, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FoldChunk:
+    """The chunk's reader must fold `delta` (held rows up to H, in log order) into its rows and close again."""
+
+    split: SnapshotSplit
+    delta: tuple[LogRows, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RetryChunk:
+    """The chunk cannot be used and must be read again; it is unopened from here on."""
+
+    split: SnapshotSplit
+    reason: str
+
+
+Decision = PublishChunk | FoldChunk | RetryChunk
+
+
+@dataclass(slots=True)
+class _OpenChunk:
+    split: SnapshotSplit
+    interval: Interval
+    held: list[LogRows] = field(default_factory=list)
+    high: int | None = None
+    exact: bool = False
+    segments: tuple[dict[str, Any], ...] = ()
+    folding: bool = False
+
+
+@dataclass(slots=True)
+class _Table:
+    """One table in snapshot. `key` is None for a table that is a single chunk (no usable key)."""
+
+    key: str | None
+    foldable: bool
+    needs_null: bool
+    closed: IntervalSet
+    null_closed: bool
+    open: dict[str, _OpenChunk] = field(default_factory=dict)
+    ring: deque[tuple[float, LogRows]] = field(default_factory=deque)
+    bounds: list[SortKey] | None = None
+    codes: np.ndarray = field(default_factory=lambda: np.zeros(1, np.int64))
+    null_code: int = DROP
+    order: tuple[str, ...] = ()
+
+    @property
+    def complete(self) -> bool:
+        return self.closed.covers_all and (self.null_closed or not self.needs_null)
+
+
+class HandOff:
+    """Which rows of tables in snapshot go out, and when chunks do. Tables it does not know are live."""
+
+    def __init__(self, key_order: KeyOrder, *, ring_s: float = 0.0) -> None:
+        self._order = key_order
+        self._ring_s = ring_s
+        self._tables: dict[TableId, _Table] = {}
+
+    def __repr__(self) -> str:
+        return f"HandOff({self.statistics()})"
+
+    def statistics(self) -> dict[str, Any]:
+        """Open chunks and held bytes, for metrics and people."""
+        chunks = [c for t in self._tables.values() for c in t.open.values()]
+        held = sum(rows.batch.nbytes for c in chunks for rows in c.held)
+        return {"tables": len(self._tables), "open_chunks": len(chunks), "held_bytes": held}
+
+    def add_table(self, table: TableId, state: dict[str, Any]) -> None:
+        """Start or restore a table in snapshot; `state` as `table_state` gives it."""
+        closed = IntervalSet()
+        for lower, upper in state["closed"]:
+            closed.add(self._interval(table, lower, upper))
+        self._tables[table] = _Table(
+            key=state["key"],
+            foldable=state["foldable"],
+            needs_null=state["needs_null"],
+            closed=closed,
+            null_closed=state["null_closed"],
+        )
+
+    def drop_table(self, table: TableId) -> list[SnapshotSplit]:
+        """Forget the table: it is live, or gone, from here on. Returns the chunks that were open."""
+        known = self._tables.pop(table, None)
+        return [chunk.split for chunk in known.open.values()] if known else []
+
+    def in_snapshot(self, table: TableId) -> bool:
+        return table in self._tables
+
+    def table_state(self, table: TableId) -> dict[str, Any]:
+        """JSON-able state of a table in snapshot: its closed key ranges. Nothing held is in it."""
+        known = self._tables[table]
+        return {
+            "key": known.key,
+            "foldable": known.foldable,
+            "needs_null": known.needs_null,
+            "null_closed": known.null_closed,
+            "closed": [[i.lower_raw, i.upper_raw] for i in known.closed],
+        }
+
+    def open(self, split: SnapshotSplit, *, now_s: float) -> bool:
+        """Hold the chunk's keys from here on. False when the table is not in snapshot (any more).
+
+        Opening the same attempt again changes nothing; a newer attempt replaces an older one.
+        """
+        table = self._tables.get(split.table)
+        if table is None:
+            return False
+        current = table.open.get(split.split_id)
+        if current is not None and current.split.attempt >= split.attempt:
+            return current.split.attempt == split.attempt
+        chunk = _OpenChunk(split, self._interval(split.table, split.lower, split.upper))
+        table.open[split.split_id] = chunk
+        table.bounds = None
+        self._trim_ring(table, now_s)
+        for _, rows in table.ring:
+            self._hold_from_ring(table, chunk, rows)
+        return True
+
+    def close(
+        self, split_id: str, table: TableId, *, attempt: int, high: int, exact: bool, segments: Sequence[dict[str, Any]]
+    ) -> None:
+        """The chunk was read: its SELECT saw nothing after `high`. Also called with the folded segments.
+
+        A chunk or attempt not open here is ignored: it was voided meanwhile, and its reader is told so.
+        """
+        known = self._tables.get(table)
+        chunk = known.open.get(split_id) if known else None
+        if chunk is None or chunk.split.attempt != attempt:
+            return
+        chunk.high, chunk.segments = high, tuple(segments)
+        chunk.exact = exact or chunk.folding
+        chunk.folding = False
+
+    def void(self, split_id: str, table: TableId, *, attempt: int, now_s: float) -> bool:
+        """Make the chunk unopened again. False when that attempt is not open here (published, or never opened)."""
+        known = self._tables.get(table)
+        chunk = known.open.get(split_id) if known else None
+        if known is None or chunk is None or chunk.split.attempt != attempt:
+            return False
+        self._forget(known, chunk, now_s)
+        return True
+
+    def void_table(self, table: TableId, *, now_s: float) -> list[SnapshotSplit]:
+        """Void every open chunk of the table (its schema changed inside their windows)."""
+        known = self._tables.get(table)
+        voided = list(known.open.values()) if known else []
+        for chunk in voided:
+            assert known is not None
+            self._forget(known, chunk, now_s)
+        return [chunk.split for chunk in voided]
+
+    def rows(self, rows: LogRows, *, now_s: float) -> LogRows | None:
+        """What of `rows` goes out now; holds or drops the rest."""
+        table = self._tables.get(rows.table)
+        if table is None:
+            return rows
+        codes = self._codes(table, rows)
+        if codes.size and (codes == EMIT).all():
+            return rows
+        batch = _split_moves(rows.batch, codes)
+        moved = LogRows(rows.table, batch, rows.ordinals)
+        for number, split_id in enumerate(table.order):
+            held = _take(moved, codes == HOLD + number)
+            if held is not None:
+                table.open[split_id].held.append(held)
+        if self._ring_s > 0:
+            dropped = _take(moved, codes == DROP)
+            if dropped is not None:
+                self._trim_ring(table, now_s)
+                table.ring.append((now_s, dropped))
+        return _take(moved, codes == EMIT)
+
+    def advance(self, ordinal: int) -> list[Decision]:
+        """Decide every closed chunk whose high watermark the log has passed; `ordinal` is between transactions."""
+        decisions: list[Decision] = []
+        for table_id, table in self._tables.items():
+            for chunk in list(table.open.values()):
+                if chunk.high is not None and chunk.high <= ordinal and not chunk.folding:
+                    decisions.append(self._decide(table_id, table, chunk))
+        return decisions
+
+    def complete_tables(self) -> list[TableId]:
+        """Tables whose every key is closed: `drop_table` makes them live."""
+        return [table_id for table_id, table in self._tables.items() if table.complete]
+
+    def _decide(self, table_id: TableId, table: _Table, chunk: _OpenChunk) -> Decision:
+        assert chunk.high is not None
+        early, late = _partition(chunk.held, chunk.high)
+        if early and not chunk.exact:
+            if not table.foldable:
+                self._forget(table, chunk, None)
+                reason = "rows changed while a table without primary key was read, and cannot be matched to them"
+                return RetryChunk(chunk.split, reason)
+            chunk.held, chunk.folding = late, True
+            return FoldChunk(chunk.split, tuple(early))
+        del table.open[chunk.split.split_id]
+        table.closed.add(chunk.interval)
+        table.null_closed = table.null_closed or chunk.split.includes_null
+        table.bounds = None
+        return PublishChunk(chunk.split, chunk.segments, tuple(late))
+
+    def _forget(self, table: _Table, chunk: _OpenChunk, now_s: float | None) -> None:
+        del table.open[chunk.split.split_id]
+        table.bounds = None
+        if self._ring_s > 0 and now_s is not None:
+            # What was held is dropped now, and may be as invisible to the next SELECT as any dropped row.
+            table.ring.extend((now_s, rows) for rows in chunk.held)
+
+    def _interval(self, table: TableId, lower: Any, upper: Any) -> Interval:
+        return Interval(
+            None if lower is None else self._order.bound(table, lower),
+            None if upper is None else self._order.bound(table, upper),
+            lower,
+            upper,
+        )
+
+    def _codes(self, table: _Table, rows: LogRows) -> np.ndarray:
+        """DROP, EMIT or HOLD + number of the open chunk, per row."""
+        if table.bounds is None:
+            table.order = tuple(table.open)
+            layers = [(interval, EMIT) for interval in table.closed]
+            layers += [(table.open[s].interval, HOLD + n) for n, s in enumerate(table.order)]
+            table.bounds, cell_codes = cells(layers, default=DROP)
+            table.codes = np.array(cell_codes, np.int64)
+            nulls = [HOLD + n for n, s in enumerate(table.order) if table.open[s].split.includes_null]
+            table.null_code = nulls[0] if nulls else EMIT if table.null_closed else DROP
+        if table.key is None:
+            return np.full(rows.batch.num_rows, table.codes[0], np.int64)
+        cell = self._order.classify(rows.table, rows.batch.column(table.key), table.bounds)
+        codes: np.ndarray = np.where(cell < 0, table.null_code, table.codes[np.maximum(cell, 0)])
+        return codes
+
+    def _hold_from_ring(self, table: _Table, chunk: _OpenChunk, rows: LogRows) -> None:
+        codes = self._codes(table, rows)
+        mine = _take(rows, codes == HOLD + table.order.index(chunk.split.split_id))
+        if mine is not None:
+            chunk.held.append(mine)
+
+    def _trim_ring(self, table: _Table, now_s: float) -> None:
+        while table.ring and table.ring[0][0] < now_s - self._ring_s:
+            table.ring.popleft()
+
+
+def _take(rows: LogRows, mask: np.ndarray) -> LogRows | None:
+    if not mask.any():
+        return None
+    if mask.all():
+        return rows
+    return LogRows(rows.table, rows.batch.filter(pa.array(mask)), rows.ordinals[mask])
+
+
+def _partition(held: Sequence[LogRows], high: int) -> tuple[list[LogRows], list[LogRows]]:
+    """Held rows at or before `high`, and those after it."""
+    early = [part for rows in held if (part := _take(rows, rows.ordinals <= high)) is not None]
+    late = [part for rows in held if (part := _take(rows, rows.ordinals > high)) is not None]
+    return early, late
+
+
+def _split_moves(batch: pa.RecordBatch, codes: np.ndarray) -> pa.RecordBatch:
+    """Rewrite each update whose two images are judged differently as a delete and an insert."""
+    op_index = batch.schema.get_field_index("_op")
+    ops = batch.column(op_index).to_numpy(zero_copy_only=False)
+    before = np.flatnonzero(ops == RowKind.UPDATE_BEFORE)
+    if before.size and before[-1] + 1 >= ops.size:
+        raise ProtocolError("An update's before-image is the last row of a batch; its after-image must follow it")
+    moved = before[codes[before] != codes[before + 1]]
+    if not moved.size:
+        return batch
+    ops = ops.copy()
+    ops[moved] = RowKind.DELETE
+    ops[moved + 1] = RowKind.INSERT
+    return batch.set_column(op_index, batch.schema.field(op_index), pa.array(ops, pa.int8()))

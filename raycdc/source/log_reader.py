@@ -1,0 +1,329 @@
+"""The log side of an incremental-snapshot reader: passes the log through the hand-off into the open epoch.
+
+Exactly one reader of a job owns it. It alone decides what an epoch contains: rows of live keys, chunks it publishes,
+schema changes. Its `state` after a cut is everything needed to go on from there.
+
+| event | from | meaning |
+|---|---|---|
+| `open_chunk` | chunk reader | answer `chunk_opened` with our position, hold from there |
+| `close_chunk` | chunk reader | the SELECT saw nothing after H; segments are durable |
+| `void_chunk` | enumerator | the chunk's reader is gone; answer `chunk_voided` if it was still open |
+| `stop_at` | enumerator | end of input at this position |
+| `chunk_opened`, `chunk_delta`, `chunk_published`, `chunk_voided` | to the enumerator, which relays | |
+
+Events act only between two transactions; inside one they wait. A schema change ends the epoch: `wants_seal` turns
+True and nothing is read until `cut`, so the next epoch begins with it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from raycdc.errors import ProtocolError
+from raycdc.failpoints import reach
+from raycdc.model import TableId
+from raycdc.source.api import LogUnit, ReaderOutput, SchemaUpdate
+from raycdc.source.hand_off import Decision, FoldChunk, HandOff, KeyOrder, LogRows, PublishChunk, RetryChunk
+from raycdc.source.split import STREAM_SPLIT_ID, SnapshotSplit, StreamSplit
+
+#: Version of the stream split's state.
+STATE_VERSION = 1
+
+
+@dataclass(slots=True)
+class _Table:
+    fingerprint: str
+    announced: bool
+
+
+class LogReader:
+    """See the module's docstring. Owned by the reader's thread."""
+
+    def __init__(
+        self,
+        split: StreamSplit,
+        *,
+        key_order: KeyOrder,
+        output: ReaderOutput,
+        send_event: Callable[[dict[str, Any]], None],
+        ring_s: float,
+        epoch_bytes_max: int,
+    ) -> None:
+        state = split.state
+        if state["version"] != STATE_VERSION:
+            raise ProtocolError(f"Stream split state has version {state['version']}, this reader knows {STATE_VERSION}")
+        self._output = output
+        self._send_event = send_event
+        self._epoch_bytes_max = epoch_bytes_max
+        self._documents: dict[str, dict[str, Any]] = dict(split.schemas)
+        self._position: dict[str, Any] = state["position"]
+        self._ordinal: int = state["ordinal"]
+        self._hand_off = HandOff(key_order, ring_s=ring_s)
+        self._tables: dict[TableId, _Table] = {}
+        for name, table in state["tables"].items():
+            table_id = TableId.parse(name)
+            self._tables[table_id] = _Table(table["schema"], table["announced"])
+            if table["snapshot"] is not None:
+                self._hand_off.add_table(table_id, table["snapshot"])
+        self._reported: set[str] = set(self._documents)
+        self._stop_ordinal: int | None = None
+        self._in_transaction = False
+        self._waiting: deque[dict[str, Any]] = deque()
+        self._schema_unit: LogUnit | None = None
+        self._changes: dict[TableId, list[dict[str, Any]]] = {}
+        self._touched: set[TableId] = set()
+        self._finished: list[str] = []
+        self._dirty = any(not table.announced for table in self._tables.values())
+        self._event_ms: int | None = None
+        self._watermark_ms: int | None = None
+
+    @property
+    def ready(self) -> bool:
+        """True when the next unit may be passed in: no schema change waits for a cut and the epoch has room."""
+        return self._schema_unit is None and (self._in_transaction or self._output.open_bytes < self._epoch_bytes_max)
+
+    @property
+    def can_cut(self) -> bool:
+        return not self._in_transaction
+
+    @property
+    def wants_seal(self) -> bool:
+        """The epoch must end early: a schema change waits, or the epoch is full, or the end is reached."""
+        full = self._output.open_bytes >= self._epoch_bytes_max
+        return self.can_cut and (self._schema_unit is not None or full or self.end_of_input)
+
+    @property
+    def dirty(self) -> bool:
+        """True when a cut now would differ from the last one."""
+        return self._dirty
+
+    @property
+    def end_of_input(self) -> bool:
+        return self._stop_ordinal is not None and not self._in_transaction and self._ordinal >= self._stop_ordinal
+
+    @property
+    def ordinal(self) -> int:
+        return self._ordinal
+
+    def metrics(self) -> dict[str, Any]:
+        return {
+            **self._hand_off.statistics(),
+            "position": self._position,
+            "ordinal": self._ordinal,
+            "event_ms": self._event_ms,
+        }
+
+    def on_unit(self, unit: LogUnit, *, now_s: float) -> None:
+        """Pass one unit of the log. Only when `ready`."""
+        if unit.schema:
+            self._schema_unit = unit
+            if not self._dirty:
+                self._apply_schema(now_s=now_s)
+            return
+        for rows in unit.rows:
+            emitted = self._hand_off.rows(rows, now_s=now_s)
+            if emitted is not None:
+                self._collect(emitted)
+        self._moved(unit)
+        if not self._in_transaction:
+            self._between_transactions(now_s=now_s)
+
+    def on_event(self, event: dict[str, Any], *, now_s: float) -> None:
+        """A connector event for the log reader; waits while a transaction or a schema change is pending."""
+        self._waiting.append(event)
+        if not self._in_transaction and self._schema_unit is None:
+            self._between_transactions(now_s=now_s)
+
+    def after_cut(self, *, now_s: float) -> None:
+        """A new epoch is open: apply the schema change that waited for it, then what waited behind."""
+        self._dirty = False
+        self._changes.clear()
+        self._touched.clear()
+        self._finished.clear()
+        if self._schema_unit is not None:
+            self._apply_schema(now_s=now_s)
+
+    def state(self) -> dict[str, Any]:
+        """The split's state between two transactions."""
+        return {
+            "version": STATE_VERSION,
+            "position": self._position,
+            "ordinal": self._ordinal,
+            "tables": {
+                str(table_id): {
+                    "schema": table.fingerprint,
+                    "announced": table.announced or table_id in self._touched,
+                    "snapshot": self._hand_off.table_state(table_id) if self._hand_off.in_snapshot(table_id) else None,
+                }
+                for table_id, table in self._tables.items()
+            },
+        }
+
+    def report(self) -> dict[str, Any]:
+        """The log reader's part of `EpochSealed` beside segments and state; call before `after_cut`."""
+        self._announce_all()
+        tables = {
+            str(t): {
+                "schema": self._tables[t].fingerprint,
+                "snapshot": self._hand_off.in_snapshot(t),
+                "changes": self._changes.get(t, []),
+            }
+            for t in self._touched
+            if t in self._tables
+        }
+        schemas = {fp: doc for fp, doc in self._documents.items() if fp not in self._reported}
+        self._reported.update(schemas)
+        for t in self._touched:
+            if t in self._tables:
+                self._tables[t].announced = True
+        return {
+            "tables": tables,
+            "schemas": schemas,
+            "finished": tuple(self._finished),
+            "watermark_ms": self._watermark_ms,
+            "end_of_input": self.end_of_input,
+        }
+
+    def _announce_all(self) -> None:
+        """A table's first epoch carries its CreateTableEvent, rows or not: an empty table has an empty target."""
+        for table_id, table in self._tables.items():
+            if not table.announced and table_id not in self._touched:
+                self._touch(table_id)
+
+    def _touch(self, table_id: TableId) -> None:
+        table = self._tables[table_id]
+        if not table.announced and table_id not in self._changes:
+            document = self._documents[table.fingerprint]
+            schema = {"columns": document["columns"], "primary_key": document["primary_key"]}
+            self._changes[table_id] = [{"type": "create_table", "schema": schema}]
+        self._touched.add(table_id)
+        self._dirty = True
+
+    def _collect(self, rows: LogRows) -> None:
+        self._touch(rows.table)
+        fingerprint = self._tables[rows.table].fingerprint
+        self._output.collect(rows.table, fingerprint=fingerprint, batch=rows.batch, split_id=STREAM_SPLIT_ID)
+
+    def _moved(self, unit: LogUnit) -> None:
+        self._in_transaction = unit.in_transaction
+        self._dirty = self._dirty or unit.ordinal != self._ordinal
+        self._position, self._ordinal = unit.position, unit.ordinal
+        if unit.event_ms is not None:
+            self._event_ms = unit.event_ms
+            if not unit.in_transaction:
+                self._watermark_ms = unit.event_ms
+
+    def _between_transactions(self, *, now_s: float) -> None:
+        while self._waiting:
+            self._control(self._waiting.popleft(), now_s=now_s)
+        if self._output.open_bytes >= self._epoch_bytes_max:
+            return  # A full epoch takes no further chunk; the next one will.
+        for decision in self._hand_off.advance(self._ordinal):
+            self._carry_out(decision)
+        for table_id in self._hand_off.complete_tables():
+            self._hand_off.drop_table(table_id)
+            self._touch(table_id)
+
+    def _control(self, event: dict[str, Any], *, now_s: float) -> None:
+        match event["type"]:
+            case "open_chunk":
+                self._open(SnapshotSplit.from_json(event["split"]), now_s=now_s)
+            case "close_chunk":
+                self._hand_off.close(
+                    event["split_id"],
+                    TableId.parse(event["table"]),
+                    attempt=event["attempt"],
+                    high=event["high"],
+                    exact=event["exact"],
+                    segments=event["segments"],
+                )
+            case "void_chunk":
+                table = TableId.parse(event["table"])
+                if self._hand_off.void(event["split_id"], table, attempt=event["attempt"], now_s=now_s):
+                    self._send_event({**event, "type": "chunk_voided", "reason": "its reader is gone"})
+            case "stop_at":
+                self._stop_ordinal = event["ordinal"]
+            case kind:
+                raise ProtocolError(f"The log reader does not know the event {kind!r}")
+
+    def _open(self, split: SnapshotSplit, *, now_s: float) -> None:
+        if not self._hand_off.open(split, now_s=now_s):
+            self._voided(split, "the table is not in snapshot any more")
+            return
+        self._send_event(
+            {
+                "type": "chunk_opened",
+                "split_id": split.split_id,
+                "attempt": split.attempt,
+                "position": self._position,
+                "document": self._documents[self._tables[split.table].fingerprint],
+                "fingerprint": self._tables[split.table].fingerprint,
+            }
+        )
+        reach("after_open")
+
+    def _carry_out(self, decision: Decision) -> None:
+        match decision:
+            case PublishChunk(split, segments, released):
+                self._touch(split.table)
+                self._output.publish(segments)
+                for rows in released:
+                    self._collect(rows)
+                self._finished.append(split.split_id)
+                self._send_event(
+                    {"type": "chunk_published", "split_id": split.split_id, "attempt": split.attempt}
+                )
+            case FoldChunk(split, delta):
+                fingerprint = self._tables[split.table].fingerprint
+                segments = self._output.write_delta(delta, fingerprint=fingerprint, split_id=split.split_id)
+                self._send_event(
+                    {
+                        "type": "chunk_delta",
+                        "split_id": split.split_id,
+                        "attempt": split.attempt,
+                        "segments": list(segments),
+                    }
+                )
+            case RetryChunk(split, reason):
+                self._voided(split, reason)
+
+    def _voided(self, split: SnapshotSplit, reason: str) -> None:
+        self._send_event(
+            {
+                "type": "chunk_voided",
+                "split_id": split.split_id,
+                "table": str(split.table),
+                "attempt": split.attempt,
+                "reason": reason,
+            }
+        )
+
+    def _apply_schema(self, *, now_s: float) -> None:
+        unit = self._schema_unit
+        assert unit is not None
+        self._schema_unit = None
+        for update in unit.schema:
+            self._update_table(update, now_s=now_s)
+        self._moved(unit)
+        self._between_transactions(now_s=now_s)
+
+    def _update_table(self, update: SchemaUpdate, *, now_s: float) -> None:
+        for split in self._hand_off.void_table(update.table, now_s=now_s):
+            self._voided(split, "the table's schema changed while the chunk was read")
+        if update.fingerprint is None or update.document is None:
+            self._hand_off.drop_table(update.table)
+            self._tables.pop(update.table, None)
+            return
+        self._documents[update.fingerprint] = update.document
+        known = self._tables.get(update.table)
+        if known is None:
+            self._tables[update.table] = _Table(update.fingerprint, announced=False)
+            self._touch(update.table)
+            return
+        known.fingerprint = update.fingerprint
+        if known.announced:
+            self._changes.setdefault(update.table, []).extend(update.changes)
+        self._touch(update.table)

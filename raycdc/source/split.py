@@ -1,0 +1,83 @@
+"""Splits: immutable on the wire; the mutable state of a split lives in the one reader that has it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from raycdc.errors import ProtocolError
+from raycdc.model import TableId
+
+#: Id of the split that is a server's log; there is one per job.
+STREAM_SPLIT_ID = "stream"
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotSplit:
+    """One chunk of a table: keys in [lower, upper) of one chunk key column, None meaning unbounded.
+
+    `includes_null` makes it (also) the chunk of NULL keys. Bounds are JSON-able values as the dialect writes them.
+    `attempt` counts how often the chunk was handed out; messages of an earlier attempt are void. `incarnation` is the
+    table's: it changes when the table is dropped, truncated or created again, and voids older chunks.
+    """
+
+    table: TableId
+    index: int
+    key: str | None
+    lower: Any
+    upper: Any
+    includes_null: bool = False
+    incarnation: int = 0
+    attempt: int = 0
+
+    @property
+    def split_id(self) -> str:
+        return f"{self.table}#{self.incarnation}.{self.index}"
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "kind": "snapshot",
+            "table": str(self.table),
+            **{name: getattr(self, name) for name in self.__slots__ if name != "table"},
+        }
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> SnapshotSplit:
+        values = {name: value for name, value in data.items() if name != "kind"}
+        return cls(**{**values, "table": TableId.parse(data["table"])})
+
+
+@dataclass(frozen=True, slots=True)
+class StreamSplit:
+    """A log from `state` on. `state` is the log reader's own (position, tables, closed key ranges).
+
+    `schemas` holds the schema documents (by fingerprint) that `state` refers to.
+    """
+
+    state: dict[str, Any]
+    schemas: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def split_id(self) -> str:
+        return STREAM_SPLIT_ID
+
+    def to_json(self) -> dict[str, Any]:
+        return {"kind": "stream", "state": self.state, "schemas": self.schemas}
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> StreamSplit:
+        return cls(data["state"], data["schemas"])
+
+
+SourceSplit = SnapshotSplit | StreamSplit
+
+
+def decode_split(data: dict[str, Any]) -> SourceSplit:
+    """Inverse of ``to_json``; an unknown kind is a `ProtocolError`."""
+    match data.get("kind"):
+        case "snapshot":
+            return SnapshotSplit.from_json(data)
+        case "stream":
+            return StreamSplit.from_json(data)
+        case kind:
+            raise ProtocolError(f"Unknown kind of split {kind!r}")

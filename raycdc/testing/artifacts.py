@@ -1,0 +1,119 @@
+"""Fetches Java artifacts by coordinates through the Ivy inside Spark, so that no build tool of Java's is needed.
+
+``python -m raycdc.testing.artifacts FOLDER GROUP:NAME:VERSION…`` puts the named artifacts and what they need into
+FOLDER, leaving out libraries that Spark itself ships (the newer of two on one class path is a matter of luck). A mirror
+of one's own goes into an Ivy settings file named by ``RAYCDC_IVY_SETTINGS``.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from raycdc.errors import RaycdcError
+
+#: Starts Spark's launcher, which resolves ``spark.jars.packages``, and ends it again. Runs in a process of its own.
+_RESOLVE = """
+import sys
+from pyspark import SparkConf
+from pyspark.java_gateway import launch_gateway
+conf = SparkConf()
+for pair in sys.argv[1:]:
+    conf.set(*pair.split("=", 1))
+launch_gateway(conf=conf).shutdown()
+"""
+_RESOLVE_TIMEOUT_S = 900
+_LOG_LINES = 25
+
+
+class ArtifactError(RaycdcError):
+    """A Java artifact could not be had; the text ends with the resolver's own words."""
+
+
+def java_command() -> str:
+    """The ``java`` that Spark will use (``$JAVA_HOME/bin/java``, else the one on the path), 17 or newer."""
+    home = os.environ.get("JAVA_HOME")
+    java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
+    if java is None or not Path(java).exists():
+        raise ArtifactError(
+            "Java is missing (looked at JAVA_HOME and PATH). Spark needs Java 17 or newer: "
+            "apt-get install openjdk-17-jre-headless, or unpack any JDK and set JAVA_HOME."
+        )
+    answer = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
+    found = re.search(r'version "(\d+)', answer)
+    if found is None or int(found.group(1)) < 17:
+        raise ArtifactError(
+            f"{java} is not Java 17 or newer (it says: {answer.strip().splitlines()[:1]}). "
+            "Install openjdk-17-jre-headless, or set JAVA_HOME to a newer one."
+        )
+    return java
+
+
+def fetch(into: Path, coordinates: Sequence[str], *, only: str = "*.jar") -> list[Path]:
+    """Put the jars of `coordinates` and of what they depend on into `into`; returns those that match `only`.
+
+    Downloads; blocks up to minutes. Jars of libraries that Spark ships are left out.
+    """
+    java_command()
+    with tempfile.TemporaryDirectory(prefix="raycdc-ivy-") as scratch:
+        settings = {
+            "spark.jars.packages": ",".join(coordinates),
+            "spark.jars.ivy": scratch,
+            # Ivy also believes the local Maven repository, where a pom without its jar ends the resolution.
+            "spark.driver.extraJavaOptions": f"-Duser.home={scratch}",
+            "spark.ui.enabled": "false",
+        }
+        custom = os.environ.get("RAYCDC_IVY_SETTINGS")
+        if custom:
+            settings["spark.jars.ivySettings"] = custom
+        done = subprocess.run(
+            [sys.executable, "-c", _RESOLVE, *(f"{key}={value}" for key, value in settings.items())],
+            capture_output=True,
+            text=True,
+            check=False,
+            stdin=subprocess.DEVNULL,
+            timeout=_RESOLVE_TIMEOUT_S,
+            env={**os.environ, "SPARK_LOCAL_IP": "127.0.0.1"},
+        )
+        jars = sorted(Path(scratch, "jars").glob("*.jar"))
+        if done.returncode != 0 or not jars:
+            words = [line for line in (done.stdout + done.stderr).splitlines() if line.strip()]
+            tail = "\n".join(words[-_LOG_LINES:])
+            raise ArtifactError(f"{', '.join(coordinates)} could not be fetched. The resolver said:\n{tail}")
+        shipped = _shipped_with_spark()
+        into.mkdir(parents=True, exist_ok=True)
+        kept = [jar for jar in jars if jar.match(only) and _library(jar.name.split("_", 1)[1]) not in shipped]
+        return [Path(shutil.move(jar, into / jar.name)) for jar in kept]
+
+
+def _library(file_name: str) -> str:
+    """``parquet-column`` of ``parquet-column-1.16.0.jar``."""
+    return re.sub(r"-\d[^/]*\.jar$", "", file_name)
+
+
+def _shipped_with_spark() -> set[str]:
+    import pyspark
+
+    return {_library(jar.name) for jar in Path(pyspark.__file__).with_name("jars").glob("*.jar")}
+
+
+def main(arguments: Sequence[str]) -> int:
+    """``FOLDER COORDINATES…``: fetch, print what was fetched."""
+    folder, *coordinates = arguments
+    try:
+        jars = fetch(Path(folder), coordinates)
+    except ArtifactError as error:
+        print(error, file=sys.stderr)
+        return 1
+    print(f"{len(jars)} jars in {folder}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

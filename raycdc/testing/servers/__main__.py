@@ -1,0 +1,50 @@
+"""``python -m raycdc.testing.servers mariadb|mysql80|mysql57 [--port N] [--no-gtid]``: a server to play with.
+
+Runs until Ctrl-C; its data goes with it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+
+from raycdc.testing.servers import DatabaseServer, MariaDbServer, MySqlServer, ServerError
+
+
+def main(arguments: list[str]) -> int:
+    """Start the server, print how to reach it, wait for Ctrl-C or SIGTERM."""
+    parser = argparse.ArgumentParser(prog="python -m raycdc.testing.servers", description=__doc__)
+    parser.add_argument("server", choices=["mariadb", "mariadb-embedded", "mysql80", "mysql57"])
+    parser.add_argument("action", nargs="?", choices=["start", "fetch"], default="start")
+    parser.add_argument("--port", type=int, default=None)
+    parser.add_argument("--no-gtid", action="store_true", help="MySQL without GTIDs")
+    chosen = parser.parse_args(arguments)
+    server: DatabaseServer
+    match chosen.server:
+        case "mariadb":
+            server = MariaDbServer(port=chosen.port)
+        case "mariadb-embedded":
+            server = MariaDbServer(embedded=True, port=chosen.port)
+        case "mysql80":
+            server = MySqlServer(version="8.0", gtid=not chosen.no_gtid, port=chosen.port)
+        case _:
+            server = MySqlServer(version="5.7", gtid=not chosen.no_gtid, port=chosen.port)
+    try:
+        with server:
+            if chosen.action == "fetch":
+                return 0
+            print(
+                f"{chosen.server} {server.scalar('SELECT VERSION()')} on {server.host}:{server.port}, pid {server.pid}"
+            )
+            print(f"mysql -h {server.host} -P {server.port} -uroot -proot    data in {server.folder}", flush=True)
+            signal.sigwait({signal.SIGINT, signal.SIGTERM})
+    except ServerError as error:
+        print(error, file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+    sys.exit(main(sys.argv[1:]))

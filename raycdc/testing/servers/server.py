@@ -1,0 +1,284 @@
+"""What the private MySQL and MariaDB servers have in common: data folder from a template, start, stop, kill, SQL.
+
+*Invariant*: a server listens on 127.0.0.1 alone, keeps all its files in one temporary folder, and both are gone when
+the object is closed or its process ends. Data survives ``stop``/``kill`` followed by ``start``.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import pwd
+import shutil
+import signal
+import tempfile
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+import pymysql
+from pymysql.constants import CLIENT
+
+from raycdc.testing.cache import build_once
+from raycdc.testing.servers.certificates import write_certificates
+from raycdc.testing.servers.process import GuardedProcess, ServerError, free_port, log_tail, wait_until
+
+#: Part of every template's name: raise it when the users, certificates or settings baked into templates change.
+TEMPLATE_VERSION = 2
+_START_TIMEOUT_S = 60.0
+_START_TRIES = 3
+_database_numbers = itertools.count(1)
+
+#: What every server is started with: a log that raycdc can follow, and no waiting for the disk.
+_SETTINGS: Mapping[str, str] = {
+    "bind-address": "127.0.0.1",
+    "skip-name-resolve": "",
+    "character-set-server": "utf8mb4",
+    "server-id": "1061",
+    "log-bin": "binlog",
+    "binlog_format": "ROW",
+    "binlog_row_image": "FULL",
+    "innodb_buffer_pool_size": "256M",
+    "innodb_log_file_size": "64M",
+    # A commit reaches the operating system (kill -9 of the server loses nothing) but nobody waits for the disk.
+    "innodb_flush_log_at_trx_commit": "2",
+    "sync_binlog": "0",
+    "performance_schema": "OFF",
+    "max_connections": "200",
+    "local_infile": "ON",
+    "lower_case_table_names": "0",
+}
+
+
+class DatabaseServer(ABC):
+    """A private server. ``with Server() as server:`` starts it and removes it with its files.
+
+    `options` are further server settings, by their names in a configuration file; None removes one of ours. Users:
+    ``root`` (everything) and ``cdc`` (REPLICATION SLAVE, REPLICATION CLIENT, SELECT), password equal to the name.
+    """
+
+    flavor: ClassVar[str]
+    host = "127.0.0.1"
+    root_password = "root"  # the password of a throw-away server on the loopback interface
+    cdc_user = "cdc"
+    cdc_password = "cdc"
+
+    def __init__(self, options: Mapping[str, str | None] | None = None, *, port: int | None = None) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix=f"raycdc-{self.flavor}-"))
+        self._fixed_port = port
+        self.port = port or 0
+        self._options = dict(options or {})
+        self._process: GuardedProcess | None = None
+        self._owner_pid = os.getpid()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        state = f"pid {self._process.pid}" if self._process and self._process.running else "stopped"
+        return f"{type(self).__name__}({self.host}:{self.port}, {state}, {self.folder})"
+
+    # -- what a flavour says of itself
+
+    @abstractmethod
+    def _program(self) -> Path:
+        """The server's binary, installed first if need be; `ServerError` says what is missing."""
+
+    @abstractmethod
+    def _template_name(self) -> str:
+        """Name of the initialised data folder in the cache; differs where its content differs."""
+
+    @abstractmethod
+    def _initialise(self, data: Path, scratch: Path) -> None:
+        """Make an empty data folder with both users."""
+
+    def _settings(self) -> dict[str, str]:
+        """Settings of the flavour on top of the common ones."""
+        return {}
+
+    def _environment(self) -> dict[str, str]:
+        """Environment variables the binary needs."""
+        return {}
+
+    # -- life
+
+    @property
+    def data_dir(self) -> Path:
+        """The server's data folder; its binary logs lie there."""
+        return self.folder / "data"
+
+    @property
+    def ca_path(self) -> Path:
+        """Certificate of the authority that signed this server's certificate."""
+        return self.folder / "tls" / "ca.pem"
+
+    @property
+    def socket_path(self) -> Path:
+        """The server's Unix socket."""
+        return self.folder / "s.sock"
+
+    @property
+    def error_log(self) -> Path:
+        """The server's log."""
+        return self.folder / "error.log"
+
+    @property
+    def pid(self) -> int:
+        """Process id of the running server."""
+        if self._process is None or not self._process.running:
+            raise ServerError(f"{self!r} is not running")
+        return self._process.pid
+
+    @property
+    def running(self) -> bool:
+        """Whether the server process lives."""
+        return self._process is not None and self._process.running
+
+    def start(self) -> Self:
+        """Start (again) on the same data and port; returns when the server accepts connections."""
+        if self.running:
+            return self
+        program = self._program()
+        if not self.data_dir.exists():
+            template = build_once(f"templates/{self._template_name()}-v{TEMPLATE_VERSION}", self._build_template)
+            shutil.copytree(template, self.folder, dirs_exist_ok=True, symlinks=True)
+        for attempt in range(_START_TRIES):
+            if self.port == 0:
+                self.port = free_port()
+            try:
+                self._launch([str(program), *self._write_configuration()])
+                break
+            except ServerError as error:
+                # Another process may have taken the port between our look and the server's bind.
+                taken = "already in use" in str(error) and self._fixed_port is None
+                if not taken or attempt == _START_TRIES - 1:
+                    raise
+                self.port = 0
+        return self
+
+    def stop(self) -> None:
+        """Shut down in order (SIGTERM); the data stays."""
+        self._end(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """End with SIGKILL, as a crash does; the data stays, and `start` recovers it."""
+        self._end(signal.SIGKILL)
+
+    def close(self) -> None:
+        """Kill the server and remove its files. May be called more than once."""
+        self._end(signal.SIGKILL)
+        if self.folder.exists() and os.getpid() == self._owner_pid:
+            shutil.rmtree(self.folder)
+
+    def _end(self, number: signal.Signals) -> None:
+        if self._process is not None:
+            self._process.end(number)
+            self._process = None
+
+    # -- SQL
+
+    def connect(self, user: str = "root", *, password: str | None = None, **arguments: Any) -> Any:
+        """A new pymysql connection (autocommit unless said otherwise). The caller closes it."""
+        secret = user if password is None else password
+        settings = {"host": self.host, "port": self.port, "autocommit": True, "charset": "utf8mb4", **arguments}
+        return pymysql.connect(user=user, password=secret, **settings)
+
+    def execute(self, *statements: str, database: str | None = None) -> list[tuple[Any, ...]]:
+        """Run statements as root on a connection of their own; returns the rows of the last one."""
+        with self.connect(database=database, client_flag=CLIENT.MULTI_STATEMENTS) as connection:
+            rows: list[tuple[Any, ...]] = []
+            for statement in statements:
+                with connection.cursor() as cursor:
+                    cursor.execute(statement)
+                    rows = list(cursor.fetchall())
+                    while cursor.nextset():
+                        rows = list(cursor.fetchall())
+            return rows
+
+    def scalar(self, statement: str, *, database: str | None = None) -> Any:
+        """The first value of the first row."""
+        return self.execute(statement, database=database)[0][0]
+
+    @contextmanager
+    def fresh_database(self, prefix: str = "t") -> Iterator[str]:
+        """A database nobody else uses, dropped afterwards; yields its name."""
+        name = f"{prefix}{os.getpid()}_{next(_database_numbers)}"
+        self.execute(f"CREATE DATABASE `{name}` DEFAULT CHARACTER SET utf8mb4")
+        try:
+            yield name
+        finally:
+            if self.running:
+                self.execute(f"DROP DATABASE IF EXISTS `{name}`")
+
+    def binlog_paths(self) -> list[Path]:
+        """The binary log files on disk, oldest first; the last one is being written."""
+        return [self.data_dir / str(row[0]) for row in self.execute("SHOW BINARY LOGS")]
+
+    # -- how
+
+    def _write_configuration(self, *, networking: bool = True) -> list[str]:
+        """Write ``my.cnf``; returns the arguments that make the server read it."""
+        settings: dict[str, str | None] = {
+            **_SETTINGS,
+            "user": pwd.getpwuid(os.getuid()).pw_name,
+            "datadir": str(self.data_dir),
+            "tmpdir": str(self.folder / "tmp"),
+            "socket": str(self.socket_path),
+            "pid-file": str(self.folder / "pid"),
+            "port": str(self.port),
+            "log-error": str(self.error_log),
+            "ssl-ca": str(self.ca_path),
+            "ssl-cert": str(self.folder / "tls" / "server.pem"),
+            "ssl-key": str(self.folder / "tls" / "server.key"),
+            **self._settings(),
+            **self._options,
+        }
+        (self.folder / "tmp").mkdir(exist_ok=True)
+        if not networking:
+            settings |= {"skip-networking": "", "log-bin": None, "skip-log-bin": ""}
+        lines = [f"{key}={value}" if value else key for key, value in settings.items() if value is not None]
+        (self.folder / "my.cnf").write_text("[mysqld]\n" + "\n".join(lines) + "\n")
+        return [f"--defaults-file={self.folder / 'my.cnf'}"]
+
+    def _launch(self, command: Sequence[str]) -> None:
+        # The log of an earlier run must not answer for this one.
+        self.error_log.unlink(missing_ok=True)
+        self.socket_path.unlink(missing_ok=True)
+        output = self.folder / "out.log"
+        process = GuardedProcess(command, log=output, folder=self.folder, environment=self._environment())
+        self._process = process
+        try:
+            wait_until(
+                lambda: not process.running or self._is_ready(),
+                timeout_s=_START_TIMEOUT_S,
+                what=f"start of {command[0]}",
+            )
+        except ServerError as error:
+            self.kill()
+            raise ServerError(f"{error}\n{log_tail(self.error_log)}") from error
+        if not process.running:
+            self._end(signal.SIGKILL)
+            raise ServerError(f"{command[0]} ended at its start:\n{log_tail(self.error_log)}\n{log_tail(output)}")
+
+    def _is_ready(self) -> bool:
+        if not self.socket_path.exists() or not self.error_log.exists():
+            return False
+        return b"ready for connections" in self.error_log.read_bytes()
+
+    def _build_template(self, folder: Path) -> None:
+        """Initialise a data folder under ``folder/data``, as a server object whose home is `folder`."""
+        builder = type(self).__new__(type(self))
+        builder.__dict__.update(self.__dict__)
+        builder.folder = folder
+        builder._options = {}
+        write_certificates(folder / "tls")
+        with tempfile.TemporaryDirectory(prefix="raycdc-init-") as scratch:
+            builder._initialise(folder / "data", Path(scratch))
+        for leftover in ("my.cnf", "error.log", "out.log", "pid", "s.sock"):
+            (folder / leftover).unlink(missing_ok=True)

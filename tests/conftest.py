@@ -1,0 +1,63 @@
+"""Fixtures every test may ask for: real servers (one per session and kind) and a database of one's own on them.
+
+A server is started when the first test asks for it and removed at the end of the session. Tests share it, so they work
+in `database`-style fixtures or ``server.fresh_database()`` and never touch another one's data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from raycdc.testing.servers import DatabaseServer, MariaDbServer, MySqlServer
+
+
+@pytest.fixture(scope="session")
+def mariadb() -> Iterator[MariaDbServer]:
+    """The installed MariaDB (else the embedded 11.4): GTIDs, row metadata FULL, TLS."""
+    with MariaDbServer() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def mysql80() -> Iterator[MySqlServer]:
+    """MySQL 8.0 with GTIDs."""
+    with MySqlServer(version="8.0") as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def mysql80_nogtid() -> Iterator[MySqlServer]:
+    """MySQL 8.0 without GTIDs."""
+    with MySqlServer(version="8.0", gtid=False) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def mysql57() -> Iterator[MySqlServer]:
+    """MySQL 5.7 with GTIDs; it has no row metadata and no TLS."""
+    with MySqlServer(version="5.7") as server:
+        yield server
+
+
+@pytest.fixture
+def mariadb_database(mariadb: MariaDbServer) -> Iterator[str]:
+    """Name of an empty database on `mariadb`, dropped after the test."""
+    with mariadb.fresh_database() as name:
+        yield name
+
+
+@pytest.fixture(params=["mariadb", "mysql80", "mysql80_nogtid"])
+def any_server(request: pytest.FixtureRequest) -> DatabaseServer:
+    """Each kind of server in turn, for behaviour that must be the same on all."""
+    server = request.getfixturevalue(request.param)
+    assert isinstance(server, DatabaseServer)
+    return server
+
+
+@pytest.fixture
+def any_database(any_server: DatabaseServer) -> Iterator[str]:
+    """Name of an empty database on `any_server`, dropped after the test."""
+    with any_server.fresh_database() as name:
+        yield name

@@ -1,0 +1,132 @@
+"""Arrow Flight for segments on other nodes: one server per node, which serves its spool and nothing else.
+
+The server maps the file and streams its batches; it runs in a reader process or on its own. Every call carries a
+bearer token that is compared in constant time. It listens on loopback unless it is told an address.
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyarrow import flight
+
+from raycdc.bridge.reading import batch_range, checksum_of, mapped_reader
+from raycdc.checkpoint.manifest import Segment
+from raycdc.errors import StateError
+
+#: A connection that answers nothing for this long is dead: segments stream at disk speed.
+CALL_TIMEOUT_S = 120.0
+
+_HEADER = "authorization"
+
+
+class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has no types
+    """Serves segments below `spool`. `endpoint` is what readers put into their descriptors."""
+
+    def __init__(self, spool: Path | str, *, token: str, host: str = "127.0.0.1", port: int = 0) -> None:
+        if not token:
+            raise ValueError("a Flight server needs a token")
+        self._spool = Path(spool).resolve()
+        super().__init__(f"grpc://{host}:{port}", middleware={"token": _RequireToken(token)})
+        self.endpoint = f"grpc://{host}:{self.port}"
+
+    def __repr__(self) -> str:
+        return f"FlightServer({self.endpoint}, spool={str(self._spool)!r})"
+
+    def do_get(self, _context: Any, ticket: Any) -> Any:
+        """Batches of one segment, as `fetch` asks for them."""
+        request = json.loads(ticket.ticket)
+        reader = self._reader(request)
+        names = request["columns"]
+        schema = reader.schema if names is None else pa.schema([reader.schema.field(name) for name in names])
+        indexes = batch_range(reader.num_record_batches, tuple(request["part"]))
+        batches = (reader.get_batch(i) for i in indexes)
+        return flight.GeneratorStream(schema, (b if names is None else b.select(names) for b in batches))
+
+    def do_action(self, _context: Any, action: Any) -> Iterator[Any]:
+        """``stat``: size (null when missing) and on request the checksum of one segment."""
+        if action.type != "stat":
+            raise flight.FlightServerError(f"unknown action {action.type!r}; this server knows 'stat'")
+        request = json.loads(action.body.to_pybytes())
+        path = self._inside(request["path"])
+        there = path.is_file()
+        answer = {
+            "bytes": path.stat().st_size if there else None,
+            "crc32": checksum_of(path) if there and request["checksum"] else None,
+        }
+        yield flight.Result(json.dumps(answer).encode())
+
+    def _reader(self, request: dict[str, Any]) -> Any:
+        try:
+            return mapped_reader(self._inside(request["path"]), request["bytes"])
+        except StateError as cause:
+            raise flight.FlightServerError(str(cause)) from cause
+
+    def _inside(self, text: str) -> Path:
+        path = Path(text).resolve()
+        if not path.is_relative_to(self._spool):
+            raise flight.FlightUnauthorizedError(f"{text} is not in the spool of this server")
+        return path
+
+
+def fetch(
+    segment: Segment, columns: list[str] | None, part: tuple[int, int], token: str | None
+) -> Iterator[pa.RecordBatch]:
+    """Stored batches of `segment` from its node. `StateError` when the node or the file is not there."""
+    request = {"path": segment.path, "bytes": segment.bytes, "columns": columns, "part": list(part)}
+    try:
+        with flight.connect(segment.flight) as client:
+            stream = client.do_get(flight.Ticket(json.dumps(request).encode()), _options(token))
+            for chunk in stream:
+                yield chunk.data
+    except (flight.FlightError, pa.ArrowException, OSError) as cause:
+        raise StateError(f"Segment {segment.path} cannot be read from {segment.flight}: {cause}") from cause
+
+
+def fetch_schema(segment: Segment, token: str | None) -> pa.Schema:
+    """Schema of the stored columns of `segment` on its node."""
+    request = {"path": segment.path, "bytes": segment.bytes, "columns": None, "part": [0, 1 << 30]}
+    try:
+        with flight.connect(segment.flight) as client:
+            stream = client.do_get(flight.Ticket(json.dumps(request).encode()), _options(token))
+            schema: pa.Schema = stream.schema
+            return schema
+    except (flight.FlightError, pa.ArrowException, OSError) as cause:
+        raise StateError(f"Segment {segment.path} cannot be read from {segment.flight}: {cause}") from cause
+
+
+def intact_there(segment: Segment, token: str | None, *, checksum: bool) -> bool:
+    """Whether the segment's node has it with its exact size and, when asked, its exact content."""
+    body = json.dumps({"path": segment.path, "checksum": checksum}).encode()
+    try:
+        with flight.connect(segment.flight) as client:
+            results = list(client.do_action(flight.Action("stat", body), _options(token)))
+    except flight.FlightUnavailableError:
+        return False
+    except (flight.FlightError, pa.ArrowException, OSError) as cause:
+        raise StateError(f"Segment {segment.path} cannot be checked at {segment.flight}: {cause}") from cause
+    answer = json.loads(results[0].body.to_pybytes())
+    return answer["bytes"] == segment.bytes and (not checksum or answer["crc32"] == segment.crc32)
+
+
+def _options(token: str | None) -> Any:
+    headers = [(_HEADER.encode(), f"Bearer {token or ''}".encode())]
+    return flight.FlightCallOptions(headers=headers, timeout=CALL_TIMEOUT_S)
+
+
+class _RequireToken(flight.ServerMiddlewareFactory):  # type: ignore[misc]  # pyarrow has no types
+    """Refuses each call whose token is not ours."""
+
+    def __init__(self, token: str) -> None:
+        super().__init__()
+        self._expected = f"Bearer {token}".encode()
+
+    def start_call(self, _info: Any, headers: dict[str, list[str]]) -> None:
+        given = next((v[0] for k, v in headers.items() if k.lower() == _HEADER and v), "")
+        if not hmac.compare_digest(given.encode(), self._expected):
+            raise flight.FlightUnauthenticatedError("wrong or missing token")

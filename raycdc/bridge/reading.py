@@ -1,0 +1,165 @@
+"""Reading segments: mapped from disk on the node that has them, through Arrow Flight from everywhere else.
+
+Called inside sink tasks, in Spark's Python workers or in the driver. Both ways give the same batches, and reading a
+segment twice gives the same rows, which is what makes a task's retry safe. A segment that is missing or has another
+size than its descriptor says is a `StateError`: the epoch must be replayed or read again, not written in part.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import ipc
+
+from raycdc.bridge.segment import local_node
+from raycdc.checkpoint.manifest import Segment
+from raycdc.errors import StateError
+from raycdc.model.row_kind import SYMBOLS
+
+#: Columns that are not stored in a segment but follow from its descriptor.
+DESCRIPTOR_COLUMNS = ("_db", "_table")
+
+_SYMBOLS = pa.array(SYMBOLS, pa.string())
+_CRC_BLOCK_BYTES = 1 << 20
+
+
+def read_segment(
+    segment: Segment,
+    columns: Sequence[str] | None = None,
+    *,
+    node: str | None = None,
+    token: str | None = None,
+    part: tuple[int, int] = (0, 1),
+    symbols: bool = False,
+) -> Iterator[pa.RecordBatch]:
+    """The batches of `segment` in order, with absolute `_seq`.
+
+    `columns` picks and orders columns and may name ``_db`` and ``_table``; None gives the stored ones. `part` (i, n)
+    reads the i-th of n nearly equal runs of batches, so that several tasks share a large segment. With `symbols`,
+    `_op` is text (``+I``) instead of its code. `node` is the reader's own node (default: this machine) and `token`
+    the one Flight servers ask for. Blocks on disk or network.
+    """
+    if _is_local(segment, node):
+        batches = _mapped(segment, columns, part)
+    else:
+        batches = _flight(segment, columns, part, token)
+    return (_finished(batch, segment, columns, symbols=symbols) for batch in batches)
+
+
+def segment_schema(segment: Segment, *, node: str | None = None, token: str | None = None) -> pa.Schema:
+    """Schema of the stored columns of `segment`."""
+    if _is_local(segment, node):
+        with _open(segment) as reader:
+            schema: pa.Schema = reader.schema
+            return schema
+    from raycdc.bridge.flight import fetch_schema
+
+    return fetch_schema(segment, token)
+
+
+def verify_segments(
+    segments: Iterable[Segment], *, node: str | None = None, token: str | None = None, checksum: bool = False
+) -> bool:
+    """Whether every segment is there with its exact size, and with `checksum` its exact content, on its node."""
+    for segment in segments:
+        if _is_local(segment, node):
+            intact = _intact_here(segment, checksum=checksum)
+        else:
+            from raycdc.bridge.flight import intact_there
+
+            intact = intact_there(segment, token, checksum=checksum)
+        if not intact:
+            return False
+    return True
+
+
+def mapped_reader(path: Path, expected_bytes: int) -> Any:
+    """An open Arrow file reader over a mapped file. `StateError` when it is missing or not `expected_bytes` long."""
+    try:
+        source = pa.memory_map(str(path), "r")
+    except OSError as cause:
+        raise StateError(f"Segment {path} cannot be read: {cause}. Its epoch has to be read again.") from cause
+    if source.size() != expected_bytes:
+        raise StateError(f"Segment {path} has {source.size()} bytes instead of {expected_bytes}; it is damaged.")
+    try:
+        return ipc.open_file(source)
+    except pa.ArrowInvalid as cause:
+        raise StateError(f"Segment {path} is damaged: {cause}.") from cause
+
+
+def batch_range(batches: int, part: tuple[int, int]) -> range:
+    """The batches of run `i` of `n`; the runs of all `i` cover each batch once."""
+    index, count = part
+    assert 0 <= index < count, part
+    return range(batches * index // count, batches * (index + 1) // count)
+
+
+def checksum_of(path: Path) -> int:
+    """CRC-32 of a whole file."""
+    crc = 0
+    with path.open("rb") as file:
+        while block := file.read(_CRC_BLOCK_BYTES):
+            crc = zlib.crc32(block, crc)
+    return crc
+
+
+def stored_columns(columns: Sequence[str] | None) -> list[str] | None:
+    """The columns to fetch for `columns`, without those that follow from the descriptor."""
+    return None if columns is None else [c for c in columns if c not in DESCRIPTOR_COLUMNS]
+
+
+def _is_local(segment: Segment, node: str | None) -> bool:
+    return segment.node == (node or local_node()) or not segment.flight
+
+
+def _open(segment: Segment) -> Any:
+    return mapped_reader(Path(segment.path), segment.bytes)
+
+
+def _intact_here(segment: Segment, *, checksum: bool) -> bool:
+    path = Path(segment.path)
+    try:
+        if path.stat().st_size != segment.bytes:
+            return False
+        return not checksum or checksum_of(path) == segment.crc32
+    except OSError:
+        return False
+
+
+def _mapped(segment: Segment, columns: Sequence[str] | None, part: tuple[int, int]) -> Iterator[pa.RecordBatch]:
+    reader = _open(segment)
+    picked = stored_columns(columns)
+    for index in batch_range(reader.num_record_batches, part):
+        batch = reader.get_batch(index)
+        yield batch if picked is None else batch.select(picked)
+
+
+def _flight(
+    segment: Segment, columns: Sequence[str] | None, part: tuple[int, int], token: str | None
+) -> Iterator[pa.RecordBatch]:
+    from raycdc.bridge.flight import fetch
+
+    return fetch(segment, stored_columns(columns), part, token)
+
+
+def _finished(
+    batch: pa.RecordBatch, segment: Segment, columns: Sequence[str] | None, *, symbols: bool
+) -> pa.RecordBatch:
+    """The stored batch with absolute numbers and the columns of the descriptor, in the order asked for."""
+    names = batch.schema.names
+    arrays = {name: batch.column(i) for i, name in enumerate(names)}
+    if segment.seq_base and "_seq" in arrays:
+        arrays["_seq"] = pc.add(arrays["_seq"], pa.scalar(segment.seq_base, pa.int64()))
+    if symbols and "_op" in arrays:
+        arrays["_op"] = _SYMBOLS.take(arrays["_op"])
+    wanted = list(columns) if columns is not None else names
+    for name, text in zip(DESCRIPTOR_COLUMNS, (segment.table.db, segment.table.table), strict=True):
+        if name in wanted and name not in arrays:
+            arrays[name] = pa.repeat(pa.scalar(text, pa.string()), batch.num_rows)
+    return pa.RecordBatch.from_arrays([arrays[name] for name in wanted], names=wanted)
+

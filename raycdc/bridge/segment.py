@@ -1,0 +1,152 @@
+"""Writing segments: uncompressed Arrow IPC files in the reader's spool, durable before anyone hears of them.
+
+Called by source readers, on the reader's own thread. A segment exists under its name only when it is whole and synced;
+before that it is ``NAME.open``, which whoever owns the spool may delete at start. Uncompressed, so that the reading
+task maps the file and copies nothing; a file and not memory, so that it survives its reader.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import zlib
+from pathlib import Path
+from typing import IO, Any
+
+import pyarrow as pa
+from pyarrow import ipc
+
+from raycdc.checkpoint.folder import sync_folder
+from raycdc.checkpoint.manifest import Segment
+from raycdc.model import TableId
+from raycdc.model.batch import BATCH_BYTES_MAX, BATCH_ROWS_MAX
+
+SUFFIX_OPEN = ".open"
+
+
+def local_node() -> str:
+    """Name of this machine in segments. One machine in two containers has two names, which Flight then joins."""
+    return socket.gethostname()
+
+
+class SegmentWriter:
+    """One segment being written. Opens its file at the first batch; `finish` or `abort` ends it.
+
+    Batches must all have the schema of the first one (`raycdc.model.changelog_schema`); larger ones than
+    `BATCH_BYTES_MAX` or `BATCH_ROWS_MAX` are cut, never copied. `_seq` in them is relative to the segment's
+    `seq_base`, which the caller of `finish` may leave at 0 and set later with ``dataclasses.replace``.
+    """
+
+    def __init__(
+        self,
+        spool: Path | str,
+        *,
+        table: TableId,
+        schema: str,
+        split_id: str,
+        kind: str,
+        name: str,
+        node: str = "",
+        flight: str = "",
+        partition: int = 0,
+    ) -> None:
+        self.path = Path(spool).absolute() / name
+        self.table = table
+        self.rows = 0
+        self._descriptor = {
+            "node": node or local_node(),
+            "flight": flight,
+            "table": table,
+            "schema": schema,
+            "split_id": split_id,
+            "partition": partition,
+            "kind": kind,
+        }
+        self._file: _ChecksummedFile | None = None
+        self._writer: Any = None
+
+    def __repr__(self) -> str:
+        return f"SegmentWriter({self.path.name}, {self.table}, rows={self.rows}, bytes={self.bytes})"
+
+    @property
+    def bytes(self) -> int:
+        """Bytes written so far, without the footer that `finish` adds."""
+        return self._file.size if self._file else 0
+
+    def append(self, batch: pa.RecordBatch) -> None:
+        """Write `batch` (empty ones are skipped); its buffers may be reused when this returns. May block on disk."""
+        if batch.num_rows == 0:
+            return
+        if self._writer is None:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = _ChecksummedFile(Path(f"{self.path}{SUFFIX_OPEN}"))
+            self._writer = ipc.new_file(pa.PythonFile(self._file, mode="w"), batch.schema)
+        step = rows_per_batch(batch)
+        for start in range(0, batch.num_rows, step):
+            self._writer.write_batch(batch.slice(start, step))
+        self.rows += batch.num_rows
+
+    def finish(self, *, seq_base: int = 0) -> Segment:
+        """Write the footer, sync, give the file its name and return its descriptor. At least one row was appended."""
+        assert self._file is not None, f"segment {self.path.name} has no rows; ask `rows` before finishing"
+        self._writer.close()
+        self._file.sync()
+        os.rename(self._file.path, self.path)
+        sync_folder(self.path.parent)
+        return Segment(
+            path=str(self.path),
+            seq_base=seq_base,
+            rows=self.rows,
+            bytes=self._file.size,
+            crc32=self._file.crc32,
+            **self._descriptor,
+        )
+
+    def abort(self) -> None:
+        """Forget the segment and delete its file; harmless when nothing was written or it is finished."""
+        if self._file is not None and not self._file.closed:
+            self._file.close()
+            self._file.path.unlink(missing_ok=True)
+
+
+def rows_per_batch(batch: pa.RecordBatch) -> int:
+    """How many rows of `batch` fit the limits of one batch, at least one."""
+    by_bytes = BATCH_BYTES_MAX * batch.num_rows // max(batch.get_total_buffer_size(), 1)
+    return max(1, min(BATCH_ROWS_MAX, by_bytes if by_bytes < batch.num_rows else batch.num_rows))
+
+
+class _ChecksummedFile:
+    """The part of a Python file that Arrow's writer needs, with size and CRC-32 of everything written."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.size = 0
+        self.crc32 = 0
+        # Unbuffered: Arrow writes whole column buffers, and its few small writes per batch cost less than a copy.
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        self._file: IO[bytes] = os.fdopen(descriptor, "wb", buffering=0)
+
+    @property
+    def closed(self) -> bool:
+        return self._file.closed
+
+    def write(self, data: Any) -> int:
+        view = memoryview(data)
+        self.crc32 = zlib.crc32(view, self.crc32)
+        self.size += len(view)
+        while view:
+            view = view[self._file.write(view) :]
+        return len(data)
+
+    def tell(self) -> int:
+        return self.size
+
+    def flush(self) -> None:
+        """Nothing is buffered here; `sync` makes the file durable."""
+
+    def sync(self) -> None:
+        os.fsync(self._file.fileno())
+        self._file.close()
+
+    def close(self) -> None:
+        self._file.close()

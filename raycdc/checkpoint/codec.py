@@ -1,0 +1,82 @@
+"""Manifests and commit records as bytes: versioned JSON with a checksum over its content.
+
+Called by `raycdc.checkpoint.store` only. Invariant: what `encode` wrote, `decode` of this and of every later version
+reads; a document that is damaged, or that a newer raycdc wrote, is a `StateError` naming its file, and is never taken
+for "no state".
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from typing import Any
+
+from raycdc.checkpoint.manifest import MANIFEST_VERSION, Manifest
+from raycdc.errors import StateError
+
+Document = dict[str, Any]
+
+#: Upgrades by the version they start from; each returns the document one version further. Every bump of
+#: `MANIFEST_VERSION` adds one here and a golden file to the tests.
+UPGRADES: dict[int, Callable[[Document], Document]] = {}
+
+
+def encode(document: Document) -> bytes:
+    """`document` as UTF-8 JSON with ``sha``, the SHA-256 of its canonical form without that key."""
+    return (json.dumps({**document, "sha": _digest(document)}, ensure_ascii=False) + "\n").encode()
+
+
+def decode(data: bytes, *, origin: str) -> Document:
+    """Inverse of `encode`, without ``sha``. Raises `StateError` naming `origin` when the content is damaged."""
+    try:
+        document = json.loads(data)
+    except ValueError as cause:
+        raise _damaged(origin, f"it is not JSON ({cause})") from cause
+    if not isinstance(document, dict):
+        raise _damaged(origin, "it is not a JSON object")
+    digest = document.pop("sha", None)
+    if digest != _digest(document):
+        raise _damaged(origin, "its checksum does not match its content")
+    return document
+
+
+def encode_manifest(manifest: Manifest) -> bytes:
+    return encode(manifest.to_json())
+
+
+def decode_manifest(data: bytes, *, origin: str) -> Manifest:
+    """The manifest in `data`, upgraded to the current version. Raises `StateError` naming `origin`."""
+    document = upgrade(decode(data, origin=origin), origin=origin)
+    try:
+        return Manifest.from_json(document)
+    except (KeyError, TypeError, ValueError) as cause:
+        raise _damaged(origin, f"a field is missing or malformed ({cause!r})") from cause
+
+
+def upgrade(document: Document, *, origin: str, current: int = MANIFEST_VERSION) -> Document:
+    """`document` at version `current`. Raises `StateError` when it is newer or has no known version."""
+    version = document.get("version")
+    if not isinstance(version, int) or version < 1:
+        raise _damaged(origin, f"its version is {version!r}")
+    if version > current:
+        raise StateError(
+            f"{origin} was written by a newer raycdc (format version {version}, this one reads up to {current}). "
+            f"Upgrade raycdc, or start under another pipeline.state with a new snapshot."
+        )
+    while version < current:
+        document = UPGRADES[version](document)
+        version += 1
+    return document
+
+
+def _digest(document: Document) -> str:
+    canonical = json.dumps(document, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return hashlib.sha256(canonical.encode()).hexdigest()
+
+
+def _damaged(origin: str, why: str) -> StateError:
+    return StateError(
+        f"{origin} cannot be used: {why}. Restore the state folder from a copy, or start under another "
+        f"pipeline.state with a new snapshot."
+    )

@@ -1,0 +1,115 @@
+"""A local folder of small durable documents, the storage below `CheckpointStore`.
+
+An object store needs the same few operations (read, whole write, list, rename away, delete, lease), with conditional
+writes in place of the lock. Files are 0600, folders 0700: positions, schemas and spool belong to the pipeline alone.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import uuid
+from pathlib import Path
+
+from raycdc.errors import StateError
+
+
+class Lease:
+    """An flock that ends with the process, however it dies; hold it as long as the pipeline runs."""
+
+    def __init__(self, path: Path, descriptor: int) -> None:
+        self.path = path
+        self._descriptor: int | None = descriptor
+
+    def release(self) -> None:
+        """Let another process take the state; calling it twice is harmless."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+    def __enter__(self) -> Lease:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+
+class LocalFolder:
+    """Names are relative to `path`, at most one folder deep. Errors of the file system become `StateError`."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def create(self, *folders: str) -> None:
+        try:
+            for folder in (self.path, *(self.path / f for f in folders)):
+                folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        except OSError as cause:
+            raise StateError(f"The state folder {self.path} cannot be created: {cause}.") from cause
+
+    def read(self, name: str) -> bytes | None:
+        """Content of `name`, None when it does not exist."""
+        try:
+            return (self.path / name).read_bytes()
+        except FileNotFoundError:
+            return None
+        except OSError as cause:
+            raise StateError(f"{self.path / name} cannot be read: {cause}.") from cause
+
+    def write(self, name: str, data: bytes) -> None:
+        """Replace `name` by `data` so that after a crash either the old or the new content is there, whole."""
+        target = self.path / name
+        temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex}.tmp")
+        try:
+            descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            os.rename(temporary, target)
+            sync_folder(target.parent)
+        except OSError as cause:
+            temporary.unlink(missing_ok=True)
+            raise StateError(f"{target} cannot be written: {cause}.") from cause
+
+    def list(self, folder: str) -> list[str]:
+        """Names in `folder`, without leftovers of interrupted writes; empty when there is no such folder."""
+        try:
+            return [name for name in os.listdir(self.path / folder) if not name.startswith(".")]
+        except FileNotFoundError:
+            return []
+        except OSError as cause:
+            raise StateError(f"{self.path / folder} cannot be read: {cause}.") from cause
+
+    def rename(self, name: str, to: str) -> None:
+        os.rename(self.path / name, self.path / to)
+        sync_folder((self.path / to).parent)
+
+    def delete(self, name: str) -> None:
+        (self.path / name).unlink(missing_ok=True)
+
+    def lease(self, name: str) -> Lease:
+        """Lock `name` for this process; `StateError` names the pid that has it."""
+        path = self.path / name
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as cause:
+            owner = os.pread(descriptor, 32, 0).decode(errors="replace").strip() or "unknown"
+            os.close(descriptor)
+            raise StateError(
+                f"The state in {self.path} is in use by process {owner}. Stop that one first (two drivers on one state "
+                f"would commit twice), or give this pipeline its own pipeline.state."
+            ) from cause
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+        return Lease(path, descriptor)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make renames inside `folder` durable."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

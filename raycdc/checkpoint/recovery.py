@@ -1,0 +1,161 @@
+"""What becomes of a sealed epoch that has no commit record: one table of cases, decided before anything is written.
+
+Called by the epoch loop at start, for each such epoch in order, with what every table of the epoch says it holds.
+
+| tables hold the epoch | segments | decision |
+|---|---|---|
+| one holds less than its record says, or more than any epoch we sealed | – | `Refuse` |
+| one holds a tombstone of it | – | `Tombstone`: an earlier recovery dropped it and was interrupted |
+| all | – | `Record` |
+| some, in part, or none | intact | `Replay` for the tables that lack it |
+| some or in part | gone | `Frozen` |
+| none | gone | `Tombstone`: it and all later epochs are dropped and their log range is read again under new numbers |
+
+Asking the sink comes first: deciding by the segments alone would drop epochs whose rows are in the sink already.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+from raycdc.checkpoint.manifest import Manifest
+from raycdc.model import TableId
+
+#: Steps of one table's epoch, in order. A table holds an epoch once its vector is at `STEP_LAST` of it or beyond.
+STEP_SCHEMA = 0
+STEP_APPEND = 1
+STEP_MERGE = 2
+STEP_LAST = 3
+#: The step of a tombstone: the epoch is refused for ever, although its number is used.
+STEP_TOMBSTONE = 7
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class CommitVector:
+    """How far a target table got: everything up to and including (`epoch`, `step`), written by `generation`."""
+
+    epoch: int
+    step: int
+    generation: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """Every table holds the epoch: only its commit record is missing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """Write the epoch again for `tables`; what they hold of it already is skipped by their sinks."""
+
+    tables: tuple[TableId, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Frozen:
+    """Some tables hold the epoch and its segments are gone, so the others cannot get exactly the same rows."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Tombstone:
+    """Nobody holds the epoch and it cannot be replayed: bar it in `tables`, drop it and all later ones."""
+
+    tables: tuple[TableId, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Refuse:
+    """The sink contradicts the state; `text` says which table and the ways out."""
+
+    text: str
+
+
+Decision = Record | Replay | Frozen | Tombstone | Refuse
+
+
+class _Holds(Enum):
+    ALL = "all"
+    PART = "part"
+    NONE = "none"
+    BARRED = "barred"
+
+
+def decide(
+    manifest: Manifest,
+    holds: Mapping[TableId, CommitVector | None],
+    *,
+    segments_intact: bool,
+    recorded: Mapping[str, tuple[int, int]],
+    newest_epoch: int,
+) -> Decision:
+    """The decision for `manifest`, as the module's table says.
+
+    `holds` is what each of the epoch's tables says about itself, `recorded` the vectors of the last commit record by
+    table name, and `newest_epoch` the greatest epoch number this state ever used.
+    """
+    if contradiction := contradictions(holds, recorded=recorded, newest_epoch=newest_epoch):
+        return contradiction
+    tables = tuple(manifest.tables)
+    states = {table: _holding(manifest.epoch, holds[table]) for table in tables}
+    if _Holds.BARRED in states.values():
+        return Tombstone(tables)
+    lacking = tuple(table for table in tables if states[table] is not _Holds.ALL)
+    if not lacking:
+        return Record()
+    if segments_intact:
+        return Replay(lacking)
+    touched = [table for table in tables if states[table] is not _Holds.NONE]
+    if touched:
+        return Frozen(_frozen_text(manifest.epoch, touched, lacking))
+    return Tombstone(tables)
+
+
+def contradictions(
+    holds: Mapping[TableId, CommitVector | None], *, recorded: Mapping[str, tuple[int, int]], newest_epoch: int
+) -> Refuse | None:
+    """The first table that holds less than recorded (restored, swapped, deleted) or more than was ever sealed."""
+    for table, vector in holds.items():
+        record = recorded.get(str(table))
+        have = None if vector is None else (vector.epoch, vector.step)
+        if record is not None and (have is None or have < record):
+            held = "nothing of this pipeline" if have is None else f"only epoch {have[0]}"
+            return Refuse(
+                f"The sink's table {table} holds {held}, but epoch {record[0]} was committed to it: it was deleted, "
+                f"restored from an older copy or swapped. Bring that version back, or remove the pipeline's state and "
+                f'take a new snapshot (pipeline.on_existing = "replace").'
+            )
+        if have is not None and have[0] > newest_epoch:
+            return Refuse(
+                f"The sink's table {table} holds epoch {have[0]}, but this state knows epochs up to {newest_epoch}: "
+                f"the state was restored from an older copy. Bring the newer state back, or remove it and take a new "
+                f'snapshot (pipeline.on_existing = "replace").'
+            )
+    return None
+
+
+def _holding(epoch: int, vector: CommitVector | None) -> _Holds:
+    if vector is None or vector.epoch < epoch:
+        return _Holds.NONE
+    if vector.step == STEP_TOMBSTONE:
+        return _Holds.BARRED
+    if vector.epoch > epoch or vector.step >= STEP_LAST:
+        return _Holds.ALL
+    # A schema change alone put no row of the epoch into the table; everything after it did.
+    return _Holds.PART if vector.step > STEP_SCHEMA else _Holds.NONE
+
+
+def _frozen_text(epoch: int, touched: list[TableId], lacking: tuple[TableId, ...]) -> str:
+    return (
+        f"Epoch {epoch} is in {_names(touched)} but not, or not wholly, in {_names(lacking)}, and its segments are "
+        f"gone from the spool, so the rest cannot be written exactly. Restore the spool folder of the state, or remove "
+        f'the state and take a new snapshot (pipeline.on_existing = "replace").'
+    )
+
+
+def _names(tables: list[TableId] | tuple[TableId, ...]) -> str:
+    shown = ", ".join(str(table) for table in tables[:5])
+    return shown if len(tables) <= 5 else f"{shown} and {len(tables) - 5} more"

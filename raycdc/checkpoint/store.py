@@ -1,0 +1,252 @@
+"""The checkpoint on durable storage: manifests, commit records, schemas, generation and lease of one pipeline.
+
+Called by the coordinator (manifests, schemas) and by the driver (lease, generation, commits, recovery), which may be
+different processes: nothing is cached, every answer comes from storage.
+
+```
+meta.json            {"version", "checkpoint" (uuid), "pipeline"}   written once, first of all
+lease                flock of the driver, with its pid inside
+gen                  {"generation"}: raised by each driver that starts
+epochs/%010d.json    sealed manifests; "….json.dropped" when recovery dropped one (its number stays used)
+commits/%010d.json   commit records: generation and what each target table holds
+schemas/<fp>.json    table schemas by fingerprint
+spool/               segments of readers on this node
+```
+
+Invariant: a document exists whole or not at all (temporary file, fsync, rename, fsync of the folder), and its epoch's
+number is never given to another. Writers whose generation is no longer the newest are refused (`FencedError`).
+"""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from raycdc.checkpoint import codec
+from raycdc.checkpoint.folder import Lease, LocalFolder
+from raycdc.checkpoint.manifest import Manifest
+from raycdc.errors import FencedError, StateError
+from raycdc.model import TableSchema
+
+STORE_VERSION = 1
+
+#: Committed epochs whose manifests and records are kept for people to look at; recovery needs only the last.
+KEEP_COMMITTED = 10
+
+_EPOCH_FILE = re.compile(r"(\d{10})\.json(\.dropped)?$")
+
+
+@dataclass(frozen=True, slots=True)
+class CommitRecord:
+    """Epoch `epoch` is in the sink. `tables` maps each target ever written to its ``[epoch, step]`` after it."""
+
+    epoch: int
+    generation: int
+    committed_ms: int
+    tables: Mapping[str, tuple[int, int]]
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "version": STORE_VERSION,
+            "epoch": self.epoch,
+            "generation": self.generation,
+            "committed_ms": self.committed_ms,
+            "tables": {name: list(vector) for name, vector in self.tables.items()},
+        }
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> CommitRecord:
+        tables = {name: (vector[0], vector[1]) for name, vector in data["tables"].items()}
+        return cls(data["epoch"], data["generation"], data["committed_ms"], tables)
+
+
+class CheckpointStore:
+    """See the module's docstring. Methods block on disk only; `StateError` names the file in trouble."""
+
+    def __init__(self, path: Path | str, *, pipeline: str = "", create: bool = True) -> None:
+        """Open the store at `path`, creating it when nothing is there and `create` is set.
+
+        A folder with epochs but without a readable ``meta.json`` is an error, never a first start. A `pipeline` name
+        other than the one the state was created for is an error too.
+        """
+        self.path = Path(path).absolute()
+        self._folder = LocalFolder(self.path)
+        meta = self._read("meta.json")
+        if meta is None:
+            meta = self._create(pipeline, create=create)
+        codec.upgrade(meta, origin=self._origin("meta.json"), current=STORE_VERSION)
+        self.pipeline: str = meta["pipeline"]
+        #: Identity of this checkpoint: part of every sink commit, so that deleted state never looks committed.
+        self.checkpoint: str = meta["checkpoint"]
+        if pipeline and self.pipeline and pipeline != self.pipeline:
+            raise StateError(
+                f"The state in {self.path} belongs to pipeline {self.pipeline!r}, not {pipeline!r}. "
+                f"Give each pipeline its own pipeline.state."
+            )
+
+    def __repr__(self) -> str:
+        return f"CheckpointStore({str(self.path)!r}, pipeline={self.pipeline!r}, checkpoint={self.checkpoint!r})"
+
+    @property
+    def app_id(self) -> str:
+        """Identity of this pipeline's commits in a sink."""
+        return f"raycdc:{self.pipeline}:{self.checkpoint}"
+
+    @property
+    def spool(self) -> Path:
+        """Folder for segments of readers on this node; exists after the store was created."""
+        return self.path / "spool"
+
+    # -- one driver at a time ---------------------------------------------------------------------------------------
+
+    def lease(self) -> Lease:
+        """Take the state for this process until `Lease.release`. `StateError` names the process that has it."""
+        return self._folder.lease("lease")
+
+    def generation(self) -> int:
+        """The newest generation; 0 before the first start."""
+        document = self._read("gen")
+        return 0 if document is None else int(document["generation"])
+
+    def next_generation(self) -> int:
+        """Raise the generation durably and return it; every writer with an older one is fenced from now on."""
+        generation = self.generation() + 1
+        self._folder.write("gen", codec.encode({"version": STORE_VERSION, "generation": generation}))
+        return generation
+
+    # -- manifests --------------------------------------------------------------------------------------------------
+
+    def write_manifest(self, manifest: Manifest) -> None:
+        """Make `manifest` the newest sealed epoch, atomically and durably. Repeating the same one is harmless.
+
+        `FencedError` when its generation is not the newest, `StateError` when its number is used already.
+        """
+        self._check_generation(manifest.generation, f"epoch {manifest.epoch}")
+        name = _epoch_name("epochs", manifest.epoch)
+        data = codec.encode_manifest(manifest)
+        if self._folder.read(name) == data:
+            return
+        if manifest.epoch < self.next_epoch():
+            raise StateError(f"Epoch {manifest.epoch} in {self.path} exists already; epoch numbers are used once.")
+        self._folder.write(name, data)
+
+    def manifest(self, epoch: int) -> Manifest:
+        """The manifest of `epoch`; `StateError` when it is not there (never sealed, dropped or pruned)."""
+        name = _epoch_name("epochs", epoch)
+        data = self._folder.read(name)
+        if data is None:
+            raise StateError(f"{self._origin(name)} does not exist: epoch {epoch} was not sealed, or was dropped.")
+        return codec.decode_manifest(data, origin=self._origin(name))
+
+    def sealed_epochs(self, after: int = -1) -> list[int]:
+        """Numbers of the sealed epochs greater than `after`, ascending."""
+        return [e for e, dropped in self._numbers("epochs") if e > after and not dropped]
+
+    def manifests(self, after: int = -1) -> Iterator[Manifest]:
+        """The sealed epochs greater than `after`, ascending, read one at a time."""
+        return (self.manifest(epoch) for epoch in self.sealed_epochs(after))
+
+    def last_manifest(self) -> Manifest | None:
+        """The newest sealed epoch, where reading goes on after recovery; None at a first start."""
+        sealed = self.sealed_epochs()
+        return self.manifest(sealed[-1]) if sealed else None
+
+    def next_epoch(self) -> int:
+        """The first number no epoch had yet, dropped ones included; 1 at a first start."""
+        used = [e for folder in ("epochs", "commits") for e, _ in self._numbers(folder)]
+        return max(used, default=0) + 1
+
+    def drop_after(self, epoch: int) -> list[int]:
+        """Rename all manifests greater than `epoch` away (newest first) and return their numbers."""
+        dropped = self.sealed_epochs(epoch)
+        for number in reversed(dropped):
+            name = _epoch_name("epochs", number)
+            self._folder.rename(name, name + ".dropped")
+        return dropped
+
+    # -- commits ----------------------------------------------------------------------------------------------------
+
+    def write_commit(self, record: CommitRecord) -> None:
+        """Record that the sink holds `record.epoch`, then prune what is older than `KEEP_COMMITTED` epochs."""
+        self._check_generation(record.generation, f"the commit of epoch {record.epoch}")
+        self._folder.write(_epoch_name("commits", record.epoch), codec.encode(record.to_json()))
+        self._prune()
+
+    def last_commit(self) -> CommitRecord | None:
+        """The newest commit record; None when no epoch was committed yet."""
+        numbers = [e for e, _ in self._numbers("commits")]
+        if not numbers:
+            return None
+        name = _epoch_name("commits", max(numbers))
+        document = self._read(name)
+        if document is None:
+            raise StateError(f"{self._origin(name)} disappeared while it was read; is another process deleting it?")
+        return CommitRecord.from_json(codec.upgrade(document, origin=self._origin(name), current=STORE_VERSION))
+
+    # -- schemas ----------------------------------------------------------------------------------------------------
+
+    def put_schema(self, schema: TableSchema) -> str:
+        """Keep `schema` and return its fingerprint; known ones cost one look at the folder."""
+        fingerprint = schema.fingerprint()
+        name = f"schemas/{fingerprint}.json"
+        if self._folder.read(name) is None:
+            self._folder.write(name, codec.encode({"version": STORE_VERSION, **schema.to_json()}))
+        return fingerprint
+
+    def schema(self, fingerprint: str) -> TableSchema:
+        """The schema called `fingerprint`; `StateError` when the state does not have it."""
+        name = f"schemas/{fingerprint}.json"
+        document = self._read(name)
+        if document is None:
+            raise StateError(f"{self._origin(name)} is missing although an epoch refers to it: the state is incomplete.")
+        return TableSchema.from_json(codec.upgrade(document, origin=self._origin(name), current=STORE_VERSION))
+
+    # -- helpers ----------------------------------------------------------------------------------------------------
+
+    def _create(self, pipeline: str, *, create: bool) -> dict[str, Any]:
+        if not create:
+            raise StateError(f"There is no raycdc state in {self.path}. Is pipeline.state right?")
+        if self._folder.list("epochs") or self._folder.list("commits"):
+            raise StateError(
+                f"{self.path} has epochs but no meta.json, so its identity is lost. Restore meta.json, or start under "
+                f"another pipeline.state with a new snapshot."
+            )
+        self._folder.create("epochs", "commits", "schemas", "spool")
+        meta = {"version": STORE_VERSION, "checkpoint": uuid.uuid4().hex, "pipeline": pipeline}
+        self._folder.write("meta.json", codec.encode(meta))
+        return meta
+
+    def _check_generation(self, generation: int, what: str) -> None:
+        newest = self.generation()
+        if generation != newest:
+            raise FencedError(
+                f"{what} carries generation {generation}, but {newest} is the newest in {self.path}: another driver "
+                f"took over. This one must stop; nothing of it was accepted."
+            )
+
+    def _prune(self) -> None:
+        committed = sorted(e for e, _ in self._numbers("commits"))
+        kept = committed[-KEEP_COMMITTED:]
+        for folder in ("epochs", "commits"):
+            for epoch, dropped in self._numbers(folder):
+                if epoch < kept[0]:
+                    self._folder.delete(_epoch_name(folder, epoch) + (".dropped" if dropped else ""))
+
+    def _numbers(self, folder: str) -> list[tuple[int, bool]]:
+        matches = (_EPOCH_FILE.match(name) for name in self._folder.list(folder))
+        return sorted((int(m[1]), m[2] is not None) for m in matches if m)
+
+    def _read(self, name: str) -> dict[str, Any] | None:
+        data = self._folder.read(name)
+        return None if data is None else codec.decode(data, origin=self._origin(name))
+
+    def _origin(self, name: str) -> str:
+        return str(self.path / name)
+
+
+def _epoch_name(folder: str, epoch: int) -> str:
+    return f"{folder}/{epoch:010d}.json"

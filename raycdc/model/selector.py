@@ -64,20 +64,25 @@ def is_plain_name(text: str) -> bool:
     return bool(db and dot and table) and "." not in table and not _METACHARACTERS & set(text)
 
 
+def check_pattern(text: str) -> str:
+    """`text`, if it is a plain name or a regular expression that can match a table. Raises ValueError otherwise."""
+    if not set(text) & (_METACHARACTERS | {"."}):
+        raise ValueError(f"'{text}' can match no table: it needs DATABASE.TABLE, e.g. 'shop.orders'")
+    try:
+        re.compile(text)
+    except re.error as error:
+        at = f" at character {error.pos + 1}" if error.pos is not None else ""
+        raise ValueError(f"'{text}' is not a regular expression: {error.msg}{at}") from error
+    return text
+
+
 def _compile(texts: tuple[str, ...], place: str, problems: list[str]) -> tuple[re.Pattern[str], ...]:
     patterns: list[re.Pattern[str]] = []
     for index, text in enumerate(texts):
-        if is_plain_name(text):
-            patterns.append(re.compile(re.escape(text)))
-            continue
-        if not set(text) & (_METACHARACTERS | {"."}):
-            problems.append(
-                f"{place}[{index}]: '{text}' can match no table: it needs DATABASE.TABLE, e.g. 'shop.orders'"
-            )
-            continue
         try:
-            patterns.append(re.compile(text))
-        except re.error as error:
-            at = f" at character {error.pos + 1}" if error.pos is not None else ""
-            problems.append(f"{place}[{index}]: '{text}' is not a regular expression: {error.msg}{at}")
+            check_pattern(text)
+        except ValueError as error:
+            problems.append(f"{place}[{index}]: {error}")
+        else:
+            patterns.append(re.compile(re.escape(text) if is_plain_name(text) else text))
     return tuple(patterns)

@@ -1,0 +1,36 @@
+"""Typed configuration: TOML in, one immutable `PipelineConfig` out, or every problem at once."""
+
+from __future__ import annotations
+
+from raycdc.config.fields import Duration, Options, Secret, Size, option
+from raycdc.config.load import config_from_dict, load_config
+from raycdc.config.model import (
+    Mode,
+    PipelineConfig,
+    PipelineOptions,
+    RayOptions,
+    ReaderOptions,
+    SinkConfig,
+    SourceConfig,
+    SparkOptions,
+    appends_only,
+)
+
+__all__ = [
+    "Duration",
+    "Mode",
+    "Options",
+    "PipelineConfig",
+    "PipelineOptions",
+    "RayOptions",
+    "ReaderOptions",
+    "Secret",
+    "SinkConfig",
+    "Size",
+    "SourceConfig",
+    "SparkOptions",
+    "appends_only",
+    "config_from_dict",
+    "load_config",
+    "option",
+]

@@ -1,0 +1,136 @@
+"""Kinds of values the configuration knows beyond TOML's own: sizes, durations, secrets; and how a key is described.
+
+`option` is the one way to declare a key: its help, unit and example feed the reference page and the JSON Schema, its
+`planned` values are refused by name until they work.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+from typing import Annotated, Any
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, GetCoreSchemaHandler, PlainSerializer
+from pydantic_core import CoreSchema, core_schema
+
+_SIZE_UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
+_SIZE_UNITS |= {"KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30, "TIB": 1 << 40}
+_DURATION_UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
+_DURATION_PART = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]+)\s*")
+
+
+class Options(BaseModel):
+    """Base of every configuration section: immutable, and a key it does not declare is an error."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
+
+
+class Secret:
+    """A text that never shows itself: ``repr`` and ``str`` are ``***``, pickling keeps it."""
+
+    __slots__ = ("_text",)
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def reveal(self) -> str:
+        """The text itself, for the one call that needs it."""
+        return self._text
+
+    def __repr__(self) -> str:
+        return "***"
+
+    def __bool__(self) -> bool:
+        return bool(self._text)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Secret) and self._text == other._text
+
+    def __hash__(self) -> int:
+        return hash((Secret, self._text))
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, _source: Any, _handler: GetCoreSchemaHandler) -> CoreSchema:
+        from_text = core_schema.no_info_after_validator_function(cls, core_schema.str_schema(strict=True))
+        either = core_schema.union_schema([core_schema.is_instance_schema(cls), from_text], mode="left_to_right")
+        return core_schema.json_or_python_schema(
+            json_schema=from_text, python_schema=either, serialization=core_schema.to_string_ser_schema()
+        )
+
+
+def option(
+    default: Any = ...,
+    *,
+    help: str,  # noqa: A002 - the word every command line uses for it
+    unit: str = "",
+    example: Any = None,
+    planned: bool | tuple[str, ...] = False,
+    **constraints: Any,
+) -> Any:
+    """Declare a key. Without `default` it is required.
+
+    `planned` names values (True: every value but the default) that are part of the design but do not work yet.
+    `constraints` are pydantic's (``ge``, ``le``, ``min_length`` …).
+    """
+    extra: dict[str, Any] = {"unit": unit, "planned": list(planned) if isinstance(planned, tuple) else planned}
+    examples = None if example is None else [example]
+    return Field(default, description=help, examples=examples, json_schema_extra=extra, **constraints)
+
+
+def parse_size(value: object) -> int:
+    """Bytes from ``"256MiB"``, ``"64 kB"`` or a plain number. Raises ValueError with the accepted forms."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        number, unit = float(value), ""
+    else:
+        matched = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)", value.strip()) if isinstance(value, str) else None
+        if matched is None or matched[2].upper() not in _SIZE_UNITS:
+            raise ValueError(f'must be a size such as "256MiB" or "64kB", got {_shown(value)}')
+        number, unit = float(matched[1]), matched[2].upper()
+    size = int(number * _SIZE_UNITS[unit])
+    if size <= 0:
+        raise ValueError(f"must be more than 0 bytes, got {_shown(value)}")
+    return size
+
+
+def parse_duration(value: object) -> timedelta:
+    """A time span from ``"2s"``, ``"500ms"`` or ``"1h30m"``. A bare number is refused: it has no unit."""
+    if isinstance(value, timedelta):
+        return value
+    text = value.strip().lower() if isinstance(value, str) else ""
+    parts = _DURATION_PART.findall(text)
+    whole = "".join(matched.group(0) for matched in _DURATION_PART.finditer(text)) == text
+    if not parts or not whole or any(unit not in _DURATION_UNITS_MS for _, unit in parts):
+        raise ValueError(f'must be a duration such as "2s", "500ms" or "1h30m", got {_shown(value)}')
+    span = timedelta(milliseconds=sum(float(number) * _DURATION_UNITS_MS[unit] for number, unit in parts))
+    if span <= timedelta(0):
+        raise ValueError(f"must be longer than nothing, got {_shown(value)}")
+    return span
+
+
+def show_size(size: int) -> str:
+    """The shortest exact spelling that `parse_size` reads back."""
+    for name in ("TiB", "GiB", "MiB", "KiB"):
+        if size % _SIZE_UNITS[name.upper()] == 0:
+            return f"{size // _SIZE_UNITS[name.upper()]}{name}"
+    return f"{size}B"
+
+
+def show_duration(span: timedelta) -> str:
+    """The shortest exact spelling that `parse_duration` reads back."""
+    ms = round(span / timedelta(milliseconds=1))
+    for unit in ("d", "h", "m", "s"):
+        if ms % _DURATION_UNITS_MS[unit] == 0:
+            return f"{ms // _DURATION_UNITS_MS[unit]}{unit}"
+    return f"{ms}ms"
+
+
+def _shown(value: object) -> str:
+    return f'"{value}"' if isinstance(value, str) else repr(value)
+
+
+#: Bytes; written as text with a unit.
+Size = Annotated[int, BeforeValidator(parse_size, json_schema_input_type=str | int), PlainSerializer(show_size)]
+#: A time span; written as text with a unit.
+Duration = Annotated[
+    timedelta, BeforeValidator(parse_duration, json_schema_input_type=str), PlainSerializer(show_duration)
+]

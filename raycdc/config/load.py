@@ -1,0 +1,158 @@
+"""From a TOML file (or its parsed form) to a `PipelineConfig`, or to one `ConfigError` with every problem in it."""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from raycdc.config.fields import Options, Secret
+from raycdc.config.model import COMMON_SECTIONS, PLANNED_SECTIONS, PipelineConfig, SinkConfig, SourceConfig
+from raycdc.config.problems import problems_of, show_value
+from raycdc.config.references import Place, Resolver, show_place
+from raycdc.errors import ConfigError
+from raycdc.plugins import PluginGroup, did_you_mean, load_plugin
+
+_PLUGIN_SECTIONS = {"source": PluginGroup.SOURCES, "sink": PluginGroup.SINKS}
+_SECTIONS = ("pipeline", "source", "readers", *PLANNED_SECTIONS, "sink", "ray", "spark")
+
+
+def load_config(path: str | Path, *, environment: Mapping[str, str] | None = None) -> PipelineConfig:
+    """Read, resolve and validate the file. Raises `ConfigError`; its first line names the file."""
+    path = Path(path)
+    try:
+        data = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as cause:
+        raise ConfigError(f"{path} cannot be read: {cause.strerror}. Write one with: raycdc init {path}") from cause
+    except UnicodeDecodeError as cause:
+        raise ConfigError(f"{path} is not UTF-8 text: {cause.reason} at byte {cause.start}") from cause
+    except tomllib.TOMLDecodeError as cause:
+        raise ConfigError(f"{path} is not valid TOML: {cause}") from cause
+    try:
+        return config_from_dict(data, environment=environment)
+    except ConfigError as error:
+        count = len(error.problems)
+        headline = f"{path} has {count} problem{'s' if count > 1 else ''}:"
+        raise ConfigError(headline, *(f"  {problem}" for problem in error.problems)) from error
+
+
+def config_from_dict(data: Mapping[str, Any], *, environment: Mapping[str, str] | None = None) -> PipelineConfig:
+    """Validate parsed TOML. Raises `ConfigError` whose `problems` are one per mistake, each with its place."""
+    return _Loader(data, os.environ if environment is None else environment).load()
+
+
+class _Loader:
+    def __init__(self, data: Mapping[str, Any], environment: Mapping[str, str]) -> None:
+        self._resolver = Resolver(environment)
+        self._data: dict[str, Any] = self._resolver.resolve(dict(data))
+        self._problems: list[str] = list(self._resolver.problems)
+        self._warnings: list[str] = []
+
+    def load(self) -> PipelineConfig:
+        self._check_sections()
+        sections: dict[str, Any] = {}
+        for name, model in self._models().items():
+            validated = self._section(name, model)
+            if validated is not None:
+                sections[name] = validated
+                self._check_planned(validated, (name,))
+                self._warn_about_literal_secrets(validated, (name,))
+        if self._problems:
+            raise ConfigError(*self._problems)
+        return PipelineConfig(**sections, warnings=tuple(self._warnings))
+
+    def _check_sections(self) -> None:
+        for name in self._data:
+            if name in PLANNED_SECTIONS:
+                brackets = f"[[{name}]]" if isinstance(self._data[name], list) else f"[{name}]"
+                self._problems.append(f"{brackets} is not supported yet ({PLANNED_SECTIONS[name]})")
+            elif name not in _SECTIONS:
+                hint = did_you_mean(name, _SECTIONS)
+                self._problems.append(f"{name}: unknown section{hint or '. Known: ' + ', '.join(_SECTIONS)}")
+
+    def _models(self) -> dict[str, type[Options]]:
+        """The model of every section, in the order problems are shown; a plug-in's only when its type is known."""
+        models: dict[str, type[Options]] = {}
+        for name in _SECTIONS:
+            if name in COMMON_SECTIONS:
+                models[name] = COMMON_SECTIONS[name]
+            elif name in _PLUGIN_SECTIONS:
+                model = self._plugin_model(name)
+                if model is not None:
+                    models[name] = model
+        return models
+
+    def _plugin_model(self, name: str) -> type[Options] | None:
+        section = self._data.get(name)
+        examples = {"source": 'type = "mysql"', "sink": 'type = "delta"'}
+        if section is None:
+            self._problems.append(f"[{name}] is missing. Add it, with {examples[name]}")
+            return None
+        plugin_type = section.get("type") if isinstance(section, dict) else None
+        if not isinstance(plugin_type, str):
+            self._problems.append(f"{name}.type: is required, e.g. {examples[name]}")
+            return None
+        try:
+            plugin = load_plugin(_PLUGIN_SECTIONS[name], plugin_type)
+        except ConfigError as error:
+            self._problems.extend(error.problems)
+            return None
+        base = SourceConfig if name == "source" else SinkConfig
+        if not issubclass(plugin.config, base):
+            found = plugin.config.__name__
+            self._problems.append(f"{name}.type: the plug-in {plugin_type!r} is broken: {found} is no {base.__name__}")
+            return None
+        return plugin.config
+
+    def _section(self, name: str, model: type[Options]) -> Options | None:
+        data = self._data.get(name, {})
+        if not isinstance(data, dict):
+            self._problems.append(f"[{name}] must be a table, got {show_value(data)}")
+            return None
+        try:
+            return model.model_validate(data)
+        except ValidationError as error:
+            unresolved = {text.partition(": ")[0] for text in self._resolver.problems}
+            for place, text in problems_of(
+                error, model, name, hidden=self._resolver.places, elsewhere=self._keys_elsewhere(name)
+            ):
+                if show_place(place) not in unresolved:
+                    self._problems.append(text)
+            return None
+
+    def _keys_elsewhere(self, name: str) -> dict[str, str]:
+        return {key: other for other, model in COMMON_SECTIONS.items() if other != name for key in model.model_fields}
+
+    def _check_planned(self, options: BaseModel, place: Place) -> None:
+        """Refuse by name what the design has but this version does not do yet; never ignore it in silence."""
+        for name, value, extra in _fields(options):
+            planned = extra.get("planned")
+            default = type(options).model_fields[name].get_default(call_default_factory=True)
+            here = show_place((*place, name))
+            if planned is True and value != default:
+                self._problems.append(f"{here}: {show_value(value)} is not supported yet; leave it out")
+            elif isinstance(planned, list) and value in planned:
+                self._problems.append(f"{here}: {show_value(value)} is not supported yet")
+            if isinstance(value, BaseModel):
+                self._check_planned(value, (*place, name))
+
+    def _warn_about_literal_secrets(self, options: BaseModel, place: Place) -> None:
+        for name, value, _ in _fields(options):
+            here: Place = (*place, name)
+            if isinstance(value, Secret) and value and here not in self._resolver.places:
+                self._warnings.append(
+                    f"{show_place(here)} is written in the configuration; keep it out of files with "
+                    f'{name} = "${{env:{name.upper()}}}" or "${{file:PATH}}"'
+                )
+            elif isinstance(value, BaseModel):
+                self._warn_about_literal_secrets(value, here)
+
+
+def _fields(options: BaseModel) -> Iterator[tuple[str, Any, dict[str, Any]]]:
+    for name, field in type(options).model_fields.items():
+        extra = field.json_schema_extra
+        yield name, getattr(options, name), extra if isinstance(extra, dict) else {}

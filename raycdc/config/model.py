@@ -1,0 +1,206 @@
+"""The sections of a configuration that every pipeline has; connectors and sinks bring their own (`Plugin.config`).
+
+`PipelineConfig` is what the rest of raycdc receives: typed, complete, immutable. It is made by `raycdc.config.load`,
+or in Python from the section models directly.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import timedelta
+from enum import StrEnum
+from typing import Any, Literal, Self
+
+from pydantic import field_validator, model_validator
+
+from raycdc.config.fields import Duration, Options, Size, option
+
+_NAME_CHARACTERS = "letters, digits, '-', '_' and '.'"
+
+
+class Mode(StrEnum):
+    """When a run ends: never, when it has caught up with the log position at its start, or after the snapshot."""
+
+    CONTINUOUS = "continuous"
+    UNTIL_CAUGHT_UP = "until-caught-up"
+    SNAPSHOT = "snapshot"
+
+
+class PipelineOptions(Options):
+    """What the pipeline is called, where it keeps its state, and how it behaves."""
+
+    name: str = option(
+        help=f"Identity of the state and of the sink's commits: {_NAME_CHARACTERS}. Never change it for existing data.",
+        example="shop",
+        max_length=100,
+    )
+    state: str = option(
+        "", help="Folder of the checkpoints, on a local disk. Default: ./state/NAME.", example="./state/shop"
+    )
+    mode: Mode = option(
+        Mode.CONTINUOUS,
+        help="When the run ends: continuous (never), until-caught-up (at the log position of its start), snapshot.",
+    )
+    epoch_interval: Duration = option(
+        timedelta(seconds=2), help="How often what was read is sealed and committed to the sink.", unit="duration"
+    )
+    epoch_bytes_max: Size = option(
+        256 << 20, help="An epoch ends early when it holds this much; one transaction is never split.", unit="size"
+    )
+    schema_change: Literal["exception", "evolve", "try_evolve", "lenient", "ignore"] = option(
+        "lenient", help="What the target does when the source's tables change their shape."
+    )
+    include_schema_changes: tuple[str, ...] = option(
+        (), help="Only these types of schema changes reach the target.", example=["add_column"], planned=True
+    )
+    exclude_schema_changes: tuple[str, ...] = option(
+        (), help="These types of schema changes do not reach the target.", example=["truncate_table"], planned=True
+    )
+    route_mode: Literal["all_match", "first_match"] = option(
+        "all_match", help="Whether every matching route applies or the first.", planned=True
+    )
+    time_zone: str = option("UTC", help="Time zone in which texts without one are read.", planned=True)
+    on_bad_record: Literal["fail", "skip", "dead-letter"] = option(
+        "fail", help="What happens to a record that cannot be decoded.", planned=("skip", "dead-letter")
+    )
+    on_log_lost: Literal["fail", "resnapshot"] = option(
+        "fail", help="What happens when the source no longer has the log we need.", planned=("resnapshot",)
+    )
+    on_existing: Literal["fail", "merge", "replace"] = option(
+        "fail", help="What happens when a target table exists that this pipeline did not create."
+    )
+
+    @field_validator("name")
+    @classmethod
+    def _check_name(cls, name: str) -> str:
+        if not name or name[0] == "." or not all(c.isascii() and (c.isalnum() or c in "-_.") for c in name):
+            raise ValueError(f'may contain {_NAME_CHARACTERS} and not begin with a dot, got "{name}"')
+        return name
+
+    @model_validator(mode="before")
+    @classmethod
+    def _default_state(cls, data: Any) -> Any:
+        if isinstance(data, dict) and isinstance(data.get("name"), str) and not data.get("state"):
+            return {**data, "state": f"./state/{data['name']}"}
+        return data
+
+
+class SourceConfig(Options):
+    """Base of every source's section; a connector adds its own keys."""
+
+    type: str = option(help="Which source: a built-in or an installed plug-in.", example="mysql")
+
+
+class SinkConfig(Options):
+    """Base of every sink's section; a sink adds its own keys.
+
+    A sink that cannot update rows narrows `write` with `appends_only`.
+    """
+
+    type: str = option(help="Which sink: a built-in or an installed plug-in.", example="delta")
+    write: Literal["upsert", "changelog"] = option(
+        "upsert", help="upsert: the target equals the table. changelog: the target holds every change, in order."
+    )
+    parallelism: int = option(0, help="Tasks per epoch; 0 leaves it to Spark.", ge=0)
+
+
+class ReaderOptions(Options):
+    """How many reader processes share the snapshot."""
+
+    min: int = option(1, help="Readers that are always there.", ge=1, le=1024)
+    max: int = option(4, help="Readers while there are chunks to read.", ge=1, le=1024)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _max_follows_min(cls, data: Any) -> Any:
+        if isinstance(data, dict) and isinstance(data.get("min"), int) and "max" not in data:
+            return {**data, "max": max(4, data["min"])}
+        return data
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        if self.min > self.max:
+            raise ValueError(f"min = {self.min} is more than max = {self.max}")
+        return self
+
+
+class RayOptions(Options):
+    """Where the source side runs."""
+
+    address: str = option("local", help='"local" (a private Ray), "auto" (the one of this machine) or "ray://…".')
+
+    @field_validator("address")
+    @classmethod
+    def _check_address(cls, address: str) -> str:
+        if address not in ("local", "auto") and ":" not in address:
+            raise ValueError(f'must be "local", "auto", "ray://HOST:PORT" or "HOST:PORT", got "{address}"')
+        return address
+
+
+class SparkOptions(Options):
+    """Where the data side runs. Values of `conf` are never shown: they often hold credentials."""
+
+    master: str = option("local[*]", help="Spark master URL.")
+    conf: dict[str, str] = option({}, help="Further Spark settings.", example={"spark.driver.memory": "4g"}, repr=False)
+
+    @field_validator("conf", mode="before")
+    @classmethod
+    def _texts(cls, conf: Any) -> Any:
+        if not isinstance(conf, dict):
+            return conf
+        return {key: str(v).lower() if isinstance(v, bool) else str(v) for key, v in _flattened(conf).items()}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PipelineConfig:
+    """A whole configuration. `warnings` are for the user's eyes, once, at the start. ``repr`` shows no secret."""
+
+    pipeline: PipelineOptions
+    source: SourceConfig
+    sink: SinkConfig
+    readers: ReaderOptions = field(default_factory=ReaderOptions)
+    ray: RayOptions = field(default_factory=RayOptions)
+    spark: SparkOptions = field(default_factory=SparkOptions)
+    warnings: tuple[str, ...] = ()
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> PipelineConfig:
+        """Validate parsed TOML; see `raycdc.config.load.config_from_dict`."""
+        from raycdc.config.load import config_from_dict
+
+        return config_from_dict(data)
+
+
+#: Sections of `PipelineConfig` whose model does not depend on a plug-in.
+COMMON_SECTIONS: dict[str, type[Options]] = {
+    "pipeline": PipelineOptions,
+    "readers": ReaderOptions,
+    "ray": RayOptions,
+    "spark": SparkOptions,
+}
+
+#: Sections of the design that a later version brings.
+PLANNED_SECTIONS: dict[str, str] = {
+    "mask": "Hide or drop columns in the reader.",
+    "transform": "Project, filter and compute columns with Spark SQL.",
+    "route": "Rename tables on the way, or merge many into one.",
+    "lookup": "Join dimensions from another store.",
+}
+
+
+def appends_only(sink_type: str, write: Any) -> Any:
+    """Refuse ``write = "upsert"`` for a sink that can only append, with the way out."""
+    if write == "upsert":
+        raise ValueError(f'{sink_type} can only append; use write = "changelog", or a sink that merges, such as delta')
+    return write
+
+
+def _flattened(table: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """TOML reads ``spark.driver.memory = "4g"`` as nested tables; Spark wants the dotted name."""
+    flat: dict[str, Any] = {}
+    for key, value in table.items():
+        if isinstance(value, dict):
+            flat |= _flattened(value, f"{prefix}{key}.")
+        else:
+            flat[prefix + key] = value
+    return flat

@@ -1,0 +1,147 @@
+"""The MySQL and MariaDB source as a plug-in: its section of the configuration, and what makes the source from it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+from enum import StrEnum
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, BeforeValidator, PlainSerializer
+
+from raycdc.config import Duration, Options, Secret, SourceConfig, option
+from raycdc.connectors.mysql.connection import MySqlSettings, TlsMode
+from raycdc.model.selector import TableSelector, check_pattern
+from raycdc.plugins import Plugin
+
+#: Server ids are 32-bit and 0 means "no replica" (MySQL manual, "Replication and Binary Logging Options").
+_SERVER_ID_MAX = 2**32 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class ServerIdRange:
+    """Replica ids we may use, both ends included; one is leased per job."""
+
+    first: int
+    last: int
+
+    def __str__(self) -> str:
+        return str(self.first) if self.first == self.last else f"{self.first}-{self.last}"
+
+
+def parse_server_id(value: object) -> ServerIdRange:
+    """``5400`` or ``"5400-5499"``. Raises ValueError with the accepted forms."""
+    if isinstance(value, ServerIdRange):
+        return value
+    first, dash, last = str(value).partition("-")
+    if isinstance(value, bool) or not first.strip().isdecimal() or (dash and not last.strip().isdecimal()):
+        raise ValueError(f'must be a number such as 5400 or a range such as "5400-5499", got "{value}"')
+    ids = ServerIdRange(int(first), int(last) if dash else int(first))
+    if not 1 <= ids.first <= ids.last <= _SERVER_ID_MAX:
+        raise ValueError(f'must lie between 1 and {_SERVER_ID_MAX}, smaller end first, got "{value}"')
+    return ids
+
+
+ServerIds = Annotated[
+    ServerIdRange,
+    BeforeValidator(parse_server_id, json_schema_input_type=int | str),
+    PlainSerializer(str, return_type=str),
+]
+
+TablePattern = Annotated[str, AfterValidator(check_pattern)]
+
+
+class StartupMode(StrEnum):
+    """Where a pipeline without state begins."""
+
+    INITIAL = "initial"
+    SNAPSHOT = "snapshot"
+    EARLIEST = "earliest"
+    LATEST = "latest"
+    OFFSET = "offset"
+    TIMESTAMP = "timestamp"
+
+
+class StartupOptions(Options):
+    """Where to begin; consulted only while the pipeline has no state."""
+
+    mode: StartupMode = option(
+        StartupMode.INITIAL,
+        help="initial: snapshot, then the log. snapshot: the snapshot only. latest: the log from now on.",
+        planned=("earliest", "offset", "timestamp"),
+    )
+    file: str | None = option(None, help="Binlog file to start in, with mode = offset.", planned=True)
+    pos: int | None = option(None, help="Position in that file, with mode = offset.", planned=True)
+    gtid_set: str | None = option(None, help="GTID set to start after, with mode = offset.", planned=True)
+    skip_events: int = option(0, help="Events to leave out after the offset.", planned=True)
+    skip_rows: int = option(0, help="Rows of the next event to leave out.", planned=True)
+    timestamp_ms: int | None = option(None, help="Commit time to start at, with mode = timestamp.", planned=True)
+
+
+class SnapshotOptions(Options):
+    """How the initial snapshot is cut into chunks."""
+
+    strategy: Literal["auto", "even", "uneven", "sampled"] = option(
+        "auto",
+        help="even: arithmetic on a numeric key. uneven: the server walks the key. sampled: from a sample of keys.",
+    )
+    chunk_rows: int = option(100_000, help="About this many rows per chunk.", unit="rows", ge=1)
+    key: dict[str, str] = option({}, help="Chunk key column per table.", example={"shop.orders": "id"}, planned=True)
+    filter: dict[str, str] = option(
+        {}, help="SQL condition per table.", example={"shop.orders": "id > 10"}, planned=True
+    )
+
+
+class TlsOptions(Options):
+    """Encryption of the connections. Default: none on loopback, verify-identity elsewhere."""
+
+    mode: TlsMode = option(TlsMode.AUTO, help="How much of the server's certificate is checked.")
+    ca: str | None = option(None, help="File with the certificate authorities to trust.", example="ca.pem")
+
+
+class MySqlSourceConfig(SourceConfig):
+    """``[source] type = "mysql"``: a MySQL or MariaDB server."""
+
+    type: Literal["mysql"] = option("mysql", help="MySQL or MariaDB.")
+    host: str = option("127.0.0.1", help="Name or address of the server.", min_length=1)
+    port: int = option(3306, help="TCP port of the server.", ge=1, le=65535)
+    user: str = option(help="Account with the privileges that `raycdc check` lists.", example="cdc", min_length=1)
+    password: Secret = option(Secret(""), help="Its password, by reference.", example="${env:MYSQL_PASSWORD}")
+    server_id: ServerIds = option(
+        ServerIdRange(5400, 5499), help="Replica ids to use; must not be those of other replicas.", example="5400-5499"
+    )
+    tables: tuple[TablePattern, ...] = option(
+        help="Tables to capture: names or regular expressions that match DATABASE.TABLE as a whole.",
+        example=["shop.orders"],
+        min_length=1,
+    )
+    exclude: tuple[TablePattern, ...] = option((), help="Tables to leave out, written as in `tables`.")
+    tls: TlsOptions = option(TlsOptions(), help="Encryption.", example={"mode": "verify-identity", "ca": "ca.pem"})
+    startup: StartupOptions = option(StartupOptions(), help="Where to begin.", example={"mode": "initial"})
+    snapshot: SnapshotOptions = option(SnapshotOptions(), help="Chunks of the snapshot.")
+    heartbeat: Duration = option(
+        timedelta(seconds=30), help="How often an idle log connection proves it lives.", unit="duration"
+    )
+
+    def selector(self) -> TableSelector:
+        """The tables to capture."""
+        return TableSelector(self.tables, self.exclude)
+
+    def settings(self) -> MySqlSettings:
+        """Where and as whom to connect."""
+        return MySqlSettings(
+            host=self.host,
+            port=self.port,
+            user=self.user,
+            password=self.password.reveal(),
+            tls_mode=self.tls.mode,
+            tls_ca=self.tls.ca,
+        )
+
+
+PLUGIN = Plugin(
+    name="mysql",
+    summary="MySQL 5.7+ and MariaDB 10.4+: lock-free snapshot, then the binlog",
+    config=MySqlSourceConfig,
+    factory="raycdc.connectors.mysql.source:MySqlSource",
+)

@@ -1,0 +1,144 @@
+"""The door through which sources, sinks and formats come in: entry points, for built-ins and third parties alike.
+
+A package announces ``[project.entry-points."raycdc.sinks"] mything = "its.module:PLUGIN"`` where ``PLUGIN`` is a
+`Plugin`. The module an entry point names must import quickly: it holds the configuration model and the *name* of the
+factory, which is imported only when a pipeline runs. A plug-in that cannot be loaded is an error that names it as
+soon as its type is asked for; `raycdc plugins` lists it with its error.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any
+
+from raycdc.errors import ConfigError
+
+#: Types of the design that a later version brings; asking for one is answered by its name, not by "unknown".
+PLANNED: dict[str, tuple[str, ...]] = {
+    "raycdc.sources": ("mongodb", "kafka", "datagen"),
+    "raycdc.sinks": ("iceberg", "jdbc", "kafka", "mongodb"),
+    "raycdc.formats": ("maxwell_json", "canal_json", "debezium_json", "ogg_json"),
+}
+
+
+class PluginGroup(StrEnum):
+    """The entry-point groups; the value is the group's name in a package's metadata."""
+
+    SOURCES = "raycdc.sources"
+    SINKS = "raycdc.sinks"
+    FORMATS = "raycdc.formats"
+
+    @property
+    def section(self) -> str:
+        """The place in the configuration where a type of this group is named."""
+        return {"raycdc.sources": "source", "raycdc.sinks": "sink"}.get(self.value, "source.format")
+
+
+@dataclass(frozen=True, slots=True)
+class Plugin:
+    """What an entry point refers to.
+
+    `name` is the ``type`` in the configuration and the entry point's own name. `config` is the pydantic model of the
+    component's TOML section (a subclass of `raycdc.config.SourceConfig` or `SinkConfig`); `factory` is
+    ``"module:callable"``, called with the validated configuration.
+    """
+
+    name: str
+    summary: str
+    config: type[Any]
+    factory: str
+
+    def create(self, config: Any) -> Any:
+        """Import the factory and call it with `config`. An import that fails is a `ConfigError` naming the plug-in."""
+        module_name, _, attribute = self.factory.partition(":")
+        try:
+            factory: Callable[[Any], Any] = getattr(importlib.import_module(module_name), attribute)
+        except (ImportError, AttributeError) as cause:
+            raise ConfigError(f"The plug-in for type {self.name!r} is broken: {self.factory}: {cause}") from cause
+        return factory(config)
+
+
+@dataclass(frozen=True, slots=True)
+class PluginListing:
+    """One line of `raycdc plugins`: where a type comes from, and what is wrong with it, if anything."""
+
+    group: PluginGroup
+    type: str
+    package: str
+    summary: str
+    error: str | None
+
+
+def load_plugin(group: PluginGroup, plugin_type: str, *, place: str | None = None) -> Plugin:
+    """The plug-in for `plugin_type`. Raises `ConfigError` at `place` for an unknown, planned or broken one."""
+    at = f"{place or group.section + '.type'}: "
+    found = _discover(group).get(plugin_type)
+    if found is None:
+        raise ConfigError(at + _unknown(group, plugin_type))
+    if len(found) > 1:
+        packages = " and ".join(sorted({_package(point) for point in found}))
+        raise ConfigError(f"{at}{plugin_type!r} is claimed by {packages}. Uninstall one of them.")
+    plugin = _load(found[0])
+    if isinstance(plugin, str):
+        raise ConfigError(at + plugin)
+    return plugin
+
+
+def list_plugins() -> list[PluginListing]:
+    """Every announced plug-in, broken ones included, in order of group and type."""
+    listings: list[PluginListing] = []
+    for group in PluginGroup:
+        for plugin_type, points in sorted(_discover(group).items()):
+            for point in points:
+                plugin = _load(point)
+                error = plugin if isinstance(plugin, str) else None
+                summary = "" if isinstance(plugin, str) else plugin.summary
+                listings.append(PluginListing(group, plugin_type, _package(point), summary, error))
+    return listings
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """``; did you mean "…"?`` or nothing."""
+    close = difflib.get_close_matches(word.lower(), list(known), n=1, cutoff=0.6)
+    return f'; did you mean "{close[0]}"?' if close else ""
+
+
+def _unknown(group: PluginGroup, plugin_type: str) -> str:
+    available = ", ".join(sorted(_discover(group))) or "none"
+    if plugin_type in PLANNED[group]:
+        return f'"{plugin_type}" is not supported yet (available: {available})'
+    hint = did_you_mean(plugin_type, [*_discover(group), *PLANNED[group]])
+    return f'unknown type "{plugin_type}"{hint or "."} Available: {available}'
+
+
+@cache
+def _discover(group: PluginGroup) -> dict[str, tuple[EntryPoint, ...]]:
+    found: dict[str, tuple[EntryPoint, ...]] = {}
+    for point in dict.fromkeys(entry_points(group=group.value)):
+        same = found.get(point.name, ())
+        # A development install may be seen twice (project directory and site-packages): the same target is one plug-in.
+        if not any(other.value == point.value for other in same):
+            found[point.name] = (*same, point)
+    return found
+
+
+def _load(point: EntryPoint) -> Plugin | str:
+    """The plug-in, or what is wrong with it."""
+    broken = f"the plug-in {point.name!r} of {_package(point)} ({point.value}) is broken: "
+    try:
+        plugin = point.load()
+    except Exception as cause:  # noqa: BLE001 - a third party's module may raise anything; the text goes to the user
+        return f"{broken}{type(cause).__name__}: {cause}"
+    if not isinstance(plugin, Plugin):
+        return f"{broken}it is a {type(plugin).__name__}, not a raycdc.plugins.Plugin"
+    return plugin
+
+
+def _package(point: EntryPoint) -> str:
+    return point.dist.name if point.dist is not None else "an unknown package"

@@ -9,14 +9,15 @@ import argparse
 import signal
 import sys
 
-from raycdc.testing.servers import DatabaseServer, MariaDbServer, MySqlServer, ServerError
+from raycdc.errors import RaycdcError
+from raycdc.testing.servers import DatabaseServer, MariaDbServer, MySqlServer
 
 
 def main(arguments: list[str]) -> int:
     """Start the server, print how to reach it, wait for Ctrl-C or SIGTERM."""
     parser = argparse.ArgumentParser(prog="python -m raycdc.testing.servers", description=__doc__)
     parser.add_argument("server", choices=["mariadb", "mariadb-embedded", "mysql80", "mysql57"])
-    parser.add_argument("action", nargs="?", choices=["start", "fetch"], default="start")
+    parser.add_argument("action", nargs="?", choices=["start", "prepare"], default="start")
     parser.add_argument("--port", type=int, default=None)
     parser.add_argument("--no-gtid", action="store_true", help="MySQL without GTIDs")
     chosen = parser.parse_args(arguments)
@@ -30,21 +31,24 @@ def main(arguments: list[str]) -> int:
             server = MySqlServer(version="8.0", gtid=not chosen.no_gtid, port=chosen.port)
         case _:
             server = MySqlServer(version="5.7", gtid=not chosen.no_gtid, port=chosen.port)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     try:
+        if chosen.action == "prepare":
+            server.prepare()
+            server.close()
+            return 0
         with server:
-            if chosen.action == "fetch":
-                return 0
-            print(
-                f"{chosen.server} {server.scalar('SELECT VERSION()')} on {server.host}:{server.port}, pid {server.pid}"
-            )
+            version = server.scalar("SELECT VERSION()")
+            print(f"{chosen.server} {version} on {server.host}:{server.port}, pid {server.pid}")
             print(f"mysql -h {server.host} -P {server.port} -uroot -proot    data in {server.folder}", flush=True)
-            signal.sigwait({signal.SIGINT, signal.SIGTERM})
-    except ServerError as error:
+            signal.pause()
+    except KeyboardInterrupt:
+        return 0
+    except RaycdcError as error:
         print(error, file=sys.stderr)
         return 1
     return 0
 
 
 if __name__ == "__main__":
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
     sys.exit(main(sys.argv[1:]))

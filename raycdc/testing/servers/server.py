@@ -140,14 +140,18 @@ class DatabaseServer(ABC):
         """Whether the server process lives."""
         return self._process is not None and self._process.running
 
+    def prepare(self) -> None:
+        """Download and initialise whatever a start needs, once per machine. May take a minute; later calls are free."""
+        self._program()
+        self._template()
+
     def start(self) -> Self:
         """Start (again) on the same data and port; returns when the server accepts connections."""
         if self.running:
             return self
         program = self._program()
         if not self.data_dir.exists():
-            template = build_once(f"templates/{self._template_name()}-v{TEMPLATE_VERSION}", self._build_template)
-            shutil.copytree(template, self.folder, dirs_exist_ok=True, symlinks=True)
+            shutil.copytree(self._template(), self.folder, dirs_exist_ok=True, symlinks=True)
         for attempt in range(_START_TRIES):
             if self.port == 0:
                 self.port = free_port()
@@ -221,6 +225,9 @@ class DatabaseServer(ABC):
         return [self.data_dir / str(row[0]) for row in self.execute("SHOW BINARY LOGS")]
 
     # -- how
+
+    def _template(self) -> Path:
+        return build_once(f"templates/{self._template_name()}-v{TEMPLATE_VERSION}", self._build_template)
 
     def _write_configuration(self, *, networking: bool = True) -> list[str]:
         """Write ``my.cnf``; returns the arguments that make the server read it."""

@@ -1,0 +1,51 @@
+# The tasks of this project. `make test` is what CI runs; `make check` is a synonym for people who look for it.
+.DEFAULT_GOAL := help
+.PHONY: help setup setup-test demo test check test-fast test-kill lint types imports format bench clean
+SHELL := /bin/bash
+BIN := .venv/bin
+PYTEST := $(BIN)/python -m pytest
+
+help: ## This list
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
+
+setup: ## Make this machine able to run raycdc: .venv, Java, MariaDB, Spark's jars (idempotent)
+	@.ci/setup
+
+setup-test:
+	@.ci/setup test
+
+demo: setup ## A small shop in a private MariaDB, followed into a Delta lake in ./demo-lake
+	@$(BIN)/raycdc demo
+
+test: setup-test lint types imports ## Everything: style, types, layers and all tests on real servers
+	$(PYTEST) -m "not long" tests/unit tests/protocol tests/simulation tests/integration tests/e2e tests/kill
+
+check: test
+
+test-fast: setup lint ## Unit, protocol and simulation tests only (no server, no Spark)
+	$(PYTEST) -m "not long and not server and not spark" tests/unit tests/protocol tests/simulation
+
+test-kill: setup-test ## Kill tests with many seeds; prints the table of the README
+	RAYCDC_KILL_SEEDS=$${RAYCDC_KILL_SEEDS:-10} $(PYTEST) tests/kill
+
+lint: setup ## Style: ruff's rules and its formatting
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: setup ## mypy --strict over package and tests
+	$(BIN)/mypy
+
+imports: setup ## The layers of ARCHITECTURE.md
+	@$(BIN)/lint-imports
+
+format: setup ## Let ruff rewrite what it can
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: setup-test ## Measure raycdc beside its peers on real servers
+	$(BIN)/python -m bench binlog --json
+	$(BIN)/python -m bench snapshot --json
+	$(BIN)/python -m bench pipeline --json
+
+clean: ## Remove what tests and demos leave in this folder (not the downloads)
+	rm -rf demo-lake state lake spark-warehouse metastore_db .mypy_cache .ruff_cache .hypothesis

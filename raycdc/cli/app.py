@@ -1,0 +1,182 @@
+"""The commands and their options. Each imports what it needs when it runs."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from raycdc.errors import ExitCode
+
+app = typer.Typer(
+    name="raycdc",
+    help="Change data capture: a database into a lakehouse, exactly once.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+inspect = typer.Typer(help="Look into checkpoints, binlogs and DDL.", no_args_is_help=True, rich_markup_mode=None)
+app.add_typer(inspect, name="inspect")
+
+ConfigPath = Annotated[Path, typer.Argument(metavar="CONFIG", help="The pipeline's TOML file.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
+Verbose = Annotated[bool, typer.Option("--verbose", help="Log to stderr; show tracebacks of errors.")]
+
+
+def run_app(words: Sequence[str]) -> int:
+    """Parse `words` and run the command; usage errors are printed and end with the exit code of config errors."""
+    command = typer.main.get_command(app)
+    try:
+        result = command.main(args=list(words), prog_name="raycdc", standalone_mode=False)
+    except Exception as error:
+        # The parser's own errors know how to show themselves; everything else goes up to `main`.
+        show = getattr(error, "show", None)
+        if callable(show) and hasattr(error, "exit_code"):
+            show()
+            return int(ExitCode.CONFIG)
+        if type(error).__name__ == "Abort":
+            raise KeyboardInterrupt from error
+        raise
+    return result if isinstance(result, int) else int(ExitCode.DONE)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from raycdc import __version__
+
+        print(f"raycdc {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Change data capture: a database into a lakehouse, exactly once."""
+
+
+@app.command()
+def run(
+    config: ConfigPath,
+    until: Annotated[
+        str | None, typer.Option("--until", metavar="caught-up", help="Stop when the log's present end is committed.")
+    ] = None,
+    local: Annotated[bool, typer.Option("--local", help="Everything in this process, without Ray.")] = False,
+    json: Json = False,
+    verbose: Verbose = False,
+) -> int:
+    """Run the pipeline of CONFIG until it is stopped (Ctrl-C) or has caught up."""
+    _configure_logging(verbose)
+    from raycdc.cli.run import run_pipeline
+
+    return run_pipeline(config, until=until, local=local, as_json=json, verbose=verbose)
+
+
+@app.command()
+def check(config: ConfigPath, json: Json = False, verbose: Verbose = False) -> int:
+    """Connect to the source and print what is missing for CONFIG to run, with the statements that fix it."""
+    _configure_logging(verbose)
+    from raycdc.cli.check import check_config
+
+    return check_config(config, as_json=json)
+
+
+@app.command()
+def init(
+    path: Annotated[Path, typer.Argument(metavar="CONFIG", help="The file to write.")] = Path("pipeline.toml"),
+    host: Annotated[str | None, typer.Option(help="Host of the MySQL or MariaDB server.")] = None,
+    port: Annotated[int | None, typer.Option(help="Its TCP port.")] = None,
+    user: Annotated[str | None, typer.Option(help="The account to connect with.")] = None,
+    password_env: Annotated[
+        str | None, typer.Option(metavar="NAME", help="The environment variable that holds its password.")
+    ] = None,
+    table: Annotated[
+        list[str] | None, typer.Option(metavar="DB.TABLE", help="A table or pattern to capture; may be repeated.")
+    ] = None,
+    name: Annotated[str | None, typer.Option(help="Name of the pipeline.")] = None,
+    sink: Annotated[str, typer.Option(help="Type of the sink.")] = "delta",
+    sink_path: Annotated[str, typer.Option(help="Where the sink writes.")] = "./lake",
+    force: Annotated[bool, typer.Option("--force", help="Overwrite the file.")] = False,
+    verbose: Verbose = False,
+) -> int:
+    """Write a commented configuration by asking the source; asks for what no option says."""
+    _configure_logging(verbose)
+    from raycdc.cli.init import InitAnswers, write_config
+
+    answers = InitAnswers(
+        host=host,
+        port=port,
+        user=user,
+        password_env=password_env,
+        tables=tuple(table or ()),
+        name=name,
+        sink=sink,
+        sink_path=sink_path,
+    )
+    return write_config(path, answers, force=force)
+
+
+@app.command()
+def plugins(json: Json = False) -> int:
+    """List the installed sources, sinks and formats, broken ones with their error."""
+    from raycdc.cli.plugins import print_plugins
+
+    return print_plugins(as_json=json)
+
+
+@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []})
+def demo(context: typer.Context) -> int:
+    """Start a private MariaDB with a small shop, run a pipeline on it, and compare source and lake."""
+    from raycdc.cli import demo as demo_command
+
+    return int(demo_command.main(context.args))
+
+
+@inspect.command("checkpoint")
+def inspect_checkpoint(
+    state: Annotated[Path, typer.Argument(metavar="STATE_OR_CONFIG", help="State folder, or a pipeline's TOML file.")],
+    json: Json = False,
+) -> int:
+    """Print what the newest checkpoint holds: epochs, positions, tables."""
+    from raycdc.cli.inspect_checkpoint import print_checkpoint
+
+    return print_checkpoint(state, as_json=json)
+
+
+@inspect.command("binlog")
+def inspect_binlog(
+    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Binlog files, in order.")],
+    schema: Annotated[
+        Path | None, typer.Option(metavar="SCHEMA.sql", help="CREATE TABLE statements that name the columns.")
+    ] = None,
+) -> int:
+    """Print the row changes of binlog files as JSON lines."""
+    from raycdc.cli import inspect_binlog as command
+
+    return int(command.run(files, schema) or 0)
+
+
+@inspect.command("ddl")
+def inspect_ddl(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="SQL statements, each ended by ; at a line's end.")],
+    tables: Annotated[bool, typer.Option("--tables", help="Print the resulting tables instead of the events.")] = False,
+) -> int:
+    """Print the schema changes that DDL statements mean, as JSON lines."""
+    from raycdc.cli.inspect_ddl import print_ddl
+
+    return print_ddl(file, tables=tables)
+
+
+def _configure_logging(verbose: bool) -> None:
+    logging.basicConfig(
+        level=logging.INFO if verbose else logging.WARNING,
+        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+        force=True,
+    )

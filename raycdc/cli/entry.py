@@ -1,0 +1,43 @@
+"""`main`: runs a command and turns its end into an exit code.
+
+A `RaycdcError` is for the user: its text goes to stderr, without a traceback unless ``--verbose`` was given. Anything
+else is a bug and shows where it happened. Nothing heavy is imported here, so that every command starts at once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+
+from raycdc.errors import ExitCode, RaycdcError
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line (default: the process's) and return the exit code."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    verbose = "--verbose" in words
+    from raycdc.cli.app import run_app
+
+    try:
+        return run_app(words)
+    except RaycdcError as error:
+        if verbose:
+            traceback.print_exception(error)
+        else:
+            print(error, file=sys.stderr)
+        return int(error.exit_code)
+    except KeyboardInterrupt:
+        print("Interrupted.", file=sys.stderr)
+        return int(ExitCode.INTERRUPTED)
+    except BrokenPipeError:
+        # Whoever read our output has left (`| head`). Keep the interpreter from complaining when it flushes at exit.
+        with contextlib.suppress(OSError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return int(ExitCode.DONE)
+    except Exception as error:  # noqa: BLE001 - the edge of the process: show the bug, keep the exit code honest
+        traceback.print_exception(error)
+        print("This is a bug in raycdc; please report it with the lines above.", file=sys.stderr)
+        return int(ExitCode.BUG)

@@ -1,0 +1,255 @@
+"""The three ways a run shows itself: JSON lines, a live table, plain lines. All are fed with the pipeline's events.
+
+Events: ``started`` (pids), ``progress`` (tables, lag, readers), ``commit`` (epoch, tables, rows, seconds),
+``caught_up``, ``error``. A kind that is not known here is shown in the JSON view and left out of the others.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+#: Seconds between two lines about the same thing in the plain view: a log file should stay readable.
+PLAIN_INTERVAL_S = 5.0
+
+#: Order in which phases are shown when there are more tables than lines: those that are being read come first.
+_PHASE_ORDER = {"snapshot": 0, "pending": 1, "streaming": 2}
+
+
+class JsonView:
+    """Each event as one line on stdout, flushed, so that a program can wait for it."""
+
+    def show(self, event: Mapping[str, Any]) -> None:
+        sys.stdout.write(json.dumps(event, ensure_ascii=False, separators=(",", ":"), default=str) + "\n")
+        sys.stdout.flush()
+
+    def note(self, text: str) -> None:
+        print(text, file=sys.stderr)
+
+    def close(self) -> None:
+        """Nothing to put right."""
+
+
+@dataclass(slots=True)
+class RunState:
+    """What the events so far add up to."""
+
+    tables: dict[str, Mapping[str, Any]] = field(default_factory=dict)
+    lag: Mapping[str, Any] = field(default_factory=dict)
+    readers: int = 0
+    epoch: int | None = None
+    committed_rows: int = 0
+    commit_seconds: float = 0.0
+    caught_up: bool = False
+
+    def feed(self, event: Mapping[str, Any]) -> None:
+        match event.get("event"):
+            case "started":
+                self.readers = len(event.get("pids", {}).get("readers", ()))
+            case "progress":
+                self.tables |= {str(table["table"]): table for table in event.get("tables", ())}
+                self.lag = event.get("lag") or self.lag
+                self.readers = len(event.get("readers", ())) or self.readers
+            case "commit":
+                self.epoch = event.get("epoch")
+                self.committed_rows += int(event.get("rows", 0))
+                self.commit_seconds = float(event.get("seconds", 0.0))
+            case "caught_up":
+                self.caught_up = True
+
+    def lag_text(self) -> str:
+        """The lag between the source's commit and our emission, or how long the source has been idle."""
+        emit, idle = self.lag.get("currentEmitEventTimeLag"), self.lag.get("sourceIdleTime")
+        parts = [] if emit is None else [f"lag {duration_text(float(emit))}"]
+        if idle is not None and float(idle) >= 1000:
+            parts.append(f"source idle {duration_text(float(idle))}")
+        return ", ".join(parts)
+
+
+class PlainView:
+    """One line per news, for logs and pipes. Never more than one progress line per table in five seconds."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._state = RunState()
+        self._shown: dict[str, tuple[float, str]] = {}
+        self._commits = 0
+        self._commit_tables: set[str] = set()
+        self._commit_rows = 0
+        self._commit_shown = float("-inf")
+
+    def show(self, event: Mapping[str, Any]) -> None:
+        self._state.feed(event)
+        match event.get("event"):
+            case "started":
+                self._line(f"started: {_pids_text(event.get('pids', {}))}")
+            case "progress":
+                for table in event.get("tables", ()):
+                    self._progress(table)
+            case "commit":
+                self._commit(event)
+            case "caught_up":
+                self._flush_commits()
+                self._line("caught up with the source")
+            case "error":
+                self._flush_commits()
+
+    def note(self, text: str) -> None:
+        self._line(text)
+
+    def close(self) -> None:
+        self._flush_commits()
+
+    def _progress(self, table: Mapping[str, Any]) -> None:
+        name, phase = str(table["table"]), str(table.get("phase", ""))
+        text = f"{name}: {phase}{_chunks_text(table)}, {_number(table.get('rows'))} rows"
+        if table.get("rows_per_s"):
+            text += f", {_number(table['rows_per_s'])} rows/s"
+        shown_at, shown = self._shown.get(name, (float("-inf"), ""))
+        phase_changed = not shown.startswith(f"{name}: {phase}")
+        if text != shown and (phase_changed or self._clock() - shown_at >= PLAIN_INTERVAL_S):
+            self._shown[name] = (self._clock(), text)
+            self._line(text)
+
+    def _commit(self, event: Mapping[str, Any]) -> None:
+        self._commits += 1
+        self._commit_rows += int(event.get("rows", 0))
+        self._commit_tables |= {str(table) for table in event.get("tables", ())}
+        if self._commit_rows and self._clock() - self._commit_shown >= PLAIN_INTERVAL_S:
+            self._flush_commits()
+
+    def _flush_commits(self) -> None:
+        if self._commit_rows:
+            lag = self._state.lag_text()
+            self._line(
+                f"committed up to epoch {self._state.epoch}: {_number(self._commit_rows)} rows of "
+                f"{_count(len(self._commit_tables), 'table')}{', ' + lag if lag else ''}"
+            )
+        self._commits, self._commit_rows, self._commit_tables = 0, 0, set()
+        self._commit_shown = self._clock()
+
+    def _line(self, text: str) -> None:
+        print(f"{time.strftime('%H:%M:%S')} {text}", flush=True)
+
+
+class LiveView:
+    """A table on the terminal that is redrawn four times a second; what remains at the end is its last state."""
+
+    def __init__(self, title: str, console: Console | None = None, clock: Callable[[], float] = time.monotonic) -> None:
+        self._title = title
+        self._clock = clock
+        self._started = clock()
+        self._note = ""
+        self._state = RunState()
+        self._console = console or Console()
+        self._live = Live(get_renderable=self.render, console=self._console, refresh_per_second=4, redirect_stderr=True)
+        self._live.start()
+
+    def show(self, event: Mapping[str, Any]) -> None:
+        self._state.feed(event)
+        if event.get("event") in ("started", "caught_up"):
+            self._live.refresh()
+
+    def note(self, text: str) -> None:
+        self._note = text
+
+    def close(self) -> None:
+        self._live.stop()
+
+    def render(self) -> RenderableType:
+        """The whole view; public so that tests can look at it."""
+        return Group(self._headline(), *self._tables(), *([Text(self._note, style="yellow")] if self._note else []))
+
+    def _headline(self) -> Text:
+        state = self._state
+        parts = [_clock_text(self._clock() - self._started)]
+        if state.readers:
+            parts.append(_count(state.readers, "reader"))
+        if state.epoch is None:
+            parts.append("starting" if not state.tables else "nothing committed yet")
+        else:
+            committed = f"epoch {state.epoch}, {_number(state.committed_rows)} rows committed"
+            parts.append(f"{committed} (last in {state.commit_seconds:.2f} s)")
+        parts.append("caught up" if state.caught_up else state.lag_text())
+        return Text.assemble((self._title, "bold"), "  ", " · ".join(part for part in parts if part))
+
+    def _tables(self) -> list[RenderableType]:
+        if not self._state.tables:
+            return []
+        tables = sorted(
+            self._state.tables.values(), key=lambda t: (_PHASE_ORDER.get(str(t.get("phase")), 9), t["table"])
+        )
+        # Headline, header, the line about the rest, the note and the prompt need five lines.
+        room = max(3, self._console.size.height - 6)
+        view = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+        view.add_column("table", overflow="ellipsis", no_wrap=True, min_width=12)
+        view.add_column("phase", no_wrap=True)
+        view.add_column("chunks", no_wrap=True)
+        view.add_column("", justify="right", no_wrap=True)
+        view.add_column("rows", justify="right", no_wrap=True)
+        view.add_column("rows/s", justify="right", no_wrap=True)
+        for table in tables[:room]:
+            view.add_row(*_cells(table))
+        rest = len(tables) - room
+        return [view] if rest <= 0 else [view, Text(f"… and {_count(rest, 'more table')}", style="dim")]
+
+
+def _cells(table: Mapping[str, Any]) -> tuple[RenderableType, ...]:
+    done, total = table.get("chunks_done"), table.get("chunks_total")
+    phase = str(table.get("phase", ""))
+    style = {"snapshot": "cyan", "streaming": "green"}.get(phase, "dim")
+    bar: RenderableType = ""
+    if total:
+        bar = ProgressBar(total=float(total), completed=float(done or 0), width=20)
+    return (
+        str(table["table"]),
+        Text(phase, style=style),
+        bar,
+        f"{done or 0}/{total}" if total else "",
+        _number(table.get("rows")),
+        _number(table.get("rows_per_s")),
+    )
+
+
+def duration_text(ms: float) -> str:
+    """``340 ms``, ``2.1 s``, ``4 min``, ``3 h``: as exact as is useful."""
+    if ms < 1000:
+        return f"{max(ms, 0):.0f} ms"
+    if ms < 120_000:
+        return f"{ms / 1000:.1f} s"
+    return f"{ms / 60_000:.0f} min" if ms < 7_200_000 else f"{ms / 3_600_000:.0f} h"
+
+
+def _clock_text(seconds: float) -> str:
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def _chunks_text(table: Mapping[str, Any]) -> str:
+    total = table.get("chunks_total")
+    return f" {table.get('chunks_done') or 0}/{total} chunks" if total else ""
+
+
+def _pids_text(pids: Mapping[str, Any]) -> str:
+    readers = ", ".join(str(pid) for pid in pids.get("readers", ()))
+    parts = [f"{role} {pids[role]}" for role in ("driver", "enumerator") if pids.get(role) is not None]
+    return ", ".join([*parts, f"readers {readers}"] if readers else parts)
+
+
+def _number(value: Any) -> str:
+    return "" if value is None else f"{round(value):,}"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"

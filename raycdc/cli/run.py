@@ -1,0 +1,133 @@
+"""``raycdc run``: a pipeline in the foreground, its progress on the screen, Ctrl-C as a way to leave in order."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from types import FrameType
+from typing import Any, Protocol
+
+from raycdc.config import Mode, PipelineConfig, load_config
+from raycdc.errors import ConfigError, ExitCode, RaycdcError
+
+UNTIL_CAUGHT_UP = "caught-up"
+
+
+class RunningPipeline(Protocol):
+    """The part of `raycdc.pipeline.Pipeline` this command uses."""
+
+    def run(self, *, until: str | None, local: bool, listener: Callable[[dict[str, Any]], None]) -> None: ...
+
+    def stop(self) -> None: ...
+
+
+class View(Protocol):
+    """Shows the pipeline's events; `close` leaves the screen as the next command should find it."""
+
+    def show(self, event: Mapping[str, Any]) -> None: ...
+
+    def note(self, text: str) -> None: ...
+
+    def close(self) -> None: ...
+
+
+def run_pipeline(path: Path, *, until: str | None, local: bool, as_json: bool, verbose: bool) -> int:
+    """Load, run, and return the exit code. Named errors go up to `main` after the view is closed."""
+    if until not in (None, UNTIL_CAUGHT_UP):
+        raise ConfigError(f'--until "{until}" is unknown; the only value is "{UNTIL_CAUGHT_UP}"')
+    config = load_config(path)
+    for warning in config.warnings:
+        print(f"Warning: {warning}", file=sys.stderr)
+    if until is None and config.pipeline.mode is Mode.UNTIL_CAUGHT_UP:
+        until = UNTIL_CAUGHT_UP
+    from raycdc.pipeline import Pipeline
+
+    pipeline: RunningPipeline = Pipeline.from_config(config)
+    return drive(pipeline, make_view(config, as_json=as_json, verbose=verbose), until=until, local=local)
+
+
+def make_view(config: PipelineConfig, *, as_json: bool, verbose: bool) -> View:
+    """JSON lines, a live table on a terminal, or plain lines where there is none."""
+    from raycdc.cli.progress import JsonView, LiveView, PlainView
+
+    if as_json:
+        return JsonView()
+    # Rows of the console sink and log lines are on the same screen; a live table would fight with them.
+    others_write = verbose or config.sink.type == "console"
+    if sys.stdout.isatty() and not others_write and os.environ.get("TERM") != "dumb":
+        return LiveView(title=config.pipeline.name)
+    return PlainView()
+
+
+def drive(pipeline: RunningPipeline, view: View, *, until: str | None, local: bool) -> int:
+    """Run `pipeline` under `view` and the signals; 130 when a signal ended it."""
+    stopper = _Stopper(pipeline, view)
+    with stopper.signals():
+        try:
+            pipeline.run(until=until, local=local, listener=stopper.listen)
+        except RaycdcError as error:
+            if type(error).__name__ not in stopper.errors_shown:
+                stopper.listen({"event": "error", "error": type(error).__name__, "text": str(error)})
+            raise
+        finally:
+            view.close()
+    if stopper.output_lost:
+        raise BrokenPipeError
+    return int(ExitCode.INTERRUPTED if stopper.interrupted else ExitCode.DONE)
+
+
+class _Stopper:
+    """First signal: seal, commit, leave. Second: an interrupt wherever we are. Third: the process ends there."""
+
+    def __init__(self, pipeline: RunningPipeline, view: View) -> None:
+        self._pipeline = pipeline
+        self._view = view
+        self._lock = threading.RLock()
+        self._signals = 0
+        self.output_lost = False
+        self.errors_shown: set[str] = set()
+
+    @property
+    def interrupted(self) -> bool:
+        return self._signals > 0
+
+    def listen(self, event: dict[str, Any]) -> None:
+        """Called by the pipeline, from any of its threads. Output that cannot be written stops the pipeline."""
+        with self._lock:
+            if self.output_lost:
+                return
+            if event.get("event") == "error":
+                self.errors_shown.add(str(event.get("error")))
+            try:
+                self._view.show(event)
+            except BrokenPipeError:
+                self.output_lost = True
+                self._pipeline.stop()
+
+    @contextlib.contextmanager
+    def signals(self) -> Iterator[None]:
+        """Our handlers while the pipeline runs; only the main thread may set them."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = {number: signal.signal(number, self._on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def _on_signal(self, _number: int, _frame: FrameType | None) -> None:
+        self._signals += 1
+        if self._signals == 1:
+            self._view.note("Stopping: what was read is sealed and committed. Press Ctrl-C again to stop at once.")
+            self._pipeline.stop()
+        elif self._signals == 2:
+            raise KeyboardInterrupt
+        else:
+            os._exit(int(ExitCode.INTERRUPTED))

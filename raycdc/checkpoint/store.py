@@ -192,18 +192,26 @@ class CheckpointStore:
     def put_schema(self, schema: TableSchema) -> str:
         """Keep `schema` and return its fingerprint; known ones cost one look at the folder."""
         fingerprint = schema.fingerprint()
+        self.put_document(fingerprint, schema.to_json())
+        return fingerprint
+
+    def put_document(self, fingerprint: str, document: dict[str, Any]) -> None:
+        """Keep a schema document: ``TableSchema.to_json`` and whatever else its source wants back (`document`)."""
         name = f"schemas/{fingerprint}.json"
         if self._folder.read(name) is None:
-            self._folder.write(name, codec.encode({"version": STORE_VERSION, **schema.to_json()}))
-        return fingerprint
+            self._folder.write(name, codec.encode({"version": STORE_VERSION, **document}))
 
     def schema(self, fingerprint: str) -> TableSchema:
         """The schema called `fingerprint`; `StateError` when the state does not have it."""
+        return TableSchema.from_json(self.document(fingerprint))
+
+    def document(self, fingerprint: str) -> dict[str, Any]:
+        """The document kept by `put_document`; `StateError` when the state does not have it."""
         name = f"schemas/{fingerprint}.json"
         document = self._read(name)
         if document is None:
             raise StateError(f"{self._origin(name)} is missing although an epoch refers to it: the state is incomplete.")
-        return TableSchema.from_json(codec.upgrade(document, origin=self._origin(name), current=STORE_VERSION))
+        return codec.upgrade(document, origin=self._origin(name), current=STORE_VERSION)
 
     # -- helpers ----------------------------------------------------------------------------------------------------
 

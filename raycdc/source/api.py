@@ -63,6 +63,10 @@ class SplitEnumerator(Protocol):
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None: ...
 
+    @property
+    def chunks_waiting(self) -> int:
+        """Bounded splits nobody reads yet (a lower bound, positive while there are any)."""
+
     def progress(self) -> dict[str, Any]:
         """Per table: phase and chunks done and planned, for people and `run --json`."""
 
@@ -125,9 +129,12 @@ class ChunkSource(Protocol):
     """Reads chunks, one after the other, in the background. Calls come from the reader's thread and never block."""
 
     def read(self, split: SnapshotSplit, *, opened_at: dict[str, Any], document: dict[str, Any]) -> None:
-        """Queue a chunk that the log reader has opened at `opened_at`; `document` is the table's schema there."""
+        """Queue a chunk that the log reader has opened at `opened_at`; `document` is the table's schema there.
 
-    def fold(self, split: SnapshotSplit, *, read: ChunkRead, delta: Sequence[dict[str, Any]]) -> None:
+        A schema document has at least ``fingerprint``, ``columns`` and ``primary_key``.
+        """
+
+    def fold(self, *, read: ChunkRead, delta: Sequence[dict[str, Any]], document: dict[str, Any]) -> None:
         """Queue the folding of the held rows in the `delta` segments into what `read` has written."""
 
     def poll(self) -> ChunkRead | None:

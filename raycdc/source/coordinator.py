@@ -66,9 +66,9 @@ class CoordinatorSettings:
 class ManifestWriter(Protocol):
     """The durable side of an epoch (`raycdc.checkpoint.store`)."""
 
-    def put_schema(self, fingerprint: str, document: dict[str, Any]) -> None: ...
+    def put_document(self, fingerprint: str, document: dict[str, Any]) -> None: ...
 
-    def schema(self, fingerprint: str) -> dict[str, Any]: ...
+    def document(self, fingerprint: str) -> dict[str, Any]: ...
 
     def write_manifest(self, manifest: Manifest) -> None: ...
 
@@ -89,8 +89,10 @@ class _Reader:
 class _Sealing:
     epoch: int
     waiting: set[int]
-    started_s: float
+    reported: set[int] = field(default_factory=set)
     reports: list[EpochSealed] = field(default_factory=list)
+    #: Readers that reported and died before the manifest: what they sealed counts, so their splits go back after it.
+    lost: list[tuple[int, _Reader]] = field(default_factory=list)
 
 
 class SourceCoordinator:
@@ -174,7 +176,7 @@ class SourceCoordinator:
             raise FencedError(f"Reader {subtask_id}.{current} was given up as lost.")
         reader.last_heard_s = now_s
         for message in reader.link.receive(packet):
-            self._handle(subtask_id, reader, message, now_s=now_s)
+            self._handle(subtask_id, reader, message)
 
     def outgoing(self, subtask_id: int, incarnation: int) -> bytes | None:
         """The packet to send to this incarnation now; None when it is not the current one."""
@@ -214,6 +216,15 @@ class SourceCoordinator:
             mine = tuple(s.path for s in manifest.segments if s.node == reader.node) if manifest else ()
             reader.link.send(CheckpointComplete(epoch, mine))
 
+    def retire(self, subtask_id: int) -> bool:
+        """Let go of a reader the phase does not need any more; False while it has splits. It is told to leave."""
+        reader = self._readers.get(subtask_id)
+        if reader is None or reader.splits or self._sealing is not None:
+            return False
+        del self._readers[subtask_id]
+        self._enumerator.add_splits_back([], subtask_id)
+        return True
+
     def stop(self) -> None:
         """Seal what is there and let the job end after it."""
         self._stopping = True
@@ -237,6 +248,7 @@ class SourceCoordinator:
             "committed": self._committed,
             "final": self._final_epoch,
             "tables": tables,
+            "chunks_waiting": self._enumerator.chunks_waiting,
             "readers": [
                 {
                     "subtask": subtask_id,
@@ -264,7 +276,7 @@ class SourceCoordinator:
                 if isinstance(split, StreamSplit):
                     self._splits.setdefault(split.split_id, split.state)
                     for fingerprint, document in split.schemas.items():
-                        self._writer.put_schema(fingerprint, document)
+                        self._writer.put_document(fingerprint, document)
             reader.link.send(AddSplits(tuple(split.to_json() for split in splits)))
 
     def send_event(self, subtask_id: int, event: dict[str, Any]) -> None:
@@ -282,7 +294,7 @@ class SourceCoordinator:
 
     # --- messages ---------------------------------------------------------------------------------------------
 
-    def _handle(self, subtask_id: int, reader: _Reader, message: Message, *, now_s: float) -> None:
+    def _handle(self, subtask_id: int, reader: _Reader, message: Message) -> None:
         match message:
             case ReaderRegistration(node, pid, _):
                 reader.node, reader.pid = node, pid
@@ -298,14 +310,14 @@ class SourceCoordinator:
             case Heartbeat():
                 reader.heartbeat = message
             case EpochSealed():
-                self._on_sealed(subtask_id, message, now_s=now_s)
+                self._on_sealed(subtask_id, message)
             case ReaderFailed(error, text):
                 self._failure = self._failure or error_by_name(error)(text)
             case _:
                 raise ProtocolError(f"{type(message).__name__} is not a message for the coordinator")
 
     def _on_event(self, subtask_id: int, reader: _Reader, event: dict[str, Any]) -> None:
-        if event.get("type") == "chunk_published":
+        if event.get("type") in {"chunk_published", "chunk_voided"}:
             for other in self._readers.values():
                 other.splits.pop(event["split_id"], None)
         self._enumerator.handle_source_event(subtask_id, event)
@@ -313,19 +325,26 @@ class SourceCoordinator:
     def _lose(self, subtask_id: int, reason: str) -> None:
         reader = self._readers.pop(subtask_id)
         self._lost.append((subtask_id, reader.link.identity.incarnation, reason))
+        sealing = self._sealing
+        if sealing is not None and reader.pid and subtask_id in sealing.reported:
+            sealing.lost.append((subtask_id, reader))
+            return
+        self._take_back(subtask_id, reader)
+        if sealing is not None:
+            sealing.waiting.discard(subtask_id)
+            if not sealing.waiting:
+                self._finish_seal(sealing)
+
+    def _take_back(self, subtask_id: int, reader: _Reader) -> None:
         back = [self._at_last_seal(split) for split in reader.splits.values()]
         self._enumerator.add_splits_back(back, subtask_id)
-        if self._sealing is not None:
-            self._sealing.waiting.discard(subtask_id)
-            if not self._sealing.waiting:
-                self._finish_seal(self._sealing)
 
     def _at_last_seal(self, split: SourceSplit) -> SourceSplit:
         if not isinstance(split, StreamSplit):
             return split
         state = self._splits[split.split_id]
         fingerprints = {table["schema"] for table in state["tables"].values()}
-        return StreamSplit(state, {f: self._writer.schema(f) for f in fingerprints})
+        return StreamSplit(state, {f: self._writer.document(f) for f in fingerprints})
 
     # --- epochs -----------------------------------------------------------------------------------------------
 
@@ -348,18 +367,19 @@ class SourceCoordinator:
 
     def _begin_seal(self, now_s: float) -> None:
         waiting = {subtask_id for subtask_id, reader in self._readers.items() if reader.pid}
-        self._sealing = _Sealing(self._sealed + 1, waiting, now_s)
+        self._sealing = _Sealing(self._sealed + 1, waiting)
         self._last_seal_s = now_s
         for subtask_id in waiting:
             reader = self._readers[subtask_id]
             reader.heartbeat = Heartbeat(0, False, reader.heartbeat.metrics)
             reader.link.send(SealEpoch(self._sealing.epoch))
 
-    def _on_sealed(self, subtask_id: int, report: EpochSealed, *, now_s: float) -> None:
+    def _on_sealed(self, subtask_id: int, report: EpochSealed) -> None:
         sealing = self._sealing
         if sealing is None or report.epoch != sealing.epoch or subtask_id not in sealing.waiting:
             raise ProtocolError(f"Reader {subtask_id} sealed epoch {report.epoch}, which nobody asked it for")
         sealing.waiting.discard(subtask_id)
+        sealing.reported.add(subtask_id)
         sealing.reports.append(report)
         if not sealing.waiting:
             self._finish_seal(sealing)
@@ -369,7 +389,7 @@ class SourceCoordinator:
         manifest = self._manifest(sealing)
         for report in sealing.reports:
             for fingerprint, document in report.schemas.items():
-                self._writer.put_schema(fingerprint, document)
+                self._writer.put_document(fingerprint, document)
         reach("before_manifest")
         self._writer.write_manifest(manifest)
         reach("after_manifest")
@@ -380,6 +400,8 @@ class SourceCoordinator:
             self._rows[segment.table] = self._rows.get(segment.table, 0) + segment.rows
         if manifest.final:
             self._final_epoch = manifest.epoch
+        for subtask_id, reader in sealing.lost:
+            self._take_back(subtask_id, reader)
 
     def _manifest(self, sealing: _Sealing) -> Manifest:
         to_splits = dict(self._splits)

@@ -198,7 +198,8 @@ class LogReader:
         if not table.announced and table_id not in self._changes:
             document = self._documents[table.fingerprint]
             schema = {"columns": document["columns"], "primary_key": document["primary_key"]}
-            self._changes[table_id] = [{"type": "create_table", "schema": schema}]
+            created = {"type": "create_table", "db": table_id.db, "table": table_id.table, "schema": schema}
+            self._changes[table_id] = [created]
         self._touched.add(table_id)
         self._dirty = True
 
@@ -260,7 +261,6 @@ class LogReader:
                 "attempt": split.attempt,
                 "position": self._position,
                 "document": self._documents[self._tables[split.table].fingerprint],
-                "fingerprint": self._tables[split.table].fingerprint,
             }
         )
         reach("after_open")

@@ -57,6 +57,7 @@ class ReaderDialect(Protocol):
 @dataclass(slots=True)
 class _Chunk:
     split: SnapshotSplit
+    document: dict[str, Any] | None = None
     read: ChunkRead | None = None
 
 
@@ -201,11 +202,12 @@ class IncrementalReader:
             case "chunk_opened":
                 chunk = self._chunk(event)
                 if chunk is not None:
+                    chunk.document = event["document"]
                     self._chunk_io().read(chunk.split, opened_at=event["position"], document=event["document"])
             case "chunk_delta":
                 chunk = self._chunk(event)
-                if chunk is not None and chunk.read is not None:
-                    self._chunk_io().fold(chunk.split, read=chunk.read, delta=event["segments"])
+                if chunk is not None and chunk.read is not None and chunk.document is not None:
+                    self._chunk_io().fold(read=chunk.read, delta=event["segments"], document=chunk.document)
             case "chunk_published":
                 if self._chunk(event) is not None:
                     del self._chunks[event["split_id"]]

@@ -1,0 +1,1 @@
+"""Shells: Ray actors, threads and processes around the plain classes of `raycdc.source`."""

@@ -1,0 +1,148 @@
+"""Reads chunks in a thread of its own, one after the other, into finished segments of no epoch.
+
+The SELECT is the connector's (`ChunkReader`), the segment the bridge's; this joins the two and does the folding.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from raycdc.bridge import SegmentWriter, read_segment
+from raycdc.checkpoint.manifest import Segment
+from raycdc.runtime.output import SpoolAddress, segment_name
+from raycdc.source.api import ChunkRead
+from raycdc.source.fold import fold
+from raycdc.source.split import SnapshotSplit
+
+
+@dataclass(frozen=True, slots=True)
+class HighWatermark:
+    """An upper bound of what a chunk's SELECT saw, as ordinal and as the source writes it; `exact`: it saw just that."""
+
+    ordinal: int
+    position: dict[str, Any]
+    exact: bool
+
+
+class ChunkReader(Protocol):
+    """A connector's blocking reader of chunks. Used by one thread."""
+
+    def read(self, split: SnapshotSplit, *, opened_at: dict[str, Any], document: dict[str, Any]) -> Iterator[pa.RecordBatch]:
+        """Rows of the chunk as changelog batches (inserts, `_seq` from 0), begun only when `opened_at` is visible."""
+
+    def high_watermark(self) -> HighWatermark:
+        """Of the chunk just read to its end."""
+
+    def wake_up(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class ChunkFetcher:
+    """`raycdc.source.api.ChunkSource` around a connector's `ChunkReader`."""
+
+    def __init__(
+        self, open_reader: Callable[[], ChunkReader], *, spool: SpoolAddress, token: str | None, notify: Callable[[], None]
+    ) -> None:
+        self._open_reader = open_reader
+        self._spool = spool
+        self._token = token
+        self._notify = notify
+        self._tasks: queue.SimpleQueue[Callable[[ChunkReader], ChunkRead] | None] = queue.SimpleQueue()
+        self._results: queue.SimpleQueue[ChunkRead | BaseException] = queue.SimpleQueue()
+        self._reader: ChunkReader | None = None
+        self._thread = threading.Thread(target=self._run, name="chunk-fetcher", daemon=True)
+        self._thread.start()
+
+    def read(self, split: SnapshotSplit, *, opened_at: dict[str, Any], document: dict[str, Any]) -> None:
+        self._tasks.put(lambda reader: self._read(reader, split, opened_at, document))
+
+    def fold(self, *, read: ChunkRead, delta: Sequence[dict[str, Any]], document: dict[str, Any]) -> None:
+        self._tasks.put(lambda _: self._fold(read, delta, document))
+
+    def poll(self) -> ChunkRead | None:
+        try:
+            result = self._results.get_nowait()
+        except queue.Empty:
+            return None
+        if isinstance(result, BaseException):
+            raise result
+        return result
+
+    def discard(self, segments: Sequence[dict[str, Any]]) -> None:
+        for segment in segments:
+            Path(segment["path"]).unlink(missing_ok=True)
+
+    def close(self) -> None:
+        self._tasks.put(None)
+        if self._reader is not None:
+            self._reader.wake_up()
+        self._thread.join(timeout=10)
+
+    def _run(self) -> None:
+        try:
+            self._reader = self._open_reader()
+            try:
+                while (task := self._tasks.get()) is not None:
+                    self._results.put(task(self._reader))
+                    self._notify()
+            finally:
+                self._reader.close()
+        except BaseException as error:
+            self._results.put(error)
+            self._notify()
+
+    def _read(
+        self, reader: ChunkReader, split: SnapshotSplit, opened_at: dict[str, Any], document: dict[str, Any]
+    ) -> ChunkRead:
+        writer = self._writer(split, document["fingerprint"])
+        try:
+            for batch in reader.read(split, opened_at=opened_at, document=document):
+                writer.append(batch)
+            high = reader.high_watermark()
+        except BaseException:
+            with suppress(OSError):
+                writer.abort()
+            raise
+        segments = (writer.finish().to_json(),) if writer.rows else ()
+        return ChunkRead(split, high.ordinal, high.position, high.exact, segments)
+
+    def _fold(self, read: ChunkRead, delta: Sequence[dict[str, Any]], document: dict[str, Any]) -> ChunkRead:
+        split = read.split
+        changes = self._table(delta)
+        chunk = self._table(read.segments) if read.segments else changes.slice(0, 0)
+        folded = fold(chunk, changes, key=document["primary_key"])
+        writer = self._writer(split, document["fingerprint"])
+        for batch in folded.to_batches():
+            writer.append(batch)
+        segments = (writer.finish().to_json(),) if writer.rows else ()
+        self.discard([*read.segments, *delta])
+        return ChunkRead(split, read.high, read.high_position, True, segments)
+
+    def _table(self, segments: Sequence[dict[str, Any]]) -> pa.Table:
+        batches = [
+            batch
+            for data in segments
+            for batch in read_segment(Segment.from_json(data), node=self._spool.node, token=self._token)
+        ]
+        return pa.Table.from_batches(batches)
+
+    def _writer(self, split: SnapshotSplit, fingerprint: str) -> SegmentWriter:
+        return SegmentWriter(
+            self._spool.folder,
+            table=split.table,
+            schema=fingerprint,
+            split_id=split.split_id,
+            kind="snapshot",
+            name=segment_name("chunk"),
+            node=self._spool.node,
+            flight=self._spool.flight,
+        )

@@ -1,0 +1,193 @@
+"""The mailbox around `SourceCoordinator`: one lock, one ticking thread, blocking calls from readers and driver.
+
+Runs inside the Ray actor, or in the driver's process with ``--local``; the same class either way. Blocking work of the
+enumerator (discovery, planning) runs in a small pool and comes back through the same lock. The first error of any of
+them ends the job: every caller then gets it.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from raycdc.checkpoint.store import CheckpointStore
+from raycdc.errors import FencedError
+from raycdc.source.coordinator import CoordinatorSettings, SourceCoordinator
+from raycdc.source.enumerator import EnumeratorDialect, IncrementalSnapshotEnumerator
+from raycdc.source.split import STREAM_SPLIT_ID, StreamSplit
+
+#: How often timers are looked at.
+TICK_S = 0.02
+
+
+class CoordinatorHost:
+    """See the module's docstring. Every public method may be called from any thread."""
+
+    def __init__(
+        self,
+        *,
+        store: CheckpointStore,
+        generation: int,
+        committed: int,
+        dialect: Callable[[], EnumeratorDialect],
+        until: str | None,
+        settings: CoordinatorSettings,
+    ) -> None:
+        #: Process the coordinator lives in.
+        self.pid = os.getpid()
+        self._condition = threading.Condition()
+        self._pool = ThreadPoolExecutor(max_workers=2, thread_name_prefix="enumerator")
+        self._error: BaseException | None = None
+        self._closed = False
+        self._store = store
+        last = store.last_manifest()
+        self._core = SourceCoordinator(
+            generation=generation,
+            enumerator=lambda context: _enumerator(context, dialect(), store, until),
+            writer=store,
+            settings=settings,
+            last=last,
+            committed=max(committed, store.next_epoch() - 1 if last is None else committed),
+            call_async=self._call_async,
+            wall_ms=lambda: time.time_ns() // 1_000_000,
+        )
+        for manifest in store.manifests(committed):
+            self._core.adopt(manifest)
+        self._core.start()
+        self._thread = threading.Thread(target=self._tick, name="coordinator", daemon=True)
+        self._thread.start()
+
+    def exchange(self, subtask_id: int, incarnation: int, packet: bytes, *, wait_s: float) -> bytes:
+        """`raycdc.runtime.client.CoordinatorClient`."""
+        with self._condition:
+            self._check()
+            self._guarded(lambda: self._core.receive(subtask_id, packet, now_s=time.monotonic()))
+            deadline = time.monotonic() + wait_s
+            while not self._core.has_outgoing(subtask_id) and not self._closed:
+                left_s = deadline - time.monotonic()
+                if left_s <= 0 or not self._condition.wait(left_s):
+                    break
+            answer = self._core.outgoing(subtask_id, incarnation)
+        if answer is None:
+            raise FencedError(f"Reader {subtask_id}.{incarnation} was replaced.")
+        return answer
+
+    def next_sealed(self, after: int, *, wait_s: float) -> tuple[int | None, int | None]:
+        """The first sealed epoch after `after` (None: not yet) and the run's final epoch, once known."""
+        with self._condition:
+            deadline = time.monotonic() + wait_s
+            while True:
+                self._check()
+                if self._core.sealed > after or self._core.final_epoch is not None:
+                    break
+                left_s = deadline - time.monotonic()
+                if left_s <= 0 or not self._condition.wait(left_s):
+                    break
+            epoch = after + 1 if self._core.sealed > after else None
+            return epoch, self._core.final_epoch
+
+    def epoch_committed(self, epoch: int) -> None:
+        with self._condition:
+            self._core.epoch_committed(epoch)
+            self._condition.notify_all()
+
+    def reader_lost(self, subtask_id: int, incarnation: int, reason: str) -> None:
+        with self._condition:
+            self._guarded(lambda: self._core.reader_lost(subtask_id, incarnation, reason))
+
+    def take_lost(self) -> list[tuple[int, int, str]]:
+        with self._condition:
+            return self._core.take_lost()
+
+    def retire(self, subtask_id: int) -> bool:
+        with self._condition:
+            return self._core.retire(subtask_id)
+
+    def status(self) -> dict[str, Any]:
+        with self._condition:
+            self._check()
+            return self._core.status()
+
+    def stop(self) -> None:
+        """Seal what is there; the epoch after that is final."""
+        with self._condition:
+            self._core.stop()
+
+    def shutdown_readers(self, reason: str) -> None:
+        with self._condition:
+            self._core.shutdown_readers(reason)
+            self._condition.notify_all()
+
+    def close(self) -> None:
+        with self._condition:
+            self._closed = True
+            self._condition.notify_all()
+        self._thread.join(timeout=5)
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def _tick(self) -> None:
+        while True:
+            with self._condition:
+                if self._closed:
+                    return
+                if self._error is None:
+                    self._run(lambda: self._core.tick(now_s=time.monotonic()))
+                self._condition.wait(TICK_S)
+
+    def _call_async(self, call: Callable[[], Any], handler: Callable[[Any], None]) -> None:
+        def work() -> None:
+            try:
+                result = call()
+            except BaseException as error:
+                with self._condition:
+                    self._fail(error)
+                return
+            with self._condition:
+                self._run(lambda: handler(result))
+
+        self._pool.submit(work)
+
+    def _guarded(self, action: Callable[[], None]) -> None:
+        """Run `action` on the core; its error ends the job, except a fenced sender's, which is the sender's own."""
+        try:
+            action()
+        except FencedError:
+            raise
+        except BaseException as error:
+            self._fail(error)
+            raise
+        finally:
+            self._condition.notify_all()
+
+    def _run(self, action: Callable[[], None]) -> None:
+        try:
+            action()
+        except BaseException as error:
+            self._fail(error)
+        self._condition.notify_all()
+
+    def _fail(self, error: BaseException) -> None:
+        self._error = self._error or error
+        self._condition.notify_all()
+
+    def _check(self) -> None:
+        error = self._error or self._core.failure
+        if error is not None:
+            raise error
+
+
+def _enumerator(
+    context: SourceCoordinator, dialect: EnumeratorDialect, store: CheckpointStore, until: str | None
+) -> IncrementalSnapshotEnumerator:
+    last = store.last_manifest()
+    if last is None:
+        return IncrementalSnapshotEnumerator(context, dialect, until=until)
+    enumerator = IncrementalSnapshotEnumerator(context, dialect, until=until, restored=last.enumerator)
+    state = last.to_splits[STREAM_SPLIT_ID]
+    documents = {table["schema"]: store.document(table["schema"]) for table in state["tables"].values()}
+    enumerator.restore_stream(StreamSplit(state, documents))
+    return enumerator

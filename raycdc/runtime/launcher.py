@@ -1,0 +1,164 @@
+"""Starting coordinators and readers: the seam between the supervisor and what processes are made of.
+
+`LocalLauncher` makes threads of this process (``--local``); `raycdc.runtime.ray_launcher` makes Ray actors. The
+handles behave alike, so the supervisor knows nothing of Ray.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from raycdc.checkpoint.store import CheckpointStore
+from raycdc.runtime.client import CoordinatorClient
+from raycdc.runtime.coordinator_host import CoordinatorHost
+from raycdc.runtime.output import SpoolAddress
+from raycdc.runtime.reader_worker import ReaderIdentity, ReaderSource, ReaderWorker
+from raycdc.source.coordinator import CoordinatorSettings
+from raycdc.source.enumerator import EnumeratorDialect
+
+
+class IncrementalSource(ReaderSource, Protocol):
+    """A connector whose source is a snapshot followed by a log. Made from the configuration in every process."""
+
+    def enumerator_dialect(self) -> EnumeratorDialect: ...
+
+
+@dataclass(frozen=True, slots=True)
+class JobSpec:
+    """What every process of a job is made from. Picklable; `make_source` is a module-level callable or partial."""
+
+    state: Path
+    make_source: Callable[[], IncrementalSource]
+    settings: CoordinatorSettings
+    until: str | None
+    node: str
+    token: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CoordinatorStart:
+    """Where a coordinator goes on: its generation and the last epoch the sink holds."""
+
+    generation: int
+    committed: int
+
+
+class CoordinatorHandle(CoordinatorClient, Protocol):
+    """The driver's view of a running coordinator. Calls raise the job's error, or `CoordinatorLostError`."""
+
+    pid: int
+
+    def next_sealed(self, after: int, *, wait_s: float) -> tuple[int | None, int | None]: ...
+
+    def epoch_committed(self, epoch: int) -> None: ...
+
+    def reader_lost(self, subtask_id: int, incarnation: int, reason: str) -> None: ...
+
+    def take_lost(self) -> list[tuple[int, int, str]]: ...
+
+    def retire(self, subtask_id: int) -> bool: ...
+
+    def status(self) -> dict[str, Any]: ...
+
+    def stop(self) -> None: ...
+
+    def shutdown_readers(self, reason: str) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class CoordinatorLostError(Exception):
+    """The coordinator's process ended or does not answer; the supervisor starts another generation."""
+
+
+class ReaderHandle(Protocol):
+    """A running reader incarnation."""
+
+    identity: ReaderIdentity
+
+    def ended(self) -> str | None:
+        """Why it ended, or None while it runs."""
+
+    def kill(self) -> None:
+        """End it at once; harmless when it has ended."""
+
+
+class Launcher(Protocol):
+    """Starts the processes of a job."""
+
+    def start_coordinator(self, start: CoordinatorStart) -> CoordinatorHandle: ...
+
+    def start_reader(self, identity: ReaderIdentity, coordinator: CoordinatorHandle) -> ReaderHandle: ...
+
+    def close(self) -> None: ...
+
+
+class LocalLauncher:
+    """Everything in this process, in threads. For ``--local``, debugging and small machines."""
+
+    def __init__(self, spec: JobSpec) -> None:
+        self._spec = spec
+
+    def start_coordinator(self, start: CoordinatorStart) -> CoordinatorHandle:
+        return host_from(self._spec, start)
+
+    def start_reader(self, identity: ReaderIdentity, coordinator: CoordinatorHandle) -> ReaderHandle:
+        return LocalReader(identity, worker_from(self._spec, identity, coordinator))
+
+    def close(self) -> None:
+        """Threads end with their handles."""
+
+
+class LocalReader:
+    """A reader worker in a thread of its own."""
+
+    def __init__(self, identity: ReaderIdentity, worker: ReaderWorker) -> None:
+        self.identity = identity
+        self._worker = worker
+        self._ended: str | None = None
+        self._thread = threading.Thread(target=self._run, name=f"reader-{identity.subtask_id}", daemon=True)
+        self._thread.start()
+
+    def ended(self) -> str | None:
+        return self._ended
+
+    def kill(self) -> None:
+        self._worker.close()
+        self._thread.join(timeout=10)
+
+    def _run(self) -> None:
+        try:
+            self._worker.run()
+            self._ended = "left"
+        except Exception as error:
+            self._ended = f"{type(error).__name__}: {error}"
+
+
+def host_from(spec: JobSpec, start: CoordinatorStart) -> CoordinatorHost:
+    """The coordinator of a job, in whatever process this runs."""
+    return CoordinatorHost(
+        store=CheckpointStore(spec.state, create=False),
+        generation=start.generation,
+        committed=start.committed,
+        dialect=lambda: spec.make_source().enumerator_dialect(),
+        until=spec.until,
+        settings=spec.settings,
+    )
+
+
+def worker_from(
+    spec: JobSpec, identity: ReaderIdentity, coordinator: CoordinatorClient, *, flight: str = ""
+) -> ReaderWorker:
+    """A reader of a job, in whatever process this runs."""
+    return ReaderWorker(
+        identity,
+        source=spec.make_source(),
+        coordinator=coordinator,
+        spool=SpoolAddress(spec.state / "spool", spec.node, flight),
+        token=spec.token,
+        epoch_bytes_max=spec.settings.epoch_bytes_max,
+    )

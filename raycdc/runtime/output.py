@@ -1,0 +1,127 @@
+"""A reader's output: the segments of the open epoch, written as rows arrive, finished at the cut.
+
+`_seq` within an epoch: the decoder numbers all log rows of its connection in one run. A segment's base maps that run
+so that the first number of the epoch lands in the middle of the counter's range: rows that were held since earlier
+epochs have smaller numbers and still fit, in their true order.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import uuid
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from raycdc.bridge import SegmentWriter
+from raycdc.checkpoint.manifest import SEQ_COUNTER_BITS, Segment, seq_base
+from raycdc.errors import DataError
+from raycdc.model import TableId
+from raycdc.source.hand_off import LogRows
+
+#: A table's rows of one epoch go on in a new segment beyond this, so that several tasks can share them.
+SEGMENT_BYTES_MAX = 64 << 20
+
+_MIDDLE = 1 << (SEQ_COUNTER_BITS - 1)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class SpoolAddress:
+    """Where this node's segments are: folder, the node's name and its Arrow Flight endpoint (or empty)."""
+
+    folder: Path
+    node: str
+    flight: str = ""
+
+
+def segment_name(prefix: str) -> str:
+    """A name no other reader, incarnation or generation uses."""
+    return f"{prefix}-{uuid.uuid4().hex}.arrow"
+
+
+class EpochOutput:
+    """See the module's docstring and `raycdc.source.api.ReaderOutput`. Owned by the reader's thread."""
+
+    def __init__(self, spool: SpoolAddress) -> None:
+        self._spool = spool
+        self._writers: dict[TableId, SegmentWriter] = {}
+        self._full: list[SegmentWriter] = []
+        self._published: list[Segment] = []
+        self._published_bytes = 0
+        self._next_seq = 0
+        self._epoch_seq = 0
+        self._rows = 0
+
+    def __repr__(self) -> str:
+        return f"EpochOutput({len(self._writers)} tables, {self.open_bytes} bytes, {len(self._published)} chunks)"
+
+    @property
+    def open_bytes(self) -> int:
+        writers = [*self._writers.values(), *self._full]
+        return self._published_bytes + sum(writer.bytes for writer in writers)
+
+    def collect(self, table: TableId, *, fingerprint: str, batch: pa.RecordBatch, split_id: str) -> None:
+        writer = self._writers.get(table)
+        if writer is not None and writer.bytes >= SEGMENT_BYTES_MAX:
+            self._full.append(self._writers.pop(table))
+            writer = None
+        if writer is None:
+            writer = self._writers[table] = self._writer(table, fingerprint, split_id, kind="log")
+        writer.append(batch)
+        self._rows += batch.num_rows
+        self._next_seq = max(self._next_seq, batch.column("_seq")[-1].as_py() + 1)
+
+    def publish(self, segments: Sequence[dict[str, Any]]) -> None:
+        for data in segments:
+            segment = Segment.from_json(data)
+            self._published.append(segment)
+            self._published_bytes += segment.bytes
+
+    def write_delta(self, rows: Sequence[LogRows], *, fingerprint: str, split_id: str) -> tuple[dict[str, Any], ...]:
+        writer = self._writer(rows[0].table, fingerprint, split_id, kind="delta")
+        for part in rows:
+            writer.append(part.batch)
+        return (writer.finish().to_json(),)
+
+    def cut(self, epoch: int) -> tuple[dict[str, Any], ...]:
+        if self._next_seq - self._epoch_seq >= _MIDDLE:
+            raise DataError(f"Epoch {epoch} has {self._next_seq - self._epoch_seq} log rows; at most {_MIDDLE} fit one.")
+        base = seq_base(epoch, log=True) + _MIDDLE - self._epoch_seq
+        segments = [*self._snapshot_segments(epoch)]
+        segments += [writer.finish(seq_base=base) for writer in (*self._full, *self._writers.values()) if writer.rows]
+        self._writers.clear()
+        self._full.clear()
+        self._published.clear()
+        self._published_bytes = 0
+        self._epoch_seq = self._next_seq
+        self._rows = 0
+        return tuple(segment.to_json() for segment in segments)
+
+    def release(self, paths: Sequence[str]) -> None:
+        for path in paths:
+            Path(path).unlink(missing_ok=True)
+
+    def close(self) -> None:
+        """Delete what is unfinished: it belongs to no epoch."""
+        for writer in (*self._writers.values(), *self._full):
+            writer.abort()
+
+    def _snapshot_segments(self, epoch: int) -> Iterator[Segment]:
+        rows = 0
+        for segment in self._published:
+            yield dataclasses.replace(segment, seq_base=seq_base(epoch, log=False, offset=rows))
+            rows += segment.rows
+
+    def _writer(self, table: TableId, fingerprint: str, split_id: str, *, kind: str) -> SegmentWriter:
+        return SegmentWriter(
+            self._spool.folder,
+            table=table,
+            schema=fingerprint,
+            split_id=split_id,
+            kind=kind,
+            name=segment_name(kind),
+            node=self._spool.node,
+            flight=self._spool.flight,
+        )

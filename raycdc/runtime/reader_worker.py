@@ -1,0 +1,210 @@
+"""A reader incarnation: the plain `IncrementalReader` with threads for the connector and the coordinator.
+
+| thread | does |
+|---|---|
+| main (`run`) | handles messages, polls the reader, heartbeats; the only one that touches the reader |
+| receiver | a long call to the coordinator, always one under way |
+| log fetcher, chunk fetcher | block on the source |
+
+Messages leave with an exchange of their own as soon as the reader has said something. An error in the reader is
+reported as `ReaderFailed` when naming it helps the user, and ends the worker in any case; being fenced ends it
+silently: its successor is at work.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from raycdc.errors import FencedError, RaycdcError
+from raycdc.runtime.chunk_fetcher import ChunkFetcher, ChunkReader
+from raycdc.runtime.client import CoordinatorClient
+from raycdc.runtime.output import EpochOutput, SpoolAddress
+from raycdc.source.api import ChunkSource, InputStatus, LogSource, LogUnit
+from raycdc.source.fetcher import SplitFetcher, SplitReader
+from raycdc.source.hand_off import KeyOrder
+from raycdc.source.link import Identity, Link, read_packet
+from raycdc.source.reader import IncrementalReader
+from raycdc.source.source_event import Message, ReaderFailed, ReaderRegistration, Shutdown
+from raycdc.source.split import StreamSplit
+
+#: A reader that has nothing to say still speaks this often, so that the coordinator knows it lives.
+HEARTBEAT_S = 0.1
+#: Longest a call to the coordinator waits for something to say.
+LONG_POLL_S = 1.0
+#: Longest the main thread sleeps when nothing wakes it.
+IDLE_S = 0.05
+
+
+class ReaderSource(Protocol):
+    """What a connector gives a reader process (built in that process from the configuration)."""
+
+    ring_s: float
+
+    def log_reader(self, split: StreamSplit) -> SplitReader[LogUnit]: ...
+
+    def chunk_reader(self) -> ChunkReader: ...
+
+    def key_order(self, split: StreamSplit) -> KeyOrder: ...
+
+
+@dataclass(frozen=True, slots=True)
+class ReaderIdentity:
+    """Which incarnation of which reader this is."""
+
+    subtask_id: int
+    generation: int
+    incarnation: int
+
+
+class _Dialect:
+    """`raycdc.source.reader.ReaderDialect`: the connector's blocking readers behind fetcher threads."""
+
+    def __init__(self, source: ReaderSource, spool: SpoolAddress, token: str | None, notify: Callable[[], None]) -> None:
+        self.ring_s = source.ring_s
+        self._source = source
+        self._spool = spool
+        self._token = token
+        self._notify = notify
+
+    def open_log(self, split: StreamSplit) -> LogSource:
+        return SplitFetcher(
+            lambda: self._source.log_reader(split),
+            name="log-fetcher",
+            size=lambda unit: unit.bytes,
+            notify=self._notify,
+        )
+
+    def open_chunks(self) -> ChunkSource:
+        return ChunkFetcher(self._source.chunk_reader, spool=self._spool, token=self._token, notify=self._notify)
+
+    def key_order(self, split: StreamSplit) -> KeyOrder:
+        return self._source.key_order(split)
+
+
+class ReaderWorker:
+    """See the module's docstring. `run` blocks until the worker is told to leave, fenced, or failed."""
+
+    def __init__(
+        self,
+        identity: ReaderIdentity,
+        *,
+        source: ReaderSource,
+        coordinator: CoordinatorClient,
+        spool: SpoolAddress,
+        token: str | None,
+        epoch_bytes_max: int,
+    ) -> None:
+        self._identity = identity
+        self._coordinator = coordinator
+        self._spool = spool
+        self._condition = threading.Condition()
+        self._link = Link(Identity(identity.generation, identity.incarnation))
+        self._inbox: deque[Message] = deque()
+        self._stop: BaseException | str | None = None
+        self._awake = False
+        self._unsent = False
+        self._reader = IncrementalReader(
+            dialect=_Dialect(source, spool, token, self._wake),
+            output=EpochOutput(spool),
+            send=self._send,
+            now_s=time.monotonic,
+            epoch_bytes_max=epoch_bytes_max,
+        )
+
+    def run(self) -> None:
+        """The reader's life. Raises what ended it, if that was an error other than being fenced."""
+        self._send(ReaderRegistration(self._spool.node, os.getpid(), self._spool.flight))
+        self._exchange(wait_s=0.0)
+        receiver = threading.Thread(target=self._receive, name="receiver", daemon=True)
+        receiver.start()
+        try:
+            self._loop()
+        except FencedError:
+            return
+        except Exception as error:
+            self._report(error)
+            raise
+        finally:
+            self._reader.close()
+
+    def close(self) -> None:
+        """Make `run` return soon; callable from any thread."""
+        self._end("closed")
+
+    def _loop(self) -> None:
+        next_heartbeat = 0.0
+        while True:
+            with self._condition:
+                messages, stop = list(self._inbox), self._stop
+                self._inbox.clear()
+                self._awake = False
+            if isinstance(stop, BaseException):
+                raise stop
+            if stop is not None:
+                return
+            for message in messages:
+                if isinstance(message, Shutdown):
+                    return
+                self._reader.handle(message)
+            status = self._reader.poll_next()
+            now_s = time.monotonic()
+            if now_s >= next_heartbeat:
+                self._send(self._reader.heartbeat())
+                next_heartbeat = now_s + HEARTBEAT_S
+            if self._unsent:
+                self._exchange(wait_s=0.0)
+            if status is not InputStatus.MORE_AVAILABLE:
+                with self._condition:
+                    if not self._awake and not self._inbox:
+                        self._condition.wait(IDLE_S)
+
+    def _send(self, message: Message) -> None:
+        with self._condition:
+            self._link.send(message)
+            self._unsent = True
+
+    def _exchange(self, *, wait_s: float) -> None:
+        with self._condition:
+            packet = self._link.packet()
+            self._unsent = False
+        answer = self._coordinator.exchange(
+            self._identity.subtask_id, self._identity.incarnation, packet, wait_s=wait_s
+        )
+        with self._condition:
+            self._inbox.extend(self._link.receive(read_packet(answer)))
+            if self._inbox:
+                self._awake = True
+                self._condition.notify_all()
+
+    def _receive(self) -> None:
+        while self._stop is None:
+            try:
+                self._exchange(wait_s=LONG_POLL_S)
+            except BaseException as error:
+                self._end(error)
+                return
+
+    def _end(self, why: BaseException | str) -> None:
+        with self._condition:
+            self._stop = self._stop or why
+            self._condition.notify_all()
+
+    def _wake(self) -> None:
+        with self._condition:
+            self._awake = True
+            self._condition.notify_all()
+
+    def _report(self, error: Exception) -> None:
+        """Tell the coordinator why, unless trying again may help: then a new incarnation does, after a pause."""
+        if isinstance(error, RaycdcError) and not error.retryable:
+            self._send(ReaderFailed(type(error).__name__, str(error)))
+            self._exchange(wait_s=0.0)
+
+    def statistics(self) -> dict[str, Any]:
+        return {"identity": self._identity, "link": repr(self._link), "reader": repr(self._reader)}

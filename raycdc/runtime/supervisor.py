@@ -1,0 +1,237 @@
+"""Keeps a job's coordinator and readers alive: starts, watches, ends and replaces them.
+
+One thread in the driver. It never decides about data: a reader that ends is reported to the coordinator and replaced
+by a new incarnation; a coordinator that ends is replaced by a new *generation* with all readers, which goes on from
+the last manifest. Errors the coordinator names end the job.
+
+| seen | done |
+|---|---|
+| reader's process ended | tell the coordinator, start incarnation + 1 (after a pause, if it keeps ending) |
+| coordinator fenced a reader | kill the process, start incarnation + 1 |
+| coordinator ended or silent | kill everything, raise the generation, start again |
+| no chunks left to give | retire readers above `readers_min` |
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from raycdc.errors import SourceUnavailableError
+from raycdc.runtime.launcher import CoordinatorHandle, CoordinatorLostError, CoordinatorStart, Launcher, ReaderHandle
+from raycdc.runtime.reader_worker import ReaderIdentity
+
+#: How often processes are looked at.
+WATCH_S = 0.2
+#: Replacements within `RESTART_WINDOW_S` after which the job gives up, naming the last reason.
+RESTARTS_MAX = 20
+RESTART_WINDOW_S = 120.0
+#: Pause before a replacement, per replacement already made in the window, and its upper limit.
+PAUSE_S = 0.25
+PAUSE_MAX_S = 8.0
+
+
+@dataclass(frozen=True, slots=True)
+class SupervisorSettings:
+    """How many readers, and how generations are made."""
+
+    readers_min: int
+    readers_max: int
+    next_generation: Callable[[], int]
+    committed: Callable[[], int]
+    on_processes: Callable[[dict[str, Any]], None]
+
+
+class Supervisor:
+    """See the module's docstring. Public methods may be called from any thread."""
+
+    def __init__(self, launcher: Launcher, settings: SupervisorSettings) -> None:
+        self._launcher = launcher
+        self._settings = settings
+        self._lock = threading.RLock()
+        self._coordinator: CoordinatorHandle | None = None
+        self._readers: dict[int, ReaderHandle] = {}
+        self._incarnations: dict[int, int] = {}
+        self._generation = 0
+        self._restarts: deque[float] = deque()
+        self._due: dict[int, float] = {}
+        self._wanted = settings.readers_max
+        self._error: BaseException | None = None
+        self._closed = threading.Event()
+        self._stopping = False
+        self._pids: dict[str, Any] = {}
+        self._start_generation()
+        self._thread = threading.Thread(target=self._watch, name="supervisor", daemon=True)
+        self._thread.start()
+
+    @property
+    def generation(self) -> int:
+        return self._generation
+
+    def next_sealed(self, after: int, *, wait_s: float) -> tuple[int | None, int | None]:
+        """See `CoordinatorHost.next_sealed`; survives the loss of a coordinator. Raises the job's error."""
+        try:
+            return self._handle().next_sealed(after, wait_s=wait_s)
+        except CoordinatorLostError:
+            self._closed.wait(WATCH_S)
+            return None, None
+
+    def epoch_committed(self, epoch: int) -> None:
+        """A coordinator lost meanwhile reads the commit record instead."""
+        try:
+            self._handle().epoch_committed(epoch)
+        except CoordinatorLostError:
+            return
+
+    def status(self) -> dict[str, Any] | None:
+        """The coordinator's status, or None while there is none."""
+        try:
+            return self._handle().status()
+        except CoordinatorLostError:
+            return None
+
+    def stop(self) -> None:
+        """Seal what is there; the job ends when that is committed."""
+        with self._lock:
+            self._stopping = True
+        try:
+            self._handle().stop()
+        except CoordinatorLostError:
+            return
+
+    def close(self) -> None:
+        """End every process of the job. Nothing sealed is lost."""
+        self._closed.set()
+        self._thread.join(timeout=30)
+        with self._lock:
+            # A coordinator that is gone cannot tell the readers; they are killed either way.
+            with suppress(CoordinatorLostError):
+                if self._coordinator is not None:
+                    self._coordinator.shutdown_readers("the job ends")
+                    self._wait_for_readers(2.0)
+            for reader in self._readers.values():
+                reader.kill()
+            if self._coordinator is not None:
+                self._coordinator.close()
+        self._launcher.close()
+
+    def _wait_for_readers(self, patience_s: float) -> None:
+        deadline = time.monotonic() + patience_s
+        while time.monotonic() < deadline and any(r.ended() is None for r in self._readers.values()):
+            time.sleep(0.02)
+
+    def _handle(self) -> CoordinatorHandle:
+        with self._lock:
+            if self._error is not None:
+                raise self._error
+            if self._coordinator is None:
+                raise CoordinatorLostError("being replaced")
+            return self._coordinator
+
+    def _start_generation(self) -> None:
+        with self._lock:
+            self._generation = self._settings.next_generation()
+            self._incarnations.clear()
+            self._coordinator = self._launcher.start_coordinator(
+                CoordinatorStart(self._generation, self._settings.committed())
+            )
+            if self._stopping:
+                self._coordinator.stop()
+            for subtask_id in range(self._wanted):
+                self._start_reader(subtask_id)
+
+    def _start_reader(self, subtask_id: int) -> None:
+        assert self._coordinator is not None
+        self._due.pop(subtask_id, None)
+        incarnation = self._incarnations.get(subtask_id, 0) + 1
+        self._incarnations[subtask_id] = incarnation
+        identity = ReaderIdentity(subtask_id, self._generation, incarnation)
+        self._readers[subtask_id] = self._launcher.start_reader(identity, self._coordinator)
+
+    def _watch(self) -> None:
+        while not self._closed.wait(WATCH_S):
+            try:
+                with self._lock:
+                    self._look()
+            except CoordinatorLostError as lost:
+                self._replace_generation(str(lost))
+            except BaseException as error:
+                self._fail(error)
+                return
+
+    def _look(self) -> None:
+        coordinator = self._coordinator
+        if coordinator is None:
+            return
+        for subtask_id, incarnation, reason in coordinator.take_lost():
+            reader = self._readers.get(subtask_id)
+            if reader is not None and reader.identity.incarnation == incarnation:
+                reader.kill()
+                self._schedule(subtask_id, reason)
+        for subtask_id, reader in list(self._readers.items()):
+            ended = reader.ended()
+            if ended is not None and subtask_id not in self._due:
+                coordinator.reader_lost(subtask_id, reader.identity.incarnation, ended)
+                self._schedule(subtask_id, ended)
+        status = coordinator.status()
+        for subtask_id in [s for s, due_s in self._due.items() if due_s <= time.monotonic()]:
+            self._start_reader(subtask_id)
+        self._scale(coordinator, status)
+        self._publish_processes(coordinator, status)
+
+    def _schedule(self, subtask_id: int, reason: str) -> None:
+        """Have the reader replaced, later the more often that happened lately."""
+        now_s = time.monotonic()
+        while self._restarts and self._restarts[0] < now_s - RESTART_WINDOW_S:
+            self._restarts.popleft()
+        self._restarts.append(now_s)
+        if len(self._restarts) > RESTARTS_MAX:
+            raise SourceUnavailableError(
+                f"Readers ended {len(self._restarts)} times within {RESTART_WINDOW_S:g} s; the last time: {reason}. "
+                "The job stops; everything sealed is kept, and the next run goes on from there."
+            )
+        pause_s = min(PAUSE_MAX_S, PAUSE_S * (len(self._restarts) - 1))
+        self._due.setdefault(subtask_id, now_s + pause_s)
+
+    def _scale(self, coordinator: CoordinatorHandle, status: dict[str, Any]) -> None:
+        """Readers beyond `readers_min` leave once no chunk waits or is being read."""
+        snapshot = any(table["phase"] == "snapshot" for table in status["tables"].values())
+        if snapshot or not status["tables"] or status["sealed"] == 0:
+            return
+        self._wanted = self._settings.readers_min
+        for subtask_id in [s for s in self._readers if s >= self._wanted]:
+            if subtask_id in self._due or coordinator.retire(subtask_id):
+                self._due.pop(subtask_id, None)
+                self._readers.pop(subtask_id).kill()
+
+    def _publish_processes(self, coordinator: CoordinatorHandle, status: dict[str, Any]) -> None:
+        readers = [{"subtask": r["subtask"], "pid": r["pid"]} for r in status["readers"] if r["pid"]]
+        pids = {"enumerator": coordinator.pid, "readers": [r["pid"] for r in readers]}
+        if pids != self._pids and len(readers) == len(self._readers):
+            self._pids = pids
+            self._settings.on_processes(pids)
+
+    def _replace_generation(self, reason: str) -> None:
+        with self._lock:
+            coordinator, self._coordinator = self._coordinator, None
+            for reader in self._readers.values():
+                reader.kill()
+            self._readers.clear()
+            self._due.clear()
+            try:
+                if coordinator is not None:
+                    coordinator.close()
+                self._schedule(-1, f"the coordinator was lost ({reason})")
+                self._due.clear()
+                self._start_generation()
+            except BaseException as error:
+                self._fail(error)
+
+    def _fail(self, error: BaseException) -> None:
+        with self._lock:
+            self._error = self._error or error

@@ -1,0 +1,157 @@
+"""Tables of a server as ``information_schema`` describes them: which exist, their columns and keys, how big they are.
+
+A handful of queries per database however many tables it has. A user sees only tables it may SELECT from; a table
+that is missing here is missing or not granted, and the server does not say which.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from pymysql.connections import Connection
+
+from raycdc.connectors.mysql.connection import query, quote_name
+from raycdc.connectors.mysql.types import MySqlColumn, MySqlTable
+from raycdc.errors import SourceError
+from raycdc.model import TableId
+
+#: Databases of the server itself; never captured.
+SYSTEM_DATABASES = ("information_schema", "mysql", "performance_schema", "sys")
+
+_EXPRESSION_DEFAULT = re.compile(r"^(current_timestamp|now|localtime|uuid|nextval)\b|\(", re.IGNORECASE)
+
+
+class TableSelector(Protocol):
+    """Decides which tables are captured (`raycdc.model.selector`)."""
+
+    def matches(self, table: TableId) -> bool: ...
+
+
+@dataclass(frozen=True, slots=True)
+class TableSize:
+    """The server's own estimate of a table: rows, bytes of rows, and whether its engine has consistent reads."""
+
+    rows: int
+    bytes: int
+    engine: str
+
+    @property
+    def row_bytes(self) -> int:
+        """Average bytes of a row, at least 1."""
+        return max(1, self.bytes // max(1, self.rows))
+
+
+def discover_tables(connection: Connection[Any], selector: TableSelector) -> list[TableId]:
+    """All base tables outside the system databases that `selector` matches, sorted."""
+    rows = query(
+        connection,
+        "SELECT TABLE_SCHEMA, TABLE_NAME FROM information_schema.TABLES "
+        "WHERE TABLE_TYPE = 'BASE TABLE' AND TABLE_SCHEMA NOT IN %s",
+        (SYSTEM_DATABASES,),
+    )
+    tables = (TableId(_text(db), _text(table)) for db, table in rows)
+    return sorted(table for table in tables if table.db.lower() not in SYSTEM_DATABASES and selector.matches(table))
+
+
+def load_tables(connection: Connection[Any], tables: Iterable[TableId]) -> dict[TableId, MySqlTable]:
+    """Columns and primary key of each of `tables`; one that does not exist (or is hidden from us) is left out.
+
+    The columns, the keys and the table's data are not read at one instant: a reader that starts a log at a position
+    must prove that no DDL lay between (`raycdc.source`).
+    """
+    wanted = set(tables)
+    by_db: dict[str, list[str]] = defaultdict(list)
+    for table in sorted(wanted):
+        by_db[table.db].append(table.table)
+    columns: dict[TableId, list[MySqlColumn]] = defaultdict(list)
+    keys: dict[TableId, list[str]] = defaultdict(list)
+    mariadb = "mariadb" in connection.get_server_info().lower()
+    for db, names in by_db.items():
+        for row in query(connection, _COLUMNS, (db, names)):
+            columns[TableId(db, _text(row[0]))].append(_column(row, mariadb=mariadb))
+        for row in query(connection, _KEYS, (db, names)):
+            keys[TableId(db, _text(row[0]))].append(_text(row[1]))
+    # A server with case-insensitive names answers in its own spelling; only what was asked for is returned.
+    return {
+        table: MySqlTable(table, tuple(found), tuple(keys.get(table, ())))
+        for table, found in columns.items()
+        if table in wanted
+    }
+
+
+def load_table(connection: Connection[Any], table: TableId) -> MySqlTable:
+    """One table; `SourceError` when it does not exist or may not be read."""
+    found = load_tables(connection, [table]).get(table)
+    if found is None:
+        raise SourceError(
+            f"Table {table} does not exist on {connection.host}:{connection.port}, or this user may not SELECT from "
+            f"it. Check source.tables, or run: GRANT SELECT ON {quote_name(table.db, table.table)} TO ...;"
+        )
+    return found
+
+
+def table_sizes(connection: Connection[Any], tables: Iterable[TableId]) -> dict[TableId, TableSize]:
+    """Estimates per table. For InnoDB the row count may be off by half; planning only needs the magnitude."""
+    by_db: dict[str, list[str]] = defaultdict(list)
+    for table in tables:
+        by_db[table.db].append(table.table)
+    sizes: dict[TableId, TableSize] = {}
+    for db, names in by_db.items():
+        rows = query(
+            connection,
+            "SELECT TABLE_NAME, TABLE_ROWS, DATA_LENGTH, ENGINE FROM information_schema.TABLES "
+            "WHERE TABLE_SCHEMA = %s AND TABLE_NAME IN %s",
+            (db, names),
+        )
+        for name, count, length, engine in rows:
+            sizes[TableId(db, _text(name))] = TableSize(int(count or 0), int(length or 0), str(engine or ""))
+    return sizes
+
+
+_COLUMNS = (
+    "SELECT TABLE_NAME, COLUMN_NAME, COLUMN_TYPE, CHARACTER_SET_NAME, COLLATION_NAME, IS_NULLABLE, COLUMN_DEFAULT, "
+    "EXTRA FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = %s AND TABLE_NAME IN %s "
+    "ORDER BY TABLE_NAME, ORDINAL_POSITION"
+)
+
+# STATISTICS and not TABLE_CONSTRAINTS: the latter hides keys from users who may only SELECT.
+_KEYS = (
+    "SELECT TABLE_NAME, COLUMN_NAME FROM information_schema.STATISTICS WHERE TABLE_SCHEMA = %s AND TABLE_NAME IN %s "
+    "AND INDEX_NAME = 'PRIMARY' ORDER BY TABLE_NAME, SEQ_IN_INDEX"
+)
+
+
+def _column(row: tuple[Any, ...], *, mariadb: bool) -> MySqlColumn:
+    _, name, column_type, charset, collation, nullable, default, extra = row
+    return MySqlColumn(
+        name=_text(name),
+        column_type=_text(column_type),
+        charset=_text(charset),
+        collation=_text(collation),
+        nullable=_text(nullable) == "YES",
+        default=constant_default(None if default is None else _text(default), _text(extra), quoted=mariadb),
+        extra=_text(extra),
+    )
+
+
+def constant_default(default: str | None, extra: str, *, quoted: bool) -> str | None:
+    """The constant in ``COLUMN_DEFAULT``, or None when there is none (NULL, or an expression evaluated per row).
+
+    MySQL prints a constant bare and marks expressions in EXTRA (8.0) or prints ``CURRENT_TIMESTAMP``; MariaDB
+    (`quoted`) quotes strings and prints ``NULL``, numbers and expressions bare.
+    """
+    if default is None or "DEFAULT_GENERATED" in extra.upper():
+        return None
+    if not quoted:
+        return None if default.upper().startswith("CURRENT_TIMESTAMP") else default
+    if len(default) >= 2 and default[0] == default[-1] == "'":
+        return re.sub(r"\\(.)", r"\1", default[1:-1].replace("''", "'"), flags=re.DOTALL)
+    return None if default == "NULL" or _EXPRESSION_DEFAULT.search(default) else default
+
+
+def _text(value: Any) -> str:
+    return value.decode("utf-8") if isinstance(value, bytes) else str(value or "")

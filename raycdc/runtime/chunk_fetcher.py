@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import pyarrow as pa
 
@@ -20,37 +19,20 @@ from raycdc.checkpoint.manifest import Segment
 from raycdc.runtime.output import SpoolAddress, segment_name
 from raycdc.source.api import ChunkRead
 from raycdc.source.fold import fold
+from raycdc.source.reading import ChunkReader
 from raycdc.source.split import SnapshotSplit
-
-
-@dataclass(frozen=True, slots=True)
-class HighWatermark:
-    """An upper bound of what a chunk's SELECT saw, as ordinal and as the source writes it; `exact`: it saw just that."""
-
-    ordinal: int
-    position: dict[str, Any]
-    exact: bool
-
-
-class ChunkReader(Protocol):
-    """A connector's blocking reader of chunks. Used by one thread."""
-
-    def read(self, split: SnapshotSplit, *, opened_at: dict[str, Any], document: dict[str, Any]) -> Iterator[pa.RecordBatch]:
-        """Rows of the chunk as changelog batches (inserts, `_seq` from 0), begun only when `opened_at` is visible."""
-
-    def high_watermark(self) -> HighWatermark:
-        """Of the chunk just read to its end."""
-
-    def wake_up(self) -> None: ...
-
-    def close(self) -> None: ...
 
 
 class ChunkFetcher:
     """`raycdc.source.api.ChunkSource` around a connector's `ChunkReader`."""
 
     def __init__(
-        self, open_reader: Callable[[], ChunkReader], *, spool: SpoolAddress, token: str | None, notify: Callable[[], None]
+        self,
+        open_reader: Callable[[], ChunkReader],
+        *,
+        spool: SpoolAddress,
+        token: str | None,
+        notify: Callable[[], None],
     ) -> None:
         self._open_reader = open_reader
         self._spool = spool

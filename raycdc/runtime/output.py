@@ -87,7 +87,9 @@ class EpochOutput:
 
     def cut(self, epoch: int) -> tuple[dict[str, Any], ...]:
         if self._next_seq - self._epoch_seq >= _MIDDLE:
-            raise DataError(f"Epoch {epoch} has {self._next_seq - self._epoch_seq} log rows; at most {_MIDDLE} fit one.")
+            raise DataError(
+                f"Epoch {epoch} has {self._next_seq - self._epoch_seq} log rows; at most {_MIDDLE} fit one."
+            )
         base = seq_base(epoch, log=True) + _MIDDLE - self._epoch_seq
         segments = [*self._snapshot_segments(epoch)]
         segments += [writer.finish(seq_base=base) for writer in (*self._full, *self._writers.values()) if writer.rows]

@@ -147,7 +147,9 @@ class RayLauncher:
 
     def start_coordinator(self, start: CoordinatorStart) -> CoordinatorHandle:
         self._count += 1
-        actor = _actor(CoordinatorActor, name=self._coordinator_name(), namespace=self._namespace).remote(self._spec, start)
+        actor = _actor(CoordinatorActor, name=self._coordinator_name(), namespace=self._namespace).remote(
+            self._spec, start
+        )
         try:
             pid = ray.get(actor.pid.remote())
         except RaycdcError as error:

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from raycdc.errors import FencedError, RaycdcError
-from raycdc.runtime.chunk_fetcher import ChunkFetcher, ChunkReader
+from raycdc.runtime.chunk_fetcher import ChunkFetcher
 from raycdc.runtime.client import CoordinatorClient
 from raycdc.runtime.output import EpochOutput, SpoolAddress
 from raycdc.source.api import ChunkSource, InputStatus, LogSource, LogUnit
@@ -30,6 +30,7 @@ from raycdc.source.fetcher import SplitFetcher, SplitReader
 from raycdc.source.hand_off import KeyOrder
 from raycdc.source.link import Identity, Link, read_packet
 from raycdc.source.reader import IncrementalReader
+from raycdc.source.reading import ChunkReader
 from raycdc.source.source_event import Message, ReaderFailed, ReaderRegistration, Shutdown
 from raycdc.source.split import StreamSplit
 
@@ -44,7 +45,8 @@ IDLE_S = 0.05
 class ReaderSource(Protocol):
     """What a connector gives a reader process (built in that process from the configuration)."""
 
-    ring_s: float
+    @property
+    def ring_s(self) -> float: ...
 
     def log_reader(self, split: StreamSplit) -> SplitReader[LogUnit]: ...
 
@@ -65,7 +67,9 @@ class ReaderIdentity:
 class _Dialect:
     """`raycdc.source.reader.ReaderDialect`: the connector's blocking readers behind fetcher threads."""
 
-    def __init__(self, source: ReaderSource, spool: SpoolAddress, token: str | None, notify: Callable[[], None]) -> None:
+    def __init__(
+        self, source: ReaderSource, spool: SpoolAddress, token: str | None, notify: Callable[[], None]
+    ) -> None:
         self.ring_s = source.ring_s
         self._source = source
         self._spool = spool

@@ -99,7 +99,7 @@ Decision = PublishChunk | FoldChunk | RetryChunk
 @dataclass(slots=True)
 class _OpenChunk:
     split: SnapshotSplit
-    interval: Interval
+    interval: Interval | None
     held: list[LogRows] = field(default_factory=list)
     high: int | None = None
     exact: bool = False
@@ -188,7 +188,8 @@ class HandOff:
         current = table.open.get(split.split_id)
         if current is not None and current.split.attempt >= split.attempt:
             return current.split.attempt == split.attempt
-        chunk = _OpenChunk(split, self._interval(split.table, split.lower, split.upper))
+        interval = None if split.only_null else self._interval(split.table, split.lower, split.upper)
+        chunk = _OpenChunk(split, interval)
         table.open[split.split_id] = chunk
         table.bounds = None
         self._trim_ring(table, now_s)
@@ -274,7 +275,8 @@ class HandOff:
             chunk.held, chunk.folding = late, True
             return FoldChunk(chunk.split, tuple(early))
         del table.open[chunk.split.split_id]
-        table.closed.add(chunk.interval)
+        if chunk.interval is not None:
+            table.closed.add(chunk.interval)
         table.null_closed = table.null_closed or chunk.split.includes_null
         table.bounds = None
         return PublishChunk(chunk.split, chunk.segments, tuple(late))
@@ -299,7 +301,8 @@ class HandOff:
         if table.bounds is None:
             table.order = tuple(table.open)
             layers = [(interval, EMIT) for interval in table.closed]
-            layers += [(table.open[s].interval, HOLD + n) for n, s in enumerate(table.order)]
+            chunks = enumerate(table.open[s].interval for s in table.order)
+            layers += [(interval, HOLD + n) for n, interval in chunks if interval is not None]
             table.bounds, cell_codes = cells(layers, default=DROP)
             table.codes = np.array(cell_codes, np.int64)
             nulls = [HOLD + n for n, s in enumerate(table.order) if table.open[s].split.includes_null]

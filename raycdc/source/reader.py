@@ -191,7 +191,7 @@ class IncrementalReader:
             chunk = self._chunks.pop(split_id, None)
             if chunk is not None:
                 self._discard(chunk)
-        self._send(SplitsRemoved({split_id: None for split_id in split_ids}))
+        self._send(SplitsRemoved(dict.fromkeys(split_ids)))
         self._ask_for_chunks()
 
     def _on_event(self, event: dict[str, Any]) -> None:

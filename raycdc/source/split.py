@@ -16,7 +16,7 @@ STREAM_SPLIT_ID = "stream"
 class SnapshotSplit:
     """One chunk of a table: keys in [lower, upper) of one chunk key column, None meaning unbounded.
 
-    `includes_null` makes it (also) the chunk of NULL keys. Bounds are JSON-able values as the dialect writes them.
+    `includes_null` makes it (also) the chunk of NULL keys, `only_null` the chunk of nothing else. Bounds are JSON-able values as the dialect writes them.
     `attempt` counts how often the chunk was handed out; messages of an earlier attempt are void. `incarnation` is the
     table's: it changes when the table is dropped, truncated or created again, and voids older chunks.
     """
@@ -27,6 +27,7 @@ class SnapshotSplit:
     lower: Any
     upper: Any
     includes_null: bool = False
+    only_null: bool = False
     incarnation: int = 0
     attempt: int = 0
 

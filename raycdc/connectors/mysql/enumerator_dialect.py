@@ -1,0 +1,121 @@
+"""The enumerator's side of MySQL: where to start, what the tables look like there, and how they are cut into chunks.
+
+Every method opens its own connection, blocks, and runs off the coordinator's thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import closing
+from typing import Any
+
+from pymysql.connections import Connection
+
+from raycdc.connectors.mysql.catalog import discover_tables, load_tables
+from raycdc.connectors.mysql.checks import check_source, require_ok
+from raycdc.connectors.mysql.chunks import ChunkPlanner, ChunkRange, ChunkSettings, chunk_key
+from raycdc.connectors.mysql.documents import document_of, table_of
+from raycdc.connectors.mysql.keys import has_null_chunk, value_to_json
+from raycdc.connectors.mysql.log_split_reader import ordinal_of
+from raycdc.connectors.mysql.server import current_position, probe, start_position
+from raycdc.connectors.mysql.types import MySqlTable
+from raycdc.errors import SourceError
+from raycdc.model import TableId
+from raycdc.model.selector import TableSelector
+from raycdc.source.enumerator import PLANNED_AHEAD, PlannedChunks, StartPoint, TablePlan
+from raycdc.source.split import SnapshotSplit
+
+#: Times the start point is looked for while tables keep changing their shape.
+_START_TRIES = 10
+
+
+class MySqlEnumeratorDialect:
+    """`raycdc.source.enumerator.EnumeratorDialect`. `snapshot` is False when only the log is wanted."""
+
+    def __init__(
+        self,
+        connect: Callable[[], Connection[Any]],
+        *,
+        selector: TableSelector,
+        chunks: ChunkSettings,
+        snapshot: bool,
+        server_id: int,
+    ) -> None:
+        self._connect = connect
+        self._selector = selector
+        self._chunks = chunks
+        self._snapshot = snapshot
+        self._server_id = server_id
+
+    def start_point(self) -> StartPoint:
+        """Schemas, position, schemas again: equal ones prove that the shapes at the position are these."""
+        with closing(self._connect()) as connection:
+            info = probe(connection)
+            tables = self._discover(connection)
+            require_ok(check_source(connection, info, tables))
+            for _ in range(_START_TRIES):
+                before = load_tables(connection, tables)
+                position = start_position(connection, info)
+                after = load_tables(connection, tables)
+                if before == after and set(before) == set(tables):
+                    return StartPoint(position.to_json(), ordinal_of(position), self._plans(before))
+                tables = self._discover(connection)
+            raise SourceError(
+                f"The tables on {info.address} changed their shape each time they were looked at (last at {position}). "
+                "Start again when no schema change is under way."
+            )
+
+    def plan(
+        self, document: dict[str, Any], table: TableId, planner: dict[str, Any], first_index: int
+    ) -> PlannedChunks:
+        """The next chunks of a table; `planner` is empty at first."""
+        plan = ChunkPlanner(self._connect, table_of(document), self._chunks, planner or None)
+        ranges = plan.next_chunks(PLANNED_AHEAD)
+        splits = tuple(_split(table, first_index + n, chunk) for n, chunk in enumerate(ranges))
+        return PlannedChunks(splits, None if plan.done else plan.state(), plan.estimated_total)
+
+    def current_ordinal(self) -> int:
+        with closing(self._connect()) as connection:
+            return ordinal_of(current_position(connection, probe(connection)))
+
+    def _discover(self, connection: Connection[Any]) -> list[TableId]:
+        tables = discover_tables(connection, self._selector)
+        missing = sorted(set(self._selector.plain_names) - set(tables))
+        if missing:
+            raise SourceError(
+                f"source.tables: {', '.join(map(str, missing))} not found, or not visible to this account. "
+                "Check the spelling, or grant SELECT on it."
+            )
+        return tables
+
+    def _plans(self, tables: dict[TableId, MySqlTable]) -> tuple[TablePlan, ...]:
+        plans = []
+        for table_id, table in sorted(tables.items()):
+            document = document_of(table)
+            plans.append(TablePlan(table_id, document["fingerprint"], document, self._state(table)))
+        return tuple(plans)
+
+    def _state(self, table: MySqlTable) -> dict[str, Any] | None:
+        """The table's snapshot state before its first chunk, as `HandOff.add_table` wants it."""
+        if not self._snapshot:
+            return None
+        key = chunk_key(table, self._chunks)
+        return {
+            "key": None if key is None else key.name,
+            "foldable": bool(table.primary_key),
+            "needs_null": key is None or has_null_chunk(key),
+            "null_closed": False,
+            "closed": [],
+        }
+
+
+def _split(table: TableId, index: int, chunk: ChunkRange) -> SnapshotSplit:
+    return SnapshotSplit(
+        table,
+        index,
+        chunk.key,
+        value_to_json(chunk.lower),
+        value_to_json(chunk.upper),
+        includes_null=chunk.includes_null or chunk.only_null,
+        only_null=chunk.only_null,
+    )

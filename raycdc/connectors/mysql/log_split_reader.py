@@ -1,0 +1,124 @@
+"""The binlog as a stream of `LogUnit`s: connection, compiled decoder and schema changes together.
+
+Runs in the log fetcher's thread. Schema changes are applied here, at their place in the log, before any row after
+them is decoded; the reader's thread meets them as units of their own and ends the epoch there.
+
+| statement on a captured table | becomes |
+|---|---|
+| ADD COLUMN, and actions without effect on rows (indexes, comments, …) | schema update, or nothing |
+| CREATE TABLE that the selection matches | the table is followed from here on, without a snapshot |
+| anything else with effect on columns or rows, and what cannot be parsed | `SchemaError` naming the statement |
+
+Statements about other tables are passed over without being parsed.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from raycdc.connectors.mysql.binlog_decoder import BinlogDecoder
+from raycdc.connectors.mysql.binlog_events import DdlItem, RowsItem
+from raycdc.connectors.mysql.binlog_stream import BinlogStream
+from raycdc.connectors.mysql.ddl_history import DdlHistory
+from raycdc.connectors.mysql.offset import BinlogOffset
+from raycdc.source.api import LogUnit, SchemaUpdate
+from raycdc.source.hand_off import LogRows
+
+#: Bytes of the log decoded at a time: large enough that per-batch work is small, small enough to stay in the cache.
+READ_BYTES_MAX = 4 << 20
+#: Longest a fetch waits for the server, so that closing does not.
+READ_TIMEOUT_S = 0.2
+#: Room for positions within one file; the file's number is above it.
+_POSITION_BITS = 40
+
+
+def ordinal_of(offset: BinlogOffset) -> int:
+    """Positions of one server's log as ascending integers."""
+    return (offset.file_number << _POSITION_BITS) | offset.pos
+
+
+class MySqlLogSplitReader:
+    """`raycdc.source.fetcher.SplitReader` of the stream split. `open_stream` connects and starts the dump."""
+
+    def __init__(
+        self,
+        *,
+        open_stream: Callable[[BinlogOffset], BinlogStream],
+        history: DdlHistory,
+        decoder: BinlogDecoder,
+        start: BinlogOffset,
+    ) -> None:
+        self._history = history
+        self._decoder = decoder
+        self._position = start
+        self._units: list[LogUnit] = []
+        self._stream = open_stream(start)
+
+    def __repr__(self) -> str:
+        return f"MySqlLogSplitReader({self._position}, {self._decoder.statistics()})"
+
+    def fetch(self) -> LogUnit | None:
+        """The next unit; None when the server had nothing new for a moment."""
+        while not self._units:
+            data = self._stream.read(READ_BYTES_MAX, READ_TIMEOUT_S)
+            if len(data) == 0:
+                return None
+            self._decode(data)
+        return self._units.pop(0)
+
+    def wake_up(self) -> None:
+        self._stream.close()
+
+    def close(self) -> None:
+        self._stream.close()
+
+    def _decode(self, data: Any) -> None:
+        fetched_ms = time.time_ns() // 1_000_000
+        pending: list[RowsItem] = []
+        for item in self._decoder.items(data):
+            match item:
+                case RowsItem():
+                    pending.append(item)
+                case DdlItem():
+                    updates = self._history.take_updates()
+                    if updates:
+                        self._rows_unit(pending, item.before, in_transaction=False, fetched_ms=fetched_ms)
+                        pending = []
+                        self._schema_unit(updates, item, fetched_ms=fetched_ms)
+        decoder = self._decoder
+        self._rows_unit(pending, decoder.position, in_transaction=decoder.in_transaction, fetched_ms=fetched_ms)
+
+    def _rows_unit(
+        self, items: Sequence[RowsItem], position: BinlogOffset, *, in_transaction: bool, fetched_ms: int
+    ) -> None:
+        if not items and position == self._position and not in_transaction:
+            return
+        self._position = position
+        rows = tuple(
+            LogRows(item.table, item.batch, item.row_pos + ordinal_of(BinlogOffset(item.file, 0))) for item in items
+        )
+        self._units.append(
+            LogUnit(
+                position=position.to_json(),
+                ordinal=ordinal_of(position),
+                rows=rows,
+                in_transaction=in_transaction,
+                event_ms=self._decoder.last_ts_ms or None,
+                fetched_ms=fetched_ms,
+                bytes=sum(item.batch.nbytes for item in items),
+            )
+        )
+
+    def _schema_unit(self, updates: tuple[SchemaUpdate, ...], item: DdlItem, *, fetched_ms: int) -> None:
+        self._position = item.position
+        self._units.append(
+            LogUnit(
+                position=item.position.to_json(),
+                ordinal=ordinal_of(item.position),
+                schema=updates,
+                event_ms=item.ts_ms,
+                fetched_ms=fetched_ms,
+            )
+        )

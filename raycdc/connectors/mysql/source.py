@@ -1,0 +1,175 @@
+"""The MySQL and MariaDB source: made from its configuration in every process, it hands out that process's part.
+
+| process | asks for |
+|---|---|
+| coordinator | `enumerator_dialect` |
+| reader with the stream split | `log_reader`, `key_order` |
+| every reader | `chunk_reader` |
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from pymysql.connections import Connection
+
+from raycdc.connectors.mysql.binlog_decoder import BinlogDecoder
+from raycdc.connectors.mysql.binlog_stream import BinlogStream
+from raycdc.connectors.mysql.chunks import ChunkRange, ChunkSettings, Strategy
+from raycdc.connectors.mysql.connection import close_quietly, connect
+from raycdc.connectors.mysql.ddl_history import DdlHistory
+from raycdc.connectors.mysql.documents import table_of
+from raycdc.connectors.mysql.enumerator_dialect import MySqlEnumeratorDialect
+from raycdc.connectors.mysql.key_order import MySqlKeyOrder
+from raycdc.connectors.mysql.log_split_reader import MySqlLogSplitReader, ordinal_of
+from raycdc.connectors.mysql.offset import BinlogOffset
+from raycdc.connectors.mysql.plugin import MySqlSourceConfig, StartupMode
+from raycdc.connectors.mysql.server import ServerInfo, ensure_available, probe
+from raycdc.connectors.mysql.types import MySqlTable
+from raycdc.connectors.mysql.visibility import ChunkSelect, read_chunk
+from raycdc.model import META_FIELDS, RowKind, TableId, changelog_schema
+from raycdc.source.reading import HighWatermark
+from raycdc.source.split import SnapshotSplit, StreamSplit
+
+#: Seconds a transaction may stay invisible to SELECTs after log readers have it, where the server cannot be asked.
+RING_S = 60.0
+
+
+class MySqlSource:
+    """See the module's docstring. Picklable: it holds the configuration, never a connection."""
+
+    def __init__(self, config: MySqlSourceConfig, *, with_pos: bool = True) -> None:
+        self._config = config
+        self._with_pos = with_pos
+        self._info: ServerInfo | None = None
+
+    def __repr__(self) -> str:
+        return f"MySqlSource({self._config.settings()!r})"
+
+    @property
+    def ring_s(self) -> float:
+        """How long dropped rows are remembered; 0 where the server tells what a SELECT can see."""
+        info = self._server()
+        return 0.0 if info.is_mariadb or info.gtid_mode else RING_S
+
+    def enumerator_dialect(self) -> MySqlEnumeratorDialect:
+        config = self._config
+        return MySqlEnumeratorDialect(
+            self._connect,
+            selector=config.selector(),
+            chunks=ChunkSettings(Strategy(config.snapshot.strategy), config.snapshot.chunk_rows),
+            snapshot=config.startup.mode in (StartupMode.INITIAL, StartupMode.SNAPSHOT),
+            server_id=config.server_id.first,
+        )
+
+    def log_reader(self, split: StreamSplit) -> MySqlLogSplitReader:
+        """Connect and start the dump where the split says. Blocks; raises `LogLostError` when that is purged."""
+        start = BinlogOffset.from_json(split.state["position"])
+        tables = tables_of(split)
+        history = DdlHistory(tables, selector=self._config.selector(), load_table=self._load_table)
+        decoder = BinlogDecoder(
+            tables,
+            wanted=self._config.selector().matches,
+            start=start,
+            flavor="mariadb" if self._server().is_mariadb else "mysql",
+            with_pos=self._with_pos,
+            on_ddl=history.on_ddl,
+        )
+        history.attach(decoder)
+        return MySqlLogSplitReader(open_stream=self._open_stream, history=history, decoder=decoder, start=start)
+
+    def chunk_reader(self) -> MySqlChunkReader:
+        return MySqlChunkReader(self._connect(), self._server())
+
+    def key_order(self, split: StreamSplit) -> MySqlKeyOrder:
+        return MySqlKeyOrder(self._connect, tables_of(split))
+
+    def _connect(self) -> Connection[Any]:
+        return connect(self._config.settings())
+
+    def _server(self) -> ServerInfo:
+        if self._info is None:
+            with closing(self._connect()) as connection:
+                self._info = probe(connection)
+        return self._info
+
+    def _open_stream(self, start: BinlogOffset) -> BinlogStream:
+        config = self._config
+        with closing(self._connect()) as connection:
+            ensure_available(connection, self._server(), start)
+        return BinlogStream(
+            self._connect(),
+            server_id=config.server_id.first,
+            offset=start,
+            heartbeat_s=config.heartbeat.total_seconds(),
+        )
+
+    def _load_table(self, table: TableId) -> MySqlTable:
+        from raycdc.connectors.mysql.catalog import load_table
+
+        with closing(self._connect()) as connection:
+            return load_table(connection, table)
+
+
+class MySqlChunkReader:
+    """`raycdc.source.reading.ChunkReader`: one chunk's rows as changelog inserts. Used by one thread."""
+
+    def __init__(self, connection: Connection[Any], info: ServerInfo) -> None:
+        self._connection = connection
+        self._info = info
+        self._select: ChunkSelect | None = None
+
+    def read(self, split: SnapshotSplit, *, opened_at: dict[str, Any], document: dict[str, Any]) -> Iterator[pa.RecordBatch]:
+        table = table_of(document)
+        chunk = ChunkRange.from_json(
+            {
+                "lower": split.lower,
+                "upper": split.upper,
+                "includes_null": split.includes_null and not split.only_null,
+                "only_null": split.only_null,
+                "key": split.key,
+            }
+        )
+        self._select = read_chunk(
+            self._connection, self._info, table, chunk, opened_at=BinlogOffset.from_json(opened_at)
+        )
+        schema = changelog_schema(table.schema())
+        read_ms = time.time_ns() // 1_000_000
+        rows = 0
+        for batch in self._select.batches():
+            yield _as_inserts(batch, schema, first=rows, read_ms=read_ms)
+            rows += batch.num_rows
+
+    def high_watermark(self) -> HighWatermark:
+        assert self._select is not None
+        high = self._select.high_watermark
+        return HighWatermark(ordinal_of(high), high.to_json(), exact=self._info.is_mariadb)
+
+    def wake_up(self) -> None:
+        close_quietly(self._connection)
+
+    def close(self) -> None:
+        close_quietly(self._connection)
+
+
+def tables_of(split: StreamSplit) -> dict[TableId, MySqlTable]:
+    """The tables the split's state names, in the schema version in force at its position."""
+    return {
+        TableId.parse(name): table_of(split.schemas[table["schema"]]) for name, table in split.state["tables"].items()
+    }
+
+
+def _as_inserts(batch: pa.RecordBatch, schema: pa.Schema, *, first: int, read_ms: int) -> pa.RecordBatch:
+    count = batch.num_rows
+    meta = [
+        pa.array(np.full(count, RowKind.INSERT, np.int8)),
+        pa.array(np.arange(first, first + count, dtype=np.int64)),
+        pa.array(np.full(count, read_ms, np.int64)),
+        pa.nulls(count, META_FIELDS[3].type),
+    ]
+    return pa.RecordBatch.from_arrays([*batch.columns, *meta], schema=schema)

@@ -1,0 +1,36 @@
+"""What a connector implements to read: blocking calls, each used by one fetcher thread."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from raycdc.source.split import SnapshotSplit
+
+
+@dataclass(frozen=True, slots=True)
+class HighWatermark:
+    """An upper bound of what a chunk's SELECT saw, as ordinal and as the source writes it; `exact`: it saw just that."""
+
+    ordinal: int
+    position: dict[str, Any]
+    exact: bool
+
+
+class ChunkReader(Protocol):
+    """A connector's blocking reader of chunks. Used by one thread."""
+
+    def read(
+        self, split: SnapshotSplit, *, opened_at: dict[str, Any], document: dict[str, Any]
+    ) -> Iterator[pa.RecordBatch]:
+        """Rows of the chunk as changelog batches (inserts, `_seq` from 0), begun only when `opened_at` is visible."""
+
+    def high_watermark(self) -> HighWatermark:
+        """Of the chunk just read to its end."""
+
+    def wake_up(self) -> None: ...
+
+    def close(self) -> None: ...

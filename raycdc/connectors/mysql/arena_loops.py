@@ -26,7 +26,7 @@ _MONTH_DAYS = np.array([0, 31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31], dtyp
 
 
 @helper
-def little_endian(data: Any, at: int, width: int) -> Any:
+def little_endian(data: Any, at: Any, width: Any) -> Any:
     """Unsigned integer of 1–8 bytes, as int64 bits."""
     value = np.uint64(0)
     for i in range(width):
@@ -35,14 +35,14 @@ def little_endian(data: Any, at: int, width: int) -> Any:
 
 
 @helper
-def little_endian_signed(data: Any, at: int, width: int) -> Any:
+def little_endian_signed(data: Any, at: Any, width: Any) -> Any:
     """Two's complement integer of 1-8 bytes."""
     shift = 64 - 8 * width
     return (little_endian(data, at, width) << shift) >> shift
 
 
 @helper
-def big_endian(data: Any, at: int, width: int) -> Any:
+def big_endian(data: Any, at: Any, width: Any) -> Any:
     """Unsigned integer of 0-7 bytes, most significant first."""
     value = np.int64(0)
     for i in range(width):
@@ -51,7 +51,7 @@ def big_endian(data: Any, at: int, width: int) -> Any:
 
 
 @helper
-def date_days(year: int, month: int, day: int) -> Any:
+def date_days(year: Any, month: Any, day: Any) -> Any:
     """Days since 1970-01-01 in the proleptic Gregorian calendar, or `NO_DATE`.
 
     Method: H. Hinnant, "chrono-compatible low-level date algorithms", days_from_civil.
@@ -72,7 +72,7 @@ def date_days(year: int, month: int, day: int) -> Any:
 
 
 @helper
-def multiply_add(high: Any, low: Any, factor: int, addend: int) -> Any:
+def multiply_add(high: Any, low: Any, factor: Any, addend: Any) -> Any:
     """``(high, low) * factor + addend`` in 128 bits; factor and addend are below 2**31."""
     mask = np.uint64(0xFFFFFFFF)
     by = np.uint64(factor)
@@ -82,7 +82,7 @@ def multiply_add(high: Any, low: Any, factor: int, addend: int) -> Any:
 
 
 @helper
-def store_decimal(i64: Any, at: int, high: Any, low: Any, negative: bool) -> Any:
+def store_decimal(i64: Any, at: Any, high: Any, low: Any, negative: Any) -> Any:
     """Store the 128-bit magnitude (high, low) with its sign, little end first."""
     if negative:
         low = ~low + np.uint64(1)
@@ -92,7 +92,7 @@ def store_decimal(i64: Any, at: int, high: Any, low: Any, negative: bool) -> Any
 
 
 @helper
-def has_room(start: int, need: int, slot: int, vcap: Any, counters: Any) -> Any:
+def has_room(start: Any, need: Any, slot: Any, vcap: Any, counters: Any) -> Any:
     """Whether a text that starts at `start` may take `need` bytes; notes slot and need when not."""
     if start + need > vcap[slot]:
         counters[FULL_SLOT] = slot
@@ -103,7 +103,7 @@ def has_room(start: int, need: int, slot: int, vcap: Any, counters: Any) -> Any:
 
 @helper
 def put_bytes(
-    source: Any, at: int, length: int, pad_to: int, slot: int, row: int, voff: Any, vdata: Any, vbase: Any, vcap: Any,
+    source: Any, at: Any, length: Any, pad_to: Any, slot: Any, row: Any, voff: Any, vdata: Any, vbase: Any, vcap: Any,
     counters: Any,
 ) -> Any:  # fmt: skip
     """Copy bytes; shorter values are padded with zero bytes to `pad_to`."""
@@ -122,7 +122,7 @@ def put_bytes(
 
 @helper
 def put_single_byte_text(
-    source: Any, at: int, length: int, points: Any, page: int, slot: int, row: int, voff: Any, vdata: Any, vbase: Any,
+    source: Any, at: Any, length: Any, points: Any, page: Any, slot: Any, row: Any, voff: Any, vdata: Any, vbase: Any,
     vcap: Any, counters: Any,
 ) -> Any:  # fmt: skip
     """Write text of a single-byte character set as UTF-8; `points` holds 256 code points in each row (`page`)."""
@@ -153,7 +153,7 @@ def put_single_byte_text(
 
 @helper
 def put_label(
-    label: int, loff: Any, ldata: Any, slot: int, row: int, voff: Any, vdata: Any, vbase: Any, vcap: Any, counters: Any
+    label: Any, loff: Any, ldata: Any, slot: Any, row: Any, voff: Any, vdata: Any, vbase: Any, vcap: Any, counters: Any
 ) -> Any:
     """Copy label number `label` of the arena's label table."""
     return put_bytes(
@@ -163,7 +163,7 @@ def put_label(
 
 @helper
 def put_labels(
-    bits: int, first: int, count: int, loff: Any, ldata: Any, slot: int, row: int, voff: Any, vdata: Any, vbase: Any,
+    bits: Any, first: Any, count: Any, loff: Any, ldata: Any, slot: Any, row: Any, voff: Any, vdata: Any, vbase: Any,
     vcap: Any, counters: Any,
 ) -> Any:  # fmt: skip
     """Write a SET: the labels of the bits that are set, in definition order, joined by commas."""
@@ -189,7 +189,7 @@ def put_labels(
 
 
 @helper
-def write_number(vdata: Any, out: int, value: int, digits: int) -> Any:
+def write_number(vdata: Any, out: Any, value: Any, digits: Any) -> Any:
     """Decimal digits with leading zeros up to `digits`; returns the position after them."""
     width = digits
     rest = value
@@ -207,7 +207,7 @@ def write_number(vdata: Any, out: int, value: int, digits: int) -> Any:
 
 @helper
 def put_time(
-    negative: bool, hours: int, minutes: int, seconds: int, micros: int, fsp: int, slot: int, row: int, voff: Any,
+    negative: Any, hours: Any, minutes: Any, seconds: Any, micros: Any, fsp: Any, slot: Any, row: Any, voff: Any,
     vdata: Any, vbase: Any, vcap: Any, counters: Any,
 ) -> Any:  # fmt: skip
     """Write a TIME as the server prints it: sign, at least two digits of hours, and `fsp` fractional digits."""

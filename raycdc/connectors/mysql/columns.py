@@ -116,7 +116,8 @@ class TableArena:
             self._widths.append(width)
         #: Bytes of one row without its text; an offset counts for each text.
         self.row_bytes = sum(w or 4 for w in self._widths) + 4
-        self.rows_max = max(1, min(rows_max, bytes_max // self.row_bytes))
+        #: At least two rows, because an update's images stay together.
+        self.rows_max = max(2, min(rows_max, bytes_max // self.row_bytes))
         self.bytes_max = bytes_max
         base, slot, size, texts = self._place()
         self._fixed = np.zeros(size, np.uint8)
@@ -179,6 +180,11 @@ class TableArena:
             used = int(old.voff[s, rows])
             vdata[vbase[s] : vbase[s] + used] = old.vdata[old.vbase[s] : old.vbase[s] + used]
         self.view = old._replace(vdata=vdata, vbase=vbase, vcap=vcap)
+
+    def reset(self) -> None:
+        """Forget all rows, after a failure."""
+        self.view.valid[:] = 1
+        self.view.has_null[:] = 0
 
     def to_arrays(self, rows: int) -> list[pa.Array]:
         """Copy the first `rows` rows into immutable Arrow arrays (one slab of memory) and start over."""

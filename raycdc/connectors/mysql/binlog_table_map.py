@@ -1,0 +1,401 @@
+"""TABLE_MAP events: what a row event's columns are, how they lie in it, and whether they fit the table we know.
+
+Called by `binlog_decoder` once per distinct table map. `wire_plan` refuses, with both shapes in the message, a map
+that does not fit the table's schema; `infer_table` makes a table from the map's own metadata for commands that have
+no schema (`inspect binlog`).
+
+Layout: MySQL source, ``Table_map_log_event`` in libs/mysql/binlog/event/rows_event.h; the optional metadata
+(``binlog_row_metadata``) is a list of (type, length, value) after the null bitmap.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from raycdc.connectors.mysql import binlog_row_loops as loops
+from raycdc.connectors.mysql.charsets import bytes_per_character, charset_of_collation
+from raycdc.connectors.mysql.types import CHARACTER_TYPES, MySqlColumn, MySqlTable, TypeShape
+from raycdc.errors import CorruptLogError, SchemaError
+from raycdc.model import TableId
+
+TINY, SHORT, LONG, FLOAT, DOUBLE, NULL, TIMESTAMP, LONGLONG, INT24 = 1, 2, 3, 4, 5, 6, 7, 8, 9
+DATE, TIME, DATETIME, YEAR, NEWDATE, VARCHAR, BIT, TIMESTAMP2, DATETIME2, TIME2 = 10, 11, 12, 13, 14, 15, 16, 17, 18, 19
+BLOB_COMPRESSED, VARCHAR_COMPRESSED = 140, 141
+VECTOR, JSON, NEWDECIMAL, ENUM, SET, TINY_BLOB, MEDIUM_BLOB, LONG_BLOB, BLOB = (
+    242,
+    245,
+    246,
+    247,
+    248,
+    249,
+    250,
+    251,
+    252,
+)
+VAR_STRING, STRING, GEOMETRY = 253, 254, 255
+
+_NUMERIC = frozenset({TINY, SHORT, INT24, LONG, LONGLONG, FLOAT, DOUBLE, NEWDECIMAL, YEAR})
+_CHARACTER = frozenset({VARCHAR, VAR_STRING, STRING, TINY_BLOB, MEDIUM_BLOB, LONG_BLOB, BLOB})
+
+#: Binlog type → (signed loop kind, unsigned loop kind, base type).
+_INTEGERS: dict[int, tuple[int, int, str]] = {
+    TINY: (loops.WIRE_INT8, loops.WIRE_UINT8, "tinyint"),
+    SHORT: (loops.WIRE_INT16, loops.WIRE_UINT16, "smallint"),
+    INT24: (loops.WIRE_INT24, loops.WIRE_UINT24, "mediumint"),
+    LONG: (loops.WIRE_INT32, loops.WIRE_UINT32, "int"),
+    LONGLONG: (loops.WIRE_INT64, loops.WIRE_UINT64, "bigint"),
+}
+#: Binlog type → (loop kind, base type, whether the metadata holds the fractional digits).
+_TEMPORALS: dict[int, tuple[int, str, bool]] = {
+    DATE: (loops.WIRE_DATE, "date", False),
+    NEWDATE: (loops.WIRE_DATE, "date", False),
+    DATETIME: (loops.WIRE_DATETIME, "datetime", False),
+    DATETIME2: (loops.WIRE_DATETIME2, "datetime", True),
+    TIMESTAMP: (loops.WIRE_TIMESTAMP, "timestamp", False),
+    TIMESTAMP2: (loops.WIRE_TIMESTAMP2, "timestamp", True),
+    TIME: (loops.WIRE_TIME, "time", False),
+    TIME2: (loops.WIRE_TIME2, "time", True),
+}
+_BLOBS = {
+    1: ("tinytext", "tinyblob"),
+    2: ("text", "blob"),
+    3: ("mediumtext", "mediumblob"),
+    4: ("longtext", "longblob"),
+}
+_SHORT_DECIMAL_DIGITS = 18
+
+
+@dataclass(frozen=True, slots=True)
+class MapColumn:
+    """A column as a table map tells it; the second line only where the server logs full metadata.
+
+    `meta` depends on `type`: length in bytes (varchar, string), bytes of the length (blob, json), precision and scale
+    as ``precision << 8 | scale``, bits, fractional digits, or bytes of an enum's or set's number.
+    """
+
+    type: int
+    meta: int
+    name: str = ""
+    unsigned: bool | None = None
+    charset: str = ""
+    labels: tuple[str, ...] = ()
+
+    def describe(self) -> str:
+        """As close to a column type as the map allows, for error messages."""
+        return f"{self.name} {_type_text(self)}".strip()
+
+
+@dataclass(frozen=True, slots=True)
+class TableMap:
+    """One TABLE_MAP event; `primary_key` holds column numbers where the metadata has them."""
+
+    table: TableId
+    columns: tuple[MapColumn, ...]
+    primary_key: tuple[int, ...] = ()
+
+
+class WirePlan(NamedTuple):
+    """What `decode_rows` needs per column."""
+
+    wire: npt.NDArray[np.int64]
+    wire1: npt.NDArray[np.int64]
+    wire2: npt.NDArray[np.int64]
+    width: npt.NDArray[np.int64]
+
+
+@dataclass(slots=True)
+class _Reader:
+    """Bounded reads from a table map's bytes."""
+
+    data: bytes
+    at: int = 0
+    end: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.end = len(self.data)
+
+    def take(self, count: int) -> bytes:
+        if count < 0 or self.at + count > self.end:
+            raise CorruptLogError("a TABLE_MAP event ends in the middle of a value")
+        piece = self.data[self.at : self.at + count]
+        self.at += count
+        return piece
+
+    def packed(self) -> int:
+        """A length-encoded integer."""
+        first = self.take(1)[0]
+        if first < 251:
+            return first
+        return int.from_bytes(self.take({252: 2, 253: 3, 254: 8}.get(first, 0)), "little")
+
+    def text(self) -> str:
+        return self.take(self.packed()).decode("utf-8", "replace")
+
+    @property
+    def more(self) -> bool:
+        return self.at < self.end
+
+
+def parse_table_map(content: bytes) -> TableMap:
+    """Parse a TABLE_MAP's body after table id and flags. Raises `CorruptLogError` when it is damaged."""
+    reader = _Reader(content)
+    db = reader.take(reader.take(1)[0]).decode("utf-8", "replace")
+    reader.take(1)
+    table = reader.take(reader.take(1)[0]).decode("utf-8", "replace")
+    reader.take(1)
+    count = reader.packed()
+    types = reader.take(count)
+    metadata = _Reader(reader.take(reader.packed()))
+    columns = [_column(type_, metadata) for type_ in types]
+    reader.take((count + 7) // 8)
+    optional: dict[int, bytes] = {}
+    while reader.more:
+        kind = reader.take(1)[0]
+        optional[kind] = reader.take(reader.packed())
+    return _with_metadata(TableMap(TableId(db, table), tuple(columns)), optional)
+
+
+def _column(type_: int, metadata: _Reader) -> MapColumn:
+    match type_:
+        case 15 | 141:  # VARCHAR, VARCHAR_COMPRESSED
+            return MapColumn(type_, int.from_bytes(metadata.take(2), "little"))
+        case 246:  # NEWDECIMAL: precision, scale
+            return MapColumn(type_, int.from_bytes(metadata.take(2), "big"))
+        case 16:  # BIT: bits beyond whole bytes, whole bytes
+            bits, whole = metadata.take(2)
+            return MapColumn(type_, whole * 8 + bits)
+        case 254 | 253 | 247 | 248:  # STRING and what hides in it; a long length has its upper bits in the type
+            first, second = metadata.take(2)
+            if first & 0x30 != 0x30:
+                return MapColumn(first | 0x30, second | (((first & 0x30) ^ 0x30) << 4))
+            return MapColumn(first, second)
+        case 4 | 5 | 17 | 18 | 19 | 140 | 242 | 245 | 249 | 250 | 251 | 252 | 255:
+            return MapColumn(type_, metadata.take(1)[0])
+        case _:
+            return MapColumn(type_, 0)
+
+
+def _with_metadata(table_map: TableMap, optional: dict[int, bytes]) -> TableMap:
+    """Merge the optional metadata: signedness, names, character sets, labels, primary key."""
+    columns = table_map.columns
+    numeric = [i for i, c in enumerate(columns) if c.type in _NUMERIC]
+    signs = optional.get(1)
+    unsigned: dict[int, bool] = {}
+    if signs is not None and len(signs) * 8 >= len(numeric):
+        unsigned = {c: bool(signs[i // 8] >> (7 - i % 8) & 1) for i, c in enumerate(numeric)}
+    names = list(_texts(optional[4])) if 4 in optional else []
+    charsets = _charsets([i for i, c in enumerate(columns) if c.type in _CHARACTER], optional.get(2), optional.get(3))
+    labelled = [i for i, c in enumerate(columns) if c.type in (ENUM, SET)]
+    charsets |= _charsets(labelled, optional.get(10), optional.get(11))
+    labels: dict[int, tuple[str, ...]] = {}
+    for kind, type_ in ((5, SET), (6, ENUM)):
+        if kind in optional:
+            lists = _label_lists(optional[kind])
+            labels |= dict(zip((i for i in labelled if columns[i].type == type_), lists, strict=False))
+    key: tuple[int, ...] = ()
+    if 8 in optional:
+        key = tuple(_numbers(optional[8]))
+    elif 9 in optional:
+        key = tuple(list(_numbers(optional[9]))[::2])
+    named = len(names) == len(columns)
+    merged = tuple(
+        MapColumn(c.type, c.meta, names[i] if named else "", unsigned.get(i), charsets.get(i, ""), labels.get(i, ()))
+        for i, c in enumerate(columns)
+    )
+    return TableMap(table_map.table, merged, tuple(k for k in key if k < len(columns)))
+
+
+def _numbers(data: bytes) -> Iterator[int]:
+    reader = _Reader(data)
+    while reader.more:
+        yield reader.packed()
+
+
+def _texts(data: bytes) -> Iterator[str]:
+    reader = _Reader(data)
+    while reader.more:
+        yield reader.text()
+
+
+def _label_lists(data: bytes) -> Iterator[tuple[str, ...]]:
+    reader = _Reader(data)
+    while reader.more:
+        yield tuple(reader.text() for _ in range(reader.packed()))
+
+
+def _charsets(columns: list[int], default: bytes | None, each: bytes | None) -> dict[int, str]:
+    """Either a default collation with (index, collation) exceptions, or one collation per column."""
+    if each is not None:
+        return {c: charset_of_collation(n) for c, n in zip(columns, _numbers(each), strict=False)}
+    if default is None:
+        return {}
+    numbers = list(_numbers(default))
+    found = {c: charset_of_collation(numbers[0]) for c in columns}
+    for index, collation in zip(numbers[1::2], numbers[2::2], strict=False):
+        if index < len(columns):
+            found[columns[index]] = charset_of_collation(collation)
+    return found
+
+
+def _type_text(column: MapColumn) -> str:
+    """The column type a map column stands for, as far as the map says."""
+    suffix = " unsigned" if column.unsigned else ""
+    binary = column.charset in ("", "binary")
+    width = max(bytes_per_character(column.charset), 1)
+    if column.type in _INTEGERS:
+        return _INTEGERS[column.type][2] + suffix
+    if column.type in _TEMPORALS:
+        _, base, has_fsp = _TEMPORALS[column.type]
+        return f"{base}({column.meta})" if has_fsp and column.meta else base
+    match column.type:
+        case 4:  # FLOAT
+            return "float" + suffix
+        case 5:  # DOUBLE
+            return "double" + suffix
+        case 13:  # YEAR
+            return "year"
+        case 246:  # NEWDECIMAL
+            return f"decimal({column.meta >> 8},{column.meta & 0xFF}){suffix}"
+        case 16:  # BIT
+            return f"bit({column.meta})"
+        case 15 | 253:  # VARCHAR
+            return f"varbinary({column.meta})" if binary else f"varchar({column.meta // width})"
+        case 254:  # STRING
+            return f"binary({column.meta})" if binary else f"char({column.meta // width})"
+        case 249 | 250 | 251 | 252:
+            return _BLOBS.get(column.meta, ("longtext", "longblob"))[binary]
+        case 245:
+            return "json"
+        case 255:
+            return "geometry"
+        case 242:
+            return "vector"
+        case 247 | 248:
+            word = "enum" if column.type == ENUM else "set"
+            return word + "(" + ",".join("'" + label.replace("'", "''") + "'" for label in column.labels) + ")"
+        case _:
+            return f"type {column.type}"
+
+
+def infer_table(table_map: TableMap) -> MySqlTable:
+    """A table from the map alone: names where logged, else ``@1``…; text without a known character set is UTF-8.
+
+    Without full metadata integers count as signed, and character and binary columns cannot be told apart: both are
+    read as text. ENUM and SET without labels become their number.
+    """
+    columns = []
+    for index, column in enumerate(table_map.columns):
+        charset = column.charset
+        if column.type in _CHARACTER and not charset:
+            column = MapColumn(column.type, column.meta, column.name, column.unsigned, "utf8mb4")
+            charset = "utf8mb4"
+        text = _type_text(column)
+        if column.type in (ENUM, SET) and not column.labels:
+            text = "bigint"
+        columns.append(MySqlColumn(column.name or f"@{index + 1}", text, "" if charset == "binary" else charset))
+    return MySqlTable(table_map.table, tuple(columns), tuple(columns[k].name for k in table_map.primary_key))
+
+
+def wire_plan(table_map: TableMap, table: MySqlTable) -> WirePlan:
+    """How each column lies in the row events of `table_map`. Raises `SchemaError` when the shapes do not fit."""
+    if len(table_map.columns) != len(table.columns):
+        raise _mismatch(table_map, table, f"{len(table_map.columns)} columns instead of {len(table.columns)}")
+    rows: list[tuple[int, int, int, int]] = []
+    for index, (found, known) in enumerate(zip(table_map.columns, table.columns, strict=True)):
+        if found.name and not known.name.startswith("@") and found.name.lower() != known.name.lower():
+            raise _mismatch(table_map, table, f"column {index + 1} is called {found.name!r} there")
+        planned = _wire(found, known)
+        if planned is None:
+            raise _mismatch(table_map, table, f"column {known.name!r} is {_type_text(found)} there")
+        rows.append((*planned, _fixed_width(known)))
+    arrays = np.array(rows, np.int64).reshape(-1, 4).T
+    return WirePlan(*(np.ascontiguousarray(a) for a in arrays))
+
+
+def _fixed_width(column: MySqlColumn) -> int:
+    arrow = column.logical().arrow()
+    try:
+        return int(arrow.bit_width) // 8
+    except ValueError:
+        return 0
+
+
+def _mismatch(table_map: TableMap, table: MySqlTable, what: str) -> SchemaError:
+    known = ", ".join(f"{c.name} {c.column_type}" for c in table.columns)
+    found = ", ".join(c.describe() for c in table_map.columns)
+    return SchemaError(
+        f"Table {table.id} in the log does not fit its known schema: {what}. Known: ({known}). In the log: ({found}). "
+        "A schema change was probably not seen; take a new snapshot of the table."
+    )
+
+
+def _wire(found: MapColumn, known: MySqlColumn) -> tuple[int, int, int] | None:
+    """(wire, wire1, wire2), or None when the log's type is not the known one."""
+    shape = known.shape
+    if found.type in _INTEGERS:
+        signed, unsigned, base = _INTEGERS[found.type]
+        if shape.base != base or found.unsigned not in (None, shape.unsigned):
+            return None
+        return (unsigned if shape.unsigned else signed), 0, 0
+    if found.type in _TEMPORALS:
+        kind, base, has_fsp = _TEMPORALS[found.type]
+        fits = shape.base == base and shape.fsp == (found.meta if has_fsp else 0)
+        return (kind, found.meta, 0) if fits else None
+    match found.type:
+        case 246:  # NEWDECIMAL
+            return _decimal(found, shape)
+        case 4 | 5:  # FLOAT, DOUBLE
+            kind, base = (loops.WIRE_FLOAT, "float") if found.type == FLOAT else (loops.WIRE_DOUBLE, "double")
+            return (kind, 0, 0) if shape.base == base else None
+        case 13:  # YEAR
+            return (loops.WIRE_YEAR, 0, 0) if shape.base == "year" else None
+        case 16:  # BIT
+            fits = shape.base == "bit" and shape.length == found.meta
+            return (loops.WIRE_BIT, (found.meta + 7) // 8, int(found.meta == 64)) if fits else None
+        case 247 | 248:  # ENUM, SET
+            base, kind = ("enum", loops.WIRE_ENUM) if found.type == ENUM else ("set", loops.WIRE_SET)
+            return (kind, found.meta, 0) if shape.base == base else _enum_number(found, shape)
+        case 245:  # JSON
+            return (loops.WIRE_JSON, found.meta, 0) if shape.base == "json" else None
+        case _:
+            return _text(found, known, shape)
+
+
+def _enum_number(found: MapColumn, shape: TypeShape) -> tuple[int, int, int] | None:
+    """ENUM or SET without labels, read as a number (`infer_table`)."""
+    if shape.base != "bigint" or found.meta not in (1, 2, 3, 4, 8):
+        return None
+    return loops.WIRE_NUMBER, found.meta, 0
+
+
+def _decimal(found: MapColumn, shape: TypeShape) -> tuple[int, int, int] | None:
+    precision, scale = found.meta >> 8, found.meta & 0xFF
+    if shape.base != "decimal" or (shape.precision, shape.scale) != (precision, scale):
+        return None
+    if precision <= _SHORT_DECIMAL_DIGITS:
+        return loops.WIRE_DECIMAL_SHORT, precision, scale
+    return (loops.WIRE_DECIMAL if precision <= 38 else loops.WIRE_DECIMAL_TEXT), precision, scale
+
+
+def _text(found: MapColumn, known: MySqlColumn, shape: TypeShape) -> tuple[int, int, int] | None:
+    is_text = shape.base in CHARACTER_TYPES and known.charset != "binary"
+    kind = loops.WIRE_TEXT if is_text else loops.WIRE_BYTES
+    match found.type:
+        case 15 | 253 | 254:  # VARCHAR, VAR_STRING, STRING
+            bases = ("varchar", "varbinary") if found.type != STRING else ("char", "binary")
+            width = bytes_per_character(known.charset) if is_text else 1
+            if shape.base not in bases or (width and shape.length != found.meta // width):
+                return None
+            return kind, 1 if found.meta < 256 else 2, 0
+        case 249 | 250 | 251 | 252:  # blobs and texts
+            return (kind, found.meta, 0) if shape.base in _BLOBS.get(found.meta, ()) else None
+        case 255 | 242:  # GEOMETRY, VECTOR
+            fits = not is_text and not shape.base.endswith(("blob", "binary"))
+            return (loops.WIRE_BYTES, found.meta, 0) if fits else None
+        case _:
+            return None

@@ -1,0 +1,122 @@
+"""GTID sets as text and as what the decoder merges into: MySQL's intervals per server, MariaDB's last per domain."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from raycdc.connectors.mysql.binlog_index_loops import S_GTIDS, S_RUNS
+from raycdc.errors import DataError
+
+
+@dataclass(slots=True)
+class MySqlGtidSet:
+    """Intervals (first, last), both inclusive, sorted and apart, per server UUID."""
+
+    intervals: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
+
+    @classmethod
+    def parse(cls, text: str) -> MySqlGtidSet:
+        """``uuid:1-5:7,uuid:1``; raises `DataError` for anything else."""
+        found = cls()
+        for part in filter(None, (piece.strip() for piece in text.split(","))):
+            server, *ranges = part.split(":")
+            try:
+                name = str(uuid.UUID(server))
+                for item in ranges:
+                    first, _, last = item.partition("-")
+                    found.add(name, int(first), int(last or first))
+            except ValueError as cause:
+                raise DataError(f"{text!r} is not a GTID set of MySQL") from cause
+        return found
+
+    def add(self, server: str, first: int, last: int) -> None:
+        """Add an interval, joining those it touches."""
+        have = self.intervals.setdefault(server, [])
+        if have and first == have[-1][1] + 1:
+            have[-1] = (have[-1][0], last)
+            return
+        have.append((first, last))
+        have.sort()
+        joined = [have[0]]
+        for low, high in have[1:]:
+            if low <= joined[-1][1] + 1:
+                joined[-1] = (joined[-1][0], max(high, joined[-1][1]))
+            else:
+                joined.append((low, high))
+        self.intervals[server] = joined
+
+    def __str__(self) -> str:
+        return ",".join(
+            ":".join([server, *(f"{a}-{b}" if a != b else str(a) for a, b in self.intervals[server])])
+            for server in sorted(self.intervals)
+        )
+
+
+@dataclass(slots=True)
+class MariaDbGtidSet:
+    """(server id, sequence number) of the last transaction of each domain."""
+
+    last: dict[int, tuple[int, int]] = field(default_factory=dict)
+
+    @classmethod
+    def parse(cls, text: str) -> MariaDbGtidSet:
+        """``0-1-270,1-2-8``; raises `DataError` for anything else."""
+        found = cls()
+        for part in filter(None, (piece.strip() for piece in text.split(","))):
+            try:
+                domain, server, sequence = (int(number) for number in part.split("-"))
+            except ValueError as cause:
+                raise DataError(f"{text!r} is not a GTID position of MariaDB") from cause
+            found.last[domain] = (server, sequence)
+        return found
+
+    def __str__(self) -> str:
+        return ",".join(f"{domain}-{server}-{number}" for domain, (server, number) in sorted(self.last.items()))
+
+
+class ExecutedGtids:
+    """The set of transactions seen, split into arrays that the compiled pass updates and a set they merge into.
+
+    `keys` names each slot (MySQL: the UUID's halves; MariaDB: the domain), `first` and `last` hold the slot's current
+    run (MariaDB: server id and sequence number), `runs` the runs that ended.
+    """
+
+    def __init__(self, text: str, *, mariadb: bool) -> None:
+        self._set: MySqlGtidSet | MariaDbGtidSet = MariaDbGtidSet.parse(text) if mariadb else MySqlGtidSet.parse(text)
+        self.keys = np.zeros((64, 2), np.int64)
+        self.first = np.zeros(64, np.int64)
+        self.last = np.zeros(64, np.int64)
+        self.runs = np.zeros((1024, 3), np.int64)
+
+    def merge(self, state: npt.NDArray[np.int64]) -> None:
+        """Move what the compiled pass collected into the set."""
+        for slot, first, last in self.runs[: int(state[S_RUNS])].tolist():
+            self._add(slot, first, last)
+        state[S_RUNS] = 0
+        for slot in range(int(state[S_GTIDS])):
+            if self.last[slot]:
+                self._add(slot, int(self.first[slot]), int(self.last[slot]))
+                if isinstance(self._set, MySqlGtidSet):
+                    self.first[slot] = self.last[slot]
+
+    def make_room(self, state: npt.NDArray[np.int64]) -> None:
+        """Called when runs or slots are full."""
+        self.merge(state)
+        if int(state[S_GTIDS]) == len(self.keys):
+            self.keys = np.concatenate([self.keys, np.zeros_like(self.keys)])
+            self.first = np.concatenate([self.first, np.zeros_like(self.first)])
+            self.last = np.concatenate([self.last, np.zeros_like(self.last)])
+
+    def _add(self, slot: int, first: int, last: int) -> None:
+        match self._set:
+            case MySqlGtidSet():
+                self._set.add(str(uuid.UUID(bytes=self.keys[slot].tobytes())), first, last)
+            case MariaDbGtidSet():
+                self._set.last[int(self.keys[slot, 0])] = (first, last)
+
+    def __str__(self) -> str:
+        return str(self._set)

@@ -44,10 +44,8 @@ def read_segment(
     `_op` is text (``+I``) instead of its code. `node` is the reader's own node (default: this machine) and `token`
     the one Flight servers ask for. Blocks on disk or network.
     """
-    if _is_local(segment, node):
-        batches = _mapped(segment, columns, part)
-    else:
-        batches = _flight(segment, columns, part, token)
+    local = _is_local(segment, node)
+    batches = _mapped(segment, columns, part) if local else _flight(segment, columns, part, token)
     return (_finished(batch, segment, columns, symbols=symbols) for batch in batches)
 
 
@@ -162,4 +160,3 @@ def _finished(
         if name in wanted and name not in arrays:
             arrays[name] = pa.repeat(pa.scalar(text, pa.string()), batch.num_rows)
     return pa.RecordBatch.from_arrays([arrays[name] for name in wanted], names=wanted)
-

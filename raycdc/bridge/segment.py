@@ -53,7 +53,7 @@ class SegmentWriter:
         self.path = Path(spool).absolute() / name
         self.table = table
         self.rows = 0
-        self._descriptor = {
+        self._descriptor: dict[str, Any] = {
             "node": node or local_node(),
             "flight": flight,
             "table": table,
@@ -91,7 +91,7 @@ class SegmentWriter:
         assert self._file is not None, f"segment {self.path.name} has no rows; ask `rows` before finishing"
         self._writer.close()
         self._file.sync()
-        os.rename(self._file.path, self.path)
+        self._file.path.rename(self.path)
         sync_folder(self.path.parent)
         return Segment(
             path=str(self.path),
@@ -111,8 +111,8 @@ class SegmentWriter:
 
 def rows_per_batch(batch: pa.RecordBatch) -> int:
     """How many rows of `batch` fit the limits of one batch, at least one."""
-    by_bytes = BATCH_BYTES_MAX * batch.num_rows // max(batch.get_total_buffer_size(), 1)
-    return max(1, min(BATCH_ROWS_MAX, by_bytes if by_bytes < batch.num_rows else batch.num_rows))
+    by_bytes: int = BATCH_BYTES_MAX * batch.num_rows // max(batch.get_total_buffer_size(), 1)
+    return max(1, min(BATCH_ROWS_MAX, by_bytes, int(batch.num_rows)))
 
 
 class _ChecksummedFile:

@@ -42,6 +42,7 @@ def decode(data: bytes, *, origin: str) -> Document:
 
 
 def encode_manifest(manifest: Manifest) -> bytes:
+    """`manifest` as a checksummed document of the current version."""
     return encode(manifest.to_json())
 
 

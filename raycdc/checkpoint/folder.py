@@ -10,6 +10,7 @@ import fcntl
 import os
 import uuid
 from pathlib import Path
+from typing import Self
 
 from raycdc.errors import StateError
 
@@ -27,7 +28,7 @@ class Lease:
             os.close(self._descriptor)
             self._descriptor = None
 
-    def __enter__(self) -> Lease:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -66,7 +67,7 @@ class LocalFolder:
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
-            os.rename(temporary, target)
+            temporary.rename(target)
             sync_folder(target.parent)
         except OSError as cause:
             temporary.unlink(missing_ok=True)
@@ -75,14 +76,14 @@ class LocalFolder:
     def list(self, folder: str) -> list[str]:
         """Names in `folder`, without leftovers of interrupted writes; empty when there is no such folder."""
         try:
-            return [name for name in os.listdir(self.path / folder) if not name.startswith(".")]
+            return [entry.name for entry in (self.path / folder).iterdir() if not entry.name.startswith(".")]
         except FileNotFoundError:
             return []
         except OSError as cause:
             raise StateError(f"{self.path / folder} cannot be read: {cause}.") from cause
 
     def rename(self, name: str, to: str) -> None:
-        os.rename(self.path / name, self.path / to)
+        (self.path / name).rename(self.path / to)
         sync_folder((self.path / to).parent)
 
     def delete(self, name: str) -> None:

@@ -210,7 +210,9 @@ class CheckpointStore:
         name = f"schemas/{fingerprint}.json"
         document = self._read(name)
         if document is None:
-            raise StateError(f"{self._origin(name)} is missing although an epoch refers to it: the state is incomplete.")
+            raise StateError(
+                f"{self._origin(name)} is missing although an epoch refers to it: the state is incomplete."
+            )
         return codec.upgrade(document, origin=self._origin(name), current=STORE_VERSION)
 
     # -- helpers ----------------------------------------------------------------------------------------------------

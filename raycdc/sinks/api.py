@@ -1,44 +1,58 @@
 """What a sink is: a place that holds epochs, each exactly once, and says so when asked.
 
-Called by the epoch loop on the driver (`raycdc.spark.epochs`), from one thread at a time per method. The order for
-every epoch is ``plan → stage (tasks) → commit`` per table; stage of epoch e+1 may run while e commits.
+Called by the epoch loop on the driver (`raycdc.spark.epochs`). The order for a table in an epoch is
+``apply_schema (when it has changes) → stage → commit``. `stage` of epoch e+1 runs while e commits; `commit` of
+different targets may run at once on several threads, never twice at once for one target.
 
 *The commit record is a vector*: for each target table the last (epoch, step) with the pipeline's identity and
-generation, written inside the sink's own transaction, so that recovery can ask the sink and believe it.
-A table may commit several times in an epoch (`step`): schema change, append of snapshot rows, merge of log rows.
+generation, written inside the sink's own transaction, so that recovery can ask the sink and believe it. A table may
+commit several times in an epoch (schema change, append of snapshot rows, merge of log rows); whichever commit is its
+last of the epoch carries `STEP_LAST`, so "holds the epoch" needs no knowledge of how the sink got there.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
+from raycdc.bridge.tasks import TaskRunner
 from raycdc.checkpoint.manifest import Segment
+from raycdc.checkpoint.recovery import (
+    STEP_APPEND,
+    STEP_LAST,
+    STEP_MERGE,
+    STEP_SCHEMA,
+    STEP_TOMBSTONE,
+    CommitVector,
+)
 from raycdc.model import TableId, TableSchema
 
-#: Steps of one table's epoch, in order. A sink that needs fewer skips numbers, never reuses them.
-STEP_SCHEMA = 0
-STEP_APPEND = 1
-STEP_MERGE = 2
-STEP_LAST = 3
+__all__ = [
+    "CHANGELOG",
+    "STEP_APPEND",
+    "STEP_LAST",
+    "STEP_MERGE",
+    "STEP_SCHEMA",
+    "STEP_TOMBSTONE",
+    "UPSERT",
+    "CommitVector",
+    "Sink",
+    "SinkContext",
+    "TableWork",
+]
 
-
-@dataclass(frozen=True, slots=True, order=True)
-class CommitVector:
-    """How far a target table got: everything up to and including (`epoch`, `step`)."""
-
-    epoch: int
-    step: int
-    generation: int = 0
+#: The two things a sink may write: the table as it is, or every change of it.
+UPSERT = "upsert"
+CHANGELOG = "changelog"
 
 
 @dataclass(frozen=True, slots=True)
 class TableWork:
     """One table's share of one epoch: schema in force, changes to apply first, rows to write.
 
-    `snapshot_only` is True when all rows are inserts of snapshot chunks (a plain append is right, if the target was
-    created or emptied by this pipeline).
+    `segments` are in order of `_seq`. `positions` are the source positions after the epoch; they go into the sink's
+    transaction for people to see.
     """
 
     epoch: int
@@ -48,26 +62,39 @@ class TableWork:
     schema: TableSchema
     changes: tuple[dict[str, Any], ...]
     segments: tuple[Segment, ...]
-    snapshot_only: bool
     positions: Mapping[str, Any]
+
+    @property
+    def input_bytes(self) -> int:
+        return sum(segment.bytes for segment in self.segments)
 
 
 @dataclass(frozen=True, slots=True)
 class SinkContext:
-    """Handed to a sink once: the identity its commits carry and, for Spark-side work, the session.
+    """Handed to a sink once: the identity its commits carry and the means to run its tasks.
 
-    `app_id` is ``"raycdc:" + pipeline name + ":" + checkpoint identity``; `spark` is a SparkSession or None where the
-    sink runs without Spark (`pipeline.epochs()`, tests of pure sinks).
+    `app_id` is ``"raycdc:" + pipeline name + ":" + checkpoint identity``. `run_tasks` runs `StageTask`s somewhere and
+    `parallelism` says how many at once are worth having. `node` and `flight_token` are what tasks need to read
+    segments. `spark` is a SparkSession, or None where the pipeline runs without Spark.
     """
 
     app_id: str
     write: str
-    on_existing: str
+    run_tasks: TaskRunner
+    on_existing: str = "fail"
+    parallelism: int = 1
+    node: str = ""
+    flight_token: str = ""
     spark: Any = None
 
 
 class Sink(Protocol):
     """See the module's docstring. Every method may block; errors are `SinkError` with the table in the text."""
+
+    #: What ``sink.write`` may be; the first is its default.
+    writes: ClassVar[tuple[str, ...]]
+    #: False for a sink that remembers nothing (the console): it is never asked what it holds.
+    durable: ClassVar[bool]
 
     def open(self, context: SinkContext) -> None:
         """Connect and check; called once before anything else."""
@@ -79,12 +106,15 @@ class Sink(Protocol):
         """Create the target or apply ``work.changes`` to it; idempotent (judged by what the sink has)."""
 
     def stage(self, works: Sequence[TableWork]) -> Mapping[TableId, Any]:
-        """Write all tables' rows where readers of the target do not see them; returns commit messages per target."""
+        """Write all tables' rows where readers of the target do not see them; returns what `commit` needs."""
 
     def commit(self, work: TableWork, staged: Any) -> None:
-        """Make the rows of `work` visible together with its commit vector; idempotent by (epoch, step)."""
+        """Make the rows of `work` visible together with its vector; steps the target holds already are skipped."""
 
-    def tombstone(self, target: TableId, *, epoch: int, generation: int) -> None:
-        """Write an empty commit for `epoch`, so that a driver waking from a pause cannot commit it any more."""
+    def tombstone(self, work: TableWork) -> None:
+        """Write an empty commit at `STEP_TOMBSTONE` of the epoch, so that a driver waking from a pause cannot commit
+        it any more. `work` has no segments; its schema serves a target that does not exist yet.
+        """
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Let go of connections; staged files that were not committed may stay for the next start to remove."""

@@ -1,0 +1,242 @@
+"""Delta Lake: one table per target under ``PATH/DB/TABLE``, either equal to the source table or holding its changelog.
+
+Rows are written as Parquet by the stage tasks (*fused*: segment in, data file out, nothing in between) and become
+visible by one commit of their names. Log rows of an upsert table are compacted to the last row per key by the tasks
+and merged: in this process through delta-rs while they are small, which takes a tenth of a second, and by Spark's
+MERGE above `MERGE_IN_PROCESS_BYTES_MAX`, which takes seconds but any size.
+
+| write | snapshot rows | log rows |
+|---|---|---|
+| changelog | append | append |
+| upsert, table created or emptied by this pipeline | append | merge |
+| upsert, ``on_existing = "merge"`` | merge | merge |
+
+An epoch with both is two commits, append before merge. A truncation replaces all rows by those after it in one commit.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from raycdc.bridge.tasks import StageTask
+from raycdc.checkpoint.manifest import Segment
+from raycdc.errors import FencedError, SinkError
+from raycdc.failpoints import reach
+from raycdc.model import TableId
+from raycdc.sinks import delta_schema, delta_spark
+from raycdc.sinks.api import (
+    CHANGELOG,
+    STEP_APPEND,
+    STEP_LAST,
+    STEP_MERGE,
+    STEP_SCHEMA,
+    STEP_TOMBSTONE,
+    UPSERT,
+    CommitVector,
+    SinkContext,
+    TableWork,
+)
+from raycdc.sinks.delta_table import DeltaTarget, Stamp
+from raycdc.sinks.files import check_write, table_folder
+from raycdc.sinks.plan import Input, by_partition, share_out
+from raycdc.sinks.plugins import DeltaSinkConfig
+from raycdc.sinks.rows import alive, changelog_arrow
+
+#: Compacted rows up to this size (in memory) are merged in this process. Measured: 20,000 rows into a file of 1 M rows
+#: in 1.4 s, into one of 50,000 in 0.13 s; Spark's MERGE starts at 1–2 s. Memory stays near the files it rewrites.
+MERGE_IN_PROCESS_BYTES_MAX = 64 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """Results of a table's stage tasks: files to append, and compacted files to merge."""
+
+    append: list[dict[str, Any]] = field(default_factory=list)
+    merge: list[dict[str, Any]] = field(default_factory=list)
+
+
+class DeltaSink:
+    """See the module's docstring."""
+
+    writes: ClassVar[tuple[str, ...]] = (UPSERT, CHANGELOG)
+    durable: ClassVar[bool] = True
+
+    def __init__(self, config: DeltaSinkConfig) -> None:
+        self.root = Path(config.path).absolute()
+        self._targets: dict[TableId, DeltaTarget] = {}
+
+    def open(self, context: SinkContext) -> None:
+        check_write("delta", self.writes, context.write)
+        self._context = context
+        self._upsert = context.write == UPSERT
+
+    def committed(self, target: TableId) -> CommitVector | None:
+        handle = DeltaTarget(table_folder(self.root, target), target, self._context.app_id)
+        return handle.vector() if handle.refresh() else None
+
+    def apply_schema(self, work: TableWork) -> None:
+        delta_schema.check_changes(work)
+        wanted = self._arrow(work)
+        delta_schema.check_columns(work, wanted)
+        if self._upsert and not work.schema.primary_key:
+            raise SinkError(
+                f"{work.source} has no primary key, so an upsert target cannot tell its rows apart. "
+                f'Add a key to the table, exclude it, or set sink.write = "changelog".'
+            )
+        target = self._target(work.target)
+        stamp = _stamp(work, STEP_SCHEMA)
+        if not target.refresh():
+            self._check_folder_free(target)
+            target.create(wanted, stamp)
+        elif target.vector() is None and not target.created_by_us():
+            self._take_over(target, wanted, stamp)
+        elif (held := target.vector()) is None or (held.epoch, held.step) < (work.epoch, STEP_SCHEMA):
+            delta_schema.evolve(target, work, wanted, stamp, upsert=self._upsert)
+
+    def stage(self, works: Sequence[TableWork]) -> Mapping[TableId, Any]:
+        tasks: list[StageTask] = []
+        places: list[list[dict[str, Any]]] = []
+        staged: dict[TableId, Staged] = {}
+        for work in works:
+            into = staged[work.target] = Staged()
+            appended, merged = self._split(work)
+            for inputs in share_out(appended, parallelism=self._context.parallelism):
+                tasks.append(self._append_task(work, inputs))
+                places.append(into.append)
+            for inputs in merged:
+                tasks.append(self._merge_task(work, inputs))
+                places.append(into.merge)
+        results = self._context.run_tasks(tasks) if tasks else []
+        for place, result in zip(places, results, strict=True):
+            place.append(result)
+        return staged
+
+    def commit(self, work: TableWork, staged: Any) -> None:
+        target = self._target(work.target)
+        if not target.refresh():
+            raise SinkError(f"The Delta table {target.path} of {work.target} disappeared; restore it and start again.")
+        held = target.vector()
+        if held is not None and held.generation > work.generation:
+            raise FencedError(f"{work.target} was written by a newer driver (generation {held.generation}).")
+        steps = [s for s, there in ((STEP_APPEND, staged.append), (STEP_MERGE, staged.merge)) if there]
+        for step in steps or [STEP_LAST]:
+            last = step == (steps or [STEP_LAST])[-1]
+            stamp = _stamp(work, STEP_LAST if last else step)
+            if held is None or (held.epoch, held.step) < (work.epoch, stamp.vector.step):
+                reach("in_commit")
+                self._commit_step(target, work, staged, step=step, stamp=stamp)
+            elif step == STEP_APPEND:
+                _delete(staged.append)
+        _delete(staged.merge)
+
+    def tombstone(self, work: TableWork) -> None:
+        target = self._target(work.target)
+        stamp = _stamp(work, STEP_TOMBSTONE)
+        if not target.refresh():
+            target.create(self._arrow(work), stamp)
+        target.mark(stamp)
+
+    def close(self) -> None:
+        self._targets.clear()
+
+    # -- helpers ----------------------------------------------------------------------------------------------------
+
+    def _commit_step(self, target: DeltaTarget, work: TableWork, staged: Staged, *, step: int, stamp: Stamp) -> None:
+        if step == STEP_APPEND:
+            target.append(staged.append, stamp)
+            return
+        if step != STEP_MERGE:
+            target.mark(stamp)
+            return
+        files = [file["path"] for file in staged.merge]
+        size = sum(file["memory_bytes"] for file in staged.merge)
+        if any(file["truncated"] for file in staged.merge):
+            target.overwrite(alive(pa.concat_tables([pq.read_table(path) for path in files])), stamp)
+        elif self._context.spark is not None and size > MERGE_IN_PROCESS_BYTES_MAX:
+            delta_spark.merge(self._context.spark, target, work.schema, files, stamp)
+        else:
+            target.merge(pa.concat_tables([pq.read_table(path) for path in files]), work.schema.primary_key, stamp)
+
+    def _split(self, work: TableWork) -> tuple[list[Segment], list[list[Input]]]:
+        """Segments to append, and inputs of the tasks that compact rows to merge."""
+        if not self._upsert:
+            return list(work.segments), []
+        target = self._target(work.target)
+        target.refresh()
+        snapshot = [s for s in work.segments if s.kind == "snapshot"]
+        log = [s for s in work.segments if s.kind != "snapshot"]
+        if target.created_by_us():
+            return snapshot, by_partition(log)
+        # Chunks are not hash-partitioned as the log is: one task sees all rows of a key.
+        return [], [[Input(s) for s in sorted(work.segments, key=lambda s: s.seq_base)]] if work.segments else []
+
+    def _append_task(self, work: TableWork, inputs: list[Input]) -> StageTask:
+        path = self._target(work.target).path / f"part-{work.epoch:010d}-{uuid.uuid4()}.snappy.parquet"
+        args = {**self._task_args(work, inputs, path), "changelog": not self._upsert}
+        return StageTask("raycdc.sinks.tasks:write_parquet", args, sum(entry.bytes for entry in inputs))
+
+    def _merge_task(self, work: TableWork, inputs: list[Input]) -> StageTask:
+        path = self._target(work.target).path / "_raycdc" / f"merge-{work.epoch:010d}-{uuid.uuid4()}.parquet"
+        args = self._task_args(work, inputs, path)
+        return StageTask("raycdc.sinks.tasks:compact", args, sum(entry.bytes for entry in inputs))
+
+    def _task_args(self, work: TableWork, inputs: list[Input], path: Path) -> dict[str, Any]:
+        return {
+            "inputs": [entry.to_json() for entry in inputs],
+            "schema": work.schema.to_json(),
+            "path": str(path),
+            "node": self._context.node,
+            "token": self._context.flight_token,
+        }
+
+    def _take_over(self, target: DeltaTarget, wanted: pa.Schema, stamp: Stamp) -> None:
+        match self._context.on_existing:
+            case "replace":
+                target.create(wanted, stamp, replace=True)
+            case "merge":
+                delta_schema.check_mergeable(target, wanted)
+                missing = [f for f in wanted if f.name not in target.arrow().names]
+                if missing:
+                    target.add_columns(missing, stamp)
+                target.mark(stamp)
+            case _:
+                raise SinkError(
+                    f"The Delta table {target.path} exists and was not created by this pipeline (or its state was "
+                    f'deleted). Set pipeline.on_existing to "merge" to write into it or "replace" to empty it first, '
+                    f"or choose another sink.path."
+                )
+
+    def _check_folder_free(self, target: DeltaTarget) -> None:
+        present = sorted(p.name for p in target.path.iterdir()) if target.path.is_dir() else []
+        if any(not name.startswith(("_", ".", "part-")) for name in present):
+            raise SinkError(
+                f"{target.path} holds files that are not a Delta table ({present[0]}); choose another path."
+            )
+
+    def _arrow(self, work: TableWork) -> pa.Schema:
+        return work.schema.arrow() if self._upsert else changelog_arrow(work.schema)
+
+    def _target(self, target: TableId) -> DeltaTarget:
+        if target not in self._targets:
+            path = table_folder(self.root, target)
+            self._targets[target] = DeltaTarget(path, target, self._context.app_id)
+        return self._targets[target]
+
+
+def _stamp(work: TableWork, step: int) -> Stamp:
+    return Stamp(CommitVector(work.epoch, step, work.generation), work.positions)
+
+
+def _delete(files: Sequence[Mapping[str, Any]]) -> None:
+    """Staged files nobody will read; one that cannot be deleted only costs space."""
+    for file in files:
+        with contextlib.suppress(OSError):
+            Path(file["path"]).unlink(missing_ok=True)

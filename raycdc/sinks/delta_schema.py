@@ -1,0 +1,151 @@
+"""What a schema change means for a Delta table: judged by what the table has, so that doing it twice is harmless.
+
+Called by `raycdc.sinks.delta`. Added columns come at the end, nullable; columns the source dropped or renamed stay.
+Changes that Delta without column mapping or type widening cannot follow are refused with the way out.
+"""
+
+from __future__ import annotations
+
+from typing import assert_never
+
+import pyarrow as pa
+
+from raycdc.errors import SchemaError, SinkError
+from raycdc.model import META_COLUMNS, Column, TableId
+from raycdc.model.types import TypeKind
+from raycdc.schema.events import (
+    AddColumnEvent,
+    AlterColumnPositionEvent,
+    AlterColumnTypeEvent,
+    AlterPrimaryKeyEvent,
+    AlterTableCommentEvent,
+    CreateTableEvent,
+    DropColumnEvent,
+    DropTableEvent,
+    RenameColumnEvent,
+    RenameTableEvent,
+    TruncateTableEvent,
+    event_from_json,
+)
+from raycdc.sinks.api import TableWork
+from raycdc.sinks.delta_table import DeltaTarget, Stamp
+
+#: Characters a Parquet column of a table without column mapping may not have (Delta's DELTA_INVALID_CHARACTERS…).
+FORBIDDEN = " ,;{}()\n\t="
+
+_SQL_TYPES: dict[TypeKind, str] = {
+    TypeKind.BOOLEAN: "BOOLEAN",
+    TypeKind.INT8: "TINYINT",
+    TypeKind.INT16: "SMALLINT",
+    TypeKind.INT32: "INT",
+    TypeKind.INT64: "BIGINT",
+    TypeKind.UINT64: "DECIMAL(20, 0)",
+    TypeKind.FLOAT32: "REAL",
+    TypeKind.FLOAT64: "DOUBLE",
+    TypeKind.STRING: "VARCHAR",
+    TypeKind.DATE: "DATE",
+    TypeKind.DATETIME: "TIMESTAMP",
+    TypeKind.TIMESTAMP: "TIMESTAMP",
+    TypeKind.TIME: "VARCHAR",
+    TypeKind.YEAR: "SMALLINT",
+    TypeKind.ENUM: "VARCHAR",
+    TypeKind.SET: "VARCHAR",
+    TypeKind.JSON: "VARCHAR",
+}
+
+
+def check_changes(work: TableWork) -> None:
+    """`SinkError` for a change that the target cannot follow at all; types are judged by `evolve`."""
+    for data in work.changes:
+        try:
+            event = event_from_json(data)
+        except SchemaError as cause:
+            raise SinkError(f"{work.target}: {cause}") from cause
+        match event:
+            case AlterPrimaryKeyEvent():
+                raise SinkError(
+                    f"{work.target}: the primary key changed to ({', '.join(event.columns)}), but its rows are keyed "
+                    f"by the old one. Remove the table and the pipeline's state, and take a new snapshot."
+                )
+            case RenameTableEvent():
+                raise SinkError(
+                    f"{work.target}: the source table was renamed to {event.new_table}, and a Delta table keeps its "
+                    f"folder. Rename it back, or take a new snapshot under the new name."
+                )
+            case (
+                CreateTableEvent()
+                | AddColumnEvent()
+                | DropColumnEvent()
+                | RenameColumnEvent()
+                | AlterColumnTypeEvent()
+                | AlterColumnPositionEvent()
+                | AlterTableCommentEvent()
+                | TruncateTableEvent()
+                | DropTableEvent()
+            ):
+                continue
+            case _:
+                assert_never(event)
+
+
+def check_columns(work: TableWork, wanted: pa.Schema) -> None:
+    """`SinkError` for column names that Delta cannot have."""
+    for name in wanted.names:
+        if bad := sorted(set(name) & set(FORBIDDEN)):
+            raise SinkError(
+                f"{work.target}: column {name!r} contains {bad[0]!r}, which a Delta table cannot have in a column's "
+                f"name. Rename the column, or exclude the table."
+            )
+    clashes = {c.name.casefold() for c in work.schema.columns} & {n.casefold() for n in META_COLUMNS}
+    if clashes and len(wanted) > len(work.schema.columns):
+        raise SinkError(f"{work.target}: column {min(clashes)} has the name of a metadata column of the changelog.")
+
+
+def check_mergeable(target: DeltaTarget, wanted: pa.Schema) -> None:
+    """`SinkError` when a column of the existing table has another type than ours."""
+    there = {f.name.casefold(): f for f in target.arrow()}
+    for want in wanted:
+        have = there.get(want.name.casefold())
+        if have is not None and (have.type != want.type or have.name != want.name):
+            raise _type_error(target.name, have, want)
+
+
+def evolve(target: DeltaTarget, work: TableWork, wanted: pa.Schema, stamp: Stamp, *, upsert: bool) -> None:
+    """Bring the table to `wanted`: add what is missing, fill old rows with constant defaults, truncate when asked."""
+    check_mergeable(target, wanted)
+    missing = [f for f in wanted if f.name not in target.arrow().names]
+    if missing:
+        target.add_columns(missing, stamp)
+    events = [event_from_json(data) for data in work.changes]
+    if upsert:
+        if any(isinstance(event, TruncateTableEvent) for event in events):
+            target.overwrite(target.arrow().empty_table(), stamp)
+        # Judged by the changes and not by `missing`: an earlier try may have added the column and died before this.
+        added = [e.column for e in events if isinstance(e, AddColumnEvent) and e.column.default is not None]
+        if added:
+            target.fill({column.name: default_sql(target.name, column) for column in added}, stamp)
+    target.mark(stamp)
+
+
+def default_sql(target: TableId, column: Column) -> str:
+    """A constant default as delta-rs's SQL. `SinkError` for a type whose text form we cannot be sure of."""
+    assert column.default is not None
+    text = column.default.replace("'", "''")
+    match column.type.kind:
+        case TypeKind.DECIMAL:
+            return f"CAST('{text}' AS DECIMAL({column.type.precision}, {column.type.scale}))"
+        case TypeKind.BINARY | TypeKind.BIT:
+            raise SinkError(
+                f"{target}: column {column.name} was added with the default {column.default!r} of type "
+                f"{column.type.kind}, which cannot be filled into the rows that exist. Take a new snapshot of it."
+            )
+        case kind:
+            return f"CAST('{text}' AS {_SQL_TYPES[kind]})"
+
+
+def _type_error(target: TableId, have: pa.Field, want: pa.Field) -> SinkError:
+    return SinkError(
+        f"{target}: column {have.name} is {have.type} in the Delta table and {want.type} ({want.name}) at the source, "
+        f"and rows already written cannot change their type. Take a new snapshot of the table into a new path "
+        f'(or pipeline.on_existing = "replace" with a new state), or change the column back.'
+    )

@@ -1,0 +1,74 @@
+"""What sinks make of changelog batches: the rows as events, or the last row of each key. Pure Arrow, no I/O.
+
+Called inside stage tasks. Neither function looks at a row in Python.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from raycdc.model import META_COLUMNS, RowKind, TableSchema
+from raycdc.model.types import LogicalType, TypeKind
+
+#: Column of compacted rows: True where the key is gone at the end of the epoch.
+DELETED = "_deleted"
+
+_META_TYPES: dict[str, LogicalType] = {
+    "_op": LogicalType(TypeKind.STRING),
+    "_seq": LogicalType(TypeKind.INT64),
+    "_ts_ms": LogicalType(TypeKind.INT64),
+    "_db": LogicalType(TypeKind.STRING),
+    "_table": LogicalType(TypeKind.STRING),
+    "_pos": LogicalType(TypeKind.STRING),
+}
+
+
+def changelog_arrow(schema: TableSchema) -> pa.Schema:
+    """Arrow schema of a changelog target: the table's columns, then the metadata columns, `_op` as text."""
+    return pa.schema([*schema.arrow(), *(pa.field(name, _META_TYPES[name].arrow()) for name in META_COLUMNS)])
+
+
+def changelog_names(schema: TableSchema) -> list[str]:
+    """Column names of a changelog target in order; also what to ask `read_segment` for, with ``symbols=True``."""
+    return [*(c.name for c in schema.columns), *META_COLUMNS]
+
+
+@dataclass(frozen=True, slots=True)
+class Compacted:
+    """The last row of each key: the table's columns and `DELETED`. `truncated` says that nothing older survives."""
+
+    rows: pa.Table
+    truncated: bool
+
+
+def last_per_key(rows: pa.Table, key: Sequence[str], columns: Sequence[str]) -> Compacted:
+    """Reduce `rows` (with `_op` codes and absolute `_seq`) to the last row per `key`.
+
+    A before-image counts as a deletion of its key: when the update left the key as it was, the after-image follows and
+    wins; when it moved the row to another key, the old one is gone. Rows before the last truncation are moot.
+    """
+    ops = rows.column("_op").to_numpy()
+    seqs = rows.column("_seq").to_numpy()
+    if len(seqs) > 1 and not bool(np.all(seqs[1:] > seqs[:-1])):
+        order = np.argsort(seqs, kind="stable")
+        rows, ops = rows.take(pa.array(order)), ops[order]
+    truncations = np.flatnonzero(ops == RowKind.TRUNCATE)
+    if len(truncations):
+        start = int(truncations[-1]) + 1
+        rows, ops = rows.slice(start), ops[start:]
+    numbered = rows.select(list(key)).append_column("#", pa.array(np.arange(len(ops))))
+    last = numbered.group_by(list(key), use_threads=False).aggregate([("#", "max")]).column("#_max").to_numpy()
+    last = np.sort(last)
+    deleted = np.isin(ops[last], (RowKind.UPDATE_BEFORE, RowKind.DELETE))
+    kept = rows.select(list(columns)).take(pa.array(last)).append_column(DELETED, pa.array(deleted))
+    return Compacted(kept, len(truncations) > 0)
+
+
+def alive(rows: pa.Table) -> pa.Table:
+    """The rows of a compacted table that are not deletions, without the marker."""
+    return rows.filter(pc.invert(rows.column(DELETED))).drop_columns([DELETED])

@@ -1,0 +1,126 @@
+"""The stage tasks of the file-based sinks: segments in, one file out, named by the caller.
+
+Run by a `TaskRunner` in a Spark worker or in the driver process. Each writes ``path``, whole and synced, and returns
+what the sink's commit needs to know of it. A task that runs twice, even at the same time, writes under two temporary
+names and renames the same content over the same name: harmless.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import uuid
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from raycdc.bridge.reading import read_segment
+from raycdc.errors import SinkError
+from raycdc.model import TableSchema
+from raycdc.sinks.json_lines import write_lines
+from raycdc.sinks.plan import Input
+from raycdc.sinks.rows import DELETED, changelog_arrow, changelog_names, last_per_key
+from raycdc.sinks.statistics import delta_statistics
+
+#: Rows per Parquet row group: large enough to compress well, small enough that a task's memory stays near one batch.
+ROW_GROUP_ROWS = 1 << 17
+
+_PARQUET: dict[str, Any] = {"compression": "snappy", "store_schema": False, "coerce_timestamps": "us"}
+
+
+def write_parquet(
+    inputs: list[dict[str, Any]], schema: dict[str, Any], path: str, changelog: bool, node: str, token: str
+) -> dict[str, Any]:
+    """Rows as they are, as events (`changelog`) or as the table's columns (snapshot rows, which are all inserts)."""
+    table = TableSchema.from_json(schema)
+    arrow = changelog_arrow(table) if changelog else table.arrow()
+    names = changelog_names(table) if changelog else [c.name for c in table.columns]
+    batches = _read(inputs, names, node=node, token=token, symbols=changelog)
+    return write_parquet_file(Path(path), arrow, batches)
+
+
+def write_json_lines(
+    inputs: list[dict[str, Any]], schema: dict[str, Any], path: str, node: str, token: str
+) -> dict[str, Any]:
+    """Rows as events, one JSON object per line."""
+    table = TableSchema.from_json(schema)
+    batches = _read(inputs, changelog_names(table), node=node, token=token, symbols=True)
+    with _Replaced(Path(path)) as file:
+        rows = write_lines(file, batches, table)
+    return {"path": path, "rows": rows}
+
+
+def compact(inputs: list[dict[str, Any]], schema: dict[str, Any], path: str, node: str, token: str) -> dict[str, Any]:
+    """The last row of each key with `DELETED`, as Parquet, for a merge."""
+    table = TableSchema.from_json(schema)
+    columns = [c.name for c in table.columns]
+    batches = _read(inputs, [*columns, "_op", "_seq"], node=node, token=token, symbols=False)
+    stored = pa.schema([*table.arrow(), pa.field("_op", pa.int8()), pa.field("_seq", pa.int64())])
+    rows = pa.Table.from_batches([_as(batch, stored) for batch in batches], schema=stored)
+    compacted = last_per_key(rows, table.primary_key, columns)
+    written = write_parquet_file(Path(path), pa.schema([*table.arrow(), pa.field(DELETED, pa.bool_())]),
+                                 compacted.rows.to_batches(max_chunksize=ROW_GROUP_ROWS))  # fmt: skip
+    return {**written, "truncated": compacted.truncated, "memory_bytes": compacted.rows.nbytes}
+
+
+def write_parquet_file(
+    path: Path, schema: pa.Schema, batches: Sequence[pa.RecordBatch] | Iterator[pa.RecordBatch]
+) -> dict[str, Any]:
+    """Write `batches` as `path` and describe it: rows, size, and Delta's statistics as JSON text."""
+    rows = 0
+    with _Replaced(path) as file:
+        with pq.ParquetWriter(file, schema, **_PARQUET) as writer:
+            for batch in batches:
+                writer.write_batch(_as(batch, schema), row_group_size=ROW_GROUP_ROWS)
+                rows += batch.num_rows
+        size = file.tell()
+    statistics = delta_statistics(pq.read_metadata(path), schema)
+    return {"path": str(path), "rows": rows, "size": size, "statistics": json.dumps(statistics)}
+
+
+def _read(
+    inputs: list[dict[str, Any]], columns: list[str], *, node: str, token: str, symbols: bool
+) -> Iterator[pa.RecordBatch]:
+    for entry in map(Input.from_json, inputs):
+        yield from read_segment(
+            entry.segment, columns, node=node or None, token=token or None, part=entry.part, symbols=symbols
+        )
+
+
+def _as(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """`batch` with exactly the types of `schema`; a segment that has others was written by a bug and is refused."""
+    if not batch.schema.equals(schema):
+        different = [
+            f"{want.name} is {have.type} instead of {want.type}"
+            for want, have in zip(schema, batch.schema, strict=True)
+            if want.name != have.name or want.type != have.type
+        ]
+        if different:
+            raise SinkError(f"A segment does not have the types of its schema: {'; '.join(different)}.")
+    return pa.RecordBatch.from_arrays(batch.columns, schema=schema)
+
+
+class _Replaced:
+    """A file written under a temporary name, synced and renamed to its own when the block ends well."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
+
+    def __enter__(self) -> IO[bytes]:
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        self._file = self._temporary.open("wb")
+        return self._file
+
+    def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
+        if error is not None:
+            self._file.close()
+            self._temporary.unlink(missing_ok=True)
+            return
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        self._file.close()
+        self._temporary.rename(self._path)

@@ -1,0 +1,1 @@
+"""The data side on Spark: session, stage jobs, typed DataFrames and the epoch loop."""

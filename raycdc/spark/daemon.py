@@ -1,0 +1,28 @@
+"""Spark's Python daemon without its slowest line; named by ``spark.python.daemon.module``.
+
+Each task of pyspark 4.1 calls `importlib.invalidate_caches`, which reads the directories of all zip files on
+`sys.path` again: about 100 ms per task. Nothing on that path changes while a pipeline runs.
+"""
+
+from __future__ import annotations
+
+import zipimport
+
+
+def _keep(_importer: zipimport.zipimporter) -> None:
+    """In place of `zipimporter.invalidate_caches`."""
+
+
+def main() -> None:
+    """Serve forked workers until Spark closes the pipe."""
+    setattr(zipimport.zipimporter, "invalidate_caches", _keep)  # noqa: B010 - the stub forbids a plain assignment
+    # What stage tasks need, imported once here and inherited by every forked worker.
+    import pyspark.daemon
+
+    import raycdc.sinks.tasks  # noqa: F401
+
+    pyspark.daemon.manager()  # type: ignore[no-untyped-call]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,79 @@
+"""One table's rows of an epoch as a typed DataFrame, for everything Spark SQL is to do with them (*catalyst* plan).
+
+Segments are read by Python tasks and handed over as Arrow, so a column keeps exactly the type of the model; the schema
+may differ from epoch to epoch at no cost. Reading is repeatable, so Spark may retry and recompute at will.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from raycdc.bridge.reading import read_segment
+from raycdc.checkpoint.manifest import Segment
+from raycdc.model import META_COLUMNS, TableSchema
+from raycdc.sinks.plan import Input, share_out
+from raycdc.sinks.rows import changelog_names
+
+_META_DDL = "`_op` string, `_seq` bigint, `_ts_ms` bigint, `_db` string, `_table` string, `_pos` string"
+
+
+def changelog_frame(
+    spark: Any,
+    segments: Sequence[Segment],
+    schema: TableSchema,
+    *,
+    parallelism: int,
+    columns: Sequence[str] | None = None,
+    node: str = "",
+    flight_token: str = "",
+) -> Any:
+    """DataFrame of the table's columns and the metadata columns, or of `columns` alone.
+
+    Naming columns here reads only those; selecting them afterwards reads all. Rows of different tasks come in any
+    order: order by `_seq` where it matters.
+    """
+    tasks = share_out(segments, parallelism=parallelism)
+    names = list(columns) if columns is not None else changelog_names(schema)
+    reader = ReadSegments(
+        [json.dumps([entry.to_json() for entry in task]) for task in tasks], names, node, flight_token
+    )
+    count = max(1, len(tasks))
+    return spark.range(0, count, 1, count).mapInArrow(reader, changelog_ddl(schema, names))
+
+
+def changelog_ddl(schema: TableSchema, names: Sequence[str]) -> str:
+    """Spark SQL column list of `names`."""
+    meta = dict(zip(META_COLUMNS, _META_DDL.split(", "), strict=True))
+    quoted = {c.name: f"`{c.name.replace('`', '``')}` {c.type.spark()}" for c in schema.columns}
+    return ", ".join(quoted.get(name) or meta[name] for name in names)
+
+
+class ReadSegments:
+    """The function of the job: each input row is the index of a task. Pickled by the name of this module."""
+
+    def __init__(self, tasks: list[str], columns: list[str], node: str, token: str) -> None:
+        self._tasks = tasks
+        self._columns = columns
+        self._node = node
+        self._token = token
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for index in batch.column(0).to_pylist():
+                if index < len(self._tasks):
+                    yield from self._read(json.loads(self._tasks[index]))
+
+    def _read(self, inputs: list[dict[str, Any]]) -> Iterator[pa.RecordBatch]:
+        for entry in map(Input.from_json, inputs):
+            yield from read_segment(
+                entry.segment,
+                self._columns,
+                node=self._node or None,
+                token=self._token or None,
+                part=entry.part,
+                symbols=True,
+            )

@@ -1,0 +1,134 @@
+"""The Spark session of a pipeline, with the settings that were found out the hard way.
+
+Called once by the driver. Everything Spark leaves on disk goes into one folder of ours, its log too, and the Delta
+jars come from a local folder, so that a start needs no network.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import raycdc
+from raycdc.errors import ConfigError
+
+#: The Spark that works with the Delta jars below; others fail late and obscurely.
+PYSPARK_SERIES = "4.1"
+DELTA_PACKAGE = "io.delta:delta-spark_4.1_2.13:4.4.0"
+JAVA_MIN = 17
+
+#: Attempts per task; ``local[N]`` alone never tries a task twice.
+TASK_ATTEMPTS = 4
+
+_LOCAL = re.compile(r"local(?:\[(\*|\d+)\])?$")
+
+
+def spark_session(master: str, scratch: Path, conf: Mapping[str, str] | None = None) -> Any:
+    """Start Spark (4–5 s) and return its session. `scratch` gets warehouse, temporary files and ``spark.log``.
+
+    `conf` overrides ours. `ConfigError` when Java or a fitting pyspark is missing.
+    """
+    _check_java()
+    from pyspark import SparkConf, SparkContext
+    from pyspark import __version__ as version
+    from pyspark.java_gateway import launch_gateway
+    from pyspark.sql import SparkSession
+
+    if not version.startswith(f"{PYSPARK_SERIES}."):
+        raise ConfigError(f"pyspark {version} is installed, but Delta needs {PYSPARK_SERIES}. Run make setup again.")
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    settings = SparkConf(loadDefaults=False)
+    for key, value in {**_settings(master, scratch), **(conf or {})}.items():
+        settings.set(key, value)
+    scratch.mkdir(parents=True, exist_ok=True)
+    with (scratch / "spark.log").open("ab") as log:
+        # The JVM writes warnings of its own to both before any logging is set up; they are for the log.
+        options = {"stdout": log, "stderr": log}
+        gateway = launch_gateway(conf=settings, popen_kwargs=options)  # type: ignore[no-untyped-call]
+    context = SparkContext(conf=settings, gateway=gateway)
+    context.setLogLevel("ERROR")
+    return SparkSession(context)
+
+
+def parallelism(spark: Any) -> int:
+    """How many tasks run at once."""
+    return int(spark.sparkContext.defaultParallelism)
+
+
+def effective_master(master: str) -> str:
+    """`master` with retries: ``local[*]`` becomes ``local[8,4]`` on eight cores; others are left alone."""
+    match = _LOCAL.match(master)
+    if not match:
+        return master
+    cores = (os.cpu_count() or 1) if match[1] == "*" else int(match[1] or 1)
+    return f"local[{cores},{TASK_ATTEMPTS}]"
+
+
+def delta_jars() -> list[Path]:
+    """The Delta jars, from ``$RAYCDC_JARS`` or else ``.cache/jars`` beside the package; empty when there are none."""
+    configured = os.environ.get("RAYCDC_JARS")
+    folder = Path(configured) if configured else Path(raycdc.__file__).parent.parent / ".cache" / "jars"
+    jars = sorted(folder.glob("*.jar"))
+    if configured and not jars:
+        raise ConfigError(f"RAYCDC_JARS is {configured}, but there are no jars. Unset it or run make setup.")
+    return jars
+
+
+def _settings(master: str, scratch: Path) -> dict[str, str]:
+    package_root = str(Path(raycdc.__file__).parent.parent)
+    settings = {
+        "spark.master": effective_master(master),
+        "spark.app.name": "raycdc",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.log.level": "ERROR",
+        "spark.driver.memory": "2g",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.shuffle.partitions": str(os.cpu_count() or 1),
+        "spark.sql.warehouse.dir": str(scratch / "warehouse"),
+        "spark.local.dir": str(scratch / "local"),
+        "spark.driver.extraJavaOptions": f"-Dderby.system.home={scratch} -Djava.io.tmpdir={scratch}",
+        "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+        "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+        "spark.executorEnv.PYTHONPATH": package_root,
+        "spark.python.daemon.module": "raycdc.spark.daemon",
+        # Nagle over TCP stalls each task by 41 ms.
+        "spark.python.unix.domain.socket.enabled": "true",
+        "spark.python.unix.domain.socket.dir": str(scratch),
+        # mapInArrow is lenient: without this it cuts decimals and drops columns in silence.
+        "spark.sql.execution.arrow.pyspark.validateSchema.enabled": "true",
+    }
+    if master.startswith("local"):
+        settings |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+    jars = [str(jar) for jar in delta_jars()]
+    if jars and master.startswith("local"):
+        settings["spark.driver.extraClassPath"] = os.pathsep.join(jars)
+    elif jars:
+        settings["spark.jars"] = ",".join(jars)
+    else:
+        # An Ivy folder of our own: a pom without its jar in ~/.m2 breaks resolution, and Ivy remembers that.
+        settings |= {"spark.jars.packages": DELTA_PACKAGE, "spark.jars.ivy": str(scratch / "ivy")}
+    return settings
+
+
+def _check_java() -> None:
+    home = os.environ.get("JAVA_HOME")
+    java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
+    if java is None or not Path(java).exists():
+        raise ConfigError(
+            f"Java is missing (looked at JAVA_HOME and PATH); Spark needs Java {JAVA_MIN} or newer. Run make setup, or "
+            f"install openjdk-17-jre-headless, or unpack any JDK and set JAVA_HOME."
+        )
+    answer = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
+    found = re.search(r'version "(\d+)', answer)
+    if found is None or int(found[1]) < JAVA_MIN:
+        raise ConfigError(
+            f"{java} is not Java {JAVA_MIN} or newer (it says {answer.strip()[:80]!r}). Install a newer one, or set "
+            f"JAVA_HOME to it."
+        )

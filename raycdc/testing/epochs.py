@@ -1,0 +1,168 @@
+"""Scripted epochs: sealed epochs with real segments and no source, for tests of everything behind the manifest.
+
+`EpochScript` plays reader and coordinator: it writes changes of a table as segments, seals manifests into a real
+store, and knows what an upsert target and a changelog target must hold afterwards.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from raycdc.bridge import SegmentWriter
+from raycdc.checkpoint.manifest import Manifest, Segment, TableEpoch, seq_base
+from raycdc.checkpoint.store import CheckpointStore
+from raycdc.model import Column, LogicalType, RowKind, TableId, TableSchema, TypeKind, changelog_schema
+from raycdc.schema.events import CreateTableEvent, event_to_json
+
+Row = dict[str, Any]
+
+
+def simple_schema() -> TableSchema:
+    """``id BIGINT PRIMARY KEY, name VARCHAR, qty INT``."""
+    return TableSchema(
+        (
+            Column("id", LogicalType(TypeKind.INT64), nullable=False),
+            Column("name", LogicalType(TypeKind.STRING)),
+            Column("qty", LogicalType(TypeKind.INT32)),
+        ),
+        ("id",),
+    )
+
+
+@dataclass
+class ScriptedTable:
+    """One source table: its schema, its rows by key, and every change it ever made."""
+
+    id: TableId
+    schema: TableSchema
+    rows: dict[tuple[Any, ...], Row] = field(default_factory=dict)
+    changelog: list[tuple[str, Row]] = field(default_factory=list)
+    announced: bool = False
+    snapshot: list[tuple[RowKind, Row]] = field(default_factory=list)
+    log: list[tuple[RowKind, Row]] = field(default_factory=list)
+    changes: list[dict[str, Any]] = field(default_factory=list)
+
+    def key(self, row: Row) -> tuple[Any, ...]:
+        return tuple(row[name] for name in self.schema.primary_key)
+
+    def read(self, rows: Sequence[Row]) -> None:
+        """Snapshot rows of the epoch being written."""
+        for row in rows:
+            self._emit(self.snapshot, RowKind.INSERT, row)
+            self.rows[self.key(row)] = row
+
+    def insert(self, row: Row) -> None:
+        self._emit(self.log, RowKind.INSERT, row)
+        self.rows[self.key(row)] = row
+
+    def update(self, key: tuple[Any, ...], **changes: Any) -> None:
+        before = self.rows.pop(key)
+        after = {**before, **changes}
+        self._emit(self.log, RowKind.UPDATE_BEFORE, before)
+        self._emit(self.log, RowKind.UPDATE_AFTER, after)
+        self.rows[self.key(after)] = after
+
+    def delete(self, key: tuple[Any, ...]) -> None:
+        self._emit(self.log, RowKind.DELETE, self.rows.pop(key))
+
+    def truncate(self) -> None:
+        self._emit(self.log, RowKind.TRUNCATE, {column.name: None for column in self.schema.columns})
+        self.rows.clear()
+
+    def contents(self) -> list[Row]:
+        """What an upsert target must hold, in key order."""
+        return [self.rows[key] for key in sorted(self.rows)]
+
+    def _emit(self, into: list[tuple[RowKind, Row]], kind: RowKind, row: Row) -> None:
+        into.append((kind, dict(row)))
+        self.changelog.append((kind.symbol, dict(row)))
+
+
+class EpochScript:
+    """See the module's docstring. `seal` writes what the tables did since the last seal as one epoch."""
+
+    def __init__(self, store: CheckpointStore, *, node: str = "", flight: str = "", seed: int = 0) -> None:
+        self.store = store
+        self.tables: dict[TableId, ScriptedTable] = {}
+        self.generation = store.next_generation()
+        self.random = random.Random(seed)  # noqa: S311 - reproducible on purpose
+        self._node = node
+        self._flight = flight
+
+    def table(self, name: str, schema: TableSchema | None = None) -> ScriptedTable:
+        """The table called `name`, made with `schema` (default: `simple_schema`) when it is new."""
+        table_id = TableId.parse(name)
+        if table_id not in self.tables:
+            self.tables[table_id] = ScriptedTable(table_id, schema or simple_schema())
+        return self.tables[table_id]
+
+    def seal(self, *, final: bool = False) -> Manifest:
+        """Write the segments of all tables that changed, and the manifest."""
+        epoch = self.store.next_epoch()
+        segments: list[Segment] = []
+        parts: dict[TableId, TableEpoch] = {}
+        for table in self.tables.values():
+            if not table.announced:
+                table.changes.insert(0, event_to_json(CreateTableEvent(table.id, table.schema)))
+                table.announced = True
+            if not (table.snapshot or table.log or table.changes):
+                continue
+            fingerprint = self.store.put_schema(table.schema)
+            for kind, rows in (("snapshot", table.snapshot), ("log", table.log)):
+                if rows:
+                    segments.append(self._segment(table, kind, rows, epoch, fingerprint))
+            parts[table.id] = TableEpoch(fingerprint, snapshot=bool(table.snapshot), changes=tuple(table.changes))
+            table.snapshot, table.log, table.changes = [], [], []
+        manifest = Manifest(
+            epoch=epoch,
+            generation=self.generation,
+            created_ms=1_700_000_000_000 + epoch,
+            from_splits={},
+            to_splits={"log": {"position": {"file": "binlog.000001", "pos": epoch}}},
+            enumerator={},
+            segments=tuple(segments),
+            tables=parts,
+            final=final,
+        )
+        self.store.write_manifest(manifest)
+        return manifest
+
+    def random_epoch(self, *, operations: int, keys: int = 50) -> None:
+        """Some inserts, updates (of keys too) and deletes on every table."""
+        for table in self.tables.values():
+            for number in range(operations):
+                key = (self.random.randrange(keys),)
+                if key not in table.rows:
+                    table.insert({"id": key[0], "name": f"n{number}", "qty": number})
+                elif self.random.random() < 0.3:
+                    table.delete(key)
+                elif self.random.random() < 0.2 and (moved := (self.random.randrange(keys),)) not in table.rows:
+                    table.update(key, id=moved[0])
+                else:
+                    table.update(key, name=f"u{number}", qty=None)
+
+    def _segment(
+        self, table: ScriptedTable, kind: str, rows: list[tuple[RowKind, Row]], epoch: int, fingerprint: str
+    ) -> Segment:
+        writer = SegmentWriter(
+            Path(self.store.spool),
+            table=table.id,
+            schema=fingerprint,
+            split_id="split",
+            kind=kind,
+            name=f"{epoch:010d}-{table.id}-{kind}.arrow",
+            node=self._node,
+            flight=self._flight,
+        )
+        values = [
+            {**row, "_op": int(op), "_seq": i, "_ts_ms": 1_700_000_000_000, "_pos": f"{kind}:{epoch}:{i}"}
+            for i, (op, row) in enumerate(rows)
+        ]
+        writer.append(pa.RecordBatch.from_pylist(values, schema=changelog_schema(table.schema)))
+        return writer.finish(seq_base=seq_base(epoch, log=kind == "log"))

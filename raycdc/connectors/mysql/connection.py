@@ -157,6 +157,8 @@ def query_error(connection: Connection[Any], sql: str, cause: pymysql.Error) -> 
     where = address_of(connection)
     if code in _LOST or isinstance(cause, pymysql.err.InterfaceError):
         return SourceUnavailableError(f"The connection to {where} was lost ({text}). Trying again may help.")
+    if code in _TRY_AGAIN:
+        return SourceUnavailableError(f"{where} asks to try again (error {code}: {text}).")
     short = re.sub(r"\s+", " ", sql)[:200]
     if code in _DENIED:
         return SourceError(
@@ -198,6 +200,7 @@ def translate(settings: MySqlSettings, cause: BaseException) -> SourceError:
 
 
 _LOST = frozenset({CR.CR_SERVER_LOST, CR.CR_SERVER_GONE_ERROR, CR.CR_CONN_HOST_ERROR, ER.SERVER_SHUTDOWN, 0})
+_TRY_AGAIN = frozenset({ER.TABLE_DEF_CHANGED, ER.LOCK_WAIT_TIMEOUT, ER.LOCK_DEADLOCK})
 _DENIED = frozenset(
     {
         ER.ACCESS_DENIED_ERROR,

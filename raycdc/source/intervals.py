@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-#: A key in the server's order: numbers as int64, everything else as bytes. One table has one kind.
-SortKey = int | bytes
+#: A key in the server's order: any values that compare, are equal and hash as the server's do. One table has one kind.
+SortKey = Any
 
 
 @dataclass(frozen=True, slots=True)

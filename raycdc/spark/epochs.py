@@ -33,7 +33,7 @@ from raycdc.checkpoint.recovery import (
     decide,
 )
 from raycdc.checkpoint.store import CheckpointStore, CommitRecord
-from raycdc.errors import SinkError, StateError
+from raycdc.errors import FencedError, SinkError, StateError
 from raycdc.failpoints import reach
 from raycdc.model import TableId, TableSchema
 from raycdc.sinks.api import Sink, TableWork
@@ -85,7 +85,8 @@ class _Prepared:
 
 
 class EpochLoop:
-    """See the module's docstring. `sink` is open; `generation` is this driver's.
+    """See the module's docstring. `sink` is open; `generation` tells this driver's newest, which rises
+    when its coordinator had to be replaced.
 
     `next_sealed(after, timeout_s)` returns the first sealed epoch greater than `after`, or None when there was none
     for so long; it may raise to end the loop. `on_committed` is called after each record, in order, on a thread of the
@@ -97,7 +98,7 @@ class EpochLoop:
         store: CheckpointStore,
         sink: Sink,
         *,
-        generation: int,
+        generation: Callable[[], int],
         next_sealed: Callable[[int, float], Manifest | None],
         on_committed: Callable[[EpochStatistics], None] = lambda _: None,
         positions: Callable[[Manifest], Mapping[str, Any]] = lambda manifest: manifest.to_splits,
@@ -120,7 +121,7 @@ class EpochLoop:
         self._history: deque[EpochStatistics] = deque(maxlen=STATISTICS_EPOCHS)
 
     def __repr__(self) -> str:
-        return f"EpochLoop(committed={self._committed}, generation={self._generation})"
+        return f"EpochLoop(committed={self._committed}, generation={self._generation()})"
 
     @property
     def committed(self) -> int:
@@ -199,7 +200,7 @@ class EpochLoop:
     def _record(self, manifest: Manifest, *, staging_s: float, commit_s: float) -> None:
         now_ms = time.time_ns() // 1_000_000
         self._vectors.update({str(table): (manifest.epoch, STEP_LAST) for table in manifest.tables})
-        self._store.write_commit(CommitRecord(manifest.epoch, self._generation, now_ms, dict(self._vectors)))
+        self._write_record(manifest.epoch, now_ms)
         self._committed = manifest.epoch
         reach("after_record")
         rows = dict.fromkeys(map(str, manifest.tables), 0)
@@ -219,6 +220,16 @@ class EpochLoop:
         )
         self._history.append(figures)
         self._on_committed(figures)
+
+    def _write_record(self, epoch: int, now_ms: int) -> None:
+        """Write the commit record; once more when the generation rose in our own hands at that very moment."""
+        generation = self._generation()
+        try:
+            self._store.write_commit(CommitRecord(epoch, generation, now_ms, dict(self._vectors)))
+        except FencedError:
+            if self._generation() == generation:
+                raise
+            self._store.write_commit(CommitRecord(epoch, self._generation(), now_ms, dict(self._vectors)))
 
     # -- recovery ---------------------------------------------------------------------------------------------------
 
@@ -288,7 +299,7 @@ class EpochLoop:
         return [
             TableWork(
                 epoch=manifest.epoch,
-                generation=self._generation,
+                generation=self._generation(),
                 source=table,
                 target=table,
                 schema=self._schema(part.schema),

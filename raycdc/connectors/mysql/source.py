@@ -20,18 +20,20 @@ from pymysql.connections import Connection
 
 from raycdc.connectors.mysql.binlog_decoder import BinlogDecoder
 from raycdc.connectors.mysql.binlog_stream import BinlogStream
+from raycdc.connectors.mysql.catalog import discover_tables, load_table
+from raycdc.connectors.mysql.checks import check_source, require_ok
 from raycdc.connectors.mysql.chunks import ChunkRange, ChunkSettings, Strategy
 from raycdc.connectors.mysql.connection import close_quietly, connect
 from raycdc.connectors.mysql.ddl_history import DdlHistory
 from raycdc.connectors.mysql.documents import table_of
 from raycdc.connectors.mysql.enumerator_dialect import MySqlEnumeratorDialect
-from raycdc.connectors.mysql.key_order import MySqlKeyOrder
+from raycdc.connectors.mysql.log_key_order import MySqlKeyOrder
 from raycdc.connectors.mysql.log_split_reader import MySqlLogSplitReader, ordinal_of
 from raycdc.connectors.mysql.offset import BinlogOffset
 from raycdc.connectors.mysql.plugin import MySqlSourceConfig, StartupMode
 from raycdc.connectors.mysql.server import ServerInfo, ensure_available, probe
 from raycdc.connectors.mysql.types import MySqlTable
-from raycdc.connectors.mysql.visibility import ChunkSelect, read_chunk
+from raycdc.connectors.mysql.visibility import ChunkRead, read_chunk
 from raycdc.model import META_FIELDS, RowKind, TableId, changelog_schema
 from raycdc.source.reading import HighWatermark
 from raycdc.source.split import SnapshotSplit, StreamSplit
@@ -56,6 +58,19 @@ class MySqlSource:
         """How long dropped rows are remembered; 0 where the server tells what a SELECT can see."""
         info = self._server()
         return 0.0 if info.is_mariadb or info.gtid_mode else RING_S
+
+    def preflight(self, splits: dict[str, Any] | None) -> None:
+        """Refuse early, in the driver, what could not work: `splits` are the last sealed states, None at a first start.
+
+        Raises `SourceError` with the fix; `LogLostError` when the log no longer reaches back to our position.
+        """
+        with closing(self._connect()) as connection:
+            info = probe(connection)
+            tables = discover_tables(connection, self._config.selector())
+            require_ok(check_source(connection, info, tables))
+            if splits is not None:
+                for state in splits.values():
+                    ensure_available(connection, info, BinlogOffset.from_json(state["position"]))
 
     def enumerator_dialect(self) -> MySqlEnumeratorDialect:
         config = self._config
@@ -87,7 +102,11 @@ class MySqlSource:
         return MySqlChunkReader(self._connect(), self._server())
 
     def key_order(self, split: StreamSplit) -> MySqlKeyOrder:
-        return MySqlKeyOrder(self._connect, tables_of(split))
+        order = MySqlKeyOrder(self._connect, tables_of(split))
+        for name, table in split.state["tables"].items():
+            if table["snapshot"] is not None and table["snapshot"]["key"] is not None:
+                order.use(TableId.parse(name), table["snapshot"]["key"])
+        return order
 
     def _connect(self) -> Connection[Any]:
         return connect(self._config.settings())
@@ -110,8 +129,6 @@ class MySqlSource:
         )
 
     def _load_table(self, table: TableId) -> MySqlTable:
-        from raycdc.connectors.mysql.catalog import load_table
-
         with closing(self._connect()) as connection:
             return load_table(connection, table)
 
@@ -122,9 +139,11 @@ class MySqlChunkReader:
     def __init__(self, connection: Connection[Any], info: ServerInfo) -> None:
         self._connection = connection
         self._info = info
-        self._select: ChunkSelect | None = None
+        self._select: ChunkRead | None = None
 
-    def read(self, split: SnapshotSplit, *, opened_at: dict[str, Any], document: dict[str, Any]) -> Iterator[pa.RecordBatch]:
+    def read(
+        self, split: SnapshotSplit, *, opened_at: dict[str, Any], document: dict[str, Any]
+    ) -> Iterator[pa.RecordBatch]:
         table = table_of(document)
         chunk = ChunkRange.from_json(
             {
@@ -135,20 +154,18 @@ class MySqlChunkReader:
                 "key": split.key,
             }
         )
-        self._select = read_chunk(
-            self._connection, self._info, table, chunk, opened_at=BinlogOffset.from_json(opened_at)
-        )
+        self._select = read_chunk(self._connection, self._info, table, chunk, BinlogOffset.from_json(opened_at))
         schema = changelog_schema(table.schema())
         read_ms = time.time_ns() // 1_000_000
         rows = 0
-        for batch in self._select.batches():
+        for batch in self._select:
             yield _as_inserts(batch, schema, first=rows, read_ms=read_ms)
             rows += batch.num_rows
 
     def high_watermark(self) -> HighWatermark:
         assert self._select is not None
         high = self._select.high_watermark
-        return HighWatermark(ordinal_of(high), high.to_json(), exact=self._info.is_mariadb)
+        return HighWatermark(ordinal_of(high), high.to_json(), exact=self._select.exact)
 
     def wake_up(self) -> None:
         close_quietly(self._connection)

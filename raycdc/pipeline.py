@@ -1,0 +1,264 @@
+"""The composition root, and the Python API: a source, a sink and a state become a running pipeline.
+
+The only module that knows everything (Flink CDC's PipelineComposer). It starts things in an order in which nothing has
+to be undone: lease, preflight of the source, engines, sink, recovery, source side, epoch loop; and ends them in the
+reverse one.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from raycdc.bridge import local_node, run_in_process
+from raycdc.checkpoint.manifest import Manifest
+from raycdc.checkpoint.store import CheckpointStore
+from raycdc.config import Mode, PipelineConfig, PipelineOptions, SinkConfig, SourceConfig
+from raycdc.consumer import Epoch, epochs_of
+from raycdc.errors import StateError
+from raycdc.plugins import PluginGroup, load_plugin
+from raycdc.progress import ProgressReporter
+from raycdc.runtime.launcher import JobSpec, Launcher, LocalLauncher
+from raycdc.runtime.supervisor import Supervisor, SupervisorSettings
+from raycdc.sinks.api import Sink, SinkContext
+from raycdc.source.coordinator import CoordinatorSettings
+from raycdc.spark.epochs import EpochLoop, EpochStatistics
+
+Listener = Callable[[dict[str, Any]], None]
+
+#: How often progress is reported.
+PROGRESS_S = 0.5
+
+
+class Pipeline:
+    """One source kept equal in one sink. Not reusable while it runs; `stop` may be called from any thread.
+
+    ``Pipeline.from_config(load_config("shop.toml"))``, or in Python
+    ``Pipeline(name="shop", state="./state/shop", source=MySqlSource(...), sink=DeltaSink(...))``.
+    """
+
+    def __init__(
+        self,
+        *,
+        source: SourceConfig,
+        sink: SinkConfig | None = None,
+        name: str = "",
+        state: str | Path = "",
+        config: PipelineConfig | None = None,
+        **options: Any,
+    ) -> None:
+        """`options` are those of ``[pipeline]``. Without a `sink` the pipeline serves `epochs` only."""
+        if config is None:
+            pipeline = PipelineOptions(name=name, state=str(state), **options)
+            config = PipelineConfig(pipeline=pipeline, source=source, sink=sink or SinkConfig(type="none"))
+        self.config = config
+        self._has_sink = sink is not None
+        self._lock = threading.Lock()
+        self._supervisor: Supervisor | None = None
+        self._stop_requested = False
+
+    @classmethod
+    def from_config(cls, config: PipelineConfig) -> Pipeline:
+        """A pipeline as a TOML file describes it (`raycdc.config.load_config`)."""
+        return cls(source=config.source, sink=config.sink, config=config)
+
+    def run(self, *, until: str | None = None, local: bool = False, listener: Listener = lambda _: None) -> None:
+        """Run in the foreground until stopped, or until ``"caught-up"``. Raises `RaycdcError` for everything named.
+
+        `local` keeps everything in threads of this process: no Ray, no Spark. `listener` gets the events of
+        ``raycdc run --json``, from threads of the pipeline.
+        """
+        with ExitStack() as stack:
+            store = self._open_store(stack)
+            self._preflight(store)
+            spec = self._spec(store, until)
+            with ThreadPoolExecutor(2, thread_name_prefix="engine") as engines:
+                launcher_future = engines.submit(self._launcher, spec, local=local)
+                session = None if local else self._session(stack, store, engines)
+                launcher = launcher_future.result()
+            sink = self._open_sink(stack, store, spec, session)
+            reporter = ProgressReporter(listener, driver_pid=os.getpid())
+            self._run_epochs(stack, store, sink, launcher, spec, reporter)
+        reporter.finished(stopped=self._stop_requested)
+
+    def stop(self) -> None:
+        """Seal and commit what was read, then let `run` return."""
+        with self._lock:
+            self._stop_requested = True
+            supervisor = self._supervisor
+        if supervisor is not None:
+            supervisor.stop()
+
+    def epochs(self, *, until: str | None = None, local: bool = True) -> Iterator[Epoch]:
+        """Sealed epochs as Arrow batches, for people who bring their own sink. Each must be acknowledged.
+
+        An epoch that was not acknowledged comes again, the same rows under the same number, after a restart: a
+        consumer that records the number together with the rows has them exactly once.
+        """
+        with ExitStack() as stack:
+            store = self._open_store(stack)
+            self._preflight(store)
+            spec = self._spec(store, until)
+            generation = store.next_generation()
+            launcher = self._launcher(spec, local=local)
+            supervisor = self._supervise(stack, store, launcher, lambda _: None, first_generation=generation)
+            yield from epochs_of(store, supervisor, token=spec.token)
+
+    # --- parts ----------------------------------------------------------------------------------------------------
+
+    def _open_store(self, stack: ExitStack) -> CheckpointStore:
+        options = self.config.pipeline
+        store = CheckpointStore(options.state, pipeline=options.name)
+        lease = store.lease()
+        stack.callback(lease.release)
+        return store
+
+    def _preflight(self, store: CheckpointStore) -> None:
+        """Ask the source what it lacks before anything slow is started."""
+        source = self._make_source()()
+        last = store.last_manifest()
+        source.preflight(last.to_splits if last else None)
+
+    def _make_source(self) -> Callable[[], Any]:
+        plugin = load_plugin(PluginGroup.SOURCES, self.config.source.type)
+        return partial(plugin.create, self.config.source)
+
+    def _spec(self, store: CheckpointStore, until: str | None) -> JobSpec:
+        options = self.config.pipeline
+        if until is None and options.mode is not Mode.CONTINUOUS:
+            until = "snapshot" if options.mode is Mode.SNAPSHOT else "caught-up"
+        return JobSpec(
+            state=store.path,
+            make_source=self._make_source(),
+            settings=CoordinatorSettings(
+                epoch_interval_s=options.epoch_interval.total_seconds(), epoch_bytes_max=options.epoch_bytes_max
+            ),
+            until=until,
+            node=local_node(),
+            token=secrets.token_urlsafe(24),
+        )
+
+    def _launcher(self, spec: JobSpec, *, local: bool) -> Launcher:
+        if local:
+            return LocalLauncher(spec)
+        from raycdc.runtime.ray_launcher import RayLauncher
+
+        return RayLauncher(spec, address=self.config.ray.address)
+
+    def _session(self, stack: ExitStack, store: CheckpointStore, engines: ThreadPoolExecutor) -> Any:
+        from raycdc.spark.session import spark_session
+
+        future: Future[Any] = engines.submit(
+            spark_session, self.config.spark.master, store.path / "spark", self.config.spark.conf
+        )
+        session = future.result()
+        stack.callback(session.stop)
+        return session
+
+    def _open_sink(self, stack: ExitStack, store: CheckpointStore, spec: JobSpec, session: Any) -> Sink:
+        from raycdc.spark.session import parallelism
+        from raycdc.spark.stage import SparkTaskRunner
+
+        sink: Sink = load_plugin(PluginGroup.SINKS, self.config.sink.type).create(self.config.sink)
+        sink.open(
+            SinkContext(
+                app_id=store.app_id,
+                write=self.config.sink.write,
+                run_tasks=SparkTaskRunner(session) if session is not None else run_in_process,
+                on_existing=self.config.pipeline.on_existing,
+                parallelism=self.config.sink.parallelism or (parallelism(session) if session is not None else 1),
+                node=spec.node,
+                flight_token=spec.token or "",
+                spark=session,
+            )
+        )
+        stack.callback(sink.close)
+        return sink
+
+    def _run_epochs(
+        self,
+        stack: ExitStack,
+        store: CheckpointStore,
+        sink: Sink,
+        launcher: Launcher,
+        spec: JobSpec,
+        reporter: ProgressReporter,
+    ) -> None:
+        first = store.next_generation()
+        supervisors: list[Supervisor] = []
+
+        def committed(figures: EpochStatistics) -> None:
+            supervisors[0].epoch_committed(figures.epoch)
+            reporter.committed(figures)
+
+        loop = EpochLoop(
+            store,
+            sink,
+            generation=store.generation,
+            next_sealed=lambda after, wait_s: next_manifest(store, supervisors[0], after, wait_s),
+            on_committed=lambda figures: committed(figures) if supervisors else None,
+            positions=positions_of,
+            node=spec.node,
+            flight_token=spec.token or "",
+        )
+        loop.recover()
+        supervisor = self._supervise(stack, store, launcher, reporter.processes, first_generation=first)
+        supervisors.append(supervisor)
+        stack.enter_context(reporter.watching(supervisor.status, every_s=PROGRESS_S))
+        loop.run()
+
+    def _supervise(
+        self,
+        stack: ExitStack,
+        store: CheckpointStore,
+        launcher: Launcher,
+        on_processes: Callable[[dict[str, Any]], None],
+        *,
+        first_generation: int,
+    ) -> Supervisor:
+        unused = [first_generation]
+
+        def next_generation() -> int:
+            return unused.pop() if unused else store.next_generation()
+
+        record = store.last_commit
+        supervisor = Supervisor(
+            launcher,
+            SupervisorSettings(
+                readers_min=self.config.readers.min,
+                readers_max=self.config.readers.max,
+                next_generation=next_generation,
+                committed=lambda: commit.epoch if (commit := record()) else 0,
+                on_processes=on_processes,
+            ),
+        )
+        stack.callback(supervisor.close)
+        with self._lock:
+            self._supervisor = supervisor
+            stopping = self._stop_requested
+        if stopping:
+            supervisor.stop()
+        return supervisor
+
+
+def positions_of(manifest: Manifest) -> dict[str, Any]:
+    """What a sink's commit tells about the source: where each log stands after the epoch."""
+    return {split: state["position"] for split, state in manifest.to_splits.items()}
+
+
+def next_manifest(store: CheckpointStore, supervisor: Supervisor, after: int, wait_s: float) -> Manifest | None:
+    """The first sealed epoch after `after`, or None when there was none for `wait_s`."""
+    epoch, _ = supervisor.next_sealed(after, wait_s=wait_s)
+    if epoch is None:
+        return None
+    sealed = store.sealed_epochs(after)
+    if not sealed:
+        raise StateError(f"Epoch {epoch} was sealed, but its manifest is not in {store.path}. Is the folder shared?")
+    return store.manifest(sealed[0])

@@ -1,0 +1,113 @@
+"""What a running pipeline tells about itself: the events of ``raycdc run --json`` and of the screen.
+
+| event | when | fields |
+|---|---|---|
+| `started` | processes are up, and again whenever they change | `pids` |
+| `progress` | twice a second | per table phase, chunks, rows, rows/s; the three lags; who reads what |
+| `commit` | an epoch is in the sink | `epoch`, `tables`, `rows`, `seconds` |
+| `caught_up` | a bounded run reached its end | |
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from raycdc.errors import RaycdcError
+from raycdc.spark.epochs import EpochStatistics
+
+
+class ProgressReporter:
+    """Turns statuses and commits into events. `listener` is called from several threads, one at a time."""
+
+    def __init__(self, listener: Callable[[dict[str, Any]], None], *, driver_pid: int) -> None:
+        self._listener = listener
+        self._driver_pid = driver_pid
+        self._lock = threading.Lock()
+        self._rows: dict[str, tuple[float, int]] = {}
+        self._emit_lag_ms: int | None = None
+        self._ordinal: int | None = None
+        self._moved_s = time.monotonic()
+
+    def processes(self, pids: dict[str, Any]) -> None:
+        self._tell({"event": "started", "pids": {"driver": self._driver_pid, **pids}})
+
+    def committed(self, figures: EpochStatistics) -> None:
+        if figures.watermark_ms is not None:
+            self._emit_lag_ms = max(0, figures.committed_ms - figures.watermark_ms)
+        self._tell(
+            {
+                "event": "commit",
+                "epoch": figures.epoch,
+                "tables": dict(figures.tables),
+                "rows": figures.rows,
+                "seconds": round(figures.staging_s + figures.commit_s, 3),
+            }
+        )
+
+    def finished(self, *, stopped: bool) -> None:
+        if not stopped:
+            self._tell({"event": "caught_up"})
+
+    @contextmanager
+    def watching(self, status: Callable[[], dict[str, Any] | None], *, every_s: float) -> Iterator[None]:
+        """Report progress in the background while the block runs, and once more at its end."""
+        ended = threading.Event()
+
+        def watch() -> None:
+            while not ended.wait(every_s):
+                if not self._look(status):
+                    return
+
+        thread = threading.Thread(target=watch, name="progress", daemon=True)
+        thread.start()
+        try:
+            yield
+            self._look(status)
+        finally:
+            ended.set()
+            thread.join(timeout=5)
+
+    def _look(self, status: Callable[[], dict[str, Any] | None]) -> bool:
+        """Report once; False when the job has failed, which the epoch loop tells in its own words."""
+        try:
+            now = status()
+        except RaycdcError:
+            return False
+        if now is not None:
+            self._tell(self._progress(now))
+        return True
+
+    def _progress(self, status: dict[str, Any]) -> dict[str, Any]:
+        now_s = time.monotonic()
+        tables = []
+        for name, table in sorted(status["tables"].items()):
+            rows = table.get("rows", 0)
+            then_s, before = self._rows.get(name, (now_s, rows))
+            self._rows[name] = (now_s, rows)
+            rate = (rows - before) / (now_s - then_s) if now_s > then_s else 0.0
+            tables.append({"table": name, **table, "rows": rows, "rows_per_s": round(rate)})
+        readers = [{k: r[k] for k in ("subtask", "pid", "splits")} for r in status["readers"]]
+        return {"event": "progress", "tables": tables, "lag": self._lags(status, now_s), "readers": readers}
+
+    def _lags(self, status: dict[str, Any], now_s: float) -> dict[str, Any]:
+        """FLIP-33's names, in milliseconds; null while there is nothing to measure."""
+        fetch_lag_ms = None
+        for reader in status["readers"]:
+            log = reader["metrics"].get("log")
+            if log is not None:
+                fetch_lag_ms = reader["metrics"].get("fetch_lag_ms")
+                if log["ordinal"] != self._ordinal:
+                    self._ordinal, self._moved_s = log["ordinal"], now_s
+        return {
+            "currentFetchEventTimeLag": fetch_lag_ms,
+            "currentEmitEventTimeLag": self._emit_lag_ms,
+            "sourceIdleTime": round((now_s - self._moved_s) * 1000),
+        }
+
+    def _tell(self, event: dict[str, Any]) -> None:
+        with self._lock:
+            self._listener(event)

@@ -218,7 +218,15 @@ class DatabaseServer(ABC):
             yield name
         finally:
             if self.running:
-                self.execute(f"DROP DATABASE IF EXISTS `{name}`")
+                self._drop(name)
+
+    def _drop(self, database: str) -> None:
+        """Drop a database even if a connection that a failed test forgot has a transaction open there."""
+        with self.connect() as connection, connection.cursor() as cursor:
+            cursor.execute("SELECT ID FROM information_schema.PROCESSLIST WHERE DB = %s", (database,))
+            for (identity,) in cursor.fetchall():
+                cursor.execute(f"KILL {identity}")
+            cursor.execute(f"DROP DATABASE IF EXISTS `{database}`")
 
     def binlog_paths(self) -> list[Path]:
         """The binary log files on disk, oldest first; the last one is being written."""

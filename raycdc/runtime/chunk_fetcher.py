@@ -5,6 +5,7 @@ The SELECT is the connector's (`ChunkReader`), the segment the bridge's; this jo
 
 from __future__ import annotations
 
+import dataclasses
 import queue
 import threading
 from collections.abc import Callable, Sequence
@@ -78,7 +79,7 @@ class ChunkFetcher:
                     self._notify()
             finally:
                 self._reader.close()
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001 - surfaces from `poll`
             self._results.put(error)
             self._notify()
 
@@ -107,7 +108,7 @@ class ChunkFetcher:
             writer.append(batch)
         segments = (writer.finish().to_json(),) if writer.rows else ()
         self.discard([*read.segments, *delta])
-        return ChunkRead(split, read.high, read.high_position, True, segments)
+        return dataclasses.replace(read, exact=True, segments=segments)
 
     def _table(self, segments: Sequence[dict[str, Any]]) -> pa.Table:
         batches = [

@@ -142,7 +142,7 @@ class CoordinatorHost:
         def work() -> None:
             try:
                 result = call()
-            except BaseException as error:
+            except BaseException as error:  # noqa: BLE001 - ends the job, told to every caller
                 with self._condition:
                     self._fail(error)
                 return
@@ -166,7 +166,7 @@ class CoordinatorHost:
     def _run(self, action: Callable[[], None]) -> None:
         try:
             action()
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001 - ends the job, told to every caller
             self._fail(error)
         self._condition.notify_all()
 

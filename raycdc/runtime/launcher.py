@@ -134,7 +134,7 @@ class LocalReader:
         try:
             self._worker.run()
             self._ended = "left"
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - told by `ended`
             self._ended = f"{type(error).__name__}: {error}"
 
 

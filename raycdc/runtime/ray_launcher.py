@@ -135,7 +135,7 @@ class RayReader:
 
 
 class RayLauncher:
-    """Starts a private Ray (``address = "local"``) or joins one, and runs the job's actors in a namespace of its own."""
+    """Starts a private Ray (``address = "local"``) or joins one; the job's actors have a namespace of their own."""
 
     def __init__(self, spec: JobSpec, *, address: str) -> None:
         self._spec = spec

@@ -190,7 +190,7 @@ class ReaderWorker:
         while self._stop is None:
             try:
                 self._exchange(wait_s=LONG_POLL_S)
-            except BaseException as error:
+            except BaseException as error:  # noqa: BLE001 - raised again by the main thread
                 self._end(error)
                 return
 

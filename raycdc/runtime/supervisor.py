@@ -160,7 +160,7 @@ class Supervisor:
                     self._look()
             except CoordinatorLostError as lost:
                 self._replace_generation(str(lost))
-            except BaseException as error:
+            except BaseException as error:  # noqa: BLE001 - ends the job, told to every caller
                 self._fail(error)
                 return
 
@@ -229,7 +229,7 @@ class Supervisor:
                 self._schedule(-1, f"the coordinator was lost ({reason})")
                 self._due.clear()
                 self._start_generation()
-            except BaseException as error:
+            except BaseException as error:  # noqa: BLE001 - ends the job, told to every caller
                 self._fail(error)
 
     def _fail(self, error: BaseException) -> None:

@@ -74,7 +74,8 @@ class MySqlKeyOrder:
         found = self._ask(column, lambda connection: key_order.bound_keys(connection, column, [value]))
         if found.numbers is not None:
             return int(found.numbers[0])
-        assert found.data is not None and found.offsets is not None
+        assert found.data is not None
+        assert found.offsets is not None
         return PaddedKey(found.data[found.offsets[0] : found.offsets[1]].tobytes(), found.pad)
 
     def classify(self, table: TableId, keys_of_rows: pa.Array, bounds: Sequence[Any]) -> np.ndarray:

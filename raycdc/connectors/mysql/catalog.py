@@ -69,15 +69,24 @@ def load_tables(connection: Connection[Any], tables: Iterable[TableId]) -> dict[
         by_db[table.db].append(table.table)
     columns: dict[TableId, list[MySqlColumn]] = defaultdict(list)
     keys: dict[TableId, list[str]] = defaultdict(list)
+    collations: dict[TableId, str] = {}
     mariadb = "mariadb" in connection.get_server_info().lower()
     for db, names in by_db.items():
         for row in query(connection, _COLUMNS, (db, names)):
             columns[TableId(db, _text(row[0]))].append(_column(row, mariadb=mariadb))
         for row in query(connection, _KEYS, (db, names)):
             keys[TableId(db, _text(row[0]))].append(_text(row[1]))
+        for row in query(connection, _COLLATIONS, (db, names)):
+            collations[TableId(db, _text(row[0]))] = _text(row[1])
     # A server with case-insensitive names answers in its own spelling; only what was asked for is returned.
     return {
-        table: MySqlTable(table, tuple(found), tuple(keys.get(table, ())))
+        table: MySqlTable(
+            table,
+            tuple(found),
+            tuple(keys.get(table, ())),
+            charset=collations.get(table, "").partition("_")[0],
+            collation=collations.get(table, ""),
+        )
         for table, found in columns.items()
         if table in wanted
     }
@@ -116,6 +125,11 @@ _COLUMNS = (
     "SELECT TABLE_NAME, COLUMN_NAME, COLUMN_TYPE, CHARACTER_SET_NAME, COLLATION_NAME, IS_NULLABLE, COLUMN_DEFAULT, "
     "EXTRA FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = %s AND TABLE_NAME IN %s "
     "ORDER BY TABLE_NAME, ORDINAL_POSITION"
+)
+
+# Every collation of a table begins with the name of its character set (MySQL manual, "Collation Naming Conventions").
+_COLLATIONS = (
+    "SELECT TABLE_NAME, TABLE_COLLATION FROM information_schema.TABLES WHERE TABLE_SCHEMA = %s AND TABLE_NAME IN %s"
 )
 
 # STATISTICS and not TABLE_CONSTRAINTS: the latter hides keys from users who may only SELECT.

@@ -172,8 +172,10 @@ class ChunkPlanner:
         return self._planned if self.done else max(self._planned + 1, self._estimate)
 
     def next_chunks(self, count: int) -> list[ChunkRange]:
-        """Up to `count` more chunks; fewer only when planning is done. Blocks on queries. Retry-safe: on an error
-        nothing was consumed."""
+        """Up to `count` more chunks; fewer only when planning is done. Blocks on queries.
+
+        On an error nothing was consumed, so the call may be repeated.
+        """
         before = self.state()
         try:
             if len(self._queue) < count and self._phase != "done":
@@ -253,8 +255,8 @@ class ChunkPlanner:
         whole_numbers = isinstance(self._next, int) and isinstance(self._max, int)
         if strategy is Strategy.EVEN and not whole_numbers:
             raise ConfigError(
-                f"source.snapshot.strategy = \"even\" needs an integer chunk key; {self._table.id}.{key.name} is "
-                f"{key.column_type}. Use \"uneven\", \"sampled\" or \"auto\"."
+                f'source.snapshot.strategy = "even" needs an integer chunk key; {self._table.id}.{key.name} is '
+                f'{key.column_type}. Use "uneven", "sampled" or "auto".'
             )
         rows = max(1, size.rows)
         self._estimate = len(self._queue) + -(-rows // self._rows)

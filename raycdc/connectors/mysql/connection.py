@@ -75,9 +75,7 @@ def connect(settings: MySqlSettings) -> Connection[Any]:
     `SourceError` when it refuses us, `ConfigError` when the CA file cannot be used.
     """
     tls: dict[str, Any] = (
-        {"ssl_disabled": True}
-        if settings.effective_tls_mode is TlsMode.DISABLED
-        else {"ssl": _tls_context(settings)}
+        {"ssl_disabled": True} if settings.effective_tls_mode is TlsMode.DISABLED else {"ssl": _tls_context(settings)}
     )
     try:
         connection: Connection[Any] = pymysql.connect(
@@ -161,9 +159,7 @@ def query_error(connection: Connection[Any], sql: str, cause: pymysql.Error) -> 
         return SourceUnavailableError(f"{where} asks to try again (error {code}: {text}).")
     short = re.sub(r"\s+", " ", sql)[:200]
     if code in _DENIED:
-        return SourceError(
-            f"{where} refused a statement: {text}. Grant what `raycdc check` prints. Statement: {short}"
-        )
+        return SourceError(f"{where} refused a statement: {text}. Grant what `raycdc check` prints. Statement: {short}")
     return SourceError(f"{where} answered error {code} ({text}) to: {short}")
 
 
@@ -216,8 +212,9 @@ _SESSION = (
     # Neutral: no ANSI_QUOTES or PAD_CHAR_TO_FULL_LENGTH changing what a statement means or a value looks like.
     "SET SESSION sql_mode = ''",
     "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ",
-    f"SET SESSION net_write_timeout = {NET_TIMEOUT_S}, net_read_timeout = {NET_TIMEOUT_S}, "
-    f"wait_timeout = {NET_TIMEOUT_S}",
+    f"SET SESSION net_write_timeout = {NET_TIMEOUT_S}",
+    f"SET SESSION net_read_timeout = {NET_TIMEOUT_S}",
+    f"SET SESSION wait_timeout = {NET_TIMEOUT_S}",
 )
 
 

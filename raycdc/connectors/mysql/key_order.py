@@ -3,7 +3,7 @@
 The log reader must decide for each changed row in which chunk its key lies, by the same order the chunk's SELECT used,
 or rows are lost at the seams. Numbers, temporals and binary keys are ordered by their values. Text is ordered by its
 collation, which only the server knows: it is asked for ``WEIGHT_STRING`` of the bounds once and of touched keys in
-batches of hundreds per statement. In PAD SPACE collations ``'a'`` equals ``'a '`` and is more than ``'a'`` followed by a
+batches of hundreds per statement. In PAD SPACE collations ``'a'`` equals ``'a '`` and is more than ``'a'`` and a
 tab: there the shorter key counts as continued by the weight of a space.
 
 Collations with several levels of weights *and* padding cannot be compared this way (`can_be_ordered` finds them by

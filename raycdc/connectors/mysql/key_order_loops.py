@@ -45,7 +45,9 @@ def time_micros(data: Any, offsets: Any, out: Any) -> None:
         negative = at < end and data[at] == 45
         if negative:
             at += 1
-        total, part, digits = np.int64(0), np.int64(0), -1
+        total: Any = 0
+        part: Any = 0
+        digits = -1
         while at < end:
             c = np.int64(data[at])
             if c == 58:
@@ -70,9 +72,7 @@ def time_micros(data: Any, offsets: Any, out: Any) -> None:
 
 
 @helper
-def _compare(
-    one: Any, one_begin: int, one_end: int, two: Any, two_begin: int, two_end: int, pad: Any
-) -> Any:
+def _compare(one: Any, one_begin: Any, one_end: Any, two: Any, two_begin: Any, two_end: Any, pad: Any) -> Any:
     """-1, 0 or 1: byte order, the shorter one continued by `pad` over and over (an empty pad: shorter is less)."""
     a, b = one_begin, two_begin
     while a < one_end and b < two_end:

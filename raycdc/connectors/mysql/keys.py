@@ -180,7 +180,7 @@ def to_arrow(column: MySqlColumn, values: list[KeyValue]) -> pa.Array:
     """Key values as an array of the column's Arrow type, as the log reader has them."""
     type_ = column.logical().arrow()
     if pa.types.is_decimal(type_):
-        return pa.array([Decimal(v) for v in values], type_)
+        return pa.array([Decimal(str(v)) for v in values], type_)
     if pa.types.is_temporal(type_):
         texts = pa.array([str(v) for v in values], pa.string())
         if pa.types.is_date(type_):

@@ -31,7 +31,7 @@ class Receiver:
     def __init__(self, connection: Connection[Any]) -> None:
         self._connection = connection
         self.data = np.empty(RECEIVE_BYTES + loops.SLACK, np.uint8)
-        self._memory = memoryview(self.data)
+        self._memory: memoryview = self.data.data
         #: First byte not consumed, end of the last complete packet, end of the bytes received.
         self.start = self.scanned = self.end = 0
         self.received = 0
@@ -138,7 +138,7 @@ class Receiver:
             grown = np.empty(2 * self._capacity + loops.SLACK, np.uint8)
             grown[:held] = self.data[self.start : self.end]
             self.data = grown
-            self._memory = memoryview(self.data)
+            self._memory = self.data.data
         self.scanned -= self.start
         self.end = held
         self.start = 0

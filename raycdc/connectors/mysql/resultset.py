@@ -36,6 +36,7 @@ from raycdc.errors import DataError, SchemaError, SourceUnavailableError
 #: Decode when this much is complete: large enough that a call's cost vanishes, small enough to stay in the cache.
 DECODE_BYTES = 256 << 10
 
+
 @dataclass(frozen=True, slots=True)
 class WireField:
     """Type and flags of one column as the server announces them (Protocol::ColumnDefinition41)."""
@@ -108,7 +109,10 @@ def query_cells(connection: Connection[Any], sql: str | bytes, count: int) -> tu
 
 
 def plan_operations(fields: list[WireField], arena: TableArena, name: str) -> npt.NDArray[np.int64]:
-    """(operation, p1, p2, bytes per value) per column for `loops.decode_rows`; `SchemaError` where wire and table do not fit."""
+    """(operation, p1, p2, bytes per value) per column for `loops.decode_rows`.
+
+    Raises `SchemaError` where wire and table do not fit.
+    """
     if len(fields) != len(arena.table.columns):
         raise SchemaError(f"{name}: the query has {len(fields)} columns instead of {len(arena.table.columns)}")
     plan = np.zeros((len(fields), 4), np.int64)
@@ -136,9 +140,7 @@ def _batches(receiver: Receiver, operations: npt.NDArray[np.int64], arena: Table
         if scanned == loops.SCAN_LONG and receiver.start == receiver.scanned:
             stop = receiver.scanned = receiver.join_long()
         while True:
-            reason = loops.decode_rows(
-                receiver.data, receiver.start, stop, operations, arena.view, limits, position
-            )
+            reason = loops.decode_rows(receiver.data, receiver.start, stop, operations, arena.view, limits, position)
             receiver.start, rows = int(position[0]), int(position[1])
             if reason == loops.NEED_MORE:
                 break
@@ -162,7 +164,7 @@ def _prepare(connection: Connection[Any], receiver: Receiver, sql: str) -> int:
     """COM_STMT_PREPARE; the statement's id. Its parameter and column definitions are skipped."""
     connection._execute_command(COMMAND.COM_STMT_PREPARE, sql)
     begin, _ = receiver.next_packet()
-    _, statement, column_count, parameter_count = struct.unpack_from("<BIHH", receiver.data, begin)
+    _, statement, column_count, parameter_count = struct.unpack("<BIHH", receiver.data[begin : begin + 9].tobytes())
     for count in (parameter_count, column_count):
         if count:
             receiver.skip_to_end()

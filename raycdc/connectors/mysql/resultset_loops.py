@@ -61,7 +61,7 @@ SLACK = 64
 
 
 @njit
-def scan_packets(data: Any, start: int, end: int, position: Any) -> int:
+def scan_packets(data: Any, start: Any, end: int, position: Any) -> int:
     """Walk over complete packets; `position[0]` becomes the end of the last one.
 
     Returns `SCAN_END` behind an EOF or error packet (then `position[1]` is its start), `SCAN_LONG` at a packet that
@@ -86,7 +86,7 @@ def scan_packets(data: Any, start: int, end: int, position: Any) -> int:
 
 
 @helper
-def _length_at(data: Any, at: int) -> Any:
+def _length_at(data: Any, at: Any) -> Any:
     """Value and width of a length-encoded integer."""
     first = np.int64(data[at])
     if first < 251:
@@ -99,7 +99,7 @@ def _length_at(data: Any, at: int) -> Any:
 
 
 @helper
-def _short_decimal(data: Any, at: int, length: int) -> Any:
+def _short_decimal(data: Any, at: Any, length: Any) -> Any:
     """Unscaled value of at most 18 digits; the point is skipped because the server prints every decimal place."""
     value = np.int64(0)
     negative = False
@@ -113,7 +113,7 @@ def _short_decimal(data: Any, at: int, length: int) -> Any:
 
 
 @helper
-def _put_long_decimal(data: Any, at: int, length: int, i64: Any, index: int) -> None:
+def _put_long_decimal(data: Any, at: Any, length: Any, i64: Any, index: Any) -> None:
     high, low = np.uint64(0), np.uint64(0)
     negative = False
     for i in range(at, at + length):
@@ -126,7 +126,7 @@ def _put_long_decimal(data: Any, at: int, length: int, i64: Any, index: int) -> 
 
 
 @helper
-def _days(data: Any, at: int, length: int) -> Any:
+def _days(data: Any, at: Any, length: Any) -> Any:
     """Days since the epoch of a DATE, DATETIME or TIMESTAMP of `length` bytes; `NO_DATE` for a zero date."""
     if length < 4:
         return NO_DATE
@@ -135,7 +135,7 @@ def _days(data: Any, at: int, length: int) -> Any:
 
 
 @helper
-def _micros_of_day(data: Any, at: int, length: int) -> Any:
+def _micros_of_day(data: Any, at: Any, length: Any) -> Any:
     """Time of day of a DATETIME or TIMESTAMP of `length` bytes; trailing zero parts are not sent."""
     micros = np.int64(0)
     if length >= 7:
@@ -148,7 +148,7 @@ def _micros_of_day(data: Any, at: int, length: int) -> Any:
 
 @helper
 def _put_time(
-    data: Any, at: int, length: int, fsp: int, slot: int, row: int, voff: Any, vdata: Any, vbase: Any, vcap: Any,
+    data: Any, at: Any, length: Any, fsp: Any, slot: Any, row: Any, voff: Any, vdata: Any, vbase: Any, vcap: Any,
     counters: Any,
 ) -> Any:  # fmt: skip
     negative = False
@@ -164,7 +164,7 @@ def _put_time(
 
 
 @helper
-def _bits(data: Any, at: int, length: int) -> Any:
+def _bits(data: Any, at: Any, length: Any) -> Any:
     value = np.int64(0)
     for i in range(length):
         value = (value << 8) | np.int64(data[at + i])
@@ -172,7 +172,7 @@ def _bits(data: Any, at: int, length: int) -> Any:
 
 
 @njit
-def decode_rows(data: Any, start: int, end: int, operations: Any, view: Any, limits: Any, position: Any) -> int:
+def decode_rows(data: Any, start: Any, end: Any, operations: Any, view: Any, limits: Any, position: Any) -> int:
     """Decode packets from `start` into the arena, until something needs the caller.
 
     `position` is (start of the first packet not consumed, next row, text bytes of the batch) and is updated; `limits`
@@ -329,7 +329,7 @@ def decode_rows(data: Any, start: int, end: int, operations: Any, view: Any, lim
 
 
 @njit
-def split_cells(data: Any, start: int, end: int, offsets: Any, lengths: Any) -> int:
+def split_cells(data: Any, start: Any, end: int, offsets: Any, lengths: Any) -> int:
     """Offsets and lengths of the cells of one row of the text protocol (NULL: -1); returns how many there are."""
     at = start
     count = 0

@@ -128,6 +128,7 @@ def current_position(connection: Connection[Any], info: ServerInfo) -> BinlogOff
     commits them; `start_position` does not return before it has them. Raises `SourceError` when the log is off or
     may not be looked at.
     """
+    file, position = "", 0
     for _ in range(_GTID_TRIES):
         before = _mariadb_gtid(connection) if info.is_mariadb else ""
         status = query_dict(connection, _status_statement(info))

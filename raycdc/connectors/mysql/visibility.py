@@ -186,8 +186,8 @@ def _has_snapshots(connection: Connection[Any], table: MySqlTable) -> bool:
     """Whether the table's engine takes part in consistent snapshots."""
     rows = query(
         connection,
-        "SELECT e.TRANSACTIONS FROM information_schema.TABLES t JOIN information_schema.ENGINES e ON e.ENGINE = t.ENGINE"
-        " WHERE t.TABLE_SCHEMA = %s AND t.TABLE_NAME = %s",
+        "SELECT e.TRANSACTIONS FROM information_schema.TABLES t JOIN information_schema.ENGINES e "
+        "ON e.ENGINE = t.ENGINE WHERE t.TABLE_SCHEMA = %s AND t.TABLE_NAME = %s",
         (table.id.db, table.id.table),
     )
     return bool(rows) and str(rows[0][0]).upper() == "YES"

@@ -1,0 +1,328 @@
+"""Is this server, as this user, fit to be captured? What is missing, and the statement that fixes it.
+
+`check_source` looks and changes nothing; each finding is one `CheckResult`. `require_ok` turns the failed ones that
+are required into one error that fits on a screen. Used by ``raycdc check`` and before every run.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import pymysql
+from pymysql.connections import Connection
+
+from raycdc.connectors.mysql.catalog import load_tables, table_sizes
+from raycdc.connectors.mysql.connection import query, query_one, quote_name
+from raycdc.connectors.mysql.server import ServerInfo, current_position
+from raycdc.connectors.mysql.types import MySqlTable
+from raycdc.errors import SchemaError, SourceError, SourceUnavailableError
+from raycdc.model import TableId
+
+#: Shorter retention than this risks the log during an outage of the pipeline.
+RETENTION_MIN_S = 86_400.0
+#: A message names at most this many tables.
+_TABLES_SHOWN = 8
+
+_CASCADE = re.compile(
+    r"FOREIGN KEY \(.*?\) REFERENCES .*? ON (?:DELETE|UPDATE) (?:CASCADE|SET NULL|SET DEFAULT)", re.IGNORECASE
+)
+
+
+@dataclass(frozen=True, slots=True)
+class CheckResult:
+    """One thing looked at. `fix` is what to do when it is not `ok`; one not `required` is a warning."""
+
+    name: str
+    text: str
+    fix: str = ""
+    ok: bool = False
+    required: bool = True
+
+    def __str__(self) -> str:
+        mark = "ok" if self.ok else ("failed" if self.required else "warning")
+        return f"{mark}: {self.text}" + (f" {self.fix}" if self.fix and not self.ok else "")
+
+
+def check_source(
+    connection: Connection[Any],
+    info: ServerInfo,
+    tables: Iterable[TableId],
+    *,
+    server_ids: Iterable[int] = (),
+) -> list[CheckResult]:
+    """Everything that must hold (and some that should) to capture `tables` with one of `server_ids`.
+
+    Needs no privilege itself: what may not be looked at is a failed check. Raises only when the connection breaks.
+    """
+    wanted = sorted(set(tables))
+    account = _account(connection)
+    loaded = load_tables(connection, wanted)
+    return [
+        *_log_settings(info),
+        _position_privilege(connection, info, account),
+        _replication_privilege(connection, account),
+        *_select_privileges(connection, info, wanted, loaded, account),
+        *_table_warnings(connection, info, loaded),
+        *_server_id(connection, info, list(server_ids)),
+    ]
+
+
+def require_ok(results: Iterable[CheckResult], info: ServerInfo) -> None:
+    """Raise `SourceError` listing every required check that failed, each with its fix."""
+    failed = [result for result in results if result.required and not result.ok]
+    if not failed:
+        return
+    if len(failed) == 1:
+        raise SourceError(f"{failed[0].text} {failed[0].fix}".strip())
+    lines = "\n".join(f"  - {result.text} {result.fix}".rstrip() for result in failed)
+    raise SourceError(f"{info.address} cannot be captured yet:\n{lines}")
+
+
+def free_server_id(connection: Connection[Any], info: ServerInfo, candidates: Iterable[int]) -> int:
+    """The first of `candidates` that neither the server nor a registered replica uses; `SourceError` when none is."""
+    wanted = list(candidates)
+    used = used_server_ids(connection, info)
+    for candidate in wanted:
+        if candidate not in used:
+            return candidate
+    raise SourceError(
+        f"Every id of source.server_id ({_span(wanted)}) is in use on {info.address}. Stop the other job, or give "
+        f"this one another range in source.server_id."
+    )
+
+
+def used_server_ids(connection: Connection[Any], info: ServerInfo) -> set[int]:
+    """Ids of the server and of the replicas registered with it (those we may see)."""
+    used = {info.server_id}
+    # MySQL 8.0.22 renamed the statement; 8.4 dropped the old name. It needs REPLICATION SLAVE, checked elsewhere.
+    renamed = not info.is_mariadb and info.version >= (8, 0, 22)
+    statement = "SHOW REPLICAS" if renamed else "SHOW SLAVE HOSTS"
+    try:
+        used.update(int(row[0]) for row in query(connection, statement))
+    except SourceUnavailableError:
+        raise
+    except SourceError:
+        return used
+    return used
+
+
+def _log_settings(info: ServerInfo) -> list[CheckResult]:
+    where = info.address
+    results = [
+        CheckResult(
+            "log_bin",
+            f"{where} writes a binary log." if info.log_bin else f"{where} writes no binary log (log_bin = OFF).",
+            "Put log_bin = binlog, binlog_format = ROW and a server_id under [mysqld] and restart the server.",
+            ok=info.log_bin,
+        )
+    ]
+    if not info.log_bin:
+        return results
+    results.append(
+        CheckResult(
+            "binlog_format",
+            f"binlog_format is {info.binlog_format} on {where}.",
+            "Only ROW logs the changed rows: run SET GLOBAL binlog_format = ROW; put it under [mysqld], and reconnect "
+            "the applications (sessions keep the old format).",
+            ok=info.binlog_format == "ROW",
+        )
+    )
+    results.append(
+        CheckResult(
+            "binlog_row_image",
+            f"binlog_row_image is {info.row_image} on {where}.",
+            "Rows must be logged whole: run SET GLOBAL binlog_row_image = FULL; put it under [mysqld], and reconnect "
+            "the applications.",
+            ok=info.row_image == "FULL",
+        )
+    )
+    partial = info.variables.get("binlog_row_value_options", "")
+    if partial:
+        results.append(
+            CheckResult(
+                "binlog_row_value_options",
+                f"binlog_row_value_options is {partial} on {where}: JSON columns are logged as differences.",
+                "Run SET GLOBAL binlog_row_value_options = ''; and put it under [mysqld].",
+            )
+        )
+    kept = info.expire_logs_s
+    results.append(
+        CheckResult(
+            "retention",
+            f"{where} keeps its log {'until it is purged by hand' if kept == 0 else f'for {kept / 3600:g} hours'}.",
+            "A pipeline that stands still longer must take a new snapshot: raise binlog_expire_logs_seconds "
+            "(expire_logs_days on old servers).",
+            ok=kept == 0 or kept >= RETENTION_MIN_S,
+            required=False,
+        )
+    )
+    return results
+
+
+def _position_privilege(connection: Connection[Any], info: ServerInfo, account: str) -> CheckResult:
+    name, fix = "privilege_log_position", f"Run: GRANT REPLICATION CLIENT ON *.* TO {account};"
+    if not info.log_bin:
+        return CheckResult(name, "The log position was not asked for: there is no log.", ok=True)
+    try:
+        position = current_position(connection, info)
+    except SourceUnavailableError:
+        raise
+    except SourceError:
+        return CheckResult(name, f"{account} may not ask {info.address} for its log position.", fix)
+    return CheckResult(name, f"The log of {info.address} ends at {position}.", ok=True)
+
+
+def _replication_privilege(connection: Connection[Any], account: str) -> CheckResult:
+    grants = _grants(connection, account)
+    ok = any(
+        re.match(r"GRANT .*\b(ALL PRIVILEGES|REPLICATION SLAVE|SUPER)\b.* ON \*\.\* TO", grant, re.IGNORECASE)
+        for grant in grants
+    )
+    return CheckResult(
+        "privilege_log",
+        f"{account} may read the log." if ok else f"{account} may not read the log.",
+        f"Run: GRANT REPLICATION SLAVE ON *.* TO {account};",
+        ok=ok,
+    )
+
+
+def _grants(connection: Connection[Any], account: str) -> list[str]:
+    """The user's grants, those of its roles included."""
+    own = [str(row[0]) for row in query(connection, "SHOW GRANTS FOR CURRENT_USER()")]
+    roles = [g.split("GRANT ", 1)[1].split(" TO ", 1)[0] for g in own if re.match(r"GRANT [`'].*[`']@?.* TO ", g)]
+    for role in roles:
+        with suppress(SourceError):
+            # MySQL lists what a role gives only when it is named; MariaDB lists it for the role itself.
+            own += [str(row[0]) for row in query(connection, f"SHOW GRANTS FOR {account} USING {role}")]
+        with suppress(SourceError):
+            own += [str(row[0]) for row in query(connection, f"SHOW GRANTS FOR {role}")]
+    return own
+
+
+def _select_privileges(
+    connection: Connection[Any],
+    info: ServerInfo,
+    wanted: list[TableId],
+    loaded: dict[TableId, MySqlTable],
+    account: str,
+) -> list[CheckResult]:
+    results = []
+    refused = []
+    for table in wanted:
+        name = quote_name(table.db, table.table)
+        if table not in loaded:
+            results.append(
+                CheckResult(
+                    f"table {table}",
+                    f"Table {table} does not exist on {info.address}, or {account} may not SELECT from it.",
+                    f"Check source.tables, or run: GRANT SELECT ON {name} TO {account};",
+                )
+            )
+            continue
+        try:
+            loaded[table].schema()
+            # Not by name: with a privilege on some columns the others are hidden from us, but they are in the log.
+            query(connection, f"SELECT * FROM {name} LIMIT 0")
+        except SourceUnavailableError:
+            raise
+        except SchemaError as cause:
+            results.append(CheckResult(f"table {table}", str(cause)))
+        except SourceError:
+            refused.append(table)
+    fix = " ".join(f"GRANT SELECT ON {quote_name(t.db, t.table)} TO {account};" for t in refused[:_TABLES_SHOWN])
+    text = f"{account} may not SELECT from {_names(refused)}." if refused else f"{account} may SELECT from every table."
+    results.append(CheckResult("privilege_select", text, f"Run: {fix}", ok=not refused))
+    return results
+
+
+def _table_warnings(
+    connection: Connection[Any], info: ServerInfo, loaded: dict[TableId, MySqlTable]
+) -> list[CheckResult]:
+    results = []
+    without_key = sorted(table for table, described in loaded.items() if not described.primary_key)
+    if without_key:
+        results.append(
+            CheckResult(
+                "primary_key",
+                f"{_names(without_key)} without primary key: read in one piece, and only for changelog sinks.",
+                "Add a primary key, or leave them out with source.exclude.",
+                required=False,
+            )
+        )
+    sizes = table_sizes(connection, loaded)
+    transactional = {
+        str(row[0]).lower()
+        for row in query(connection, "SELECT ENGINE FROM information_schema.ENGINES WHERE TRANSACTIONS = 'YES'")
+    }
+    other = sorted(table for table, size in sizes.items() if size.engine.lower() not in transactional)
+    if other:
+        results.append(
+            CheckResult(
+                "engine",
+                f"{_names(other)}: engine without transactions. Rows are visible before they are logged, so a change "
+                f"during the snapshot may appear twice in a changelog.",
+                "ALTER TABLE ... ENGINE = InnoDB, or do not write to them during the snapshot.",
+                required=False,
+            )
+        )
+    cascading = [table for table in sorted(loaded) if _has_cascade(connection, table)]
+    if cascading:
+        results.append(
+            CheckResult(
+                "cascades",
+                f"{_names(cascading)}: a foreign key changes rows here by cascade, which {info.flavor_name} does not "
+                f"write to the log.",
+                "Let the application or a trigger change these rows, or accept it with source.on_cascade.",
+                required=False,
+            )
+        )
+    return results
+
+
+def _has_cascade(connection: Connection[Any], table: TableId) -> bool:
+    # Not REFERENTIAL_CONSTRAINTS: it hides the keys from users who may only SELECT.
+    try:
+        row = query_one(connection, f"SHOW CREATE TABLE {quote_name(table.db, table.table)}")
+    except SourceUnavailableError:
+        raise
+    except SourceError:
+        return False
+    return bool(row) and bool(_CASCADE.search(str(row[1]) if row else ""))
+
+
+def _server_id(connection: Connection[Any], info: ServerInfo, wanted: list[int]) -> list[CheckResult]:
+    if not wanted:
+        return []
+    used = used_server_ids(connection, info)
+    free = [candidate for candidate in wanted if candidate not in used]
+    return [
+        CheckResult(
+            "server_id",
+            f"server_id {free[0]} is free." if free else f"server_id {_span(wanted)} is in use on {info.address}.",
+            "Give source.server_id a range that no replica and no other job uses.",
+            ok=bool(free),
+        )
+    ]
+
+
+def _account(connection: Connection[Any]) -> str:
+    row = query_one(connection, "SELECT CURRENT_USER()")
+    user, _, host = str(row[0] if row else "").rpartition("@")
+    return f"{_quoted(user)}@{_quoted(host)}"
+
+
+def _quoted(text: str) -> str:
+    return "'" + str(pymysql.converters.escape_string(text)) + "'"
+
+
+def _names(tables: list[TableId]) -> str:
+    shown = ", ".join(str(table) for table in tables[:_TABLES_SHOWN])
+    return shown if len(tables) <= _TABLES_SHOWN else f"{shown} and {len(tables) - _TABLES_SHOWN} more"
+
+
+def _span(ids: list[int]) -> str:
+    return str(ids[0]) if len(ids) == 1 else f"{ids[0]}-{ids[-1]}"

@@ -39,20 +39,18 @@ class MySqlEnumeratorDialect:
         selector: TableSelector,
         chunks: ChunkSettings,
         snapshot: bool,
-        server_id: int,
     ) -> None:
         self._connect = connect
         self._selector = selector
         self._chunks = chunks
         self._snapshot = snapshot
-        self._server_id = server_id
 
     def start_point(self) -> StartPoint:
         """Schemas, position, schemas again: equal ones prove that the shapes at the position are these."""
         with closing(self._connect()) as connection:
             info = probe(connection)
             tables = self._discover(connection)
-            require_ok(check_source(connection, info, tables))
+            require_ok(check_source(connection, info, tables), info)
             for _ in range(_START_TRIES):
                 before = load_tables(connection, tables)
                 position = start_position(connection, info)

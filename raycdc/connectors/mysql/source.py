@@ -20,10 +20,11 @@ from pymysql.connections import Connection
 
 from raycdc.connectors.mysql.binlog_decoder import BinlogDecoder
 from raycdc.connectors.mysql.binlog_stream import BinlogStream
-from raycdc.connectors.mysql.catalog import discover_tables, load_table
-from raycdc.connectors.mysql.checks import check_source, require_ok
+from raycdc.connectors.mysql.catalog import discover_tables
+from raycdc.connectors.mysql.checks import check_source, free_server_id, require_ok
 from raycdc.connectors.mysql.chunks import ChunkRange, ChunkSettings, Strategy
 from raycdc.connectors.mysql.connection import close_quietly, connect
+from raycdc.connectors.mysql.ddl import DdlDialect
 from raycdc.connectors.mysql.ddl_history import DdlHistory
 from raycdc.connectors.mysql.documents import table_of
 from raycdc.connectors.mysql.enumerator_dialect import MySqlEnumeratorDialect
@@ -67,7 +68,7 @@ class MySqlSource:
         with closing(self._connect()) as connection:
             info = probe(connection)
             tables = discover_tables(connection, self._config.selector())
-            require_ok(check_source(connection, info, tables))
+            require_ok(check_source(connection, info, tables), info)
             if splits is not None:
                 for state in splits.values():
                     ensure_available(connection, info, BinlogOffset.from_json(state["position"]))
@@ -79,19 +80,24 @@ class MySqlSource:
             selector=config.selector(),
             chunks=ChunkSettings(Strategy(config.snapshot.strategy), config.snapshot.chunk_rows),
             snapshot=config.startup.mode in (StartupMode.INITIAL, StartupMode.SNAPSHOT),
-            server_id=config.server_id.first,
         )
 
     def log_reader(self, split: StreamSplit) -> MySqlLogSplitReader:
         """Connect and start the dump where the split says. Blocks; raises `LogLostError` when that is purged."""
         start = BinlogOffset.from_json(split.state["position"])
         tables = tables_of(split)
-        history = DdlHistory(tables, selector=self._config.selector(), load_table=self._load_table)
+        info = self._server()
+        history = DdlHistory(
+            tables,
+            selector=self._config.selector(),
+            dialect=ddl_dialect(info),
+            default_charset=info.variables.get("character_set_server", "utf8mb4"),
+        )
         decoder = BinlogDecoder(
             tables,
             wanted=self._config.selector().matches,
             start=start,
-            flavor="mariadb" if self._server().is_mariadb else "mysql",
+            flavor="mariadb" if info.is_mariadb else "mysql",
             with_pos=self._with_pos,
             on_ddl=history.on_ddl,
         )
@@ -121,16 +127,14 @@ class MySqlSource:
         config = self._config
         with closing(self._connect()) as connection:
             ensure_available(connection, self._server(), start)
+            ids = range(config.server_id.first, config.server_id.last + 1)
+            server_id = free_server_id(connection, self._server(), ids)
         return BinlogStream(
             self._connect(),
-            server_id=config.server_id.first,
+            server_id=server_id,
             offset=start,
             heartbeat_s=config.heartbeat.total_seconds(),
         )
-
-    def _load_table(self, table: TableId) -> MySqlTable:
-        with closing(self._connect()) as connection:
-            return load_table(connection, table)
 
 
 class MySqlChunkReader:
@@ -172,6 +176,15 @@ class MySqlChunkReader:
 
     def close(self) -> None:
         close_quietly(self._connection)
+
+
+def ddl_dialect(info: ServerInfo) -> DdlDialect:
+    """How this server's DDL is read. MySQL stopped printing integer widths in 8.0.19."""
+    return DdlDialect(
+        mariadb=info.is_mariadb,
+        display_width=info.is_mariadb or info.version < (8, 0, 19),
+        lower_case_names=info.variables.get("lower_case_table_names", "0") != "0",
+    )
 
 
 def tables_of(split: StreamSplit) -> dict[TableId, MySqlTable]:

@@ -1,0 +1,83 @@
+"""What the README and the examples show is true: configurations load, commands exist, links lead somewhere."""
+
+from __future__ import annotations
+
+import ast
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+import typer
+
+from raycdc.cli.app import app
+from raycdc.config import config_from_dict, load_config
+from raycdc.errors import ExitCode
+
+ROOT = Path(__file__).resolve().parents[2]
+README = (ROOT / "README.md").read_text()
+ENVIRONMENT = {"MYSQL_PASSWORD": "secret"}
+
+
+def blocks(language: str) -> list[str]:
+    found = re.findall(rf"^```{language}\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
+    assert found, f"the README shows no {language}"
+    return [str(block) for block in found]
+
+
+def commands() -> list[str]:
+    lines = [line.split("#")[0].strip() for block in blocks("bash") for line in block.splitlines()]
+    return [line for line in lines if line]
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.toml")), ids=lambda path: path.name)
+def test_an_example_loads_without_a_warning(path: Path) -> None:
+    assert load_config(path, environment=ENVIRONMENT).warnings == ()
+
+
+@pytest.mark.parametrize("block", blocks("toml"))
+def test_a_configuration_in_the_readme_loads(block: str) -> None:
+    config_from_dict(tomllib.loads(block), environment=ENVIRONMENT)
+
+
+@pytest.mark.parametrize("block", blocks("python"))
+def test_python_in_the_readme_parses_and_imports_what_exists(block: str) -> None:
+    tree = ast.parse(block)
+    imports = [node for node in tree.body if isinstance(node, ast.ImportFrom)]
+    assert imports
+    for node in imports:
+        module = __import__(str(node.module), fromlist=["*"])
+        assert [alias.name for alias in node.names if not hasattr(module, alias.name)] == []
+
+
+@pytest.mark.parametrize("command", [each for each in commands() if each.startswith("raycdc ")])
+def test_a_command_in_the_readme_exists_with_its_options(command: str) -> None:
+    current: object = typer.main.get_command(app)
+    words = command.split()[1:]
+    while words and hasattr(current, "commands"):
+        known: dict[str, object] = current.commands
+        assert words[0] in known, f"raycdc has no command {words[0]!r}"
+        current = known[words.pop(0)]
+    options = {name for parameter in getattr(current, "params", []) for name in parameter.opts}
+    assert [word for word in words if word.startswith("-") and word not in options] == []
+
+
+@pytest.mark.parametrize("command", [each for each in commands() if each.startswith("make ")])
+def test_a_make_target_in_the_readme_exists(command: str) -> None:
+    targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert command.split()[1] in targets
+
+
+def test_links_of_the_readme_lead_to_files() -> None:
+    targets = [target for target in re.findall(r"\]\(([^)#]+)\)", README) if "://" not in target]
+    assert [target for target in targets if not (ROOT / target).exists()] == []
+
+
+def test_the_exit_codes_are_those_of_the_code() -> None:
+    listed = [int(code) for code in re.findall(r"^\| (\d+) \|", README, re.MULTILINE)]
+    assert listed == sorted(code.value for code in ExitCode)
+
+
+def test_continuous_integration_runs_exactly_make_test() -> None:
+    lines = [line for line in (ROOT / ".ci" / "run").read_text().splitlines() if line and not line.startswith("#")]
+    assert lines == ["set -euo pipefail", 'cd "$(dirname "$0")/.."', "exec make test"]

@@ -148,11 +148,16 @@ class MySqlColumn:
 
 @dataclass(frozen=True, slots=True)
 class MySqlTable:
-    """A source table in one version of its schema; `primary_key` holds column names in key order (empty: none)."""
+    """A source table in one version of its schema; `primary_key` holds column names in key order (empty: none).
+
+    `charset` and `collation` are the table's defaults, which columns added later inherit; empty where not known.
+    """
 
     id: TableId
     columns: tuple[MySqlColumn, ...]
     primary_key: tuple[str, ...] = ()
+    charset: str = ""
+    collation: str = ""
 
     def schema(self) -> TableSchema:
         """The schema that segments and sinks carry. Raises `SchemaError` naming the table for an unsupported type."""
@@ -168,12 +173,15 @@ class MySqlTable:
             "table": self.id.table,
             "columns": [c.to_json() for c in self.columns],
             "primary_key": list(self.primary_key),
+            "charset": self.charset,
+            "collation": self.collation,
         }
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> MySqlTable:
         columns = tuple(MySqlColumn.from_json(c) for c in data["columns"])
-        return cls(TableId(data["db"], data["table"]), columns, tuple(data["primary_key"]))
+        name = TableId(data["db"], data["table"])
+        return cls(name, columns, tuple(data["primary_key"]), data["charset"], data["collation"])
 
 
 @lru_cache(maxsize=4096)

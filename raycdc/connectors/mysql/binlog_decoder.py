@@ -364,7 +364,7 @@ class BinlogDecoder:
         end = at + length - int(self._state[index.S_CHECKSUM])
         content = data[at + index.HEADER_BYTES + 8 : end]
         try:
-            table_map = parse_table_map(content.tobytes())
+            table_map = parse_table_map(content.tobytes(), mariadb=self._mariadb)
         except CorruptLogError as cause:
             raise CorruptLogError(f"{self.event_position}: {cause}") from cause
         wanted = self._wanted(table_map.table)

@@ -24,15 +24,14 @@ from raycdc.connectors.mysql.arena_loops import (
     has_room,
     little_endian,
     little_endian_signed,
-    multiply_add,
     put_bytes,
     put_label,
     put_labels,
     put_single_byte_text,
     put_time,
-    store_decimal,
 )
 from raycdc.connectors.mysql.binlog_index_loops import E_AT, E_END, E_OP, E_ROWS, E_V2
+from raycdc.connectors.mysql.decimal_loops import decimal_bytes, decimal_text, long_decimal, short_decimal
 from raycdc.connectors.mysql.json_loops import JSON_NO_ROOM, json_text
 
 # How a value lies in a row event. `wire1` and `wire2` are its parameters.
@@ -85,129 +84,7 @@ C_TEXT = 4  # bytes of text in the arena
 C_COLUMN = 5  # where a failure was met
 C_SIZE = 8
 
-_DIGIT_BYTES = np.array([0, 1, 1, 2, 2, 3, 3, 4, 4, 4], dtype=np.int64)
-_POWERS = np.array([10**i for i in range(19)], dtype=np.int64)
 _FRACTION = np.array([0, 10000, 100, 1], dtype=np.int64)
-
-
-@njit
-def decimal_bytes(precision: Any, scale: Any) -> Any:
-    """Bytes of a packed DECIMAL."""
-    whole = precision - scale
-    return (whole // 9) * 4 + _DIGIT_BYTES[whole % 9] + (scale // 9) * 4 + _DIGIT_BYTES[scale % 9]
-
-
-@helper
-def _group(data: Any, at: Any, width: Any, mask: Any, flip: Any) -> Any:
-    """One group of up to nine digits; `mask` is 0xFF for negative numbers; `flip` removes the sign bit."""
-    value = np.int64(0)
-    for i in range(width):
-        value = (value << 8) | np.int64((data[at + i] ^ mask) & 0xFF)
-    if flip and width > 0:
-        value ^= np.int64(0x80) << (8 * (width - 1))
-    return value
-
-
-@helper
-def short_decimal(data: Any, at: Any, precision: Any, scale: Any) -> Any:
-    """A packed DECIMAL of at most 18 digits, unscaled."""
-    whole = precision - scale
-    negative = (data[at] & 0x80) == 0
-    mask = 0xFF if negative else 0
-    flip = True
-    value = np.int64(0)
-    width = _DIGIT_BYTES[whole % 9]
-    if width > 0:
-        value = _group(data, at, width, mask, True)
-        at += width
-        flip = False
-    for _ in range(whole // 9):
-        value = value * 1000000000 + _group(data, at, 4, mask, flip)
-        at += 4
-        flip = False
-    for _ in range(scale // 9):
-        value = value * 1000000000 + _group(data, at, 4, mask, flip)
-        at += 4
-        flip = False
-    width = _DIGIT_BYTES[scale % 9]
-    if width > 0:
-        value = value * _POWERS[scale % 9] + _group(data, at, width, mask, flip)
-    return -value if negative else value
-
-
-@njit
-def long_decimal(data: Any, at: Any, precision: Any, scale: Any, i64: Any, out: Any) -> Any:
-    """A packed DECIMAL of up to 38 digits into two int64."""
-    whole = precision - scale
-    negative = (data[at] & 0x80) == 0
-    mask = 0xFF if negative else 0
-    flip = True
-    high = np.uint64(0)
-    low = np.uint64(0)
-    width = _DIGIT_BYTES[whole % 9]
-    if width > 0:
-        low = np.uint64(_group(data, at, width, mask, True))
-        at += width
-        flip = False
-    for _ in range(whole // 9 + scale // 9):
-        high, low = multiply_add(high, low, 1000000000, _group(data, at, 4, mask, flip))
-        at += 4
-        flip = False
-    width = _DIGIT_BYTES[scale % 9]
-    if width > 0:
-        high, low = multiply_add(high, low, _POWERS[scale % 9], _group(data, at, width, mask, flip))
-    store_decimal(i64, out, high, low, negative)
-
-
-@helper
-def _digits(out: Any, at: Any, value: Any, count: Any) -> Any:
-    for i in range(count - 1, -1, -1):
-        out[at + i] = 48 + value % 10
-        value //= 10
-    return at + count
-
-
-@njit
-def decimal_text(data: Any, at: Any, precision: Any, scale: Any, out: Any, to: Any) -> Any:
-    """A packed DECIMAL as the server prints it, into ``out[to:]`` (room for precision + 4); returns the end."""
-    whole = precision - scale
-    negative = (data[at] & 0x80) == 0
-    mask = 0xFF if negative else 0
-    flip = True
-    start = to + 1 if negative else to
-    end = start
-    width = _DIGIT_BYTES[whole % 9]
-    if width > 0:
-        end = _digits(out, end, _group(data, at, width, mask, True), whole % 9)
-        at += width
-        flip = False
-    for _ in range(whole // 9):
-        end = _digits(out, end, _group(data, at, 4, mask, flip), 9)
-        at += 4
-        flip = False
-    zeros = 0
-    while start + zeros < end - 1 and out[start + zeros] == 48:
-        zeros += 1
-    if zeros > 0:
-        for i in range(start, end - zeros):
-            out[i] = out[i + zeros]
-        end -= zeros
-    if end == start:
-        out[end] = 48
-        end += 1
-    if scale > 0:
-        out[end] = 46
-        end += 1
-        for _ in range(scale // 9):
-            end = _digits(out, end, _group(data, at, 4, mask, flip), 9)
-            at += 4
-            flip = False
-        width = _DIGIT_BYTES[scale % 9]
-        if width > 0:
-            end = _digits(out, end, _group(data, at, width, mask, flip), scale % 9)
-    if negative:
-        out[to] = 45
-    return end
 
 
 @helper
@@ -436,9 +313,7 @@ def decode_rows(
                         i64[base[c] + r] = little_endian(data, p, 8)
                         p += 8
                     elif k == WIRE_DECIMAL_SHORT or k == WIRE_DECIMAL:
-                        whole = wire1[c] - wire2[c]
-                        size = (whole // 9) * 4 + _DIGIT_BYTES[whole % 9]
-                        size += (wire2[c] // 9) * 4 + _DIGIT_BYTES[wire2[c] % 9]
+                        size = decimal_bytes(wire1[c], wire2[c])
                         if p + size > end:
                             code = ROWS_BOUNDS
                             break
@@ -582,7 +457,7 @@ def decode_rows(
                         s = slot[c]
                         start = np.int64(voff[s, r])
                         to = vbase[s] + start
-                        done = json_text(data, p, p + length, vdata, to, vbase[s] + vcap[s])
+                        done = json_text(data, p, p + length, vdata, to, vbase[s] + vcap[s], arena.stack)
                         if done == JSON_NO_ROOM:
                             # The text's length is not known beforehand: ask for twice the arena.
                             has_room(start, max(2 * length, vcap[s] + 1), s, vcap, counters)

@@ -39,7 +39,9 @@ VECTOR, JSON, NEWDECIMAL, ENUM, SET, TINY_BLOB, MEDIUM_BLOB, LONG_BLOB, BLOB = (
 )
 VAR_STRING, STRING, GEOMETRY = 253, 254, 255
 
-_NUMERIC = frozenset({TINY, SHORT, INT24, LONG, LONGLONG, FLOAT, DOUBLE, NEWDECIMAL, YEAR})
+#: Types with a bit in the signedness list; MariaDB counts YEAR too.
+_NUMERIC = frozenset({TINY, SHORT, INT24, LONG, LONGLONG, FLOAT, DOUBLE, NEWDECIMAL})
+_NUMERIC_MARIADB = _NUMERIC | {YEAR}
 _CHARACTER = frozenset({VARCHAR, VAR_STRING, STRING, TINY_BLOB, MEDIUM_BLOB, LONG_BLOB, BLOB})
 
 #: Binlog type → (signed loop kind, unsigned loop kind, base type).
@@ -141,7 +143,7 @@ class _Reader:
         return self.at < self.end
 
 
-def parse_table_map(content: bytes) -> TableMap:
+def parse_table_map(content: bytes, *, mariadb: bool) -> TableMap:
     """Parse a TABLE_MAP's body after table id and flags. Raises `CorruptLogError` when it is damaged."""
     reader = _Reader(content)
     db = reader.take(reader.take(1)[0]).decode("utf-8", "replace")
@@ -157,7 +159,7 @@ def parse_table_map(content: bytes) -> TableMap:
     while reader.more:
         kind = reader.take(1)[0]
         optional[kind] = reader.take(reader.packed())
-    return _with_metadata(TableMap(TableId(db, table), tuple(columns)), optional)
+    return _with_metadata(TableMap(TableId(db, table), tuple(columns)), optional, _NUMERIC_MARIADB if mariadb else _NUMERIC)
 
 
 def _column(type_: int, metadata: _Reader) -> MapColumn:
@@ -180,10 +182,10 @@ def _column(type_: int, metadata: _Reader) -> MapColumn:
             return MapColumn(type_, 0)
 
 
-def _with_metadata(table_map: TableMap, optional: dict[int, bytes]) -> TableMap:
+def _with_metadata(table_map: TableMap, optional: dict[int, bytes], with_sign: frozenset[int]) -> TableMap:
     """Merge the optional metadata: signedness, names, character sets, labels, primary key."""
     columns = table_map.columns
-    numeric = [i for i, c in enumerate(columns) if c.type in _NUMERIC]
+    numeric = [i for i, c in enumerate(columns) if c.type in with_sign]
     signs = optional.get(1)
     unsigned: dict[int, bool] = {}
     if signs is not None and len(signs) * 8 >= len(numeric):

@@ -24,6 +24,7 @@ import pyarrow as pa
 
 from raycdc.connectors.mysql import charsets
 from raycdc.connectors.mysql.arena_loops import COUNT_REPLACED, COUNT_ZERO_DATES
+from raycdc.connectors.mysql.json_loops import STACK_SHAPE
 from raycdc.connectors.mysql.types import MySqlColumn, MySqlTable
 from raycdc.model import TypeKind
 from raycdc.model.batch import BATCH_BYTES_MAX, BATCH_ROWS_MAX
@@ -92,6 +93,7 @@ class ArenaView(NamedTuple):
     ldata: npt.NDArray[np.uint8]
     points: npt.NDArray[np.int32]
     counters: npt.NDArray[np.int64]
+    stack: npt.NDArray[np.int64]
 
 
 class TableArena:
@@ -143,6 +145,7 @@ class TableArena:
             ldata=np.frombuffer(label_bytes or b"\0", np.uint8).copy(),
             points=np.stack([charsets.code_points(p) for p in pages]) if pages else np.zeros((1, 256), np.int32),
             counters=np.zeros(8, np.int64),
+            stack=np.zeros(STACK_SHAPE, np.int64),
         )
         self._recode = {
             i: charsets.codec_of(c.charset)

@@ -1,0 +1,148 @@
+"""The shortest text that reads back as the same double, in the server's form, compiled.
+
+The server prints the doubles of JSON with ``my_gcvt`` (strings/dtoa.cc): shortest digits, positional between 1e-15
+and 1e15, otherwise ``1.5e-20``, and ``.0`` after a whole number. Digits: numbers of up to 15 digits are found by
+exact integer arithmetic; others by asking the C library for 15, 16, then 17 digits until they read back the same.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import types
+
+from raycdc.compiled import helper
+
+#: Room a caller must leave: the longest text, and the C library's digits behind it.
+DOUBLE_TEXT_MAX = 80
+_SCRATCH_AT = 44
+
+_gcvt = types.ExternalFunction("gcvt", types.voidptr(types.float64, types.int32, types.voidptr))
+_strtod = types.ExternalFunction("strtod", types.float64(types.voidptr, types.int64))
+_EXACT = 9007199254740992.0  # 2**53
+_POINT_MAX = 15  # MAX_DECPT_FOR_F_FORMAT of dtoa.cc
+_SUBNORMAL = 2.2250738585072014e-308
+_TENS = np.array([10.0**i for i in range(23)])
+
+
+@helper
+def _whole(value: Any, out: Any, to: Any, digits: Any) -> Any:
+    """Digits of a whole number, with leading zeros up to `digits`."""
+    size = 1
+    rest = value
+    while rest >= 10:
+        rest //= 10
+        size += 1
+    size = max(size, digits)
+    for i in range(size - 1, -1, -1):
+        out[to + i] = 48 + value % 10
+        value //= 10
+    return to + size
+
+
+@helper
+def _parse(out: Any, at: Any) -> Any:
+    """Turn the C library's text at `at` into bare digits there; returns (number of digits, position of the point)."""
+    digits = 0
+    point = 0
+    seen_point = False
+    source = at
+    while out[source] != 0 and out[source] != 101:
+        byte = out[source]
+        source += 1
+        if byte == 46:
+            seen_point = True
+        elif byte != 45:
+            if byte == 48 and digits == 0:
+                point -= 1 if seen_point else 0
+                continue
+            out[at + digits] = byte
+            digits += 1
+            if not seen_point:
+                point += 1
+    if out[source] == 101:
+        sign = -1 if out[source + 1] == 45 else 1
+        source += 2
+        exponent = 0
+        while out[source] != 0:
+            exponent = exponent * 10 + out[source] - 48
+            source += 1
+        point += sign * exponent
+    while digits > 1 and out[at + digits - 1] == 48:
+        digits -= 1
+    return digits, point
+
+
+@helper
+def _place(out: Any, at: Any, digits: Any, point: Any, to: Any) -> Any:
+    """Write `digits` digits found at `at` with the point after the first `point` of them."""
+    if point < -_POINT_MAX + 1 or point > _POINT_MAX:
+        out[to] = out[at]
+        to += 1
+        if digits > 1:
+            out[to] = 46
+            to += 1
+            for i in range(1, digits):
+                out[to] = out[at + i]
+                to += 1
+        out[to] = 101
+        to += 1
+        exponent = point - 1
+        if exponent < 0:
+            out[to] = 45
+            to += 1
+            exponent = -exponent
+        return _whole(exponent, out, to, 1)
+    if point <= 0:
+        out[to] = 48
+        out[to + 1] = 46
+        to += 2
+        for _ in range(-point):
+            out[to] = 48
+            to += 1
+        for i in range(digits):
+            out[to] = out[at + i]
+            to += 1
+        return to
+    for i in range(max(digits, point)):
+        if i == point:
+            out[to] = 46
+            to += 1
+        out[to] = out[at + i] if i < digits else 48
+        to += 1
+    if digits <= point:
+        out[to] = 46
+        out[to + 1] = 48
+        to += 2
+    return to
+
+
+@helper
+def double_text(bits: Any, out: Any, to: Any) -> Any:
+    """Write the double with these IEEE bits into ``out[to:]``; returns the end of the text."""
+    value = np.int64(bits).view(np.float64)
+    if bits < 0:
+        out[to] = 45
+        to += 1
+        value = -value
+    if value == 0.0 or 1e-5 <= value < 1e15:
+        for decimals in range(16):
+            scaled = np.rint(value * _TENS[decimals])
+            if scaled >= _EXACT:
+                break
+            if scaled / _TENS[decimals] == value:
+                number = np.int64(scaled)
+                power = np.int64(_TENS[decimals])
+                to = _whole(number // power, out, to, 1)
+                out[to] = 46
+                return _whole(number % power, out, to + 1, max(decimals, 1))
+    scratch = to + _SCRATCH_AT
+    precision = 15 if value >= _SUBNORMAL else 1
+    while True:
+        _gcvt(value, np.int32(precision), out[scratch:].ctypes)
+        if precision == 17 or _strtod(out[scratch:].ctypes, np.int64(0)) == value:
+            break
+        precision += 1
+    digits, point = _parse(out, scratch)
+    return _place(out, scratch, digits, point, to)

@@ -142,12 +142,13 @@ def demo(context: typer.Context) -> int:
 @inspect.command("checkpoint")
 def inspect_checkpoint(
     state: Annotated[Path, typer.Argument(metavar="STATE_OR_CONFIG", help="State folder, or a pipeline's TOML file.")],
-    json: Json = False,
+    json: Annotated[bool, typer.Option("--json", help="The whole document on one line.")] = False,
+    summary: Annotated[bool, typer.Option("--summary", help="A few lines for people.")] = False,
 ) -> int:
-    """Print what the newest checkpoint holds: epochs, positions, tables."""
+    """Print the newest checkpoint as JSON: epochs, positions, tables, segments."""
     from raycdc.cli.inspect_checkpoint import print_checkpoint
 
-    return print_checkpoint(state, as_json=json)
+    return print_checkpoint(state, one_line=json, summary=summary)
 
 
 @inspect.command("binlog")

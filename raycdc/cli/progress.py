@@ -23,7 +23,7 @@ from rich.text import Text
 PLAIN_INTERVAL_S = 5.0
 
 #: Order in which phases are shown when there are more tables than lines: those that are being read come first.
-_PHASE_ORDER = {"snapshot": 0, "pending": 1, "streaming": 2}
+_PHASE_ORDER = {"snapshot": 0, "pending": 1, "stream": 2}
 
 
 class JsonView:
@@ -207,7 +207,7 @@ class LiveView:
 def _cells(table: Mapping[str, Any]) -> tuple[RenderableType, ...]:
     done, total = table.get("chunks_done"), table.get("chunks_total")
     phase = str(table.get("phase", ""))
-    style = {"snapshot": "cyan", "streaming": "green"}.get(phase, "dim")
+    style = {"snapshot": "cyan", "stream": "green"}.get(phase, "dim")
     bar: RenderableType = ""
     if total:
         bar = ProgressBar(total=float(total), completed=float(done or 0), width=20)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import assert_never
 
 from raycdc.connectors.mysql.charsets import bytes_per_character
 from raycdc.connectors.mysql.ddl_column import charset_of_collation
@@ -20,6 +21,7 @@ from raycdc.connectors.mysql.ddl_statements import (
     DdlDialect,
     DropColumn,
     RenameColumn,
+    RenameTo,
     SetCharset,
     SetComment,
     SetDefault,
@@ -40,6 +42,7 @@ from raycdc.schema import (
     First,
     Last,
     RenameColumnEvent,
+    RenameTableEvent,
     SchemaChangeEvent,
 )
 
@@ -94,6 +97,44 @@ def alter_table(
     after = replace(after, columns=keyed)
     events = _events(table, after, placed, moved, ddl)
     return after, events, _rewrites(placed)
+
+
+def events_of_unknown(ddl: AlterTable, dialect: DdlDialect) -> tuple[SchemaChangeEvent, ...]:
+    """The events of `ddl` as far as it says them itself, for a table nothing is known of; for looking, not for state.
+
+    A changed column is reported as altered whether or not its type was the same before.
+    """
+    nothing = MySqlTable(ddl.table, ())
+    events: list[SchemaChangeEvent] = []
+    for action in ddl.actions:
+        match action:
+            case AddColumn(definition, position):
+                column = server_column(inherit(definition, nothing), dialect)
+                logical = Column(column.name, column.logical(), column.nullable, _fill(column, definition))
+                events.append(AddColumnEvent(ddl.table, logical, position or Last()))
+            case DropColumn(name):
+                events.append(DropColumnEvent(ddl.table, name))
+            case RenameColumn(name, new_name):
+                events.append(RenameColumnEvent(ddl.table, name, new_name))
+            case ChangeColumn(name, definition, position):
+                column = server_column(inherit(definition, nothing), dialect)
+                if not _same(name, column.name):
+                    events.append(RenameColumnEvent(ddl.table, name, column.name))
+                events.append(AlterColumnTypeEvent(ddl.table, column.name, column.logical(), column.nullable))
+                if position is not None:
+                    events.append(AlterColumnPositionEvent(ddl.table, column.name, position))
+            case SetPrimaryKey(columns):
+                events = [event for event in events if not isinstance(event, AlterPrimaryKeyEvent)]
+                events.append(AlterPrimaryKeyEvent(ddl.table, columns))
+            case SetComment(comment):
+                events.append(AlterTableCommentEvent(ddl.table, comment))
+            case RenameTo(new_table):
+                events.append(RenameTableEvent(ddl.table, new_table))
+            case SetDefault() | SetCharset():
+                pass
+            case _:
+                assert_never(action)
+    return tuple(events)
 
 
 def inherit(definition: ColumnDefinition, table: MySqlTable) -> ColumnDefinition:

@@ -1,0 +1,167 @@
+"""``raycdc init``: writes a commented configuration after asking the source what there is."""
+
+from __future__ import annotations
+
+import getpass
+import json
+import os
+import sys
+from contextlib import closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from raycdc.config import Secret
+from raycdc.connectors.mysql.plugin import MySqlSourceConfig
+from raycdc.errors import ConfigError, ExitCode, SourceError
+from raycdc.plugins import PluginGroup, load_plugin
+
+_PASSWORD_VARIABLE = "MYSQL_PASSWORD"  # noqa: S105 - the name of a variable, not a password
+_TABLES_SHOWN = 20
+
+
+@dataclass(frozen=True, slots=True)
+class InitAnswers:
+    """What options said; None and empty stand for what is still to be asked."""
+
+    host: str | None
+    port: int | None
+    user: str | None
+    password_env: str | None
+    tables: tuple[str, ...]
+    name: str | None
+    sink: str
+    sink_path: str
+
+
+def write_config(path: Path, answers: InitAnswers, *, force: bool) -> int:
+    """Ask for what is missing (on a terminal), look at the source, and write `path`."""
+    if path.exists() and not force:
+        raise ConfigError(f"{path} exists already. Give another name, or overwrite it with --force")
+    load_plugin(PluginGroup.SINKS, answers.sink, place="--sink")
+    answers = replace(
+        answers,
+        host=answers.host or _ask("Host of the MySQL or MariaDB server", "--host", default="127.0.0.1"),
+        port=answers.port or int(_ask("Port", "--port", default="3306")),
+        user=answers.user or _ask("User", "--user"),
+        password_env=answers.password_env or _PASSWORD_VARIABLE,
+    )
+    assert answers.password_env is not None
+    found = _tables_of(answers, _password(answers.password_env))
+    tables = answers.tables or _ask_tables(found)
+    answers = replace(answers, tables=tables, name=answers.name or _name_of(tables))
+    path.write_text(_document(answers), encoding="utf-8")
+    print(f"Wrote {path}.")
+    if answers.password_env not in os.environ:
+        print(f"Set the password first:  export {answers.password_env}=...")
+    print(f"Next:  raycdc check {path}   and   raycdc run {path}")
+    return int(ExitCode.DONE)
+
+
+def _ask(question: str, flag: str, *, default: str | None = None) -> str:
+    """The user's answer; without a terminal the default, or an error that names the option to use."""
+    if not sys.stdin.isatty():
+        if default is None:
+            raise ConfigError(f"{flag} is required where nobody can be asked (standard input is no terminal)")
+        return default
+    while True:
+        answer = input(f"{question}{f' [{default}]' if default else ''}: ").strip() or default
+        if answer:
+            return answer
+
+
+def _password(variable: str) -> Secret:
+    known = os.environ.get(variable)
+    if known is not None or not sys.stdin.isatty():
+        return Secret(known or "")
+    return Secret(getpass.getpass(f"Password (not written to the file; {variable} is not set): "))
+
+
+def _tables_of(answers: InitAnswers, password: Secret) -> list[str]:
+    """Names of the tables the account can see. Raises `SourceError` when the server cannot be asked."""
+    from raycdc.connectors.mysql.catalog import discover_tables
+    from raycdc.connectors.mysql.connection import connect
+    from raycdc.model.selector import TableSelector
+
+    source = MySqlSourceConfig(
+        type="mysql",
+        host=answers.host or "",
+        port=answers.port or 0,
+        user=answers.user or "",
+        password=password,
+        tables=answers.tables or (r".*\..*",),
+    )
+    with closing(connect(source.settings())) as connection:
+        found = [str(table) for table in discover_tables(connection, TableSelector(source.tables))]
+    if not found:
+        wanted = ", ".join(answers.tables) or "any database"
+        raise SourceError(
+            f"{answers.user} sees no table of {wanted} on {answers.host}:{answers.port}. Check the names, or grant "
+            f"SELECT on the tables to this account."
+        )
+    return found
+
+
+def _ask_tables(found: list[str]) -> tuple[str, ...]:
+    if not sys.stdin.isatty():
+        raise ConfigError(
+            f"--table is required where nobody can be asked; the account sees {', '.join(found[:_TABLES_SHOWN])}"
+            f"{', ...' if len(found) > _TABLES_SHOWN else ''}"
+        )
+    print("Tables:")
+    for number, name in enumerate(found, 1):
+        print(f"  {number:3} {name}")
+    answer = _ask("Which (numbers or names, separated by commas)", "--table", default="all")
+    if answer == "all":
+        return tuple(found)
+    words = [word.strip() for word in answer.split(",") if word.strip()]
+    return tuple(found[int(w) - 1] if w.isdecimal() and 0 < int(w) <= len(found) else w for w in words)
+
+
+def _name_of(tables: tuple[str, ...]) -> str:
+    """The first table's database, as far as it makes a name."""
+    database = tables[0].split(".")[0].replace("\\", "")
+    name = "".join(c for c in database if c.isascii() and (c.isalnum() or c in "-_"))
+    return name or "pipeline"
+
+
+def _document(answers: InitAnswers) -> str:
+    q = _toml_text
+    tables = ", ".join(_toml_text(table) for table in answers.tables)
+    path = "" if answers.sink == "console" else f"path = {q(answers.sink_path)}\n"
+    write = (
+        ""
+        if answers.sink != "delta"
+        else 'write = "upsert"                   # or "changelog": every change is a row\n'
+    )
+    return f"""\
+# Run with: raycdc run FILE      Check first with: raycdc check FILE
+
+[pipeline]
+name = {q(answers.name or "")}                      # identity of the state and of the sink's commits; keep it
+state = {q(f"./state/{answers.name}")}              # checkpoints; delete it only together with the target
+# mode = "until-caught-up"         # stop when the log's present end is committed; default: continuous
+# epoch_interval = "2s"            # how often changes are committed to the sink
+# schema_change = "lenient"        # exception | evolve | try_evolve | lenient | ignore
+
+[source]
+type = "mysql"                     # also MariaDB
+host = {q(answers.host or "")}
+port = {answers.port}
+user = {q(answers.user or "")}
+password = "${{env:{answers.password_env}}}"   # or "${{file:PATH}}"
+tables = [{tables}]                # names, or regular expressions that match DATABASE.TABLE as a whole
+# exclude = ['shop\\.audit_.*']
+# server_id = "5400-5499"          # ids no replica and no other job uses
+# snapshot = {{ chunk_rows = 100_000 }}
+
+[readers]
+max = 4                            # processes that share the snapshot
+
+[sink]
+type = {q(answers.sink)}
+{path}{write}"""
+
+
+def _toml_text(text: str) -> str:
+    """A TOML string: literal where it holds backslashes, as patterns do."""
+    return f"'{text}'" if "\\" in text and "'" not in text else json.dumps(text, ensure_ascii=False)

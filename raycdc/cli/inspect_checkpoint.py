@@ -1,0 +1,78 @@
+"""``raycdc inspect checkpoint``: what a pipeline's state says, without touching it or the pipeline that uses it."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from raycdc.checkpoint.store import CheckpointStore
+from raycdc.errors import ExitCode, StateError
+
+
+def print_checkpoint(path: Path, *, one_line: bool, summary: bool) -> int:
+    """Print the state in (or named by the configuration at) `path`. `StateError` when there is none to read."""
+    document = checkpoint_document(CheckpointStore(state_folder(path), create=False))
+    if summary:
+        print(_summary(document))
+    else:
+        print(json.dumps(document, ensure_ascii=False, indent=None if one_line else 2))
+    return int(ExitCode.DONE)
+
+
+def state_folder(path: Path) -> Path:
+    """`path` itself, or the state folder that a configuration file names; the rest of the file need not be valid."""
+    if not path.is_file():
+        return path
+    try:
+        pipeline = tomllib.loads(path.read_text(encoding="utf-8")).get("pipeline", {})
+    except (OSError, ValueError) as cause:
+        raise StateError(f"{path} is neither a state folder nor a readable configuration: {cause}") from cause
+    if not isinstance(pipeline, dict) or not (pipeline.get("state") or pipeline.get("name")):
+        raise StateError(f"{path} names no state: pipeline.state and pipeline.name are missing")
+    return Path(str(pipeline.get("state") or f"./state/{pipeline['name']}"))
+
+
+def checkpoint_document(store: CheckpointStore) -> dict[str, Any]:
+    """Identity, the newest sealed epoch whole, and what the sink is known to hold."""
+    manifest = store.last_manifest()
+    commit = store.last_commit()
+    return {
+        "state": str(store.path),
+        "pipeline": store.pipeline,
+        "checkpoint": store.checkpoint,
+        "generation": store.generation(),
+        "sealed_epochs": store.sealed_epochs(),
+        "committed_epoch": None if commit is None else commit.epoch,
+        "commit": None if commit is None else commit.to_json(),
+        "manifest": None if manifest is None else manifest.to_json(),
+    }
+
+
+def _summary(document: dict[str, Any]) -> str:
+    manifest: dict[str, Any] | None = document["manifest"]
+    lines = [
+        f"pipeline    {document['pipeline']}",
+        f"checkpoint  {document['checkpoint']}, generation {document['generation']}",
+        f"state       {document['state']}",
+    ]
+    if manifest is None:
+        return "\n".join([*lines, "epochs      none sealed yet"])
+    committed = document["committed_epoch"]
+    sealed = datetime.fromtimestamp(manifest["created_ms"] / 1000, UTC).isoformat(sep=" ", timespec="seconds")
+    lines.append(
+        f"epochs      {manifest['epoch']} sealed at {sealed}, {'none' if committed is None else committed} committed"
+    )
+    for split, state in manifest["to_splits"].items():
+        position = state.get("position") if isinstance(state, dict) else None
+        if position:
+            gtids = f"   gtid {position['gtid_set']}" if position.get("gtid_set") else ""
+            lines.append(f"{split:<11} {position['file']}:{position['pos']}{gtids}")
+    tables = manifest["enumerator"].get("tables", {})
+    for name, table in sorted(tables.items()):
+        reading = table.get("planner") is not None or table.get("finished", 0) < table.get("planned", 0)
+        phase = f"snapshot, {table.get('finished', 0)} of {table.get('planned', 0)} planned chunks"
+        lines.append(f"table       {name}: {phase if reading else 'stream'}")
+    return "\n".join(lines)

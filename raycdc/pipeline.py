@@ -11,7 +11,7 @@ import os
 import secrets
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -79,10 +79,13 @@ class Pipeline:
             store = self._open_store(stack)
             self._preflight(store)
             spec = self._spec(store, until)
-            with ThreadPoolExecutor(2, thread_name_prefix="engine") as engines:
-                launcher_future = engines.submit(self._launcher, spec, local=local)
-                session = None if local else self._session(stack, store, engines)
-                launcher = launcher_future.result()
+            with ThreadPoolExecutor(1, thread_name_prefix="spark-start") as starter:
+                session_future = None if local else starter.submit(self._session, store)
+                # In this thread: Ray's processes die with the thread that started them.
+                launcher = self._launcher(spec, local=local)
+                session = session_future.result() if session_future else None
+            if session is not None:
+                stack.callback(session.stop)
             sink = self._open_sink(stack, store, spec, session)
             reporter = ProgressReporter(listener, driver_pid=os.getpid())
             self._run_epochs(stack, store, sink, launcher, spec, reporter)
@@ -152,15 +155,10 @@ class Pipeline:
 
         return RayLauncher(spec, address=self.config.ray.address)
 
-    def _session(self, stack: ExitStack, store: CheckpointStore, engines: ThreadPoolExecutor) -> Any:
+    def _session(self, store: CheckpointStore) -> Any:
         from raycdc.spark.session import spark_session
 
-        future: Future[Any] = engines.submit(
-            spark_session, self.config.spark.master, store.path / "spark", self.config.spark.conf
-        )
-        session = future.result()
-        stack.callback(session.stop)
-        return session
+        return spark_session(self.config.spark.master, store.path / "spark", self.config.spark.conf)
 
     def _open_sink(self, stack: ExitStack, store: CheckpointStore, spec: JobSpec, session: Any) -> Sink:
         from raycdc.spark.session import parallelism

@@ -1,8 +1,8 @@
 """A reader's output: the segments of the open epoch, written as rows arrive, finished at the cut.
 
-`_seq` within an epoch: the decoder numbers all log rows of its connection in one run. A segment's base maps that run
-so that the first number of the epoch lands in the middle of the counter's range: rows that were held since earlier
-epochs have smaller numbers and still fit, in their true order.
+`_seq` within an epoch: the decoder numbers all log rows of its connection in one run, emitted or not. The base of an
+epoch's log segments maps the smallest number in it to the first of the epoch's counter; rows that were held since
+earlier epochs have smaller numbers than the others, and so keep their true order.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import dataclasses
 import uuid
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import pyarrow as pa
 
@@ -24,7 +24,20 @@ from raycdc.source.hand_off import LogRows
 #: A table's rows of one epoch go on in a new segment beyond this, so that several tasks can share them.
 SEGMENT_BYTES_MAX = 64 << 20
 
-_MIDDLE = 1 << (SEQ_COUNTER_BITS - 1)
+
+class OpenSegment(Protocol):
+    """A segment being written (`raycdc.bridge.SegmentWriter`, or the simulation's in memory)."""
+
+    rows: int
+
+    @property
+    def bytes(self) -> int: ...
+
+    def append(self, batch: pa.RecordBatch) -> None: ...
+
+    def finish(self, *, seq_base: int = 0) -> Segment: ...
+
+    def abort(self) -> None: ...
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -46,13 +59,11 @@ class EpochOutput:
 
     def __init__(self, spool: SpoolAddress) -> None:
         self._spool = spool
-        self._writers: dict[TableId, SegmentWriter] = {}
-        self._full: list[SegmentWriter] = []
+        self._writers: dict[TableId, OpenSegment] = {}
+        self._full: list[OpenSegment] = []
         self._published: list[Segment] = []
         self._published_bytes = 0
-        self._next_seq = 0
-        self._epoch_seq = 0
-        self._rows = 0
+        self._seqs: tuple[int, int] | None = None
 
     def __repr__(self) -> str:
         return f"EpochOutput({len(self._writers)} tables, {self.open_bytes} bytes, {len(self._published)} chunks)"
@@ -70,8 +81,9 @@ class EpochOutput:
         if writer is None:
             writer = self._writers[table] = self._writer(table, fingerprint, split_id, kind="log")
         writer.append(batch)
-        self._rows += batch.num_rows
-        self._next_seq = max(self._next_seq, batch.column("_seq")[-1].as_py() + 1)
+        first, last = batch.column("_seq")[0].as_py(), batch.column("_seq")[-1].as_py()
+        known = self._seqs or (first, last)
+        self._seqs = (min(first, known[0]), max(last, known[1]))
 
     def publish(self, segments: Sequence[dict[str, Any]]) -> None:
         for data in segments:
@@ -86,19 +98,20 @@ class EpochOutput:
         return (writer.finish().to_json(),)
 
     def cut(self, epoch: int) -> tuple[dict[str, Any], ...]:
-        if self._next_seq - self._epoch_seq >= _MIDDLE:
+        first, last = self._seqs or (0, 0)
+        if last - first >= 1 << SEQ_COUNTER_BITS:
             raise DataError(
-                f"Epoch {epoch} has {self._next_seq - self._epoch_seq} log rows; at most {_MIDDLE} fit one."
+                f"Epoch {epoch} spans {last - first} rows of the log, held ones included; at most "
+                f"{1 << SEQ_COUNTER_BITS} fit one. Read the snapshot in smaller chunks (source.snapshot.chunk_rows)."
             )
-        base = seq_base(epoch, log=True) + _MIDDLE - self._epoch_seq
+        base = seq_base(epoch, log=True) - first
         segments = [*self._snapshot_segments(epoch)]
         segments += [writer.finish(seq_base=base) for writer in (*self._full, *self._writers.values()) if writer.rows]
         self._writers.clear()
         self._full.clear()
         self._published.clear()
         self._published_bytes = 0
-        self._epoch_seq = self._next_seq
-        self._rows = 0
+        self._seqs = None
         return tuple(segment.to_json() for segment in segments)
 
     def release(self, paths: Sequence[str]) -> None:
@@ -116,7 +129,7 @@ class EpochOutput:
             yield dataclasses.replace(segment, seq_base=seq_base(epoch, log=False, offset=rows))
             rows += segment.rows
 
-    def _writer(self, table: TableId, fingerprint: str, split_id: str, *, kind: str) -> SegmentWriter:
+    def _writer(self, table: TableId, fingerprint: str, split_id: str, *, kind: str) -> OpenSegment:
         return SegmentWriter(
             self._spool.folder,
             table=table,

@@ -22,7 +22,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from raycdc.errors import SourceUnavailableError
+from raycdc.errors import RaycdcError, SourceUnavailableError
 from raycdc.runtime.launcher import CoordinatorHandle, CoordinatorLostError, CoordinatorStart, Launcher, ReaderHandle
 from raycdc.runtime.reader_worker import ReaderIdentity
 
@@ -191,7 +191,8 @@ class Supervisor:
             self._restarts.popleft()
         self._restarts.append(now_s)
         if len(self._restarts) > RESTARTS_MAX:
-            raise SourceUnavailableError(
+            kind = SourceUnavailableError if SourceUnavailableError.__name__ in reason else RaycdcError
+            raise kind(
                 f"Readers ended {len(self._restarts)} times within {RESTART_WINDOW_S:g} s; the last time: {reason}. "
                 "The job stops; everything sealed is kept, and the next run goes on from there."
             )

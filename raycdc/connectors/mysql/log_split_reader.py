@@ -62,7 +62,7 @@ class MySqlLogSplitReader:
     def fetch(self) -> LogUnit | None:
         """The next unit; None when the server had nothing new for a moment."""
         while not self._units:
-            data = self._stream.read(READ_BYTES_MAX, READ_TIMEOUT_S)
+            data = self._stream.read(bytes_max=READ_BYTES_MAX, timeout_s=READ_TIMEOUT_S)
             if len(data) == 0:
                 return None
             self._decode(data)

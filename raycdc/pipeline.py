@@ -135,8 +135,9 @@ class Pipeline:
 
     def _spec(self, store: CheckpointStore, until: str | None) -> JobSpec:
         options = self.config.pipeline
-        if until is None and options.mode is not Mode.CONTINUOUS:
-            until = "snapshot" if options.mode is Mode.SNAPSHOT else "caught-up"
+        mode = self.config.mode
+        if until is None and mode is not Mode.CONTINUOUS:
+            until = "snapshot" if mode is Mode.SNAPSHOT else "caught-up"
         return JobSpec(
             state=store.path,
             make_source=self._make_source(),

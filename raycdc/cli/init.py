@@ -92,11 +92,12 @@ def _tables_of(answers: InitAnswers, password: Secret) -> list[str]:
     )
     with closing(connect(source.settings())) as connection:
         found = [str(table) for table in discover_tables(connection, TableSelector(source.tables))]
-    if not found:
-        wanted = ", ".join(answers.tables) or "any database"
+    missing = sorted({str(table) for table in TableSelector(answers.tables).plain_names} - set(found))
+    if missing or not found:
+        wanted = ", ".join(missing or answers.tables) or "any table"
         raise SourceError(
-            f"{answers.user} sees no table of {wanted} on {answers.host}:{answers.port}. Check the names, or grant "
-            f"SELECT on the tables to this account."
+            f"{answers.user} does not see {wanted} on {answers.host}:{answers.port}. Check the names, or grant SELECT "
+            f"on the tables to this account."
         )
     return found
 
@@ -127,39 +128,42 @@ def _name_of(tables: tuple[str, ...]) -> str:
 def _document(answers: InitAnswers) -> str:
     q = _toml_text
     tables = ", ".join(_toml_text(table) for table in answers.tables)
-    path = "" if answers.sink == "console" else f"path = {q(answers.sink_path)}\n"
-    write = (
-        ""
-        if answers.sink != "delta"
-        else 'write = "upsert"                   # or "changelog": every change is a row\n'
-    )
-    return f"""\
-# Run with: raycdc run FILE      Check first with: raycdc check FILE
+    lines = [
+        "# Check with: raycdc check FILE      Run with: raycdc run FILE",
+        "",
+        "[pipeline]",
+        _line(f"name = {q(answers.name or '')}", "identity of the state and of the sink's commits; keep it"),
+        _line(f"state = {q(f'./state/{answers.name}')}", "checkpoints; delete it only together with the target"),
+        _line('# mode = "until-caught-up"', "stop when the log's present end is committed; default: continuous"),
+        _line('# epoch_interval = "2s"', "how often changes are committed to the sink"),
+        "",
+        "[source]",
+        _line('type = "mysql"', "also MariaDB"),
+        f"host = {q(answers.host or '')}",
+        f"port = {answers.port}",
+        f"user = {q(answers.user or '')}",
+        _line(f'password = "${{env:{answers.password_env}}}"', 'or "${file:PATH}"'),
+        "# names, or regular expressions that match DATABASE.TABLE as a whole",
+        f"tables = [{tables}]",
+        "# exclude = ['shop\\.audit_.*']",
+        _line('# server_id = "5400-5499"', "ids no replica and no other job uses"),
+        "# snapshot = { chunk_rows = 100_000 }",
+        "",
+        "[readers]",
+        _line("max = 4", "processes that share the snapshot"),
+        "",
+        "[sink]",
+        f"type = {q(answers.sink)}",
+    ]
+    if answers.sink != "console":
+        lines.append(f"path = {q(answers.sink_path)}")
+    if answers.sink == "delta":
+        lines.append(_line('write = "upsert"', 'or "changelog": every change is a row'))
+    return "\n".join(lines) + "\n"
 
-[pipeline]
-name = {q(answers.name or "")}                      # identity of the state and of the sink's commits; keep it
-state = {q(f"./state/{answers.name}")}              # checkpoints; delete it only together with the target
-# mode = "until-caught-up"         # stop when the log's present end is committed; default: continuous
-# epoch_interval = "2s"            # how often changes are committed to the sink
-# schema_change = "lenient"        # exception | evolve | try_evolve | lenient | ignore
 
-[source]
-type = "mysql"                     # also MariaDB
-host = {q(answers.host or "")}
-port = {answers.port}
-user = {q(answers.user or "")}
-password = "${{env:{answers.password_env}}}"   # or "${{file:PATH}}"
-tables = [{tables}]                # names, or regular expressions that match DATABASE.TABLE as a whole
-# exclude = ['shop\\.audit_.*']
-# server_id = "5400-5499"          # ids no replica and no other job uses
-# snapshot = {{ chunk_rows = 100_000 }}
-
-[readers]
-max = 4                            # processes that share the snapshot
-
-[sink]
-type = {q(answers.sink)}
-{path}{write}"""
+def _line(setting: str, comment: str) -> str:
+    return f"{setting:<40}  # {comment}"
 
 
 def _toml_text(text: str) -> str:

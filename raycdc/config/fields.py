@@ -72,7 +72,13 @@ def option(
     `planned` names values (True: every value but the default) that are part of the design but do not work yet.
     `constraints` are pydantic's (``ge``, ``le``, ``min_length`` …).
     """
-    extra: dict[str, Any] = {"unit": unit, "planned": list(planned) if isinstance(planned, tuple) else planned}
+    extra: dict[str, Any] = {"unit": unit} if unit else {}
+    if planned:
+        extra["planned"] = list(planned) if isinstance(planned, tuple) else True
+    if isinstance(default, timedelta):
+        extra["default"] = show_duration(default)
+    elif unit == "size":
+        extra["default"] = show_size(default)
     examples = None if example is None else [example]
     return Field(default, description=help, examples=examples, json_schema_extra=extra, **constraints)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from pydantic import BaseModel, ValidationError
 
 from raycdc.config.fields import Options, Secret
 from raycdc.config.model import COMMON_SECTIONS, PLANNED_SECTIONS, PipelineConfig, SinkConfig, SourceConfig
-from raycdc.config.problems import problems_of, show_value
+from raycdc.config.problems import planned_problems, problems_of, show_value
 from raycdc.config.references import Place, Resolver, show_place
 from raycdc.errors import ConfigError
 from raycdc.plugins import PluginGroup, did_you_mean, load_plugin
@@ -59,7 +59,7 @@ class _Loader:
             validated = self._section(name, model)
             if validated is not None:
                 sections[name] = validated
-                self._check_planned(validated, (name,))
+                self._problems.extend(planned_problems(validated, name))
                 self._warn_about_literal_secrets(validated, (name,))
         if self._problems:
             raise ConfigError(*self._problems)
@@ -127,21 +127,9 @@ class _Loader:
     def _keys_elsewhere(self, name: str) -> dict[str, str]:
         return {key: other for other, model in COMMON_SECTIONS.items() if other != name for key in model.model_fields}
 
-    def _check_planned(self, options: BaseModel, place: Place) -> None:
-        """Refuse by name what the design has but this version does not do yet; never ignore it in silence."""
-        for name, value, extra in _fields(options):
-            planned = extra.get("planned")
-            default = type(options).model_fields[name].get_default(call_default_factory=True)
-            here = show_place((*place, name))
-            if planned is True and value != default:
-                self._problems.append(f"{here}: {show_value(value)} is not supported yet; leave it out")
-            elif isinstance(planned, list) and value in planned:
-                self._problems.append(f"{here}: {show_value(value)} is not supported yet")
-            if isinstance(value, BaseModel):
-                self._check_planned(value, (*place, name))
-
     def _warn_about_literal_secrets(self, options: BaseModel, place: Place) -> None:
-        for name, value, _ in _fields(options):
+        for name in type(options).model_fields:
+            value = getattr(options, name)
             here: Place = (*place, name)
             if isinstance(value, Secret) and value and here not in self._resolver.places:
                 self._warnings.append(
@@ -150,9 +138,3 @@ class _Loader:
                 )
             elif isinstance(value, BaseModel):
                 self._warn_about_literal_secrets(value, here)
-
-
-def _fields(options: BaseModel) -> Iterator[tuple[str, Any, dict[str, Any]]]:
-    for name, field in type(options).model_fields.items():
-        extra = field.json_schema_extra
-        yield name, getattr(options, name), extra if isinstance(extra, dict) else {}

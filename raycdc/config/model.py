@@ -14,6 +14,8 @@ from typing import Any, Literal, Self
 from pydantic import field_validator, model_validator
 
 from raycdc.config.fields import Duration, Options, Size, option
+from raycdc.config.problems import planned_problems
+from raycdc.errors import ConfigError
 
 _NAME_CHARACTERS = "letters, digits, '-', '_' and '.'"
 
@@ -48,7 +50,9 @@ class PipelineOptions(Options):
         256 << 20, help="An epoch ends early when it holds this much; one transaction is never split.", unit="size"
     )
     schema_change: Literal["exception", "evolve", "try_evolve", "lenient", "ignore"] = option(
-        "lenient", help="What the target does when the source's tables change their shape."
+        "lenient",
+        help="What the target does when the source's tables change their shape.",
+        planned=("exception", "evolve", "try_evolve", "ignore"),
     )
     include_schema_changes: tuple[str, ...] = option(
         (), help="Only these types of schema changes reach the target.", example=["add_column"], planned=True
@@ -89,6 +93,11 @@ class SourceConfig(Options):
     """Base of every source's section; a connector adds its own keys."""
 
     type: str = option(help="Which source: a built-in or an installed plug-in.", example="mysql")
+
+    @property
+    def bounded(self) -> bool:
+        """Whether the source ends by itself, without following its log."""
+        return False
 
 
 class SinkConfig(Options):
@@ -162,6 +171,18 @@ class PipelineConfig:
     ray: RayOptions = field(default_factory=RayOptions)
     spark: SparkOptions = field(default_factory=SparkOptions)
     warnings: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Raises `ConfigError` for what is not supported yet, however the configuration was made."""
+        sections = {name: getattr(self, name) for name in (*COMMON_SECTIONS, "source", "sink")}
+        problems = [text for name, options in sections.items() for text in planned_problems(options, name)]
+        if problems:
+            raise ConfigError(*problems)
+
+    @property
+    def mode(self) -> Mode:
+        """When a run ends: as ``pipeline.mode`` says, or after the snapshot of a source that has nothing else."""
+        return Mode.SNAPSHOT if self.source.bounded else self.pipeline.mode
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> PipelineConfig:

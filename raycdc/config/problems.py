@@ -23,6 +23,20 @@ def problems_of(
         yield place, f"{show_place(place)}: {_text(item, model, place, shown, elsewhere)}"
 
 
+def planned_problems(options: BaseModel, place: str) -> Iterator[str]:
+    """What `options` ask for that the design has and this version does not do: refused by name, never ignored."""
+    for name, field in type(options).model_fields.items():
+        value = getattr(options, name)
+        here = f"{place}.{name}"
+        planned = field.json_schema_extra.get("planned") if isinstance(field.json_schema_extra, dict) else None
+        if planned is True and value != field.get_default(call_default_factory=True):
+            yield f"{here}: {show_value(value)} is not supported yet; leave it out"
+        elif isinstance(planned, list) and value in planned:
+            yield f"{here}: {show_value(value)} is not supported yet"
+        if isinstance(value, BaseModel):
+            yield from planned_problems(value, here)
+
+
 def show_value(value: Any) -> str:
     """A value as TOML would spell it, shortened."""
     match value:

@@ -123,6 +123,10 @@ class MySqlSourceConfig(SourceConfig):
         timedelta(seconds=30), help="How often an idle log connection proves it lives.", unit="duration"
     )
 
+    @property
+    def bounded(self) -> bool:
+        return self.startup.mode is StartupMode.SNAPSHOT
+
     def selector(self) -> TableSelector:
         """The tables to capture."""
         return TableSelector(self.tables, self.exclude)

@@ -1,0 +1,176 @@
+"""The bridge: a segment read from disk and through Flight is the same segment, and damage is noticed."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterator
+from dataclasses import replace
+from decimal import Decimal
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from raycdc.bridge import SegmentWriter, read_segment, segment_schema, verify_segments
+from raycdc.bridge.flight import FlightServer
+from raycdc.checkpoint.manifest import Segment
+from raycdc.errors import StateError
+from raycdc.model import Column, LogicalType, TableId, TableSchema, TypeKind, changelog_schema
+from raycdc.model.batch import BATCH_BYTES_MAX, BATCH_ROWS_MAX
+
+TOKEN = "secret"
+HERE = "node-with-the-file"
+ELSEWHERE = "another-node"
+SCHEMA = TableSchema(
+    (
+        Column("id", LogicalType(TypeKind.INT64), nullable=False),
+        Column("tiny", LogicalType(TypeKind.INT8)),
+        Column("wide", LogicalType(TypeKind.UINT64)),
+        Column("at", LogicalType(TypeKind.DATETIME, fsp=6)),
+        Column("text", LogicalType(TypeKind.STRING)),
+        Column("blob", LogicalType(TypeKind.BINARY)),
+        Column("empty", LogicalType(TypeKind.INT16)),
+    ),
+    ("id",),
+)
+
+
+def batch(start: int, rows: int) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pylist(
+        [
+            {
+                "id": i,
+                "tiny": i % 100,
+                "wide": Decimal(2**64 - 1),
+                "at": dt.datetime(2026, 1, 1),  # noqa: DTZ001 - DATETIME has no zone
+                "text": f"ä{i}" if i % 3 else None,
+                "blob": b"\x00\xff",
+                "empty": None,
+                "_op": i % 4,
+                "_seq": i,
+                "_ts_ms": 1,
+                "_pos": f"p{i}",
+            }
+            for i in range(start, start + rows)
+        ],
+        schema=changelog_schema(SCHEMA),
+    )
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[FlightServer]:
+    server = FlightServer(tmp_path / "spool", token=TOKEN)
+    yield server
+    server.shutdown()
+
+
+@pytest.fixture
+def segment(tmp_path: Path, server: FlightServer) -> Segment:
+    writer = new_writer(tmp_path / "spool", server.endpoint)
+    for start in range(0, 1000, 100):
+        writer.append(batch(start, 100))
+    return writer.finish(seq_base=1 << 33)
+
+
+def new_writer(spool: Path, flight: str = "") -> SegmentWriter:
+    return SegmentWriter(
+        spool,
+        table=TableId("shop", "orders"),
+        schema=SCHEMA.fingerprint(),
+        split_id="log",
+        kind="log",
+        name="1.arrow",
+        node=HERE,
+        flight=flight,
+    )
+
+
+def table(segment: Segment, node: str, columns: list[str] | None = None, part: tuple[int, int] = (0, 1)) -> pa.Table:
+    return pa.Table.from_batches(read_segment(segment, columns, node=node, token=TOKEN, part=part, symbols=True))
+
+
+@pytest.mark.parametrize("columns", [None, ["_table", "id", "_op", "_seq", "_db"], ["text"]])
+def test_mapped_and_flight_read_the_same_rows(segment: Segment, columns: list[str] | None) -> None:
+    here, elsewhere = table(segment, HERE, columns), table(segment, ELSEWHERE, columns)
+    assert here.equals(elsewhere)
+    assert here.num_rows == segment.rows == 1000
+    assert table(segment, HERE, columns).equals(here)
+
+
+def test_columns_of_the_descriptor_are_added_and_seq_becomes_absolute(segment: Segment) -> None:
+    row = table(segment, ELSEWHERE, ["_db", "_table", "_seq", "_op", "wide"]).slice(3, 1).to_pylist()
+    expected = {"_db": "shop", "_table": "orders", "_seq": (1 << 33) + 3, "_op": "-D", "wide": Decimal(2**64 - 1)}
+    assert row == [expected]
+
+
+@pytest.mark.parametrize("node", [HERE, ELSEWHERE])
+def test_parts_cover_every_row_once(segment: Segment, node: str) -> None:
+    parts = [table(segment, node, ["id"], (i, 3)) for i in range(3)]
+    assert pa.concat_tables(parts).column("id").to_pylist() == list(range(1000))
+    assert segment_schema(segment, node=node, token=TOKEN).equals(changelog_schema(SCHEMA))
+
+
+def test_flight_refuses_a_wrong_token_and_files_outside_the_spool(segment: Segment, tmp_path: Path) -> None:
+    with pytest.raises(StateError, match="wrong or missing token"):
+        list(read_segment(segment, node=ELSEWHERE, token="guessed"))
+    secret = tmp_path / "secret.arrow"
+    secret.write_bytes(Path(segment.path).read_bytes())
+    for path in (str(secret), f"{tmp_path}/spool/../secret.arrow"):
+        with pytest.raises(StateError, match="not in the spool"):
+            list(read_segment(replace(segment, path=path), node=ELSEWHERE, token=TOKEN))
+
+
+@pytest.mark.parametrize("node", [HERE, ELSEWHERE])
+def test_damage_and_loss_are_noticed(segment: Segment, node: str) -> None:
+    assert verify_segments([segment], node=node, token=TOKEN, checksum=True)
+    path = Path(segment.path)
+    content = bytearray(path.read_bytes())
+    content[200] ^= 1
+    path.write_bytes(content)
+    assert verify_segments([segment], node=node, token=TOKEN)
+    assert not verify_segments([segment], node=node, token=TOKEN, checksum=True)
+    path.write_bytes(content[:-1])
+    assert not verify_segments([segment], node=node, token=TOKEN)
+    with pytest.raises(StateError, match="bytes instead of"):
+        table(segment, node)
+    path.unlink()
+    assert not verify_segments([segment], node=node, token=TOKEN)
+    with pytest.raises(StateError, match=r"1\.arrow cannot be read"):
+        table(segment, node)
+
+
+def test_a_node_that_is_gone_has_no_intact_segments(segment: Segment, server: FlightServer) -> None:
+    server.shutdown()
+    assert not verify_segments([segment], node=ELSEWHERE, token=TOKEN)
+
+
+def test_a_segment_has_its_name_only_when_it_is_whole(tmp_path: Path) -> None:
+    writer = new_writer(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+    writer.append(batch(0, 10))
+    writer.append(batch(0, 0))
+    assert [path.name for path in tmp_path.iterdir()] == ["1.arrow.open"]
+    segment = writer.finish()
+    assert [path.name for path in tmp_path.iterdir()] == ["1.arrow"]
+    assert segment.rows == 10
+    writer.abort()
+    assert verify_segments([segment], node=HERE, checksum=True)
+
+
+def test_an_aborted_segment_leaves_nothing(tmp_path: Path) -> None:
+    writer = new_writer(tmp_path)
+    writer.append(batch(0, 10))
+    writer.abort()
+    new_writer(tmp_path).abort()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_large_batches_are_cut_to_the_limits(tmp_path: Path) -> None:
+    writer = new_writer(tmp_path)
+    one = batch(0, 1)
+    writer.append(pa.Table.from_batches([one] * (BATCH_ROWS_MAX + 1)).combine_chunks().to_batches()[0])
+    segment = writer.finish()
+    sizes = [(b.num_rows, b.nbytes) for b in read_segment(segment, node=HERE)]
+    assert sum(rows for rows, _ in sizes) == BATCH_ROWS_MAX + 1
+    assert all(rows <= BATCH_ROWS_MAX and size <= BATCH_BYTES_MAX for rows, size in sizes)
+    assert len(sizes) > 1

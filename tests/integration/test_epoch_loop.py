@@ -1,0 +1,474 @@
+"""The epoch loop with each sink and without Spark: exactly once, whatever dies where, and schema changes in order."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from deltalake import DeltaTable
+
+from raycdc import failpoints
+from raycdc.bridge import StageTask, run_in_process
+from raycdc.checkpoint.manifest import Manifest
+from raycdc.checkpoint.store import CheckpointStore
+from raycdc.errors import ConfigError, FencedError, RaycdcError, SinkError, StateError
+from raycdc.failpoints import FailpointError
+from raycdc.model import Column, LogicalType, TableId, TypeKind
+from raycdc.schema.events import AddColumnEvent, AlterColumnTypeEvent, TruncateTableEvent, event_to_json
+from raycdc.sinks.api import STEP_TOMBSTONE, CommitVector, Sink, SinkContext, TableWork
+from raycdc.sinks.delta import DeltaSink
+from raycdc.sinks.jsonl import JsonlSink
+from raycdc.sinks.parquet import ParquetSink
+from raycdc.sinks.plugins import DeltaSinkConfig, JsonlSinkConfig, ParquetSinkConfig
+from raycdc.spark.epochs import EpochLoop, EpochStatistics, Recovery
+from raycdc.testing.epochs import EpochScript, Row, ScriptedTable, simple_schema
+
+KINDS = ("delta-upsert", "delta-changelog", "parquet", "jsonl")
+POINTS = (
+    "before_stage",
+    "after_stage",
+    "before_commit",
+    "in_commit",
+    "after_commit",
+    "between_tables",
+    "after_last_commit",
+    "after_record",
+)
+
+
+@dataclass
+class World:
+    """A pipeline without a source: scripted epochs, a sink, and what the sink should hold."""
+
+    kind: str
+    root: Path
+    script: EpochScript
+
+    @property
+    def store(self) -> CheckpointStore:
+        return self.script.store
+
+    def sink(self, *, on_existing: str = "fail", run: Callable[..., Any] = run_in_process) -> Sink:
+        lake = str(self.root / "lake")
+        made: Sink
+        match self.kind:
+            case "parquet":
+                made = ParquetSink(ParquetSinkConfig(path=lake))
+            case "jsonl":
+                made = JsonlSink(JsonlSinkConfig(path=lake))
+            case _:
+                made = DeltaSink(DeltaSinkConfig(path=lake))
+        write = "upsert" if self.kind == "delta-upsert" else "changelog"
+        made.open(SinkContext(self.store.app_id, write, run, on_existing=on_existing, parallelism=2))
+        return made
+
+    def loop(self, sink: Sink | None = None, **options: Any) -> EpochLoop:
+        return EpochLoop(
+            self.store, sink or self.sink(), generation=self.store.generation, next_sealed=self.next_sealed, **options
+        )
+
+    def next_sealed(self, after: int, _timeout_s: float) -> Manifest | None:
+        return next(iter(self.store.manifests(after)), None)
+
+    def restart(self, **options: Any) -> Recovery:
+        """What a new driver does: a new generation, recovery, then everything that is sealed."""
+        self.script.generation = self.store.next_generation()
+        loop = self.loop(**options)
+        recovery = loop.recover()
+        if loop.committed < self.store.next_epoch() - 1 and self.store.sealed_epochs(loop.committed):
+            loop.run()
+        return recovery
+
+    def rows(self, table: ScriptedTable) -> list[Row]:
+        folder = self.root / "lake" / table.id.db / table.id.table
+        if self.kind == "jsonl":
+            return [json.loads(line) for f in sorted(folder.glob("*.jsonl")) for line in f.read_text().splitlines()]
+        if self.kind == "parquet":
+            return [row for f in sorted(folder.glob("*.parquet")) for row in pq.read_table(f).to_pylist()]
+        found: list[Row] = DeltaTable(str(folder)).to_pyarrow_table().to_pylist()
+        return found
+
+    def check(self) -> None:
+        """The sink holds exactly what the tables did."""
+        for table in self.script.tables.values():
+            names = [column.name for column in table.schema.columns]
+            if self.kind == "delta-upsert":
+                key = table.schema.primary_key[0]
+                assert sorted(self.rows(table), key=lambda row: row[key]) == table.contents()
+            else:
+                got = sorted(self.rows(table), key=lambda row: row["_seq"])
+                assert [(row["_op"], {n: row[n] for n in names}) for row in got] == table.changelog
+                assert {(row["_db"], row["_table"]) for row in got} == {(table.id.db, table.id.table)}
+
+
+@pytest.fixture(params=KINDS)
+def world(request: pytest.FixtureRequest, tmp_path: Path) -> World:
+    return new_world(request.param, tmp_path)
+
+
+@pytest.fixture
+def delta(tmp_path: Path) -> World:
+    return new_world("delta-upsert", tmp_path)
+
+
+def new_world(kind: str, root: Path) -> World:
+    script = EpochScript(CheckpointStore(root / "state", pipeline="shop"), seed=7)
+    for name in ("shop.orders", "shop.items"):
+        script.table(name)
+    return World(kind, root, script)
+
+
+def play(world: World, *, epochs: int = 3, final: bool = True) -> None:
+    """A snapshot that overlaps the log, then changes."""
+    orders = world.script.table("shop.orders")
+    orders.read([{"id": i, "name": "snapshot", "qty": None} for i in range(100, 130)])
+    for number in range(epochs):
+        if number == 1:
+            orders.read([{"id": i, "name": "second chunk", "qty": 1} for i in range(130, 160)])
+        world.script.random_epoch(operations=30)
+        orders.update((100 + number,), qty=number)
+        world.script.seal(final=final and number == epochs - 1)
+
+
+@pytest.fixture
+def fail_at(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str, int], None]:
+    def plan(name: str, count: int) -> None:
+        monkeypatch.setenv("RAYCDC_FAILPOINT_DIR", str(tmp_path))
+        monkeypatch.setattr(failpoints, "_plan", {name: ("raise", count)})
+        monkeypatch.setattr(failpoints, "_reached", {})
+
+    return plan
+
+
+def test_all_epochs_reach_the_sink_once(world: World) -> None:
+    play(world)
+    told: list[EpochStatistics] = []
+    loop = world.loop(on_committed=told.append)
+    loop.run()
+    world.check()
+    assert [figures.epoch for figures in told] == [1, 2, 3]
+    assert [figures.final for figures in told] == [False, False, True]
+    assert sum(figures.rows for figures in told) == sum(len(t.changelog) for t in world.script.tables.values())
+    record = world.store.last_commit()
+    assert record is not None
+    assert (record.epoch, dict(record.tables)) == (3, {"shop.orders": (3, 3), "shop.items": (3, 3)})
+    assert loop.recover() == Recovery(3)
+
+
+@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize("point", POINTS)
+def test_an_error_at_any_point_loses_and_doubles_nothing(
+    world: World, point: str, count: int, fail_at: Callable[[str, int], None]
+) -> None:
+    play(world)
+    fail_at(point, count)
+    with pytest.raises(FailpointError):
+        world.loop().run()
+    world.restart()
+    world.check()
+    assert world.loop().recover() == Recovery(3)
+
+
+@pytest.mark.parametrize("point", ["after_stage", "in_commit", "between_tables", "after_last_commit"])
+@pytest.mark.parametrize("kind", ["delta-upsert", "jsonl"])
+def test_a_killed_driver_loses_and_doubles_nothing(kind: str, point: str, tmp_path: Path) -> None:
+    world = new_world(kind, tmp_path)
+    play(world)
+    environment = {"RAYCDC_FAILPOINTS": f"{point}=kill@2", "RAYCDC_FAILPOINT_DIR": str(tmp_path)}
+    sink = {"delta-upsert": "delta", "jsonl": "jsonl"}[kind]
+    killed = subprocess.run([sys.executable, "-c", DRIVER, tmp_path, sink], env=environment, check=False)
+    assert killed.returncode == -9
+    world.restart()
+    world.check()
+
+
+DRIVER = """
+import sys
+from decimal import Decimal
+from pathlib import Path
+from raycdc.bridge import run_in_process
+from raycdc.checkpoint.store import CheckpointStore
+from raycdc.plugins import PluginGroup, load_plugin
+from raycdc.sinks.api import SinkContext
+from raycdc.spark.epochs import EpochLoop
+root, kind = Path(sys.argv[1]), sys.argv[2]
+store = CheckpointStore(root / "state", pipeline="shop")
+plugin = load_plugin(PluginGroup.SINKS, kind)
+sink = plugin.create(plugin.config(type=kind, path=str(root / "lake")))
+sink.open(SinkContext(store.app_id, sink.writes[0], run_in_process))
+next_sealed = lambda after, _: next(iter(store.manifests(after)), None)
+EpochLoop(store, sink, generation=store.generation, next_sealed=next_sealed).run()
+"""
+
+
+def test_a_task_that_runs_twice_is_harmless(world: World) -> None:
+    def twice(tasks: list[StageTask]) -> list[dict[str, Any]]:
+        run_in_process(tasks)
+        return run_in_process(tasks)
+
+    play(world)
+    world.loop(world.sink(run=twice)).run()
+    world.check()
+
+
+def test_epochs_whose_segments_are_gone_are_dropped_barred_and_read_again(world: World) -> None:
+    play(world, epochs=2)
+    world.loop().run()
+    committed = {table.id: list(table.changelog) for table in world.script.tables.values()}
+    rows = {table.id: dict(table.rows) for table in world.script.tables.values()}
+    world.script.random_epoch(operations=10)
+    lost = world.script.seal()
+    world.script.random_epoch(operations=10)
+    world.script.seal()
+    for segment in lost.segments:
+        Path(segment.path).unlink()
+    late = world.sink()
+    works = world.loop(late)._works(lost)
+    assert world.restart() == Recovery(2, dropped=(3, 4))
+    sink = world.sink()
+    assert [sink.committed(work.target) for work in works] == [CommitVector(4, STEP_TOMBSTONE, 2)] * 2
+    # A driver that slept through all this wakes up and commits what it staged.
+    for work in works:
+        empty = late.stage([replace(work, segments=())])[work.target]
+        with_rows_or_not(late, work, empty)
+    for table in world.script.tables.values():
+        table.changelog, table.rows = committed[table.id], rows[table.id]
+    world.check()
+    world.script.random_epoch(operations=10)
+    assert world.script.seal(final=True).epoch == 5
+    world.restart()
+    world.check()
+
+
+def with_rows_or_not(sink: Sink, work: TableWork, staged: Any) -> None:
+    """A stale commit either says that it is fenced or does nothing."""
+    try:
+        sink.commit(work, staged)
+    except FencedError as error:
+        assert "newer driver" in str(error)  # noqa: PT017
+
+
+def test_an_interrupted_dropping_is_finished_by_the_next_start(world: World) -> None:
+    play(world, epochs=1)
+    first = world.store.manifest(1)
+    for segment in first.segments:
+        Path(segment.path).unlink()
+    sink = world.sink()
+    works = world.loop(sink)._works(first)
+    sink.tombstone(replace(works[0], segments=()))
+    assert world.restart() == Recovery(0, dropped=(1,))
+
+
+def test_lost_segments_of_a_half_committed_epoch_are_refused(world: World) -> None:
+    play(world, epochs=1)
+    works = {work.target: work for work in world.loop()._works(world.store.manifest(1))}
+    sink = world.sink()
+    first, second = works.values()
+    for work in (first, second):
+        sink.apply_schema(work)
+    sink.commit(first, sink.stage([first])[first.target])
+    for segment in world.store.manifest(1).segments:
+        Path(segment.path).unlink()
+    with pytest.raises(StateError, match=f"Epoch 1 is in {first.target} but not, or not wholly, in {second.target}"):
+        world.restart()
+
+
+def test_a_sink_that_lost_a_table_is_refused(world: World) -> None:
+    play(world)
+    world.loop().run()
+    (world.root / "lake" / "shop" / "items").rename(world.root / "elsewhere")
+    with pytest.raises(SinkError, match=r"shop\.items holds nothing of this pipeline, but epoch 3 was committed"):
+        world.restart()
+
+
+def test_deleted_state_never_makes_new_data_look_committed(world: World) -> None:
+    play(world)
+    world.loop().run()
+    again = new_world(world.kind, world.root)
+    again.script.store = CheckpointStore(world.root / "new-state", pipeline="shop")
+    again.script.generation = again.store.next_generation()
+    play(again)
+    with pytest.raises(SinkError, match="on_existing"):
+        again.restart()
+    again.restart(sink=again.sink(on_existing="replace"))
+    again.check()
+
+
+def test_stop_returns_after_the_commit_under_way(world: World) -> None:
+    play(world)
+    told: list[EpochStatistics] = []
+
+    def stop(figures: EpochStatistics) -> None:
+        told.append(figures)
+        loop.stop()
+
+    loop: EpochLoop = world.loop(on_committed=stop)
+    loop.run()
+    assert 1 <= loop.committed < 3
+    world.restart()
+    world.check()
+
+
+def test_an_error_of_the_source_side_ends_the_loop(world: World) -> None:
+    def broken(_after: int, _timeout_s: float) -> Manifest | None:
+        raise StateError("the coordinator is gone")
+
+    loop = EpochLoop(world.store, world.sink(), generation=world.store.generation, next_sealed=broken)
+    with pytest.raises(StateError, match="coordinator is gone"):
+        loop.run()
+
+
+def add_column(table: ScriptedTable, column: Column, *, fill: Any = None) -> None:
+    """The source's ALTER TABLE … ADD COLUMN."""
+    table.schema = replace(table.schema, columns=(*table.schema.columns, column))
+    table.changes.append(event_to_json(AddColumnEvent(table.id, column)))
+    for row in table.rows.values():
+        row[column.name] = fill
+    for _, row in table.changelog:
+        row[column.name] = None
+
+
+def test_added_columns_reach_the_sink(world: World) -> None:
+    play(world, epochs=2, final=False)
+    orders = world.script.table("shop.orders")
+    orders.rows = {key: dict(row) for key, row in orders.rows.items()}
+    add_column(orders, Column("at", LogicalType(TypeKind.DATETIME, fsp=6)))
+    orders.insert({"id": 1000, "name": "new", "qty": 1, "at": None})
+    world.script.seal(final=True)
+    world.loop().run()
+    if world.kind in ("jsonl", "parquet"):
+        # Files written before the change do not have the column.
+        shown = [row.get("at", "missing") for row in world.rows(orders)]
+        assert shown == ["missing"] * (len(orders.changelog) - 1) + [None]
+    else:
+        world.check()
+
+
+def test_a_constant_default_fills_the_rows_that_exist(delta: World) -> None:
+    play(delta, epochs=2, final=False)
+    orders = delta.script.table("shop.orders")
+    orders.rows = {key: dict(row) for key, row in orders.rows.items()}
+    add_column(orders, Column("state", LogicalType(TypeKind.STRING), default="it's new"), fill="it's new")
+    add_column(orders, Column("price", LogicalType(TypeKind.DECIMAL, precision=10, scale=2), default="1.50"))
+    for row in orders.rows.values():
+        row["price"] = Decimal("1.50")
+    orders.insert({"id": 1000, "name": "new", "qty": 1, "state": None, "price": None})
+    delta.script.seal(final=True)
+    delta.loop().run()
+    delta.check()
+
+
+def test_a_type_that_cannot_follow_is_refused_by_name(delta: World) -> None:
+    play(delta, epochs=1)
+    delta.loop().run()
+    orders = delta.script.table("shop.orders")
+    wide = LogicalType(TypeKind.STRING)
+    columns = tuple(replace(c, type=wide) if c.name == "qty" else c for c in orders.schema.columns)
+    orders.schema = replace(orders.schema, columns=columns)
+    orders.changes.append(event_to_json(AlterColumnTypeEvent(orders.id, "qty", wide)))
+    delta.script.seal(final=True)
+    with pytest.raises(SinkError, match=r"shop\.orders: column qty is int32 in the Delta table and string"):
+        delta.loop().run()
+
+
+@pytest.mark.parametrize("as_row", [True, False])
+def test_truncation_empties_the_upsert_target(delta: World, as_row: bool) -> None:
+    play(delta, epochs=1, final=False)
+    orders = delta.script.table("shop.orders")
+    if as_row:
+        orders.truncate()
+    else:
+        orders.changes.append(event_to_json(TruncateTableEvent(orders.id)))
+        orders.rows.clear()
+    orders.insert({"id": 5, "name": "after", "qty": 1})
+    delta.script.seal(final=True)
+    delta.loop().run()
+    delta.check()
+
+
+def test_upsert_without_a_key_is_refused(delta: World) -> None:
+    delta.script.table("shop.log", replace(simple_schema(), primary_key=())).changes.clear()
+    delta.script.seal(final=True)
+    with pytest.raises(SinkError, match=r"shop\.log has no primary key"):
+        delta.loop().run()
+
+
+def test_existing_table_is_merged_into_when_asked(delta: World) -> None:
+    play(delta, epochs=1)
+    delta.loop().run()
+    old = delta.script.table("shop.items").rows
+    again = new_world("delta-upsert", delta.root)
+    again.script.store = CheckpointStore(delta.root / "new-state", pipeline="shop")
+    again.script.generation = again.store.next_generation()
+    items = again.script.table("shop.items")
+    items.rows = {key: dict(row) for key, row in old.items()}
+    items.read([{"id": i, "name": "again", "qty": 0} for i in range(0, 100, 2)])
+    orders = again.script.table("shop.orders")
+    orders.rows = {key: dict(row) for key, row in delta.script.table("shop.orders").rows.items()}
+    again.script.seal(final=True)
+    again.restart(sink=again.sink(on_existing="merge"))
+    again.check()
+
+
+def test_many_tables_commit_in_one_epoch(delta: World) -> None:
+    for number in range(12):
+        delta.script.table(f"shop.t{number}")
+    play(delta, epochs=2)
+    delta.loop().run()
+    delta.check()
+
+
+def test_names_that_would_leave_the_folder_are_refused(world: World) -> None:
+    world.script.table("shop.../../x")
+    world.script.seal(final=True)
+    with pytest.raises(SinkError, match="cannot be a folder"):
+        world.loop().run()
+
+
+def test_a_way_of_writing_the_sink_lacks_is_a_config_error(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="jsonl supports changelog only"):
+        JsonlSink(JsonlSinkConfig(path=str(tmp_path))).open(SinkContext("app", "upsert", run_in_process))
+
+
+def test_a_folder_of_other_files_is_not_taken_for_a_table(delta: World) -> None:
+    folder = delta.root / "lake" / "shop" / "orders"
+    folder.mkdir(parents=True)
+    (folder / "notes.txt").write_text("mine")
+    play(delta, epochs=1)
+    with pytest.raises(SinkError, match="not a Delta table"):
+        delta.loop().run()
+
+
+def test_commits_carry_positions_and_identity(world: World) -> None:
+    play(world, epochs=1)
+    sink = world.sink()
+    world.loop(sink).run()
+    orders = TableId("shop", "orders")
+    assert sink.committed(orders) == CommitVector(1, 3, 1)
+    folder = world.root / "lake" / "shop" / "orders"
+    if world.kind.startswith("delta"):
+        note = json.loads(DeltaTable(str(folder)).history(1)[0]["userMetadata"])
+    else:
+        note = json.loads(next((folder / "_raycdc").glob("*.json")).read_text())
+    assert note["pipeline"] == world.store.app_id
+    assert note["positions"] == {"log": {"position": {"file": "binlog.000001", "pos": 1}}}
+
+
+def test_errors_of_all_kinds_are_named(world: World) -> None:
+    play(world, epochs=1)
+
+    def broken(_tasks: list[StageTask]) -> list[dict[str, Any]]:
+        raise SinkError("the disk is full")
+
+    with pytest.raises(RaycdcError, match="disk is full"):
+        world.loop(world.sink(run=broken)).run()
+    world.restart()
+    world.check()

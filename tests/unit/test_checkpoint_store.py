@@ -1,0 +1,203 @@
+"""The checkpoint store: what it wrote it reads, what it cannot read it refuses, and numbers are used once."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from raycdc.checkpoint.manifest import Manifest, Segment, TableEpoch
+from raycdc.checkpoint.store import KEEP_COMMITTED, CheckpointStore, CommitRecord
+from raycdc.errors import FencedError, StateError
+from raycdc.model import TableId
+from raycdc.testing.epochs import simple_schema
+
+GOLDEN = Path(__file__).parent / "golden"
+ORDERS = TableId("shop", "orders")
+
+
+def manifest(epoch: int, generation: int = 1) -> Manifest:
+    """One of everything a manifest may hold."""
+    segment = Segment(
+        node="node-1",
+        path="/spool/1.arrow",
+        flight="grpc://127.0.0.1:4000",
+        table=ORDERS,
+        schema="0123456789abcdef",
+        split_id="log",
+        partition=0,
+        kind="log",
+        seq_base=8589934592,
+        rows=3,
+        bytes=1024,
+        crc32=123,
+    )
+    return Manifest(
+        epoch=epoch,
+        generation=generation,
+        created_ms=1_700_000_000_000,
+        from_splits={},
+        to_splits={"log": {"position": {"file": "binlog.000001", "pos": 4, "gtid_set": "ä"}}},
+        enumerator={"planned": []},
+        segments=(segment,),
+        tables={ORDERS: TableEpoch("0123456789abcdef", snapshot=True, changes=({"type": "create_table"},))},
+        watermark_ms=None,
+        final=False,
+    )
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> CheckpointStore:
+    store = CheckpointStore(tmp_path / "state", pipeline="shop")
+    assert store.next_generation() == 1
+    return store
+
+
+def test_manifest_round_trip(store: CheckpointStore) -> None:
+    store.write_manifest(manifest(1))
+    assert store.manifest(1) == manifest(1)
+    assert store.last_manifest() == manifest(1)
+    assert list(CheckpointStore(store.path).manifests()) == [manifest(1)]
+
+
+def test_golden_manifest_of_version_1_is_read_and_written_unchanged(store: CheckpointStore) -> None:
+    golden = (GOLDEN / "manifest-v1.json").read_bytes()
+    store.write_manifest(manifest(1))
+    assert (store.path / "epochs" / "0000000001.json").read_bytes() == golden
+
+
+def test_first_start_knows_nothing(store: CheckpointStore) -> None:
+    assert store.last_manifest() is None
+    assert store.last_commit() is None
+    assert store.next_epoch() == 1
+
+
+def test_epoch_numbers_are_used_once_even_after_dropping(store: CheckpointStore) -> None:
+    for epoch in (1, 2, 3):
+        store.write_manifest(manifest(epoch))
+    assert store.drop_after(1) == [2, 3]
+    assert store.sealed_epochs() == [1]
+    assert store.next_epoch() == 4
+    with pytest.raises(StateError, match=r"Epoch 2 .* used once"):
+        store.write_manifest(manifest(2))
+    store.write_manifest(manifest(4))
+    assert store.sealed_epochs(after=1) == [4]
+
+
+def test_writing_the_same_manifest_twice_is_harmless_another_one_is_refused(store: CheckpointStore) -> None:
+    store.write_manifest(manifest(1))
+    store.write_manifest(manifest(1))
+    with pytest.raises(StateError, match="exists already"):
+        store.write_manifest(replace(manifest(1), created_ms=5))
+
+
+def test_older_generation_is_fenced(store: CheckpointStore) -> None:
+    assert store.next_generation() == 2
+    with pytest.raises(FencedError, match="generation 1, but 2 is the newest"):
+        store.write_manifest(manifest(1, generation=1))
+    with pytest.raises(FencedError):
+        store.write_commit(CommitRecord(1, 1, 0, {}))
+
+
+def test_commit_record_round_trip_and_pruning(store: CheckpointStore) -> None:
+    epochs = range(1, KEEP_COMMITTED + 4)
+    for epoch in epochs:
+        store.write_manifest(manifest(epoch))
+        store.write_commit(CommitRecord(epoch, 1, 17, {"shop.orders": (epoch, 3)}))
+    assert store.last_commit() == CommitRecord(epochs[-1], 1, 17, {"shop.orders": (epochs[-1], 3)})
+    assert store.sealed_epochs() == list(epochs[-KEEP_COMMITTED:])
+
+
+def test_uncommitted_epochs_are_never_pruned(store: CheckpointStore) -> None:
+    for epoch in range(1, 2 * KEEP_COMMITTED):
+        store.write_manifest(manifest(epoch))
+    store.write_commit(CommitRecord(1, 1, 0, {}))
+    assert len(store.sealed_epochs()) == 2 * KEEP_COMMITTED - 1
+
+
+@pytest.mark.parametrize("damage", [b"", b"{", b'{"version": 1}', b"[]"])
+def test_damaged_manifest_is_an_error_naming_the_file(store: CheckpointStore, damage: bytes) -> None:
+    store.write_manifest(manifest(1))
+    path = store.path / "epochs" / "0000000001.json"
+    path.write_bytes(damage)
+    with pytest.raises(StateError, match=r"0000000001\.json cannot be used"):
+        store.manifest(1)
+
+
+def test_a_changed_byte_is_noticed(store: CheckpointStore) -> None:
+    store.write_manifest(manifest(1))
+    path = store.path / "epochs" / "0000000001.json"
+    path.write_bytes(path.read_bytes().replace(b'"pos": 4', b'"pos": 5'))
+    with pytest.raises(StateError, match="checksum"):
+        store.manifest(1)
+
+
+def test_newer_version_is_refused_with_the_way_out(store: CheckpointStore) -> None:
+    from raycdc.checkpoint import codec
+
+    meta = json.loads((store.path / "meta.json").read_bytes())
+    del meta["sha"]
+    (store.path / "meta.json").write_bytes(codec.encode({**meta, "version": 99}))
+    with pytest.raises(StateError, match=r"newer raycdc \(format version 99"):
+        CheckpointStore(store.path)
+
+
+def test_lost_identity_is_an_error_and_never_a_first_start(store: CheckpointStore) -> None:
+    store.write_manifest(manifest(1))
+    (store.path / "meta.json").unlink()
+    with pytest.raises(StateError, match=r"no meta\.json"):
+        CheckpointStore(store.path, pipeline="shop")
+
+
+def test_state_of_another_pipeline_is_refused(store: CheckpointStore) -> None:
+    with pytest.raises(StateError, match="belongs to pipeline 'shop'"):
+        CheckpointStore(store.path, pipeline="other")
+
+
+def test_opening_without_creating_refuses_an_empty_place(tmp_path: Path) -> None:
+    with pytest.raises(StateError, match="no raycdc state"):
+        CheckpointStore(tmp_path / "nothing", create=False)
+
+
+def test_identity_survives_reopening_and_differs_after_deletion(store: CheckpointStore, tmp_path: Path) -> None:
+    assert CheckpointStore(store.path).app_id == store.app_id
+    assert CheckpointStore(tmp_path / "again", pipeline="shop").app_id != store.app_id
+
+
+def test_lease_names_the_process_that_has_it(store: CheckpointStore) -> None:
+    other = (
+        "import sys; from raycdc.checkpoint.store import CheckpointStore\n"
+        "try: CheckpointStore(sys.argv[1]).lease()\n"
+        "except Exception as e: print(type(e).__name__, e)"
+    )
+    with store.lease():
+        answer = subprocess.run([sys.executable, "-c", other, store.path], capture_output=True, text=True, check=True)
+        assert answer.stdout.startswith("StateError")
+        assert f"in use by process {os.getpid()}" in answer.stdout
+    store.lease().release()
+
+
+def test_schemas_are_kept_by_fingerprint(store: CheckpointStore) -> None:
+    fingerprint = store.put_schema(simple_schema())
+    assert store.put_schema(simple_schema()) == fingerprint
+    assert CheckpointStore(store.path).schema(fingerprint) == simple_schema()
+    with pytest.raises(StateError, match="state is incomplete"):
+        store.schema("ffffffffffffffff")
+
+
+def test_files_are_for_the_owner_alone(store: CheckpointStore) -> None:
+    store.write_manifest(manifest(1))
+    modes = {stat.S_IMODE(path.stat().st_mode) for path in store.path.rglob("*") if path.is_file()}
+    assert modes == {0o600}
+
+
+def test_leftovers_of_an_interrupted_write_are_ignored(store: CheckpointStore) -> None:
+    (store.path / "epochs" / ".0000000001.json.abc.tmp").write_bytes(b"half")
+    assert store.sealed_epochs() == []
+    assert store.next_epoch() == 1

@@ -1,0 +1,113 @@
+"""Recovery: every line of the decision table, and that contradictions come before everything."""
+
+from __future__ import annotations
+
+import pytest
+
+from raycdc.checkpoint.manifest import Manifest, TableEpoch
+from raycdc.checkpoint.recovery import (
+    STEP_APPEND,
+    STEP_LAST,
+    STEP_SCHEMA,
+    STEP_TOMBSTONE,
+    CommitVector,
+    Decision,
+    Frozen,
+    Record,
+    Refuse,
+    Replay,
+    Tombstone,
+    decide,
+)
+from raycdc.model import TableId
+
+A = TableId("shop", "a")
+B = TableId("shop", "b")
+EPOCH = 7
+DONE = CommitVector(EPOCH, STEP_LAST)
+BEFORE = CommitVector(EPOCH - 1, STEP_LAST)
+LATER = CommitVector(EPOCH + 1, STEP_APPEND)
+HALF = CommitVector(EPOCH, STEP_APPEND)
+SHAPED = CommitVector(EPOCH, STEP_SCHEMA)
+BARRED = CommitVector(EPOCH, STEP_TOMBSTONE)
+
+MANIFEST = Manifest(
+    epoch=EPOCH,
+    generation=1,
+    created_ms=0,
+    from_splits={},
+    to_splits={},
+    enumerator={},
+    tables={A: TableEpoch("f", snapshot=False), B: TableEpoch("f", snapshot=False)},
+)
+
+
+def decision(
+    a: CommitVector | None, b: CommitVector | None, *, intact: bool, recorded: dict[str, tuple[int, int]] | None = None
+) -> Decision:
+    return decide(MANIFEST, {A: a, B: b}, segments_intact=intact, recorded=recorded or {}, newest_epoch=EPOCH + 2)
+
+
+@pytest.mark.parametrize("intact", [True, False])
+@pytest.mark.parametrize(("a", "b"), [(DONE, DONE), (DONE, LATER)])
+def test_all_tables_hold_it_so_only_the_record_is_missing(a: CommitVector, b: CommitVector, intact: bool) -> None:
+    assert decision(a, b, intact=intact) == Record()
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "lacking"),
+    [
+        (None, None, (A, B)),
+        (BEFORE, None, (A, B)),
+        (DONE, BEFORE, (B,)),
+        (HALF, DONE, (A,)),
+        (SHAPED, DONE, (A,)),
+    ],
+)
+def test_intact_segments_are_replayed_for_the_tables_that_lack_them(
+    a: CommitVector | None, b: CommitVector | None, lacking: tuple[TableId, ...]
+) -> None:
+    assert decision(a, b, intact=True) == Replay(lacking)
+
+
+@pytest.mark.parametrize(("a", "b"), [(DONE, BEFORE), (HALF, BEFORE), (DONE, None)])
+def test_lost_segments_with_the_epoch_in_some_tables_freeze_it(a: CommitVector, b: CommitVector | None) -> None:
+    match decision(a, b, intact=False):
+        case Frozen(text):
+            assert "Epoch 7 is in shop.a but not, or not wholly, in" in text
+            assert "shop.b" in text
+        case other:
+            pytest.fail(f"{other}")
+
+
+@pytest.mark.parametrize(("a", "b"), [(None, None), (BEFORE, None), (SHAPED, BEFORE)])
+def test_lost_segments_that_nobody_holds_are_read_again(a: CommitVector | None, b: CommitVector | None) -> None:
+    assert decision(a, b, intact=False) == Tombstone((A, B))
+
+
+@pytest.mark.parametrize("intact", [True, False])
+def test_an_interrupted_dropping_is_carried_on_whatever_else_is_true(intact: bool) -> None:
+    assert decision(BARRED, DONE, intact=intact) == Tombstone((A, B))
+    assert decision(CommitVector(EPOCH + 1, STEP_TOMBSTONE), None, intact=intact) == Tombstone((A, B))
+
+
+def test_a_tombstone_of_an_earlier_epoch_says_nothing_about_this_one() -> None:
+    assert decision(CommitVector(EPOCH - 1, STEP_TOMBSTONE), None, intact=True) == Replay((A, B))
+
+
+@pytest.mark.parametrize("holds", [None, CommitVector(2, STEP_LAST), CommitVector(5, STEP_APPEND)])
+def test_a_table_behind_its_record_is_refused(holds: CommitVector | None) -> None:
+    match decision(holds, None, intact=True, recorded={"shop.a": (5, STEP_LAST)}):
+        case Refuse(text):
+            assert "shop.a holds" in text
+            assert "epoch 5 was committed to it" in text
+        case other:
+            pytest.fail(f"{other}")
+
+
+def test_a_table_ahead_of_the_state_is_refused() -> None:
+    match decision(CommitVector(EPOCH + 3, STEP_LAST), None, intact=True):
+        case Refuse(text):
+            assert "shop.a holds epoch 10, but this state knows epochs up to 9" in text
+        case other:
+            pytest.fail(f"{other}")

@@ -17,8 +17,7 @@ from typing import Any
 from raycdc.checkpoint.store import CheckpointStore
 from raycdc.errors import FencedError
 from raycdc.source.coordinator import CoordinatorSettings, SourceCoordinator
-from raycdc.source.enumerator import EnumeratorDialect, IncrementalSnapshotEnumerator
-from raycdc.source.split import STREAM_SPLIT_ID, StreamSplit
+from raycdc.source.enumerator import EnumeratorDialect, restore_or_create
 
 #: How often timers are looked at.
 TICK_S = 0.02
@@ -47,11 +46,14 @@ class CoordinatorHost:
         last = store.last_manifest()
         self._core = SourceCoordinator(
             generation=generation,
-            enumerator=lambda context: _enumerator(context, dialect(), store, until),
+            enumerator=lambda context: restore_or_create(
+                context, dialect(), until=until, last=last, document=store.document
+            ),
             writer=store,
             settings=settings,
             last=last,
-            committed=max(committed, store.next_epoch() - 1 if last is None else committed),
+            committed=committed,
+            first_epoch=store.next_epoch(),
             call_async=self._call_async,
             wall_ms=lambda: time.time_ns() // 1_000_000,
         )
@@ -82,13 +84,12 @@ class CoordinatorHost:
             deadline = time.monotonic() + wait_s
             while True:
                 self._check()
-                if self._core.sealed > after or self._core.final_epoch is not None:
+                if self._core.sealed_after(after) is not None or self._core.final_epoch is not None:
                     break
                 left_s = deadline - time.monotonic()
                 if left_s <= 0 or not self._condition.wait(left_s):
                     break
-            epoch = after + 1 if self._core.sealed > after else None
-            return epoch, self._core.final_epoch
+            return self._core.sealed_after(after), self._core.final_epoch
 
     def epoch_committed(self, epoch: int) -> None:
         with self._condition:
@@ -179,15 +180,3 @@ class CoordinatorHost:
         if error is not None:
             raise error
 
-
-def _enumerator(
-    context: SourceCoordinator, dialect: EnumeratorDialect, store: CheckpointStore, until: str | None
-) -> IncrementalSnapshotEnumerator:
-    last = store.last_manifest()
-    if last is None:
-        return IncrementalSnapshotEnumerator(context, dialect, until=until)
-    enumerator = IncrementalSnapshotEnumerator(context, dialect, until=until, restored=last.enumerator)
-    state = last.to_splits[STREAM_SPLIT_ID]
-    documents = {table["schema"]: store.document(table["schema"]) for table in state["tables"].values()}
-    enumerator.restore_stream(StreamSplit(state, documents))
-    return enumerator

@@ -7,6 +7,7 @@ fails is not repeated by Ray (measured: it ran in-flight calls twice); `raycdc.s
 
 from __future__ import annotations
 
+import logging
 import os
 import uuid
 from typing import Any
@@ -33,6 +34,8 @@ COORDINATOR_CONCURRENCY = 128
 ANSWER_TIMEOUT_S = 15.0
 #: Ray's object store carries no rows here; the smallest it accepts is enough.
 OBJECT_STORE_BYTES = 80 << 20
+#: Times a private Ray is started before the job gives up.
+START_ATTEMPTS = 4
 
 
 class CoordinatorActor:
@@ -173,12 +176,22 @@ class RayLauncher:
 
 
 def _start_ray(address: str) -> None:
+    """Start or join Ray. A busy machine may miss Ray's own fixed start-up limit of 30 s, so starting is tried again."""
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-    common: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR", "configure_logging": False}
-    if address == "local":
-        ray.init(include_dashboard=False, object_store_memory=OBJECT_STORE_BYTES, **common)
-    else:
+    logging.getLogger("ray").setLevel(logging.ERROR)
+    common: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
+    if address != "local":
         ray.init(address=address, **common)
+        return
+    for attempt in range(1, START_ATTEMPTS + 1):
+        try:
+            ray.init(include_dashboard=False, object_store_memory=OBJECT_STORE_BYTES, **common)
+        except Exception as cause:
+            ray.shutdown()
+            if attempt == START_ATTEMPTS or "timed out" not in str(cause):
+                raise RaycdcError(f"Ray did not start: {cause}") from cause
+        else:
+            return
 
 
 def _actor(cls: type[Any], *, name: str | None, namespace: str) -> Any:

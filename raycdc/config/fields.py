@@ -52,9 +52,11 @@ class Secret:
     @classmethod
     def __get_pydantic_core_schema__(cls, _source: Any, _handler: GetCoreSchemaHandler) -> CoreSchema:
         from_text = core_schema.no_info_after_validator_function(cls, core_schema.str_schema(strict=True))
-        either = core_schema.union_schema([core_schema.is_instance_schema(cls), from_text], mode="left_to_right")
+        from_either = core_schema.no_info_before_validator_function(
+            lambda value: value.reveal() if isinstance(value, cls) else value, from_text
+        )
         return core_schema.json_or_python_schema(
-            json_schema=from_text, python_schema=either, serialization=core_schema.to_string_ser_schema()
+            json_schema=from_text, python_schema=from_either, serialization=core_schema.to_string_ser_schema()
         )
 
 

@@ -1,0 +1,346 @@
+"""Configuration: every key typed, every problem at once and with its place, references, secrets, what is planned."""
+
+from __future__ import annotations
+
+import copy
+import json
+import pickle
+import tomllib
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from raycdc.config import Mode, PipelineConfig, PipelineOptions, Secret, config_from_dict, load_config
+from raycdc.config.fields import parse_duration, parse_size, show_duration, show_size
+from raycdc.config.reference import json_schema, reference_page
+from raycdc.connectors.mysql.plugin import MySqlSourceConfig, ServerIdRange
+from raycdc.errors import ConfigError
+from raycdc.model import TableId
+from raycdc.plugins import list_plugins
+from raycdc.sinks.plugins import DeltaSinkConfig, JsonlSinkConfig
+
+MINIMAL: dict[str, Any] = {
+    "pipeline": {"name": "shop"},
+    "source": {"type": "mysql", "user": "cdc", "password": "${env:PW}", "tables": ["shop.orders"]},
+    "sink": {"type": "delta", "path": "./lake"},
+}
+ENVIRONMENT = {"PW": "geheim", "PORT": "3307", "EMPTY": ""}
+
+
+def config(**sections: dict[str, Any]) -> PipelineConfig:
+    """The minimal configuration with keys of `sections` put over it."""
+    data = copy.deepcopy(MINIMAL)
+    for name, keys in sections.items():
+        data[name] = {**data.get(name, {}), **keys}
+    return config_from_dict(data, environment=ENVIRONMENT)
+
+
+def mysql(**keys: Any) -> MySqlSourceConfig:
+    source = config(source=keys).source
+    assert isinstance(source, MySqlSourceConfig)
+    return source
+
+
+def problems(toml: str) -> tuple[str, ...]:
+    with pytest.raises(ConfigError) as caught:
+        config_from_dict(tomllib.loads(toml), environment=ENVIRONMENT)
+    return caught.value.problems
+
+
+def problem(**sections: dict[str, Any]) -> str:
+    with pytest.raises(ConfigError) as caught:
+        config(**sections)
+    (text,) = caught.value.problems
+    return text
+
+
+def test_defaults_are_those_of_the_design() -> None:
+    loaded = config()
+    assert loaded.pipeline.state == "./state/shop"
+    assert loaded.mode is Mode.CONTINUOUS
+    assert loaded.pipeline.epoch_interval == timedelta(seconds=2)
+    assert loaded.pipeline.epoch_bytes_max == 256 << 20
+    assert loaded.pipeline.schema_change == "lenient"
+    assert (loaded.readers.min, loaded.readers.max) == (1, 4)
+    assert isinstance(loaded.sink, DeltaSinkConfig)
+    assert (loaded.sink.path, loaded.sink.write, loaded.sink.parallelism) == ("./lake", "upsert", 0)
+    source = mysql()
+    assert (source.host, source.port, source.server_id) == ("127.0.0.1", 3306, ServerIdRange(5400, 5499))
+    assert source.heartbeat == timedelta(seconds=30)
+    assert source.selector().plain_names == (TableId("shop", "orders"),)
+    assert source.settings().password == "geheim"
+    assert loaded.warnings == ()
+
+
+def test_every_problem_is_reported_at_once_with_its_place() -> None:
+    text = """
+        [pipelin]
+        [pipeline]
+        name = "a b"
+        epoch_interval = 2
+        epoch_bytes_max = "12 floz"
+        schema_change = "lenent"
+        max = 3
+        [source]
+        type = "mysql"
+        prot = 3306
+        port = "abc"
+        user = 5
+        password = "${env:NOPE}"
+        tables = ["shop.orders", "x", "a\\\\.(b"]
+        server_id = "5-1"
+        snapshot = { stratgy = "auto", chunk_rows = 0 }
+        tls = "on"
+        [readers]
+        min = 5
+        max = 3
+        [[transform]]
+        table = "a.b"
+        [sink]
+        type = "parqet"
+    """
+    assert problems(text) == (
+        "source.password: the environment variable NOPE is not set (export NOPE=...)",
+        'pipelin: unknown section; did you mean "pipeline"?',
+        "[[transform]] is not supported yet (Project, filter and compute columns with Spark SQL.)",
+        'sink.type: unknown type "parqet"; did you mean "parquet"? Available: console, delta, jsonl, parquet',
+        "pipeline.name: may contain letters, digits, '-', '_' and '.' and not begin with a dot, got \"a b\"",
+        'pipeline.epoch_interval: must be a duration such as "2s", "500ms" or "1h30m", got 2',
+        'pipeline.epoch_bytes_max: must be a size such as "256MiB" or "64kB", got "12 floz"',
+        (
+            'pipeline.schema_change: "lenent" is not one of exception, evolve, try_evolve, lenient, ignore; '
+            'did you mean "lenient"?'
+        ),
+        "pipeline.max: unknown key here; it belongs into [readers]",
+        'source.port: must be a whole number, got "abc"',
+        "source.user: must be text (in quotes), got 5",
+        'source.server_id: must lie between 1 and 4294967295, smaller end first, got "5-1"',
+        "source.tables[1]: 'x' can match no table: it needs DATABASE.TABLE, e.g. 'shop.orders'",
+        r"source.tables[2]: 'a\.(b' is not a regular expression: missing ), unterminated subpattern at character 4",
+        'source.tls: must be a table, such as { key = "value" }, got "on"',
+        "source.snapshot.chunk_rows: must be at least 1, got 0",
+        'source.snapshot.stratgy: unknown key; did you mean "strategy"?',
+        'source.prot: unknown key; did you mean "port"?',
+        "readers: min = 5 is more than max = 3",
+    )
+
+
+@pytest.mark.parametrize(
+    ("sections", "text"),
+    [
+        ({"source": {"tables": []}}, 'source.tables: must not be empty, e.g. tables = ["shop.orders"]'),
+        ({"source": {"tables": "shop.orders"}}, 'source.tables: must be a list, such as ["a", "b"], got "shop.orders"'),
+        ({"source": {"port": 70000}}, "source.port: must be at most 65535, got 70000"),
+        (
+            {"source": {"server_id": "abc"}},
+            'source.server_id: must be a number such as 5400 or a range such as "5400-5499", got "abc"',
+        ),
+        ({"source": {"type": "mysq"}}, 'source.type: unknown type "mysq"; did you mean "mysql"? Available: mysql'),
+        ({"source": {"type": "mongodb"}}, 'source.type: "mongodb" is not supported yet (available: mysql)'),
+        ({"sink": {"type": 5}}, 'sink.type: is required, e.g. type = "delta"'),
+        (
+            {"sink": {"type": "iceberg"}},
+            'sink.type: "iceberg" is not supported yet (available: console, delta, jsonl, parquet)',
+        ),
+        (
+            {"sink": {"type": "jsonl", "write": "upsert"}},
+            'sink.write: jsonl can only append; use write = "changelog", or a sink that merges, such as delta',
+        ),
+        ({"sink": {"path": ""}}, 'sink.path: must not be empty, e.g. path = "./lake"'),
+        (
+            {"ray": {"address": "there"}},
+            'ray.address: must be "local", "auto", "ray://HOST:PORT" or "HOST:PORT", got "there"',
+        ),
+        ({"pipeline": {"epoch_bytes_max": 0}}, "pipeline.epoch_bytes_max: must be more than 0 bytes, got 0"),
+        (
+            {"readers": {"frobnicate": 1}},
+            "readers.frobnicate: unknown key. Known: max, min",
+        ),
+    ],
+)
+def test_a_problem_says_what_and_where(sections: dict[str, dict[str, Any]], text: str) -> None:
+    assert problem(**sections) == text
+
+
+@pytest.mark.parametrize(
+    ("sections", "text"),
+    [
+        ({"pipeline": {"schema_change": "ignore"}}, 'pipeline.schema_change: "ignore" is not supported yet'),
+        ({"pipeline": {"on_log_lost": "resnapshot"}}, 'pipeline.on_log_lost: "resnapshot" is not supported yet'),
+        ({"pipeline": {"time_zone": "CET"}}, 'pipeline.time_zone: "CET" is not supported yet; leave it out'),
+        ({"source": {"startup": {"mode": "offset"}}}, 'source.startup.mode: "offset" is not supported yet'),
+        (
+            {"source": {"snapshot": {"key": {"a.b": "c"}}}},
+            'source.snapshot.key: { a.b = "c" } is not supported yet; leave it out',
+        ),
+    ],
+)
+def test_what_is_planned_is_refused_by_name_and_never_ignored(sections: dict[str, dict[str, Any]], text: str) -> None:
+    assert problem(**sections) == text
+
+
+def test_what_is_planned_is_refused_in_python_too() -> None:
+    with pytest.raises(ConfigError, match=r'pipeline\.schema_change: "ignore" is not supported yet'):
+        PipelineConfig(
+            pipeline=PipelineOptions(name="a", schema_change="ignore"),
+            source=MySqlSourceConfig(user="u", tables=("a.b",)),
+            sink=JsonlSinkConfig(path="x"),
+        )
+
+
+def test_missing_sections_are_named() -> None:
+    assert problems("") == (
+        '[source] is missing. Add it, with type = "mysql"',
+        '[sink] is missing. Add it, with type = "delta"',
+        'pipeline.name: is required, e.g. name = "shop"',
+    )
+
+
+def test_default_values_of_planned_keys_may_be_written_out() -> None:
+    loaded = config(pipeline={"time_zone": "UTC", "route_mode": "all_match", "include_schema_changes": []})
+    assert loaded == config()
+
+
+def test_references_are_resolved_everywhere(tmp_path: Path) -> None:
+    secret = tmp_path / "password"
+    secret.write_text("aus der Datei\n", encoding="utf-8")
+    source = mysql(
+        host="${env:HOST:-db1}.example",
+        port="${env:PORT}",
+        password=f"${{file:{secret}}}",
+        tables=["${env:DB:-shop}.a"],
+    )
+    assert (source.host, source.port, source.tables) == ("db1.example", 3307, ("shop.a",))
+    assert source.password.reveal() == "aus der Datei"
+    assert mysql(user="$${env:PW}").user == "${env:PW}"
+    assert mysql(password="${env:EMPTY:-x}").password.reveal() == ""
+
+
+def test_what_a_reference_names_must_exist(tmp_path: Path) -> None:
+    missing = tmp_path / "missing"
+    assert problem(source={"password": f"${{file:{missing}}}"}) == (
+        f"source.password: the file {missing} cannot be read: No such file or directory"
+    )
+    assert problem(source={"tables": ["a.b", "${env:NOPE}"]}) == (
+        "source.tables[1]: the environment variable NOPE is not set (export NOPE=...)"
+    )
+    assert problem(source={"host": "${vault:x}"}) == (
+        "source.host: ${vault:x} is no reference; known are ${env:NAME} and ${file:PATH}"
+    )
+
+
+def test_a_literal_password_works_with_a_warning() -> None:
+    loaded = config(source={"password": "klar"})
+    assert loaded.warnings == (
+        (
+            "source.password is written in the configuration; keep it out of files with "
+            'password = "${env:PASSWORD}" or "${file:PATH}"'
+        ),
+    )
+
+
+def test_secrets_never_show() -> None:
+    loaded = config(spark={"conf": {"spark.hadoop.fs.s3a.secret.key": "abc123"}})
+    shown = f"{loaded!r} {loaded!s} {loaded.source!r} {loaded.source} {mysql().settings()!r}"
+    shown += json.dumps(loaded.source.model_dump(mode="json"))
+    assert "geheim" not in shown
+    assert "abc123" not in shown
+    assert "***" in shown
+    assert problem(source={"port": "${env:PW}"}) == "source.port: must be a whole number"
+    assert problem(source={"password": 12345}) == "source.password: must be text (in quotes)"
+
+
+def test_secrets_survive_pickling_and_compare_by_value() -> None:
+    assert pickle.loads(pickle.dumps(config())) == config()
+    assert Secret("a") != Secret("b")
+
+
+def test_spark_settings_may_be_nested_and_of_any_type() -> None:
+    text = '[spark.conf]\nspark.driver.memory = "4g"\n"spark.ui.enabled" = false\nspark.cores.max = 2\n'
+    loaded = config(**tomllib.loads(text))
+    assert loaded.spark.conf == {"spark.driver.memory": "4g", "spark.ui.enabled": "false", "spark.cores.max": "2"}
+
+
+def test_startup_with_a_snapshot_only_ends_the_run_after_it() -> None:
+    assert config(source={"startup": {"mode": "snapshot"}}).mode is Mode.SNAPSHOT
+
+
+def test_more_readers_than_the_default_maximum_raise_it() -> None:
+    assert config(readers={"min": 6}).readers.max == 6
+
+
+@pytest.mark.parametrize(
+    ("text", "size"), [("256MiB", 256 << 20), ("64 kB", 64_000), ("1.5GiB", 3 << 29), (1024, 1024), ("7B", 7)]
+)
+def test_sizes(text: object, size: int) -> None:
+    assert parse_size(text) == size
+    assert parse_size(show_size(size)) == size
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("2s", 2), ("500ms", 0.5), ("1h30m", 5400), ("1.5 min", 90), ("2 d", 172_800)]
+)
+def test_durations(text: str, seconds: float) -> None:
+    span = timedelta(seconds=seconds)
+    assert parse_duration(text) == span
+    assert parse_duration(show_duration(span)) == span
+
+
+@pytest.mark.parametrize("text", ["", "2", "s", "2x", "2s!", "-2s", "0s", 5, None])
+def test_odd_durations_are_refused(text: object) -> None:
+    with pytest.raises(ValueError, match="must be"):
+        parse_duration(text)
+
+
+@pytest.mark.parametrize("text", ["", "MiB", "-1", "2 parsecs", 0, -5, True, 1.5])
+def test_odd_sizes_are_refused(text: object) -> None:
+    with pytest.raises(ValueError, match="must be"):
+        parse_size(text)
+
+
+def test_file_errors_name_the_file(tmp_path: Path) -> None:
+    missing, broken, binary, wrong = (tmp_path / name for name in ("none", "broken", "binary", "wrong"))
+    broken.write_text("[pipeline\n")
+    binary.write_bytes(b"\xff\xfe")
+    wrong.write_text('[pipeline]\nname = "x"\n[source]\ntype = "mysql"\nuser = "u"\ntables = ["a.b"]\nprot = 1\n')
+    expected = {
+        missing: f"{missing} cannot be read: No such file or directory. Write one with: raycdc init {missing}",
+        broken: f"{broken} is not valid TOML: Expected ']' at the end of a table declaration (at line 1, column 10)",
+        binary: f"{binary} is not UTF-8 text: invalid start byte at byte 0",
+        wrong: (
+            f"{wrong} has 2 problems:\n"
+            '  [sink] is missing. Add it, with type = "delta"\n'
+            '  source.prot: unknown key; did you mean "port"?'
+        ),
+    }
+    for path, text in expected.items():
+        with pytest.raises(ConfigError) as caught:
+            load_config(path)
+        assert str(caught.value) == text
+
+
+def test_built_in_plugins_come_through_the_same_door_and_load() -> None:
+    assert [(p.group.value, p.type, p.error) for p in list_plugins()] == [
+        ("raycdc.sources", "mysql", None),
+        ("raycdc.sinks", "console", None),
+        ("raycdc.sinks", "delta", None),
+        ("raycdc.sinks", "jsonl", None),
+        ("raycdc.sinks", "parquet", None),
+    ]
+
+
+def test_reference_page_explains_every_key() -> None:
+    rows = [line for line in reference_page().splitlines() if line.startswith("| `")]
+    assert len(rows) > 40
+    assert [row for row in rows if row.endswith("|  |")] == []
+    assert '| `epoch_bytes_max` | size | `"256MiB"` |' in reference_page()
+
+
+def test_json_schema_describes_a_whole_configuration() -> None:
+    schema = json_schema()
+    assert schema["required"] == ["pipeline", "source", "sink"]
+    assert schema["additionalProperties"] is False
+    assert schema["$defs"]["PipelineOptions"]["properties"]["epoch_interval"]["default"] == "2s"
+    assert "geheim" not in json.dumps(schema)

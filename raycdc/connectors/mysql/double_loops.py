@@ -10,16 +10,15 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import types
 
-from raycdc.compiled import helper
+from raycdc.compiled import external, helper
 
 #: Room a caller must leave: the longest text, and the C library's digits behind it.
 DOUBLE_TEXT_MAX = 80
 _SCRATCH_AT = 44
 
-_gcvt = types.ExternalFunction("gcvt", types.voidptr(types.float64, types.int32, types.voidptr))
-_strtod = types.ExternalFunction("strtod", types.float64(types.voidptr, types.int64))
+_gcvt = external("gcvt", "voidptr(float64, int32, voidptr)")
+_strtod = external("strtod", "float64(voidptr, int64)")
 _EXACT = 9007199254740992.0  # 2**53
 _POINT_MAX = 15  # MAX_DECPT_FOR_F_FORMAT of dtoa.cc
 _SUBNORMAL = 2.2250738585072014e-308

@@ -1,0 +1,116 @@
+"""Compile one function for one set of types with numba, into an object file. Imported on a cache miss only.
+
+The function is wrapped in an adapter with one argument, a block of machine words: pointer and shape of each array,
+and the integers, in order. The adapter rebuilds arrays and NamedTuples, calls the function, and writes its results to
+the front of the block. LLVM's final module of the adapter holds everything it calls.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import llvmlite.binding as llvm
+import llvmlite.ir
+import numba
+import numpy as np
+from numba import types
+from numba.core import sigutils
+from numba.extending import intrinsic
+
+from raycdc import compiled
+
+#: numba's types refer to dispatchers weakly.
+_dispatchers: list[Any] = []
+_OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy"}
+
+
+def dispatcher_type(function: Callable[..., Any]) -> Any:
+    """The numba type of a global that holds a compiled function."""
+    dispatcher = numba.njit(**_OPTIONS)(function)
+    _dispatchers.append(dispatcher)
+    return types.Dispatcher(dispatcher)
+
+
+def external_type(name: str, signature: str) -> Any:
+    """The numba type of a global that holds a function of the C library."""
+    args, result = sigutils.normalize_signature(signature)
+    return types.ExternalFunction(name, result(*args))
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def _address(_context: Any, _number: Any) -> Any:
+    def generate(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
+        return builder.inttoptr(args[0], llvmlite.ir.IntType(8).as_pointer())
+
+    return types.voidptr(types.int64), generate
+
+
+class _Source:
+    """Builds the adapter's text."""
+
+    def __init__(self) -> None:
+        self.names: dict[str, Any] = {"carray": numba.carray, "address": _address}
+        self.at = 0
+
+    def expression(self, value: Any) -> str:
+        """The text that rebuilds `value` from the block."""
+        if isinstance(value, np.ndarray):
+            first = self.at
+            self.at += 1 + value.ndim
+            shape = ", ".join(f"block[{first + 1 + i}]" for i in range(value.ndim))
+            self.names[f"t{first}"] = numba.from_dtype(value.dtype)
+            return f"carray(address(block[{first}]), ({shape},), t{first})"
+        if isinstance(value, tuple):
+            name = f"n{self.at}"
+            self.names[name] = type(value)
+            return f"{name}({', '.join(self.expression(item) for item in value)})"
+        self.at += 1
+        return f"block[{self.at - 1}]"
+
+    def adapter(self, function: Any, args: tuple[Any, ...], results: int) -> Callable[..., Any]:
+        """The adapter as a Python function."""
+        self.at = 0
+        self.names["function"] = function
+        call = f"function({', '.join(self.expression(value) for value in args)})"
+        if results == 0:
+            body = [call]
+        elif results == 1:
+            body = [f"block[0] = {call}"]
+        else:
+            body = [f"result = {call}", *(f"block[{i}] = result[{i}]" for i in range(results))]
+        text = "def adapter(block):\n" + "".join(f"    {line}\n" for line in body)
+        exec(compile(text, "<adapter>", "exec"), self.names)  # noqa: S102  text of our own making
+        adapter: Callable[..., Any] = self.names["adapter"]
+        return adapter
+
+
+def build(function: compiled.CompiledFunction, args: tuple[Any, ...], symbol: str) -> bytes:
+    """Header line (JSON: number of results, runtime symbols to stub) and object code with the entry `symbol`."""
+    dispatcher = function._numba_type_.dispatcher
+    results = _results(dispatcher, args)
+    adapter = _Source().adapter(dispatcher, args, results)
+    callback = numba.cfunc(types.void(types.CPointer(types.int64)), nopython=True, error_model="numpy")(adapter)
+    text = callback.inspect_llvm().replace(callback.native_name, symbol)
+    module = llvm.parse_assembly(text)
+    stubs = [f.name for f in module.functions if f.is_declaration and not f.name.startswith("llvm.")]
+    stubs = [name for name in stubs if name.startswith(("numba_", "NRT_"))]
+    code: bytes = compiled.target_machine().emit_object(module)
+    return json.dumps({"results": results, "stubs": stubs}).encode() + b"\n" + code
+
+
+def _results(dispatcher: Any, args: tuple[Any, ...]) -> int:
+    """Compile for typing's sake and count the results."""
+    arguments = tuple(types.int64 if isinstance(a, int | np.integer) else _array_type(a) for a in args)
+    dispatcher.compile(arguments)
+    result = dispatcher.overloads[arguments].signature.return_type
+    if result == types.none:
+        return 0
+    return len(result) if isinstance(result, types.BaseTuple) else 1
+
+
+def _array_type(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return types.NamedTuple([_array_type(item) for item in value], type(value))
+    return types.Array(numba.from_dtype(value.dtype), value.ndim, "C")

@@ -1,1 +1,10 @@
 """MySQL and MariaDB: binlog and snapshot, wire bytes to Arrow in compiled loops."""
+
+from __future__ import annotations
+
+
+def warm_up() -> None:
+    """Compile every loop of the connector into the user's cache; quick when that was done before."""
+    from raycdc.connectors.mysql.warm_up import compile_all
+
+    compile_all()

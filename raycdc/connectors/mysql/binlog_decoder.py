@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Literal
 
@@ -117,7 +118,7 @@ class BinlogDecoder:
 
     `tables` holds the schemas in force at `start`; `set_table` replaces one. `wanted` decides, once per table map,
     whether a table's rows are decoded. `on_ddl` is called at each DDL, before any row after it is decoded, and may
-    call `set_table`. `infer` makes schemas of unknown tables from the table maps. With `with_pos`, `_pos` is filled.
+    call `set_table`. `infer` makes schemas of tables from the table maps, where `schemas` has none that fits. With `with_pos`, `_pos` is filled.
     `verify_checksums` compares each event's CRC32.
     """
 
@@ -131,6 +132,7 @@ class BinlogDecoder:
         with_pos: bool = False,
         on_ddl: Callable[[DdlItem], None] | None = None,
         infer: bool = False,
+        schemas: Mapping[TableId, MySqlTable] | None = None,
         verify_checksums: bool = True,
         rows_max: int = BATCH_ROWS_MAX,
         bytes_max: int = BATCH_BYTES_MAX,
@@ -139,6 +141,7 @@ class BinlogDecoder:
         self._wanted = wanted
         self._on_ddl = on_ddl
         self._infer = infer
+        self._schemas: Mapping[TableId, MySqlTable] = schemas or {}
         self._with_pos = with_pos
         self._mariadb = flavor == "mariadb"
         self._limits = (rows_max, bytes_max)
@@ -156,6 +159,7 @@ class BinlogDecoder:
         self._zero_dates = self._replaced = 0
         self._boundary_file = start.file
         self._formatted = False
+        self._damaged_event_end = 0
 
     # -- what the caller asks between feeds ---------------------------------------------------------------------------
 
@@ -193,6 +197,17 @@ class BinlogDecoder:
             "replaced": self._replaced + sum(a.replaced for a in arenas),
             "table_maps": self._registry.count,
         }
+
+    def table(self, table: TableId) -> MySqlTable:
+        """The schema its last rows were decoded with; KeyError before the first."""
+        return self._decodings[table].table
+
+    @property
+    def damage_position(self) -> int:
+        """After an error: the end of the last event before the damage, in `event_position.file`."""
+        if self._damaged_event_end:
+            return self._damaged_event_end - 1
+        return int(self._state[index.S_POS])
 
     def set_table(self, table: MySqlTable) -> None:
         """Rows after this point have this schema; table maps seen before are checked again."""
@@ -293,6 +308,7 @@ class BinlogDecoder:
         except _RowsDamagedError as damage:
             # What precedes the damage, of all tables, still counts; then the error.
             yield from self._flush(data, damage.event)
+            self._damaged_event_end = self._damaged_event_end or int(events[damage.event, index.E_POS])
             raise damage.error from None
         event_seq = np.empty(count, np.int64)
         self._next_seq = int(rows.number_rows(events, count, self._next_seq, event_seq))
@@ -374,22 +390,32 @@ class BinlogDecoder:
             self._maps[number] = ready
 
     def _ready(self, table_map: TableMap) -> _Map:
-        table = self._tables.get(table_map.table)
-        if table is None:
-            if not self._infer:
+        if self._infer:
+            table, plan = self._inferred(table_map)
+        else:
+            known = self._tables.get(table_map.table)
+            if known is None:
                 raise SchemaError(
                     f"{self.event_position}: rows of table {table_map.table}, whose schema is not known at this position."
                 )
-            table = infer_table(table_map)
-        try:
-            plan = wire_plan(table_map, table)
-        except SchemaError as cause:
-            raise SchemaError(f"{self.event_position}: {cause}") from cause
+            table = known
+            try:
+                plan = wire_plan(table_map, table)
+            except SchemaError as cause:
+                raise SchemaError(f"{self.event_position}: {cause}") from cause
         decoding = self._decodings.get(table.id)
         if decoding is None or decoding.table != table:
             decoding = _Decoding.start(table, *self._limits)
             self._decodings[table.id] = decoding
         return _Map(table.id, decoding, plan)
+
+    def _inferred(self, table_map: TableMap) -> tuple[MySqlTable, WirePlan]:
+        given = self._schemas.get(table_map.table)
+        if given is not None:
+            with suppress(SchemaError):  # it was written for another version of the table
+                return given, wire_plan(table_map, given)
+        table = infer_table(table_map)
+        return table, wire_plan(table_map, table)
 
     def _forget(self, table: TableId) -> None:
         for number in [n for n, known in self._maps.items() if known.table == table]:

@@ -20,6 +20,7 @@ import numpy.typing as npt
 from raycdc.connectors.mysql import binlog_row_loops as loops
 from raycdc.connectors.mysql.charsets import bytes_per_character, charset_of_collation
 from raycdc.connectors.mysql.types import CHARACTER_TYPES, MySqlColumn, MySqlTable, TypeShape
+from raycdc.connectors.mysql.value_text import TEXT_OR_BYTES
 from raycdc.errors import CorruptLogError, SchemaError
 from raycdc.model import TableId
 
@@ -159,7 +160,9 @@ def parse_table_map(content: bytes, *, mariadb: bool) -> TableMap:
     while reader.more:
         kind = reader.take(1)[0]
         optional[kind] = reader.take(reader.packed())
-    return _with_metadata(TableMap(TableId(db, table), tuple(columns)), optional, _NUMERIC_MARIADB if mariadb else _NUMERIC)
+    return _with_metadata(
+        TableMap(TableId(db, table), tuple(columns)), optional, _NUMERIC_MARIADB if mariadb else _NUMERIC
+    )
 
 
 def _column(type_: int, metadata: _Reader) -> MapColumn:
@@ -285,21 +288,21 @@ def _type_text(column: MapColumn) -> str:
 
 
 def infer_table(table_map: TableMap) -> MySqlTable:
-    """A table from the map alone: names where logged, else ``@1``…; text without a known character set is UTF-8.
+    """A table from the map alone: names where logged, else ``@1``….
 
-    Without full metadata integers count as signed, and character and binary columns cannot be told apart: both are
-    read as text. ENUM and SET without labels become their number.
+    Without metadata integers count as signed, and character and binary columns cannot be told apart: they are read as
+    bytes and marked `TEXT_OR_BYTES`. ENUM and SET without labels become their number.
     """
     columns = []
     for index, column in enumerate(table_map.columns):
-        charset = column.charset
-        if column.type in _CHARACTER and not charset:
-            column = MapColumn(column.type, column.meta, column.name, column.unsigned, "utf8mb4")
-            charset = "utf8mb4"
+        unknown = column.type in _CHARACTER and not column.charset
         text = _type_text(column)
         if column.type in (ENUM, SET) and not column.labels:
             text = "bigint"
-        columns.append(MySqlColumn(column.name or f"@{index + 1}", text, "" if charset == "binary" else charset))
+        charset = "" if column.charset == "binary" else column.charset
+        columns.append(
+            MySqlColumn(column.name or f"@{index + 1}", text, charset, collation=TEXT_OR_BYTES if unknown else "")
+        )
     return MySqlTable(table_map.table, tuple(columns), tuple(columns[k].name for k in table_map.primary_key))
 
 

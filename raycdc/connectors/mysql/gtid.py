@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from raycdc.connectors.mysql.binlog_index_loops import S_GTIDS, S_RUNS
+from raycdc.connectors.mysql.binlog_index_loops import GTID, S_GTIDS, S_RUNS
 from raycdc.errors import DataError
 
 
@@ -120,3 +120,16 @@ class ExecutedGtids:
 
     def __str__(self) -> str:
         return str(self._set)
+
+
+def gtid_text(header: bytes, body: bytes, *, mariadb: bool) -> tuple[str | None, int]:
+    """(GTID, commit time in ms or 0) of a GTID event; the GTID is None for an anonymous transaction."""
+    if mariadb:
+        sequence, domain = int.from_bytes(body[:8], "little"), int.from_bytes(body[8:12], "little")
+        return f"{domain}-{int.from_bytes(header[5:9], 'little')}-{sequence}", 0
+    millis = 0
+    if len(body) >= 49 and body[25] == 2:
+        millis = (int.from_bytes(body[42:49], "little") & ((1 << 55) - 1)) // 1000
+    if header[4] != GTID:
+        return None, millis
+    return f"{uuid.UUID(bytes=body[1:17])}:{int.from_bytes(body[17:25], 'little')}", millis

@@ -1,0 +1,221 @@
+"""``raycdc inspect binlog``: row changes and other events of binlog files as JSON lines.
+
+Rows are decoded by the same compiled path as in a pipeline; only the printing is Python. What comes before damage is
+printed, then one line on stderr names file and position.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, TextIO
+
+import numpy as np
+import numpy.typing as npt
+
+from raycdc.connectors.mysql import binlog_index_loops as index
+from raycdc.connectors.mysql.binlog_decoder import BinlogDecoder
+from raycdc.connectors.mysql.binlog_events import DdlItem, RowsItem, parse_query, parse_rotate
+from raycdc.connectors.mysql.binlog_file import BinlogFile
+from raycdc.connectors.mysql.gtid import gtid_text
+from raycdc.connectors.mysql.offset import BinlogOffset
+from raycdc.connectors.mysql.types import MySqlTable
+from raycdc.connectors.mysql.value_text import printers
+from raycdc.errors import ConfigError, DataError, ExitCode
+from raycdc.model import RowKind, TableId
+
+_GTIDS = frozenset({index.GTID, index.ANONYMOUS_GTID, index.MARIADB_GTID})
+_ROWS_QUERY, _ANNOTATE_ROWS = 29, 160
+
+
+def run(files: Sequence[Path], schema_sql: Path | None) -> int:
+    """Entry of the command line; see `inspect_binlog`."""
+    return inspect_binlog(files, schema_sql, sys.stdout)
+
+
+def inspect_binlog(
+    files: Sequence[Path], schema_sql: Path | None, out: TextIO, errors: TextIO | None = None
+) -> ExitCode:
+    """Print every file; returns `ExitCode.DATA` after damage (what precedes it is printed).
+
+    `schema_sql` holds CREATE TABLE statements; a table name in them without database fits any database. Without it
+    names and types come from the log's metadata. Raises `ConfigError` for a file that cannot be read.
+    """
+    known = _read_schema(schema_sql) if schema_sql is not None else {}
+    write = out.write
+    for path in files:
+        try:
+            for line in _lines(BinlogFile.open(path), known):
+                write(line)
+        except DataError as error:
+            out.flush()
+            print(str(error).replace("\n", " "), file=errors or sys.stderr)
+            return ExitCode.DATA
+        except BrokenPipeError:
+            return ExitCode.DONE
+    out.flush()
+    return ExitCode.DONE
+
+
+class _AnyDatabase(dict[TableId, MySqlTable]):
+    """Tables by name; one written without a database stands for that name in every database."""
+
+    def get(self, key: TableId, default: Any = None) -> Any:  # type: ignore[override]
+        found = super().get(key)
+        if found is None:
+            bare = super().get(TableId("", key.table))
+            if bare is not None:
+                return MySqlTable(key, bare.columns, bare.primary_key)
+        return default if found is None else found
+
+
+def _read_schema(path: Path) -> dict[TableId, MySqlTable]:
+    from raycdc.connectors.mysql.ddl import Refused, apply_ddl, parse_ddl
+    from raycdc.connectors.mysql.ddl_statements import DropDatabase
+    from raycdc.connectors.mysql.ddl_tokens import split_statements
+
+    try:
+        script = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as cause:
+        raise ConfigError(f"{path} cannot be read: {cause}") from cause
+    tables: dict[TableId, MySqlTable] = {}
+    for statement, _ in split_statements(script):
+        parsed = parse_ddl(statement, "")
+        if isinstance(parsed, Refused):
+            raise ConfigError(f"{path}: {parsed.reason}: {statement[:200]}")
+        for ddl in parsed:
+            if isinstance(ddl, DropDatabase):
+                continue
+            applied = apply_ddl(tables.pop(ddl.table, None), ddl, lookup=tables.get)
+            if applied.table is not None:
+                tables[applied.table.id] = applied.table
+    return tables
+
+
+def _lines(file: BinlogFile, known: dict[TableId, MySqlTable]) -> Iterator[str]:
+    decoder = BinlogDecoder(
+        {},
+        wanted=lambda _: True,
+        start=BinlogOffset(file.name, 4),
+        flavor="mariadb" if file.is_mariadb else "mysql",
+        infer=True,
+        schemas=_AnyDatabase(known),
+    )
+    printer = _FilePrinter(file)
+    for piece in file.pieces():
+        rows: dict[int, list[tuple[int, Callable[[str | None], str]]]] = defaultdict(list)
+        failure: DataError | None = None
+        try:
+            for item in decoder.items(piece):
+                match item:
+                    case RowsItem():
+                        _collect(item, decoder.table(item.table), rows)
+                    case DdlItem():
+                        pass
+        except DataError as error:
+            failure = error
+        yield from printer.events(piece, rows, None if failure is None else decoder.damage_position)
+        if failure is not None:
+            raise failure
+
+
+def _collect(item: RowsItem, table: MySqlTable, rows: dict[int, list[tuple[int, Callable[[str | None], str]]]]) -> None:
+    """Turn a batch into functions from a GTID to a line, by the end position of their event."""
+    batch = item.batch
+    count = len(table.columns)
+    columns = [printers(c)(batch.column(i)) for i, c in enumerate(table.columns)]
+    names = [json.dumps(c.name, ensure_ascii=False) + ": " for c in table.columns]
+    images = ["{" + ", ".join(names[c] + columns[c][r] for c in range(count)) + "}" for r in range(batch.num_rows)]
+    ops, seqs, millis = (batch.column(count + i).to_pylist() for i in range(3))
+    db, name = json.dumps(item.table.db, ensure_ascii=False), json.dumps(item.table.table, ensure_ascii=False)
+    file = json.dumps(item.file)
+    for row, pos in enumerate(item.row_pos.tolist()):
+        match ops[row]:
+            case RowKind.INSERT:
+                change = f'"op": "insert", "before": null, "after": {images[row]}'
+            case RowKind.DELETE:
+                change = f'"op": "delete", "before": {images[row]}, "after": null'
+            case RowKind.UPDATE_BEFORE:
+                change = f'"op": "update", "before": {images[row]}, "after": {images[row + 1]}'
+            case _:
+                continue
+
+        def line(gtid: str | None, pos: int = pos, ts: int = millis[row], change: str = change) -> str:
+            head = f'{{"file": {file}, "pos": {pos}, "ts_ms": {ts}, "gtid": {json.dumps(gtid)}'
+            return f'{head}, "db": {db}, "table": {name}, {change}}}\n'
+
+        rows[pos].append((seqs[row], line))
+
+
+class _FilePrinter:
+    """Walks over the events of a file for what is not rows, and puts the rows in their place."""
+
+    def __init__(self, file: BinlogFile) -> None:
+        self._file = file.name
+        self._mariadb = file.is_mariadb
+        self._checksum = file.format.checksum_bytes
+        self._gtid: str | None = None
+        self._millis = 0
+        self._at = 4
+
+    def events(
+        self,
+        piece: npt.NDArray[np.uint8],
+        rows: dict[int, list[tuple[int, Callable[[str | None], str]]]],
+        damage: int | None,
+    ) -> Iterator[str]:
+        """The lines of a piece, up to `damage` (a position) if there is any."""
+        at = 0
+        while at + index.HEADER_BYTES <= len(piece):
+            head = piece[at : at + index.HEADER_BYTES].tobytes()
+            length = int.from_bytes(head[9:13], "little")
+            end = self._at + length
+            if length < index.HEADER_BYTES or at + length > len(piece) or (damage is not None and end > damage):
+                return
+            for _, line in sorted(rows.get(end, ()), key=lambda entry: entry[0]):
+                yield line(self._gtid)
+            note = self._note(head, piece[at + index.HEADER_BYTES : at + length - self._checksum], end)
+            if note is not None:
+                yield json.dumps(note, ensure_ascii=False) + "\n"
+            at += length
+            self._at = end
+
+    def _note(self, head: bytes, body: npt.NDArray[np.uint8], end: int) -> dict[str, Any] | None:
+        kind = head[4]
+        seconds_ms = int.from_bytes(head[:4], "little") * 1000
+
+        def note(type_: str, **more: Any) -> dict[str, Any]:
+            where = {"type": type_, "file": self._file, "pos": end, "ts_ms": self._millis or seconds_ms}
+            return {**where, "gtid": self._gtid, **more}
+
+        if kind in _GTIDS:
+            self._gtid, self._millis = gtid_text(head, body.tobytes(), mariadb=self._mariadb)
+            return note("gtid")
+        if kind == index.XID:
+            return note("xid", xid=int.from_bytes(body[:8].tobytes(), "little"))
+        if kind in (index.ROTATE, index.STOP):
+            self._gtid, self._millis = None, 0
+        if kind == index.ROTATE:
+            next_file, next_pos = parse_rotate(body.tobytes())
+            return note("rotate", next_file=next_file, next_pos=next_pos)
+        if kind == index.QUERY:
+            return self._query(body.tobytes(), note)
+        if kind == index.STOP:
+            return note("stop")
+        if kind in (_ROWS_QUERY, _ANNOTATE_ROWS):
+            text = body[1:].tobytes() if kind == _ROWS_QUERY else body.tobytes()
+            return note("rows_query", statement=text.decode("utf-8", "replace"))
+        return None
+
+    @staticmethod
+    def _query(body: bytes, note: Callable[..., dict[str, Any]]) -> dict[str, Any]:
+        query = parse_query(body)
+        word = query.statement.upper()
+        if word in ("BEGIN", "COMMIT", "ROLLBACK"):
+            return note(word.lower())
+        if word.startswith(("SAVEPOINT ", "ROLLBACK TO", "XA ")):
+            return note("query", db=query.db, statement=query.statement)
+        return note("ddl", db=query.db, statement=query.statement)

@@ -469,6 +469,7 @@ def test_other_statements_as_events() -> None:
         ("CREATE TABLE a (x INT", "',' is expected at the end of the statement"),
         ("CREATE TABLE a (x CHAR(3) DEFAULT 'y", "a string that begins at character 35 does not end"),
         ("CREATE TABLE a (x ENUM())", "the type enum has no labels"),
+        ("DROP TABLE a; DROP TABLE b", "'DROP TABLE b' after the statement is not understood"),
         ("ALTER TABLE a COMMENT 'x' /* open", "a comment does not end"),
     ],
 )
@@ -493,7 +494,8 @@ def test_a_statement_that_does_not_fit_the_table_is_an_error(actions: str, messa
 
 def test_statements_of_a_script_end_at_a_semicolon_at_the_end_of_a_line() -> None:
     script = (
-        "-- one;\nCREATE TABLE a (x CHAR(9) DEFAULT ';\n');\n\n/* ;\n */ DROP TABLE a; DROP TABLE b;  \nTRUNCATE `;\n`"
+        "-- one;\nCREATE TABLE a (x CHAR(9) DEFAULT ';\n');\n\n"
+        "/* ;\n */ DROP TABLE a; DROP TABLE b; -- c;\nTRUNCATE `;\n`"
     )
     assert list(split_statements(script)) == [
         ("-- one;\nCREATE TABLE a (x CHAR(9) DEFAULT ';\n')", 1),

@@ -101,6 +101,13 @@ class StatementParser(ColumnParser):
         """What the statement does to tables, in order; empty when it does nothing to any."""
         if self.accept("SET", "STATEMENT"):
             self._skip_set_statement()
+        found = self._by_first_word()
+        self.accept_symbol(";")
+        if found and not self.at_end():
+            raise Unparsable(f"{self.here()} after the statement is not understood")
+        return found
+
+    def _by_first_word(self) -> list[TableDdl]:
         match self.word():
             case "CREATE":
                 return self._create()
@@ -113,9 +120,15 @@ class StatementParser(ColumnParser):
             case "TRUNCATE":
                 self.accept("TRUNCATE")
                 self.accept("TABLE")
-                return [TruncateTable(self.table())]
+                table = self.table()
+                self.wait_clause()
+                return [TruncateTable(table)]
             case _:
                 return []
+
+    def _skip_rest(self) -> None:
+        while not self.at_end() and not self.at_symbol(";"):
+            self.skip()
 
     def _skip_set_statement(self) -> None:
         """MariaDB's ``SET STATEMENT variable = value, … FOR statement``."""
@@ -133,7 +146,9 @@ class StatementParser(ColumnParser):
         table = self.table()
         like = self.accept("LIKE") or self.accept_symbols("(", "LIKE")
         if like:
-            return [CreateTable(table, like=self.table(), if_not_exists=if_not_exists, or_replace=or_replace)]
+            other = self.table()
+            self.accept_symbol(")")
+            return [CreateTable(table, like=other, if_not_exists=if_not_exists, or_replace=or_replace)]
         if not self.accept_symbol("("):
             raise Unparsable("CREATE TABLE without a list of columns (… SELECT) does not say its columns")
         columns, primary_key = self._create_elements()
@@ -209,10 +224,9 @@ class StatementParser(ColumnParser):
         charset = collation = comment = ""
         while not self.at_end() and not self.at_symbol(";"):
             if self.peek_words("PARTITION"):
+                self._skip_rest()
                 break
-            if self.word() in ("SELECT", "AS", "IGNORE", "REPLACE") or self.peek_words("START", "TRANSACTION"):
-                if self.peek_words("START", "TRANSACTION"):
-                    break
+            if self.word() in ("SELECT", "AS", "IGNORE", "REPLACE"):
                 raise Unparsable("CREATE TABLE … SELECT does not say all its columns")
             if self.peek_words("WITH", "SYSTEM", "VERSIONING"):
                 raise Unparsable("system-versioned and application-time tables are not supported")
@@ -239,6 +253,8 @@ class StatementParser(ColumnParser):
         tables = [self.table()]
         while self.accept_symbol(","):
             tables.append(self.table())
+        if not self.accept("RESTRICT"):
+            self.accept("CASCADE")
         return [DropTable(table, if_exists) for table in tables]
 
     def _rename(self) -> list[TableDdl]:
@@ -267,7 +283,7 @@ class StatementParser(ColumnParser):
         table = self.table()
         self.wait_clause()
         actions: list[AlterAction] = []
-        while not self.at_end() and not self.accept_symbol(";"):
+        while not self.at_end() and not self.at_symbol(";"):
             if self.accept_symbol(","):
                 continue
             actions.extend(self._action(table))
@@ -310,8 +326,7 @@ class StatementParser(ColumnParser):
     def _skip_harmless(self, word: str) -> None:
         """Options may follow one another without commas; ORDER BY and partitions run to the statement's end."""
         if word in ("PARTITION", "ORDER"):
-            while not self.at_end():
-                self.skip()
+            self._skip_rest()
             return
         self.skip()
         self.accept_symbol("=")

@@ -109,28 +109,30 @@ def _quoted(statement: str, at: int, quote: str, *, backslash_escapes: bool) -> 
 def split_statements(script: str) -> Iterator[tuple[str, int]]:
     """Statements of a script and the line each begins at; one ends with ``;`` at the end of a line, outside quotes.
 
-    A ``;`` within a line does not end a statement (bodies of triggers have them). Text in quotes or comments that does
-    not end belongs to the last statement.
+    A comment may follow on that line. A ``;`` within a line does not end a statement (bodies of triggers have them).
+    Text in quotes or comments that does not end belongs to the last statement.
     """
     start, line = 0, 1
-    for end in (*_statement_ends(script), len(script)):
+    for end, following in (*_statement_ends(script), (len(script), len(script))):
         statement = script[start:end]
-        stripped = statement.strip().removesuffix(";").strip()
+        stripped = statement.strip()
         if stripped:
             leading = len(statement) - len(statement.lstrip())
             yield stripped, line + statement.count("\n", 0, leading)
-        line += statement.count("\n")
-        start = end
+        line += script.count("\n", start, following)
+        start = following
 
 
 _PIECE = re.compile(
     r"""'(?:[^'\\]|\\.|'')*(?:'|\Z)|"(?:[^"\\]|\\.|"")*(?:"|\Z)|`(?:[^`]|``)*(?:`|\Z)"""
-    r"""|/\*.*?(?:\*/|\Z)|(?:--(?=\s)|\#)[^\n]*|;[ \t\r]*(?=\n|\Z)|.""",
+    r"""|(?P<end>;)[ \t\r]*(?:(?:--[ \t]|\#)[^\n]*|/\*[^\n]*?\*/[ \t\r]*)?(?=\n|\Z)"""
+    r"""|/\*.*?(?:\*/|\Z)|(?:--(?=\s)|\#)[^\n]*|.""",
     re.DOTALL,
 )
 
 
-def _statement_ends(script: str) -> Iterator[int]:
+def _statement_ends(script: str) -> Iterator[tuple[int, int]]:
+    """Where each statement ends, and where the next one begins."""
     for matched in _PIECE.finditer(script):
-        if matched[0].startswith(";") and (matched.end() == len(script) or script[matched.end()] == "\n"):
-            yield matched.end()
+        if matched["end"]:
+            yield matched.start(), matched.end()

@@ -1,0 +1,189 @@
+"""`raycdc run` around a scripted pipeline: its three views, signals, lost output, errors."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import signal
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from raycdc.cli.progress import JsonView, LiveView, PlainView, duration_text
+from raycdc.cli.run import View, drive
+from raycdc.errors import SourceError
+
+Event = dict[str, Any]
+STARTED: Event = {"event": "started", "pids": {"driver": 10, "enumerator": 11, "readers": [12, 13]}}
+CAUGHT_UP: Event = {"event": "caught_up"}
+
+
+def progress(phase: str, done: int, rows: int, *, table: str = "shop.orders", rate: float = 0.0) -> Event:
+    figures = {"table": table, "phase": phase, "chunks_done": done, "chunks_total": 4, "rows": rows, "rows_per_s": rate}
+    lag = {"currentFetchEventTimeLag": 5, "currentEmitEventTimeLag": 340, "sourceIdleTime": 2500}
+    return {"event": "progress", "tables": [figures], "lag": lag, "readers": []}
+
+
+def commit(epoch: int, rows: int) -> Event:
+    return {"event": "commit", "epoch": epoch, "tables": ["shop.orders"], "rows": rows, "seconds": 0.12}
+
+
+class ScriptedPipeline:
+    """Sends its events; then does what `then` says (with the pipeline), as a run would in between."""
+
+    def __init__(self, *events: Event, then: Callable[[ScriptedPipeline], None] = lambda _: None) -> None:
+        self._events = events
+        self._then = then
+        self.stops = 0
+
+    def run(self, *, until: str | None, local: bool, listener: Callable[[Event], None]) -> None:
+        for event in self._events:
+            listener(event)
+        self._then(self)
+
+    def stop(self) -> None:
+        self.stops += 1
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def lines(capsys: pytest.CaptureFixture[str]) -> list[str]:
+    """Lines on stdout, without the plain view's time of day."""
+    return [line.partition(" ")[2] for line in capsys.readouterr().out.splitlines()]
+
+
+def test_json_view_prints_each_event_as_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+    events = [STARTED, progress("snapshot", 1, 10), commit(1, 10), CAUGHT_UP, {"event": "something new"}]
+    assert drive(ScriptedPipeline(*events), JsonView(), until=None, local=True) == 0
+    assert [json.loads(line) for line in capsys.readouterr().out.splitlines()] == events
+
+
+def test_plain_view_tells_news_and_keeps_quiet_in_between(capsys: pytest.CaptureFixture[str]) -> None:
+    clock = Clock()
+    view = PlainView(clock)
+    for event in (STARTED, progress("snapshot", 1, 1000, rate=500.4), progress("snapshot", 2, 2000), commit(1, 2000)):
+        view.show(event)
+    clock.now += 5
+    for event in (progress("snapshot", 3, 3000), commit(2, 500), commit(3, 500), progress("stream", 4, 4000)):
+        view.show(event)
+    view.show(CAUGHT_UP)
+    view.close()
+    assert lines(capsys) == [
+        "started: driver 10, enumerator 11, readers 12, 13",
+        "shop.orders: snapshot 1/4 chunks, 1,000 rows, 500 rows/s",
+        "committed up to epoch 1: 2,000 rows of 1 table, lag 340 ms, source idle 2.5 s",
+        "shop.orders: snapshot 3/4 chunks, 3,000 rows",
+        "committed up to epoch 2: 500 rows of 1 table, lag 340 ms, source idle 2.5 s",
+        "shop.orders: stream 4/4 chunks, 4,000 rows",
+        "committed up to epoch 3: 500 rows of 1 table, lag 340 ms, source idle 2.5 s",
+        "caught up with the source",
+    ]
+
+
+def test_plain_view_is_silent_about_empty_commits(capsys: pytest.CaptureFixture[str]) -> None:
+    view = PlainView(Clock())
+    view.show(commit(1, 0))
+    view.close()
+    assert lines(capsys) == []
+
+
+def screen(*events: Event, height: int = 20) -> list[str]:
+    console = Console(file=io.StringIO(), force_terminal=True, width=110, height=height, color_system=None)
+    clock = Clock()
+    view = LiveView("shop", console, clock)
+    clock.now += 75
+    for event in events:
+        view.show(event)
+    view.close()
+    output = Console(file=io.StringIO(), width=110, height=height, color_system=None)
+    output.print(view.render())
+    assert isinstance(output.file, io.StringIO)
+    return [line.rstrip() for line in output.file.getvalue().splitlines()]
+
+
+def test_live_view_shows_phase_chunks_rows_and_lag() -> None:
+    head, columns, row = screen(STARTED, progress("snapshot", 3, 1_234_567, rate=98_765.4), commit(7, 5000))
+    assert head == (
+        "shop  1:15 · 2 readers · epoch 7, 5,000 rows committed (last in 0.12 s) · lag 340 ms, source idle 2.5 s"
+    )
+    assert columns.split() == ["table", "phase", "chunks", "rows", "rows/s"]
+    assert row.split()[:2] == ["shop.orders", "snapshot"]
+    assert row.split()[-3:] == ["3/4", "1,234,567", "98,765"]
+
+
+def test_live_view_shows_tables_being_read_first_and_counts_the_rest() -> None:
+    many = [progress("stream", 4, n, table=f"shop.t{n:02}") for n in range(20)]
+    shown = screen(*many, progress("snapshot", 1, 5, table="shop.z"), height=10)
+    assert shown[2].split()[0] == "shop.z"
+    assert shown[-1] == "… and 17 more tables"
+    assert len(shown) < 10
+
+
+@pytest.mark.parametrize(
+    ("ms", "text"),
+    [(0, "0 ms"), (999, "999 ms"), (2100, "2.1 s"), (240_000, "4 min"), (10_800_000, "3 h"), (-5, "0 ms")],
+)
+def test_durations_are_as_exact_as_is_useful(ms: float, text: str) -> None:
+    assert duration_text(ms) == text
+
+
+def test_an_error_is_an_event_and_goes_on_to_main(capsys: pytest.CaptureFixture[str]) -> None:
+    def fail(_: ScriptedPipeline) -> None:
+        raise SourceError("db1:3306 refused us")
+
+    with pytest.raises(SourceError):
+        drive(ScriptedPipeline(then=fail), JsonView(), until=None, local=True)
+    (line,) = capsys.readouterr().out.splitlines()
+    assert json.loads(line) == {"event": "error", "error": "SourceError", "text": "db1:3306 refused us"}
+
+
+def test_an_error_the_pipeline_told_is_not_told_twice(capsys: pytest.CaptureFixture[str]) -> None:
+    def fail(_: ScriptedPipeline) -> None:
+        raise SourceError("x")
+
+    told = {"event": "error", "error": "SourceError", "text": "x"}
+    with pytest.raises(SourceError):
+        drive(ScriptedPipeline(told, then=fail), JsonView(), until=None, local=True)
+    assert len(capsys.readouterr().out.splitlines()) == 1
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_the_first_signal_stops_in_order(number: signal.Signals, capsys: pytest.CaptureFixture[str]) -> None:
+    pipeline = ScriptedPipeline(then=lambda _: os.kill(os.getpid(), number))
+    before = signal.getsignal(number)
+    assert drive(pipeline, PlainView(), until=None, local=True) == 130
+    assert pipeline.stops == 1
+    assert signal.getsignal(number) is before
+    assert lines(capsys) == ["Stopping: what was read is sealed and committed. Press Ctrl-C again to stop at once."]
+
+
+def test_the_second_signal_interrupts_at_once() -> None:
+    def twice(_: ScriptedPipeline) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    pipeline = ScriptedPipeline(then=twice)
+    with pytest.raises(KeyboardInterrupt):
+        drive(pipeline, PlainView(), until=None, local=True)
+    assert pipeline.stops == 1
+
+
+def test_output_nobody_reads_stops_the_pipeline() -> None:
+    class ClosedView(JsonView):
+        def show(self, event: Any) -> None:
+            raise BrokenPipeError
+
+    view: View = ClosedView()
+    pipeline = ScriptedPipeline(STARTED, CAUGHT_UP)
+    with pytest.raises(BrokenPipeError):
+        drive(pipeline, view, until=None, local=True)
+    assert pipeline.stops == 1

@@ -35,7 +35,7 @@ _CONFIG = Path("examples/quickstart.toml")
 _SEED = 2026
 _SNAPSHOT_TIMEOUT_S = 150.0
 _CATCH_UP_TIMEOUT_S = 90.0
-_STREAMING_S = 10.0
+_STOP_TIMEOUT_S = 60.0
 _WORKLOAD_PAUSE_S = 0.005
 _POLL_S = 0.25
 
@@ -44,6 +44,7 @@ _POLL_S = 0.25
 class _Options:
     config: Path
     orders: int
+    seconds: float
     local: bool
 
 
@@ -76,6 +77,7 @@ def _parse(arguments: Sequence[str]) -> _Options:
     parser = argparse.ArgumentParser(prog="raycdc demo", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--config", type=Path, default=_CONFIG, help="the pipeline to run")
     parser.add_argument("--orders", type=int, default=200_000, help="rows of the largest table")
+    parser.add_argument("--seconds", type=float, default=10.0, help="how long the workload goes on after the snapshot")
     parser.add_argument("--local", action="store_true", help="run the pipeline without Ray and Spark")
     chosen = parser.parse_args(list(arguments))
     config: Path = chosen.config
@@ -83,7 +85,7 @@ def _parse(arguments: Sequence[str]) -> _Options:
         config = Path(__file__).resolve().parents[2] / _CONFIG
     if not config.exists():
         raise ConfigError(f"{chosen.config} does not exist. Run the demo in a checkout of raycdc, or name a --config.")
-    return _Options(config=config, orders=chosen.orders, local=chosen.local)
+    return _Options(config=config, orders=chosen.orders, seconds=chosen.seconds, local=chosen.local)
 
 
 def _empty_lake() -> None:
@@ -108,7 +110,7 @@ def _follow(server: MariaDbServer, workload: ShopWorkload, options: _Options) ->
         _raise_first(failure)
         workload.add_points_column()  # here, because the workload's connection serves one thread at a time
         with _running(workload) as failure:
-            ended = time.monotonic() + _STREAMING_S
+            ended = time.monotonic() + options.seconds
             while time.monotonic() < ended and pipeline.poll() is None:
                 time.sleep(_POLL_S)
         _raise_first(failure)
@@ -133,6 +135,11 @@ def _pipeline(server: MariaDbServer, options: _Options) -> Iterator[subprocess.P
         finally:
             if process.poll() is None:
                 process.send_signal(signal.SIGINT)
+            try:
+                process.wait(_STOP_TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                print("The pipeline did not stop when asked and was killed.", file=sys.stderr)
 
 
 @contextlib.contextmanager

@@ -1,0 +1,223 @@
+"""A chunk sees everything before it was opened, and nothing behind its high watermark, while writers commit.
+
+One writer's n-th transaction sets row ``n % KEYS`` to n, so the rows a SELECT saw say which n was the last it saw, and
+the server's own log says which transactions lie before a position.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from raycdc.connectors.mysql import visibility
+from raycdc.connectors.mysql.catalog import load_table
+from raycdc.connectors.mysql.chunks import ChunkRange
+from raycdc.connectors.mysql.connection import query
+from raycdc.connectors.mysql.offset import BinlogOffset
+from raycdc.connectors.mysql.server import ServerInfo, current_position, probe, start_position
+from raycdc.connectors.mysql.types import MySqlTable
+from raycdc.connectors.mysql.visibility import read_chunk
+from raycdc.errors import SourceError
+from raycdc.model import TableId
+from raycdc.testing.servers import DatabaseServer, MariaDbServer, MySqlServer
+from raycdc.testing.sessions import session
+
+pytestmark = pytest.mark.server
+
+KEYS = 40
+#: Between two transactions of a writer, so that the log does not outgrow the test.
+PACE_S = 0.001
+WHOLE = ChunkRange(includes_null=True)
+
+
+class LoggedTransactions:
+    """The transactions on ``t`` in the server's log since construction, as (end position, GTID)."""
+
+    def __init__(self, server: DatabaseServer, database: str) -> None:
+        self._server = server
+        self._table = f"({database}.t)"
+        server.execute("FLUSH BINARY LOGS")
+        self._file = server.execute("SHOW BINARY LOGS")[-1][0]
+        self._next = 4
+        self._found: list[tuple[BinlogOffset, str]] = []
+
+    def all(self) -> list[tuple[BinlogOffset, str]]:
+        """Reads on from the last transaction it knows."""
+        ours, gtid = False, ""
+        statement = f"SHOW BINLOG EVENTS IN '{self._file}' FROM {self._next} LIMIT 20000"
+        for _, _, kind, _, end, info in self._server.execute(statement):
+            if kind == "Gtid":
+                gtid, ours = str(info).partition("'")[2].rstrip("'"), False
+            elif kind == "Table_map":
+                ours = ours or self._table in str(info)
+            elif kind == "Xid":
+                self._next = end
+                if ours:
+                    self._found.append((BinlogOffset(self._file, end), gtid))
+                ours = False
+        return self._found
+
+    def count(self, offset: BinlogOffset) -> int:
+        return sum(end <= offset for end, _ in self.all())
+
+
+def make_table(server: DatabaseServer, database: str) -> MySqlTable:
+    server.execute(
+        f"CREATE TABLE `{database}`.t (id INT PRIMARY KEY, v INT NOT NULL)",
+        f"CREATE TABLE `{database}`.noise (id INT PRIMARY KEY AUTO_INCREMENT, v INT)",
+        f"INSERT INTO `{database}`.t VALUES " + ", ".join(f"({key}, 0)" for key in range(KEYS)),
+    )
+    with session(server) as connection:
+        return load_table(connection, TableId(database, "t"))
+
+
+@contextmanager
+def writers(server: DatabaseServer, database: str) -> Iterator[None]:
+    """Commit as fast as the server takes it: numbered transactions on ``t``, others on ``noise``."""
+    stop = threading.Event()
+    started = threading.Barrier(4)
+
+    def numbered(connection: Any) -> None:
+        number = 0
+        while not stop.wait(PACE_S):
+            number += 1
+            query(connection, f"UPDATE `{database}`.t SET v = {number} WHERE id = {number % KEYS}")
+
+    def noise(connection: Any) -> None:
+        while not stop.wait(PACE_S):
+            query(connection, f"INSERT INTO `{database}`.noise (v) VALUES (1)")
+
+    def run(work: Any) -> None:
+        with session(server, "root") as connection:
+            started.wait()
+            work(connection)
+
+    threads = [threading.Thread(target=run, args=(work,)) for work in (numbered, noise, noise)]
+    for thread in threads:
+        thread.start()
+    started.wait()
+    try:
+        yield
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+
+
+def last_seen(rows: list[dict[str, int]]) -> int:
+    """The number of the last transaction in these rows, which must be those of exactly that moment."""
+    last = max(row["v"] for row in rows)
+    expected = {
+        key: max((n for n in range(max(0, last - KEYS + 1), last + 1) if n % KEYS == key), default=0)
+        for key in range(KEYS)
+    }
+    assert {row["id"]: row["v"] for row in rows} == {key: max(0, value) for key, value in expected.items()}
+    return last
+
+
+def opened_like_a_log_reader(info: ServerInfo, log: LoggedTransactions) -> tuple[BinlogOffset, int]:
+    """The end of the log as its reader knows it, with its GTID set, and how many transactions it has read."""
+    found = log.all()
+    end, gtid = found[-1]
+    if info.is_mariadb or not info.gtid_mode:
+        return end, len(found)
+    source, _, number = gtid.partition(":")
+    return BinlogOffset(end.file, end.pos, f"{source}:1-{number}"), len(found)
+
+
+def test_a_chunk_sees_all_before_its_opening_and_nothing_behind_its_end(
+    any_server: DatabaseServer, any_database: str
+) -> None:
+    table = make_table(any_server, any_database)
+    log = LoggedTransactions(any_server, any_database)
+    with session(any_server) as connection, writers(any_server, any_database):
+        info = probe(connection)
+        for _ in range(6):
+            if not log.all():
+                continue
+            opened, before = opened_like_a_log_reader(info, log)
+            read = read_chunk(connection, info, table, WHOLE, opened)
+            seen = last_seen([row for batch in read for row in batch.to_pylist()])
+            behind = log.count(read.high_watermark)
+            assert seen <= behind
+            assert read.high_watermark >= opened
+            if info.gtid_mode:
+                assert seen >= before
+            assert read.exact == info.is_mariadb
+            if read.exact:
+                assert seen == behind
+        assert query(connection, "SELECT @@in_transaction" if info.is_mariadb else "SELECT 0") == [(0,)]
+
+
+def test_everything_before_a_start_position_is_visible(any_server: DatabaseServer, any_database: str) -> None:
+    make_table(any_server, any_database)
+    log = LoggedTransactions(any_server, any_database)
+    with session(any_server) as connection, writers(any_server, any_database):
+        info = probe(connection)
+        for _ in range(3):
+            start = start_position(connection, info)
+            seen = query(connection, f"SELECT MAX(v) FROM `{any_database}`.t")[0][0]
+            if not info.is_mariadb:
+                assert seen >= log.count(start)
+
+
+def test_the_position_of_a_quiet_server_has_every_transaction_before_it(any_server: DatabaseServer) -> None:
+    with any_server.fresh_database() as database, session(any_server) as connection:
+        info = probe(connection)
+        any_server.execute(f"CREATE TABLE `{database}`.x (id INT PRIMARY KEY)")
+        start = start_position(connection, info)
+        assert start == current_position(connection, info)
+        if info.is_mariadb:
+            assert start.gtid_set == any_server.scalar("SELECT @@GLOBAL.gtid_binlog_pos")
+        elif info.gtid_mode:
+            assert start.gtid_set == any_server.scalar("SELECT @@GLOBAL.gtid_executed").replace("\n", "")
+        else:
+            assert start.gtid_set == ""
+
+
+def test_reading_a_chunk_blocks_no_writer(any_server: DatabaseServer, any_database: str) -> None:
+    table = make_table(any_server, any_database)
+    with session(any_server) as connection, session(any_server, "root") as writer:
+        info = probe(connection)
+        query(writer, "SET SESSION innodb_lock_wait_timeout = 1")
+        read = read_chunk(connection, info, table, WHOLE, current_position(connection, info))
+        batches = iter(read)
+        first = next(batches)
+        query(writer, f"UPDATE `{any_database}`.t SET v = -1")
+        query(writer, f"DELETE FROM `{any_database}`.t")
+        assert [set(first["v"].to_pylist()), list(batches)] == [{0}, []]
+
+
+def test_columns_and_filter_limit_what_is_read(any_server: DatabaseServer, any_database: str) -> None:
+    table = make_table(any_server, any_database)
+    with session(any_server) as connection:
+        info = probe(connection)
+        chunk = ChunkRange(10, 20, key="id")
+        opened = current_position(connection, info)
+        read = read_chunk(connection, info, table, chunk, opened, columns=["id"], row_filter="id % 2 = 1 OR id = 12")
+        assert [batch.to_pydict() for batch in read] == [{"id": [11, 12, 13, 15, 17, 19]}]
+        assert read.rows == 6
+
+
+def test_a_position_that_never_becomes_visible_is_a_named_error(
+    mariadb: MariaDbServer, mysql80: MySqlServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(visibility, "VISIBILITY_TIMEOUT_S", 0.2)
+    with mariadb.fresh_database() as database, session(mariadb) as connection:
+        table = make_table(mariadb, database)
+        opened = BinlogOffset("binlog.999999", 4)
+        with pytest.raises(SourceError, match=r"shows rows of binlog\.\d+:\d+ only, while its log was read up to"):
+            list(read_chunk(connection, probe(connection), table, WHOLE, opened))
+        assert query(connection, "SELECT @@in_transaction") == [(0,)]
+    with mysql80.fresh_database() as database, session(mysql80) as connection:
+        table = make_table(mysql80, database)
+        info = probe(connection)
+        now = current_position(connection, info)
+        opened = BinlogOffset(now.file, now.pos, f"{info.server_uuid}:1-999999999")
+        with pytest.raises(SourceError, match="did not make the transactions"):
+            list(read_chunk(connection, info, table, WHOLE, opened))
+        assert query(connection, "SELECT 1") == [(1,)]

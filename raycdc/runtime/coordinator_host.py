@@ -179,4 +179,3 @@ class CoordinatorHost:
         error = self._error or self._core.failure
         if error is not None:
             raise error
-

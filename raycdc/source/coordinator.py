@@ -47,7 +47,7 @@ from raycdc.source.source_event import (
     SplitsAdded,
     SplitsRemoved,
 )
-from raycdc.source.split import SourceSplit, StreamSplit
+from raycdc.source.split import STREAM_SPLIT_ID, SnapshotSplit, SourceSplit, StreamSplit
 
 #: A position that moved without rows is worth a manifest only now and then.
 IDLE_SEAL_INTERVAL_S = 10.0
@@ -81,6 +81,7 @@ class _Reader:
     node: str
     pid: int
     last_heard_s: float
+    registered: bool = False
     splits: dict[str, SourceSplit] = field(default_factory=dict)
     heartbeat: Heartbeat = field(default_factory=lambda: Heartbeat(0, False, {}))
 
@@ -91,12 +92,16 @@ class _Sealing:
     waiting: set[int]
     reported: set[int] = field(default_factory=set)
     reports: list[EpochSealed] = field(default_factory=list)
-    #: Readers that reported and died before the manifest: what they sealed counts, so their splits go back after it.
-    lost: list[tuple[int, _Reader]] = field(default_factory=list)
+    #: The log reader if it reported and died before the manifest: what it sealed counts, so the stream goes back after.
+    stream_lost_by: int | None = None
 
 
 class SourceCoordinator:
-    """See the module's docstring. Not thread-safe; every method takes the shell's monotonic `now_s`."""
+    """See the module's docstring. Not thread-safe; every method takes the shell's monotonic `now_s`.
+
+    `last` is the newest manifest, `committed` the newest epoch the sink holds, `first_epoch` the first number that no
+    epoch ever had (dropped ones keep theirs).
+    """
 
     def __init__(
         self,
@@ -107,6 +112,7 @@ class SourceCoordinator:
         settings: CoordinatorSettings,
         last: Manifest | None,
         committed: int,
+        first_epoch: int,
         call_async: Callable[[Callable[[], Any], Callable[[Any], None]], None],
         wall_ms: Callable[[], int],
     ) -> None:
@@ -118,7 +124,7 @@ class SourceCoordinator:
         self._readers: dict[int, _Reader] = {}
         self._incarnations: dict[int, int] = {}
         self._splits: dict[str, Any] = dict(last.to_splits) if last else {}
-        self._sealed = last.epoch if last else committed
+        self._sealed = first_epoch - 1
         self._committed = committed
         self._manifests: dict[int, Manifest] = {}
         self._sealing: _Sealing | None = None
@@ -154,6 +160,10 @@ class SourceCoordinator:
     def final_epoch(self) -> int | None:
         """The last epoch of the run, once it is sealed."""
         return self._final_epoch
+
+    def sealed_after(self, epoch: int) -> int | None:
+        """The first sealed epoch after `epoch` that is not committed; numbers of dropped ones are left out."""
+        return min((e for e in self._manifests if e > epoch), default=None)
 
     def receive(self, subtask_id: int, data: bytes, *, now_s: float) -> None:
         """Handle a packet. `FencedError` tells the sender that it is over; other errors end the job."""
@@ -210,10 +220,10 @@ class SourceCoordinator:
     def epoch_committed(self, epoch: int) -> None:
         """The sink holds `epoch`: its segments may go, and there is room for another."""
         self._committed = max(self._committed, epoch)
-        manifest = self._manifests.pop(epoch, None)
+        done = [self._manifests.pop(e) for e in sorted(self._manifests) if e <= epoch]
         self._enumerator.notify_checkpoint_complete(epoch)
         for reader in self._readers.values():
-            mine = tuple(s.path for s in manifest.segments if s.node == reader.node) if manifest else ()
+            mine = tuple(s.path for manifest in done for s in manifest.segments if s.node == reader.node)
             reader.link.send(CheckpointComplete(epoch, mine))
 
     def retire(self, subtask_id: int) -> bool:
@@ -266,7 +276,7 @@ class SourceCoordinator:
     # --- the enumerator's context -----------------------------------------------------------------------------
 
     def registered_readers(self) -> Sequence[int]:
-        return [subtask_id for subtask_id, reader in self._readers.items() if reader.pid]
+        return [subtask_id for subtask_id, reader in self._readers.items() if reader.registered]
 
     def assign_splits(self, assignment: Mapping[int, Sequence[SourceSplit]]) -> None:
         for subtask_id, splits in assignment.items():
@@ -295,9 +305,11 @@ class SourceCoordinator:
     # --- messages ---------------------------------------------------------------------------------------------
 
     def _handle(self, subtask_id: int, reader: _Reader, message: Message) -> None:
+        if not reader.registered and not isinstance(message, ReaderRegistration):
+            raise ProtocolError(f"Reader {subtask_id} sent {type(message).__name__} before its ReaderRegistration")
         match message:
             case ReaderRegistration(node, pid, _):
-                reader.node, reader.pid = node, pid
+                reader.node, reader.pid, reader.registered = node, pid, True
                 open_epoch = self._sealed + (2 if self._sealing is not None else 1)
                 reader.link.send(Registered(open_epoch))
                 self._enumerator.add_reader(subtask_id)
@@ -307,6 +319,9 @@ class SourceCoordinator:
                 self._on_event(subtask_id, reader, event)
             case SplitsAdded() | SplitsRemoved():
                 return
+            case Heartbeat(_, _, metrics) if self._sealing is not None and subtask_id in self._sealing.waiting:
+                # Sent before the cut: what it says of the open epoch is being sealed already.
+                reader.heartbeat = Heartbeat(0, wants_seal=False, metrics=metrics)
             case Heartbeat():
                 reader.heartbeat = message
             case EpochSealed():
@@ -319,40 +334,46 @@ class SourceCoordinator:
     def _on_event(self, subtask_id: int, reader: _Reader, event: dict[str, Any]) -> None:
         if event.get("type") in {"chunk_published", "chunk_voided"}:
             for other in self._readers.values():
-                other.splits.pop(event["split_id"], None)
+                split = other.splits.get(event["split_id"])
+                if isinstance(split, SnapshotSplit) and split.attempt == event["attempt"]:
+                    del other.splits[event["split_id"]]
         self._enumerator.handle_source_event(subtask_id, event)
 
     def _lose(self, subtask_id: int, reason: str) -> None:
         reader = self._readers.pop(subtask_id)
         self._lost.append((subtask_id, reader.link.identity.incarnation, reason))
+        chunks = [split for split in reader.splits.values() if not isinstance(split, StreamSplit)]
+        self._enumerator.add_splits_back(chunks, subtask_id)
         sealing = self._sealing
-        if sealing is not None and reader.pid and subtask_id in sealing.reported:
-            sealing.lost.append((subtask_id, reader))
-            return
-        self._take_back(subtask_id, reader)
+        if STREAM_SPLIT_ID in reader.splits:
+            if sealing is not None and subtask_id in sealing.reported:
+                sealing.stream_lost_by = subtask_id
+            else:
+                self._take_stream_back(subtask_id)
         if sealing is not None:
             sealing.waiting.discard(subtask_id)
             if not sealing.waiting:
                 self._finish_seal(sealing)
 
-    def _take_back(self, subtask_id: int, reader: _Reader) -> None:
-        back = [self._at_last_seal(split) for split in reader.splits.values()]
-        self._enumerator.add_splits_back(back, subtask_id)
+    def _take_stream_back(self, subtask_id: int) -> None:
+        """The stream goes on from its last *sealed* state; rows read since then were in no manifest.
 
-    def _at_last_seal(self, split: SourceSplit) -> SourceSplit:
-        if not isinstance(split, StreamSplit):
-            return split
-        state = self._splits[split.split_id]
+        Every chunk under way ends with it: the enumerator tells their readers.
+        """
+        for reader in self._readers.values():
+            reader.splits.clear()
+        state = self._splits[STREAM_SPLIT_ID]
         fingerprints = {table["schema"] for table in state["tables"].values()}
-        return StreamSplit(state, {f: self._writer.document(f) for f in fingerprints})
+        split = StreamSplit(state, {f: self._writer.document(f) for f in fingerprints})
+        self._enumerator.add_splits_back([split], subtask_id)
 
     # --- epochs -----------------------------------------------------------------------------------------------
 
     def _seal_is_due(self, now_s: float) -> bool:
-        readers = [reader for reader in self._readers.values() if reader.pid]
+        readers = [reader for reader in self._readers.values() if reader.registered]
         if not readers or self._final_epoch is not None:
             return False
-        if self._sealed - self._committed >= self._settings.in_flight_max:
+        if len(self._manifests) >= self._settings.in_flight_max:
             return False
         if self._stopping or any(reader.heartbeat.wants_seal for reader in readers):
             return True
@@ -366,7 +387,7 @@ class SourceCoordinator:
         return dirty and age_s >= max(IDLE_SEAL_INTERVAL_S, self._settings.epoch_interval_s)
 
     def _begin_seal(self, now_s: float) -> None:
-        waiting = {subtask_id for subtask_id, reader in self._readers.items() if reader.pid}
+        waiting = {subtask_id for subtask_id, reader in self._readers.items() if reader.registered}
         self._sealing = _Sealing(self._sealed + 1, waiting)
         self._last_seal_s = now_s
         for subtask_id in waiting:
@@ -400,8 +421,8 @@ class SourceCoordinator:
             self._rows[segment.table] = self._rows.get(segment.table, 0) + segment.rows
         if manifest.final:
             self._final_epoch = manifest.epoch
-        for subtask_id, reader in sealing.lost:
-            self._take_back(subtask_id, reader)
+        if sealing.stream_lost_by is not None:
+            self._take_stream_back(sealing.stream_lost_by)
 
     def _manifest(self, sealing: _Sealing) -> Manifest:
         to_splits = dict(self._splits)

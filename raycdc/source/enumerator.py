@@ -19,10 +19,11 @@ from __future__ import annotations
 
 import dataclasses
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from raycdc.checkpoint.manifest import Manifest
 from raycdc.errors import ProtocolError, SourceError
 from raycdc.model import TableId
 from raycdc.source.api import SplitEnumeratorContext
@@ -33,8 +34,8 @@ from raycdc.source.split import STREAM_SPLIT_ID, SnapshotSplit, SourceSplit, Str
 STATE_VERSION = 1
 #: Chunks planned ahead of demand; keeps the enumerator's state and the server's planning queries small.
 PLANNED_AHEAD = 32
-#: Times a chunk is read again because the log reader voided it, before the job gives up on it.
-ATTEMPTS_MAX = 50
+#: Times a chunk is read again because its rows changed meanwhile, before the job gives up on it.
+RETRIES_MAX = 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +74,9 @@ class EnumeratorDialect(Protocol):
 
     def start_point(self) -> StartPoint: ...
 
-    def plan(self, document: dict[str, Any], table: TableId, planner: dict[str, Any], first_index: int) -> PlannedChunks: ...
+    def plan(
+        self, document: dict[str, Any], table: TableId, planner: dict[str, Any], first_index: int
+    ) -> PlannedChunks: ...
 
     def current_ordinal(self) -> int:
         """The log's end now."""
@@ -115,6 +118,7 @@ class IncrementalSnapshotEnumerator:
         self._pending: deque[SnapshotSplit] = deque()
         self._out: dict[str, _Out] = {}
         self._requests: deque[int] = deque()
+        self._retries: dict[str, int] = {}
         self._stream: StreamSplit | None = None
         self._stream_owner: int | None = None
         self._planning = False
@@ -148,18 +152,17 @@ class IncrementalSnapshotEnumerator:
         self._assign()
 
     def add_splits_back(self, splits: Sequence[SourceSplit], subtask_id: int) -> None:
-        self._requests = deque(s for s in self._requests if s != subtask_id)
+        """`subtask_id` lost these splits; the stream may come later than the chunks, and after its successor."""
+        registered = set(self._context.registered_readers())
+        self._requests = deque(s for s in self._requests if s in registered)
         for split in splits:
-            if isinstance(split, StreamSplit):
-                self._lose_log(split)
-        for out in [o for o in self._out.values() if o.owner == subtask_id]:
-            out.owner = None
-            if not out.published and self._stream_owner is not None:
-                # The log reader may be about to publish it: only its answer tells.
-                self._to_log({"type": "void_chunk", **_name(out.split)})
-            elif not out.published:
-                self._put_back(out.split)
+            match split:
+                case StreamSplit():
+                    self._lose_log(split)
+                case SnapshotSplit():
+                    self._lose_chunk(split)
         self._give_stream()
+        self._assign()
 
     def handle_source_event(self, subtask_id: int, event: dict[str, Any]) -> None:
         kind = event["type"]
@@ -181,9 +184,15 @@ class IncrementalSnapshotEnumerator:
                 out.published = True
                 self._to_owner(out, event)
                 self._maybe_stop()
+            case "chunk_voided" if out.published:
+                return  # The answer about a reader that died: too late, the chunk is out.
             case "chunk_voided":
                 self._to_owner(out, event)
                 self._put_back(out.split)
+                if event["gone"]:
+                    self._forget_table(out.split.table)
+                elif out.owner is not None:
+                    self._count_retry(out.split, event["reason"])
                 self._assign()
             case _:
                 raise ProtocolError(f"The enumerator does not know the event {kind!r}")
@@ -191,6 +200,7 @@ class IncrementalSnapshotEnumerator:
     def handle_splits_finished(self, split_ids: Sequence[str]) -> None:
         for split_id in split_ids:
             out = self._out.pop(split_id)
+            self._retries.pop(split_id, None)
             self._tables[out.split.table].finished += 1
         self._plan()
         self._assign()
@@ -286,6 +296,17 @@ class IncrementalSnapshotEnumerator:
         self._assign()
         self._maybe_stop()
 
+    def _lose_chunk(self, split: SnapshotSplit) -> None:
+        out = self._out.get(split.split_id)
+        if out is None or out.split.attempt != split.attempt or out.published:
+            return
+        out.owner = None
+        if self._stream_owner is not None:
+            # The log reader may be about to publish it: only its answer tells. Should it be gone, `_lose_log` follows.
+            self._to_log({"type": "void_chunk", **_name(out.split)})
+        else:
+            self._put_back(out.split)
+
     def _lose_log(self, split: StreamSplit) -> None:
         """The log reader died with everything open or published since the last manifest."""
         self._stream, self._stream_owner = split, None
@@ -296,12 +317,21 @@ class IncrementalSnapshotEnumerator:
 
     def _put_back(self, split: SnapshotSplit) -> None:
         del self._out[split.split_id]
-        if split.attempt >= ATTEMPTS_MAX:
-            raise SourceError(
-                f"Chunk {split.split_id} of {split.table} was read {split.attempt} times and voided each time. "
-                "Its rows change faster than it can be read: give the table a primary key or lower snapshot.chunk_rows."
-            )
         self._pending.appendleft(dataclasses.replace(split, attempt=split.attempt + 1))
+
+    def _count_retry(self, split: SnapshotSplit, reason: str) -> None:
+        """Give up on a chunk that is read again and again with its reader alive."""
+        self._retries[split.split_id] = self._retries.get(split.split_id, 0) + 1
+        if self._retries[split.split_id] > RETRIES_MAX:
+            raise SourceError(
+                f"Chunk {split.split_id} of {split.table} was read {RETRIES_MAX} times and could not be used: {reason}. "
+                "Give the table a primary key, lower source.snapshot.chunk_rows, or start when fewer rows change."
+            )
+
+    def _forget_table(self, table: TableId) -> None:
+        """The table was dropped at the source: nothing of it is left to read."""
+        self._tables[table].planner = None
+        self._pending = deque(split for split in self._pending if split.table != table)
 
     def _plan(self) -> None:
         if self._planning or len(self._pending) >= PLANNED_AHEAD // 2:
@@ -367,6 +397,25 @@ class IncrementalSnapshotEnumerator:
         if split.split_id != STREAM_SPLIT_ID:
             raise ProtocolError(f"{split.split_id} is not the stream split")
         self._stream = split
+
+
+def restore_or_create(
+    context: SplitEnumeratorContext,
+    dialect: EnumeratorDialect,
+    *,
+    until: str | None,
+    last: Manifest | None,
+    document: Callable[[str], dict[str, Any]],
+) -> IncrementalSnapshotEnumerator:
+    """The enumerator as `last` left it, or a new one; `document` gives schema documents by fingerprint."""
+    if last is None or STREAM_SPLIT_ID not in last.to_splits:
+        # A run that was stopped before it knew where to start has sealed nothing but its end.
+        return IncrementalSnapshotEnumerator(context, dialect, until=until)
+    enumerator = IncrementalSnapshotEnumerator(context, dialect, until=until, restored=last.enumerator)
+    state = last.to_splits[STREAM_SPLIT_ID]
+    documents = {table["schema"]: document(table["schema"]) for table in state["tables"].values()}
+    enumerator.restore_stream(StreamSplit(state, documents))
+    return enumerator
 
 
 def _name(split: SnapshotSplit) -> dict[str, Any]:

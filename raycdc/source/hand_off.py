@@ -20,7 +20,15 @@ contains both or neither and *nothing held is ever state*: after a crash, open c
 An update that moves a row between chunks is a delete in one and an insert in the other, each judged by its own.
 
 Some servers (MySQL without GTID) cannot tell when a transaction the log reader has seen becomes visible. There the
-log reader remembers what it dropped in the last `ring_s` seconds and holds it too when a chunk opens over it.
+log reader remembers what it dropped in the last `ring_s` seconds and holds it too when a chunk opens over it. A schema
+change waits for the transactions before it, so what was dropped before one is visible to every SELECT after it.
+
+Where the chunk key is not part of the primary key (`movable`), one row may be in several chunks over time, and rows
+of an epoch that chunks bring precede those of the log. So that no chunk puts back what another has moved on:
+
+* a chunk that a row left after H is read again (its insert would come after the row's arrival elsewhere);
+* a chunk is published only while the open epoch has removed nothing from the table (its insert would come before the
+  removal it follows).
 
 Keys are compared only through `KeyOrder`, which orders as the server's collation does. Pure: no clock, thread or I/O
 but what `KeyOrder` does. One owner (the log reader's thread).
@@ -38,6 +46,7 @@ from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from raycdc.errors import ProtocolError
 from raycdc.model import RowKind, TableId
@@ -100,6 +109,8 @@ Decision = PublishChunk | FoldChunk | RetryChunk
 class _OpenChunk:
     split: SnapshotSplit
     interval: Interval | None
+    #: Dropped rows it was opened over, and rows held since.
+    recalled: list[LogRows] = field(default_factory=list)
     held: list[LogRows] = field(default_factory=list)
     high: int | None = None
     exact: bool = False
@@ -116,12 +127,16 @@ class _Table:
     needs_null: bool
     closed: IntervalSet
     null_closed: bool
+    #: The primary key, when the chunk key is no part of it: a row may then be in several chunks over time.
+    movable: tuple[str, ...] = ()
     open: dict[str, _OpenChunk] = field(default_factory=dict)
     ring: deque[tuple[float, LogRows]] = field(default_factory=deque)
     bounds: list[SortKey] | None = None
     codes: np.ndarray = field(default_factory=lambda: np.zeros(1, np.int64))
     null_code: int = DROP
     order: tuple[str, ...] = ()
+    #: The open epoch has removed rows of the table.
+    removed: bool = False
 
     @property
     def complete(self) -> bool:
@@ -142,10 +157,10 @@ class HandOff:
     def statistics(self) -> dict[str, Any]:
         """Open chunks and held bytes, for metrics and people."""
         chunks = [c for t in self._tables.values() for c in t.open.values()]
-        held = sum(rows.batch.nbytes for c in chunks for rows in c.held)
+        held = sum(rows.batch.nbytes for c in chunks for rows in (*c.recalled, *c.held))
         return {"tables": len(self._tables), "open_chunks": len(chunks), "held_bytes": held}
 
-    def add_table(self, table: TableId, state: dict[str, Any]) -> None:
+    def add_table(self, table: TableId, state: dict[str, Any], *, primary_key: Sequence[str]) -> None:
         """Start or restore a table in snapshot; `state` as `table_state` gives it."""
         closed = IntervalSet()
         for lower, upper in state["closed"]:
@@ -156,6 +171,7 @@ class HandOff:
             needs_null=state["needs_null"],
             closed=closed,
             null_closed=state["null_closed"],
+            movable=() if state["key"] is None or state["key"] in primary_key else tuple(primary_key),
         )
 
     def drop_table(self, table: TableId) -> list[SnapshotSplit]:
@@ -188,13 +204,15 @@ class HandOff:
         current = table.open.get(split.split_id)
         if current is not None and current.split.attempt >= split.attempt:
             return current.split.attempt == split.attempt
+        if current is not None:
+            self._forget(table, current, now_s)
         interval = None if split.only_null else self._interval(split.table, split.lower, split.upper)
         chunk = _OpenChunk(split, interval)
         table.open[split.split_id] = chunk
         table.bounds = None
         self._trim_ring(table, now_s)
         for _, rows in table.ring:
-            self._hold_from_ring(table, chunk, rows)
+            self._recall(table, chunk, rows)
         return True
 
     def close(
@@ -222,13 +240,20 @@ class HandOff:
         return True
 
     def void_table(self, table: TableId, *, now_s: float) -> list[SnapshotSplit]:
-        """Void every open chunk of the table (its schema changed inside their windows)."""
+        """Void every open chunk of the table: its schema changed inside their windows."""
         known = self._tables.get(table)
-        voided = list(known.open.values()) if known else []
+        if known is None:
+            return []
+        voided = list(known.open.values())
         for chunk in voided:
-            assert known is not None
             self._forget(known, chunk, now_s)
+        known.ring.clear()
         return [chunk.split for chunk in voided]
+
+    def begin_epoch(self) -> None:
+        """What was emitted so far belongs to an epoch that was cut."""
+        for table in self._tables.values():
+            table.removed = False
 
     def rows(self, rows: LogRows, *, now_s: float) -> LogRows | None:
         """What of `rows` goes out now; holds or drops the rest."""
@@ -236,9 +261,9 @@ class HandOff:
         if table is None:
             return rows
         codes = self._codes(table, rows)
-        if codes.size and (codes == EMIT).all():
+        if not table.movable and codes.size and (codes == EMIT).all():
             return rows
-        batch = _split_moves(rows.batch, codes)
+        batch = _split_moves(rows.batch, codes, table.movable)
         moved = LogRows(rows.table, batch, rows.ordinals)
         for number, split_id in enumerate(table.order):
             held = _take(moved, codes == HOLD + number)
@@ -249,30 +274,35 @@ class HandOff:
             if dropped is not None:
                 self._trim_ring(table, now_s)
                 table.ring.append((now_s, dropped))
-        return _take(moved, codes == EMIT)
+        emitted = _take(moved, codes == EMIT)
+        return None if emitted is None else _emit(table, emitted)
 
-    def advance(self, ordinal: int) -> list[Decision]:
+    def advance(self, ordinal: int, *, now_s: float) -> list[Decision]:
         """Decide every closed chunk whose high watermark the log has passed; `ordinal` is between transactions."""
         decisions: list[Decision] = []
         for table_id, table in self._tables.items():
             for chunk in list(table.open.values()):
-                if chunk.high is not None and chunk.high <= ordinal and not chunk.folding:
-                    decisions.append(self._decide(table_id, table, chunk))
+                if chunk.high is None or chunk.high > ordinal or chunk.folding or (table.movable and table.removed):
+                    continue
+                decisions.append(self._decide(table, chunk, now_s))
         return decisions
 
     def complete_tables(self) -> list[TableId]:
         """Tables whose every key is closed: `drop_table` makes them live."""
         return [table_id for table_id, table in self._tables.items() if table.complete]
 
-    def _decide(self, table_id: TableId, table: _Table, chunk: _OpenChunk) -> Decision:
+    def _decide(self, table: _Table, chunk: _OpenChunk, now_s: float) -> Decision:
         assert chunk.high is not None
-        early, late = _partition(chunk.held, chunk.high)
+        early, late = _partition([*chunk.recalled, *chunk.held], chunk.high)
+        if early and not chunk.exact and not table.foldable:
+            self._forget(table, chunk, now_s)
+            reason = "rows changed while a table without primary key was read, and cannot be matched to them"
+            return RetryChunk(chunk.split, reason)
+        if table.movable and any(_removes(rows) for rows in late):
+            self._forget(table, chunk, now_s)
+            return RetryChunk(chunk.split, "a row left the chunk before it was published")
         if early and not chunk.exact:
-            if not table.foldable:
-                self._forget(table, chunk, None)
-                reason = "rows changed while a table without primary key was read, and cannot be matched to them"
-                return RetryChunk(chunk.split, reason)
-            chunk.held, chunk.folding = late, True
+            chunk.folding = True
             return FoldChunk(chunk.split, tuple(early))
         del table.open[chunk.split.split_id]
         if chunk.interval is not None:
@@ -281,11 +311,12 @@ class HandOff:
         table.bounds = None
         return PublishChunk(chunk.split, chunk.segments, tuple(late))
 
-    def _forget(self, table: _Table, chunk: _OpenChunk, now_s: float | None) -> None:
+    def _forget(self, table: _Table, chunk: _OpenChunk, now_s: float) -> None:
         del table.open[chunk.split.split_id]
         table.bounds = None
-        if self._ring_s > 0 and now_s is not None:
-            # What was held is dropped now, and may be as invisible to the next SELECT as any dropped row.
+        if self._ring_s > 0:
+            # What was held is dropped now, and may be as invisible to the next SELECT as any dropped row. What was
+            # recalled is in the ring still, or has become visible meanwhile.
             table.ring.extend((now_s, rows) for rows in chunk.held)
 
     def _interval(self, table: TableId, lower: Any, upper: Any) -> Interval:
@@ -313,15 +344,26 @@ class HandOff:
         codes: np.ndarray = np.where(cell < 0, table.null_code, table.codes[np.maximum(cell, 0)])
         return codes
 
-    def _hold_from_ring(self, table: _Table, chunk: _OpenChunk, rows: LogRows) -> None:
+    def _recall(self, table: _Table, chunk: _OpenChunk, rows: LogRows) -> None:
         codes = self._codes(table, rows)
         mine = _take(rows, codes == HOLD + table.order.index(chunk.split.split_id))
         if mine is not None:
-            chunk.held.append(mine)
+            chunk.recalled.append(mine)
 
     def _trim_ring(self, table: _Table, now_s: float) -> None:
         while table.ring and table.ring[0][0] < now_s - self._ring_s:
             table.ring.popleft()
+
+
+def _emit(table: _Table, rows: LogRows) -> LogRows:
+    if table.movable and not table.removed:
+        table.removed = _removes(rows)
+    return rows
+
+
+def _removes(rows: LogRows) -> bool:
+    """Whether a row left its chunk or gave up its key; updates that do are deletes here."""
+    return bool((rows.batch.column("_op").to_numpy(zero_copy_only=False) == RowKind.DELETE).any())
 
 
 def _take(rows: LogRows, mask: np.ndarray) -> LogRows | None:
@@ -339,14 +381,19 @@ def _partition(held: Sequence[LogRows], high: int) -> tuple[list[LogRows], list[
     return early, late
 
 
-def _split_moves(batch: pa.RecordBatch, codes: np.ndarray) -> pa.RecordBatch:
-    """Rewrite each update whose two images are judged differently as a delete and an insert."""
+def _split_moves(batch: pa.RecordBatch, codes: np.ndarray, key: Sequence[str]) -> pa.RecordBatch:
+    """Rewrite each update that changes `key`, or whose images are judged differently, as a delete and an insert."""
     op_index = batch.schema.get_field_index("_op")
     ops = batch.column(op_index).to_numpy(zero_copy_only=False)
     before = np.flatnonzero(ops == RowKind.UPDATE_BEFORE)
     if before.size and before[-1] + 1 >= ops.size:
         raise ProtocolError("An update's before-image is the last row of a batch; its after-image must follow it")
-    moved = before[codes[before] != codes[before + 1]]
+    moves = codes[before] != codes[before + 1]
+    for name in key if before.size else ():
+        column = batch.column(name)
+        same = pc.equal(column.take(pa.array(before)), column.take(pa.array(before + 1)))
+        moves |= ~same.fill_null(fill_value=False).to_numpy(zero_copy_only=False)
+    moved = before[moves]
     if not moved.size:
         return batch
     ops = ops.copy()

@@ -67,7 +67,9 @@ class Link:
         self._unacknowledged: deque[tuple[int, list[Any]]] = deque()
 
     def __repr__(self) -> str:
-        return f"Link({self.identity}, sent={self._next - 1}, received={self._received}, open={len(self._unacknowledged)})"
+        return (
+            f"Link({self.identity}, sent={self._next - 1}, received={self._received}, open={len(self._unacknowledged)})"
+        )
 
     @property
     def has_unacknowledged(self) -> bool:

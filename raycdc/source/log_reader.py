@@ -7,11 +7,12 @@ schema changes. Its `state` after a cut is everything needed to go on from there
 |---|---|---|
 | `open_chunk` | chunk reader | answer `chunk_opened` with our position, hold from there |
 | `close_chunk` | chunk reader | the SELECT saw nothing after H; segments are durable |
-| `void_chunk` | enumerator | the chunk's reader is gone; answer `chunk_voided` if it was still open |
+| `void_chunk` | enumerator | the chunk's reader is gone; answer `chunk_voided`, published or not |
 | `stop_at` | enumerator | end of input at this position |
 | `chunk_opened`, `chunk_delta`, `chunk_published`, `chunk_voided` | to the enumerator, which relays | |
 
-Events act only between two transactions; inside one they wait. A schema change ends the epoch: `wants_seal` turns
+Events act only between two transactions; inside one they wait. Where nothing tells when a transaction becomes visible
+(`ring_s`), chunks open only once this reader has passed the log for that long: what came before is visible then. A schema change ends the epoch: `wants_seal` turns
 True and nothing is read until `cut`, so the next epoch begins with it.
 """
 
@@ -51,6 +52,7 @@ class LogReader:
         send_event: Callable[[dict[str, Any]], None],
         ring_s: float,
         epoch_bytes_max: int,
+        now_s: float,
     ) -> None:
         state = split.state
         if state["version"] != STATE_VERSION:
@@ -62,12 +64,15 @@ class LogReader:
         self._position: dict[str, Any] = state["position"]
         self._ordinal: int = state["ordinal"]
         self._hand_off = HandOff(key_order, ring_s=ring_s)
+        self._opens_from_s = now_s + ring_s if ring_s > 0 else now_s
+        self._early_opens: list[SnapshotSplit] = []
         self._tables: dict[TableId, _Table] = {}
         for name, table in state["tables"].items():
             table_id = TableId.parse(name)
             self._tables[table_id] = _Table(table["schema"], table["announced"])
             if table["snapshot"] is not None:
-                self._hand_off.add_table(table_id, table["snapshot"])
+                primary_key = self._documents[table["schema"]]["primary_key"]
+                self._hand_off.add_table(table_id, table["snapshot"], primary_key=primary_key)
         self._reported: set[str] = set(self._documents)
         self._stop_ordinal: int | None = None
         self._in_transaction = False
@@ -84,6 +89,10 @@ class LogReader:
     def ready(self) -> bool:
         """True when the next unit may be passed in: no schema change waits for a cut and the epoch has room."""
         return self._schema_unit is None and (self._in_transaction or self._output.open_bytes < self._epoch_bytes_max)
+
+    @property
+    def _at_boundary(self) -> bool:
+        return not self._in_transaction and self._schema_unit is None
 
     @property
     def can_cut(self) -> bool:
@@ -134,17 +143,27 @@ class LogReader:
     def on_event(self, event: dict[str, Any], *, now_s: float) -> None:
         """A connector event for the log reader; waits while a transaction or a schema change is pending."""
         self._waiting.append(event)
-        if not self._in_transaction and self._schema_unit is None:
+        if self._at_boundary:
             self._between_transactions(now_s=now_s)
+
+    def on_time(self, *, now_s: float) -> None:
+        """Time has passed: open the chunks that had to wait for it."""
+        if self._early_opens and now_s >= self._opens_from_s and self._at_boundary:
+            opens, self._early_opens = self._early_opens, []
+            for split in opens:
+                self._open(split, now_s=now_s)
 
     def after_cut(self, *, now_s: float) -> None:
         """A new epoch is open: apply the schema change that waited for it, then what waited behind."""
+        self._hand_off.begin_epoch()
         self._dirty = False
         self._changes.clear()
         self._touched.clear()
         self._finished.clear()
         if self._schema_unit is not None:
             self._apply_schema(now_s=now_s)
+        else:
+            self._between_transactions(now_s=now_s)
 
     def state(self) -> dict[str, Any]:
         """The split's state between two transactions."""
@@ -222,7 +241,7 @@ class LogReader:
             self._control(self._waiting.popleft(), now_s=now_s)
         if self._output.open_bytes >= self._epoch_bytes_max:
             return  # A full epoch takes no further chunk; the next one will.
-        for decision in self._hand_off.advance(self._ordinal):
+        for decision in self._hand_off.advance(self._ordinal, now_s=now_s):
             self._carry_out(decision)
         for table_id in self._hand_off.complete_tables():
             self._hand_off.drop_table(table_id)
@@ -242,17 +261,23 @@ class LogReader:
                     segments=event["segments"],
                 )
             case "void_chunk":
-                table = TableId.parse(event["table"])
-                if self._hand_off.void(event["split_id"], table, attempt=event["attempt"], now_s=now_s):
-                    self._send_event({**event, "type": "chunk_voided", "reason": "its reader is gone"})
+                # Answered whatever became of the chunk: published ones were reported before, others must be read again.
+                table, attempt = TableId.parse(event["table"]), event["attempt"]
+                self._hand_off.void(event["split_id"], table, attempt=attempt, now_s=now_s)
+                kept = [s for s in self._early_opens if (s.split_id, s.attempt) != (event["split_id"], attempt)]
+                self._early_opens = kept
+                self._send_event({**event, "type": "chunk_voided", "reason": "its reader is gone", "gone": False})
             case "stop_at":
                 self._stop_ordinal = event["ordinal"]
             case kind:
                 raise ProtocolError(f"The log reader does not know the event {kind!r}")
 
     def _open(self, split: SnapshotSplit, *, now_s: float) -> None:
+        if now_s < self._opens_from_s:
+            self._early_opens.append(split)
+            return
         if not self._hand_off.open(split, now_s=now_s):
-            self._voided(split, "the table is not in snapshot any more")
+            self._voided(split, "the table was dropped", gone=True)
             return
         self._send_event(
             {
@@ -273,9 +298,7 @@ class LogReader:
                 for rows in released:
                     self._collect(rows)
                 self._finished.append(split.split_id)
-                self._send_event(
-                    {"type": "chunk_published", "split_id": split.split_id, "attempt": split.attempt}
-                )
+                self._send_event({"type": "chunk_published", "split_id": split.split_id, "attempt": split.attempt})
             case FoldChunk(split, delta):
                 fingerprint = self._tables[split.table].fingerprint
                 segments = self._output.write_delta(delta, fingerprint=fingerprint, split_id=split.split_id)
@@ -290,7 +313,7 @@ class LogReader:
             case RetryChunk(split, reason):
                 self._voided(split, reason)
 
-    def _voided(self, split: SnapshotSplit, reason: str) -> None:
+    def _voided(self, split: SnapshotSplit, reason: str, *, gone: bool = False) -> None:
         self._send_event(
             {
                 "type": "chunk_voided",
@@ -298,6 +321,7 @@ class LogReader:
                 "table": str(split.table),
                 "attempt": split.attempt,
                 "reason": reason,
+                "gone": gone,
             }
         )
 

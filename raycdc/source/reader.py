@@ -59,6 +59,7 @@ class _Chunk:
     split: SnapshotSplit
     document: dict[str, Any] | None = None
     read: ChunkRead | None = None
+    folding: bool = False
 
 
 class IncrementalReader:
@@ -142,6 +143,8 @@ class IncrementalReader:
             self._cut(self._seal)
             return InputStatus.MORE_AVAILABLE
         worked = self._poll_chunks()
+        if self._log is not None:
+            self._log.on_time(now_s=self._now_s())
         if self._log is not None and self._log_source is not None and self._log.ready and not self._log.end_of_input:
             unit = self._log_source.poll()
             if unit is not None:
@@ -183,6 +186,7 @@ class IncrementalReader:
             send_event=self._event,
             ring_s=self._dialect.ring_s,
             epoch_bytes_max=self._epoch_bytes_max,
+            now_s=self._now_s(),
         )
         self._log_source = self._dialect.open_log(split)
 
@@ -207,6 +211,7 @@ class IncrementalReader:
             case "chunk_delta":
                 chunk = self._chunk(event)
                 if chunk is not None and chunk.read is not None and chunk.document is not None:
+                    chunk.folding = True
                     self._chunk_io().fold(read=chunk.read, delta=event["segments"], document=chunk.document)
             case "chunk_published":
                 if self._chunk(event) is not None:
@@ -227,7 +232,7 @@ class IncrementalReader:
         return chunk if chunk is not None and chunk.split.attempt == event["attempt"] else None
 
     def _discard(self, chunk: _Chunk) -> None:
-        if chunk.read is not None:
+        if chunk.read is not None and not chunk.folding:  # A fold reads these now, and deletes them itself.
             self._chunk_io().discard(chunk.read.segments)
 
     def _poll_chunks(self) -> bool:
@@ -240,7 +245,7 @@ class IncrementalReader:
         if chunk is None or chunk.split.attempt != read.split.attempt:
             self._chunk_source.discard(read.segments)
             return True
-        chunk.read = read
+        chunk.read, chunk.folding = read, False
         self._event(
             {
                 "type": "close_chunk",

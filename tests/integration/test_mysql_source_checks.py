@@ -1,0 +1,223 @@
+"""Connecting, looking at a server, and saying in one message what is missing."""
+
+from __future__ import annotations
+
+import pytest
+
+from raycdc.connectors.mysql.catalog import discover_tables, load_table, load_tables, table_sizes
+from raycdc.connectors.mysql.checks import check_source, free_server_id, require_ok
+from raycdc.connectors.mysql.connection import MySqlSettings, TlsMode, connect, query
+from raycdc.connectors.mysql.offset import BinlogOffset
+from raycdc.connectors.mysql.server import Flavor, current_position, ensure_available, log_files, oldest_position, probe
+from raycdc.errors import ConfigError, ExitCode, LogLostError, SourceError, SourceUnavailableError
+from raycdc.model import TableId
+from raycdc.testing.servers import DatabaseServer, MariaDbServer, MySqlServer
+from raycdc.testing.servers.process import free_port
+from raycdc.testing.sessions import session, settings_of
+
+pytestmark = pytest.mark.server
+
+
+class Prefix:
+    """Selects the tables of one database."""
+
+    def __init__(self, database: str) -> None:
+        self._database = database
+
+    def matches(self, table: TableId) -> bool:
+        return table.db == self._database
+
+
+def test_a_wrong_password_names_the_user_and_the_server(any_server: DatabaseServer) -> None:
+    with pytest.raises(SourceError, match=r"refused user 'cdc'.*source\.password") as error:
+        connect(settings_of(any_server, password="wrong"))
+    assert f"127.0.0.1:{any_server.port}" in str(error.value)
+    assert "wrong" not in str(error.value)
+    assert not error.value.retryable
+    assert error.value.exit_code == ExitCode.SOURCE
+
+
+def test_a_server_that_is_not_there_is_worth_a_retry() -> None:
+    with pytest.raises(SourceUnavailableError, match=r"Cannot reach 127\.0\.0\.1:\d+.*source\.port"):
+        connect(MySqlSettings(port=free_port(), user="cdc", password="cdc"))
+
+
+def test_settings_never_show_the_password() -> None:
+    shown = MySqlSettings(user="cdc", password="hidden", host="db1", port=3307)
+    assert repr(shown) == "MySqlSettings(cdc:***@db1:3307, tls=verify-identity)"
+    assert f"{shown} {shown!r}".count("hidden") == 0
+
+
+def test_tls_is_verified(mariadb: MariaDbServer) -> None:
+    with session(mariadb, tls_mode=TlsMode.VERIFY_IDENTITY, tls_ca=str(mariadb.ca_path)) as connection:
+        assert query(connection, "SHOW SESSION STATUS LIKE 'Ssl_cipher'")[0][1]
+    with pytest.raises(SourceError, match=r"No TLS connection.*source\.tls\.ca"):
+        connect(settings_of(mariadb, tls_mode=TlsMode.VERIFY_CA))
+    with pytest.raises(ConfigError, match=r"source\.tls\.ca"):
+        connect(settings_of(mariadb, tls_mode=TlsMode.VERIFY_CA, tls_ca="/no/such/ca.pem"))
+    with session(mariadb, tls_mode=TlsMode.REQUIRED) as connection:
+        assert query(connection, "SHOW SESSION STATUS LIKE 'Ssl_cipher'")[0][1]
+
+
+def test_a_server_without_tls_is_refused_when_tls_is_asked_for(mysql57: MySqlServer) -> None:
+    with pytest.raises(SourceError, match=r"No TLS connection.*disabled"):
+        connect(settings_of(mysql57, tls_mode=TlsMode.REQUIRED))
+
+
+def test_a_probe_tells_the_kinds_of_servers_apart(
+    mariadb: MariaDbServer, mysql80: MySqlServer, mysql80_nogtid: MySqlServer, mysql57: MySqlServer
+) -> None:
+    found = []
+    for server in (mariadb, mysql80, mysql80_nogtid, mysql57):
+        with session(server) as connection:
+            info = probe(connection)
+            found.append((info.flavor, info.version[0], info.gtid_mode, info.binlog_format, info.row_metadata))
+            assert info.log_bin
+            assert info.row_image == "FULL"
+            assert info.address == f"127.0.0.1:{server.port}"
+    assert found[1:] == [
+        (Flavor.MYSQL, 8, True, "ROW", "FULL"),
+        (Flavor.MYSQL, 8, False, "ROW", "FULL"),
+        (Flavor.MYSQL, 5, True, "ROW", ""),
+    ]
+    assert found[0][0] is Flavor.MARIADB
+
+
+def test_a_purged_position_is_a_lost_log(any_server: DatabaseServer) -> None:
+    with session(any_server) as connection:
+        info = probe(connection)
+        old = current_position(connection, info)
+        ensure_available(connection, info, old)
+        any_server.execute("FLUSH BINARY LOGS")
+        newest = log_files(connection, info)[-1][0]
+        any_server.execute(f"PURGE BINARY LOGS TO '{newest}'")
+        with pytest.raises(LogLostError) as error:
+            ensure_available(connection, info, old)
+        assert str(error.value).startswith(
+            f"{old} is purged on {info.address} (oldest is {newest}). Take a new snapshot"
+        )
+        assert oldest_position(connection, info) == BinlogOffset(newest, 4)
+        ensure_available(connection, info, oldest_position(connection, info))
+        ahead = BinlogOffset(newest, 1 << 40)
+        with pytest.raises(LogLostError, match="behind the end"):
+            ensure_available(connection, info, ahead)
+
+
+def test_gtids_of_another_server_are_refused(mysql80: MySqlServer) -> None:
+    with session(mysql80) as connection:
+        info = probe(connection)
+        now = current_position(connection, info)
+        foreign = BinlogOffset(now.file, now.pos, "3e11fa47-71ca-11e1-9e33-c80aa9429562:1-5")
+        with pytest.raises(LogLostError, match="unrelated server"):
+            ensure_available(connection, info, foreign)
+
+
+def test_the_catalog_describes_tables(any_server: DatabaseServer, any_database: str) -> None:
+    any_server.execute(
+        f"CREATE TABLE `{any_database}`.a (b INT NOT NULL DEFAULT 5, a VARCHAR(20) COLLATE utf8mb4_bin NOT NULL "
+        f"DEFAULT 'x''(y)', c TIMESTAMP DEFAULT CURRENT_TIMESTAMP, g INT AS (b + 1) VIRTUAL, n INT, "
+        f"d DECIMAL(5,1) DEFAULT 1.5, PRIMARY KEY (a, b))",
+        f"CREATE TABLE `{any_database}`.z (x INT)",
+        f"CREATE VIEW `{any_database}`.v AS SELECT 1",
+    )
+    with session(any_server) as connection:
+        found = discover_tables(connection, Prefix(any_database))
+        assert [table.table for table in found] == ["a", "z"]
+        tables = load_tables(connection, [*found, TableId(any_database, "nope")])
+        assert sorted(tables) == found
+        table = tables[TableId(any_database, "a")]
+        assert table.primary_key == ("a", "b")
+        assert [(c.name, c.default, c.nullable) for c in table.columns] == [
+            ("b", "5", False),
+            ("a", "x'(y)", False),
+            ("c", None, True),
+            ("g", None, True),
+            ("n", None, True),
+            ("d", "1.5", True),
+        ]
+        assert [c.name for c in table.columns if c.is_virtual] == ["g"]
+        assert table_sizes(connection, found)[found[0]].engine == "InnoDB"
+        with pytest.raises(SourceError, match=r"GRANT SELECT ON `\w+`\.`nope`"):
+            load_table(connection, TableId(any_database, "nope"))
+
+
+def test_a_good_source_passes_every_required_check(any_server: DatabaseServer, any_database: str) -> None:
+    any_server.execute(f"CREATE TABLE `{any_database}`.t (id INT PRIMARY KEY)")
+    with session(any_server) as connection:
+        info = probe(connection)
+        results = check_source(connection, info, [TableId(any_database, "t")], server_ids=range(5400, 5410))
+        assert [result for result in results if not result.ok] == []
+        require_ok(results, info)
+
+
+def test_missing_privileges_come_with_their_grants(any_server: DatabaseServer, any_database: str) -> None:
+    any_server.execute(
+        f"CREATE TABLE `{any_database}`.t (id INT PRIMARY KEY, v INT)",
+        f"CREATE TABLE `{any_database}`.u (id INT PRIMARY KEY)",
+        "DROP USER IF EXISTS weak@'%'",
+        "CREATE USER weak@'%' IDENTIFIED BY 'weak'",
+        f"GRANT SELECT (id) ON `{any_database}`.t TO weak@'%'",
+    )
+    with session(any_server, "weak") as connection:
+        info = probe(connection)
+        wanted = [TableId(any_database, "t"), TableId(any_database, "u")]
+        with pytest.raises(SourceError) as error:
+            require_ok(check_source(connection, info, wanted), info)
+        message = str(error.value)
+        for grant in (
+            "GRANT REPLICATION CLIENT ON *.* TO 'weak'@'%';",
+            "GRANT REPLICATION SLAVE ON *.* TO 'weak'@'%';",
+            f"GRANT SELECT ON `{any_database}`.`t` TO 'weak'@'%';",
+            f"GRANT SELECT ON `{any_database}`.`u` TO 'weak'@'%';",
+        ):
+            assert message.count(grant) == 1
+            any_server.execute(grant)
+    with session(any_server, "weak") as connection:
+        require_ok(check_source(connection, info, wanted), info)
+    any_server.execute("DROP USER weak@'%'")
+
+
+def test_doubtful_tables_are_warned_of_but_not_refused(any_server: DatabaseServer, any_database: str) -> None:
+    any_server.execute(
+        f"CREATE TABLE `{any_database}`.parent (id INT PRIMARY KEY)",
+        f"CREATE TABLE `{any_database}`.child (id INT PRIMARY KEY, p INT, "
+        f"FOREIGN KEY (p) REFERENCES parent (id) ON DELETE SET NULL)",
+        f"CREATE TABLE `{any_database}`.loose (id INT) ENGINE = MyISAM",
+        database=any_database,
+    )
+    with session(any_server) as connection:
+        info = probe(connection)
+        tables = [TableId(any_database, name) for name in ("parent", "child", "loose")]
+        results = check_source(connection, info, tables)
+        warned = {result.name: result.text.split(" ")[0].rstrip(":") for result in results if not result.ok}
+        loose = f"{any_database}.loose"
+        assert warned == {"primary_key": loose, "engine": loose, "cascades": f"{any_database}.child"}
+        require_ok(results, info)
+
+
+def test_unsuitable_log_settings_are_refused_with_their_fix(any_server: DatabaseServer) -> None:
+    any_server.execute("SET GLOBAL binlog_format = 'STATEMENT'", "SET GLOBAL binlog_row_image = 'MINIMAL'")
+    try:
+        with session(any_server) as connection:
+            info = probe(connection)
+            with pytest.raises(SourceError) as error:
+                require_ok(check_source(connection, info, []), info)
+    finally:
+        any_server.execute("SET GLOBAL binlog_format = 'ROW'", "SET GLOBAL binlog_row_image = 'FULL'")
+    assert "SET GLOBAL binlog_format = ROW;" in str(error.value)
+    assert "SET GLOBAL binlog_row_image = FULL;" in str(error.value)
+
+
+def test_a_server_without_log_is_refused() -> None:
+    with MariaDbServer({"log-bin": None}) as server, session(server) as connection:
+        info = probe(connection)
+        with pytest.raises(SourceError, match="writes no binary log"):
+            require_ok(check_source(connection, info, []), info)
+
+
+def test_a_taken_server_id_is_not_used(any_server: DatabaseServer) -> None:
+    with session(any_server) as connection:
+        info = probe(connection)
+        assert free_server_id(connection, info, [info.server_id, 5401]) == 5401
+        with pytest.raises(SourceError, match=r"source\.server_id"):
+            free_server_id(connection, info, [info.server_id])

@@ -91,6 +91,8 @@ def _settings(master: str, scratch: Path) -> dict[str, str]:
         "spark.driver.memory": "2g",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": str(os.cpu_count() or 1),
+        # Delta replays its log in a shuffle of 50 partitions unless told otherwise: seconds for every small table.
+        "spark.databricks.delta.snapshotPartitions": "2",
         "spark.sql.warehouse.dir": str(scratch / "warehouse"),
         "spark.local.dir": str(scratch / "local"),
         "spark.driver.extraJavaOptions": f"-Dderby.system.home={scratch} -Djava.io.tmpdir={scratch}",
@@ -98,9 +100,6 @@ def _settings(master: str, scratch: Path) -> dict[str, str]:
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
         "spark.executorEnv.PYTHONPATH": package_root,
         "spark.python.daemon.module": "raycdc.spark.daemon",
-        # Nagle over TCP stalls each task by 41 ms.
-        "spark.python.unix.domain.socket.enabled": "true",
-        "spark.python.unix.domain.socket.dir": str(scratch),
         # mapInArrow is lenient: without this it cuts decimals and drops columns in silence.
         "spark.sql.execution.arrow.pyspark.validateSchema.enabled": "true",
     }

@@ -1,0 +1,56 @@
+"""Run one benchmark and print its measurements; progress goes to stderr.
+
+A benchmark is a module of this package with ``CASES`` (names) and ``run(options) -> Iterator[Measurement]``. What it
+prints with ``--json`` is one document: machine, options, one entry per measurement, and the ratios between systems.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import sys
+from pathlib import Path
+
+from bench.measure import Measurement, Options, machine, progress, ratios
+
+
+def main() -> int:
+    """Parse the command line, run, print."""
+    names = sorted(p.stem for p in Path(__file__).parent.glob("*.py") if "\nCASES" in p.read_text(encoding="utf-8"))
+    parser = argparse.ArgumentParser(prog="python -m bench", description="Measure raycdc and its peers.")
+    parser.add_argument("benchmark", choices=names)
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
+    parser.add_argument("--rows", type=int, default=None, help="rows of the standard case (default: the benchmark's)")
+    parser.add_argument("--cases", default="", help="comma-separated; default: all")
+    parser.add_argument("--server", choices=["mysql", "mariadb"], default="mysql")
+    arguments = parser.parse_args()
+    benchmark = importlib.import_module(f"bench.{arguments.benchmark}")
+    cases = tuple(filter(None, arguments.cases.split(","))) or tuple(benchmark.CASES)
+    unknown = [case for case in cases if case not in benchmark.CASES]
+    if unknown:
+        parser.error(f"unknown case {unknown[0]!r}; there are {', '.join(benchmark.CASES)}")
+    options = Options(cases=cases, rows=arguments.rows, server=arguments.server)
+    measurements: list[Measurement] = []
+    for measurement in benchmark.run(options):
+        measurements.append(measurement)
+        progress(measurement.summary())
+    compared = ratios(measurements)
+    if arguments.json:
+        document = {
+            "benchmark": arguments.benchmark,
+            "machine": machine(),
+            "server": options.server,
+            "measurements": [m.to_json() for m in measurements],
+            "ratios": compared,
+        }
+        print(json.dumps(document, indent=1))
+    else:
+        for measurement in measurements:
+            print(measurement.summary())
+        for line in compared:
+            print(f"{line['case']}: raycdc is {line['rows_per_cpu_s']}x {line['system']} per CPU-second")
+    return 0
+
+
+sys.exit(main())

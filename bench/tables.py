@@ -1,0 +1,90 @@
+"""The tables the benchmarks use, filled by the server itself.
+
+`standard` has ten columns of mixed types, about 80 bytes a row; `wide` has sixty.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pymysql
+from pymysql.connections import Connection
+
+_ROWS_PER_STATEMENT = 10_000
+
+STANDARD = """CREATE TABLE bench.standard (
+  id BIGINT NOT NULL PRIMARY KEY, customer INT NOT NULL, name VARCHAR(40) NOT NULL, price DECIMAL(12,2) NOT NULL,
+  ordered DATETIME(3) NOT NULL, note VARCHAR(255), changed TIMESTAMP(3) NULL, status TINYINT NOT NULL,
+  score DOUBLE NOT NULL, quantity INT NOT NULL) CHARACTER SET utf8mb4"""
+
+#: Expressions of the row number `n`, in table order.
+STANDARD_VALUES = (
+    "n, n % 1000003, CONCAT('customer ', n % 50000), (n * 37 % 1000000) / 100, "
+    "TIMESTAMPADD(MICROSECOND, n * 1000, '2024-01-01 00:00:00'), "
+    "IF(n % 10 = 0, NULL, CONCAT('note text ', n * 7919 % 100003)), "
+    "FROM_UNIXTIME(1700000000 + n / 1000), n % 100, n * 0.37e0, n % 1000"
+)
+
+_WIDE_GROUPS = 15
+
+
+def wide_table() -> str:
+    """CREATE TABLE of sixty columns: fifteen times integer, text, decimal, datetime."""
+    columns = ", ".join(
+        f"i{g} INT, t{g} VARCHAR(40), d{g} DECIMAL(14,4), w{g} DATETIME(6)" for g in range(1, _WIDE_GROUPS)
+    )
+    return (
+        "CREATE TABLE bench.wide (id BIGINT NOT NULL PRIMARY KEY, t0 VARCHAR(40), d0 DECIMAL(14,4), w0 DATETIME(6), "
+        f"{columns}) CHARACTER SET utf8mb4"
+    )
+
+
+def wide_values() -> str:
+    """Expressions of the row number `n`, in table order."""
+    moment = "TIMESTAMPADD(MICROSECOND, n * 1001, '2024-01-01 00:00:00')"
+    groups = [f"CONCAT('text ', n % 1000), n * 1.0001, {moment}"]
+    groups += [f"n + {g}, CONCAT('text ', n * {g} % 99991), n * {g} / 10000, {moment}" for g in range(1, _WIDE_GROUPS)]
+    return "n, " + ", ".join(groups)
+
+
+def connect(port: int, user: str = "root", password: str = "root") -> Connection[Any]:
+    """A plain connection to a benchmark's server."""
+    return pymysql.connect(host="127.0.0.1", port=port, user=user, password=password, autocommit=True)
+
+
+def prepare(connection: Connection[Any]) -> None:
+    """An empty database with a table of the numbers 0 to 9999."""
+    with connection.cursor() as cursor:
+        cursor.execute("SET time_zone = '+00:00'")
+        cursor.execute("DROP DATABASE IF EXISTS bench")
+        cursor.execute("CREATE DATABASE bench")
+        cursor.execute("CREATE TABLE bench.numbers (n BIGINT NOT NULL PRIMARY KEY)")
+        cursor.executemany("INSERT INTO bench.numbers VALUES (%s)", [(n,) for n in range(_ROWS_PER_STATEMENT)])
+
+
+def fill(
+    connection: Connection[Any], table: str, values: str, rows: int, *, done: Callable[[int], None] | None = None
+) -> None:
+    """Insert rows 0 … rows - 1, ten thousand to a transaction."""
+    with connection.cursor() as cursor:
+        for first in range(0, rows, _ROWS_PER_STATEMENT):
+            count = min(_ROWS_PER_STATEMENT, rows - first)
+            cursor.execute(
+                f"INSERT INTO {table} SELECT {values} "
+                f"FROM (SELECT n + {first} AS n FROM bench.numbers WHERE n < {count}) numbered"
+            )
+            if done is not None:
+                done(first + count)
+
+
+def update_single_rows(connection: Connection[Any], rows: int, transactions: int) -> None:
+    """Update one row of `bench.standard` per transaction, in a procedure on the server."""
+    with connection.cursor() as cursor:
+        cursor.execute("DROP PROCEDURE IF EXISTS bench.touch")
+        cursor.execute(
+            "CREATE PROCEDURE bench.touch(IN transactions INT, IN total INT) BEGIN DECLARE i INT DEFAULT 0; "
+            "WHILE i < transactions DO UPDATE bench.standard SET quantity = quantity + 1, score = score + 1 "
+            "WHERE id = i * 7919 % total; SET i = i + 1; END WHILE; END"
+        )
+        cursor.execute("CALL bench.touch(%s, %s)", (transactions, rows))

@@ -121,9 +121,13 @@ def read_raycdc(
         # The first, untimed round loads the machine code for this table's types.
         stream = _stream(port, file, pos)
         decoder = BinlogDecoder(
-            {}, wanted=lambda table: table.db == "bench", start=start, flavor="mariadb" if flavor == "mariadb" else "mysql",
-            infer=True, with_pos=True,
-        )  # fmt: skip
+            {},
+            wanted=lambda table: table.db == "bench",
+            start=start,
+            flavor="mariadb" if flavor == "mariadb" else "mysql",
+            infer=True,
+            with_pos=True,
+        )
         arrow_rows = arrow_bytes = 0
         with measured(figures):
             while decoder.position < end:

@@ -100,6 +100,17 @@ def classify(found: SortKeys, bounds: SortKeys) -> npt.NDArray[np.int32]:
     return out
 
 
+def warm_up() -> None:
+    """Compile every loop of this module (or find it compiled)."""
+    column = MySqlColumn("k", "varchar(1)", "utf8mb4", "utf8mb4_bin")
+    offsets, data = _bytes_of(pa.array([":"]))
+    before, after = _item_parts(column)
+    loops.write_items(before, after, data, offsets, 0, 1, np.empty(4096, np.uint8), 4096, np.zeros(2, np.int64))
+    loops.time_micros(data, offsets, np.zeros(1, np.int64))
+    pad = np.frombuffer(b" ", np.uint8)
+    loops.classify_bytes(data, offsets, data, offsets, pad, np.empty(1, np.int32))
+
+
 def can_be_ordered(connection: Connection[Any], column: MySqlColumn) -> bool:
     """Whether `sort_keys` orders keys of `column` as the server does. Asks the server about a text key's collation."""
     match keys.key_kind(column):
@@ -143,7 +154,7 @@ def _weights(connection: Connection[Any], column: MySqlColumn, array: pa.Array) 
         total += int(offsets[-1])
         done += count
     data = np.concatenate(pieces) if pieces else np.empty(0, np.uint8)
-    return SortKeys(_valid(array), offsets=np.concatenate(all_offsets), data=data, pad=pad)
+    return SortKeys(_valid(array), offsets=np.concatenate(all_offsets), data=_frozen(data), pad=pad)
 
 
 def _item_parts(column: MySqlColumn) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint8]]:
@@ -184,11 +195,18 @@ def _bytes_of(array: pa.Array) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.ui
     """Offsets (one more than values) and bytes of a string or binary array; a slice's offset is applied."""
     _, offset_buffer, data_buffer = array.buffers()
     if offset_buffer is None or len(array) == 0:
-        return np.zeros(len(array) + 1, np.int64), np.zeros(1, np.uint8)
+        return np.zeros(len(array) + 1, np.int64), _frozen(np.zeros(1, np.uint8))
     offsets = np.frombuffer(offset_buffer, np.int32)[array.offset : array.offset + len(array) + 1].astype(np.int64)
     if data_buffer is None or data_buffer.size == 0:
-        return offsets, np.zeros(1, np.uint8)
-    return offsets, np.frombuffer(data_buffer, np.uint8)
+        return offsets, _frozen(np.zeros(1, np.uint8))
+    return offsets, _frozen(np.frombuffer(data_buffer, np.uint8))
+
+
+def _frozen(data: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+    """Read-only, whoever made it: writable and read-only arrays would be two machine codes of each loop."""
+    data = data.view()
+    data.flags.writeable = False
+    return data
 
 
 def _words(array: pa.Array) -> npt.NDArray[np.uint64]:
@@ -226,4 +244,4 @@ def _wide_decimals(array: pa.Array) -> SortKeys:
     out[:, 0] = (words[:, 1] ^ np.uint64(1 << 63)).byteswap()
     out[:, 1] = words[:, 0].byteswap()
     offsets = np.arange(len(array) + 1, dtype=np.int64) * 16
-    return SortKeys(_valid(array), offsets=offsets, data=out.view(np.uint8).reshape(-1))
+    return SortKeys(_valid(array), offsets=offsets, data=_frozen(out.view(np.uint8).reshape(-1)))

@@ -32,6 +32,7 @@ from raycdc.connectors.mysql.connection import address_of, query_error
 from raycdc.connectors.mysql.packets import Receiver
 from raycdc.connectors.mysql.types import CHARACTER_TYPES, MySqlColumn, MySqlTable
 from raycdc.errors import DataError, SchemaError, SourceUnavailableError
+from raycdc.model import TableId
 
 #: Decode when this much is complete: large enough that a call's cost vanishes, small enough to stay in the cache.
 DECODE_BYTES = 256 << 10
@@ -106,6 +107,17 @@ def query_cells(connection: Connection[Any], sql: str | bytes, count: int) -> tu
     if found != count:
         raise DataError(f"{address_of(connection)} answered {found} of {count} columns")
     return out_offsets, pa.py_buffer(out)
+
+
+def warm_up() -> None:
+    """Compile every loop of result sets (or find it compiled)."""
+    arena = arena_for(MySqlTable(TableId("d", "t"), (MySqlColumn("id", "int"),), ("id",)), rows_max=2)
+    data, limits, position = np.zeros(loops.SLACK, np.uint8), np.zeros(3, np.int64), np.zeros(3, np.int64)
+    cells = np.zeros(1, np.int64)
+    loops.scan_packets(data, 0, 0, position)
+    loops.decode_rows(data, 0, 0, np.zeros((1, 4), np.int64), arena.view, limits, position)
+    loops.split_cells(data, 0, 0, cells, cells)
+    loops.gather_cells(data, cells, cells, np.zeros(2, np.int64), data)
 
 
 def plan_operations(fields: list[WireField], arena: TableArena, name: str) -> npt.NDArray[np.int64]:

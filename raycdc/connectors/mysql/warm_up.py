@@ -9,10 +9,9 @@ import struct
 
 import numpy as np
 
-from raycdc.connectors.mysql import packet_loops, resultset_loops
+from raycdc.connectors.mysql import key_order, packet_loops, resultset
 from raycdc.connectors.mysql.binlog_decoder import BinlogDecoder
 from raycdc.connectors.mysql.binlog_index_loops import complete_events
-from raycdc.connectors.mysql.columns import TableArena
 from raycdc.connectors.mysql.offset import BinlogOffset
 from raycdc.connectors.mysql.types import MySqlColumn, MySqlTable
 from raycdc.model import TableId
@@ -32,10 +31,8 @@ def compile_all() -> None:
     decoder.feed(data)
     state = np.zeros(packet_loops.P_SIZE, np.int64)
     packet_loops.strip_packets(data, 0, 0, np.empty(8, np.uint8), state)
-    arena = TableArena(_TABLE, rows_max=2)
-    position, plan = np.zeros(3, np.int64), np.zeros((1, 4), np.int64)
-    resultset_loops.scan_packets(data, 0, 0, position[:2])
-    resultset_loops.decode_rows(data, 0, 0, plan, arena.view, np.array([2, 8, 64], np.int64), position)
+    resultset.warm_up()
+    key_order.warm_up()
 
 
 def _event(kind: int, body: bytes) -> bytes:

@@ -33,7 +33,7 @@ class ConsoleSink:
         self._context = context
         self._folder = tempfile.TemporaryDirectory(prefix="raycdc-console-")
 
-    def committed(self, target: TableId) -> CommitVector | None:  # noqa: ARG002 - see the class
+    def committed(self, target: TableId) -> CommitVector | None:
         return None
 
     def apply_schema(self, work: TableWork) -> None:
@@ -45,7 +45,7 @@ class ConsoleSink:
         paths = {work.target: result["path"] for work, result in zip(written, results, strict=True)}
         return {work.target: paths.get(work.target) for work in works}
 
-    def commit(self, work: TableWork, staged: Any) -> None:  # noqa: ARG002
+    def commit(self, work: TableWork, staged: Any) -> None:
         if staged is not None:
             sys.stdout.write(Path(staged).read_text(encoding="utf-8"))
             sys.stdout.flush()

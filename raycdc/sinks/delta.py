@@ -72,6 +72,8 @@ class DeltaSink:
     def __init__(self, config: DeltaSinkConfig) -> None:
         self.root = Path(config.path).absolute()
         self._targets: dict[TableId, DeltaTarget] = {}
+        #: Whether snapshot rows of a target may be appended; asked while another thread may be committing to it.
+        self._appendable: dict[TableId, bool] = {}
 
     def open(self, context: SinkContext) -> None:
         check_write("delta", self.writes, context.write)
@@ -92,6 +94,7 @@ class DeltaSink:
                 f'Add a key to the table, exclude it, or set sink.write = "changelog".'
             )
         target = self._target(work.target)
+        self._appendable.pop(work.target, None)
         stamp = _stamp(work, STEP_SCHEMA)
         if not target.refresh():
             self._check_folder_free(target)
@@ -169,14 +172,19 @@ class DeltaSink:
         """Segments to append, and inputs of the tasks that compact rows to merge."""
         if not self._upsert:
             return list(work.segments), []
-        target = self._target(work.target)
-        target.refresh()
         snapshot = [s for s in work.segments if s.kind == "snapshot"]
         log = [s for s in work.segments if s.kind != "snapshot"]
-        if target.created_by_us():
+        if self._may_append(work.target):
             return snapshot, by_partition(log)
         # Chunks are not hash-partitioned as the log is: one task sees all rows of a key.
         return [], [[Input(s) for s in sorted(work.segments, key=lambda s: s.seq_base)]] if work.segments else []
+
+    def _may_append(self, target: TableId) -> bool:
+        if target not in self._appendable:
+            # A handle of its own: refreshing the shared one would move the snapshot a commit has just checked.
+            handle = DeltaTarget(table_folder(self.root, target), target, self._context.app_id)
+            self._appendable[target] = handle.refresh() and handle.created_by_us()
+        return self._appendable[target]
 
     def _append_task(self, work: TableWork, inputs: list[Input]) -> StageTask:
         path = self._target(work.target).path / f"part-{work.epoch:010d}-{uuid.uuid4()}.snappy.parquet"
@@ -227,6 +235,7 @@ class DeltaSink:
     def _target(self, target: TableId) -> DeltaTarget:
         if target not in self._targets:
             path = table_folder(self.root, target)
+            _delete([{"path": left} for left in (path / "_raycdc").glob("merge-*")])
             self._targets[target] = DeltaTarget(path, target, self._context.app_id)
         return self._targets[target]
 

@@ -2,7 +2,8 @@
 
 ```
 PATH/DB/TABLE/epoch-0000000012.3-1a2b3c4d.jsonl        visible rows; its name *is* the commit record
-PATH/DB/TABLE/_raycdc/epoch-0000000012.3-1a2b3c4d.json its positions and generation, written just before
+PATH/DB/TABLE/_raycdc/epoch-0000000012.3-1a2b3c4d-g1.json  what generation 1 wanted to make visible under that name:
+                                                       positions, generation, inode; written just before
 PATH/DB/TABLE/_raycdc/stage/…                          staged files, removed when they became visible
 ```
 
@@ -56,10 +57,12 @@ class FileSink(ABC):
         if not vectors:
             return None
         newest = max(vectors)
-        side = self._side(target, newest.epoch)
-        generation = json.loads(side.read_text())["generation"] if side.exists() else 0
-        step = STEP_TOMBSTONE if side.exists() and json.loads(side.read_text())["tombstone"] else newest.step
-        return CommitVector(newest.epoch, step, generation)
+        note = self._note(target, newest.epoch)
+        return CommitVector(
+            newest.epoch,
+            STEP_TOMBSTONE if note.get("tombstone") else newest.step,
+            note.get("generation", 0),
+        )
 
     def apply_schema(self, work: TableWork) -> None:
         """Files carry their own schema: only `on_existing` of a new target is left to do."""
@@ -111,6 +114,7 @@ class FileSink(ABC):
         empty = stage / f"tombstone.{uuid.uuid4().hex}"
         self.join([], empty, work)
         self._publish(empty, work, rows=0, tombstone=True)
+        self._unstage(work.target, work.epoch)
 
     def close(self) -> None:  # noqa: B027
         """Nothing is held open."""
@@ -147,9 +151,11 @@ class FileSink(ABC):
             "generation": work.generation,
             "rows": rows,
             "tombstone": tombstone,
+            "inode": file.stat().st_ino,
             "positions": dict(work.positions),
         }
-        self._side(work.target, work.epoch).write_text(json.dumps(side))
+        name = self._name(work.epoch).removesuffix(self.kind)
+        (folder / "_raycdc" / f"{name.removesuffix('.')}-g{work.generation}.json").write_text(json.dumps(side))
         reach("in_commit")
         try:
             os.link(file, folder / self._name(work.epoch))
@@ -163,8 +169,15 @@ class FileSink(ABC):
     def _name(self, epoch: int) -> str:
         return f"epoch-{epoch:010d}.{STEP_LAST}-{self._identity}.{self.kind}"
 
-    def _side(self, target: TableId, epoch: int) -> Path:
-        return self.folder(target) / "_raycdc" / f"epoch-{epoch:010d}.{STEP_LAST}-{self._identity}.json"
+    def _note(self, target: TableId, epoch: int) -> dict[str, Any]:
+        """What was written about the visible file of `epoch`. Of several generations that tried, the one whose file it
+        is: a link keeps the inode. (In a copied folder inodes say nothing; there the newest is as good as any.)
+        """
+        name = self._name(epoch)
+        inode = (self.folder(target) / name).stat().st_ino
+        pattern = f"{name.removesuffix(self.kind).removesuffix('.')}-g*.json"
+        notes = [json.loads(path.read_text()) for path in (self.folder(target) / "_raycdc").glob(pattern)]
+        return max(notes, key=lambda note: (note["inode"] == inode, note["generation"]), default={})
 
     def _stage(self, target: TableId, epoch: int) -> Path:
         return self.folder(target) / "_raycdc" / "stage" / f"{epoch:010d}-{self._identity}"

@@ -33,7 +33,7 @@ class JsonlSink(FileSink):
             for index, inputs in enumerate(share_out(work.segments, parallelism=self.parallelism))
         ]
 
-    def join(self, parts: Sequence[Path], whole: Path, work: TableWork) -> None:  # noqa: ARG002 - lines need no schema
+    def join(self, parts: Sequence[Path], whole: Path, work: TableWork) -> None:
         if len(parts) == 1:
             parts[0].rename(whole)
             return

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from raycdc.connectors.mysql.catalog import discover_tables, load_table, load_tables, table_sizes
-from raycdc.connectors.mysql.checks import check_source, free_server_id, require_ok
+from raycdc.connectors.mysql.checks import check_source, lease_server_id, require_ok
 from raycdc.connectors.mysql.connection import MySqlSettings, TlsMode, connect, query
 from raycdc.connectors.mysql.offset import BinlogOffset
 from raycdc.connectors.mysql.server import Flavor, current_position, ensure_available, log_files, oldest_position, probe
@@ -218,6 +218,10 @@ def test_a_server_without_log_is_refused() -> None:
 def test_a_taken_server_id_is_not_used(any_server: DatabaseServer) -> None:
     with session(any_server) as connection:
         info = probe(connection)
-        assert free_server_id(connection, info, [info.server_id, 5401]) == 5401
+        with session(any_server) as other:
+            assert lease_server_id(connection, info, [info.server_id, 5401]) == 5401
+            assert lease_server_id(other, info, [5401, 5402]) == 5402
+            (taken,) = [r for r in check_source(other, info, [], server_ids=[5401]) if r.name == "server_id"]
+            assert not taken.ok
         with pytest.raises(SourceError, match=r"source\.server_id"):
-            free_server_id(connection, info, [info.server_id])
+            lease_server_id(connection, info, [info.server_id])

@@ -82,13 +82,23 @@ def require_ok(results: Iterable[CheckResult], info: ServerInfo) -> None:
     raise SourceError(f"{info.address} cannot be captured yet:\n{lines}")
 
 
-def free_server_id(connection: Connection[Any], info: ServerInfo, candidates: Iterable[int]) -> int:
-    """The first of `candidates` that neither the server nor a registered replica uses; `SourceError` when none is."""
+def lease_server_id(
+    connection: Connection[Any], info: ServerInfo, candidates: Iterable[int], *, wait_s: float = 0.0
+) -> int:
+    """The first of `candidates` that nobody uses, ours until `connection` ends; `SourceError` when there is none.
+
+    A replica that uses another one's id makes the server end that one's log stream, and the replicas registered with
+    a server are not shown to every account. So jobs of ours also hold a user lock by the id's name, which needs no
+    privilege: `connection` must be the one the log is then read on. When all are taken the first one is waited for:
+    the server notices the end of a killed job only at its next heartbeat.
+    """
     wanted = list(candidates)
     used = used_server_ids(connection, info)
     for candidate in wanted:
-        if candidate not in used:
+        if candidate not in used and _lock(connection, candidate, wait_s=0):
             return candidate
+    if _lock(connection, wanted[0], wait_s=wait_s) and wanted[0] not in used_server_ids(connection, info):
+        return wanted[0]
     raise SourceError(
         f"Every id of source.server_id ({_span(wanted)}) is in use on {info.address}. Stop the other job, or give "
         f"this one another range in source.server_id."
@@ -108,6 +118,21 @@ def used_server_ids(connection: Connection[Any], info: ServerInfo) -> set[int]:
     except SourceError:
         return used
     return used
+
+
+def _lock(connection: Connection[Any], server_id: int, *, wait_s: float) -> bool:
+    """Take the lock of `server_id`; True when it is ours. MySQL manual, "Locking Functions"."""
+    row = query_one(connection, "SELECT GET_LOCK(%s, %s)", (_lock_name(server_id), wait_s))
+    return row is not None and row[0] == 1
+
+
+def _lock_name(server_id: int) -> str:
+    return f"raycdc:server_id:{server_id}"
+
+
+def _is_locked(connection: Connection[Any], server_id: int) -> bool:
+    row = query_one(connection, "SELECT IS_USED_LOCK(%s)", (_lock_name(server_id),))
+    return row is not None and row[0] is not None
 
 
 def _log_settings(info: ServerInfo) -> list[CheckResult]:
@@ -298,13 +323,14 @@ def _server_id(connection: Connection[Any], info: ServerInfo, wanted: list[int])
     if not wanted:
         return []
     used = used_server_ids(connection, info)
-    free = [candidate for candidate in wanted if candidate not in used]
+    free = next((id_ for id_ in wanted if id_ not in used and not _is_locked(connection, id_)), None)
+    taken = f"server_id {_span(wanted)} is in use on {info.address}."
     return [
         CheckResult(
             "server_id",
-            f"server_id {free[0]} is free." if free else f"server_id {_span(wanted)} is in use on {info.address}.",
+            taken if free is None else f"server_id {free} is free.",
             "Give source.server_id a range that no replica and no other job uses.",
-            ok=bool(free),
+            ok=free is not None,
         )
     ]
 

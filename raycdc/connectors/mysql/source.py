@@ -21,7 +21,7 @@ from pymysql.connections import Connection
 from raycdc.connectors.mysql.binlog_decoder import BinlogDecoder
 from raycdc.connectors.mysql.binlog_stream import BinlogStream
 from raycdc.connectors.mysql.catalog import discover_tables
-from raycdc.connectors.mysql.checks import check_source, free_server_id, require_ok
+from raycdc.connectors.mysql.checks import check_source, lease_server_id, require_ok
 from raycdc.connectors.mysql.chunks import ChunkRange, ChunkSettings, Strategy
 from raycdc.connectors.mysql.connection import close_quietly, connect
 from raycdc.connectors.mysql.ddl import DdlDialect
@@ -41,6 +41,9 @@ from raycdc.source.split import SnapshotSplit, StreamSplit
 
 #: Seconds a transaction may stay invisible to SELECTs after log readers have it, where the server cannot be asked.
 RING_S = 60.0
+
+#: Seconds more than a heartbeat until the server has surely noticed that a log connection is gone.
+_HEARTBEAT_MARGIN_S = 2.0
 
 
 class MySqlSource:
@@ -127,14 +130,15 @@ class MySqlSource:
         config = self._config
         with closing(self._connect()) as connection:
             ensure_available(connection, self._server(), start)
-            ids = range(config.server_id.first, config.server_id.last + 1)
-            server_id = free_server_id(connection, self._server(), ids)
-        return BinlogStream(
-            self._connect(),
-            server_id=server_id,
-            offset=start,
-            heartbeat_s=config.heartbeat.total_seconds(),
-        )
+        heartbeat_s = config.heartbeat.total_seconds()
+        ids = range(config.server_id.first, config.server_id.last + 1)
+        connection = self._connect()
+        try:
+            server_id = lease_server_id(connection, self._server(), ids, wait_s=heartbeat_s + _HEARTBEAT_MARGIN_S)
+        except BaseException:
+            close_quietly(connection)
+            raise
+        return BinlogStream(connection, server_id=server_id, offset=start, heartbeat_s=heartbeat_s)
 
 
 class MySqlChunkReader:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
@@ -28,7 +28,15 @@ from raycdc.sinks.statistics import delta_statistics
 #: Rows per Parquet row group: large enough to compress well, small enough that a task's memory stays near one batch.
 ROW_GROUP_ROWS = 1 << 17
 
-_PARQUET: dict[str, Any] = {"compression": "snappy", "store_schema": False, "coerce_timestamps": "us"}
+#: A dictionary that grows beyond this is given up early: building one for values that do not repeat halves the speed
+#: (measured 1.26 against 2.57 M rows per CPU-second), and those that repeat fit.
+DICTIONARY_BYTES_MAX = 64 << 10
+
+_PARQUET: dict[str, Any] = {
+    "compression": "snappy",
+    "store_schema": False,
+    "dictionary_pagesize_limit": DICTIONARY_BYTES_MAX,
+}
 
 
 def write_parquet(
@@ -66,16 +74,14 @@ def compact(inputs: list[dict[str, Any]], schema: dict[str, Any], path: str, nod
     return {**written, "truncated": compacted.truncated, "memory_bytes": compacted.rows.nbytes}
 
 
-def write_parquet_file(
-    path: Path, schema: pa.Schema, batches: Sequence[pa.RecordBatch] | Iterator[pa.RecordBatch]
-) -> dict[str, Any]:
+def write_parquet_file(path: Path, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> dict[str, Any]:
     """Write `batches` as `path` and describe it: rows, size, and Delta's statistics as JSON text."""
     rows = 0
     with _Replaced(path) as file:
         with pq.ParquetWriter(file, schema, **_PARQUET) as writer:
-            for batch in batches:
-                writer.write_batch(_as(batch, schema), row_group_size=ROW_GROUP_ROWS)
-                rows += batch.num_rows
+            for group in _row_groups(_as(batch, schema) for batch in batches):
+                writer.write_table(pa.Table.from_batches(group, schema), row_group_size=ROW_GROUP_ROWS)
+                rows += sum(batch.num_rows for batch in group)
         size = file.tell()
     statistics = delta_statistics(pq.read_metadata(path), schema)
     return {"path": str(path), "rows": rows, "size": size, "statistics": json.dumps(statistics)}
@@ -101,6 +107,20 @@ def _as(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
         if different:
             raise SinkError(f"A segment does not have the types of its schema: {'; '.join(different)}.")
     return pa.RecordBatch.from_arrays(batch.columns, schema=schema)
+
+
+def _row_groups(batches: Iterable[pa.RecordBatch]) -> Iterator[list[pa.RecordBatch]]:
+    """Batches gathered until they fill a row group; each call of a Parquet writer begins a new one."""
+    group: list[pa.RecordBatch] = []
+    rows = 0
+    for batch in batches:
+        group.append(batch)
+        rows += batch.num_rows
+        if rows >= ROW_GROUP_ROWS:
+            yield group
+            group, rows = [], 0
+    if group:
+        yield group
 
 
 class _Replaced:

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from raycdc.bridge.reading import read_segment, segment_schema, verify_segments
 from raycdc.bridge.segment import SegmentWriter, local_node
-from raycdc.bridge.tasks import StageTask, TaskRunner, run_in_process
+from raycdc.bridge.tasks import StageTask, TaskRunner, ThreadTaskRunner, run_in_process
 
 __all__ = [
     "SegmentWriter",
     "StageTask",
     "TaskRunner",
+    "ThreadTaskRunner",
     "local_node",
     "read_segment",
     "run_in_process",

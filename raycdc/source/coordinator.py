@@ -83,7 +83,7 @@ class _Reader:
     last_heard_s: float
     registered: bool = False
     splits: dict[str, SourceSplit] = field(default_factory=dict)
-    heartbeat: Heartbeat = field(default_factory=lambda: Heartbeat(0, False, {}))
+    heartbeat: Heartbeat = field(default_factory=lambda: Heartbeat(0, wants_seal=False, metrics={}))
 
 
 @dataclass(slots=True)
@@ -392,7 +392,7 @@ class SourceCoordinator:
         self._last_seal_s = now_s
         for subtask_id in waiting:
             reader = self._readers[subtask_id]
-            reader.heartbeat = Heartbeat(0, False, reader.heartbeat.metrics)
+            reader.heartbeat = Heartbeat(0, wants_seal=False, metrics=reader.heartbeat.metrics)
             reader.link.send(SealEpoch(self._sealing.epoch))
 
     def _on_sealed(self, subtask_id: int, report: EpochSealed) -> None:

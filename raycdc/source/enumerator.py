@@ -21,6 +21,7 @@ import dataclasses
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol
 
 from raycdc.checkpoint.manifest import Manifest
@@ -130,7 +131,8 @@ class IncrementalSnapshotEnumerator:
             self._restore(restored)
 
     def __repr__(self) -> str:
-        return f"IncrementalSnapshotEnumerator(pending={len(self._pending)}, out={len(self._out)}, log={self._stream_owner})"
+        chunks = f"pending={len(self._pending)}, out={len(self._out)}"
+        return f"IncrementalSnapshotEnumerator({chunks}, log={self._stream_owner})"
 
     def start(self) -> None:
         """Find the start point, unless restored; and where the log ends now, when the run is bounded."""
@@ -324,7 +326,7 @@ class IncrementalSnapshotEnumerator:
         self._retries[split.split_id] = self._retries.get(split.split_id, 0) + 1
         if self._retries[split.split_id] > RETRIES_MAX:
             raise SourceError(
-                f"Chunk {split.split_id} of {split.table} was read {RETRIES_MAX} times and could not be used: {reason}. "
+                f"Chunk {split.split_id} of {split.table} was read {RETRIES_MAX} times and not once usable: {reason}. "
                 "Give the table a primary key, lower source.snapshot.chunk_rows, or start when fewer rows change."
             )
 
@@ -338,17 +340,17 @@ class IncrementalSnapshotEnumerator:
             return
         for table, state in self._tables.items():
             if state.planner is not None:
-                document, planner, first = self._documents[state.fingerprint], state.planner, state.planned
                 self._planning = True
-                self._context.call_async(
-                    lambda: (table, self._dialect.plan(document, table, planner, first)), self._on_planned
-                )
+                document = self._documents[state.fingerprint]
+                plan = partial(self._dialect.plan, document, table, state.planner, state.planned)
+                self._context.call_async(plan, partial(self._on_planned, table))
                 return
 
-    def _on_planned(self, planned: tuple[TableId, PlannedChunks]) -> None:
-        table, chunks = planned
+    def _on_planned(self, table: TableId, chunks: PlannedChunks) -> None:
         self._planning = False
         state = self._tables[table]
+        if state.planner is None:
+            return  # Dropped meanwhile.
         state.planner, state.estimate = chunks.planner, chunks.estimate
         state.planned += len(chunks.splits)
         self._pending.extend(chunks.splits)

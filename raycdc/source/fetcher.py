@@ -91,7 +91,7 @@ class SplitFetcher(Generic[T]):
                 self._loop(reader)
             finally:
                 reader.close()
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001 - it is raised again where it can be handled, in `poll`
             with self._condition:
                 self._error = None if self._closed else error
             self._notify()

@@ -280,7 +280,7 @@ class HandOff:
     def advance(self, ordinal: int, *, now_s: float) -> list[Decision]:
         """Decide every closed chunk whose high watermark the log has passed; `ordinal` is between transactions."""
         decisions: list[Decision] = []
-        for table_id, table in self._tables.items():
+        for table in self._tables.values():
             for chunk in list(table.open.values()):
                 if chunk.high is None or chunk.high > ordinal or chunk.folding or (table.movable and table.removed):
                     continue

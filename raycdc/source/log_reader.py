@@ -12,8 +12,9 @@ schema changes. Its `state` after a cut is everything needed to go on from there
 | `chunk_opened`, `chunk_delta`, `chunk_published`, `chunk_voided` | to the enumerator, which relays | |
 
 Events act only between two transactions; inside one they wait. Where nothing tells when a transaction becomes visible
-(`ring_s`), chunks open only once this reader has passed the log for that long: what came before is visible then. A schema change ends the epoch: `wants_seal` turns
-True and nothing is read until `cut`, so the next epoch begins with it.
+(`ring_s`), chunks open only once this reader has passed the log for that long: what came before is visible then. A
+schema change ends the epoch: `wants_seal` turns True and nothing is read until the cut, so the next epoch begins with
+it.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from raycdc.source.split import SnapshotSplit
 
 @dataclass(frozen=True, slots=True)
 class HighWatermark:
-    """An upper bound of what a chunk's SELECT saw, as ordinal and as the source writes it; `exact`: it saw just that."""
+    """An upper bound of what a chunk's SELECT saw, as ordinal and as the source writes it; `exact`: just that."""
 
     ordinal: int
     position: dict[str, Any]

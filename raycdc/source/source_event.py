@@ -198,6 +198,7 @@ def decode(data: Any) -> Message:
 
 
 def pack(value: Any) -> bytes:
+    """`value` as msgpack."""
     packed: bytes = msgpack.packb(value, use_bin_type=True)
     return packed
 

@@ -16,9 +16,10 @@ STREAM_SPLIT_ID = "stream"
 class SnapshotSplit:
     """One chunk of a table: keys in [lower, upper) of one chunk key column, None meaning unbounded.
 
-    `includes_null` makes it (also) the chunk of NULL keys, `only_null` the chunk of nothing else. Bounds are JSON-able values as the dialect writes them.
-    `attempt` counts how often the chunk was handed out; messages of an earlier attempt are void. `incarnation` is the
-    table's: it changes when the table is dropped, truncated or created again, and voids older chunks.
+    `includes_null` makes it (also) the chunk of NULL keys, `only_null` the chunk of nothing else. Bounds are JSON-able
+    values as the dialect writes them. `attempt` counts how often the chunk was handed out; messages of an earlier
+    attempt are void. `incarnation` is the table's: it changes when the table is dropped, truncated or created again,
+    and voids older chunks.
     """
 
     table: TableId

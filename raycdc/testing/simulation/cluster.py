@@ -1,0 +1,267 @@
+"""One generation of the job: the real coordinator, enumerator, readers and links, on a faulty network.
+
+Each method lets one process do one thing. A process that dies is simply not called any more; one that was paused past
+its fencing goes on being called, and must not get anything accepted.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from raycdc.errors import FencedError
+from raycdc.model import TableId
+from raycdc.runtime.output import EpochOutput, OpenSegment, SpoolAddress
+from raycdc.source.api import InputStatus
+from raycdc.source.coordinator import CoordinatorSettings, SourceCoordinator
+from raycdc.source.enumerator import IncrementalSnapshotEnumerator, restore_or_create
+from raycdc.source.link import Identity, Link, read_packet
+from raycdc.source.reader import IncrementalReader
+from raycdc.source.source_event import Message, ReaderRegistration, Shutdown
+from raycdc.testing.simulation.database import SimDatabase
+from raycdc.testing.simulation.network import Address, Clock, Datagram, FaultyNetwork
+from raycdc.testing.simulation.source import SimEnumeratorDialect, SimReaderDialect
+from raycdc.testing.simulation.spool import Author, MemorySegmentWriter, MemorySpool
+from raycdc.testing.simulation.state import MemoryState
+
+#: Cadence of the simulated job: short, so that a run has many epochs.
+SETTINGS = CoordinatorSettings(epoch_interval_s=0.7, epoch_bytes_max=6_000, in_flight_max=2, reader_timeout_s=3.0)
+HEARTBEAT_S = 0.3
+NODE = "sim"
+
+
+class MemoryOutput(EpochOutput):
+    """The real output, with segments in memory."""
+
+    def __init__(self, spool: MemorySpool, author: Author) -> None:
+        super().__init__(SpoolAddress.__new__(SpoolAddress))
+        self._memory = spool
+        self._author = author
+
+    def release(self, paths: Sequence[str]) -> None:
+        for path in paths:
+            self._memory.delete(path)
+
+    def _writer(self, table: TableId, fingerprint: str, split_id: str, *, kind: str) -> OpenSegment:
+        return MemorySegmentWriter(
+            self._memory, self._author, table=table, schema=fingerprint, split_id=split_id, kind=kind
+        )
+
+
+class SimReader:
+    """A reader process."""
+
+    def __init__(
+        self,
+        address: Address,
+        generation: int,
+        database: SimDatabase,
+        spool: MemorySpool,
+        clock: Clock,
+        chance: random.Random,
+    ) -> None:
+        self.address = address
+        self.author: Author = (generation, *address)
+        self.ended = False
+        self.paused_until_s = 0.0
+        self.dialect = SimReaderDialect(database, spool, self.author, chance)
+        self.link = Link(Identity(generation, address[1]))
+        self.reader = IncrementalReader(
+            dialect=self.dialect,
+            output=MemoryOutput(spool, self.author),
+            send=self.link.send,
+            now_s=lambda: clock.now_s,
+            epoch_bytes_max=SETTINGS.epoch_bytes_max,
+        )
+        self._clock = clock
+        self._next_heartbeat_s = 0.0
+        self.link.send(ReaderRegistration(NODE, address[0] + 1, ""))
+
+    def __repr__(self) -> str:
+        return f"SimReader({self.address}, ended={self.ended}, {self.reader!r}, {self.link!r})"
+
+    @property
+    def runs(self) -> bool:
+        return not self.ended and self._clock.now_s >= self.paused_until_s
+
+    def receive(self, data: bytes) -> None:
+        try:
+            messages = self.link.receive(read_packet(data))
+        except FencedError:
+            self.ended = True
+            return
+        for message in messages:
+            self._handle(message)
+
+    def poll(self) -> InputStatus:
+        return self.reader.poll_next()
+
+    def speak(self) -> bytes:
+        if self._clock.now_s >= self._next_heartbeat_s:
+            self.link.send(self.reader.heartbeat())
+            self._next_heartbeat_s = self._clock.now_s + HEARTBEAT_S
+        return self.link.packet()
+
+    def _handle(self, message: Message) -> None:
+        if isinstance(message, Shutdown):
+            self.ended = True
+        elif not self.ended:
+            self.reader.handle(message)
+
+
+@dataclass(slots=True)
+class _Call:
+    """Blocking work of the enumerator: first done, later handed back."""
+
+    call: Callable[[], Any]
+    handler: Callable[[Any], None]
+    done: bool = False
+    result: Any = None
+
+
+class Cluster:
+    """See the module's docstring."""
+
+    def __init__(
+        self,
+        *,
+        database: SimDatabase,
+        state: MemoryState,
+        spool: MemorySpool,
+        clock: Clock,
+        chance: random.Random,
+        readers: int,
+        until: str | None,
+        faults: float,
+        committed: int,
+    ) -> None:
+        state.generation += 1
+        self.generation = state.generation
+        self.until = until
+        self.network = FaultyNetwork(chance, faults)
+        self.readers: dict[Address, SimReader] = {}
+        self._database = database
+        self._spool = spool
+        self._clock = clock
+        self._random = chance
+        self._calls: list[_Call] = []
+        self._incarnations: dict[int, int] = {}
+        self.enumerator: IncrementalSnapshotEnumerator | None = None
+        last = state.last
+        self.coordinator = SourceCoordinator(
+            generation=self.generation,
+            enumerator=lambda context: self._enumerator(context, state),
+            writer=state,
+            settings=SETTINGS,
+            last=last,
+            committed=committed,
+            first_epoch=state.next_epoch,
+            call_async=lambda call, handler: self._calls.append(_Call(call, handler)),
+            wall_ms=lambda: int(clock.now_s * 1000),
+        )
+        for epoch, manifest in state.manifests.items():
+            if epoch > committed:
+                self.coordinator.adopt(manifest)
+        self.coordinator.start()
+        for subtask in range(readers):
+            self.start_reader(subtask)
+
+    def __repr__(self) -> str:
+        return f"Cluster({self.coordinator!r}, {self.enumerator!r}, {list(self.readers.values())})"
+
+    def _enumerator(self, context: SourceCoordinator, state: MemoryState) -> IncrementalSnapshotEnumerator:
+        self.enumerator = restore_or_create(
+            context, SimEnumeratorDialect(self._database), until=self.until, last=state.last, document=state.document
+        )
+        return self.enumerator
+
+    @property
+    def current(self) -> list[SimReader]:
+        """The newest incarnation of each reader, dead or not."""
+        return [r for (subtask, inc), r in self.readers.items() if self._incarnations.get(subtask) == inc]
+
+    def start_reader(self, subtask: int) -> None:
+        incarnation = self._incarnations.get(subtask, 0) + 1
+        self._incarnations[subtask] = incarnation
+        address = (subtask, incarnation)
+        self.readers[address] = SimReader(
+            address, self.generation, self._database, self._spool, self._clock, self._random
+        )
+
+    def supervise(self, *, zombies: bool) -> None:
+        """Replace what ended or was fenced; with `zombies` a fenced process is left running."""
+        for subtask, incarnation, _ in self.coordinator.take_lost():
+            fenced = self.readers.get((subtask, incarnation))
+            if fenced is not None and not zombies:
+                fenced.ended = True
+            if self._incarnations.get(subtask) == incarnation:
+                self.start_reader(subtask)
+        for reader in self.current:
+            if reader.ended:
+                self.coordinator.reader_lost(*reader.address, "ended")
+                if self._incarnations.get(reader.address[0]) == reader.address[1]:
+                    self.coordinator.take_lost()
+                    self.start_reader(reader.address[0])
+        for address in [a for a, r in self.readers.items() if r.ended]:
+            del self.readers[address]
+
+    def retire(self, subtask: int) -> bool:
+        """Let go of a reader the way the supervisor does."""
+        incarnation = self._incarnations.get(subtask)
+        if incarnation is None or not self.coordinator.retire(subtask):
+            return False
+        self.readers.pop((subtask, incarnation), None)
+        return True
+
+    def deliver(self) -> None:
+        datagram = self.network.take()
+        if datagram is None:
+            return
+        if datagram.to_coordinator:
+            self._to_coordinator(datagram)
+        else:
+            reader = self.readers.get(datagram.reader)
+            if reader is not None and reader.runs:
+                reader.receive(datagram.data)
+
+    def _to_coordinator(self, datagram: Datagram) -> None:
+        subtask, incarnation = datagram.reader
+        try:
+            self.coordinator.receive(subtask, datagram.data, now_s=self._clock.now_s)
+        except FencedError:
+            self._tell_fenced(datagram.reader)
+            return
+        answer = self.coordinator.outgoing(subtask, incarnation)
+        if answer is not None:
+            self.network.send(Datagram(datagram.reader, to_coordinator=False, data=answer))
+
+    def _tell_fenced(self, address: Address) -> None:
+        reader = self.readers.get(address)
+        if reader is not None and reader.runs and self._random.random() < 0.5:
+            reader.ended = True
+
+    def tick(self) -> None:
+        self.coordinator.tick(now_s=self._clock.now_s)
+
+    def call(self) -> None:
+        """Let blocking work of the enumerator be done, or its result arrive."""
+        if not self._calls:
+            return
+        call = self._random.choice(self._calls)
+        if not call.done:
+            call.result, call.done = call.call(), True
+            return
+        self._calls.remove(call)
+        call.handler(call.result)
+
+    def step_reader(self, reader: SimReader, action: str) -> None:
+        match action:
+            case "poll":
+                reader.poll()
+            case "speak":
+                self.network.send(Datagram(reader.address, to_coordinator=True, data=reader.speak()))
+            case _:
+                if reader.dialect.chunks is not None:
+                    reader.dialect.chunks.step()

@@ -1,0 +1,315 @@
+"""A scripted database: tables, a totally ordered log of transactions, and SELECTs that lag behind the log.
+
+The log shows a transaction to its readers before SELECTs see it, as real servers do. Two transactions that touch one
+row never overlap (row locks are held until a transaction is visible), so touching a row makes its earlier changes
+visible first. Everything is driven by calls and a seeded `random.Random`; nothing here knows a clock or a thread.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+import pyarrow as pa
+
+from raycdc.model import Column, LogicalType, RowKind, TableId, TableSchema, TypeKind, changelog_schema
+from raycdc.schema.events import AddColumnEvent, CreateTableEvent, event_to_json
+
+Row = dict[str, Any]
+RowKey = tuple[Any, ...]
+
+#: Values of keys and groups; small, so that transactions meet.
+KEYS = 24
+#: A transaction becomes visible at the latest this long after it was logged (virtual seconds).
+VISIBLE_WITHIN_S = 2.5
+
+
+class Visibility(Enum):
+    """What a SELECT can know about the log."""
+
+    #: MariaDB: transactions become visible in log order, and a SELECT knows exactly which it saw.
+    EXACT = "exact"
+    #: MySQL with GTIDs: in any order, but one can wait until everything up to a position is visible.
+    WAIT = "wait"
+    #: MySQL without: in any order and nothing to wait for; only the lag is bounded.
+    RING = "ring"
+
+
+class TableKind(Enum):
+    """The shapes of tables that matter to the hand-off."""
+
+    #: Chunked by its primary key.
+    PLAIN = "plain"
+    #: Chunked by a nullable column outside its primary key, so that rows move between chunks under one key.
+    MOVING = "moving"
+    #: Chunked by the first of two primary-key columns, in descending order (the server's order is not Python's).
+    COMPOSITE = "composite"
+    #: No key at all: one chunk.
+    KEYLESS = "keyless"
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One row change; its images are complete. `ordinal` is its place in the log's total order."""
+
+    table: TableId
+    schema: TableSchema
+    before: Row | None
+    after: Row | None
+    before_key: RowKey | None
+    after_key: RowKey | None
+    ordinal: int
+
+    def images(self) -> Iterator[tuple[RowKind, Row]]:
+        """Its changelog rows."""
+        if self.before is not None:
+            yield (RowKind.DELETE if self.after is None else RowKind.UPDATE_BEFORE), self.before
+        if self.after is not None:
+            yield (RowKind.INSERT if self.before is None else RowKind.UPDATE_AFTER), self.after
+
+
+@dataclass(slots=True)
+class Transaction:
+    """A transaction, or one schema change (`ddl`). `ordinal` is where the log stands after it."""
+
+    ordinal: int
+    changes: list[Change]
+    ddl: tuple[TableId, TableSchema, dict[str, Any]] | None
+    event_ms: int
+    visible_by_s: float
+    visible: bool = False
+
+
+@dataclass(slots=True)
+class SimTable:
+    """A table as the server has it (`rows`) and as a SELECT sees it (`seen`)."""
+
+    id: TableId
+    kind: TableKind
+    schema: TableSchema
+    key: str | None
+    rows: dict[RowKey, Row] = field(default_factory=dict)
+    seen: dict[RowKey, Row] = field(default_factory=dict)
+
+    @property
+    def descending(self) -> bool:
+        return self.kind is TableKind.COMPOSITE
+
+    @property
+    def key_movable(self) -> bool:
+        return self.key is not None and self.key not in self.schema.primary_key
+
+
+class SimDatabase:
+    """See the module's docstring."""
+
+    def __init__(self, chance: random.Random, *, visibility: Visibility, kinds: list[TableKind]) -> None:
+        self.visibility = visibility
+        self.tables: dict[TableId, SimTable] = {}
+        self.log: list[Transaction] = []
+        self._random = chance
+        self._unique = 0
+        self._invisible: list[Transaction] = []
+        for number, kind in enumerate(kinds):
+            self._create(TableId("shop", f"{kind.value}{number}"), kind)
+
+    @property
+    def end(self) -> int:
+        """The log's end."""
+        return self.log[-1].ordinal if self.log else 0
+
+    @property
+    def all_visible_up_to(self) -> int:
+        """The greatest position before which no transaction is invisible."""
+        return self._before(self._invisible[0]) if self._invisible else self.end
+
+    # -- workload ---------------------------------------------------------------------------------------------------
+
+    def transaction(self, *, now_s: float, size: int) -> None:
+        """A transaction of up to `size` random changes on any tables."""
+        changes: list[Change] = []
+        ordinal = self.end
+        for _ in range(size):
+            ordinal += 1
+            change = self._random_change(ordinal)
+            self._settle_rows(change)
+            _apply(self.tables[change.table].rows, change)
+            changes.append(change)
+        self._append(Transaction(ordinal + 1, changes, None, int(now_s * 1000), self._deadline(now_s)))
+
+    def add_column(self, *, now_s: float) -> None:
+        """ALTER TABLE … ADD COLUMN on a random table; waits for what is invisible, as the metadata lock does."""
+        table = self._random.choice(list(self.tables.values()))
+        if len(table.schema.columns) >= 6:
+            return
+        self.settle(now_s=float("inf"))
+        default = self._random.choice([None, 7])
+        name = f"extra{len(table.schema.columns)}"
+        column = Column(name, LogicalType(TypeKind.INT64), default=None if default is None else str(default))
+        table.schema = TableSchema((*table.schema.columns, column), table.schema.primary_key)
+        for rows in (table.rows, table.seen):
+            for key, row in rows.items():
+                rows[key] = {**row, name: default}
+        event = event_to_json(AddColumnEvent(table.id, column))
+        self._append(Transaction(self.end + 1, [], (table.id, table.schema, event), int(now_s * 1000), now_s))
+        self.settle(now_s=float("inf"))
+
+    def create_table(self, *, now_s: float) -> None:
+        """CREATE TABLE of one more table, followed from here on without a snapshot."""
+        table = self._create(TableId("shop", f"late{len(self.tables)}"), TableKind.PLAIN)
+        event = event_to_json(CreateTableEvent(table.id, table.schema))
+        self._append(Transaction(self.end + 1, [], (table.id, table.schema, event), int(now_s * 1000), now_s))
+
+    # -- visibility -------------------------------------------------------------------------------------------------
+
+    def reveal(self) -> None:
+        """Let one more transaction become visible."""
+        if self._invisible:
+            last = 0 if self.visibility is Visibility.EXACT else len(self._invisible) - 1
+            self._show(self._invisible[self._random.randint(0, last)])
+
+    def settle(self, *, now_s: float) -> None:
+        """Let everything become visible that is due."""
+        for transaction in [t for t in self._invisible if t.visible_by_s <= now_s]:
+            self._show(transaction)
+
+    def _show(self, transaction: Transaction) -> None:
+        before = [transaction]
+        if self.visibility is Visibility.EXACT:
+            before = self._invisible[: self._invisible.index(transaction) + 1] if not transaction.visible else []
+        for each in before:
+            self._invisible.remove(each)
+            each.visible = True
+            for change in each.changes:
+                _apply(self.tables[change.table].seen, change)
+
+    def _settle_rows(self, change: Change) -> None:
+        touched = {(change.table, change.before_key), (change.table, change.after_key)}
+        for other in list(self._invisible):
+            if not other.visible and any(
+                (c.table, key) in touched
+                for c in other.changes
+                for key in (c.before_key, c.after_key)
+                if key is not None
+            ):
+                self._show(other)
+
+    # -- helpers ----------------------------------------------------------------------------------------------------
+
+    def unique(self) -> int:
+        self._unique += 1
+        return self._unique
+
+    def _create(self, table_id: TableId, kind: TableKind) -> SimTable:
+        columns = (
+            Column("id", LogicalType(TypeKind.INT64), nullable=kind is TableKind.KEYLESS),
+            Column("grp", LogicalType(TypeKind.INT64), nullable=kind is not TableKind.COMPOSITE),
+            Column("val", LogicalType(TypeKind.INT64)),
+        )
+        primary_key, key = {
+            TableKind.PLAIN: (("id",), "id"),
+            TableKind.MOVING: (("id",), "grp"),
+            TableKind.COMPOSITE: (("grp", "id"), "grp"),
+            TableKind.KEYLESS: ((), None),
+        }[kind]
+        table = self.tables[table_id] = SimTable(table_id, kind, TableSchema(columns, primary_key), key)
+        return table
+
+    def _random_change(self, ordinal: int) -> Change:
+        table = self._random.choice(list(self.tables.values()))
+        if table.kind is TableKind.KEYLESS and self._random.random() < 0.7:
+            table = self._random.choice(list(self.tables.values()))
+        return self._keyless(table, ordinal) if not table.schema.primary_key else self._keyed(table, ordinal)
+
+    def _keyless(self, table: SimTable, ordinal: int) -> Change:
+        if table.rows and self._random.random() < 0.4:
+            key = self._random.choice(list(table.rows))
+            after = None if self._random.random() < 0.5 else {**table.rows[key], "val": self.unique()}
+            return self._change(table, table.rows[key], after, key, None if after is None else key, ordinal)
+        row = self._row(table, self._random.randrange(4), None)
+        return self._change(table, None, row, None, (self.unique(),), ordinal)
+
+    def _keyed(self, table: SimTable, ordinal: int) -> Change:
+        row = self._row(table, self._random.randrange(KEYS), self._group(table))
+        key = _key(table, row)
+        before = table.rows.get(key)
+        dice = self._random.random()
+        if before is None and table.rows and dice < 0.5:
+            key = self._random.choice(list(table.rows))
+            before = table.rows[key]
+        if before is None:
+            return self._change(table, None, row, None, key, ordinal)
+        if dice < 0.25:
+            return self._change(table, before, None, key, None, ordinal)
+        after = {**before, "val": self.unique()}
+        if dice > 0.75:
+            after["grp"] = row["grp"]
+        if dice > 0.9:
+            after["id"] = row["id"]
+        after_key = _key(table, after)
+        if after_key != key and after_key in table.rows:
+            return self._change(table, before, None, key, None, ordinal)
+        return self._change(table, before, after, key, after_key, ordinal)
+
+    def _group(self, table: SimTable) -> int | None:
+        if table.kind is TableKind.MOVING and self._random.random() < 0.2:
+            return None
+        return self._random.randrange(KEYS)
+
+    def _row(self, table: SimTable, identity: int, group: int | None) -> Row:
+        row: Row = {"id": identity, "grp": group, "val": self.unique()}
+        for column in table.schema.columns[3:]:
+            row[column.name] = self._random.choice([None, 1])
+        return row
+
+    def _change(
+        self,
+        table: SimTable,
+        before: Row | None,
+        after: Row | None,
+        before_key: RowKey | None,
+        after_key: RowKey | None,
+        ordinal: int,
+    ) -> Change:
+        return Change(table.id, table.schema, before, after, before_key, after_key, ordinal)
+
+    def _append(self, transaction: Transaction) -> None:
+        self.log.append(transaction)
+        self._invisible.append(transaction)
+
+    def _deadline(self, now_s: float) -> float:
+        return now_s + self._random.uniform(0, VISIBLE_WITHIN_S)
+
+    def _before(self, transaction: Transaction) -> int:
+        index = self.log.index(transaction)
+        return self.log[index - 1].ordinal if index else 0
+
+
+def document_of(schema: TableSchema) -> dict[str, Any]:
+    """The schema document that source and readers exchange."""
+    return {**schema.to_json(), "fingerprint": schema.fingerprint()}
+
+
+def changelog_batch(schema: TableSchema, rows: list[tuple[RowKind, Row, int, str | None]]) -> pa.RecordBatch:
+    """Changelog rows of (kind, values, `_seq`, `_pos`) as a batch."""
+    columns: dict[str, list[Any]] = {c.name: [row[c.name] for _, row, _, _ in rows] for c in schema.columns}
+    columns["_op"] = [int(kind) for kind, _, _, _ in rows]
+    columns["_seq"] = [seq for _, _, seq, _ in rows]
+    columns["_ts_ms"] = [0] * len(rows)
+    columns["_pos"] = [position for _, _, _, position in rows]
+    arrow = changelog_schema(schema)
+    return pa.RecordBatch.from_arrays([pa.array(columns[f.name], f.type) for f in arrow], schema=arrow)
+
+
+def _key(table: SimTable, row: Row) -> RowKey:
+    return tuple(row[name] for name in table.schema.primary_key)
+
+
+def _apply(rows: dict[RowKey, Row], change: Change) -> None:
+    if change.before_key is not None:
+        del rows[change.before_key]
+    if change.after_key is not None and change.after is not None:
+        rows[change.after_key] = change.after

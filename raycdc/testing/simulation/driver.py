@@ -1,0 +1,78 @@
+"""The driver's share: commits sealed epochs to the model sink in order, records them, and recovers."""
+
+from __future__ import annotations
+
+from raycdc.checkpoint.manifest import Manifest
+from raycdc.checkpoint.recovery import STEP_LAST, CommitVector, Record, Replay, Tombstone, decide
+from raycdc.model import TableId, TableSchema
+from raycdc.testing.simulation.cluster import Cluster
+from raycdc.testing.simulation.sinks import ModelSink
+from raycdc.testing.simulation.spool import MemorySpool
+from raycdc.testing.simulation.state import MemoryState
+
+
+class SimDriver:
+    """One step of `run` is one table's commit, the record, or the message to the source side."""
+
+    def __init__(self, state: MemoryState, sink: ModelSink, spool: MemorySpool) -> None:
+        self._state = state
+        self._sink = sink
+        self._spool = spool
+        self._tables: list[TableId] | None = None
+        self._epoch: Manifest | None = None
+        #: The last epoch of a bounded run was committed.
+        self.finished = False
+
+    @property
+    def committed(self) -> int:
+        return self._state.committed
+
+    def step(self, cluster: Cluster) -> bool:
+        """Do the next thing; False when there is nothing to do."""
+        if self._epoch is None:
+            epoch = cluster.coordinator.sealed_after(self._state.committed)
+            if epoch is None:
+                return False
+            self._epoch = self._state.manifests[epoch]
+            self._tables = list(self._epoch.tables)
+        assert self._tables is not None
+        if self._tables:
+            self._commit(self._epoch, self._tables.pop())
+            return True
+        epoch = self._epoch.epoch
+        self.finished = self._epoch.final and self._epoch.generation == cluster.generation
+        self._state.committed = epoch
+        self._epoch = None
+        cluster.coordinator.epoch_committed(epoch)
+        return True
+
+    def crash(self) -> None:
+        """Forget what was under way; `recover` brings sink and record together again."""
+        self._epoch, self._tables, self.finished = None, None, False
+
+    def recover(self) -> None:
+        for epoch in sorted(e for e in self._state.manifests if e > self._state.committed):
+            manifest = self._state.manifests[epoch]
+            holds = {
+                t: CommitVector(self._sink.holds(t), STEP_LAST) if self._sink.holds(t) else None
+                for t in manifest.tables
+            }
+            intact = all(segment.path in self._spool for segment in manifest.segments)
+            newest = self._state.next_epoch - 1
+            decision = decide(manifest, holds, segments_intact=intact, recorded={}, newest_epoch=newest)
+            match decision:
+                case Record():
+                    pass
+                case Replay(tables):
+                    for table in tables:
+                        self._commit(manifest, table)
+                case Tombstone():
+                    self._state.drop_after(epoch - 1)
+                    return
+                case _:
+                    raise AssertionError(f"recovery of epoch {epoch}: {decision}")
+            self._state.committed = epoch
+
+    def _commit(self, manifest: Manifest, table: TableId) -> None:
+        schema = TableSchema.from_json(self._state.document(manifest.tables[table].schema))
+        self._sink.commit(manifest, table, schema)

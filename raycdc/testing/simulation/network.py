@@ -1,0 +1,51 @@
+"""Virtual time and a network that loses, repeats, reorders and delays packets."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+
+#: (subtask, incarnation) of a reader.
+Address = tuple[int, int]
+
+
+class Clock:
+    """Time that only moves when told to. Seconds."""
+
+    def __init__(self) -> None:
+        self.now_s = 1.0
+
+    def advance(self, seconds: float) -> None:
+        self.now_s += seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Datagram:
+    """A packet under way between the coordinator and the reader at `reader`."""
+
+    reader: Address
+    to_coordinator: bool
+    data: bytes
+
+
+@dataclass(slots=True)
+class FaultyNetwork:
+    """Packets under way. `faults` is the probability of each kind of fault, per packet."""
+
+    chance: random.Random
+    faults: float
+    under_way: list[Datagram] = field(default_factory=list)
+
+    def send(self, datagram: Datagram) -> None:
+        if self.chance.random() < self.faults:
+            return
+        self.under_way.append(datagram)
+        if self.chance.random() < self.faults:
+            self.under_way.append(datagram)
+
+    def take(self) -> Datagram | None:
+        """The next packet to arrive: mostly the oldest, sometimes any."""
+        if not self.under_way:
+            return None
+        index = 0 if self.chance.random() > self.faults else self.chance.randrange(len(self.under_way))
+        return self.under_way.pop(index)

@@ -1,0 +1,147 @@
+"""What must hold: of every manifest when it is written, and of the sinks at the end."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from raycdc.checkpoint.manifest import Manifest
+from raycdc.model import TableId
+from raycdc.source.split import SnapshotSplit
+from raycdc.testing.changelog import check_changelog
+from raycdc.testing.simulation.database import KEYS, SimDatabase, SimTable, TableKind
+from raycdc.testing.simulation.sinks import ModelSink, Target
+from raycdc.testing.simulation.source import all_chunks, in_chunk
+from raycdc.testing.simulation.spool import Author, MemorySpool
+
+
+class Oracle:
+    """Collects what is wrong in `problems`; the simulation stops at the first."""
+
+    def __init__(self, database: SimDatabase, spool: MemorySpool) -> None:
+        self.problems: list[str] = []
+        #: Epoch that was open when a reader was fenced: it may have reported that one, none later.
+        self.fenced: dict[Author, int] = {}
+        self._database = database
+        self._spool = spool
+        self._announced: set[TableId] = set()
+
+    def manifest(self, manifest: Manifest, previous: Manifest | None) -> None:
+        """Look at a manifest about to become durable; `previous` is the newest durable one."""
+        if previous is not None and previous.to_splits and manifest.from_splits != previous.to_splits:
+            self._say(f"epoch {manifest.epoch} does not begin where epoch {previous.epoch} ended")
+        boundaries = {0, *(t.ordinal for t in self._database.log)}
+        stream = manifest.to_splits.get("stream")
+        if stream is not None and stream["ordinal"] not in boundaries:
+            self._say(f"epoch {manifest.epoch} ends inside a transaction")
+        for segment in manifest.segments:
+            if segment.table not in manifest.tables or manifest.tables[segment.table].schema != segment.schema:
+                self._say(f"epoch {manifest.epoch}: {segment} has not the schema of its table")
+            author = self._spool.authors[segment.path]
+            if segment.kind == "log" and manifest.epoch > self.fenced.get(author, manifest.epoch):
+                self._say(f"epoch {manifest.epoch} has rows of {author}, which was fenced")
+            if segment.path not in self._spool:
+                self._say(f"epoch {manifest.epoch} has a deleted segment {segment}")
+        if stream is not None:
+            for name, table in stream["tables"].items():
+                self._snapshot_state(manifest, TableId.parse(name), table["snapshot"])
+
+    def _snapshot_state(self, manifest: Manifest, table_id: TableId, snapshot: dict[str, Any] | None) -> None:
+        """Every key's chunk is either closed in the stream's state or still to be read, never both or neither."""
+        table = self._database.tables[table_id]
+        told = manifest.tables.get(table_id)
+        if told is not None and told.snapshot != (snapshot is not None):
+            self._say(f"epoch {manifest.epoch}: {table_id} snapshot={told.snapshot}, but its state is {snapshot}")
+        known = manifest.enumerator["tables"].get(str(table_id))
+        if known is None:
+            return
+        chunks = all_chunks(table)
+        planned = len(chunks) if known["planner"] is None else known["planned"]
+        unread = {c.split_id for c in chunks[planned:]} | {
+            SnapshotSplit.from_json(s).split_id for s in manifest.enumerator["unfinished"]
+        }
+        values: list[int | None] = [*range(-1, KEYS + 1), None]
+        for value in values:
+            row = {"id": value, "grp": value}
+            mine = [c.split_id for c in chunks if in_chunk(table, c, row)]
+            if not mine:
+                continue
+            closed = snapshot is None or _closed(table, snapshot, value)
+            if closed == (mine[0] in unread):
+                self._say(
+                    f"epoch {manifest.epoch}: key {value} of {table_id} is {'closed' if closed else 'not closed'}, "
+                    f"its chunk {mine[0]} {'unread' if mine[0] in unread else 'read'}"
+                )
+
+    def final(self, sink: ModelSink) -> None:
+        """Compare the sinks with the source."""
+        for table in self._database.tables.values():
+            target = sink.targets.get(table.id)
+            if target is None:
+                self._say(f"{table.id} never arrived")
+            elif table.kind is TableKind.KEYLESS:
+                self._keyless(table, target)
+            else:
+                self._keyed(table, target)
+            if target is not None:
+                self._log_rows(table, target)
+
+    def _keyed(self, table: SimTable, target: Target) -> None:
+        if target.rows != table.rows:
+            missing = {k: v for k, v in table.rows.items() if target.rows.get(k) != v}
+            extra = {k: v for k, v in target.rows.items() if k not in table.rows}
+            self._say(f"{table.id}: sink is not source; missing or wrong {missing}, too many {extra}")
+        defaults = {c.name: None if c.default is None else int(c.default) for c in table.schema.columns[3:]}
+        for problem in check_changelog(target.log, table.schema.primary_key, added_columns=defaults)[:3]:
+            self._say(f"{table.id}: {problem}")
+
+    def _keyless(self, table: SimTable, target: Target) -> None:
+        names = [c.name for c in table.schema.columns[:3]]
+        bag: Counter[tuple[Any, ...]] = Counter()
+        for row in target.log:
+            values = tuple(row[name] for name in names)
+            bag[values] += 1 if row["_op"] in ("+I", "+U") else -1
+            if bag[values] < 0:
+                self._say(f"{table.id}: {values} was deleted before it was inserted")
+        want = Counter(tuple(row[name] for name in names) for row in table.rows.values())
+        if +bag != want:
+            self._say(f"{table.id}: changelog adds up to {+bag - want} too many and {want - +bag} too few")
+
+    def _log_rows(self, table: SimTable, target: Target) -> None:
+        """Log rows arrive once, unchanged; and once a key's changes are let through, all later ones are."""
+        changes = {str(c.ordinal): c for t in self._database.log for c in t.changes if c.table == table.id}
+        seen: Counter[tuple[str, str]] = Counter()
+        first: dict[Any, int] = {}
+        for row in target.log:
+            if row["_pos"] is None:
+                continue
+            change = changes[row["_pos"]]
+            after = row["_op"] in ("+I", "+U")
+            image, key = (change.after, change.after_key) if after else (change.before, change.before_key)
+            if image is None or any(row[name] != value for name, value in image.items()):
+                self._say(f"{table.id}: {row} is not what the log has: {image}")
+            seen[row["_pos"], "after" if after else "before"] += 1
+            if table.kind is TableKind.KEYLESS:
+                key = ()
+            first[key] = min(first.get(key, change.ordinal), change.ordinal)
+        for place, count in seen.items():
+            if count > 1:
+                self._say(f"{table.id}: log row {place} arrived {count} times")
+        if table.kind is TableKind.MOVING:
+            return  # A row that moves to a chunk that is not open yet is rightly silent until that is read.
+        for position, change in changes.items():
+            for side, row_key in (("before", change.before_key), ("after", change.after_key)):
+                key = () if table.kind is TableKind.KEYLESS and row_key is not None else row_key
+                if key in first and change.ordinal >= first[key] and (position, side) not in seen:
+                    self._say(f"{table.id}: log row {(position, side)} of key {key} is missing")
+
+    def _say(self, problem: str) -> None:
+        self.problems.append(problem)
+
+
+def _closed(table: SimTable, snapshot: dict[str, Any], value: int | None) -> bool:
+    if value is None or table.key is None:
+        return bool(snapshot["null_closed"])
+    row = {table.key: value}
+    ranges = [SnapshotSplit(table.id, 0, table.key, low, high) for low, high in snapshot["closed"]]
+    return any(in_chunk(table, split, row) for split in ranges)

@@ -1,0 +1,99 @@
+"""Model sinks: what an upsert target and a changelog target hold after each committed epoch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+from raycdc.checkpoint.manifest import Manifest
+from raycdc.model import RowKind, TableId, TableSchema
+from raycdc.schema.events import AddColumnEvent, CreateTableEvent, event_from_json
+from raycdc.testing.simulation.spool import MemorySpool
+
+Row = dict[str, Any]
+
+_META = ("_op", "_seq", "_ts_ms", "_pos")
+
+
+@dataclass(slots=True)
+class Target:
+    """One target table. `vector` is the last epoch it holds, written with the rows. `log` is the changelog target."""
+
+    schema: TableSchema
+    vector: int = 0
+    rows: dict[tuple[Any, ...], Row] = field(default_factory=dict)
+    log: list[Row] = field(default_factory=list)
+
+
+class ModelSink:
+    """An upsert target and a changelog target per table, both committed in one step with the epoch's number."""
+
+    def __init__(self, spool: MemorySpool) -> None:
+        self.targets: dict[TableId, Target] = {}
+        self._spool = spool
+
+    def holds(self, table: TableId) -> int:
+        """The last epoch that `table` holds."""
+        target = self.targets.get(table)
+        return target.vector if target else 0
+
+    def commit(self, manifest: Manifest, table: TableId, schema: TableSchema) -> None:
+        """Make the table's share of the epoch visible at once; a repetition changes nothing."""
+        if self.holds(table) >= manifest.epoch:
+            return
+        for change in manifest.tables[table].changes:
+            self._apply(table, change)
+        target = self.targets[table]
+        assert target.schema.to_json() == schema.to_json(), f"{table}: the changes do not lead to the epoch's schema"
+        rows = self._rows(manifest, table, schema)
+        assert all(int(row["_seq"]) >> 33 == manifest.epoch for row in rows), "a _seq outside its epoch"
+        if schema.primary_key:
+            self._upsert(target, rows, schema.primary_key)
+        target.log.extend(rows)
+        target.vector = manifest.epoch
+
+    def _apply(self, table: TableId, change: dict[str, Any]) -> None:
+        match event_from_json(change):
+            case CreateTableEvent(_, schema):
+                assert table not in self.targets, f"{table} was created twice"
+                self.targets[table] = Target(schema)
+            case AddColumnEvent(_, column):
+                target = self.targets[table]
+                target.schema = TableSchema((*target.schema.columns, column), target.schema.primary_key)
+                default = None if column.default is None else int(column.default)
+                for row in target.rows.values():
+                    row[column.name] = default
+            case event:
+                raise AssertionError(f"the model does not know {event}")
+
+    def _rows(self, manifest: Manifest, table: TableId, schema: TableSchema) -> list[Row]:
+        rows: list[Row] = []
+        for segment in manifest.segments:
+            if segment.table != table:
+                continue
+            data: pa.Table = self._spool.read(segment.path)
+            assert data.num_rows == segment.rows
+            assert data.column_names == [*(c.name for c in schema.columns), *_META], "columns are not the schema's"
+            rows.extend(
+                {**row, "_seq": segment.seq_base + row["_seq"], "_op": RowKind(row["_op"]).symbol}
+                for row in data.to_pylist()
+            )
+        rows.sort(key=lambda row: int(row["_seq"]))
+        seqs = [row["_seq"] for row in rows]
+        assert len(set(seqs)) == len(seqs), f"{table}: two rows of epoch {manifest.epoch} have one _seq"
+        return rows
+
+    def _upsert(self, target: Target, rows: list[Row], key: tuple[str, ...]) -> None:
+        last: dict[tuple[Any, ...], Row] = {}
+        for row in rows:
+            identity = tuple(row[name] for name in key)
+            if row["_pos"] is None:
+                assert identity not in target.rows, f"snapshot row {identity} would be appended twice"
+            last[identity] = row
+        for identity, row in last.items():
+            if row["_op"] in ("+I", "+U"):
+                target.rows[identity] = {name: value for name, value in row.items() if name not in _META}
+            else:
+                target.rows.pop(identity, None)

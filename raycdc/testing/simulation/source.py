@@ -1,0 +1,344 @@
+"""What a connector gives enumerator and readers, on a `SimDatabase`.
+
+Nothing here blocks: what a real connector does in a fetcher thread happens in `step`, one stage at a time, whenever
+the simulation says, so that transactions fall between the stages of a SELECT.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from raycdc.model import RowKind, TableId, TableSchema
+from raycdc.source.api import ChunkRead, LogUnit, SchemaUpdate
+from raycdc.source.enumerator import PlannedChunks, StartPoint, TablePlan
+from raycdc.source.fold import fold
+from raycdc.source.hand_off import LogRows
+from raycdc.source.split import SnapshotSplit, StreamSplit
+from raycdc.testing.simulation.database import (
+    Change,
+    Row,
+    SimDatabase,
+    SimTable,
+    TableKind,
+    Transaction,
+    Visibility,
+    changelog_batch,
+    document_of,
+)
+from raycdc.testing.simulation.spool import Author, MemorySegmentWriter, MemorySpool
+
+#: Bounds between chunks; fewer than keys, so that chunks hold several.
+CUTS = (3, 6, 7, 11, 15, 18, 21)
+#: Chunks planned per call.
+PLANNED_AT_ONCE = 2
+#: How long the log reader remembers dropped rows where nothing can be waited for.
+RING_S = 3.0
+
+
+def sort_key(table: SimTable, raw: int) -> int:
+    """The server's order of chunk keys."""
+    return -raw if table.descending else raw
+
+
+def cuts(table: SimTable) -> list[int | None]:
+    """Bounds of the table's chunks in the server's order, None for the open ends."""
+    inner = sorted(CUTS, key=lambda raw: sort_key(table, raw))
+    return [None, *inner, None]
+
+
+class SimEnumeratorDialect:
+    """`raycdc.source.enumerator.EnumeratorDialect`."""
+
+    def __init__(self, database: SimDatabase) -> None:
+        self._database = database
+
+    def start_point(self) -> StartPoint:
+        plans = []
+        for table in self._database.tables.values():
+            document = document_of(table.schema)
+            snapshot: dict[str, Any] = {
+                "key": table.key,
+                "foldable": bool(table.schema.primary_key),
+                "needs_null": table.kind in (TableKind.MOVING, TableKind.KEYLESS),
+                "null_closed": False,
+                "closed": [],
+            }
+            plans.append(TablePlan(table.id, document["fingerprint"], document, snapshot))
+        end = self._database.end
+        return StartPoint({"ordinal": end}, end, tuple(plans))
+
+    def plan(
+        self, document: dict[str, Any], table: TableId, planner: dict[str, Any], first_index: int
+    ) -> PlannedChunks:
+        chunks = all_chunks(self._database.tables[table])
+        first = planner.get("next", 0)
+        assert first == first_index, "planner and index parted"
+        taken = chunks[first : first + PLANNED_AT_ONCE]
+        following = first + len(taken)
+        return PlannedChunks(tuple(taken), {"next": following} if following < len(chunks) else None, len(chunks))
+
+    def current_ordinal(self) -> int:
+        return self._database.end
+
+
+def all_chunks(table: SimTable) -> list[SnapshotSplit]:
+    """The chunks of a table, in the order they are planned."""
+    if table.key is None:
+        return [SnapshotSplit(table.id, 0, None, None, None, includes_null=True)]
+    bounds = cuts(table)
+    ranges: list[dict[str, Any]] = [{"lower": low, "upper": high} for low, high in itertools.pairwise(bounds)]
+    if table.kind is TableKind.MOVING:
+        ranges.insert(0, {"lower": None, "upper": None, "includes_null": True, "only_null": True})
+    return [SnapshotSplit(table.id, n, table.key, **bounds) for n, bounds in enumerate(ranges)]
+
+
+def in_chunk(table: SimTable, split: SnapshotSplit, row: Row) -> bool:
+    """Whether the chunk's SELECT would find `row`."""
+    if split.key is None:
+        return True
+    value = row[split.key]
+    if value is None:
+        return split.includes_null
+    if split.only_null:
+        return False
+    key = sort_key(table, value)
+    above = split.lower is None or key >= sort_key(table, split.lower)
+    return above and (split.upper is None or key < sort_key(table, split.upper))
+
+
+class SimKeyOrder:
+    """`raycdc.source.hand_off.KeyOrder`."""
+
+    def __init__(self, database: SimDatabase) -> None:
+        self._database = database
+
+    def bound(self, table: TableId, raw: Any) -> int:
+        return sort_key(self._database.tables[table], raw)
+
+    def classify(self, table: TableId, keys: pa.Array, bounds: Sequence[int]) -> np.ndarray:
+        known = self._database.tables[table]
+        return np.array(
+            [-1 if k is None else sum(b <= sort_key(known, k) for b in bounds) for k in keys.to_pylist()], np.int64
+        )
+
+
+class SimReaderDialect:
+    """`raycdc.source.reader.ReaderDialect` of one reader process."""
+
+    def __init__(self, database: SimDatabase, spool: MemorySpool, author: Author, chance: random.Random) -> None:
+        self.ring_s = RING_S if database.visibility is Visibility.RING else 0.0
+        self.chunks: SimChunkSource | None = None
+        self._database = database
+        self._spool = spool
+        self._author = author
+        self._random = chance
+
+    def open_log(self, split: StreamSplit) -> SimLogSource:
+        return SimLogSource(self._database, split.state["ordinal"], self._random)
+
+    def open_chunks(self) -> SimChunkSource:
+        self.chunks = SimChunkSource(self._database, self._spool, self._author)
+        return self.chunks
+
+    def key_order(self, split: StreamSplit) -> SimKeyOrder:
+        return SimKeyOrder(self._database)
+
+
+class SimLogSource:
+    """`raycdc.source.api.LogSource`: units of one or a few transactions, or parts of one; numbers rows from 0."""
+
+    def __init__(self, database: SimDatabase, ordinal: int, chance: random.Random) -> None:
+        self._database = database
+        self._random = chance
+        self._next = next((n for n, t in enumerate(database.log) if t.ordinal > ordinal), None)
+        self._started_at = ordinal
+        self._boundary = ordinal
+        self._seq = 0
+        self._rest: deque[list[Change]] = deque()
+        self._schemas: dict[str, TableSchema] = {}
+
+    def poll(self) -> LogUnit | None:
+        if self._next is None:
+            index = next((n for n, t in enumerate(self._database.log) if t.ordinal > self._started_at), None)
+            self._next = index
+        if self._rest:
+            return self._part(self._database.log[self._next or 0])
+        if self._next is None or self._next >= len(self._database.log) or self._random.random() < 0.2:
+            return None
+        transaction = self._database.log[self._next]
+        if transaction.ddl is not None:
+            return self._schema_change(transaction)
+        if len(transaction.changes) > 1 and self._random.random() < 0.5:
+            cut = self._random.randrange(1, len(transaction.changes))
+            self._rest.extend([transaction.changes[:cut], transaction.changes[cut:]])
+            return self._part(transaction)
+        return self._together(self._random.choice([1, 1, 2, 3]))
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+    def _part(self, transaction: Transaction) -> LogUnit:
+        changes = self._rest.popleft()
+        if self._rest:
+            return self._unit(changes, self._boundary, transaction.event_ms, in_transaction=True)
+        return self._after(transaction, changes)
+
+    def _together(self, count: int) -> LogUnit:
+        assert self._next is not None
+        run = []
+        for transaction in self._database.log[self._next : self._next + count]:
+            if transaction.ddl is not None:
+                break
+            run.append(transaction)
+        self._next += len(run) - 1
+        return self._after(run[-1], [change for t in run for change in t.changes])
+
+    def _after(self, transaction: Transaction, changes: list[Change]) -> LogUnit:
+        assert self._next is not None
+        self._next += 1
+        self._boundary = transaction.ordinal
+        return self._unit(changes, transaction.ordinal, transaction.event_ms, in_transaction=False)
+
+    def _unit(self, changes: list[Change], ordinal: int, event_ms: int, *, in_transaction: bool) -> LogUnit:
+        by_table: dict[TableId, list[tuple[Change, int]]] = {}
+        for change in changes:
+            by_table.setdefault(change.table, []).append((change, self._seq))
+            self._seq += 2
+        rows = []
+        for table, entries in by_table.items():
+            images: list[tuple[RowKind, Row, int, str | None]] = []
+            ordinals = []
+            for change, seq in entries:
+                for n, (kind, row) in enumerate(change.images()):
+                    images.append((kind, row, seq + n, str(change.ordinal)))
+                    ordinals.append(change.ordinal)
+            rows.append(LogRows(table, changelog_batch(entries[0][0].schema, images), np.array(ordinals, np.int64)))
+        return LogUnit(
+            {"ordinal": ordinal},
+            ordinal,
+            tuple(rows),
+            (),
+            in_transaction,
+            event_ms,
+            event_ms,
+            sum(r.batch.nbytes for r in rows),
+        )
+
+    def _schema_change(self, transaction: Transaction) -> LogUnit:
+        assert transaction.ddl is not None
+        assert self._next is not None
+        table, schema, event = transaction.ddl
+        self._next += 1
+        self._boundary = transaction.ordinal
+        document = document_of(schema)
+        update = SchemaUpdate(table, (event,), document["fingerprint"], document)
+        position = {"ordinal": transaction.ordinal}
+        return LogUnit(position, transaction.ordinal, schema=(update,), event_ms=transaction.event_ms)
+
+
+@dataclass(slots=True)
+class _Task:
+    """A chunk being read, or folded when `read` is set; `view` is what its SELECT saw."""
+
+    split: SnapshotSplit
+    document: dict[str, Any]
+    opened_at: int = 0
+    read: ChunkRead | None = None
+    delta: tuple[dict[str, Any], ...] = ()
+    view: list[Row] | None = None
+    view_end: int = 0
+
+
+class SimChunkSource:
+    """`raycdc.source.api.ChunkSource`: one task after the other, each in stages. `steps` makes progress."""
+
+    def __init__(self, database: SimDatabase, spool: MemorySpool, author: Author) -> None:
+        self._database = database
+        self._spool = spool
+        self._author = author
+        self._tasks: deque[_Task] = deque()
+        self._results: deque[ChunkRead] = deque()
+        #: Whether SELECTs wait until what was dropped is visible; a mutation of the model switches it off.
+        self.waits = True
+        self.exact = database.visibility is Visibility.EXACT
+
+    def read(self, split: SnapshotSplit, *, opened_at: dict[str, Any], document: dict[str, Any]) -> None:
+        self._tasks.append(_Task(split, document, opened_at["ordinal"]))
+
+    def fold(self, *, read: ChunkRead, delta: Sequence[dict[str, Any]], document: dict[str, Any]) -> None:
+        self._tasks.append(_Task(read.split, document, read=read, delta=tuple(delta)))
+
+    def poll(self) -> ChunkRead | None:
+        return self._results.popleft() if self._results else None
+
+    def discard(self, segments: Sequence[dict[str, Any]]) -> None:
+        for segment in segments:
+            self._spool.delete(segment["path"])
+
+    def close(self) -> None:
+        self._tasks.clear()
+
+    def step(self) -> None:
+        """What the fetcher thread does next."""
+        if not self._tasks:
+            return
+        task = self._tasks[0]
+        if task.read is not None:
+            self._finish(self._fold(task, task.read))
+        elif task.view is None:
+            self._select(task)
+        else:
+            high = task.view_end if self.exact else self._database.end
+            segments = self._write(task.split, task.document, self._rows(task))
+            self._finish(ChunkRead(task.split, high, {"ordinal": high}, self.exact, segments))
+
+    def _finish(self, read: ChunkRead) -> None:
+        self._tasks.popleft()
+        self._results.append(read)
+
+    def _select(self, task: _Task) -> None:
+        database = self._database
+        unseen = database.all_visible_up_to < task.opened_at
+        if self.waits and unseen and database.visibility is not Visibility.RING:
+            return
+        table = database.tables[task.split.table]
+        task.view = [dict(row) for row in table.seen.values() if in_chunk(table, task.split, row)]
+        task.view_end = database.all_visible_up_to
+
+    def _rows(self, task: _Task) -> pa.Table:
+        schema = TableSchema.from_json(task.document)
+        assert task.view is not None
+        rows: list[tuple[RowKind, Row, int, str | None]] = [
+            (RowKind.INSERT, row, n, None) for n, row in enumerate(task.view)
+        ]
+        return pa.Table.from_batches([changelog_batch(schema, rows)])
+
+    def _fold(self, task: _Task, read: ChunkRead) -> ChunkRead:
+        changes = pa.concat_tables(self._spool.read(segment["path"]) for segment in task.delta)
+        parts = [self._spool.read(segment["path"]) for segment in read.segments]
+        chunk = pa.concat_tables(parts) if parts else changes.slice(0, 0)
+        folded = fold(chunk, changes, key=task.document["primary_key"])
+        segments = self._write(task.split, task.document, folded)
+        self.discard([*read.segments, *task.delta])
+        return ChunkRead(read.split, read.high, read.high_position, exact=True, segments=segments)
+
+    def _write(self, split: SnapshotSplit, document: dict[str, Any], rows: pa.Table) -> tuple[dict[str, Any], ...]:
+        writer = MemorySegmentWriter(
+            self._spool,
+            self._author,
+            table=split.table,
+            schema=document["fingerprint"],
+            split_id=split.split_id,
+            kind="snapshot",
+        )
+        for batch in rows.to_batches():
+            writer.append(batch)
+        return (writer.finish().to_json(),) if writer.rows else ()

@@ -1,0 +1,67 @@
+"""The durable side of the simulation: manifests and schema documents, surviving every process."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+from raycdc.checkpoint.manifest import Manifest
+from raycdc.errors import FencedError, StateError
+
+
+class CrashError(Exception):
+    """The process that was running dies here."""
+
+
+class MemoryState:
+    """`raycdc.source.coordinator.ManifestWriter` with the rules of `raycdc.checkpoint.store`.
+
+    `crash` says whether the writing process dies now, asked right before and right after a manifest is durable.
+    """
+
+    def __init__(self, chance: random.Random) -> None:
+        self.generation = 0
+        self.manifests: dict[int, Manifest] = {}
+        self.dropped: dict[int, Manifest] = {}
+        self.committed = 0
+        self.documents: dict[str, dict[str, Any]] = {}
+        self.crash_probability = 0.0
+        self.on_manifest: list[Callable[[Manifest], None]] = []
+        self._random = chance
+
+    @property
+    def last(self) -> Manifest | None:
+        return self.manifests[max(self.manifests)] if self.manifests else None
+
+    @property
+    def next_epoch(self) -> int:
+        """The first number no epoch ever had."""
+        return max((*self.manifests, *self.dropped), default=0) + 1
+
+    def put_document(self, fingerprint: str, document: dict[str, Any]) -> None:
+        self.documents[fingerprint] = document
+
+    def document(self, fingerprint: str) -> dict[str, Any]:
+        return self.documents[fingerprint]
+
+    def write_manifest(self, manifest: Manifest) -> None:
+        if manifest.generation != self.generation:
+            raise FencedError(f"generation {manifest.generation} was replaced by {self.generation}")
+        self._maybe_crash()
+        if manifest.epoch < self.next_epoch:
+            raise StateError(f"epoch {manifest.epoch} exists already")
+        stored = Manifest.from_json(manifest.to_json())
+        for look in self.on_manifest:
+            look(stored)
+        self.manifests[manifest.epoch] = stored
+        self._maybe_crash()
+
+    def drop_after(self, epoch: int) -> None:
+        """Recovery gives up all epochs after `epoch`; their numbers stay used."""
+        for number in [n for n in self.manifests if n > epoch]:
+            self.dropped[number] = self.manifests.pop(number)
+
+    def _maybe_crash(self) -> None:
+        if self._random.random() < self.crash_probability:
+            raise CrashError

@@ -1,0 +1,255 @@
+"""A whole job under a random schedule, from one seed: workload, faults, then a calm end and the oracle.
+
+Single-threaded. The same seed gives the same history, so a failing seed is a bug report.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Callable
+
+from raycdc.checkpoint.manifest import Manifest
+from raycdc.errors import FencedError
+from raycdc.testing.simulation.cluster import Cluster
+from raycdc.testing.simulation.database import SimDatabase
+from raycdc.testing.simulation.driver import SimDriver
+from raycdc.testing.simulation.network import Clock
+from raycdc.testing.simulation.oracle import Oracle
+from raycdc.testing.simulation.settings import CALM, Pace, Settings
+from raycdc.testing.simulation.sinks import ModelSink
+from raycdc.testing.simulation.spool import MemorySpool
+from raycdc.testing.simulation.state import CrashError, MemoryState
+
+#: Steps of the calm end after which a job that has not finished counts as stuck.
+CALM_STEPS_MAX = 60_000
+#: Events a failure shows.
+TRACE_LENGTH = 60
+
+
+class SimulationError(AssertionError):
+    """The job broke a promise; the text has the seed, what is wrong and the last events."""
+
+
+class Simulation:
+    """See the module's docstring. `run` raises `SimulationError`, or whatever the real classes raise."""
+
+    def __init__(self, seed: int, *, steps: int = 800, settings: Settings | None = None) -> None:
+        self.seed = seed
+        self.random = random.Random(seed)
+        self.settings = settings or Settings.of(self.random, steps)
+        self.pace = Pace.of(self.random)
+        self.clock = Clock()
+        self.trace: deque[str] = deque(maxlen=TRACE_LENGTH)
+        self.database = SimDatabase(self.random, visibility=self.settings.visibility, kinds=list(self.settings.kinds))
+        self.spool = MemorySpool()
+        self.state = MemoryState(self.random)
+        self.sink = ModelSink(self.spool)
+        self.driver = SimDriver(self.state, self.sink, self.spool)
+        self.oracle = Oracle(self.database, self.spool)
+        self.state.on_manifest.append(self._look_at_manifest)
+        for _ in range(self.random.randrange(30)):
+            self.database.transaction(now_s=self.clock.now_s, size=2)
+        self.cluster = self._start()
+        self.zombies: list[Cluster] = []
+
+    def run(self) -> None:
+        """The whole story."""
+        try:
+            self._chaos()
+            self._calm()
+            self.oracle.final(self.sink)
+            self._check()
+        except SimulationError:
+            raise
+        except Exception as error:
+            raise SimulationError(self._report(f"{type(error).__name__}: {error}")) from error
+
+    # -- phases -----------------------------------------------------------------------------------------------------
+
+    def _chaos(self) -> None:
+        self.state.crash_probability = self.settings.crashes * 3
+        for _ in range(self.settings.steps):
+            self.clock.advance(self.random.uniform(0, 0.06))
+            self._guarded(self._something)
+            if self.zombies and self.random.random() < 0.2:
+                self._zombie(self.random.choice(self.zombies))
+            self._check()
+
+    def _calm(self) -> None:
+        """No more transactions and no more faults but those of the network: the job must catch up, and end if told to.
+
+        Half of the runs start again for that, until caught up; in the others what goes on must get there by itself.
+        """
+        self.state.crash_probability = 0.0
+        self.pace = CALM
+        self.zombies.clear()
+        for reader in self.cluster.readers.values():
+            reader.paused_until_s = 0.0
+        again = self.random.random() < 0.5
+        if again:
+            self._restart(until="caught-up")
+        for _ in range(CALM_STEPS_MAX):
+            self.clock.advance(self.random.uniform(0, 0.06))
+            self._routine()
+            self._check()
+            if self._caught_up() and (self.driver.finished or not again):
+                return
+            if self.driver.finished:
+                self._restart(until="caught-up")
+        raise SimulationError(self._report("the job is stuck"))
+
+    def _caught_up(self) -> bool:
+        last = self.state.last
+        stream = last.to_splits.get("stream") if last is not None and last.epoch == self.state.committed else None
+        if stream is None or stream["ordinal"] != self.database.end:
+            return False
+        return all(table["snapshot"] is None for table in stream["tables"].values())
+
+    def _something(self) -> None:
+        dice = self.random.random()
+        pace = self.pace
+        if dice < self.settings.crashes:
+            self._fault()
+        elif self.random.random() < pace.schema_changes:
+            self._change_schema()
+        elif self.random.random() < pace.transactions:
+            self.database.transaction(now_s=self.clock.now_s, size=self.random.choice([1, 1, 1, 2, 3, 5]))
+        else:
+            self._routine()
+        if self.driver.finished:
+            self._note("finished; run again")
+            self._restart(until=self._until())
+
+    def _change_schema(self) -> None:
+        if self.random.random() < 0.2 and len(self.database.tables) < 4:
+            self.database.create_table(now_s=self.clock.now_s)
+            self._note("create table")
+        else:
+            self.database.add_column(now_s=self.clock.now_s)
+            self._note("add column")
+
+    def _routine(self) -> None:
+        """Any process does the next thing it would do anyway."""
+        self.database.settle(now_s=self.clock.now_s)
+        actions: list[tuple[int, Callable[[], object]]] = [
+            (self.pace.deliveries, self.cluster.deliver),
+            (12, lambda: self._reader_step("poll", times=self.pace.polls)),
+            (6, lambda: self._reader_step("speak")),
+            (self.pace.chunks, lambda: self._reader_step("chunks")),
+            (self.pace.reveals, self.database.reveal),
+            (3, self.cluster.tick),
+            (2, self.cluster.call),
+            (2, lambda: self.cluster.supervise(zombies=self.random.random() < 0.5)),
+            (4, lambda: self.driver.step(self.cluster)),
+        ]
+        weights = [weight for weight, _ in actions]
+        self.random.choices([action for _, action in actions], weights=weights)[0]()
+
+    def _reader_step(self, action: str, *, times: int = 1) -> None:
+        running = [r for r in self.cluster.readers.values() if r.runs]
+        if running:
+            reader = self.random.choice(running)
+            for _ in range(times):
+                self.cluster.step_reader(reader, action)
+
+    # -- faults -----------------------------------------------------------------------------------------------------
+
+    def _fault(self) -> None:
+        readers = list(self.cluster.readers.values())
+        dice = self.random.random()
+        if readers and dice < 0.45:
+            reader = self.random.choice(readers)
+            reader.ended = True
+            self._note(f"reader {reader.address} crashes")
+        elif readers and dice < 0.65:
+            reader = self.random.choice(readers)
+            reader.paused_until_s = self.clock.now_s + self.random.uniform(1, 8)
+            self._note(f"reader {reader.address} pauses")
+        elif dice < 0.72:
+            subtask = self.random.randrange(self.settings.readers)
+            self._note(f"retire {subtask}: {self.cluster.retire(subtask)}")
+        elif dice < 0.78:
+            subtask = self.random.randrange(self.settings.readers)
+            self._note(f"reader {subtask} started anew")
+            self.cluster.start_reader(subtask)
+        elif dice < 0.82:
+            self._note("stop requested")
+            self.cluster.coordinator.stop()
+        else:
+            raise CrashError
+
+    def _guarded(self, action: Callable[[], None]) -> None:
+        try:
+            action()
+        except CrashError:
+            if self.random.random() < 0.4:
+                self.zombies.append(self.cluster)
+            self._restart(until=self._until())
+
+    def _restart(self, *, until: str | None) -> None:
+        """The coordinator or the driver died: everything of this generation is over, state and segments stay."""
+        driver_too = self.driver.finished or self.random.random() < 0.6
+        if driver_too:
+            self.driver.crash()
+            if self.random.random() < 0.2:
+                self._lose_a_segment()
+            self.driver.recover()
+        self.cluster = self._start(until)
+        self._note(f"generation {self.cluster.generation} starts, until={until}, driver too: {driver_too}")
+
+    def _lose_a_segment(self) -> None:
+        """The spool loses a segment of the first epoch that no table holds; that epoch cannot be replayed."""
+        open_epochs = [m for e, m in sorted(self.state.manifests.items()) if e > self.state.committed]
+        if open_epochs and open_epochs[0].segments:
+            manifest = open_epochs[0]
+            if all(self.sink.holds(table) < manifest.epoch for table in manifest.tables):
+                self.spool.delete(manifest.segments[0].path)
+                self._note(f"a segment of epoch {manifest.epoch} is lost")
+
+    def _zombie(self, zombie: Cluster) -> None:
+        """A coordinator and readers of an older generation that nobody managed to kill go on for a while."""
+        try:
+            for reader in [r for r in zombie.readers.values() if r.runs]:
+                zombie.step_reader(reader, self.random.choice(["poll", "speak", "chunks"]))
+            zombie.deliver()
+            zombie.tick()
+        except (FencedError, CrashError):
+            self.zombies.remove(zombie)
+
+    # -- helpers ----------------------------------------------------------------------------------------------------
+
+    def _start(self, until: str | None = None) -> Cluster:
+        return Cluster(
+            database=self.database,
+            state=self.state,
+            spool=self.spool,
+            clock=self.clock,
+            chance=self.random,
+            readers=self.settings.readers,
+            until=until,
+            faults=self.settings.network_faults,
+            committed=self.state.committed,
+        )
+
+    def _until(self) -> str | None:
+        return self.random.choice([None, None, "caught-up"])
+
+    def _look_at_manifest(self, manifest: Manifest) -> None:
+        self._note(
+            f"epoch {manifest.epoch} of generation {manifest.generation} sealed: "
+            f"{[(s.kind, str(s.table), s.rows) for s in manifest.segments]} "
+            f"at {manifest.to_splits.get('stream', {}).get('ordinal')}"
+        )
+        self.oracle.manifest(manifest, self.state.last)
+
+    def _note(self, event: str) -> None:
+        self.trace.append(f"{self.clock.now_s:8.2f} {event}")
+
+    def _check(self) -> None:
+        if self.oracle.problems:
+            raise SimulationError(self._report("\n".join(self.oracle.problems[:5])))
+
+    def _report(self, what: str) -> str:
+        trace = "\n  ".join(self.trace)
+        return f"seed {self.seed}: {what}\n{self.settings}\n{self.pace}\n{self.cluster}\nlast events:\n  {trace}"

@@ -1,0 +1,344 @@
+"""Every rule that keeps rows from being lost, repeated or reordered is needed: without it the simulation fails.
+
+Each test switches one rule off and lets seeds run until one of them breaks a promise. A rule whose absence goes
+unnoticed is either not needed or not tested; both are bugs of the simulation.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from raycdc.errors import FencedError
+from raycdc.source import hand_off, log_reader
+from raycdc.source.coordinator import SourceCoordinator
+from raycdc.source.enumerator import IncrementalSnapshotEnumerator
+from raycdc.source.hand_off import DROP, EMIT, HOLD, HandOff, PublishChunk
+from raycdc.source.link import Link, read_packet
+from raycdc.source.log_reader import LogReader
+from raycdc.source.reader import IncrementalReader
+from raycdc.source.source_event import decode
+from raycdc.testing.simulation import Settings, Simulation, SimulationError, TableKind, Visibility
+from raycdc.testing.simulation.source import SimChunkSource, SimReaderDialect
+from raycdc.testing.simulation.state import MemoryState
+
+#: Runs after which a rule counts as not needed. Most are missed at once, the rarest in one run of ten.
+SEEDS_MAX = 120
+
+Switch = Callable[[pytest.MonkeyPatch], None]
+
+
+def settings(
+    visibility: Visibility,
+    *kinds: TableKind,
+    crashes: float = 0.0,
+    faults: float = 0.0,
+    readers: int = 2,
+    steps: int = 700,
+) -> Settings:
+    return Settings(visibility, kinds or (TableKind.PLAIN,), steps, faults, crashes, readers)
+
+
+EXACT = settings(Visibility.EXACT, TableKind.PLAIN)
+WAIT = settings(Visibility.WAIT, TableKind.PLAIN)
+RING = settings(Visibility.RING, TableKind.PLAIN)
+MOVING = settings(Visibility.EXACT, TableKind.MOVING, TableKind.MOVING)
+CRASHES = settings(Visibility.EXACT, TableKind.PLAIN, crashes=0.02)
+
+
+def recode(change: Callable[[np.ndarray], np.ndarray]) -> Switch:
+    """Judge rows otherwise than the hand-off does."""
+
+    def switch(patch: pytest.MonkeyPatch) -> None:
+        real = HandOff._codes
+        patch.setattr(HandOff, "_codes", lambda self, table, rows: change(real(self, table, rows)))
+
+    return switch
+
+
+def drop_what_is_to_be_held(patch: pytest.MonkeyPatch) -> None:
+    recode(lambda codes: np.where(codes >= HOLD, DROP, codes))(patch)
+
+
+def emit_what_is_to_be_held(patch: pytest.MonkeyPatch) -> None:
+    recode(lambda codes: np.where(codes >= HOLD, EMIT, codes))(patch)
+
+
+def emit_what_is_to_be_dropped(patch: pytest.MonkeyPatch) -> None:
+    recode(lambda codes: np.where(codes == DROP, EMIT, codes))(patch)
+
+
+def drop_what_is_to_be_emitted(patch: pytest.MonkeyPatch) -> None:
+    recode(lambda codes: np.where(codes == EMIT, DROP, codes))(patch)
+
+
+def publish_without_folding(patch: pytest.MonkeyPatch) -> None:
+    real = HandOff.close
+    patch.setattr(HandOff, "close", lambda self, *names, **values: real(self, *names, **{**values, "exact": True}))
+
+
+def publish_before_the_high_watermark(patch: pytest.MonkeyPatch) -> None:
+    real = HandOff.advance
+    patch.setattr(HandOff, "advance", lambda self, ordinal, **values: real(self, 1 << 60, **values))
+
+
+def release_nothing_held(patch: pytest.MonkeyPatch) -> None:
+    real = HandOff._decide
+
+    def decide(self: HandOff, *values: Any) -> Any:
+        decision = real(self, *values)
+        return PublishChunk(decision.split, decision.segments, ()) if isinstance(decision, PublishChunk) else decision
+
+    patch.setattr(HandOff, "_decide", decide)
+
+
+def keep_moves_as_updates(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(hand_off, "_split_moves", lambda batch, codes, key: batch)
+
+
+def select_before_what_was_dropped_is_visible(patch: pytest.MonkeyPatch) -> None:
+    real = SimChunkSource.__init__
+
+    def init(self: SimChunkSource, *values: Any) -> None:
+        real(self, *values)
+        self.waits = False
+
+    patch.setattr(SimChunkSource, "__init__", init)
+
+
+def take_the_high_watermark_from_what_is_visible(patch: pytest.MonkeyPatch) -> None:
+    real = SimChunkSource._finish
+
+    def finish(self: SimChunkSource, read: Any) -> None:
+        view_end = self._tasks[0].view_end if self._tasks[0].read is None else read.high
+        real(self, type(read)(read.split, view_end, read.high_position, read.exact, read.segments))
+
+    patch.setattr(SimChunkSource, "_finish", finish)
+
+
+def remember_nothing_dropped(patch: pytest.MonkeyPatch) -> None:
+    real = SimReaderDialect.__init__
+
+    def init(self: SimReaderDialect, *values: Any) -> None:
+        real(self, *values)
+        self.ring_s = 0.0
+
+    patch.setattr(SimReaderDialect, "__init__", init)
+
+
+def open_chunks_right_after_a_start(patch: pytest.MonkeyPatch) -> None:
+    real = LogReader.__init__
+
+    def init(self: LogReader, *values: Any, **named: Any) -> None:
+        real(self, *values, **named)
+        self._opens_from_s = 0.0
+
+    patch.setattr(LogReader, "__init__", init)
+
+
+def forget_what_a_voided_chunk_held(patch: pytest.MonkeyPatch) -> None:
+    def forget(self: HandOff, table: Any, chunk: Any, now_s: float) -> None:
+        del table.open[chunk.split.split_id]
+        table.bounds = None
+
+    patch.setattr(HandOff, "_forget", forget)
+
+
+def keep_chunks_open_over_a_schema_change(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(HandOff, "void_table", lambda self, table, now_s: [])
+
+
+def remember_dropped_rows_over_a_schema_change(patch: pytest.MonkeyPatch) -> None:
+    def void_table(self: HandOff, table: Any, *, now_s: float) -> Any:
+        known = self._tables.get(table)
+        chunks = list(known.open.values()) if known else []
+        for chunk in chunks:
+            assert known is not None
+            self._forget(known, chunk, now_s)
+        return [chunk.split for chunk in chunks]
+
+    patch.setattr(HandOff, "void_table", void_table)
+
+
+def let_a_schema_change_into_the_epoch(patch: pytest.MonkeyPatch) -> None:
+    real = LogReader.on_unit
+
+    def on_unit(self: LogReader, unit: Any, *, now_s: float) -> None:
+        self._dirty = self._dirty and not unit.schema
+        real(self, unit, now_s=now_s)
+
+    patch.setattr(LogReader, "on_unit", on_unit)
+
+
+def cut_inside_transactions(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(LogReader, "can_cut", property(lambda self: True))
+
+
+def open_chunks_inside_transactions(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(LogReader, "_at_boundary", property(lambda self: True))
+
+
+def say_voided_without_voiding(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(HandOff, "void", lambda self, split_id, table, attempt, now_s: True)
+
+
+def void_nothing_when_a_chunk_reader_dies(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(IncrementalSnapshotEnumerator, "_lose_chunk", lambda self, split: None)
+
+
+def keep_published_chunks_of_a_dead_log_reader(patch: pytest.MonkeyPatch) -> None:
+    real = IncrementalSnapshotEnumerator._lose_log
+
+    def lose_log(self: IncrementalSnapshotEnumerator, split: Any) -> None:
+        published = {split_id: out for split_id, out in self._out.items() if out.published}
+        for split_id in published:
+            del self._out[split_id]
+        real(self, split)
+        self._out.update(published)
+
+    patch.setattr(IncrementalSnapshotEnumerator, "_lose_log", lose_log)
+
+
+def give_the_stream_back_before_the_report_counts(patch: pytest.MonkeyPatch) -> None:
+    real = SourceCoordinator._lose
+
+    def lose(self: SourceCoordinator, subtask_id: int, reason: str) -> None:
+        if self._sealing is not None:
+            self._sealing.reported.discard(subtask_id)
+        real(self, subtask_id, reason)
+
+    patch.setattr(SourceCoordinator, "_lose", lose)
+
+
+def stop_before_all_chunks_are_out(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(IncrementalSnapshotEnumerator, "_all_published", lambda self: True)
+
+
+def handle_messages_twice(patch: pytest.MonkeyPatch) -> None:
+    def receive(self: Link, packet: Any) -> list[Any]:
+        if packet.identity != self.identity:
+            raise FencedError("stale")
+        while self._unacknowledged and self._unacknowledged[0][0] <= packet.acknowledged:
+            self._unacknowledged.popleft()
+        self._received = max([self._received, *(n for n, _ in packet.messages)])
+        return [decode(message) for _, message in packet.messages]
+
+    patch.setattr(Link, "receive", receive)
+
+
+def accept_stale_incarnations(patch: pytest.MonkeyPatch) -> None:
+    real = SourceCoordinator.receive
+    links: dict[Any, Link] = {}
+
+    def receive(self: SourceCoordinator, subtask_id: int, data: bytes, *, now_s: float) -> None:
+        packet = read_packet(data)
+        try:
+            real(self, subtask_id, data, now_s=now_s)
+            reader = self._readers[subtask_id]
+            links[self, subtask_id, packet.identity] = reader.link
+        except FencedError:
+            stale = links.get((self, subtask_id, packet.identity))
+            if stale is None:
+                raise
+            for message in stale.receive(packet):
+                self._handle(subtask_id, self._readers[subtask_id], message)
+
+    patch.setattr(SourceCoordinator, "receive", receive)
+
+
+def accept_manifests_of_older_generations(patch: pytest.MonkeyPatch) -> None:
+    real = MemoryState.write_manifest
+
+    def write(self: MemoryState, manifest: Any) -> None:
+        generation, self.generation = self.generation, manifest.generation
+        try:
+            real(self, manifest)
+        finally:
+            self.generation = generation
+
+    patch.setattr(MemoryState, "write_manifest", write)
+
+
+def publish_chunks_that_rows_left(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(hand_off, "_removes", lambda rows: False)
+
+
+def publish_behind_removals_of_the_epoch(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(hand_off, "_emit", lambda table, rows: rows)
+
+
+def delete_what_is_being_folded(patch: pytest.MonkeyPatch) -> None:
+    def discard(self: IncrementalReader, chunk: Any) -> None:
+        if chunk.read is not None:
+            self._chunk_io().discard(chunk.read.segments)
+
+    patch.setattr(IncrementalReader, "_discard", discard)
+
+
+def leave_full_epochs_to_the_next_event(patch: pytest.MonkeyPatch) -> None:
+    real = LogReader._between_transactions
+    cutting: list[bool] = []
+    cut = LogReader.after_cut
+
+    def after_cut(self: LogReader, *, now_s: float) -> None:
+        cutting.append(True)
+        cut(self, now_s=now_s)
+        cutting.clear()
+
+    def between(self: LogReader, *, now_s: float) -> None:
+        if not cutting:
+            real(self, now_s=now_s)
+
+    patch.setattr(log_reader.LogReader, "after_cut", after_cut)
+    patch.setattr(log_reader.LogReader, "_between_transactions", between)
+
+
+RULES: list[tuple[Switch, Settings]] = [
+    (drop_what_is_to_be_held, EXACT),
+    (emit_what_is_to_be_held, EXACT),
+    (emit_what_is_to_be_dropped, EXACT),
+    (drop_what_is_to_be_emitted, EXACT),
+    (publish_without_folding, WAIT),
+    (publish_before_the_high_watermark, WAIT),
+    (release_nothing_held, WAIT),
+    (keep_moves_as_updates, MOVING),
+    (select_before_what_was_dropped_is_visible, EXACT),
+    (select_before_what_was_dropped_is_visible, WAIT),
+    (take_the_high_watermark_from_what_is_visible, WAIT),
+    (remember_nothing_dropped, RING),
+    (open_chunks_right_after_a_start, RING),
+    (forget_what_a_voided_chunk_held, settings(Visibility.RING, TableKind.PLAIN, crashes=0.02, readers=3)),
+    (keep_chunks_open_over_a_schema_change, WAIT),
+    (remember_dropped_rows_over_a_schema_change, RING),
+    (let_a_schema_change_into_the_epoch, EXACT),
+    (cut_inside_transactions, CRASHES),
+    (open_chunks_inside_transactions, EXACT),
+    (say_voided_without_voiding, settings(Visibility.WAIT, TableKind.PLAIN, crashes=0.03, readers=3)),
+    (void_nothing_when_a_chunk_reader_dies, settings(Visibility.EXACT, crashes=0.03, readers=3)),
+    (keep_published_chunks_of_a_dead_log_reader, CRASHES),
+    (give_the_stream_back_before_the_report_counts, settings(Visibility.EXACT, crashes=0.03, readers=3, faults=0.3)),
+    (stop_before_all_chunks_are_out, EXACT),
+    (handle_messages_twice, settings(Visibility.EXACT, faults=0.2)),
+    (accept_stale_incarnations, settings(Visibility.EXACT, crashes=0.03, faults=0.2)),
+    (accept_manifests_of_older_generations, settings(Visibility.EXACT, crashes=0.03)),
+    (publish_chunks_that_rows_left, MOVING),
+    (publish_behind_removals_of_the_epoch, MOVING),
+    (delete_what_is_being_folded, settings(Visibility.WAIT, crashes=0.03, readers=3)),
+]
+
+
+@pytest.mark.parametrize(("switch", "circumstances"), RULES, ids=lambda v: v.__name__ if callable(v) else "")
+def test_a_run_without_the_rule_is_noticed(
+    switch: Switch, circumstances: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    switch(monkeypatch)
+    for seed in itertools.count():
+        assert seed < SEEDS_MAX, f"{seed} runs passed although the job would {switch.__name__}"
+        try:
+            Simulation(seed, settings=circumstances).run()
+        except SimulationError:
+            return

@@ -1,0 +1,29 @@
+"""A whole job under random faults keeps its promises, seed after seed."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from raycdc.testing.simulation import Simulation
+
+#: Seeds of an ordinary test run; ``RAYCDC_SIM_SEEDS`` asks for more (or ``FIRST-LAST`` for some).
+SEEDS = 150
+
+
+def seeds() -> range:
+    first, dash, last = os.environ.get("RAYCDC_SIM_SEEDS", str(SEEDS)).partition("-")
+    return range(int(first), int(last) + 1) if dash else range(int(first))
+
+
+@pytest.mark.parametrize("seed", seeds())
+def test_the_sinks_equal_the_source_whatever_fails(seed: int) -> None:
+    Simulation(seed).run()
+
+
+def test_the_same_seed_gives_the_same_history() -> None:
+    first, second = Simulation(7), Simulation(7)
+    first.run()
+    second.run()
+    assert list(first.trace) == list(second.trace)

@@ -6,11 +6,17 @@ in `database`-style fixtures or ``server.fresh_database()`` and never touch anot
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import settings
 
 from raycdc.testing.servers import DatabaseServer, MariaDbServer, MySqlServer
+
+# No deadline: the first example may compile. In CI the examples are the same every time.
+settings.register_profile("raycdc", deadline=None, derandomize="CI" in os.environ, print_blob=True)
+settings.load_profile("raycdc")
 
 
 @pytest.fixture(scope="session")

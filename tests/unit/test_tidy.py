@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -70,8 +71,18 @@ def report(problems: list[str], advice: str) -> None:
         pytest.fail("\n".join([advice, *problems]), pytrace=False)
 
 
+@cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
+@cache
+def nodes(path: Path) -> tuple[ast.AST, ...]:
+    return tuple(ast.walk(parsed(path)))
+
+
 def functions(path: Path) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in nodes(path):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             yield node
 
@@ -109,7 +120,7 @@ def test_every_module_says_what_it_is() -> None:
     bare = [
         place(path)
         for path in source_files("raycdc", "tests", "bench")
-        if path.read_text().strip() and ast.get_docstring(ast.parse(path.read_text())) is None
+        if path.read_text().strip() and ast.get_docstring(parsed(path)) is None
     ]
     report(bare, "A module begins with a docstring: what it is, who calls it, the invariant:")
 
@@ -118,7 +129,7 @@ def test_tests_wait_on_conditions_and_never_sleep() -> None:
     sleeping = [
         place(path, node.lineno)
         for path in source_files("tests")
-        for node in ast.walk(ast.parse(path.read_text()))
+        for node in nodes(path)
         if isinstance(node, ast.Call)
         and isinstance(node.func, ast.Attribute | ast.Name)
         and (node.func.attr if isinstance(node.func, ast.Attribute) else node.func.id) == "sleep"
@@ -130,7 +141,7 @@ def test_no_exception_is_swallowed() -> None:
     swallowed = [
         place(path, node.lineno)
         for path in source_files("raycdc", "tests", "bench")
-        for node in ast.walk(ast.parse(path.read_text()))
+        for node in nodes(path)
         if isinstance(node, ast.ExceptHandler) and swallows(node)
     ]
     report(

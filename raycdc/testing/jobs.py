@@ -1,0 +1,200 @@
+"""A pipeline as users run it, for tests that kill it: the real command in a process of its own, and its story.
+
+`Job` writes the configuration and starts ``raycdc run --json``; `Run` is one such process. Fail points are armed by
+environment variables (`raycdc.failpoints`); one folder of markers belongs to the job, so a point acts once however
+often the command is started again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from raycdc.testing.servers import DatabaseServer
+
+#: A run of the command that does not end by itself within this is a failure of the test.
+RUN_TIMEOUT_S = 240.0
+
+
+@dataclass(slots=True)
+class Job:
+    """One pipeline: source `server`, tables of `database`, sink in `folder`/lake. Local means without Ray and Spark."""
+
+    folder: Path
+    server: DatabaseServer
+    database: str
+    tables: Sequence[str]
+    sink: str = "delta"
+    write: str = "upsert"
+    local: bool = False
+    chunk_rows: int = 500
+    readers: int = 3
+    epoch_interval: str = "500ms"
+    started: int = field(default=0)
+
+    @property
+    def lake(self) -> Path:
+        return self.folder / "lake"
+
+    @property
+    def state(self) -> Path:
+        return self.folder / "state"
+
+    @property
+    def markers(self) -> Path:
+        """Where fail points leave ``NAME.hit``."""
+        return self.folder / "failpoints"
+
+    def hit(self) -> set[str]:
+        """Names of the fail points that have acted."""
+        return {path.stem for path in self.markers.glob("*.hit")}
+
+    def configuration(self) -> Path:
+        """Write the configuration and return its path."""
+        self.markers.mkdir(parents=True, exist_ok=True)
+        path = self.folder / "job.toml"
+        names = ", ".join(json.dumps(f"{self.database}.{table}") for table in self.tables)
+        path.write_text(
+            f"""
+[pipeline]
+name = "killed"
+state = "{self.state}"
+epoch_interval = "{self.epoch_interval}"
+
+[source]
+type = "mysql"
+host = "{self.server.host}"
+port = {self.server.port}
+user = "{self.server.cdc_user}"
+password = "${{env:RAYCDC_TEST_PASSWORD}}"
+tables = [{names}]
+snapshot = {{ chunk_rows = {self.chunk_rows} }}
+
+[readers]
+max = {self.readers}
+
+[sink]
+type = "{self.sink}"
+path = "{self.lake}"
+write = "{self.write}"
+"""
+        )
+        return path
+
+    def start(self, *arguments: str, failpoints: str = "") -> Run:
+        """Start ``raycdc run``; `failpoints` as in ``RAYCDC_FAILPOINTS``."""
+        self.started += 1
+        environment = {
+            **os.environ,
+            "RAYCDC_TEST_PASSWORD": self.server.cdc_user,
+            "RAYCDC_FAILPOINTS": failpoints,
+            "RAYCDC_FAILPOINT_DIR": str(self.markers),
+        }
+        command = [sys.executable, "-m", "raycdc.cli", "run", str(self.configuration()), "--json", *arguments]
+        if self.local:
+            command.append("--local")
+        log = (self.folder / f"run-{self.started}.log").open("wb")
+        process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=log, env=environment, start_new_session=True, cwd=self.folder
+        )
+        return Run(process, Path(log.name))
+
+
+class Run:
+    """One started command; its events are collected in the background."""
+
+    def __init__(self, process: subprocess.Popen[bytes], log: Path) -> None:
+        self.process = process
+        self.log = log
+        self.events: list[dict[str, Any]] = []
+        self._reader = threading.Thread(target=self._collect, daemon=True)
+        self._reader.start()
+
+    @property
+    def ended(self) -> bool:
+        return self.process.poll() is not None
+
+    def pids(self) -> dict[str, Any]:
+        """The newest ``started`` event's process ids; empty before the first."""
+        started = [event for event in list(self.events) if event["event"] == "started"]
+        return started[-1]["pids"] if started else {}
+
+    def wait(self, *, timeout_s: float = RUN_TIMEOUT_S) -> int:
+        """Wait for the end; the exit code, negative for a signal. Kills what does not end in time, and says so."""
+        try:
+            self.process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise AssertionError(f"raycdc run did not end within {timeout_s:g} s\n{self.story()}") from None
+        self._reader.join(timeout=10)
+        return self.process.returncode
+
+    def wait_for(self, condition: Callable[[], bool], *, timeout_s: float = RUN_TIMEOUT_S) -> bool:
+        """Wait until `condition` holds (True) or the command ended (False)."""
+        deadline = time.monotonic() + timeout_s
+        while not condition():
+            if self.ended:
+                return condition()
+            if time.monotonic() > deadline:
+                self.kill()
+                raise AssertionError(f"nothing came within {timeout_s:g} s\n{self.story()}")
+            time.sleep(0.05)
+        return True
+
+    def interrupt(self) -> int:
+        """Ctrl-C, then wait for the orderly end."""
+        if not self.ended:
+            self.process.send_signal(signal.SIGINT)
+        return self.wait()
+
+    def kill(self) -> None:
+        """``kill -9`` of the command and of whatever it left behind in its session."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+
+    def story(self) -> str:
+        """The last events and what the command said, for a failing test."""
+        told = [json.dumps(event) for event in self.events if event["event"] != "progress"][-15:]
+        return "\n".join([*told, self.log.read_text(errors="replace")[-3000:]])
+
+    def _collect(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self.events.append(json.loads(line))
+
+
+def run_through(job: Job, *, failpoints: str, busy: Callable[[], bool], deaths_max: int = 60) -> list[int]:
+    """Run `job` until the workload is over, starting it again whenever it dies; then catch up. Exit codes of the dead.
+
+    A run that ends by itself with an error is a failure: only kills may end it.
+    """
+    deaths: list[int] = []
+    while True:
+        run = job.start(failpoints=failpoints)
+        run.wait_for(lambda: not busy())
+        code = run.interrupt()
+        if code == -signal.SIGKILL:
+            deaths.append(code)
+            if len(deaths) > deaths_max:
+                raise AssertionError(f"died {len(deaths)} times\n{run.story()}")
+            continue
+        if code not in (0, 130):
+            raise AssertionError(f"raycdc run ended with {code}\n{run.story()}")
+        if not busy():
+            break
+    final = job.start("--until", "caught-up")
+    code = final.wait()
+    if code != 0:
+        raise AssertionError(f"raycdc run --until caught-up ended with {code}\n{final.story()}")
+    return deaths

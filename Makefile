@@ -3,7 +3,7 @@
 .PHONY: help setup setup-test demo test check test-fast test-kill lint types imports format bench clean
 SHELL := /bin/bash
 BIN := .venv/bin
-PYTEST := .ci/leaves-nothing $(BIN)/python -m pytest
+PYTEST := $(BIN)/python .ci/leaves-nothing $(BIN)/python -m pytest
 # From what fails fast to what takes long; folders that have no tests yet are left out.
 FAST := $(wildcard tests/unit tests/protocol tests/simulation)
 ALL := $(FAST) $(wildcard tests/integration tests/e2e tests/kill)

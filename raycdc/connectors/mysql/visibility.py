@@ -77,7 +77,7 @@ def read_chunk(
     row_filter: str | None = None,
     arena: TableArena | None = None,
 ) -> ChunkRead:
-    """Read `chunk` of `table`, opened at `opened_at`. Nothing is sent before the first batch is asked for.
+    """Read `chunk` of `table`, opened at `opened_at`. The SELECT is sent when the first batch is asked for.
 
     `columns` limits the columns (in table order; default all), `row_filter` is an SQL condition every row must meet,
     `arena` (of the same columns, `resultset.arena_for`) may be reused from chunk to chunk. Blocks in the waits and in

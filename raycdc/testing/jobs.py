@@ -180,9 +180,9 @@ def run_through(job: Job, *, failpoints: str, busy: Callable[[], bool], deaths_m
     A run that ends by itself with an error is a failure: only kills may end it.
     """
     deaths: list[int] = []
-    while True:
+    while busy():
         run = job.start(failpoints=failpoints)
-        run.wait_for(lambda: not busy())
+        run.wait_for(lambda: bool(run.pids()) and not busy())
         code = run.interrupt()
         if code == -signal.SIGKILL:
             deaths.append(code)
@@ -191,8 +191,6 @@ def run_through(job: Job, *, failpoints: str, busy: Callable[[], bool], deaths_m
             continue
         if code not in (0, 130):
             raise AssertionError(f"raycdc run ended with {code}\n{run.story()}")
-        if not busy():
-            break
     final = job.start("--until", "caught-up")
     code = final.wait()
     if code != 0:

@@ -200,7 +200,7 @@ def test_a_chunk_waits_for_what_its_log_reader_has_read_already(mariadb: MariaDb
             with pytest.raises(TimeoutError):
                 rows.result(timeout=0.3)
             server.execute(f"INSERT INTO `{database}`.t VALUES (1000, 7)")
-            assert {"id": 1000, "v": 7} in rows.result(timeout=30)
+            assert {"id": 1000, "v": 7} in rows.result(timeout=120)
 
 
 def test_reading_a_chunk_blocks_no_writer(any_server: DatabaseServer, any_database: str) -> None:

@@ -1,0 +1,87 @@
+"""init, check, run and inspect checkpoint in a row, as a new user meets them, on a real server."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from raycdc.testing.servers import MariaDbServer
+
+pytestmark = pytest.mark.server
+
+
+def raycdc(folder: Path, *words: str, exit_code: int = 0) -> str:
+    """Stdout of a command that must end with `exit_code`; its input is no terminal."""
+    environment = {**os.environ, "MYSQL_PASSWORD": "cdc"}
+    command = [sys.executable, "-m", "raycdc.cli", *words]
+    done = subprocess.run(
+        command, cwd=folder, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == exit_code, done.stdout + done.stderr
+    return done.stdout if exit_code == 0 else done.stdout + done.stderr
+
+
+def test_from_init_to_a_checkpoint(mariadb: MariaDbServer, mariadb_database: str, tmp_path: Path) -> None:
+    mariadb.execute(
+        "CREATE TABLE orders (id INT PRIMARY KEY, v VARCHAR(9))",
+        "CREATE TABLE log (message TEXT)",
+        "INSERT INTO orders VALUES (1, 'a'), (2, 'b')",
+        database=mariadb_database,
+    )
+    orders = f"{mariadb_database}.orders"
+    server = ["--host", mariadb.host, "--port", str(mariadb.port), "--user", "cdc"]
+
+    # Nobody can be asked: the message lists what the account sees.
+    assert orders in raycdc(tmp_path, "init", *server, exit_code=2)
+    missing = raycdc(tmp_path, "init", *server, "--table", f"{mariadb_database}.nothing", exit_code=3)
+    assert missing.startswith(f"cdc does not see {mariadb_database}.nothing on {mariadb.host}:{mariadb.port}.")
+    written = raycdc(tmp_path, "init", "shop.toml", *server, "--table", orders, "--name", "shop", "--sink", "jsonl")
+    assert written.startswith("Wrote shop.toml.")
+    assert "exists already" in raycdc(tmp_path, "init", "shop.toml", *server, "--table", orders, exit_code=2)
+
+    findings = [json.loads(line) for line in raycdc(tmp_path, "check", "shop.toml", "--json").splitlines()]
+    assert [finding for finding in findings if finding["status"] == "failed"] == []
+    assert findings[0]["check"] == "connection"
+
+    events = [
+        json.loads(line)
+        for line in raycdc(tmp_path, "run", "shop.toml", "--local", "--until", "caught-up", "--json").splitlines()
+    ]
+    assert events[0]["event"] == "started"
+    assert sum(event["rows"] for event in events if event["event"] == "commit") == 2
+    assert events[-1]["event"] == "caught_up"
+
+    checkpoint = json.loads(raycdc(tmp_path, "inspect", "checkpoint", "shop.toml"))
+    assert checkpoint == json.loads(raycdc(tmp_path, "inspect", "checkpoint", "state/shop", "--json"))
+    assert checkpoint["pipeline"] == "shop"
+    assert checkpoint["committed_epoch"] == checkpoint["manifest"]["epoch"]
+    summary = raycdc(tmp_path, "inspect", "checkpoint", "shop.toml", "--summary")
+    assert f"table       {orders}: stream" in summary
+
+
+def test_check_names_what_is_missing_with_its_fix(
+    mariadb: MariaDbServer, mariadb_database: str, tmp_path: Path
+) -> None:
+    (tmp_path / "a.toml").write_text(
+        f"""
+        [pipeline]
+        name = "a"
+        [source]
+        type = "mysql"
+        port = {mariadb.port}
+        user = "cdc"
+        password = "${{env:MYSQL_PASSWORD}}"
+        tables = ["{mariadb_database}.orders", '{mariadb_database}\\.x_.*']
+        [sink]
+        type = "console"
+        """
+    )
+    screen = raycdc(tmp_path, "check", "a.toml", exit_code=3)
+    assert f"FAILED   Table {mariadb_database}.orders does not exist" in screen
+    assert f"warning  The pattern {mariadb_database}\\.x_.* of source.tables matches no table yet." in screen
+    assert screen.splitlines()[-1].startswith("1 of ")

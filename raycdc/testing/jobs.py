@@ -175,7 +175,7 @@ class Run:
 
 
 def run_through(job: Job, *, failpoints: str, busy: Callable[[], bool], deaths_max: int = 60) -> list[int]:
-    """Run `job` until the workload is over, starting it again whenever it dies; then catch up. Exit codes of the dead.
+    """Run `job` while it is `busy`, starting it again whenever it dies. Exit codes of the dead.
 
     A run that ends by itself with an error is a failure: only kills may end it.
     """
@@ -191,8 +191,12 @@ def run_through(job: Job, *, failpoints: str, busy: Callable[[], bool], deaths_m
             continue
         if code not in (0, 130):
             raise AssertionError(f"raycdc run ended with {code}\n{run.story()}")
+    return deaths
+
+
+def catch_up(job: Job) -> None:
+    """Run `job` until the sink holds everything the source has now; the workload must be over."""
     final = job.start("--until", "caught-up")
     code = final.wait()
     if code != 0:
         raise AssertionError(f"raycdc run --until caught-up ended with {code}\n{final.story()}")
-    return deaths

@@ -17,7 +17,7 @@ import pytest
 
 from raycdc.testing.changelog import check_changelog, read_changelog
 from raycdc.testing.compare import compare_lake
-from raycdc.testing.jobs import Job, run_through
+from raycdc.testing.jobs import Job, catch_up, run_through
 from raycdc.testing.servers import DatabaseServer, MariaDbServer, MySqlServer
 from raycdc.testing.shop import ShopSize, create_shop
 from raycdc.testing.workload import HotRange, ShopWorkload
@@ -87,7 +87,9 @@ def play(job: Job, seed: int, points: tuple[str, ...]) -> list[int]:
     """The whole story of one job: shop, workload, kills at all `points`, recovery, catching up."""
     shop(job.server, job.database)
     with workload(job.server, job.database, seed):
-        return run_through(job, failpoints=plan(points, seed), busy=lambda: not set(points) <= job.hit())
+        deaths = run_through(job, failpoints=plan(points, seed), busy=lambda: not set(points) <= job.hit())
+    catch_up(job)
+    return deaths
 
 
 def expect_equal(job: Job) -> None:
@@ -163,6 +165,5 @@ def test_a_reader_that_sleeps_past_its_fencing_gets_nothing_accepted(
         assert run.wait_for(lambda: bool(run.pids()) and sleeper not in run.pids()["readers"]), run.story()
         # The supervisor ends a fenced process; one on another machine would wake up instead.
         assert run.interrupt() in (0, 130), run.story()
-    final = job.start("--until", "caught-up")
-    assert final.wait() == 0, final.story()
+    catch_up(job)
     expect_exact_changelog(job)

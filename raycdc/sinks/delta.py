@@ -46,7 +46,7 @@ from raycdc.sinks.api import (
 )
 from raycdc.sinks.delta_table import DeltaTarget, Stamp
 from raycdc.sinks.files import check_write, table_folder
-from raycdc.sinks.plan import Input, by_partition, share_out
+from raycdc.sinks.plan import MERGED_FILE_BYTES_MAX, TASK_BYTES_MAX, Input, by_partition, share_out
 from raycdc.sinks.plugins import DeltaSinkConfig
 from raycdc.sinks.rows import alive, changelog_arrow
 
@@ -111,7 +111,8 @@ class DeltaSink:
         for work in works:
             into = staged[work.target] = Staged()
             appended, merged = self._split(work)
-            for inputs in share_out(appended, parallelism=self._context.parallelism):
+            file_bytes_max = MERGED_FILE_BYTES_MAX if self._upsert else TASK_BYTES_MAX
+            for inputs in share_out(appended, parallelism=self._context.parallelism, task_bytes_max=file_bytes_max):
                 tasks.append(self._append_task(work, inputs))
                 places.append(into.append)
             for inputs in merged:

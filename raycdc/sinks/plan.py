@@ -14,6 +14,12 @@ TASK_BYTES_MIN = 16 << 20
 #: A task's output file should not be larger than about this much Arrow data, whatever the parallelism.
 TASK_BYTES_MAX = 512 << 20
 
+#: Files of a table that merges rewrite: a changed row costs the rewriting of its whole file.
+MERGED_FILE_BYTES_MAX = 64 << 20
+
+#: How finely large segments are cut.
+PARTS_PER_SHARE = 4
+
 
 @dataclass(frozen=True, slots=True)
 class Input:
@@ -34,31 +40,26 @@ class Input:
         return cls(Segment.from_json(data["segment"]), (data["part"][0], data["part"][1]))
 
 
-def share_out(segments: Sequence[Segment], *, parallelism: int) -> list[list[Input]]:
+def share_out(
+    segments: Sequence[Segment], *, parallelism: int, task_bytes_max: int = TASK_BYTES_MAX
+) -> list[list[Input]]:
     """Inputs of tasks for rows whose order between files does not matter; large segments are split between tasks.
 
     Every batch of every segment is in exactly one task, the tasks are of nearly equal size, and the same segments give
-    the same tasks.
+    the same tasks. A task gets neighbours in order of `_seq`: chunks of neighbouring keys end up in one file, whose
+    statistics then say something.
     """
     total = sum(segment.bytes for segment in segments)
     if not total:
         return []
-    count = min(max(1, parallelism), -(-total // TASK_BYTES_MIN))
-    count = max(count, -(-total // TASK_BYTES_MAX))
+    count = max(1, min(parallelism, -(-total // TASK_BYTES_MIN)), -(-total // task_bytes_max))
     share = -(-total // count)
-    inputs = [
-        Input(segment, (i, parts))
-        for segment in segments
-        for parts in (max(1, -(-segment.bytes // share)),)
-        for i in range(parts)
-    ]
     tasks: list[list[Input]] = [[] for _ in range(count)]
-    loads = [0] * count
-    for entry in sorted(inputs, key=lambda entry: -entry.bytes):
-        lightest = loads.index(min(loads))
-        tasks[lightest].append(entry)
-        loads[lightest] += entry.bytes
-    return [_in_order(task) for task in tasks if task]
+    before = 0
+    for entry in _in_order([part for segment in segments for part in _parts(segment, share)]):
+        tasks[min(count - 1, (before + entry.bytes // 2) // share)].append(entry)
+        before += entry.bytes
+    return [task for task in tasks if task]
 
 
 def by_partition(segments: Iterable[Segment]) -> list[list[Input]]:
@@ -67,6 +68,12 @@ def by_partition(segments: Iterable[Segment]) -> list[list[Input]]:
     for segment in segments:
         groups.setdefault(segment.partition, []).append(Input(segment))
     return [_in_order(groups[partition]) for partition in sorted(groups)]
+
+
+def _parts(segment: Segment, share: int) -> list[Input]:
+    """`segment` whole, or in pieces of a quarter of a task's share, so that tasks differ by less than that."""
+    parts = max(1, -(-segment.bytes * PARTS_PER_SHARE // share)) if segment.bytes > share // PARTS_PER_SHARE else 1
+    return [Input(segment, (i, parts)) for i in range(parts)]
 
 
 def _in_order(inputs: list[Input]) -> list[Input]:

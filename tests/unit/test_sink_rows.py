@@ -153,6 +153,8 @@ def test_large_segments_are_split_and_small_ones_joined() -> None:
     shared = share_out([segment("large", 20 * TASK_BYTES_MIN), segment("small", 10)], parallelism=4)
     parts = sorted((entry.segment.path, entry.part) for task in shared for entry in task)
     assert len(shared) == 4
+    loads = [sum(entry.bytes for entry in task) for task in shared]
+    assert max(loads) <= min(loads) * 1.5
     count = sum(1 for path, _ in parts if path == "large")
     assert [part for path, part in parts if path == "large"] == [(i, count) for i in range(count)]
     assert ("small", (0, 1)) in parts

@@ -10,7 +10,8 @@ What such a function may take: C-contiguous arrays, integers, booleans, floats, 
 nothing, an integer or boolean, or a tuple of them. It must not raise and must not allocate.
 
 The cache is ``$RAYCDC_COMPILED_DIR`` or the user's cache directory; a read-only installation works. Its key holds the
-sources of all ``*_loops.py`` and of this machinery, the versions of numba and llvmlite, and the CPU.
+source of this machinery, the versions of numba and llvmlite, the CPU, and for each function the source of its file and
+of all ``*_loops.py`` that file imports.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ import hashlib
 import importlib.metadata
 import json
 import os
+import re
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -32,6 +35,9 @@ _PACKAGE = Path(__file__).resolve().parent
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
+#: NamedTuples whose machine words a function remembers; each keeps its arrays alive.
+_TUPLES_REMEMBERED = 4
+_LOOPS_IMPORT = re.compile(rb"^from (raycdc[\w.]*_loops) import", re.MULTILINE)
 _NATIVE = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 _lock = threading.RLock()
 
@@ -51,15 +57,28 @@ def external(name: str, signature: str) -> Any:
     return _External(name, signature)
 
 
+def load(data: Any, at: Any, bits: Any) -> Any:  # noqa: ARG001  only its type is of use
+    """An unsigned little-endian number of 16, 32 or 64 `bits` (a literal) at ``data[at]`` as int64, in one load.
+
+    For compiled functions only; bounds are the caller's business. Indexing byte by byte costs a check for negative
+    indices each time, which keeps LLVM from merging the loads.
+    """
+    raise TypeError("load works in compiled functions only")
+
+
+def copy(source: Any, at: Any, target: Any, to: Any, count: Any) -> Any:  # noqa: ARG001  only its type is of use
+    """Copy `count` bytes between byte arrays with the C library's memcpy; for compiled functions only."""
+    raise TypeError("copy works in compiled functions only")
+
+
 @functools.cache
 def cache_directory() -> Path:
     """Where this version's machine code for this CPU is kept."""
     import llvmlite.binding as llvm
 
     digest = hashlib.sha256()
-    sources = [*sorted(_PACKAGE.rglob("*_loops.py")), _PACKAGE / "compiled.py", _PACKAGE / "compiled_build.py"]
-    for path in sources:
-        digest.update(path.name.encode() + b"\0" + path.read_bytes())
+    for name in ("compiled.py", "compiled_build.py"):
+        digest.update((_PACKAGE / name).read_bytes())
     features = llvm.get_host_cpu_features().flatten()
     versions = [importlib.metadata.version(name) for name in ("numba", "llvmlite", "numpy")]
     digest.update("\0".join([*versions, llvm.get_host_cpu_name(), features]).encode())
@@ -70,6 +89,23 @@ def cache_directory() -> Path:
         caches = os.environ.get("XDG_CACHE_HOME")
         root = (Path(caches) if caches else Path("~/.cache").expanduser()) / "raycdc" / "compiled"
     return root / digest.hexdigest()[:20]
+
+
+@functools.cache
+def _sources_digest(module: str) -> str:
+    """Digest of a module's source and of the ``*_loops`` modules it imports, however far."""
+    texts: dict[str, bytes] = {}
+    pending = [module]
+    while pending:
+        name = pending.pop()
+        if name not in texts:
+            source = sys.modules[name].__file__
+            texts[name] = Path(source).read_bytes() if source else b""
+            pending += [found.decode() for found in _LOOPS_IMPORT.findall(texts[name]) if found.decode() in sys.modules]
+    digest = hashlib.sha256()
+    for name in sorted(texts):
+        digest.update(name.encode() + b"\0" + texts[name])
+    return digest.hexdigest()
 
 
 class _Helper:
@@ -103,17 +139,42 @@ class _External:
         return external_type(self._name, self._signature)
 
 
+class _Intrinsic:
+    """Shows numba an instruction sequence of `raycdc.compiled_build`."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        functools.update_wrapper(self, function)
+
+    def __call__(self, *args: Any) -> Any:
+        return self.__wrapped__(*args)  # type: ignore[attr-defined]
+
+    @functools.cached_property
+    def _numba_type_(self) -> Any:
+        from raycdc.compiled_build import intrinsic_type
+
+        return intrinsic_type(self.__name__)  # type: ignore[attr-defined]
+
+
+def _intrinsic(function: Function) -> Function:
+    return cast("Function", _Intrinsic(function))
+
+
+load = _intrinsic(load)
+copy = _intrinsic(copy)
+
+
 class CompiledFunction(_Helper):
     """One function in all the argument types it was called with."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         super().__init__(function)
         self._variants: dict[tuple[Any, ...], tuple[Any, int]] = {}
+        self._packed: dict[int, tuple[Any, Any, list[int]]] = {}
 
     def __call__(self, *args: Any) -> Any:
         """Run the machine code for these types, making or loading it first if need be."""
         block: list[int] = []
-        tags = tuple([_pack(value, block) for value in args])
+        tags = tuple([self._pack_tuple(v, block) if isinstance(v, tuple) else _pack(v, block) for v in args])
         variant = self._variants.get(tags)
         if variant is None:
             variant = self._load(tags, args)
@@ -124,15 +185,24 @@ class CompiledFunction(_Helper):
             return None
         return memory[0] if results == 1 else tuple(memory[:results])
 
-    def prepare(self, *args: Any) -> None:
-        """Make the machine code for the types of `args` available, without running it."""
-        tags = tuple([_pack(value, []) for value in args])
-        if tags not in self._variants:
-            self._load(tags, args)
+    def _pack_tuple(self, value: tuple[Any, ...], block: list[int]) -> Any:
+        """`_pack` of a NamedTuple, remembered: it comes back call after call, and its arrays cannot move.
+
+        The memory holds the tuple itself, so that its identity is not reused, and few of them.
+        """
+        known = self._packed.get(id(value))
+        if known is None:
+            words: list[int] = []
+            tags = _pack(value, words)
+            if len(self._packed) >= _TUPLES_REMEMBERED:
+                self._packed.clear()
+            known = self._packed[id(value)] = (value, tags, words)
+        block.extend(known[2])
+        return known[1]
 
     def _load(self, tags: tuple[Any, ...], args: tuple[Any, ...]) -> tuple[Any, int]:
         with _lock:
-            text = json.dumps(tags)
+            text = json.dumps(tags) + _sources_digest(self._function.__module__)
             key = hashlib.sha256(text.encode()).hexdigest()[:12]
             path = cache_directory() / f"{self._function.__module__}.{self._function.__name__}.{key}"
             symbol = "raycdc_" + hashlib.sha256(path.name.encode()).hexdigest()[:24]

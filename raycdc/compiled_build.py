@@ -16,7 +16,8 @@ import llvmlite.ir
 import numba
 import numpy as np
 from numba import types
-from numba.core import sigutils
+from numba.core import cgutils, sigutils
+from numba.core.registry import cpu_target
 from numba.extending import intrinsic
 
 from raycdc import compiled
@@ -45,6 +46,47 @@ def _address(_context: Any, _number: Any) -> Any:
         return builder.inttoptr(args[0], llvmlite.ir.IntType(8).as_pointer())
 
     return types.voidptr(types.int64), generate
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def _load(_context: Any, data: Any, at: Any, bits: Any) -> Any:  # noqa: ARG001  numba passes all types
+    if not isinstance(bits, types.IntegerLiteral):
+        raise numba.errors.RequireLiteralValue("load needs the number of bits as a literal")
+    width = bits.literal_value
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        word = llvmlite.ir.IntType(width)
+        value = builder.load(builder.bitcast(_place(context, builder, signature, args, 0), word.as_pointer()))
+        value.align = 1
+        return value if width == 64 else builder.zext(value, llvmlite.ir.IntType(64))
+
+    # The literal is part of the signature: implementations are shared by signature.
+    return types.int64(data, types.int64, bits), generate
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def _copy(_context: Any, source: Any, at: Any, target: Any, to: Any, count: Any) -> Any:  # noqa: ARG001  as `_load`
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        start = _place(context, builder, signature, args, 0)
+        end = _place(context, builder, signature, args, 2)
+        cgutils.raw_memcpy(builder, end, start, args[4], 1)
+        return context.get_dummy_value()
+
+    return types.void(source, types.int64, target, types.int64, types.int64), generate
+
+
+def _place(context: Any, builder: Any, signature: Any, args: Any, first: int) -> Any:
+    """Pointer to byte ``args[first + 1]`` of the array ``args[first]``."""
+    array = context.make_array(signature.args[first])(context, builder, args[first])
+    start = builder.bitcast(array.data, llvmlite.ir.IntType(8).as_pointer())
+    return builder.gep(start, [args[first + 1]])
+
+
+def intrinsic_type(name: str) -> Any:
+    """The numba type of a global that holds `compiled.load` or `compiled.copy`."""
+    context = cpu_target.typing_context
+    context.refresh()
+    return context.resolve_value_type({"load": _load, "copy": _copy}[name])
 
 
 class _Source:

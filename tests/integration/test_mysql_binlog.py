@@ -218,7 +218,7 @@ def test_a_lost_position_a_used_server_id_and_a_missing_privilege_say_what_to_do
         query(connection, "CREATE USER IF NOT EXISTS nobody@'%' IDENTIFIED BY 'nobody'")
     with (
         stream_from(any_server, BinlogOffset("binlog.999999", 4)) as stream,
-        pytest.raises(LogLostError, match="startup.mode"),
+        pytest.raises(LogLostError, match=r"startup\.mode"),
     ):
         read_until_error(stream)
     with stream_from(any_server, end, server_id=8003) as first:

@@ -6,6 +6,7 @@ import gc
 import random
 import struct
 import sys
+from contextlib import suppress
 
 import numpy as np
 import pytest
@@ -281,11 +282,10 @@ def test_rows_before_damage_are_seen_and_those_after_it_are_not() -> None:
     events = bytearray(log.take())
     events[good + 30] ^= 1
     subject = decoder()
-    seen = []
+    seen: list[RowsItem | DdlItem] = []
 
     with pytest.raises(CorruptLogError, match=rf"binlog.000001:{good + 4}: the checksum"):
-        for item in subject.items(bytes(events)):
-            seen.append(item)
+        seen.extend(subject.items(bytes(events)))
 
     assert rows_of(seen) == [(0, 1)]
 
@@ -309,12 +309,11 @@ def test_flipped_and_missing_bytes_are_named_errors_and_never_more(*, checksum: 
             events[source.randrange(len(events))] = source.randrange(256)
         if source.random() < 0.3:
             del events[source.randrange(len(events)) :]
-        try:
+        # CorruptLogError, SchemaError or a refusal; anything else fails the test.
+        with suppress(DataError):
             for item in decoder(OTHER, verify=checksum).items(bytes(events)):
                 if isinstance(item, RowsItem):
                     item.batch.validate(full=True)
-        except DataError as error:
-            assert str(error)  # CorruptLogError, SchemaError or a refusal, each with its text
 
 
 def test_python_objects_do_not_grow_with_rows() -> None:

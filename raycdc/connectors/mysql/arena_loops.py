@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from raycdc.compiled import helper
+from raycdc.compiled import copy, helper, load
 
 #: Indices into `ArenaView.counters`.
 COUNT_ZERO_DATES = 0
@@ -28,6 +28,12 @@ _MONTH_DAYS = np.array([0, 31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31], dtyp
 @helper
 def little_endian(data: Any, at: Any, width: Any) -> Any:
     """Unsigned integer of 1–8 bytes, as int64 bits."""
+    if width == 8:
+        return load(data, at, 64)
+    if width == 4:
+        return load(data, at, 32)
+    if width == 2:
+        return load(data, at, 16)
     value = np.uint64(0)
     for i in range(width):
         value |= np.uint64(data[at + i]) << np.uint64(8 * i)
@@ -44,6 +50,12 @@ def little_endian_signed(data: Any, at: Any, width: Any) -> Any:
 @helper
 def big_endian(data: Any, at: Any, width: Any) -> Any:
     """Unsigned integer of 0-7 bytes, most significant first."""
+    if width >= 4:
+        word = load(data, at, 32)
+        value = ((word & 0xFF) << 24) | ((word & 0xFF00) << 8) | ((word >> 8) & 0xFF00) | (word >> 24)
+        for i in range(4, width):
+            value = (value << 8) | np.int64(data[at + i])
+        return value
     value = np.int64(0)
     for i in range(width):
         value = (value << 8) | np.int64(data[at + i])
@@ -112,8 +124,7 @@ def put_bytes(
     if not has_room(start, total, slot, vcap, counters):
         return False
     base = vbase[slot] + start
-    for i in range(length):
-        vdata[base + i] = source[at + i]
+    copy(source, at, vdata, base, length)
     for i in range(length, total):
         vdata[base + i] = 0
     voff[slot, row + 1] = start + total

@@ -13,7 +13,6 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -22,6 +21,7 @@ import pyarrow as pa
 
 from raycdc.connectors.mysql import binlog_index_loops as index
 from raycdc.connectors.mysql import binlog_row_loops as rows
+from raycdc.connectors.mysql import row_metadata_loops as metadata
 from raycdc.connectors.mysql.arena_loops import FULL_NEED, FULL_SLOT
 from raycdc.connectors.mysql.binlog_events import (
     IGNORABLE_FLAG,
@@ -38,10 +38,11 @@ from raycdc.connectors.mysql.binlog_table_map import TableMap, WirePlan, infer_t
 from raycdc.connectors.mysql.columns import TableArena
 from raycdc.connectors.mysql.gtid import ExecutedGtids
 from raycdc.connectors.mysql.offset import BinlogOffset
+from raycdc.connectors.mysql.table_decoding import Decoding, Part, ReadyMap, RowsDamagedError, rows_damage
 from raycdc.connectors.mysql.table_map_registry import TableMapRegistry
 from raycdc.connectors.mysql.types import MySqlTable
 from raycdc.errors import CorruptLogError, DataError, SchemaError
-from raycdc.model import META_FIELDS, TableId
+from raycdc.model import TableId
 from raycdc.model.batch import BATCH_BYTES_MAX, BATCH_ROWS_MAX
 
 Flavor = Literal["mysql", "mariadb"]
@@ -50,67 +51,6 @@ Bytes = bytes | bytearray | memoryview | npt.NDArray[np.uint8]
 #: Row events listed before they are decoded: 64 bytes each, so 4 MiB of list at most.
 _EVENTS_FIRST = 4096
 _EVENTS_MAX = 65_536
-#: Rows of a table's first arena; it grows eightfold when filled, so that thousands of quiet tables cost little.
-_ROWS_FIRST = 1024
-
-
-@dataclass(slots=True)
-class _Decoding:
-    """A table version being decoded: its arena and the per-row arrays beside it."""
-
-    table: MySqlTable
-    arena: TableArena
-    schema: pa.Schema
-    op: npt.NDArray[np.int8]
-    row_event: npt.NDArray[np.int64]
-    row_number: npt.NDArray[np.int64]
-
-    @classmethod
-    def start(cls, table: MySqlTable, rows_max: int, bytes_max: int, *, capacity: int = _ROWS_FIRST) -> _Decoding:
-        arena = TableArena(table, rows_max=min(capacity, rows_max), bytes_max=bytes_max)
-        size = arena.rows_max
-        schema = pa.schema([*arena.schema, *META_FIELDS])
-        return cls(table, arena, schema, np.empty(size, np.int8), np.empty(size, np.int64), np.empty(size, np.int64))
-
-    def enlarge(self, rows_max: int, bytes_max: int) -> None:
-        """A larger, empty arena in place of a full one, as long as the batch limits leave room."""
-        capacity = self.arena.rows_max
-        if capacity < rows_max and capacity * self.arena.row_bytes * 2 <= bytes_max:
-            bigger = _Decoding.start(self.table, rows_max, bytes_max, capacity=capacity * 8)
-            self.arena, self.op = bigger.arena, bigger.op
-            self.row_event, self.row_number = bigger.row_event, bigger.row_number
-
-    def take(self, count: int) -> _Part:
-        """The first `rows` rows, copied; the arena starts over."""
-        return _Part(
-            self.table.id,
-            self.schema,
-            self.arena.to_arrays(count),
-            self.op[:count].copy(),
-            self.row_event[:count].copy(),
-            self.row_number[:count].copy(),
-        )
-
-
-@dataclass(slots=True)
-class _Map:
-    """A table map of a wanted table, ready to decode."""
-
-    table: TableId
-    decoding: _Decoding
-    plan: WirePlan
-
-
-@dataclass(slots=True)
-class _Part:
-    """A finished batch that still lacks its sequence numbers."""
-
-    table: TableId
-    schema: pa.Schema
-    arrays: list[pa.Array]
-    op: npt.NDArray[np.int8]
-    row_event: npt.NDArray[np.int64]
-    row_number: npt.NDArray[np.int64]
 
 
 class BinlogDecoder:
@@ -118,7 +58,8 @@ class BinlogDecoder:
 
     `tables` holds the schemas in force at `start`; `set_table` replaces one. `wanted` decides, once per table map,
     whether a table's rows are decoded. `on_ddl` is called at each DDL, before any row after it is decoded, and may
-    call `set_table`. `infer` makes schemas of tables from the table maps, where `schemas` has none that fits. With `with_pos`, `_pos` is filled.
+    call `set_table`. `infer` makes schemas of tables from the table maps, where `schemas` has none that fits. With
+    `with_pos`, `_pos` is filled.
     `verify_checksums` compares each event's CRC32.
     """
 
@@ -152,8 +93,8 @@ class BinlogDecoder:
         self._state[index.S_VERIFY] = int(verify_checksums)
         self._gtids = ExecutedGtids(start.gtid_set, mariadb=self._mariadb)
         self._registry = TableMapRegistry()
-        self._maps: dict[int, _Map] = {}
-        self._decodings: dict[TableId, _Decoding] = {}
+        self._maps: dict[int, ReadyMap] = {}
+        self._decodings: dict[TableId, Decoding] = {}
         self._events = np.zeros((_EVENTS_FIRST, index.E_SIZE), np.int64)
         self._next_seq = 0
         self._zero_dates = self._replaced = 0
@@ -287,9 +228,9 @@ class BinlogDecoder:
     ) -> tuple[int, int, int, int]:
         registry, gtids = self._registry, self._gtids
         code, at, length, count = index.index_events(
-            data, at, len(data) if end is None else end, self._mariadb, self._state, self._events, count, registry.maps, registry.wanted,
-            registry.content, registry.map_keys, registry.map_values, registry.id_keys, registry.id_values,
-            gtids.keys, gtids.first, gtids.last, gtids.runs,
+            data, at, len(data) if end is None else end, self._mariadb, self._state, self._events, count,
+            registry.maps, registry.wanted, registry.content, registry.map_keys, registry.map_values,
+            registry.id_keys, registry.id_values, gtids.keys, gtids.first, gtids.last, gtids.runs,
         )  # fmt: skip
         if int(self._state[index.S_TX]) == index.TX_NONE:
             self._boundary_file = self._file
@@ -301,17 +242,17 @@ class BinlogDecoder:
             return
         events = self._events[:count]
         numbers = events[:, index.E_MAP]
-        parts: list[_Part] = []
+        parts: list[Part] = []
         try:
             for number in np.unique(numbers).tolist():
                 self._decode(data, events, np.flatnonzero(numbers == number), self._maps[number], parts)
-        except _RowsDamagedError as damage:
+        except RowsDamagedError as damage:
             # What precedes the damage, of all tables, still counts; then the error.
             yield from self._flush(data, damage.event)
             self._damaged_event_end = self._damaged_event_end or int(events[damage.event, index.E_POS])
             raise damage.error from None
         event_seq = np.empty(count, np.int64)
-        self._next_seq = int(rows.number_rows(events, count, self._next_seq, event_seq))
+        self._next_seq = int(metadata.number_rows(events, count, self._next_seq, event_seq))
         for part in parts:
             yield self._finish(part, events, event_seq)
 
@@ -320,10 +261,10 @@ class BinlogDecoder:
         data: npt.NDArray[np.uint8],
         events: npt.NDArray[np.int64],
         order: npt.NDArray[np.int64],
-        table_map: _Map,
-        parts: list[_Part],
+        table_map: ReadyMap,
+        parts: list[Part],
     ) -> None:
-        """Decode the events of one table map into finished parts. Raises `_RowsDamagedError`."""
+        """Decode the events of one table map into finished parts. Raises `RowsDamagedError`."""
         decoding, plan = table_map.decoding, table_map.plan
         cursor = np.zeros(rows.C_SIZE, np.int64)
         while True:
@@ -340,7 +281,7 @@ class BinlogDecoder:
                     continue
             elif code not in (rows.ROWS_END, rows.ROWS_FULL):
                 arena.reset()
-                raise self._rows_damage(int(code), events, order, cursor, table_map)
+                raise rows_damage(int(code), events, order, cursor, table_map, file=self._file)
             if done:
                 parts.append(decoding.take(done))
                 cursor[rows.C_ROWS] = cursor[rows.C_TEXT] = 0
@@ -350,25 +291,25 @@ class BinlogDecoder:
                 self._count_losses(arena)
                 decoding.enlarge(*self._limits)
 
-    def _finish(self, part: _Part, events: npt.NDArray[np.int64], event_seq: npt.NDArray[np.int64]) -> RowsItem:
+    def _finish(self, part: Part, events: npt.NDArray[np.int64], event_seq: npt.NDArray[np.int64]) -> RowsItem:
         """Add the metadata columns."""
         count = len(part.op)
         seq, millis, positions = (np.empty(count, np.int64) for _ in range(3))
-        rows.row_metadata(events, event_seq, part.row_event, part.row_number, seq, millis, positions)
-        metadata = [
+        metadata.row_metadata(events, event_seq, part.row_event, part.row_number, seq, millis, positions)
+        added = [
             pa.Array.from_buffers(pa.int8(), count, [None, pa.py_buffer(part.op)]),
             pa.Array.from_buffers(pa.int64(), count, [None, pa.py_buffer(seq)]),
             pa.Array.from_buffers(pa.int64(), count, [None, pa.py_buffer(millis)]),
             self._positions(positions, part.row_number) if self._with_pos else pa.nulls(count, pa.string()),
         ]
-        batch = pa.RecordBatch.from_arrays([*part.arrays, *metadata], schema=part.schema)
+        batch = pa.RecordBatch.from_arrays([*part.arrays, *added], schema=part.schema)
         return RowsItem(part.table, batch, positions, count, self._file)
 
     def _positions(self, positions: npt.NDArray[np.int64], row_number: npt.NDArray[np.int64]) -> pa.Array:
         name = np.frombuffer(self._file.encode(), np.uint8)
         offsets = np.empty(len(positions) + 1, np.int32)
         out = np.empty(len(positions) * (len(name) + 42), np.uint8)
-        used = int(rows.position_texts(name, positions, row_number, offsets, out))
+        used = int(metadata.position_texts(name, positions, row_number, offsets, out))
         return pa.Array.from_buffers(
             pa.string(), len(positions), [None, pa.py_buffer(offsets), pa.py_buffer(out[:used].copy())]
         )
@@ -389,14 +330,14 @@ class BinlogDecoder:
         if ready is not None:
             self._maps[number] = ready
 
-    def _ready(self, table_map: TableMap) -> _Map:
+    def _ready(self, table_map: TableMap) -> ReadyMap:
         if self._infer:
             table, plan = self._inferred(table_map)
         else:
             known = self._tables.get(table_map.table)
             if known is None:
                 raise SchemaError(
-                    f"{self.event_position}: rows of table {table_map.table}, whose schema is not known at this position."
+                    f"{self.event_position}: rows of table {table_map.table}, whose schema is not known here."
                 )
             table = known
             try:
@@ -405,9 +346,9 @@ class BinlogDecoder:
                 raise SchemaError(f"{self.event_position}: {cause}") from cause
         decoding = self._decodings.get(table.id)
         if decoding is None or decoding.table != table:
-            decoding = _Decoding.start(table, *self._limits)
+            decoding = Decoding.start(table, *self._limits)
             self._decodings[table.id] = decoding
-        return _Map(table.id, decoding, plan)
+        return ReadyMap(table.id, decoding, plan)
 
     def _inferred(self, table_map: TableMap) -> tuple[MySqlTable, WirePlan]:
         given = self._schemas.get(table_map.table)
@@ -509,43 +450,6 @@ class BinlogDecoder:
             index.ERROR_BODY: "an event is shorter than its type requires",
         }[int(self._state[index.S_ERROR])]
         return CorruptLogError(f"{self.event_position}: {what}")
-
-    def _rows_damage(
-        self,
-        code: int,
-        events: npt.NDArray[np.int64],
-        order: npt.NDArray[np.int64],
-        cursor: npt.NDArray[np.int64],
-        table_map: _Map,
-    ) -> _RowsDamagedError:
-        event = int(order[cursor[rows.C_EVENT]])
-        table = table_map.decoding.table
-        column = table.columns[min(int(cursor[rows.C_COLUMN]), len(table.columns) - 1)].name
-        where = f"{self._file}, event ending at {int(events[event, index.E_POS])}, table {table.id}"
-        match code:
-            case rows.ROWS_IMAGE:
-                error: DataError = DataError(
-                    f"{where}: the row image is not complete. Set binlog_row_image = FULL on the source "
-                    "(for new sessions too) and take a new snapshot."
-                )
-            case rows.ROWS_BOUNDS:
-                error = CorruptLogError(f"{where}: the value of column {column!r} does not end inside its event")
-            case rows.ROWS_LABEL:
-                error = SchemaError(f"{where}: column {column!r} has a value its known labels do not cover")
-            case rows.ROWS_JSON:
-                error = CorruptLogError(f"{where}: the JSON value of column {column!r} is damaged")
-            case _:
-                error = CorruptLogError(f"{where}: the event does not fit its table map")
-        return _RowsDamagedError(event, error)
-
-
-class _RowsDamagedError(Exception):
-    """Event number `event` of the list cannot be decoded."""
-
-    def __init__(self, event: int, error: DataError) -> None:
-        self.event = event
-        self.error = error
-        super().__init__(str(error))
 
 
 def _as_array(events: Bytes) -> npt.NDArray[np.uint8]:

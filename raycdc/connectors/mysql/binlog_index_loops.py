@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from raycdc.compiled import helper, njit
+from raycdc.compiled import helper, load, njit
 from raycdc.connectors.mysql.arena_loops import little_endian
 
 HEADER_BYTES = 19
@@ -83,8 +83,6 @@ E_POS = 6  # end position in the file
 E_ROWS = 7  # filled in by the row loop
 E_SIZE = 8
 
-_NO_CRC = np.zeros((8, 256), np.uint32)
-
 
 def crc_tables() -> Any:
     """Tables of CRC-32 (IEEE 802.3) for eight bytes at a time (Intel, "slicing-by-8")."""
@@ -109,21 +107,18 @@ def crc32(data: Any, at: Any, end: Any) -> Any:
     """CRC-32 of ``data[at:end]`` as zlib gives it."""
     value = np.uint32(0xFFFFFFFF)
     while at + 8 <= end:
-        value ^= (
-            np.uint32(data[at])
-            | (np.uint32(data[at + 1]) << np.uint32(8))
-            | (np.uint32(data[at + 2]) << np.uint32(16))
-            | (np.uint32(data[at + 3]) << np.uint32(24))
-        )
+        word = load(data, at, 64)
+        low = np.uint32(word) ^ value
+        high = np.uint32(word >> 32)
         value = (
-            _CRC[7, value & np.uint32(0xFF)]
-            ^ _CRC[6, (value >> np.uint32(8)) & np.uint32(0xFF)]
-            ^ _CRC[5, (value >> np.uint32(16)) & np.uint32(0xFF)]
-            ^ _CRC[4, value >> np.uint32(24)]
-            ^ _CRC[3, data[at + 4]]
-            ^ _CRC[2, data[at + 5]]
-            ^ _CRC[1, data[at + 6]]
-            ^ _CRC[0, data[at + 7]]
+            _CRC[7, low & np.uint32(0xFF)]
+            ^ _CRC[6, (low >> np.uint32(8)) & np.uint32(0xFF)]
+            ^ _CRC[5, (low >> np.uint32(16)) & np.uint32(0xFF)]
+            ^ _CRC[4, low >> np.uint32(24)]
+            ^ _CRC[3, high & np.uint32(0xFF)]
+            ^ _CRC[2, (high >> np.uint32(8)) & np.uint32(0xFF)]
+            ^ _CRC[1, (high >> np.uint32(16)) & np.uint32(0xFF)]
+            ^ _CRC[0, high >> np.uint32(24)]
         )
         at += 8
     while at < end:
@@ -247,9 +242,12 @@ def last_boundary(data: Any, start: Any, end: Any, tx: Any, checksum: Any) -> An
 
 @helper
 def _same(data: Any, at: Any, other: Any, start: Any, length: Any) -> Any:
-    different = np.uint8(0)
-    for i in range(length):
-        different |= data[at + i] ^ other[start + i]
+    different = np.int64(0)
+    whole = length & ~7
+    for i in range(0, whole, 8):
+        different |= load(data, at + i, 64) ^ load(other, start + i, 64)
+    for i in range(whole, length):
+        different |= np.int64(data[at + i] ^ other[start + i])
     return different == 0
 
 
@@ -362,6 +360,7 @@ def _ignored(kind: Any) -> Any:
     )  # fmt: skip
 
 
+# long: one event type after the other, in one compiled walk
 @njit
 def index_events(
     data: Any, at: Any, end: Any, mariadb: Any, state: Any, events: Any, count: Any, maps: Any, map_wanted: Any,

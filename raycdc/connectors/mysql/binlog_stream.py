@@ -189,7 +189,8 @@ class BinlogStream:
             )
         nanoseconds = int(heartbeat_s * 1e9)
         for statement in (
-            "SET @master_binlog_checksum = @@global.binlog_checksum, @source_binlog_checksum = @@global.binlog_checksum",
+            "SET @master_binlog_checksum = @@global.binlog_checksum",
+            "SET @source_binlog_checksum = @@global.binlog_checksum",
             f"SET @master_heartbeat_period = {nanoseconds}, @source_heartbeat_period = {nanoseconds}",
             "SET @mariadb_slave_capability = 4",
             f"SET SESSION net_write_timeout = {NET_TIMEOUT_S}, SESSION net_read_timeout = {NET_TIMEOUT_S}",

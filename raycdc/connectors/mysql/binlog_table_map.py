@@ -247,7 +247,7 @@ def _charsets(columns: list[int], default: bytes | None, each: bytes | None) -> 
     return found
 
 
-def _type_text(column: MapColumn) -> str:
+def _type_text(column: MapColumn) -> str:  # noqa: PLR0911  one line per type
     """The column type a map column stands for, as far as the map says."""
     suffix = " unsigned" if column.unsigned else ""
     binary = column.charset in ("", "binary")

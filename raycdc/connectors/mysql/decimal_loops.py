@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from raycdc.compiled import helper
-from raycdc.connectors.mysql.arena_loops import multiply_add, store_decimal
+from raycdc.connectors.mysql.arena_loops import big_endian, multiply_add, store_decimal
 
 _DIGIT_BYTES = np.array([0, 1, 1, 2, 2, 3, 3, 4, 4, 4], dtype=np.int64)
 _POWERS = np.array([10**i for i in range(19)], dtype=np.int64)
@@ -27,9 +27,9 @@ def decimal_bytes(precision: Any, scale: Any) -> Any:
 @helper
 def _group(data: Any, at: Any, width: Any, mask: Any, flip: Any) -> Any:
     """One group of up to nine digits; `mask` is 0xFF for negative numbers; `flip` removes the sign bit."""
-    value = np.int64(0)
-    for i in range(width):
-        value = (value << 8) | np.int64((data[at + i] ^ mask) & 0xFF)
+    value = big_endian(data, at, width)
+    if mask != 0:
+        value ^= (np.int64(1) << (8 * width)) - 1
     if flip and width > 0:
         value ^= np.int64(0x80) << (8 * (width - 1))
     return value

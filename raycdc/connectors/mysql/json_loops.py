@@ -264,6 +264,7 @@ def _inline(kind: Any, wide: Any) -> Any:
     return wide == 4 and (kind == _INT32 or kind == _UINT32)
 
 
+# long: one loop over the open containers; a helper would hand its whole state back and forth
 @helper
 def json_text(data: Any, at: Any, end: Any, out: Any, to: Any, limit: Any, stack: Any) -> Any:
     """Write the JSON value in ``data[at:end]`` as text into ``out[to:limit]``.

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from raycdc.compiled import njit
+from raycdc.compiled import copy, njit
 
 # Indices into the state vector.
 P_LEFT = 0  # bytes of the current packet's payload not seen yet
@@ -36,10 +36,8 @@ def strip_packets(raw: Any, at: Any, end: Any, out: Any, state: Any) -> Any:
     while True:
         if left > 0:
             count = min(left, end - at)
-            if count > len(out) - to:
-                count = len(out) - to
-            for i in range(count):
-                out[to + i] = raw[at + i]
+            count = min(count, len(out) - to)
+            copy(raw, at, out, to, count)
             at += count
             to += count
             left -= count

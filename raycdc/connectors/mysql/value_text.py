@@ -54,7 +54,7 @@ def _printer(column: MySqlColumn, kind: TypeKind, fsp: int) -> Callable[[Any], s
         case TypeKind.BINARY:
             return _text_or_bytes if column.collation == TEXT_OR_BYTES else _bytes
         case TypeKind.JSON:
-            return lambda v: str(v)
+            return str
         case TypeKind.DATE:
             return lambda v: f'"{_day(v)}"'
         case TypeKind.DATETIME | TypeKind.TIMESTAMP:

@@ -103,11 +103,12 @@ write = "{self.write}"
         command = [sys.executable, "-m", "raycdc.cli", "run", str(self.configuration()), "--json", *arguments]
         if self.local:
             command.append("--local")
-        log = (self.folder / f"run-{self.started}.log").open("wb")
-        process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=log, env=environment, start_new_session=True, cwd=self.folder
-        )
-        return Run(process, Path(log.name))
+        path = self.folder / f"run-{self.started}.log"
+        with path.open("wb") as log:
+            process = subprocess.Popen(
+                command, stdout=subprocess.PIPE, stderr=log, env=environment, start_new_session=True, cwd=self.folder
+            )
+        return Run(process, path)
 
 
 class Run:
@@ -136,7 +137,7 @@ class Run:
         except subprocess.TimeoutExpired:
             self.kill()
             raise AssertionError(f"raycdc run did not end within {timeout_s:g} s\n{self.story()}") from None
-        self._reader.join(timeout=10)
+        self._close()
         return self.process.returncode
 
     def wait_for(self, condition: Callable[[], bool], *, timeout_s: float = RUN_TIMEOUT_S) -> bool:
@@ -151,6 +152,10 @@ class Run:
             time.sleep(0.05)
         return True
 
+    def wait_for_start(self) -> None:
+        """Wait until processes are up, or the command ended."""
+        self.wait_for(lambda: bool(self.pids()))
+
     def interrupt(self) -> int:
         """Ctrl-C, then wait for the orderly end."""
         if not self.ended:
@@ -162,11 +167,17 @@ class Run:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
+        self._close()
 
     def story(self) -> str:
         """The last events and what the command said, for a failing test."""
         told = [json.dumps(event) for event in self.events if event["event"] != "progress"][-15:]
         return "\n".join([*told, self.log.read_text(errors="replace")[-3000:]])
+
+    def _close(self) -> None:
+        self._reader.join(timeout=10)
+        assert self.process.stdout is not None
+        self.process.stdout.close()
 
     def _collect(self) -> None:
         assert self.process.stdout is not None
@@ -182,7 +193,8 @@ def run_through(job: Job, *, failpoints: str, busy: Callable[[], bool], deaths_m
     deaths: list[int] = []
     while busy():
         run = job.start(failpoints=failpoints)
-        run.wait_for(lambda: bool(run.pids()) and not busy())
+        run.wait_for_start()
+        run.wait_for(lambda: not busy())
         code = run.interrupt()
         if code == -signal.SIGKILL:
             deaths.append(code)

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from raycdc.compiled import helper, njit
+from raycdc.compiled import copy, helper, njit
 from raycdc.connectors.mysql.arena_loops import (
     COUNT_ZERO_DATES,
     FULL_NEED,
@@ -279,8 +279,7 @@ def decode_rows(data: Any, start: Any, end: Any, operations: Any, view: Any, lim
                     reason = TEXT_FULL
                     break
                 out = vbase[slot] + begin
-                for i in range(size):
-                    vdata[out + i] = data[at + i]
+                copy(data, at, vdata, out, size)
                 voff[slot, row + 1] = begin + size
                 row_text += size
             elif operation == OP_DECIMAL:

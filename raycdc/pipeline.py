@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from raycdc.bridge import local_node, run_in_process
+from raycdc.bridge import TaskRunner, ThreadTaskRunner, local_node
 from raycdc.checkpoint.manifest import Manifest
 from raycdc.checkpoint.store import CheckpointStore
 from raycdc.config import Mode, PipelineConfig, PipelineOptions, SinkConfig, SourceConfig
@@ -162,17 +162,15 @@ class Pipeline:
         return spark_session(self.config.spark.master, store.path / "spark", self.config.spark.conf)
 
     def _open_sink(self, stack: ExitStack, store: CheckpointStore, spec: JobSpec, session: Any) -> Sink:
-        from raycdc.spark.session import parallelism
-        from raycdc.spark.stage import SparkTaskRunner
-
         sink: Sink = load_plugin(PluginGroup.SINKS, self.config.sink.type).create(self.config.sink)
+        run_tasks, at_once = _task_runner(session)
         sink.open(
             SinkContext(
                 app_id=store.app_id,
                 write=self.config.sink.write,
-                run_tasks=SparkTaskRunner(session) if session is not None else run_in_process,
+                run_tasks=run_tasks,
                 on_existing=self.config.pipeline.on_existing,
-                parallelism=self.config.sink.parallelism or (parallelism(session) if session is not None else 1),
+                parallelism=self.config.sink.parallelism or at_once,
                 node=spec.node,
                 flight_token=spec.token or "",
                 spark=session,
@@ -245,6 +243,17 @@ class Pipeline:
         if stopping:
             supervisor.stop()
         return supervisor
+
+
+def _task_runner(session: Any) -> tuple[TaskRunner, int]:
+    """What runs a sink's tasks, and how many at once: Spark, or threads where there is none."""
+    if session is None:
+        threads = os.cpu_count() or 1
+        return ThreadTaskRunner(threads), threads
+    from raycdc.spark.session import parallelism
+    from raycdc.spark.stage import SparkTaskRunner
+
+    return SparkTaskRunner(session), parallelism(session)
 
 
 def positions_of(manifest: Manifest) -> dict[str, Any]:

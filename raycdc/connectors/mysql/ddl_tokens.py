@@ -2,8 +2,7 @@
 
 Written by hand because three things decide whether a table is understood: version comments (``/*!50100 … */`` and
 MariaDB's ``/*M! … */``) are part of the statement (the server blanks those it did not execute before it logs one),
-``"…"`` is a name under ANSI_QUOTES and a string otherwise, and names may hold anything between backticks. (sqlglot was
-tried: it takes version comments for comments and gives up on whole statements at MODIFY, CHANGE and many options.)
+``"…"`` is a name under ANSI_QUOTES and a string otherwise, and names may hold anything between backticks.
 Reference: MySQL manual, chapter "Language Structure".
 """
 

@@ -13,14 +13,20 @@ from typing import Any
 
 import llvmlite.binding as llvm
 import llvmlite.ir
-import numba
+import numba as typed_numba
 import numpy as np
-from numba import types
-from numba.core import cgutils, sigutils
+from numba.core import cgutils as typed_cgutils
+from numba.core import sigutils as typed_sigutils
 from numba.core.registry import cpu_target
 from numba.extending import intrinsic
 
 from raycdc import compiled
+
+#: numba is typed here and there only.
+numba: Any = typed_numba
+types: Any = typed_numba.types
+cgutils: Any = typed_cgutils
+sigutils: Any = typed_sigutils
 
 #: numba's types refer to dispatchers weakly.
 _dispatchers: list[Any] = []
@@ -40,7 +46,7 @@ def external_type(name: str, signature: str) -> Any:
     return types.ExternalFunction(name, result(*args))
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def _address(_context: Any, _number: Any) -> Any:
     def generate(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
         return builder.inttoptr(args[0], llvmlite.ir.IntType(8).as_pointer())
@@ -48,7 +54,7 @@ def _address(_context: Any, _number: Any) -> Any:
     return types.voidptr(types.int64), generate
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def _load(_context: Any, data: Any, at: Any, bits: Any) -> Any:  # noqa: ARG001  numba passes all types
     if not isinstance(bits, types.IntegerLiteral):
         raise numba.errors.RequireLiteralValue("load needs the number of bits as a literal")
@@ -64,7 +70,7 @@ def _load(_context: Any, data: Any, at: Any, bits: Any) -> Any:  # noqa: ARG001 
     return types.int64(data, types.int64, bits), generate
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def _copy(_context: Any, source: Any, at: Any, target: Any, to: Any, count: Any) -> Any:  # noqa: ARG001  as `_load`
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         start = _place(context, builder, signature, args, 0)

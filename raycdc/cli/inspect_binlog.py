@@ -63,7 +63,7 @@ def inspect_binlog(
 class _AnyDatabase(dict[TableId, MySqlTable]):
     """Tables by name; one written without a database stands for that name in every database."""
 
-    def get(self, key: TableId, default: Any = None) -> Any:  # type: ignore[override]
+    def get(self, key: TableId, default: Any = None) -> Any:
         found = super().get(key)
         if found is None:
             bare = super().get(TableId("", key.table))

@@ -17,7 +17,7 @@ from raycdc.connectors.mysql.offset import BinlogOffset
 from raycdc.connectors.mysql.types import MySqlColumn, MySqlTable
 from raycdc.errors import CorruptLogError, DataError, SchemaError
 from raycdc.model import TableId, changelog_schema
-from tests.unit.binlog_bytes import LogWriter, int_row
+from tests.unit.binlog_bytes import UUID, LogWriter, int_row
 
 UUID_TEXT = "00010203-0405-0607-0809-0a0b0c0d0e0f"
 TABLE = MySqlTable(TableId("d", "t"), (MySqlColumn("id", "int"),), ("id",))
@@ -89,8 +89,8 @@ def test_position_stays_at_the_last_complete_transaction() -> None:
 def test_gtids_with_holes_and_of_two_servers_merge_into_the_given_set() -> None:
     log = LogWriter().format()
     other = bytes(16)
-    for number, uuid in [(4, None), (5, None), (9, None), (1, other), (10, None), (2, other)]:
-        log.gtid(number, **({"uuid": uuid} if uuid else {})).begin().xid()
+    for number, uuid in [(4, UUID), (5, UUID), (9, UUID), (1, other), (10, UUID), (2, other)]:
+        log.gtid(number, uuid=uuid).begin().xid()
     subject = decoder(gtid_set=f"{UUID_TEXT}:1-3")
 
     subject.feed(log.take())

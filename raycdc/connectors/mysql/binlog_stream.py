@@ -60,7 +60,7 @@ class BinlogStream:
         self._silence_max_s = max(_SILENT_HEARTBEATS * heartbeat_s, 10.0)
         self._closed = False
         self._raw = np.empty(_RECEIVE_BYTES, np.uint8)
-        self._raw_view = memoryview(self._raw)
+        self._raw_view = self._raw.data
         self._raw_used = 0
         self._out = np.empty(2 * _RECEIVE_BYTES, np.uint8)
         self._state = np.zeros(packets.P_SIZE, np.int64)
@@ -112,7 +112,7 @@ class BinlogStream:
                     "the connection is taken for lost."
                 )
         self._given = complete
-        return memoryview(self._out)[:complete]
+        return self._out.data[:complete]
 
     def close(self) -> None:
         """Close the connection; a `read` that waits in another thread returns."""

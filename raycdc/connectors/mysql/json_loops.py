@@ -87,7 +87,7 @@ def _string(source: Any, at: Any, length: Any, out: Any, to: Any, limit: Any) ->
     to += 1
     for i in range(length):
         byte = source[at + i]
-        short = 0
+        short: Any = 0
         if byte == 34 or byte == 92:
             short = np.int64(byte)
         elif byte < 32:

@@ -74,8 +74,11 @@ class DatabaseServer(ABC):
         self._owner_pid = os.getpid()
 
     def __enter__(self) -> Self:
-        self.start()
-        return self
+        try:
+            return self.start()
+        except BaseException:
+            self.close()
+            raise
 
     def __exit__(self, *_: object) -> None:
         self.close()

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from raycdc.errors import FencedError
-from raycdc.source import hand_off, log_reader
+from raycdc.source import hand_off
 from raycdc.source.coordinator import SourceCoordinator
 from raycdc.source.enumerator import IncrementalSnapshotEnumerator
 from raycdc.source.hand_off import DROP, EMIT, HOLD, HandOff, PublishChunk
@@ -38,7 +38,7 @@ def settings(
     crashes: float = 0.0,
     faults: float = 0.0,
     readers: int = 2,
-    steps: int = 700,
+    steps: int = 1200,
 ) -> Settings:
     return Settings(visibility, kinds or (TableKind.PLAIN,), steps, faults, crashes, readers)
 
@@ -47,7 +47,7 @@ EXACT = settings(Visibility.EXACT, TableKind.PLAIN)
 WAIT = settings(Visibility.WAIT, TableKind.PLAIN)
 RING = settings(Visibility.RING, TableKind.PLAIN)
 MOVING = settings(Visibility.EXACT, TableKind.MOVING, TableKind.MOVING)
-CRASHES = settings(Visibility.EXACT, TableKind.PLAIN, crashes=0.02)
+CRASHES = settings(Visibility.EXACT, TableKind.PLAIN, crashes=0.006)
 
 
 def recode(change: Callable[[np.ndarray], np.ndarray]) -> Switch:
@@ -178,14 +178,6 @@ def cut_inside_transactions(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(LogReader, "can_cut", property(lambda self: True))
 
 
-def open_chunks_inside_transactions(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(LogReader, "_at_boundary", property(lambda self: True))
-
-
-def say_voided_without_voiding(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(HandOff, "void", lambda self, split_id, table, attempt, now_s: True)
-
-
 def void_nothing_when_a_chunk_reader_dies(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(IncrementalSnapshotEnumerator, "_lose_chunk", lambda self, split: None)
 
@@ -279,24 +271,6 @@ def delete_what_is_being_folded(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(IncrementalReader, "_discard", discard)
 
 
-def leave_full_epochs_to_the_next_event(patch: pytest.MonkeyPatch) -> None:
-    real = LogReader._between_transactions
-    cutting: list[bool] = []
-    cut = LogReader.after_cut
-
-    def after_cut(self: LogReader, *, now_s: float) -> None:
-        cutting.append(True)
-        cut(self, now_s=now_s)
-        cutting.clear()
-
-    def between(self: LogReader, *, now_s: float) -> None:
-        if not cutting:
-            real(self, now_s=now_s)
-
-    patch.setattr(log_reader.LogReader, "after_cut", after_cut)
-    patch.setattr(log_reader.LogReader, "_between_transactions", between)
-
-
 RULES: list[tuple[Switch, Settings]] = [
     (drop_what_is_to_be_held, EXACT),
     (emit_what_is_to_be_held, EXACT),
@@ -310,24 +284,22 @@ RULES: list[tuple[Switch, Settings]] = [
     (select_before_what_was_dropped_is_visible, WAIT),
     (take_the_high_watermark_from_what_is_visible, WAIT),
     (remember_nothing_dropped, RING),
-    (open_chunks_right_after_a_start, RING),
-    (forget_what_a_voided_chunk_held, settings(Visibility.RING, TableKind.PLAIN, crashes=0.02, readers=3)),
+    (open_chunks_right_after_a_start, settings(Visibility.RING, crashes=0.005)),
+    (forget_what_a_voided_chunk_held, settings(Visibility.RING, TableKind.PLAIN, crashes=0.006, readers=3)),
     (keep_chunks_open_over_a_schema_change, WAIT),
     (remember_dropped_rows_over_a_schema_change, RING),
     (let_a_schema_change_into_the_epoch, EXACT),
     (cut_inside_transactions, CRASHES),
-    (open_chunks_inside_transactions, EXACT),
-    (say_voided_without_voiding, settings(Visibility.WAIT, TableKind.PLAIN, crashes=0.03, readers=3)),
-    (void_nothing_when_a_chunk_reader_dies, settings(Visibility.EXACT, crashes=0.03, readers=3)),
+    (void_nothing_when_a_chunk_reader_dies, settings(Visibility.EXACT, crashes=0.008, readers=3)),
     (keep_published_chunks_of_a_dead_log_reader, CRASHES),
-    (give_the_stream_back_before_the_report_counts, settings(Visibility.EXACT, crashes=0.03, readers=3, faults=0.3)),
+    (give_the_stream_back_before_the_report_counts, settings(Visibility.EXACT, crashes=0.008, readers=3, faults=0.3)),
     (stop_before_all_chunks_are_out, EXACT),
     (handle_messages_twice, settings(Visibility.EXACT, faults=0.2)),
-    (accept_stale_incarnations, settings(Visibility.EXACT, crashes=0.03, faults=0.2)),
-    (accept_manifests_of_older_generations, settings(Visibility.EXACT, crashes=0.03)),
+    (accept_stale_incarnations, settings(Visibility.EXACT, crashes=0.008, faults=0.2)),
+    (accept_manifests_of_older_generations, settings(Visibility.EXACT, crashes=0.008)),
     (publish_chunks_that_rows_left, MOVING),
     (publish_behind_removals_of_the_epoch, MOVING),
-    (delete_what_is_being_folded, settings(Visibility.WAIT, crashes=0.03, readers=3)),
+    (delete_what_is_being_folded, settings(Visibility.WAIT, crashes=0.008, readers=3)),
 ]
 
 

@@ -86,6 +86,11 @@ class SimReader:
     def runs(self) -> bool:
         return not self.ended and self._clock.now_s >= self.paused_until_s
 
+    @property
+    def has_news(self) -> bool:
+        """A reader speaks as soon as it has something to say, and when its heartbeat is due."""
+        return self.link.has_unacknowledged or self._clock.now_s >= self._next_heartbeat_s
+
     def receive(self, data: bytes) -> None:
         try:
             messages = self.link.receive(read_packet(data))

@@ -24,7 +24,7 @@ RowKey = tuple[Any, ...]
 #: Values of keys and groups; small, so that transactions meet.
 KEYS = 24
 #: A transaction becomes visible at the latest this long after it was logged (virtual seconds).
-VISIBLE_WITHIN_S = 2.5
+VISIBLE_WITHIN_S = 6.0
 
 
 class Visibility(Enum):
@@ -110,6 +110,8 @@ class SimDatabase:
         self.visibility = visibility
         self.tables: dict[TableId, SimTable] = {}
         self.log: list[Transaction] = []
+        #: Probability that a look for more of the log finds nothing yet.
+        self.log_silence = 0.2
         self._random = chance
         self._unique = 0
         self._invisible: list[Transaction] = []

@@ -124,6 +124,7 @@ class Oracle:
             if table.kind is TableKind.KEYLESS:
                 key = ()
             first[key] = min(first.get(key, change.ordinal), change.ordinal)
+        self._pairs(table, target)
         for place, count in seen.items():
             if count > 1:
                 self._say(f"{table.id}: log row {place} arrived {count} times")
@@ -134,6 +135,14 @@ class Oracle:
                 key = () if table.kind is TableKind.KEYLESS and row_key is not None else row_key
                 if key in first and change.ordinal >= first[key] and (position, side) not in seen:
                     self._say(f"{table.id}: log row {(position, side)} of key {key} is missing")
+
+    def _pairs(self, table: SimTable, target: Target) -> None:
+        """The two halves of an update come together, or as a delete and an insert."""
+        halves = {(row["_op"], row["_pos"]): row["_seq"] for row in target.log if row["_op"] in ("-U", "+U")}
+        for (op, position), seq in halves.items():
+            other = halves.get(("+U" if op == "-U" else "-U", position))
+            if other != (seq + 1 if op == "-U" else seq - 1):
+                self._say(f"{table.id}: {op} at {position} without its other half")
 
     def _say(self, problem: str) -> None:
         self.problems.append(problem)

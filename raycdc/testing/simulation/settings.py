@@ -26,7 +26,7 @@ class Settings:
             kinds=tuple(chance.choices(list(TableKind), weights=[4, 3, 3, 2], k=chance.choice([1, 2, 2, 3]))),
             steps=chance.randrange(steps // 2, steps * 3 // 2),
             network_faults=chance.choice([0.0, 0.05, 0.3]),
-            crashes=chance.choice([0.0, 0.004, 0.015, 0.03]),
+            crashes=chance.choice([0.0, 0.002, 0.005, 0.015]),
             readers=chance.choice([1, 2, 3]),
         )
 
@@ -35,13 +35,15 @@ class Settings:
 class Pace:
     """How fast the parts of a run go, relative to each other: some faults show only when one of them lags.
 
-    `transactions` and `schema_changes` are probabilities per step, the rest are weights of what happens in a step;
-    `polls` is how much a reader does when it is its turn.
+    `transactions` and `schema_changes` are probabilities per step, `chunks` and `reveals` weights of what happens in a
+    step; `polls` and `deliveries` are how much is read, or delivered, when it is its turn; `log_silence` is the probability
+    that the log has nothing for who looks.
     """
 
     transactions: float
     schema_changes: float
     polls: int
+    log_silence: float
     deliveries: int
     chunks: int
     reveals: int
@@ -49,14 +51,15 @@ class Pace:
     @classmethod
     def of(cls, chance: random.Random) -> Pace:
         return cls(
-            transactions=chance.choice([0.05, 0.15, 0.3]),
+            transactions=chance.choice([0.03, 0.07, 0.12]),
             schema_changes=chance.choice([0.0, 0.003, 0.01]),
             polls=chance.choice([1, 2, 4]),
-            deliveries=chance.choice([10, 25]),
-            chunks=chance.choice([1, 3, 8]),
+            log_silence=chance.choice([0.1, 0.4, 0.8]),
+            deliveries=chance.choice([2, 4]),
+            chunks=chance.choice([2, 5, 12]),
             reveals=chance.choice([0, 1, 3]),
         )
 
 
 #: The end of a run: nothing new, and everything moves.
-CALM = Pace(transactions=0.0, schema_changes=0.0, polls=6, deliveries=25, chunks=12, reveals=3)
+CALM = Pace(transactions=0.0, schema_changes=0.0, polls=6, log_silence=0.1, deliveries=4, chunks=12, reveals=3)

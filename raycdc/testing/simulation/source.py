@@ -23,6 +23,7 @@ from raycdc.source.fold import fold
 from raycdc.source.hand_off import LogRows
 from raycdc.source.split import SnapshotSplit, StreamSplit
 from raycdc.testing.simulation.database import (
+    VISIBLE_WITHIN_S,
     Change,
     Row,
     SimDatabase,
@@ -40,7 +41,7 @@ CUTS = (3, 6, 7, 11, 15, 18, 21)
 #: Chunks planned per call.
 PLANNED_AT_ONCE = 2
 #: How long the log reader remembers dropped rows where nothing can be waited for.
-RING_S = 3.0
+RING_S = VISIBLE_WITHIN_S + 0.5
 
 
 def sort_key(table: SimTable, raw: int) -> int:
@@ -169,14 +170,16 @@ class SimLogSource:
         if self._next is None:
             index = next((n for n, t in enumerate(self._database.log) if t.ordinal > self._started_at), None)
             self._next = index
-        if self._rest:
-            return self._part(self._database.log[self._next or 0])
-        if self._next is None or self._next >= len(self._database.log) or self._random.random() < 0.2:
+        if self._next is None or self._next >= len(self._database.log):
             return None
+        if self._random.random() < self._database.log_silence:
+            return None
+        if self._rest:
+            return self._part(self._database.log[self._next])
         transaction = self._database.log[self._next]
         if transaction.ddl is not None:
             return self._schema_change(transaction)
-        if len(transaction.changes) > 1 and self._random.random() < 0.5:
+        if len(transaction.changes) > 1 and self._random.random() < 0.7:
             cut = self._random.randrange(1, len(transaction.changes))
             self._rest.extend([transaction.changes[:cut], transaction.changes[cut:]])
             return self._part(transaction)

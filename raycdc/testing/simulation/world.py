@@ -34,14 +34,14 @@ class SimulationError(AssertionError):
 class Simulation:
     """See the module's docstring. `run` raises `SimulationError`, or whatever the real classes raise."""
 
-    def __init__(self, seed: int, *, steps: int = 800, settings: Settings | None = None) -> None:
+    def __init__(self, seed: int, *, steps: int = 1500, settings: Settings | None = None) -> None:
         self.seed = seed
         self.random = random.Random(seed)
         self.settings = settings or Settings.of(self.random, steps)
-        self.pace = Pace.of(self.random)
         self.clock = Clock()
         self.trace: deque[str] = deque(maxlen=TRACE_LENGTH)
         self.database = SimDatabase(self.random, visibility=self.settings.visibility, kinds=list(self.settings.kinds))
+        self._set_pace(Pace.of(self.random))
         self.spool = MemorySpool()
         self.state = MemoryState(self.random)
         self.sink = ModelSink(self.spool)
@@ -70,7 +70,7 @@ class Simulation:
     def _chaos(self) -> None:
         self.state.crash_probability = self.settings.crashes * 3
         for _ in range(self.settings.steps):
-            self.clock.advance(self.random.uniform(0, 0.06))
+            self.clock.advance(self.random.uniform(0, 0.05))
             self._guarded(self._something)
             if self.zombies and self.random.random() < 0.2:
                 self._zombie(self.random.choice(self.zombies))
@@ -82,7 +82,7 @@ class Simulation:
         Half of the runs start again for that, until caught up; in the others what goes on must get there by itself.
         """
         self.state.crash_probability = 0.0
-        self.pace = CALM
+        self._set_pace(CALM)
         self.zombies.clear()
         for reader in self.cluster.readers.values():
             reader.paused_until_s = 0.0
@@ -90,7 +90,7 @@ class Simulation:
         if again:
             self._restart(until="caught-up")
         for _ in range(CALM_STEPS_MAX):
-            self.clock.advance(self.random.uniform(0, 0.06))
+            self.clock.advance(self.random.uniform(0, 0.05))
             self._routine()
             self._check()
             if self._caught_up() and (self.driver.finished or not again):
@@ -133,18 +133,22 @@ class Simulation:
         """Any process does the next thing it would do anyway."""
         self.database.settle(now_s=self.clock.now_s)
         actions: list[tuple[int, Callable[[], object]]] = [
-            (self.pace.deliveries, self.cluster.deliver),
+            (12, self._deliver),
             (12, lambda: self._reader_step("poll", times=self.pace.polls)),
-            (6, lambda: self._reader_step("speak")),
+            (3, lambda: self._reader_step("speak")),
             (self.pace.chunks, lambda: self._reader_step("chunks")),
             (self.pace.reveals, self.database.reveal),
             (3, self.cluster.tick),
-            (2, self.cluster.call),
+            (4, self.cluster.call),
             (2, lambda: self.cluster.supervise(zombies=self.random.random() < 0.5)),
             (4, lambda: self.driver.step(self.cluster)),
         ]
         weights = [weight for weight, _ in actions]
         self.random.choices([action for _, action in actions], weights=weights)[0]()
+
+    def _deliver(self) -> None:
+        for _ in range(self.pace.deliveries):
+            self.cluster.deliver()
 
     def _reader_step(self, action: str, *, times: int = 1) -> None:
         running = [r for r in self.cluster.readers.values() if r.runs]
@@ -152,6 +156,8 @@ class Simulation:
             reader = self.random.choice(running)
             for _ in range(times):
                 self.cluster.step_reader(reader, action)
+            if action == "poll" and reader.has_news:
+                self.cluster.step_reader(reader, "speak")
 
     # -- faults -----------------------------------------------------------------------------------------------------
 
@@ -231,6 +237,10 @@ class Simulation:
             faults=self.settings.network_faults,
             committed=self.state.committed,
         )
+
+    def _set_pace(self, pace: Pace) -> None:
+        self.pace = pace
+        self.database.log_silence = pace.log_silence
 
     def _until(self) -> str | None:
         return self.random.choice([None, None, "caught-up"])

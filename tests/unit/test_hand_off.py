@@ -1,0 +1,279 @@
+"""The hand-off's judgement of single rows: drop, hold or emit, chunk by chunk."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from raycdc.errors import ProtocolError
+from raycdc.model import RowKind, TableId
+from raycdc.source.hand_off import FoldChunk, HandOff, LogRows, PublishChunk, RetryChunk
+from raycdc.source.split import SnapshotSplit
+
+TABLE = TableId("shop", "orders")
+SCHEMA = pa.schema([("id", pa.int64()), ("grp", pa.int64()), ("_op", pa.int8())])
+
+INSERT, BEFORE, AFTER, DELETE = RowKind.INSERT, RowKind.UPDATE_BEFORE, RowKind.UPDATE_AFTER, RowKind.DELETE
+
+Image = tuple[RowKind, int, int | None]
+
+
+class Numbers:
+    """Chunk keys that are numbers, in their natural order."""
+
+    def bound(self, table: TableId, raw: Any) -> int:
+        return int(raw)
+
+    def classify(self, table: TableId, keys: pa.Array, bounds: Sequence[int]) -> np.ndarray:
+        return np.array([-1 if k is None else sum(b <= k for b in bounds) for k in keys.to_pylist()], np.int64)
+
+
+def hand_off(
+    *, key: str | None = "id", foldable: bool = True, needs_null: bool = False, ring_s: float = 0.0
+) -> HandOff:
+    made = HandOff(Numbers(), ring_s=ring_s)
+    state: dict[str, Any] = {
+        "key": key,
+        "foldable": foldable,
+        "needs_null": needs_null,
+        "null_closed": False,
+        "closed": [],
+    }
+    made.add_table(TABLE, state, primary_key=("id",) if foldable else ())
+    return made
+
+
+def chunk(index: int, lower: int | None, upper: int | None, *, attempt: int = 0, **options: Any) -> SnapshotSplit:
+    return SnapshotSplit(TABLE, index, options.pop("key", "id"), lower, upper, attempt=attempt, **options)
+
+
+def log(*images: Image, at: int = 1) -> LogRows:
+    ops, ids, groups = ([image[n] for image in images] for n in (0, 1, 2))
+    batch = pa.record_batch([pa.array(ids, pa.int64()), pa.array(groups, pa.int64()), pa.array(ops, pa.int8())], SCHEMA)
+    return LogRows(TABLE, batch, np.full(len(images), at, np.int64))
+
+
+def shown(rows: LogRows | Sequence[LogRows] | None) -> list[tuple[RowKind, int]]:
+    parts = [rows] if isinstance(rows, LogRows) else rows or []
+    return [(RowKind(r["_op"]), r["id"]) for part in parts for r in part.batch.to_pylist()]
+
+
+def close(made: HandOff, split: SnapshotSplit, *, high: int, exact: bool = False) -> None:
+    segments = [{"path": split.split_id}]
+    made.close(split.split_id, TABLE, attempt=split.attempt, high=high, exact=exact, segments=segments)
+
+
+def publish(made: HandOff, split: SnapshotSplit, *, high: int = 0) -> PublishChunk:
+    made.open(split, now_s=0)
+    close(made, split, high=high)
+    (decision,) = made.advance(high, now_s=0)
+    assert isinstance(decision, PublishChunk)
+    return decision
+
+
+def test_rows_of_unknown_tables_go_out() -> None:
+    rows = LogRows(TableId("shop", "other"), log((INSERT, 1, None)).batch, np.array([1], np.int64))
+    assert hand_off().rows(rows, now_s=0) is rows
+
+
+def test_a_row_is_dropped_held_or_emitted_by_its_own_chunk() -> None:
+    made = hand_off()
+    publish(made, chunk(0, None, 10))
+    made.open(chunk(1, 10, 20), now_s=0)
+    rows = log((INSERT, 5, None), (INSERT, 15, None), (INSERT, 25, None))
+    assert shown(made.rows(rows, now_s=0)) == [(INSERT, 5)]
+    close(made, chunk(1, 10, 20), high=0)
+    (decision,) = made.advance(1, now_s=0)
+    assert isinstance(decision, PublishChunk)
+    assert shown(decision.released) == [(INSERT, 15)]
+
+
+def test_a_chunk_without_changes_is_published_as_it_was_read() -> None:
+    decision = publish(hand_off(), chunk(0, None, None))
+    assert decision == PublishChunk(chunk(0, None, None), ({"path": chunk(0, None, None).split_id},), ())
+
+
+def test_a_chunk_waits_until_the_log_has_passed_its_high_watermark() -> None:
+    made = hand_off()
+    made.open(chunk(0, None, None), now_s=0)
+    close(made, chunk(0, None, None), high=7)
+    assert made.advance(6, now_s=0) == []
+    assert [type(d) for d in made.advance(7, now_s=0)] == [PublishChunk]
+
+
+def test_changes_up_to_the_high_watermark_are_folded_and_later_ones_follow_the_chunk() -> None:
+    made = hand_off()
+    split = chunk(0, None, None)
+    made.open(split, now_s=0)
+    made.rows(log((INSERT, 1, None), at=1), now_s=0)
+    made.rows(log((INSERT, 2, None), at=2), now_s=0)
+    close(made, split, high=1)
+    (fold,) = made.advance(2, now_s=0)
+    assert isinstance(fold, FoldChunk)
+    assert shown(fold.delta) == [(INSERT, 1)]
+    made.rows(log((INSERT, 3, None), at=3), now_s=0)
+    assert made.advance(3, now_s=0) == []
+    close(made, split, high=1)
+    (decision,) = made.advance(3, now_s=0)
+    assert isinstance(decision, PublishChunk)
+    assert shown(decision.released) == [(INSERT, 2), (INSERT, 3)]
+
+
+def test_a_chunk_read_at_an_exact_position_needs_no_folding() -> None:
+    made = hand_off(key=None, foldable=False)
+    split = chunk(0, None, None, key=None, includes_null=True)
+    made.open(split, now_s=0)
+    made.rows(log((INSERT, 1, None), at=1), now_s=0)
+    made.rows(log((DELETE, 2, None), at=3), now_s=0)
+    close(made, split, high=2, exact=True)
+    (decision,) = made.advance(3, now_s=0)
+    assert isinstance(decision, PublishChunk)
+    assert shown(decision.released) == [(DELETE, 2)]
+
+
+def test_a_table_without_key_is_read_again_when_it_changed_meanwhile() -> None:
+    made = hand_off(key=None, foldable=False)
+    split = chunk(0, None, None, key=None, includes_null=True)
+    made.open(split, now_s=0)
+    made.rows(log((INSERT, 1, None), at=1), now_s=0)
+    close(made, split, high=2)
+    assert [type(d) for d in made.advance(2, now_s=0)] == [RetryChunk]
+    assert made.rows(log((INSERT, 1, None), at=3), now_s=0) is None
+
+
+def test_an_update_between_chunks_is_a_delete_and_an_insert() -> None:
+    made = hand_off()
+    publish(made, chunk(0, None, 10))
+    assert shown(made.rows(log((BEFORE, 5, None), (AFTER, 15, None)), now_s=0)) == [(DELETE, 5)]
+    assert shown(made.rows(log((BEFORE, 15, None), (AFTER, 5, None)), now_s=0)) == [(INSERT, 5)]
+    assert shown(made.rows(log((BEFORE, 5, None), (AFTER, 6, None)), now_s=0)) == [(BEFORE, 5), (AFTER, 6)]
+
+
+def test_an_update_cut_in_half_is_refused() -> None:
+    with pytest.raises(ProtocolError, match="after-image"):
+        hand_off().rows(log((BEFORE, 5, None)), now_s=0)
+
+
+def test_null_keys_have_the_chunk_that_includes_them() -> None:
+    made = hand_off(key="grp", needs_null=True)
+    nulls = chunk(0, None, None, key="grp", includes_null=True, only_null=True)
+    publish(made, nulls)
+    assert shown(made.rows(log((INSERT, 1, None), (INSERT, 2, 5)), now_s=0)) == [(INSERT, 1)]
+    assert made.complete_tables() == []
+    publish(made, chunk(1, None, None, key="grp"))
+    assert made.complete_tables() == [TABLE]
+
+
+def test_a_voided_chunk_is_unopened_again_and_a_late_close_of_it_is_ignored() -> None:
+    made = hand_off()
+    split = chunk(0, None, None)
+    made.open(split, now_s=0)
+    made.rows(log((INSERT, 1, None)), now_s=0)
+    assert made.void(split.split_id, TABLE, attempt=0, now_s=0)
+    close(made, split, high=0)
+    assert made.advance(5, now_s=0) == []
+    assert not made.void(split.split_id, TABLE, attempt=0, now_s=0)
+    assert publish(made, chunk(0, None, None, attempt=1), high=5).released == ()
+
+
+def test_an_older_attempt_does_not_replace_a_newer_one() -> None:
+    made = hand_off()
+    made.open(chunk(0, None, None, attempt=2), now_s=0)
+    assert not made.open(chunk(0, None, None, attempt=1), now_s=0)
+    assert made.open(chunk(0, None, None, attempt=2), now_s=0)
+
+
+def test_dropped_rows_of_the_last_seconds_are_held_by_a_chunk_opened_over_them() -> None:
+    made = hand_off(ring_s=10)
+    made.rows(log((INSERT, 1, None), (INSERT, 2, None), at=1), now_s=0)
+    made.rows(log((INSERT, 3, None), at=2), now_s=5)
+    split = chunk(0, 2, None)
+    made.open(split, now_s=9)
+    close(made, split, high=2)
+    (fold,) = made.advance(2, now_s=9)
+    assert isinstance(fold, FoldChunk)
+    assert shown(fold.delta) == [(INSERT, 2), (INSERT, 3)]
+
+
+def test_dropped_rows_are_forgotten_when_they_must_be_visible() -> None:
+    made = hand_off(ring_s=10)
+    made.rows(log((INSERT, 1, None)), now_s=0)
+    assert publish_at(made, 11) == []
+
+
+@pytest.mark.parametrize("folding", [False, True])
+def test_what_a_voided_chunk_held_is_remembered_once_for_its_next_attempt(folding: bool) -> None:
+    made = hand_off(ring_s=10)
+    made.rows(log((INSERT, 1, None), at=1), now_s=0)
+    split = chunk(0, None, None)
+    made.open(split, now_s=1)
+    made.rows(log((INSERT, 2, None), at=2), now_s=1)
+    made.rows(log((INSERT, 3, None), at=3), now_s=1)
+    if folding:
+        close(made, split, high=2)
+        made.advance(3, now_s=1)
+    made.void(split.split_id, TABLE, attempt=0, now_s=2)
+    assert publish_at(made, 3, attempt=1) == [(INSERT, 1), (INSERT, 2), (INSERT, 3)]
+
+
+def test_a_schema_change_voids_open_chunks_and_ends_what_is_remembered() -> None:
+    made = hand_off(ring_s=10)
+    made.rows(log((INSERT, 1, None)), now_s=0)
+    split = chunk(0, None, None)
+    made.open(split, now_s=0)
+    assert made.void_table(TABLE, now_s=0) == [split]
+    assert publish_at(made, 1, attempt=1) == []
+
+
+def publish_at(made: HandOff, now_s: float, *, attempt: int = 0) -> list[tuple[RowKind, int]]:
+    """Open and close a chunk of everything; what it has to fold."""
+    split = chunk(0, None, None, attempt=attempt)
+    made.open(split, now_s=now_s)
+    close(made, split, high=100)
+    (decision,) = made.advance(100, now_s=now_s)
+    return shown(decision.delta) if isinstance(decision, FoldChunk) else []
+
+
+def test_a_chunk_that_a_row_left_for_another_one_is_read_again() -> None:
+    made = hand_off(key="grp")
+    split = chunk(0, None, 10, key="grp")
+    made.open(split, now_s=0)
+    made.rows(log((BEFORE, 1, 5), (AFTER, 1, 15), at=3), now_s=0)
+    close(made, split, high=2)
+    assert [type(d) for d in made.advance(3, now_s=0)] == [RetryChunk]
+
+
+def test_a_chunk_follows_what_the_epoch_has_removed_in_the_next_epoch() -> None:
+    made = hand_off(key="grp")
+    publish(made, chunk(0, None, 10, key="grp"))
+    split = chunk(1, 10, None, key="grp")
+    made.open(split, now_s=0)
+    assert shown(made.rows(log((BEFORE, 1, 5), (AFTER, 1, 15), at=3), now_s=0)) == [(DELETE, 1)]
+    close(made, split, high=3, exact=True)
+    assert made.advance(3, now_s=0) == []
+    made.begin_epoch()
+    assert [type(d) for d in made.advance(3, now_s=0)] == [PublishChunk]
+
+
+def test_state_is_what_is_closed_and_never_what_is_held() -> None:
+    made = hand_off(needs_null=True)
+    publish(made, chunk(1, 10, 20))
+    publish(made, chunk(0, None, 10))
+    made.open(chunk(2, 20, None), now_s=0)
+    made.rows(log((INSERT, 25, None)), now_s=0)
+    state = made.table_state(TABLE)
+    assert state == {
+        "key": "id",
+        "foldable": True,
+        "needs_null": True,
+        "null_closed": False,
+        "closed": [[None, 20]],
+    }
+    restored = HandOff(Numbers())
+    restored.add_table(TABLE, state, primary_key=("id",))
+    assert restored.table_state(TABLE) == state
+    assert shown(restored.rows(log((INSERT, 19, None), (INSERT, 20, None)), now_s=0)) == [(INSERT, 19)]

@@ -182,7 +182,10 @@ class Run:
     def _collect(self) -> None:
         assert self.process.stdout is not None
         for line in self.process.stdout:
-            self.events.append(json.loads(line))
+            try:
+                self.events.append(json.loads(line))
+            except json.JSONDecodeError:
+                self.events.append({"event": "not JSON", "text": line.decode(errors="replace")})
 
 
 def run_through(job: Job, *, failpoints: str, busy: Callable[[], bool], deaths_max: int = 60) -> list[int]:

@@ -152,6 +152,9 @@ class Pipeline:
     def _launcher(self, spec: JobSpec, *, local: bool) -> Launcher:
         if local:
             return LocalLauncher(spec)
+        from raycdc.runtime.ray_environment import prepare
+
+        prepare(self.config.ray.address)
         from raycdc.runtime.ray_launcher import RayLauncher
 
         return RayLauncher(spec, address=self.config.ray.address)

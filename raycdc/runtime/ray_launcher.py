@@ -177,14 +177,6 @@ class RayLauncher:
 
 def _start_ray(address: str) -> None:
     """Start or join Ray. A busy machine may miss Ray's own fixed start-up limit of 30 s, so starting is tried again."""
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-    # Ray runs its workers at niceness 15; beside Spark at 0 the readers, and with them the heartbeats, would starve.
-    os.environ.setdefault("RAY_worker_niceness", "0")
-    if address == "local":
-        # What Ray does for a private cluster anyway; said explicitly, it does not warn about it at each start.
-        os.environ.setdefault("RAY_AUTH_MODE", "token")
-    # An actor that was killed is our supervisor's business; Ray would print its traceback as well.
-    os.environ.setdefault("RAY_IGNORE_UNHANDLED_ERRORS", "1")
     logging.getLogger("ray").setLevel(logging.ERROR)
     common: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
     if address != "local":

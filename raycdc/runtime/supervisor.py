@@ -142,6 +142,7 @@ class Supervisor:
             )
             if self._stopping:
                 self._coordinator.stop()
+            self._publish_processes(self._coordinator, {"readers": []})
             for subtask_id in range(self._wanted):
                 self._start_reader(subtask_id)
 
@@ -211,9 +212,8 @@ class Supervisor:
                 self._readers.pop(subtask_id).kill()
 
     def _publish_processes(self, coordinator: CoordinatorHandle, status: dict[str, Any]) -> None:
-        readers = [{"subtask": r["subtask"], "pid": r["pid"]} for r in status["readers"] if r["pid"]]
-        pids = {"enumerator": coordinator.pid, "readers": [r["pid"] for r in readers]}
-        if pids != self._pids and len(readers) == len(self._readers):
+        pids = {"enumerator": coordinator.pid, "readers": [r["pid"] for r in status["readers"] if r["pid"]]}
+        if pids != self._pids:
             self._pids = pids
             self._settings.on_processes(pids)
 

@@ -153,8 +153,8 @@ class Run:
         return True
 
     def wait_for_start(self) -> None:
-        """Wait until processes are up, or the command ended."""
-        self.wait_for(lambda: bool(self.pids()))
+        """Wait until a reader is up, or the command ended."""
+        self.wait_for(lambda: bool(self.pids().get("readers")))
 
     def interrupt(self) -> int:
         """Ctrl-C, then wait for the orderly end."""

@@ -1,0 +1,22 @@
+"""Settings that Ray reads from the environment when it is imported. Call `prepare` before anything imports Ray."""
+
+from __future__ import annotations
+
+import os
+
+_SETTINGS = {
+    # Workers run at niceness 15 by default; beside Spark at 0 the readers, and with them the heartbeats, would starve.
+    "RAY_worker_niceness": "0",
+    # An actor that was killed is our supervisor's business; Ray would print its traceback as well.
+    "RAY_IGNORE_UNHANDLED_ERRORS": "1",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+}
+
+
+def prepare(address: str) -> None:
+    """Set what the user has not set. `address` is that of ``[ray]``."""
+    for name, value in _SETTINGS.items():
+        os.environ.setdefault(name, value)
+    if address == "local":
+        # What Ray does for a private cluster anyway; said explicitly, it does not warn about it at each start.
+        os.environ.setdefault("RAY_AUTH_MODE", "token")

@@ -271,45 +271,50 @@ def delete_what_is_being_folded(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(IncrementalReader, "_discard", discard)
 
 
-RULES: list[tuple[Switch, Settings]] = [
-    (drop_what_is_to_be_held, EXACT),
-    (emit_what_is_to_be_held, EXACT),
-    (emit_what_is_to_be_dropped, EXACT),
-    (drop_what_is_to_be_emitted, EXACT),
-    (publish_without_folding, WAIT),
-    (publish_before_the_high_watermark, WAIT),
-    (release_nothing_held, WAIT),
-    (keep_moves_as_updates, MOVING),
-    (select_before_what_was_dropped_is_visible, EXACT),
-    (select_before_what_was_dropped_is_visible, WAIT),
-    (take_the_high_watermark_from_what_is_visible, WAIT),
-    (remember_nothing_dropped, RING),
-    (open_chunks_right_after_a_start, settings(Visibility.RING, crashes=0.005)),
-    (forget_what_a_voided_chunk_held, settings(Visibility.RING, TableKind.PLAIN, crashes=0.006, readers=3)),
-    (keep_chunks_open_over_a_schema_change, WAIT),
-    (remember_dropped_rows_over_a_schema_change, RING),
-    (let_a_schema_change_into_the_epoch, EXACT),
-    (cut_inside_transactions, CRASHES),
-    (void_nothing_when_a_chunk_reader_dies, settings(Visibility.EXACT, crashes=0.008, readers=3)),
-    (keep_published_chunks_of_a_dead_log_reader, CRASHES),
-    (give_the_stream_back_before_the_report_counts, settings(Visibility.EXACT, crashes=0.008, readers=3, faults=0.3)),
-    (stop_before_all_chunks_are_out, EXACT),
-    (handle_messages_twice, settings(Visibility.EXACT, faults=0.2)),
-    (accept_stale_incarnations, settings(Visibility.EXACT, crashes=0.008, faults=0.2)),
-    (accept_manifests_of_older_generations, settings(Visibility.EXACT, crashes=0.008)),
-    (publish_chunks_that_rows_left, MOVING),
-    (publish_behind_removals_of_the_epoch, MOVING),
-    (delete_what_is_being_folded, settings(Visibility.WAIT, crashes=0.008, readers=3)),
+#: Rule, circumstances in which it matters, and a seed that is known to miss it (only to be quick).
+RULES: list[tuple[Switch, Settings, int]] = [
+    (drop_what_is_to_be_held, EXACT, 0),
+    (emit_what_is_to_be_held, EXACT, 0),
+    (emit_what_is_to_be_dropped, EXACT, 0),
+    (drop_what_is_to_be_emitted, EXACT, 0),
+    (publish_without_folding, WAIT, 0),
+    (publish_before_the_high_watermark, WAIT, 0),
+    (release_nothing_held, WAIT, 0),
+    (keep_moves_as_updates, MOVING, 0),
+    (select_before_what_was_dropped_is_visible, EXACT, 4),
+    (select_before_what_was_dropped_is_visible, WAIT, 4),
+    (take_the_high_watermark_from_what_is_visible, WAIT, 0),
+    (remember_nothing_dropped, RING, 0),
+    (open_chunks_right_after_a_start, settings(Visibility.RING, crashes=0.005), 21),
+    (forget_what_a_voided_chunk_held, settings(Visibility.RING, TableKind.PLAIN, crashes=0.006, readers=3), 0),
+    (keep_chunks_open_over_a_schema_change, WAIT, 0),
+    (remember_dropped_rows_over_a_schema_change, RING, 0),
+    (let_a_schema_change_into_the_epoch, EXACT, 0),
+    (cut_inside_transactions, CRASHES, 12),
+    (void_nothing_when_a_chunk_reader_dies, settings(Visibility.EXACT, crashes=0.008, readers=3), 6),
+    (keep_published_chunks_of_a_dead_log_reader, CRASHES, 43),
+    (
+        give_the_stream_back_before_the_report_counts,
+        settings(Visibility.EXACT, crashes=0.008, readers=3, faults=0.3),
+        25,
+    ),
+    (stop_before_all_chunks_are_out, EXACT, 0),
+    (handle_messages_twice, settings(Visibility.EXACT, faults=0.2), 0),
+    (accept_stale_incarnations, settings(Visibility.EXACT, crashes=0.008, faults=0.2), 0),
+    (accept_manifests_of_older_generations, settings(Visibility.EXACT, crashes=0.008), 0),
+    (publish_chunks_that_rows_left, MOVING, 7),
+    (publish_behind_removals_of_the_epoch, MOVING, 39),
+    (delete_what_is_being_folded, settings(Visibility.WAIT, crashes=0.008, readers=3), 25),
 ]
 
 
-@pytest.mark.parametrize(("switch", "circumstances"), RULES, ids=lambda v: v.__name__ if callable(v) else "")
+@pytest.mark.parametrize(("switch", "circumstances", "first"), RULES, ids=lambda v: v.__name__ if callable(v) else "")
 def test_a_run_without_the_rule_is_noticed(
-    switch: Switch, circumstances: Settings, monkeypatch: pytest.MonkeyPatch
+    switch: Switch, circumstances: Settings, first: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     switch(monkeypatch)
-    for seed in itertools.count():
-        assert seed < SEEDS_MAX, f"{seed} runs passed although the job would {switch.__name__}"
+    for seed in itertools.count(first):
+        assert seed < first + SEEDS_MAX, f"{SEEDS_MAX} runs passed although the job would {switch.__name__}"
         try:
             Simulation(seed, settings=circumstances).run()
         except SimulationError:

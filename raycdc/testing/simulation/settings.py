@@ -36,8 +36,8 @@ class Pace:
     """How fast the parts of a run go, relative to each other: some faults show only when one of them lags.
 
     `transactions` and `schema_changes` are probabilities per step, `chunks` and `reveals` weights of what happens in a
-    step; `polls` and `deliveries` are how much is read, or delivered, when it is its turn; `log_silence` is the probability
-    that the log has nothing for who looks.
+    step; `polls` and `deliveries` are how much is read, or delivered, when it is its turn; `log_silence` is the
+    probability that the log has nothing for who looks.
     """
 
     transactions: float

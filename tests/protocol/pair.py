@@ -1,0 +1,217 @@
+"""A coordinator and readers on a link that a test holds in its hand: nothing moves unless the test says so."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from raycdc.checkpoint.manifest import Manifest
+from raycdc.errors import FencedError
+from raycdc.model import TableId
+from raycdc.source.coordinator import CoordinatorSettings, SourceCoordinator
+from raycdc.source.enumerator import (
+    IncrementalSnapshotEnumerator,
+    PlannedChunks,
+    StartPoint,
+    TablePlan,
+    restore_or_create,
+)
+from raycdc.source.link import Identity, Link, read_packet
+from raycdc.source.source_event import (
+    AddSplits,
+    EpochSealed,
+    Heartbeat,
+    Message,
+    NoMoreSplits,
+    ReaderRegistration,
+    SealEpoch,
+    SourceEventWrapper,
+)
+from raycdc.source.split import SnapshotSplit, StreamSplit, decode_split
+
+TABLE = TableId("shop", "orders")
+DOCUMENT: dict[str, Any] = {"fingerprint": "f1", "columns": [], "primary_key": ["id"]}
+SETTINGS = CoordinatorSettings(epoch_interval_s=2, epoch_bytes_max=1000, in_flight_max=2, reader_timeout_s=10)
+
+
+class Store:
+    """Manifests in memory."""
+
+    def __init__(self) -> None:
+        self.manifests: list[Manifest] = []
+        self.documents: dict[str, dict[str, Any]] = {}
+
+    def put_document(self, fingerprint: str, document: dict[str, Any]) -> None:
+        self.documents[fingerprint] = document
+
+    def document(self, fingerprint: str) -> dict[str, Any]:
+        return self.documents[fingerprint]
+
+    def write_manifest(self, manifest: Manifest) -> None:
+        self.manifests.append(manifest)
+
+
+class Dialect:
+    """One table, cut at the given bounds; its log ends at `end`."""
+
+    def __init__(self, *cuts: int) -> None:
+        self.cuts = cuts
+        self.end = 100
+
+    def start_point(self) -> StartPoint:
+        snapshot: dict[str, Any] = {
+            "key": "id",
+            "foldable": True,
+            "needs_null": False,
+            "null_closed": False,
+            "closed": [],
+        }
+        return StartPoint({"at": self.end}, self.end, (TablePlan(TABLE, "f1", DOCUMENT, snapshot),))
+
+    def plan(
+        self, document: dict[str, Any], table: TableId, planner: dict[str, Any], first_index: int
+    ) -> PlannedChunks:
+        bounds: list[int | None] = [None, *self.cuts, None]
+        ranges = itertools.pairwise(bounds)
+        chunks = [SnapshotSplit(table, n, "id", low, high) for n, (low, high) in enumerate(ranges)]
+        return PlannedChunks(tuple(chunks[first_index:]), None, len(chunks))
+
+    def current_ordinal(self) -> int:
+        return self.end
+
+
+class FakeReader:
+    """The reader's end of a link, without a reader behind it: the test says what it sends."""
+
+    def __init__(self, job: Job, subtask: int, incarnation: int, generation: int) -> None:
+        self.job = job
+        self.subtask = subtask
+        self.incarnation = incarnation
+        self.link = Link(Identity(generation, incarnation))
+        self.got: list[Message] = []
+
+    def send(self, *messages: Message) -> FakeReader:
+        """Send and take in the answer."""
+        for message in messages:
+            self.link.send(message)
+        return self.exchange()
+
+    def exchange(self) -> FakeReader:
+        self.job.coordinator.receive(self.subtask, self.link.packet(), now_s=self.job.now_s)
+        answer = self.job.coordinator.outgoing(self.subtask, self.incarnation)
+        if answer is None:
+            raise FencedError("replaced")
+        self.got.extend(self.link.receive(read_packet(answer)))
+        return self
+
+    def register(self) -> FakeReader:
+        return self.send(ReaderRegistration("here", 100 + self.subtask, ""))
+
+    def event(self, kind: str, **fields: Any) -> FakeReader:
+        return self.send(SourceEventWrapper({"type": kind, **fields}))
+
+    def about(self, kind: str, split: SnapshotSplit, **fields: Any) -> FakeReader:
+        names = {"split_id": split.split_id, "table": str(split.table), "attempt": split.attempt}
+        return self.event(kind, **names, **fields)
+
+    def take(self, kind: type[Any]) -> list[Any]:
+        """Messages of a kind received since the last time, oldest first; the rest stays."""
+        self.exchange()
+        found = [message for message in self.got if isinstance(message, kind)]
+        self.got = [message for message in self.got if not isinstance(message, kind)]
+        return found
+
+    def chunks(self) -> list[SnapshotSplit]:
+        """Chunks given to this reader since the last look."""
+        splits = [decode_split(s) for m in self.take(AddSplits) for s in m.splits]
+        self.got.extend(AddSplits((s.to_json(),)) for s in splits if isinstance(s, StreamSplit))
+        return [s for s in splits if isinstance(s, SnapshotSplit)]
+
+    def stream(self) -> StreamSplit | None:
+        """The stream, if it was given to this reader since the last look."""
+        splits = [decode_split(s) for m in self.take(AddSplits) for s in m.splits]
+        self.got.extend(AddSplits((s.to_json(),)) for s in splits if isinstance(s, SnapshotSplit))
+        return next((s for s in splits if isinstance(s, StreamSplit)), None)
+
+    def events(self) -> list[str]:
+        """Types of connector events received since the last look."""
+        return [m.event["type"] for m in self.take(SourceEventWrapper)]
+
+    def is_finished(self) -> bool:
+        return bool(self.take(NoMoreSplits))
+
+    def asked_to_seal(self) -> list[int]:
+        return [m.epoch for m in self.take(SealEpoch)]
+
+    def sealed(self, epoch: int, *, at: int | None = None, finished: Sequence[SnapshotSplit] = ()) -> FakeReader:
+        """Report an epoch; `at` is where the stream got, if this reader has it."""
+        splits = {} if at is None else {"stream": self.job.stream_state(at)}
+        names = tuple(split.split_id for split in finished)
+        return self.send(EpochSealed(epoch, splits, (), {}, {}, names, None, end_of_input=False))
+
+
+class Job:
+    """A coordinator with the real enumerator over a `Dialect`; asynchronous calls are done at once."""
+
+    def __init__(
+        self,
+        *,
+        cuts: Sequence[int] = (),
+        generation: int = 1,
+        until: str | None = None,
+        store: Store | None = None,
+        settings: CoordinatorSettings = SETTINGS,
+    ) -> None:
+        self.now_s = 0.0
+        self.generation = generation
+        self.store = store or Store()
+        self.dialect = Dialect(*cuts)
+        self.enumerator: IncrementalSnapshotEnumerator | None = None
+        last = self.store.manifests[-1] if self.store.manifests else None
+        self.coordinator = SourceCoordinator(
+            generation=generation,
+            enumerator=lambda context: self._enumerator(context, until, last),
+            writer=self.store,
+            settings=settings,
+            last=last,
+            committed=0,
+            first_epoch=last.epoch + 1 if last else 1,
+            call_async=self._call,
+            wall_ms=lambda: 0,
+        )
+        self.coordinator.start()
+
+    def _enumerator(
+        self, context: SourceCoordinator, until: str | None, last: Manifest | None
+    ) -> IncrementalSnapshotEnumerator:
+        return restore_or_create(context, self.dialect, until=until, last=last, document=self.store.document)
+
+    def _call(self, call: Callable[[], Any], handler: Callable[[Any], None]) -> None:
+        self._calls = [*getattr(self, "_calls", []), (call, handler)]
+
+    def work(self) -> None:
+        """Do what the enumerator asked to be done in the background, and what follows from it."""
+        while calls := getattr(self, "_calls", []):
+            self._calls = []
+            for call, handler in calls:
+                handler(call())
+
+    def reader(self, subtask: int, incarnation: int = 1) -> FakeReader:
+        """A reader that has registered."""
+        made = FakeReader(self, subtask, incarnation, self.generation).register()
+        self.work()
+        return made
+
+    def stream_state(self, at: int) -> Mapping[str, Any]:
+        return {"version": 1, "position": {"at": at}, "ordinal": at, "tables": {}}
+
+    def begin_seal(self) -> None:
+        """Make an epoch due and begin to seal it."""
+        for reader in self.coordinator.registered_readers():
+            self.coordinator._readers[reader].heartbeat = Heartbeat(10, wants_seal=False, metrics={})
+        self.now_s += SETTINGS.epoch_interval_s
+        self.coordinator.tick(now_s=self.now_s)
+
+    def lose(self, reader: FakeReader) -> None:
+        self.coordinator.reader_lost(reader.subtask, reader.incarnation, "killed")

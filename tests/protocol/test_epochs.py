@@ -1,0 +1,240 @@
+"""Sealing: what is in an epoch, who is waited for, and what the death of a reader does to it."""
+
+from __future__ import annotations
+
+import pytest
+
+from raycdc.errors import ProtocolError
+from raycdc.source.source_event import CheckpointComplete, Heartbeat, RequestSplit, SourceEventWrapper
+from tests.protocol.pair import SETTINGS, FakeReader, Job
+
+
+def heartbeat(open_bytes: int, *, wants_seal: bool = False, dirty: bool = False) -> Heartbeat:
+    return Heartbeat(open_bytes, wants_seal=wants_seal, metrics={"dirty": dirty})
+
+
+def test_an_epoch_is_sealed_when_every_reader_has_reported_it() -> None:
+    job = Job()
+    log, other = job.reader(0), job.reader(1)
+    job.begin_seal()
+    assert (log.asked_to_seal(), other.asked_to_seal()) == ([1], [1])
+    log.sealed(1, at=120)
+    assert job.store.manifests == []
+    other.sealed(1)
+    (manifest,) = job.store.manifests
+    assert manifest.epoch == 1
+    assert manifest.from_splits["stream"]["ordinal"] == 100
+    assert manifest.to_splits["stream"]["ordinal"] == 120
+
+
+def test_a_seal_waits_for_its_time_when_there_are_rows() -> None:
+    job = Job()
+    log = job.reader(0)
+    log.send(heartbeat(10))
+    job.coordinator.tick(now_s=1.9)
+    assert log.asked_to_seal() == []
+    job.coordinator.tick(now_s=2.0)
+    assert log.asked_to_seal() == [1]
+
+
+def test_a_full_epoch_is_sealed_at_once() -> None:
+    job = Job()
+    log = job.reader(0)
+    log.send(heartbeat(SETTINGS.epoch_bytes_max))
+    job.coordinator.tick(now_s=0.1)
+    assert log.asked_to_seal() == [1]
+
+
+def test_a_position_that_only_moved_is_sealed_now_and_then() -> None:
+    job = Job()
+    log = job.reader(0)
+    log.send(heartbeat(0, dirty=True))
+    job.coordinator.tick(now_s=9.0)
+    assert log.asked_to_seal() == []
+    job.now_s = 9.9
+    log.exchange()
+    job.coordinator.tick(now_s=10.0)
+    assert log.asked_to_seal() == [1]
+
+
+def test_a_wish_to_seal_from_before_the_cut_does_not_seal_twice() -> None:
+    job = Job()
+    log = job.reader(0)
+    log.send(heartbeat(10, wants_seal=True))
+    job.coordinator.tick(now_s=0.1)
+    log.send(heartbeat(10, wants_seal=True))
+    log.sealed(1, at=110)
+    job.coordinator.tick(now_s=0.2)
+    assert log.asked_to_seal() == [1]
+
+
+def test_no_more_epochs_are_sealed_than_the_sink_may_lag_behind() -> None:
+    job = Job()
+    log = job.reader(0)
+    for epoch in (1, 2):
+        job.begin_seal()
+        log.sealed(epoch, at=100 + epoch)
+    job.begin_seal()
+    assert log.asked_to_seal() == [1, 2]
+    job.coordinator.epoch_committed(1)
+    job.begin_seal()
+    assert log.asked_to_seal() == [3]
+    assert [m.epoch for m in log.take(CheckpointComplete)] == [1]
+
+
+def test_numbers_of_dropped_epochs_are_not_given_again_and_do_not_block_sealing() -> None:
+    job = Job()
+    log = job.reader(0)
+    job.begin_seal()
+    log.sealed(1, at=101)
+    again = Job(generation=2, store=job.store)
+    again.coordinator._sealed = 7  # as with first_epoch=8 after recovery dropped 2 to 7
+    again.coordinator.epoch_committed(1)
+    reader = again.reader(0)
+    again.begin_seal()
+    assert reader.asked_to_seal() == [8]
+    reader.sealed(8, at=102)
+    assert again.coordinator.sealed_after(1) == 8
+
+
+def test_a_reader_lost_before_its_report_is_not_waited_for_and_its_rows_are_not_in_the_epoch() -> None:
+    job = Job()
+    log, other = job.reader(0), job.reader(1)
+    job.begin_seal()
+    other.sealed(1)
+    job.lose(log)
+    (manifest,) = job.store.manifests
+    assert manifest.to_splits == manifest.from_splits
+    stream = other.stream()
+    assert stream is not None
+    assert stream.state["ordinal"] == 100
+
+
+def test_a_reader_lost_after_its_report_keeps_it_and_the_stream_goes_on_behind_it() -> None:
+    job = Job()
+    log, other = job.reader(0), job.reader(1)
+    job.begin_seal()
+    log.sealed(1, at=130)
+    job.lose(log)
+    assert other.stream() is None
+    other.sealed(1)
+    assert job.store.manifests[0].to_splits["stream"]["ordinal"] == 130
+    stream = other.stream()
+    assert stream is not None
+    assert stream.state["ordinal"] == 130
+
+
+def test_a_successor_that_registers_before_the_manifest_keeps_its_requests_and_chunks() -> None:
+    job = Job(cuts=[10])
+    log, other = job.reader(0), job.reader(1)
+    job.begin_seal()
+    log.sealed(1, at=130)
+    job.lose(log)
+    successor = job.reader(0, incarnation=2)
+    successor.send(RequestSplit())
+    other.sealed(1)
+    given = successor.stream()
+    assert given is not None
+    assert given.state["ordinal"] == 130
+    assert len(successor.chunks()) <= 1
+    successor.send(RequestSplit(), RequestSplit())
+    assert {c.index for c in successor.chunks()} <= {0, 1}
+    assert job.coordinator.status()["readers"][0]["splits"]
+
+
+def test_a_reader_crash_after_the_report_before_its_ack_reassigns_nothing_that_was_sealed() -> None:
+    job = Job()
+    log = job.reader(0)
+    log.send(RequestSplit())
+    (split,) = log.chunks()
+    log.about("chunk_published", split)
+    job.begin_seal()
+    log.sealed(1, at=140, finished=[split])
+    job.lose(log)
+    successor = job.reader(0, incarnation=2)
+    successor.send(RequestSplit())
+    stream = successor.stream()
+    assert stream is not None
+    assert stream.state["ordinal"] == 140
+    assert successor.chunks() == []
+    assert successor.is_finished()
+
+
+def test_a_silent_reader_is_fenced_at_a_seal_and_the_epoch_completed_without_it() -> None:
+    job = Job()
+    log, other = job.reader(0), job.reader(1)
+    job.begin_seal()
+    job.now_s += 6
+    log.sealed(1, at=120)
+    job.now_s += 5
+    job.coordinator.tick(now_s=job.now_s)
+    assert [subtask for subtask, _, _ in job.coordinator.take_lost()] == [1]
+    assert [m.epoch for m in job.store.manifests] == [1]
+    assert other.subtask == 1
+
+
+def test_a_report_nobody_asked_for_is_an_error() -> None:
+    with pytest.raises(ProtocolError, match="nobody asked"):
+        Job().reader(0).sealed(1, at=100)
+
+
+def test_a_new_generation_goes_on_from_the_last_manifest_and_reads_open_chunks_again() -> None:
+    job = Job(cuts=[10])
+    log = job.reader(0)
+    log.send(RequestSplit(), RequestSplit())
+    first, second = log.chunks()
+    log.about("chunk_published", first)
+    job.begin_seal()
+    log.sealed(1, at=150, finished=[first])
+    again = Job(cuts=[10], generation=2, store=job.store)
+    reader = again.reader(0)
+    reader.send(RequestSplit(), RequestSplit())
+    again.work()
+    stream = reader.stream()
+    assert stream is not None
+    assert stream.state["ordinal"] == 150
+    assert [c.index for c in reader.chunks()] == [second.index]
+
+
+def test_stopping_seals_what_is_there_as_the_final_epoch() -> None:
+    job = Job()
+    log = job.reader(0)
+    job.coordinator.stop()
+    job.coordinator.tick(now_s=0.1)
+    log.sealed(1, at=110)
+    assert job.store.manifests[0].final
+    assert job.coordinator.final_epoch == 1
+
+
+def test_a_run_stopped_before_it_knew_where_to_start_starts_afresh_next_time() -> None:
+    job = Job()
+    reader = FakeReader(job, 0, 1, generation=1).register()
+    job.coordinator.stop()
+    job.coordinator.tick(now_s=0.1)
+    reader.sealed(1)
+    assert job.store.manifests[0].to_splits == {}
+    assert Job(generation=2, store=job.store).reader(0).stream() is not None
+
+
+def test_until_caught_up_stops_at_the_run_start_or_the_greatest_high_watermark_once_all_chunks_are_out() -> None:
+    job = Job(until="caught-up")
+    log = job.reader(0)
+    log.send(RequestSplit())
+    (split,) = log.chunks()
+    log.about("close_chunk", split, high=170, exact=True, segments=[])
+    log.events()
+    log.about("chunk_published", split)
+    stops = [m.event for m in log.take(SourceEventWrapper) if m.event["type"] == "stop_at"]
+    assert stops == [{"type": "stop_at", "ordinal": 170}]
+
+
+def test_until_caught_up_with_nothing_left_to_do_stops_at_once() -> None:
+    job = Job()
+    log = job.reader(0)
+    log.send(RequestSplit())
+    (split,) = log.chunks()
+    log.about("chunk_published", split)
+    job.begin_seal()
+    log.sealed(1, at=150, finished=[split])
+    again = Job(generation=2, store=job.store, until="caught-up")
+    assert "stop_at" in again.reader(0).events()

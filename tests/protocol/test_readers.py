@@ -1,0 +1,288 @@
+"""Registration, fencing and the life of chunks between coordinator, chunk readers and the log reader."""
+
+from __future__ import annotations
+
+import pytest
+
+from raycdc.errors import FencedError, ProtocolError
+from raycdc.source.link import Identity
+from raycdc.source.source_event import (
+    Heartbeat,
+    ReaderFailed,
+    ReaderRegistration,
+    Registered,
+    RequestSplit,
+    SealEpoch,
+    Shutdown,
+    pack,
+)
+from raycdc.source.split import SnapshotSplit
+from tests.protocol.pair import FakeReader, Job
+
+
+def two_readers(*cuts: int) -> tuple[Job, FakeReader, FakeReader]:
+    """A job whose reader 0 has the log and whose reader 1 has asked for a chunk."""
+    job = Job(cuts=cuts)
+    log, chunks = job.reader(0), job.reader(1)
+    chunks.send(RequestSplit())
+    job.work()
+    return job, log, chunks
+
+
+def opened(log: FakeReader, chunks: FakeReader) -> SnapshotSplit:
+    """A chunk that reader 1 has and the log reader has opened."""
+    (split,) = chunks.chunks()
+    chunks.event("open_chunk", split=split.to_json())
+    assert log.events() == ["open_chunk"]
+    log.about("chunk_opened", split, position={}, document={})
+    assert chunks.events() == ["chunk_opened"]
+    return split
+
+
+def closed(log: FakeReader, chunks: FakeReader) -> SnapshotSplit:
+    split = opened(log, chunks)
+    chunks.about("close_chunk", split, high=100, exact=True, segments=[])
+    assert log.events() == ["close_chunk"]
+    return split
+
+
+# --- registration and fencing ---
+
+
+def test_a_registration_is_answered_with_the_open_epoch() -> None:
+    assert Job().reader(0).take(Registered) == [Registered(1)]
+
+
+def test_a_reader_that_registers_during_a_seal_begins_with_the_next_epoch() -> None:
+    job = Job()
+    job.reader(0)
+    job.begin_seal()
+    assert job.reader(1).take(Registered) == [Registered(2)]
+
+
+def test_a_repeated_registration_packet_registers_once() -> None:
+    job = Job()
+    reader = FakeReader(job, 0, 1, generation=1)
+    reader.link.send(ReaderRegistration("here", 1, ""))
+    packet = reader.link.packet()
+    job.coordinator.receive(0, packet, now_s=0)
+    job.coordinator.receive(0, packet, now_s=0)
+    assert reader.take(Registered) == [Registered(1)]
+
+
+def test_a_newer_incarnation_replaces_the_older_one_and_nothing_of_that_is_accepted_any_more() -> None:
+    job = Job()
+    old = job.reader(0)
+    job.reader(0, incarnation=2)
+    with pytest.raises(FencedError, match=r"replaced by \.2"):
+        old.send(RequestSplit())
+    assert job.coordinator.take_lost() == [(0, 1, "a newer incarnation registered")]
+
+
+def test_a_reader_of_another_generation_is_refused() -> None:
+    job = Job(generation=2)
+    with pytest.raises(FencedError, match="generation 1; this is 2"):
+        FakeReader(job, 0, 1, generation=1).register()
+
+
+def test_a_reader_silent_for_too_long_is_fenced_although_it_lives() -> None:
+    job = Job()
+    reader = job.reader(0)
+    job.now_s += 10.5
+    job.coordinator.tick(now_s=job.now_s)
+    assert job.coordinator.take_lost() == [(0, 1, "silent for 10 s")]
+    with pytest.raises(FencedError, match="given up as lost"):
+        reader.exchange()
+
+
+def test_the_end_of_an_older_process_does_not_touch_its_successor() -> None:
+    job = Job()
+    old = job.reader(0)
+    job.reader(0, incarnation=2)
+    job.coordinator.take_lost()
+    job.lose(old)
+    assert job.coordinator.take_lost() == []
+    assert list(job.coordinator.registered_readers()) == [0]
+
+
+def test_a_message_before_the_registration_is_out_of_turn() -> None:
+    job = Job()
+    with pytest.raises(ProtocolError, match="RequestSplit before its ReaderRegistration"):
+        FakeReader(job, 0, 1, generation=1).send(RequestSplit())
+
+
+def test_an_unknown_message_is_an_error_that_names_it() -> None:
+    job = Job()
+    job.reader(0)
+    with pytest.raises(ProtocolError, match="'Gossip'"):
+        job.coordinator.receive(0, pack([1, 1, 1, 0, [[2, ["Gossip"]]]]), now_s=0)
+
+
+@pytest.mark.parametrize("message", [SealEpoch(1), Shutdown("bye")])
+def test_a_message_that_is_not_for_the_coordinator_is_named(message: SealEpoch | Shutdown) -> None:
+    with pytest.raises(ProtocolError, match=type(message).__name__):
+        Job().reader(0).send(message)
+
+
+def test_a_failed_reader_ends_the_job_with_its_error() -> None:
+    job = Job()
+    job.reader(0).send(ReaderFailed("LogLostError", "purged"))
+    assert [type(job.coordinator.failure).__name__, str(job.coordinator.failure)] == ["LogLostError", "purged"]
+
+
+def test_a_packet_for_a_replaced_reader_is_not_made() -> None:
+    job = Job()
+    job.reader(0)
+    assert job.coordinator.outgoing(0, 2) is None
+    assert job.coordinator.outgoing(1, 1) is None
+
+
+def test_identities_are_ordered_by_generation_first() -> None:
+    assert Identity(1, 9) < Identity(2, 1)
+
+
+# --- chunks ---
+
+
+def test_the_stream_goes_to_the_first_reader_and_chunks_to_whoever_asks() -> None:
+    _, log, chunks = two_readers(10)
+    assert log.stream() is not None
+    assert [c.index for c in chunks.chunks()] == [0]
+    chunks.send(RequestSplit())
+    assert [c.index for c in chunks.chunks()] == [1]
+
+
+def test_no_chunk_is_given_out_while_nobody_reads_the_log() -> None:
+    job, log, chunks = two_readers(10)
+    chunks.chunks()
+    job.lose(log)
+    assert chunks.stream() is not None
+    assert [(c.index, c.attempt) for c in chunks.chunks()] == []
+    chunks.send(RequestSplit())
+    assert [(c.index, c.attempt) for c in chunks.chunks()] == [(0, 1)]
+
+
+def test_a_chunk_whose_reader_dies_is_read_again_once_the_log_reader_has_voided_it() -> None:
+    job, log, chunks = two_readers()
+    split = opened(log, chunks)
+    third = job.reader(2)
+    third.send(RequestSplit())
+    job.lose(chunks)
+    assert log.events() == ["void_chunk"]
+    assert third.chunks() == []
+    log.about("chunk_voided", split, reason="its reader is gone", gone=False)
+    assert [(c.index, c.attempt) for c in third.chunks()] == [(0, 1)]
+
+
+def test_a_chunk_published_just_before_its_reader_died_is_not_read_again() -> None:
+    job, log, chunks = two_readers()
+    split = closed(log, chunks)
+    job.lose(chunks)
+    log.about("chunk_published", split)
+    log.about("chunk_voided", split, reason="its reader is gone", gone=False)
+    third = job.reader(2)
+    third.send(RequestSplit())
+    assert third.chunks() == []
+
+
+def test_a_chunk_whose_reader_died_before_opening_it_is_read_again() -> None:
+    job, log, chunks = two_readers()
+    (split,) = chunks.chunks()
+    job.lose(chunks)
+    log.about("chunk_voided", split, reason="its reader is gone", gone=False)
+    third = job.reader(2)
+    third.send(RequestSplit())
+    assert [(c.index, c.attempt) for c in third.chunks()] == [(0, 1)]
+
+
+def test_the_death_of_the_log_reader_voids_every_chunk_that_no_manifest_has() -> None:
+    job, log, chunks = two_readers(10)
+    published = closed(log, chunks)
+    log.about("chunk_published", published)
+    assert chunks.events() == ["chunk_published"]
+    chunks.send(RequestSplit())
+    under_way = opened(log, chunks)
+    job.lose(log)
+    assert chunks.events() == ["chunk_voided", "chunk_voided"]
+    chunks.send(RequestSplit(), RequestSplit())
+    again = {(c.index, c.attempt) for c in chunks.chunks()}
+    assert again == {(published.index, 1), (under_way.index, 1)}
+
+
+def test_what_a_fenced_chunk_reader_still_says_about_its_chunk_is_refused() -> None:
+    job, log, chunks = two_readers()
+    split = opened(log, chunks)
+    job.reader(1, incarnation=2)
+    log.events()
+    with pytest.raises(FencedError):
+        chunks.about("close_chunk", split, high=100, exact=True, segments=[])
+    assert log.events() == []
+
+
+def test_an_event_about_an_attempt_that_is_over_is_ignored() -> None:
+    _, log, chunks = two_readers()
+    split = opened(log, chunks)
+    log.about("chunk_voided", split, reason="schema changed", gone=False)
+    chunks.about("close_chunk", split, high=100, exact=True, segments=[])
+    assert log.events() == []
+
+
+def test_an_unknown_event_is_an_error_that_names_it() -> None:
+    _, log, chunks = two_readers()
+    split = opened(log, chunks)
+    with pytest.raises(ProtocolError, match="'chunk_painted'"):
+        log.about("chunk_painted", split)
+
+
+def test_the_chunks_of_a_dropped_table_are_not_read_again() -> None:
+    job, log, chunks = two_readers(10, 20)
+    split = opened(log, chunks)
+    log.about("chunk_voided", split, reason="the table was dropped", gone=True)
+    chunks.send(RequestSplit())
+    assert chunks.chunks() == []
+    assert chunks.is_finished()
+    assert job.coordinator.status()["chunks_waiting"] == 0
+
+
+def test_a_successor_of_a_dead_reader_gets_its_own_requests_answered() -> None:
+    job, log, chunks = two_readers()
+    split = opened(log, chunks)
+    chunks.send(RequestSplit())
+    successor = job.reader(1, incarnation=2)
+    successor.send(RequestSplit())
+    log.about("chunk_voided", split, reason="its reader is gone", gone=False)
+    assert [(c.index, c.attempt) for c in successor.chunks()] == [(0, 1)]
+
+
+def test_no_more_splits_is_said_only_when_every_chunk_is_in_a_manifest() -> None:
+    job, log, chunks = two_readers()
+    split = closed(log, chunks)
+    chunks.send(RequestSplit())
+    log.about("chunk_published", split)
+    assert not chunks.is_finished()
+    job.begin_seal()
+    chunks.sealed(1)
+    log.sealed(1, at=150, finished=[split])
+    assert chunks.is_finished()
+
+
+def test_a_reader_with_nothing_to_do_can_be_retired_and_one_with_a_chunk_cannot() -> None:
+    job, log, chunks = two_readers()
+    split = opened(log, chunks)
+    assert not job.coordinator.retire(1)
+    assert not job.coordinator.retire(0)
+    chunks.about("close_chunk", split, high=100, exact=True, segments=[])
+    log.about("chunk_published", split)
+    assert job.coordinator.retire(1)
+    with pytest.raises(FencedError):
+        chunks.send(Heartbeat(0, wants_seal=False, metrics={}))
+
+
+def test_a_reader_whose_chunk_was_voided_by_the_log_readers_death_can_be_retired() -> None:
+    job, log, chunks = two_readers()
+    opened(log, chunks)
+    third = job.reader(2)
+    job.lose(log)
+    assert chunks.stream() is not None
+    assert job.coordinator.retire(2)
+    assert third.subtask == 2

@@ -193,6 +193,14 @@ class HandOff:
             "closed": [[i.lower_raw, i.upper_raw] for i in known.closed],
         }
 
+    def would_be_read_again(self, table: TableId, *, now_s: float) -> bool:
+        """Whether a chunk opened now is sure to be a `RetryChunk`: what was dropped lately cannot be folded into it."""
+        known = self._tables.get(table)
+        if known is None or known.foldable:
+            return False
+        self._trim_ring(known, now_s)
+        return bool(known.ring)
+
     def open(self, split: SnapshotSplit, *, now_s: float) -> bool:
         """Hold the chunk's keys from here on. False when the table is not in snapshot (any more).
 

@@ -65,8 +65,9 @@ class LogReader:
         self._position: dict[str, Any] = state["position"]
         self._ordinal: int = state["ordinal"]
         self._hand_off = HandOff(key_order, ring_s=ring_s)
-        self._opens_from_s = now_s + ring_s if ring_s > 0 else now_s
-        self._early_opens: list[SnapshotSplit] = []
+        self._ring_s = ring_s
+        self._opens_from_s = now_s + ring_s
+        self._early_opens: list[tuple[float, SnapshotSplit]] = []
         self._tables: dict[TableId, _Table] = {}
         for name, table in state["tables"].items():
             table_id = TableId.parse(name)
@@ -151,8 +152,8 @@ class LogReader:
         """Time has passed: open the chunks that had to wait for it."""
         if self._early_opens and now_s >= self._opens_from_s and self._at_boundary:
             opens, self._early_opens = self._early_opens, []
-            for split in opens:
-                self._open(split, now_s=now_s)
+            for asked_s, split in opens:
+                self._open(split, asked_s=asked_s, now_s=now_s)
 
     def after_cut(self, *, now_s: float) -> None:
         """A new epoch is open: apply the schema change that waited for it, then what waited behind."""
@@ -251,7 +252,7 @@ class LogReader:
     def _control(self, event: dict[str, Any], *, now_s: float) -> None:
         match event["type"]:
             case "open_chunk":
-                self._open(SnapshotSplit.from_json(event["split"]), now_s=now_s)
+                self._open(SnapshotSplit.from_json(event["split"]), asked_s=now_s, now_s=now_s)
             case "close_chunk":
                 self._hand_off.close(
                     event["split_id"],
@@ -265,17 +266,18 @@ class LogReader:
                 # Answered whatever became of the chunk: published ones were reported before, others must be read again.
                 table, attempt = TableId.parse(event["table"]), event["attempt"]
                 self._hand_off.void(event["split_id"], table, attempt=attempt, now_s=now_s)
-                kept = [s for s in self._early_opens if (s.split_id, s.attempt) != (event["split_id"], attempt)]
-                self._early_opens = kept
+                gone = (event["split_id"], attempt)
+                self._early_opens = [e for e in self._early_opens if (e[1].split_id, e[1].attempt) != gone]
                 self._send_event({**event, "type": "chunk_voided", "reason": "its reader is gone", "gone": False})
             case "stop_at":
                 self._stop_ordinal = event["ordinal"]
             case kind:
                 raise ProtocolError(f"The log reader does not know the event {kind!r}")
 
-    def _open(self, split: SnapshotSplit, *, now_s: float) -> None:
-        if now_s < self._opens_from_s:
-            self._early_opens.append(split)
+    def _open(self, split: SnapshotSplit, *, asked_s: float, now_s: float) -> None:
+        hopeless = self._hand_off.would_be_read_again(split.table, now_s=now_s)
+        if now_s < self._opens_from_s or (hopeless and now_s < asked_s + self._ring_s):
+            self._early_opens.append((asked_s, split))
             return
         if not self._hand_off.open(split, now_s=now_s):
             self._voided(split, "the table was dropped", gone=True)

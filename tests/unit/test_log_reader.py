@@ -1,0 +1,310 @@
+"""The log reader between transactions: what opens, publishes, ends an epoch, and what is in its state."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from raycdc.errors import ProtocolError
+from raycdc.model import RowKind, TableId
+from raycdc.source.api import LogUnit, SchemaUpdate
+from raycdc.source.hand_off import LogRows
+from raycdc.source.log_reader import LogReader
+from raycdc.source.split import SnapshotSplit, StreamSplit
+
+TABLE = TableId("shop", "orders")
+SCHEMA = pa.schema([("id", pa.int64()), ("_op", pa.int8())])
+CHUNK = SnapshotSplit(TABLE, 0, "id", None, 10)
+REST = SnapshotSplit(TABLE, 1, "id", 10, None)
+
+
+class Numbers:
+    def bound(self, table: TableId, raw: Any) -> int:
+        return int(raw)
+
+    def classify(self, table: TableId, keys: pa.Array, bounds: Sequence[int]) -> np.ndarray:
+        return np.array([sum(b <= k for b in bounds) for k in keys.to_pylist()], np.int64)
+
+
+class Output:
+    """Notes what the open epoch gets."""
+
+    def __init__(self) -> None:
+        self.open_bytes = 0
+        self.epoch: list[Any] = []
+
+    def collect(self, table: TableId, *, fingerprint: str, batch: pa.RecordBatch, split_id: str) -> None:
+        self.epoch.extend(batch.column("id").to_pylist())
+
+    def publish(self, segments: Sequence[dict[str, Any]]) -> None:
+        self.epoch.extend(segment["path"] for segment in segments)
+
+    def write_delta(self, rows: Sequence[LogRows], *, fingerprint: str, split_id: str) -> tuple[dict[str, Any], ...]:
+        return ({"delta": [i for part in rows for i in part.batch.column("id").to_pylist()]},)
+
+    def cut(self, epoch: int) -> tuple[dict[str, Any], ...]:
+        self.epoch.clear()
+        return ()
+
+    def release(self, paths: Sequence[str]) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class Reader:
+    """A log reader of one table in snapshot, and what it said."""
+
+    def __init__(self, *, ring_s: float = 0.0, announced: bool = True, foldable: bool = True) -> None:
+        snapshot = {
+            "key": "id" if foldable else None,
+            "foldable": foldable,
+            "needs_null": False,
+            "null_closed": False,
+            "closed": [],
+        }
+        table = {"schema": "f1", "announced": announced, "snapshot": snapshot}
+        document = {"fingerprint": "f1", "columns": [], "primary_key": ["id"] if foldable else []}
+        state = {"version": 1, "position": {"at": 100}, "ordinal": 100, "tables": {str(TABLE): table}}
+        self.output = Output()
+        self.said: list[dict[str, Any]] = []
+        self.log = LogReader(
+            StreamSplit(state, {"f1": document}),
+            key_order=Numbers(),
+            output=self.output,
+            send_event=self.said.append,
+            ring_s=ring_s,
+            epoch_bytes_max=1000,
+            now_s=0.0,
+        )
+
+    def rows(self, *ids: int, at: int, in_transaction: bool = False, now_s: float = 0.0) -> None:
+        batch = pa.record_batch([pa.array(ids, pa.int64()), pa.array([RowKind.INSERT] * len(ids), pa.int8())], SCHEMA)
+        rows = LogRows(TABLE, batch, np.full(len(ids), at, np.int64))
+        ordinal = self.log.ordinal if in_transaction else at
+        unit = LogUnit({"at": ordinal}, ordinal, (rows,), in_transaction=in_transaction, event_ms=at)
+        self.log.on_unit(unit, now_s=now_s)
+
+    def alter(self, at: int) -> None:
+        document = {"fingerprint": f"f{at}", "columns": [], "primary_key": ["id"]}
+        change = {"type": "add_column", "at": at}
+        self.log.on_unit(
+            LogUnit({"at": at}, at, schema=(SchemaUpdate(TABLE, (change,), f"f{at}", document),)), now_s=0.0
+        )
+
+    def open(self, split: SnapshotSplit, *, now_s: float = 0.0) -> None:
+        self.log.on_event({"type": "open_chunk", "split": split.to_json()}, now_s=now_s)
+
+    def close(self, split: SnapshotSplit, *, high: int) -> None:
+        names = {"split_id": split.split_id, "table": str(TABLE), "attempt": split.attempt}
+        segments = [{"path": f"chunk {split.index}"}]
+        close = {"type": "close_chunk", **names, "high": high, "exact": False, "segments": segments}
+        self.log.on_event(close, now_s=0.0)
+
+    def void(self, split: SnapshotSplit) -> None:
+        names = {"split_id": split.split_id, "table": str(TABLE), "attempt": split.attempt}
+        self.log.on_event({"type": "void_chunk", **names}, now_s=0.0)
+
+    def cut(self) -> dict[str, Any]:
+        report = self.log.report()
+        self.output.cut(1)
+        report["state"] = self.log.state()
+        self.log.after_cut(now_s=0.0)
+        return report
+
+    def kinds(self) -> list[str]:
+        kinds = [event["type"] for event in self.said]
+        self.said.clear()
+        return kinds
+
+
+def test_a_chunk_is_opened_at_the_position_of_the_log() -> None:
+    reader = Reader()
+    reader.rows(1, at=110)
+    reader.open(CHUNK)
+    (answer,) = reader.said
+    assert (answer["type"], answer["position"], answer["document"]["fingerprint"]) == (
+        "chunk_opened",
+        {"at": 110},
+        "f1",
+    )
+
+
+def test_events_wait_for_the_end_of_a_transaction() -> None:
+    reader = Reader()
+    reader.rows(1, at=105, in_transaction=True)
+    reader.open(CHUNK)
+    assert reader.kinds() == []
+    assert not reader.log.can_cut
+    reader.rows(2, at=110)
+    assert reader.said[0]["position"] == {"at": 110}
+
+
+def test_a_chunk_and_what_follows_it_enter_the_epoch_together() -> None:
+    reader = Reader()
+    reader.open(CHUNK)
+    reader.rows(5, at=120)
+    reader.rows(20, at=121)
+    assert reader.output.epoch == []
+    reader.close(CHUNK, high=110)
+    assert reader.output.epoch == ["chunk 0", 5]
+    assert reader.kinds() == ["chunk_opened", "chunk_published"]
+    assert reader.cut()["finished"] == (CHUNK.split_id,)
+
+
+def test_a_chunk_with_changes_is_folded_by_its_reader_first() -> None:
+    reader = Reader()
+    reader.open(CHUNK)
+    reader.rows(5, at=105)
+    reader.close(CHUNK, high=105)
+    assert reader.said[-1] == {
+        "type": "chunk_delta",
+        "split_id": CHUNK.split_id,
+        "attempt": 0,
+        "segments": [{"delta": [5]}],
+    }
+    assert reader.output.epoch == []
+    reader.close(CHUNK, high=105)
+    assert reader.output.epoch == ["chunk 0"]
+
+
+def test_a_full_epoch_takes_no_chunk_and_the_next_one_does_although_the_log_is_silent() -> None:
+    reader = Reader()
+    reader.open(CHUNK)
+    reader.output.open_bytes = 1000
+    reader.close(CHUNK, high=100)
+    assert reader.output.epoch == []
+    assert reader.log.wants_seal
+    reader.output.open_bytes = 0
+    reader.cut()
+    assert reader.output.epoch == ["chunk 0"]
+
+
+def test_a_table_goes_live_when_its_last_chunk_is_out() -> None:
+    reader = Reader()
+    for split in (CHUNK, REST):
+        reader.open(split)
+        reader.close(split, high=100)
+    report = reader.cut()
+    assert report["tables"][str(TABLE)]["snapshot"] is False
+    assert report["state"]["tables"][str(TABLE)]["snapshot"] is None
+    reader.rows(5, 50, at=130)
+    assert reader.output.epoch == [5, 50]
+
+
+def test_void_is_answered_for_open_unknown_and_published_chunks_alike() -> None:
+    reader = Reader()
+    reader.void(REST)
+    reader.open(CHUNK)
+    reader.void(CHUNK)
+    assert reader.kinds() == ["chunk_voided", "chunk_opened", "chunk_voided"]
+    reader.close(CHUNK, high=100)
+    assert reader.output.epoch == []
+
+
+def test_nothing_held_is_state_and_a_cut_leaves_open_chunks_open() -> None:
+    reader = Reader()
+    reader.open(CHUNK)
+    reader.rows(5, at=120)
+    state = reader.cut()["state"]
+    assert state["ordinal"] == 120
+    assert state["tables"][str(TABLE)]["snapshot"]["closed"] == []
+    reader.close(CHUNK, high=110)
+    assert reader.output.epoch == ["chunk 0", 5]
+
+
+def test_a_schema_change_ends_the_epoch_voids_chunks_and_begins_the_next_one() -> None:
+    reader = Reader()
+    reader.open(CHUNK)
+    reader.rows(5, at=110)
+    reader.alter(at=120)
+    assert (reader.log.ready, reader.log.wants_seal) == (False, True)
+    assert reader.kinds() == ["chunk_opened"]
+    report = reader.cut()
+    assert report["state"]["ordinal"] == 110
+    assert report["state"]["tables"][str(TABLE)]["schema"] == "f1"
+    assert reader.kinds() == ["chunk_voided"]
+    report = reader.cut()
+    assert report["tables"][str(TABLE)] == {
+        "schema": "f120",
+        "snapshot": True,
+        "changes": [{"type": "add_column", "at": 120}],
+    }
+    assert list(report["schemas"]) == ["f120"]
+
+
+def test_two_schema_changes_in_a_row_are_two_epochs() -> None:
+    reader = Reader()
+    reader.alter(at=120)
+    reader.alter(at=130)
+    assert [c["at"] for c in reader.cut()["tables"][str(TABLE)]["changes"]] == [120]
+    assert [c["at"] for c in reader.cut()["tables"][str(TABLE)]["changes"]] == [130]
+
+
+def test_the_first_epoch_creates_every_table_and_no_other_does() -> None:
+    reader = Reader(announced=False)
+    assert [c["type"] for c in reader.cut()["tables"][str(TABLE)]["changes"]] == ["create_table"]
+    assert reader.cut()["tables"] == {}
+
+
+def test_a_chunk_of_a_table_that_was_dropped_is_gone() -> None:
+    reader = Reader()
+    update = SchemaUpdate(TABLE, (), None, None)
+    reader.log.on_unit(LogUnit({"at": 120}, 120, schema=(update,)), now_s=0.0)
+    reader.open(CHUNK)
+    assert [(e["type"], e["gone"]) for e in reader.said] == [("chunk_voided", True)]
+
+
+def test_input_ends_at_the_stop_position_between_transactions() -> None:
+    reader = Reader()
+    reader.log.on_event({"type": "stop_at", "ordinal": 120}, now_s=0.0)
+    ended = [reader.log.end_of_input]
+    reader.rows(1, at=119, in_transaction=True)
+    ended.append(reader.log.end_of_input)
+    reader.rows(1, at=121)
+    ended.append(reader.log.end_of_input)
+    assert ended == [False, False, True]
+    assert reader.cut()["end_of_input"] is True
+
+
+def test_where_visibility_is_unknown_chunks_open_once_the_log_was_passed_for_long_enough() -> None:
+    reader = Reader(ring_s=10)
+    reader.open(CHUNK, now_s=3)
+    reader.log.on_time(now_s=9.9)
+    assert reader.kinds() == []
+    reader.log.on_time(now_s=10)
+    assert reader.kinds() == ["chunk_opened"]
+
+
+def test_a_waiting_chunk_whose_reader_died_is_not_opened() -> None:
+    reader = Reader(ring_s=10)
+    reader.open(CHUNK, now_s=3)
+    reader.void(CHUNK)
+    reader.log.on_time(now_s=10)
+    assert reader.kinds() == ["chunk_voided"]
+
+
+def test_a_chunk_that_cannot_be_folded_waits_for_a_quiet_table_but_not_for_ever() -> None:
+    whole = SnapshotSplit(TABLE, 0, None, None, None, includes_null=True)
+    quiet, busy = Reader(ring_s=10, foldable=False), Reader(ring_s=10, foldable=False)
+    for reader, times in ((quiet, [5]), (busy, [5, 9, 13, 17, 21])):
+        for number, now_s in enumerate(times):
+            reader.rows(1, at=110 + number, now_s=now_s)
+        reader.open(whole, now_s=12)
+        reader.log.on_time(now_s=14)
+        assert reader.kinds() == []
+    quiet.log.on_time(now_s=16)
+    assert quiet.kinds() == ["chunk_opened"]
+    busy.log.on_time(now_s=21.9)
+    assert busy.kinds() == []
+    busy.log.on_time(now_s=22)
+    assert busy.kinds() == ["chunk_opened"]
+
+
+def test_an_unknown_event_is_an_error_that_names_it() -> None:
+    reader = Reader()
+    with pytest.raises(ProtocolError, match="'sing'"):
+        reader.log.on_event({"type": "sing"}, now_s=0.0)

@@ -86,6 +86,7 @@ class Pipeline:
                 session = session_future.result() if session_future else None
             if session is not None:
                 stack.callback(session.stop)
+                _warm_up(stack, session)
             sink = self._open_sink(stack, store, spec, session)
             reporter = ProgressReporter(listener, driver_pid=os.getpid())
             self._run_epochs(stack, store, sink, launcher, spec, reporter)
@@ -257,6 +258,17 @@ def _task_runner(session: Any) -> tuple[TaskRunner, int]:
     from raycdc.spark.stage import SparkTaskRunner
 
     return SparkTaskRunner(session), parallelism(session)
+
+
+def _warm_up(stack: ExitStack, session: Any) -> None:
+    """Start Spark's Python workers while readers start and read; whoever leaves the stack waits for that to end.
+
+    A failure is not lost: the first stage job meets the same one, and tells it in its own words.
+    """
+    from raycdc.spark.stage import SparkTaskRunner
+
+    warmer = stack.enter_context(ThreadPoolExecutor(1, thread_name_prefix="spark-warm-up"))
+    warmer.submit(SparkTaskRunner(session).warm_up)
 
 
 def positions_of(manifest: Manifest) -> dict[str, Any]:

@@ -19,7 +19,8 @@ def main() -> None:
     # What stage tasks need, imported once here and inherited by every forked worker.
     import pyspark.daemon
 
-    import raycdc.sinks.tasks  # noqa: F401
+    import raycdc.sinks.tasks
+    import raycdc.spark.stage  # noqa: F401
 
     pyspark.daemon.manager()  # type: ignore[no-untyped-call]
 

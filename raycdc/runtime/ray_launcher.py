@@ -7,7 +7,6 @@ fails is not repeated by Ray (measured: it ran in-flight calls twice); `raycdc.s
 
 from __future__ import annotations
 
-import logging
 import os
 import uuid
 from typing import Any
@@ -26,16 +25,13 @@ from raycdc.runtime.launcher import (
     host_from,
     worker_from,
 )
+from raycdc.runtime.ray_start import start_ray
 from raycdc.runtime.reader_worker import ReaderIdentity
 
 #: Calls in flight in the coordinator: one long poll and one exchange per reader, and the driver's.
 COORDINATOR_CONCURRENCY = 128
 #: A coordinator that does not answer for so long (beyond the wait a call asked for) counts as gone.
 ANSWER_TIMEOUT_S = 15.0
-#: Ray's object store carries no rows here; the smallest it accepts is enough.
-OBJECT_STORE_BYTES = 80 << 20
-#: Times a private Ray is started before the job gives up.
-START_ATTEMPTS = 4
 
 
 class CoordinatorActor:
@@ -146,7 +142,7 @@ class RayLauncher:
         self._count = 0
         self._owned = not ray.is_initialized()
         if self._owned:
-            _start_ray(address)
+            start_ray(address)
 
     def start_coordinator(self, start: CoordinatorStart) -> CoordinatorHandle:
         self._count += 1
@@ -173,24 +169,6 @@ class RayLauncher:
 
     def _coordinator_name(self) -> str:
         return f"coordinator-{self._count}"
-
-
-def _start_ray(address: str) -> None:
-    """Start or join Ray. A busy machine may miss Ray's own fixed start-up limit of 30 s, so starting is tried again."""
-    logging.getLogger("ray").setLevel(logging.ERROR)
-    common: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
-    if address != "local":
-        ray.init(address=address, **common)
-        return
-    for attempt in range(1, START_ATTEMPTS + 1):
-        try:
-            ray.init(include_dashboard=False, object_store_memory=OBJECT_STORE_BYTES, **common)
-        except Exception as cause:
-            ray.shutdown()
-            if attempt == START_ATTEMPTS or "timed out" not in str(cause):
-                raise RaycdcError(f"Ray did not start: {cause}") from cause
-        else:
-            return
 
 
 def _actor(cls: type[Any], *, name: str | None, namespace: str) -> Any:

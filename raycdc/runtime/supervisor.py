@@ -9,7 +9,7 @@ the last manifest. Errors the coordinator names end the job.
 | reader's process ended | tell the coordinator, start incarnation + 1 (after a pause, if it keeps ending) |
 | coordinator fenced a reader | kill the process, start incarnation + 1 |
 | coordinator ended or silent | kill everything, raise the generation, start again |
-| no chunks left to give | retire readers above `readers_min` |
+| no chunks left to give | retire readers above `readers_min`, or never start them |
 """
 
 from __future__ import annotations
@@ -142,9 +142,19 @@ class Supervisor:
             )
             if self._stopping:
                 self._coordinator.stop()
+            if not self._may_read_chunks():
+                self._wanted = self._settings.readers_min
             self._publish_processes(self._coordinator, {"readers": []})
             for subtask_id in range(self._wanted):
                 self._start_reader(subtask_id)
+
+    def _may_read_chunks(self) -> bool:
+        """Whether more than `readers_min` readers may have work, as far as a new coordinator knows."""
+        assert self._coordinator is not None
+        try:
+            return _may_read_chunks(self._coordinator.status())
+        except RaycdcError:
+            return True  # The job has failed already, which `_watch` will tell.
 
     def _start_reader(self, subtask_id: int) -> None:
         assert self._coordinator is not None
@@ -202,8 +212,7 @@ class Supervisor:
 
     def _scale(self, coordinator: CoordinatorHandle, status: dict[str, Any]) -> None:
         """Readers beyond `readers_min` leave once no chunk waits or is being read."""
-        snapshot = any(table["phase"] == "snapshot" for table in status["tables"].values())
-        if snapshot or not status["tables"] or status["sealed"] == 0:
+        if _may_read_chunks(status):
             return
         self._wanted = self._settings.readers_min
         for subtask_id in [s for s in self._readers if s >= self._wanted]:
@@ -236,3 +245,9 @@ class Supervisor:
     def _fail(self, error: BaseException) -> None:
         with self._lock:
             self._error = self._error or error
+
+
+def _may_read_chunks(status: dict[str, Any]) -> bool:
+    """Whether a table is in its snapshot, or nobody knows yet."""
+    snapshot = any(table["phase"] == "snapshot" for table in status["tables"].values())
+    return snapshot or not status["tables"] or status["sealed"] == 0

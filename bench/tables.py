@@ -11,7 +11,7 @@ from typing import Any
 import pymysql
 from pymysql.connections import Connection
 
-_ROWS_PER_STATEMENT = 10_000
+ROWS_PER_STATEMENT = 10_000
 
 STANDARD = """CREATE TABLE bench.standard (
   id BIGINT NOT NULL PRIMARY KEY, customer INT NOT NULL, name VARCHAR(40) NOT NULL, price DECIMAL(12,2) NOT NULL,
@@ -60,7 +60,7 @@ def prepare(connection: Connection[Any]) -> None:
         cursor.execute("DROP DATABASE IF EXISTS bench")
         cursor.execute("CREATE DATABASE bench")
         cursor.execute("CREATE TABLE bench.numbers (n BIGINT NOT NULL PRIMARY KEY)")
-        cursor.executemany("INSERT INTO bench.numbers VALUES (%s)", [(n,) for n in range(_ROWS_PER_STATEMENT)])
+        cursor.executemany("INSERT INTO bench.numbers VALUES (%s)", [(n,) for n in range(ROWS_PER_STATEMENT)])
 
 
 def fill(
@@ -68,8 +68,8 @@ def fill(
 ) -> None:
     """Insert rows 0 … rows - 1, ten thousand to a transaction."""
     with connection.cursor() as cursor:
-        for first in range(0, rows, _ROWS_PER_STATEMENT):
-            count = min(_ROWS_PER_STATEMENT, rows - first)
+        for first in range(0, rows, ROWS_PER_STATEMENT):
+            count = min(ROWS_PER_STATEMENT, rows - first)
             cursor.execute(
                 f"INSERT INTO {table} SELECT {values} "
                 f"FROM (SELECT n + {first} AS n FROM bench.numbers WHERE n < {count}) numbered"

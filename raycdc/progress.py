@@ -4,7 +4,7 @@
 |---|---|---|
 | `started` | processes are up, and again whenever they change | `pids` |
 | `progress` | twice a second | per table phase, chunks, rows, rows/s; the three lags; who reads what |
-| `commit` | an epoch is in the sink | `epoch`, `tables`, `rows`, `seconds` |
+| `commit` | an epoch is in the sink | `epoch`, `tables`, `rows`, `seconds` = `staging_s` + `commit_s` |
 | `caught_up` | a bounded run reached its end | |
 """
 
@@ -45,6 +45,8 @@ class ProgressReporter:
                 "tables": dict(figures.tables),
                 "rows": figures.rows,
                 "seconds": round(figures.staging_s + figures.commit_s, 3),
+                "staging_s": round(figures.staging_s, 3),
+                "commit_s": round(figures.commit_s, 3),
             }
         )
 

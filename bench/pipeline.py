@@ -1,0 +1,248 @@
+"""A server into a lake, end to end, through ``raycdc run`` on Ray and Spark with all their processes.
+
+| case | what runs |
+|---|---|
+| ``backlog_to_changelog`` | a job that caught up before reads a backlog of multi-row inserts and single-row updates |
+| ``snapshot_to_delta`` | the snapshot of the table into a Delta table, beside Spark's own partitioned JDBC read |
+
+Wall and CPU time are those between the start of the first reader (for Spark: of the job) and the last commit;
+``including_start`` has both from the start of the command to its end. CPU-seconds are of the whole process tree
+(driver, JVM, Spark's workers, Ray, readers); the server's are apart, and it shares the machine.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from bench import tables
+from bench.measure import Measurement, Options, progress
+from bench.processes import ProcessTree, process_cpu_s
+
+CASES = ("backlog_to_changelog", "snapshot_to_delta")
+
+_ROWS = 2_000_000
+#: One single-row update for so many inserted rows.
+_ROWS_PER_UPDATE = 20
+_CONNECTOR = "com.mysql:mysql-connector-j:9.7.0"
+#: How late the ``started`` event may be: raycdc looks at its processes this often. Counted against it.
+_STARTED_LATE_S = 0.2
+_TIMEOUT_S = 1800.0
+
+
+def run(options: Options) -> Iterator[Measurement]:
+    """Start a server, write its table, run each system as a user would."""
+    from raycdc.testing.servers import MariaDbServer, MySqlServer
+
+    rows = options.rows or _ROWS
+    settings: dict[str, str | None] = {"innodb_buffer_pool_size": "1G", "binlog_row_metadata": "FULL"}
+    progress(f"starting {options.server} ...")
+    with (
+        tempfile.TemporaryDirectory(prefix="raycdc-bench-") as folder,
+        MySqlServer(version="8.0", options=settings)
+        if options.server == "mysql"
+        else MariaDbServer(settings) as server,
+    ):
+        bench = _Bench(Path(folder), server, rows)
+        connection = tables.connect(server.port)
+        tables.prepare(connection)
+        with connection.cursor() as cursor:
+            cursor.execute(tables.STANDARD)
+        if "backlog_to_changelog" in options.cases:
+            yield bench.backlog(connection)
+        else:
+            with connection.cursor() as cursor:
+                cursor.execute("SET sql_log_bin = 0")
+            bench.fill(connection)
+        if "snapshot_to_delta" in options.cases:
+            yield bench.snapshot()
+            yield bench.spark_jdbc()
+
+
+@dataclass(slots=True)
+class _Run:
+    """One process tree that ran to its end, and when what happened."""
+
+    spawned: float
+    ended: float
+    tree: ProcessTree
+    server_pid: int
+    events: list[tuple[float, dict[str, Any]]] = field(default_factory=list)
+    server_cpu: dict[str, float] = field(default_factory=dict)
+
+    def of(self, kind: str) -> list[tuple[float, dict[str, Any]]]:
+        """Events of one kind with the time they came at."""
+        return [(at, event) for at, event in self.events if event["event"] == kind]
+
+
+class _Bench:
+    """What the cases share: folders, the server, running a command under watch."""
+
+    def __init__(self, folder: Path, server: Any, rows: int) -> None:
+        self._folder = folder
+        self._server = server
+        self._rows = rows
+
+    def fill(self, connection: Any) -> None:
+        """Write the table's rows, a line of progress per tenth."""
+        step = max(self._rows // 10, 1)
+
+        def done(rows: int) -> None:
+            if rows % step < tables.ROWS_PER_STATEMENT:
+                progress(f"{rows:,d} of {self._rows:,d} rows written")
+
+        tables.fill(connection, "bench.standard", tables.STANDARD_VALUES, self._rows, done=done)
+
+    def backlog(self, connection: Any) -> Measurement:
+        """Catch up once on the empty table, write the log, catch up again."""
+        config = self._configuration("backlog", write="changelog")
+        progress("backlog_to_changelog: first run, on the empty table ...")
+        self._raycdc(config)
+        self.fill(connection)
+        updates = max(self._rows // _ROWS_PER_UPDATE, 1)
+        progress(f"backlog_to_changelog: writing {updates:,d} single-row updates ...")
+        tables.update_single_rows(connection, self._rows, updates)
+        progress("backlog_to_changelog: measuring raycdc ...")
+        return _raycdc_measurement("backlog_to_changelog", self._rows + updates, self._raycdc(config))
+
+    def snapshot(self) -> Measurement:
+        """A first start on the full table."""
+        progress("snapshot_to_delta: measuring raycdc ...")
+        run = self._raycdc(self._configuration("snapshot", write="upsert"))
+        return _raycdc_measurement("snapshot_to_delta", self._rows, run)
+
+    def spark_jdbc(self) -> Measurement:
+        """The peer on the same table."""
+        from raycdc.spark.session import delta_jars
+        from raycdc.testing.artifacts import fetch
+        from raycdc.testing.cache import build_once
+
+        def download(into: Path) -> None:
+            fetch(into, [_CONNECTOR])
+
+        connector = build_once("mysql-connector-j", download)
+        progress("snapshot_to_delta: measuring spark-jdbc ...")
+        given = {
+            "port": self._server.port,
+            "table": "standard",
+            "rows": self._rows,
+            "jars": [str(jar) for jar in (*delta_jars(), *sorted(connector.glob("*.jar")))],
+            "lake": str(self._folder / "spark-lake"),
+            "scratch": str(self._folder / "spark-scratch"),
+        }
+        run = self._watched([sys.executable, "-m", "bench.spark_jdbc", json.dumps(given)])
+        (started, _), (done, _) = run.of("started")[0], run.of("done")[0]
+        figures = _figures(run, started, done)
+        shutil.rmtree(given["lake"])
+        return Measurement(case="snapshot_to_delta", system="spark-jdbc", rows=self._rows, **figures)
+
+    def _configuration(self, name: str, *, write: str) -> Path:
+        path = self._folder / f"{name}.toml"
+        path.write_text(
+            f"""
+[pipeline]
+name = "{name}"
+state = "{self._folder / name}"
+
+[source]
+type = "mysql"
+port = {self._server.port}
+user = "{self._server.cdc_user}"
+password = "{self._server.cdc_password}"
+tables = ["bench.standard"]
+
+[readers]
+max = {_readers()}
+
+[sink]
+type = "delta"
+path = "{self._folder / name}-lake"
+write = "{write}"
+"""
+        )
+        return path
+
+    def _raycdc(self, config: Path) -> _Run:
+        return self._watched([sys.executable, "-m", "raycdc.cli", "run", str(config), "--json", "--until", "caught-up"])
+
+    def _watched(self, command: Sequence[str]) -> _Run:
+        """Run `command` to its end, reading its events; it must succeed."""
+        log = self._folder / "stderr.log"
+        spawned = time.monotonic()
+        with log.open("wb") as errors:
+            process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True)
+        with ProcessTree(process.pid) as tree, process:
+            run = _Run(spawned, 0.0, tree, self._server.pid)
+            run.server_cpu["spawned"] = process_cpu_s(run.server_pid)
+            assert process.stdout is not None
+            for line in process.stdout:
+                event = json.loads(line)
+                run.events.append((time.monotonic(), event))
+                run.server_cpu.setdefault(event["event"], process_cpu_s(run.server_pid))
+            process.wait(_TIMEOUT_S)
+            run.ended = time.monotonic()
+        if process.returncode:
+            raise RuntimeError(f"{command[2]} ended with {process.returncode}:\n{log.read_text()[-3000:]}")
+        run.server_cpu["ended"] = process_cpu_s(run.server_pid)
+        return run
+
+
+def _readers() -> int:
+    return max(2, (os.cpu_count() or 1) // 2)
+
+
+def _raycdc_measurement(case: str, rows: int, run: _Run) -> Measurement:
+    """Figures of a run of ``raycdc run --json`` with where its time went."""
+    commits = [(at, event) for at, event in run.of("commit") if event["rows"]]
+    up = next(at for at, event in run.of("started") if event["pids"]["readers"])
+    started = max(run.spawned, up - _STARTED_LATE_S)
+    figures = _figures(run, started, commits[-1][0])
+    figures["more"] |= {
+        "changelog_rows": sum(event["rows"] for _, event in commits),
+        "epochs": len(commits),
+        "staging_s": round(sum(event["staging_s"] for _, event in commits), 3),
+        "commit_s": round(sum(event["commit_s"] for _, event in commits), 3),
+        "readers_s": _reader_seconds(run),
+    }
+    return Measurement(case=case, system="raycdc", rows=rows, **figures)
+
+
+def _reader_seconds(run: _Run) -> dict[str, float]:
+    """The last figures of each reader's threads, summed."""
+    last: dict[int, dict[str, float]] = {}
+    for _, event in run.of("progress"):
+        for reader in event["readers"]:
+            last[reader["pid"]] = reader.get("seconds", {})
+    sums: dict[str, float] = {}
+    for seconds in last.values():
+        for name, value in seconds.items():
+            sums[name] = round(sums.get(name, 0.0) + value, 3)
+    return sums
+
+
+def _figures(run: _Run, started: float, done: float) -> dict[str, Any]:
+    """What every system has: between `started` and `done`, and from spawning to the end."""
+    before, after = run.tree.cpu_s(started), run.tree.cpu_s(done)
+    by_role = {role: round(after[role] - before.get(role, 0.0), 2) for role in sorted(after)}
+    whole = sum(run.tree.cpu_s(run.ended).values())
+    return {
+        "wall_s": round(done - started, 3),
+        "cpu_s": round(sum(by_role.values()), 2),
+        "peak_rss_mb": round(run.tree.peak_rss_mb, 1),
+        "more": {
+            "cpu_by_role_s": by_role,
+            "server_cpu_s": round(run.server_cpu["ended"] - run.server_cpu["spawned"], 2),
+            "start_s": round(started - run.spawned, 2),
+            "including_start": {"wall_s": round(run.ended - run.spawned, 2), "cpu_s": round(whole, 2)},
+            "load": round(os.getloadavg()[0], 2),
+        },
+    }

@@ -59,7 +59,7 @@ class Reader:
     """A log reader of one table in snapshot, and what it said."""
 
     def __init__(self, *, ring_s: float = 0.0, announced: bool = True, foldable: bool = True) -> None:
-        snapshot = {
+        snapshot: dict[str, Any] = {
             "key": "id" if foldable else None,
             "foldable": foldable,
             "needs_null": False,

@@ -22,7 +22,7 @@ from raycdc.testing.simulation.spool import MemorySpool
 from raycdc.testing.simulation.state import CrashError, MemoryState
 
 #: Steps of the calm end after which a job that has not finished counts as stuck.
-CALM_STEPS_MAX = 60_000
+CALM_STEPS_MAX = 20_000
 #: Events a failure shows.
 TRACE_LENGTH = 60
 
@@ -172,8 +172,8 @@ class Simulation:
             reader = self.random.choice(readers)
             reader.paused_until_s = self.clock.now_s + self.random.uniform(1, 8)
             self._note(f"reader {reader.address} pauses")
-        elif dice < 0.72:
-            subtask = self.random.randrange(self.settings.readers)
+        elif dice < 0.72 and self.settings.readers > 1:
+            subtask = self.random.randrange(1, self.settings.readers)
             self._note(f"retire {subtask}: {self.cluster.retire(subtask)}")
         elif dice < 0.78:
             subtask = self.random.randrange(self.settings.readers)

@@ -1,0 +1,223 @@
+"""A reader's chunks: what it asks for, when it reads and folds, and which files it may delete."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, cast
+
+import pytest
+
+from raycdc.errors import ProtocolError
+from raycdc.model import TableId
+from raycdc.source.api import ChunkRead, InputStatus, LogSource, ReaderOutput
+from raycdc.source.hand_off import KeyOrder
+from raycdc.source.reader import CHUNKS_IN_FLIGHT, IncrementalReader
+from raycdc.source.source_event import (
+    AddSplits,
+    CheckpointComplete,
+    EpochSealed,
+    Heartbeat,
+    Message,
+    NoMoreSplits,
+    Registered,
+    RequestSplit,
+    SealEpoch,
+    SourceEventWrapper,
+)
+from raycdc.source.split import SnapshotSplit, StreamSplit
+
+TABLE = TableId("shop", "orders")
+CHUNK = SnapshotSplit(TABLE, 0, "id", None, None)
+DOCUMENT: dict[str, Any] = {"fingerprint": "f1", "columns": [], "primary_key": ["id"]}
+
+
+class Chunks:
+    """A chunk source that does what the test says when it says it."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        self.results: list[ChunkRead] = []
+        self.deleted: list[str] = []
+
+    def read(self, split: SnapshotSplit, *, opened_at: dict[str, Any], document: dict[str, Any]) -> None:
+        self.asked.append(f"read {split.index}.{split.attempt}")
+
+    def fold(self, *, read: ChunkRead, delta: Sequence[dict[str, Any]], document: dict[str, Any]) -> None:
+        self.asked.append(f"fold {[s['path'] for s in (*read.segments, *delta)]}")
+
+    def poll(self) -> ChunkRead | None:
+        return self.results.pop(0) if self.results else None
+
+    def discard(self, segments: Sequence[dict[str, Any]]) -> None:
+        self.deleted.extend(segment["path"] for segment in segments)
+
+    def close(self) -> None: ...
+
+
+class Output:
+    open_bytes = 0
+
+    def __init__(self) -> None:
+        self.released: list[str] = []
+
+    def cut(self, epoch: int) -> tuple[dict[str, Any], ...]:
+        return ()
+
+    def release(self, paths: Sequence[str]) -> None:
+        self.released.extend(paths)
+
+    def close(self) -> None: ...
+
+
+class Dialect:
+    ring_s = 0.0
+
+    def __init__(self) -> None:
+        self.chunks = Chunks()
+
+    def open_chunks(self) -> Chunks:
+        return self.chunks
+
+    def open_log(self, split: StreamSplit) -> LogSource:
+        raise AssertionError("no stream was given")
+
+    def key_order(self, split: StreamSplit) -> KeyOrder:
+        raise AssertionError("no stream was given")
+
+
+class Harness:
+    """A registered reader that has one chunk."""
+
+    def __init__(self) -> None:
+        self.said: list[Message] = []
+        self.dialect = Dialect()
+        self.chunks = self.dialect.chunks
+        self.output = Output()
+        self.reader = IncrementalReader(
+            dialect=self.dialect,
+            output=cast("ReaderOutput", self.output),
+            send=self.said.append,
+            now_s=lambda: 0.0,
+            epoch_bytes_max=1000,
+        )
+        self.reader.handle(Registered(1))
+        self.reader.handle(AddSplits((CHUNK.to_json(),)))
+
+    def event(self, kind: str, *, attempt: int = 0, **fields: Any) -> None:
+        names = {"split_id": CHUNK.split_id, "attempt": attempt}
+        self.reader.handle(SourceEventWrapper({"type": kind, **names, **fields}))
+
+    def open(self) -> None:
+        self.event("chunk_opened", position={}, document=DOCUMENT)
+
+    def finish(self, path: str) -> None:
+        """The background is done with a read or a fold, which wrote `path`."""
+        self.chunks.results.append(ChunkRead(CHUNK, 7, {}, exact=False, segments=({"path": path},)))
+        assert self.reader.poll_next() is InputStatus.MORE_AVAILABLE
+
+    def closed_with(self) -> list[list[str]]:
+        events = [m.event for m in self.said if isinstance(m, SourceEventWrapper)]
+        return [[s["path"] for s in e["segments"]] for e in events if e["type"] == "close_chunk"]
+
+    def requests(self) -> int:
+        return sum(isinstance(message, RequestSplit) for message in self.said)
+
+
+def test_a_chunk_is_read_only_when_the_log_reader_has_opened_it() -> None:
+    harness = Harness()
+    assert harness.chunks.asked == []
+    harness.open()
+    assert harness.chunks.asked == ["read 0.0"]
+    harness.finish("chunk")
+    assert harness.closed_with() == [["chunk"]]
+
+
+def test_a_folded_chunk_is_closed_again_with_what_folding_wrote() -> None:
+    harness = Harness()
+    harness.open()
+    harness.finish("chunk")
+    harness.event("chunk_delta", segments=[{"path": "delta"}])
+    assert harness.chunks.asked[-1] == "fold ['chunk', 'delta']"
+    harness.finish("folded")
+    assert harness.closed_with() == [["chunk"], ["folded"]]
+
+
+def test_a_published_chunk_is_never_deleted_by_its_reader() -> None:
+    harness = Harness()
+    harness.open()
+    harness.finish("chunk")
+    harness.event("chunk_published")
+    harness.event("chunk_voided")
+    assert harness.chunks.deleted == []
+
+
+def test_a_voided_chunk_is_deleted() -> None:
+    harness = Harness()
+    harness.open()
+    harness.finish("chunk")
+    harness.event("chunk_voided")
+    assert harness.chunks.deleted == ["chunk"]
+
+
+def test_a_chunk_voided_while_it_was_read_is_deleted_when_it_arrives() -> None:
+    harness = Harness()
+    harness.open()
+    harness.event("chunk_voided")
+    harness.finish("chunk")
+    assert harness.chunks.deleted == ["chunk"]
+    assert harness.closed_with() == []
+
+
+def test_a_chunk_voided_while_it_is_folded_keeps_what_the_fold_reads() -> None:
+    harness = Harness()
+    harness.open()
+    harness.finish("chunk")
+    harness.event("chunk_delta", segments=[{"path": "delta"}])
+    harness.event("chunk_voided")
+    assert harness.chunks.deleted == []
+    harness.finish("folded")
+    assert harness.chunks.deleted == ["folded"]
+
+
+def test_events_of_another_attempt_are_not_meant_for_this_one() -> None:
+    harness = Harness()
+    harness.event("chunk_opened", attempt=1, position={}, document=DOCUMENT)
+    harness.event("chunk_voided", attempt=1)
+    assert harness.chunks.asked == []
+    harness.open()
+    assert harness.chunks.asked == ["read 0.0"]
+
+
+def test_a_reader_asks_for_as_many_chunks_as_it_works_at_and_again_when_one_is_done() -> None:
+    harness = Harness()
+    assert harness.requests() == CHUNKS_IN_FLIGHT
+    harness.event("chunk_voided")
+    assert harness.requests() == CHUNKS_IN_FLIGHT + 1
+    harness.reader.handle(NoMoreSplits())
+    assert harness.reader.poll_next() is InputStatus.END_OF_INPUT
+
+
+def test_a_seal_is_answered_once_and_a_repeated_one_is_not() -> None:
+    harness = Harness()
+    for _ in range(2):
+        harness.reader.handle(SealEpoch(1))
+        harness.reader.poll_next()
+    reports = [m for m in harness.said if isinstance(m, EpochSealed)]
+    assert [(m.epoch, m.splits, m.segments) for m in reports] == [(1, {}, ())]
+
+
+def test_segments_the_sink_holds_are_released() -> None:
+    harness = Harness()
+    harness.reader.handle(CheckpointComplete(1, ("a", "b")))
+    assert harness.output.released == ["a", "b"]
+
+
+@pytest.mark.parametrize("message", [RequestSplit(), Heartbeat(0, wants_seal=False, metrics={})])
+def test_a_message_that_is_not_for_a_reader_is_named(message: Message) -> None:
+    with pytest.raises(ProtocolError, match=type(message).__name__):
+        Harness().reader.handle(message)
+
+
+def test_an_unknown_event_is_named() -> None:
+    with pytest.raises(ProtocolError, match="'dance'"):
+        Harness().event("dance")

@@ -91,7 +91,7 @@ class ProtocolError(RaycdcError):
 
 
 class FencedError(RaycdcError):
-    """This process was replaced (newer incarnation or generation exists) and must stop; its work is not accepted."""
+    """The process was replaced (newer incarnation or generation exists) and must stop; its work is not accepted."""
 
     exit_code = ExitCode.STATE
 

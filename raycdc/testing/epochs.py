@@ -91,7 +91,7 @@ class EpochScript:
         self.store = store
         self.tables: dict[TableId, ScriptedTable] = {}
         self.generation = store.next_generation()
-        self.random = random.Random(seed)  # noqa: S311 - reproducible on purpose
+        self.random = random.Random(seed)
         self._node = node
         self._flight = flight
 

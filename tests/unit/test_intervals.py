@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from itertools import pairwise
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,7 +16,7 @@ Bound = int | None
 def chunks_of(cuts: list[int]) -> list[Interval]:
     """The chunks between `cuts`, together the whole line."""
     bounds: list[Bound] = [None, *sorted(set(cuts)), None]
-    return [Interval(low, high, low, high) for low, high in zip(bounds[:-1], bounds[1:], strict=True)]
+    return [Interval(low, high, low, high) for low, high in pairwise(bounds)]
 
 
 def holds(interval: Interval, key: int) -> bool:

@@ -90,6 +90,12 @@ class SnapshotOptions(Options):
     filter: dict[str, str] = option(
         {}, help="SQL condition per table.", example={"shop.orders": "id > 10"}, planned=True
     )
+    visible_within: Duration = option(
+        timedelta(seconds=60),
+        help="MySQL without GTIDs only: a transaction is visible to queries at the latest this long after it is in the "
+        "binlog. The first chunk waits for that long; more than any semi-synchronous timeout is safe.",
+        unit="duration",
+    )
 
 
 class TlsOptions(Options):

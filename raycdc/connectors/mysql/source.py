@@ -39,9 +39,6 @@ from raycdc.model import META_FIELDS, RowKind, TableId, changelog_schema
 from raycdc.source.reading import HighWatermark
 from raycdc.source.split import SnapshotSplit, StreamSplit
 
-#: Seconds a transaction may stay invisible to SELECTs after log readers have it, where the server cannot be asked.
-RING_S = 60.0
-
 #: Seconds more than a heartbeat until the server has surely noticed that a log connection is gone.
 _HEARTBEAT_MARGIN_S = 2.0
 
@@ -61,7 +58,9 @@ class MySqlSource:
     def ring_s(self) -> float:
         """How long dropped rows are remembered; 0 where the server tells what a SELECT can see."""
         info = self._server()
-        return 0.0 if info.is_mariadb or info.gtid_mode else RING_S
+        if info.is_mariadb or info.gtid_mode:
+            return 0.0
+        return self._config.snapshot.visible_within.total_seconds()
 
     def preflight(self, splits: dict[str, Any] | None) -> None:
         """Refuse early, in the driver, what could not work: `splits` are the last sealed states, None at a first start.

@@ -22,7 +22,7 @@ from raycdc.testing.simulation.spool import MemorySpool
 from raycdc.testing.simulation.state import CrashError, MemoryState
 
 #: Steps of the calm end after which a job that has not finished counts as stuck.
-CALM_STEPS_MAX = 20_000
+CALM_STEPS_MAX = 8_000
 #: Events a failure shows.
 TRACE_LENGTH = 60
 

@@ -15,7 +15,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import raycdc
 from raycdc.errors import ConfigError
 
 #: The Spark that works with the Delta jars below; others fail late and obscurely.
@@ -25,6 +24,9 @@ JAVA_MIN = 17
 
 #: Attempts per task; ``local[N]`` alone never tries a task twice.
 TASK_ATTEMPTS = 4
+
+#: The folder that holds the package: workers import it from there, and `make setup` puts jars beside it.
+_PROJECT = Path(__file__).resolve().parents[2]
 
 #: The JVM's thorough compiler waits ten times as long as usual before it takes up a method: at start it would compile
 #: for most of what Spark's own start costs (measured 14 instead of 9 CPU-seconds), for code that runs once.
@@ -80,7 +82,7 @@ def effective_master(master: str) -> str:
 def delta_jars() -> list[Path]:
     """The Delta jars, from ``$RAYCDC_JARS`` or else ``.cache/jars`` beside the package; empty when there are none."""
     configured = os.environ.get("RAYCDC_JARS")
-    folder = Path(configured) if configured else Path(raycdc.__file__).parent.parent / ".cache" / "jars"
+    folder = Path(configured) if configured else _PROJECT / ".cache" / "jars"
     jars = sorted(folder.glob("*.jar"))
     if configured and not jars:
         raise ConfigError(f"RAYCDC_JARS is {configured}, but there are no jars. Unset it or run make setup.")
@@ -88,7 +90,7 @@ def delta_jars() -> list[Path]:
 
 
 def _settings(master: str, scratch: Path) -> dict[str, str]:
-    package_root = str(Path(raycdc.__file__).parent.parent)
+    package_root = str(_PROJECT)
     settings = {
         "spark.master": effective_master(master),
         "spark.app.name": "raycdc",

@@ -42,6 +42,7 @@ class CoordinatorHost:
         self._pool = ThreadPoolExecutor(max_workers=2, thread_name_prefix="enumerator")
         self._error: BaseException | None = None
         self._closed = False
+        self._closing = threading.Event()
         self._store = store
         last = store.last_manifest()
         self._core = SourceCoordinator(
@@ -127,6 +128,7 @@ class CoordinatorHost:
         with self._condition:
             self._closed = True
             self._condition.notify_all()
+        self._closing.set()
         self._thread.join(timeout=5)
         self._pool.shutdown(wait=False, cancel_futures=True)
 
@@ -137,7 +139,8 @@ class CoordinatorHost:
                     return
                 if self._error is None:
                     self._run(lambda: self._core.tick(now_s=time.monotonic()))
-                self._condition.wait(TICK_S)
+            # Not a wait on the condition: each packet would end it, and each tick wake everyone for nothing.
+            self._closing.wait(TICK_S)
 
     def _call_async(self, call: Callable[[], Any], handler: Callable[[Any], None]) -> None:
         def work() -> None:
@@ -164,9 +167,11 @@ class CoordinatorHost:
         finally:
             self._condition.notify_all()
 
-    def _run(self, action: Callable[[], None]) -> None:
+    def _run(self, action: Callable[[], bool | None]) -> None:
+        """Run `action` on the core; wakes all callers unless it answers False: nothing happened."""
         try:
-            action()
+            if action() is False:
+                return
         except BaseException as error:  # noqa: BLE001 - ends the job, told to every caller
             self._fail(error)
         self._condition.notify_all()

@@ -199,13 +199,19 @@ class SourceCoordinator:
         reader = self._readers.get(subtask_id)
         return reader is not None and reader.link.has_unacknowledged
 
-    def tick(self, *, now_s: float) -> None:
-        """Timers: fence the silent, seal what is due."""
-        for subtask_id, reader in list(self._readers.items()):
-            if now_s - reader.last_heard_s > self._settings.reader_timeout_s:
-                self._lose(subtask_id, f"silent for {self._settings.reader_timeout_s:g} s")
-        if self._sealing is None and self._seal_is_due(now_s):
+    def tick(self, *, now_s: float) -> bool:
+        """Timers: fence the silent, seal what is due. True when there was something to do."""
+        silent = [
+            subtask_id
+            for subtask_id, reader in self._readers.items()
+            if now_s - reader.last_heard_s > self._settings.reader_timeout_s
+        ]
+        for subtask_id in silent:
+            self._lose(subtask_id, f"silent for {self._settings.reader_timeout_s:g} s")
+        seal = self._sealing is None and self._seal_is_due(now_s)
+        if seal:
             self._begin_seal(now_s)
+        return seal or bool(silent)
 
     def reader_lost(self, subtask_id: int, incarnation: int, reason: str) -> None:
         """The shell saw the process end. A newer incarnation is not affected."""

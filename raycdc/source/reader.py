@@ -116,6 +116,11 @@ class IncrementalReader:
             metrics={**self.metrics(), "dirty": self._log is not None and self._log.dirty},
         )
 
+    @property
+    def seal_matters(self) -> tuple[bool, bool]:
+        """What the coordinator should hear at once when it changes: the epoch should end; the epoch has rows."""
+        return self._log is not None and self._log.wants_seal, self._output.open_bytes > 0
+
     def handle(self, message: Message) -> None:
         """React to one message of the coordinator. Unknown or misdirected ones are a `ProtocolError`."""
         match message:

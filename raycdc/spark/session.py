@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from raycdc.errors import ConfigError
+from raycdc.spark import class_archive
 
 #: The Spark that works with the Delta jars below; others fail late and obscurely.
 PYSPARK_SERIES = "4.1"
@@ -43,7 +44,7 @@ def spark_session(master: str, scratch: Path, conf: Mapping[str, str] | None = N
 
     `conf` overrides ours. `ConfigError` when Java or a fitting pyspark is missing.
     """
-    _check_java()
+    java = check_java()
     from pyspark import SparkConf, SparkContext
     from pyspark import __version__ as version
     from pyspark.java_gateway import launch_gateway
@@ -53,7 +54,7 @@ def spark_session(master: str, scratch: Path, conf: Mapping[str, str] | None = N
         raise ConfigError(f"pyspark {version} is installed, but Delta needs {PYSPARK_SERIES}. Run make setup again.")
     os.environ["PYSPARK_PYTHON"] = sys.executable
     settings = SparkConf(loadDefaults=False)
-    for key, value in {**_settings(master, scratch), **(conf or {})}.items():
+    for key, value in {**_settings(master, scratch, java), **(conf or {})}.items():
         settings.set(key, value)
     scratch.mkdir(parents=True, exist_ok=True)
     with (scratch / "spark.log").open("ab") as log:
@@ -89,7 +90,7 @@ def delta_jars() -> list[Path]:
     return jars
 
 
-def _settings(master: str, scratch: Path) -> dict[str, str]:
+def _settings(master: str, scratch: Path, java: str) -> dict[str, str]:
     package_root = str(_PROJECT)
     settings = {
         "spark.master": effective_master(master),
@@ -104,7 +105,14 @@ def _settings(master: str, scratch: Path) -> dict[str, str]:
         "spark.databricks.delta.snapshotPartitions": "2",
         "spark.sql.warehouse.dir": str(scratch / "warehouse"),
         "spark.local.dir": str(scratch / "local"),
-        "spark.driver.extraJavaOptions": f"-Dderby.system.home={scratch} -Djava.io.tmpdir={scratch} {PATIENT_COMPILER}",
+        "spark.driver.extraJavaOptions": " ".join(
+            [
+                f"-Dderby.system.home={scratch}",
+                f"-Djava.io.tmpdir={scratch}",
+                PATIENT_COMPILER,
+                *class_archive.use(java),
+            ]
+        ),
         "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
         "spark.executorEnv.PYTHONPATH": package_root,
@@ -125,7 +133,8 @@ def _settings(master: str, scratch: Path) -> dict[str, str]:
     return settings
 
 
-def _check_java() -> None:
+def check_java() -> str:
+    """What the Java that Spark will use says of itself. `ConfigError` when it is missing or too old."""
     home = os.environ.get("JAVA_HOME")
     java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
     if java is None or not Path(java).exists():
@@ -140,3 +149,4 @@ def _check_java() -> None:
             f"{java} is not Java {JAVA_MIN} or newer (it says {answer.strip()[:80]!r}). Install a newer one, or set "
             f"JAVA_HOME to it."
         )
+    return answer

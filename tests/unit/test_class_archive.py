@@ -1,0 +1,19 @@
+"""The archive of Spark's classes: used when there is one for this Java, and for no other."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from raycdc.spark import class_archive
+
+
+def test_an_archive_is_used_by_the_java_it_was_made_with_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert class_archive.use("java 17.0.1") == ()
+    path = class_archive.archive_path("java 17.0.1")
+    path.parent.mkdir(parents=True)
+    path.touch()
+    assert f"-XX:SharedArchiveFile={path}" in class_archive.use("java 17.0.1")
+    assert class_archive.use("java 17.0.2") == ()

@@ -40,6 +40,8 @@ class Job:
     chunk_rows: int = 500
     readers: int = 3
     epoch_interval: str = "500ms"
+    #: Only MySQL without GTIDs waits for it; these servers make a transaction visible within milliseconds.
+    visible_within: str = "2s"
     started: int = field(default=0)
 
     @property
@@ -78,7 +80,7 @@ port = {self.server.port}
 user = "{self.server.cdc_user}"
 password = "${{env:RAYCDC_TEST_PASSWORD}}"
 tables = [{names}]
-snapshot = {{ chunk_rows = {self.chunk_rows} }}
+snapshot = {{ chunk_rows = {self.chunk_rows}, visible_within = "{self.visible_within}" }}
 
 [readers]
 max = {self.readers}

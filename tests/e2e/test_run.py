@@ -1,0 +1,146 @@
+"""`raycdc run` and the Python API on real servers, nobody killed: hand-off, schema changes, who reads what."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from raycdc.config import load_config
+from raycdc.pipeline import Pipeline
+from raycdc.testing.changelog import check_changelog, final_rows, read_changelog
+from raycdc.testing.compare import compare_lake, read_source
+from raycdc.testing.jobs import Job, catch_up
+from raycdc.testing.servers import DatabaseServer, MariaDbServer
+from raycdc.testing.shop import ShopSize, create_shop
+from raycdc.testing.workload import HotRange, ShopWorkload
+
+pytestmark = pytest.mark.server
+
+SIZE = ShopSize(customers=500, products=100, orders=5_000)
+TABLES = ("customers", "products", "orders")
+PASSWORD = "RAYCDC_TEST_PASSWORD"
+
+
+@contextmanager
+def workload(server: DatabaseServer, database: str) -> Iterator[ShopWorkload]:
+    """Transactions in the background, half of them on the first quarter of the orders."""
+    stop = threading.Event()
+    work = ShopWorkload(
+        lambda: server.connect(database=database),
+        seed=1,
+        database=database,
+        size=SIZE,
+        hot=lambda: HotRange(1, SIZE.orders // 4),
+    )
+    thread = threading.Thread(target=work.run, args=(stop,), kwargs={"pause_s": 0.005}, daemon=True)
+    thread.start()
+    try:
+        yield work
+    finally:
+        stop.set()
+        thread.join(timeout=30)
+        work.close()
+
+
+def shop(server: DatabaseServer, name: str) -> None:
+    with server.connect() as connection:
+        create_shop(connection, name, SIZE)
+
+
+def streaming(run: Any) -> bool:
+    """Whether every table has been handed over to the log."""
+    progress = [event for event in list(run.events) if event["event"] == "progress"]
+    tables = progress[-1]["tables"] if progress else []
+    return bool(tables) and all(table["phase"] == "stream" for table in tables)
+
+
+def test_snapshot_and_log_meet_without_a_seam_on_every_kind_of_server(
+    any_server: DatabaseServer, tmp_path: Path
+) -> None:
+    database = "seam"
+    any_server.execute(f"DROP DATABASE IF EXISTS {database}")
+    shop(any_server, database)
+    job = Job(tmp_path, any_server, database, TABLES, sink="jsonl", write="changelog", local=True, chunk_rows=250)
+    with workload(any_server, database) as work:
+        run = job.start()
+        assert run.wait_for(lambda: streaming(run)), run.story()
+        assert run.interrupt() == 130, run.story()
+        assert sum(work.counts.values()) > 0
+    catch_up(job)
+    for table in TABLES:
+        assert check_changelog(read_changelog(job.lake / database / table, "jsonl"), ["id"]) == []
+
+
+def test_a_column_added_mid_stream_reaches_the_lake(mariadb: MariaDbServer, tmp_path: Path) -> None:
+    database = "added"
+    shop(mariadb, database)
+    job = Job(tmp_path, mariadb, database, TABLES, local=True)
+    with workload(mariadb, database) as work:
+        run = job.start()
+        assert run.wait_for(lambda: streaming(run)), run.story()
+        before = work.counts.total()
+        mariadb.execute("ALTER TABLE customers ADD COLUMN points INT NOT NULL DEFAULT 7", database=database)
+        assert run.wait_for(lambda: work.counts.total() > before + 100), run.story()
+        assert run.interrupt() == 130, run.story()
+    mariadb.execute("UPDATE customers SET points = id WHERE id <= 50", database=database)
+    catch_up(job)
+    with mariadb.connect() as connection:
+        results = compare_lake(connection, job.lake, [(database, table) for table in TABLES])
+    assert [problem for result in results for problem in result.problems] == []
+
+
+@pytest.mark.spark
+def test_three_processes_read_the_chunks_of_one_table(mariadb: MariaDbServer, tmp_path: Path) -> None:
+    database = "three"
+    shop(mariadb, database)
+    job = Job(tmp_path, mariadb, database, ("orders",), readers=3, chunk_rows=20)
+    run = job.start("--until", "caught-up")
+    assert run.wait() == 0, run.story()
+    progress = [event for event in run.events if event["event"] == "progress"]
+    readers = {
+        reader["pid"]
+        for event in progress
+        for reader in event["readers"]
+        if any(split.startswith(f"{database}.orders#") for split in reader["splits"])
+    }
+    assert len(readers) == 3
+    assert run.pids()["driver"] not in readers
+    assert {"currentFetchEventTimeLag", "currentEmitEventTimeLag", "sourceIdleTime"} == set(progress[-1]["lag"])
+    with mariadb.connect() as connection:
+        assert compare_lake(connection, job.lake, [(database, "orders")])[0].problems == ()
+
+
+def test_epochs_give_every_change_once_to_people_with_a_sink_of_their_own(
+    mariadb: MariaDbServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    database = "own_sink"
+    shop(mariadb, database)
+    monkeypatch.setenv(PASSWORD, mariadb.cdc_user)
+    job = Job(tmp_path, mariadb, database, ("orders",), sink="jsonl", write="changelog")
+    rows: list[dict[str, Any]] = []
+    numbers: list[int] = []
+
+    def consume() -> None:
+        pipeline = Pipeline.from_config(load_config(job.configuration()))
+        for epoch in pipeline.epochs(until="caught-up"):
+            numbers.append(epoch.number)
+            for table in epoch.tables:
+                rows.extend(row for batch in epoch.batches(table) for row in batch.to_pylist())
+            epoch.ack()
+
+    consume()
+    mariadb.execute("UPDATE orders SET quantity = quantity + 1 WHERE id <= 100", database=database)
+    consume()
+    assert numbers == sorted(set(numbers))
+    assert check_changelog(rows, ["id"]) == []
+    with mariadb.connect() as connection:
+        columns = pa.schema([(name, pa.int64()) for name in ("id", "quantity")])
+        source = read_source(connection, database, "orders", like=columns)
+    held = final_rows(rows, ["id"], columns)
+    assert sorted(held.to_pylist(), key=lambda row: row["id"]) == sorted(source.to_pylist(), key=lambda row: row["id"])

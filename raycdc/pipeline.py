@@ -110,6 +110,7 @@ class Pipeline:
             store = self._open_store(stack)
             self._preflight(store)
             spec = self._spec(store, until)
+            store.sweep_spool()
             generation = store.next_generation()
             launcher = self._launcher(spec, local=local)
             supervisor = self._supervise(stack, store, launcher, lambda _: None, first_generation=generation)
@@ -210,6 +211,7 @@ class Pipeline:
             flight_token=spec.token or "",
         )
         loop.recover()
+        store.sweep_spool()
         supervisor = self._supervise(stack, store, launcher, reporter.processes, first_generation=first)
         supervisors.append(supervisor)
         stack.enter_context(reporter.watching(supervisor.status, every_s=PROGRESS_S))

@@ -101,6 +101,20 @@ class CheckpointStore:
         """Folder for segments of readers on this node; exists after the store was created."""
         return self.path / "spool"
 
+    def sweep_spool(self) -> int:
+        """Delete segments that no uncommitted epoch refers to: what readers had not sealed when they died.
+
+        Returns how many. Only under the lease, after recovery and before any reader starts.
+        """
+        record = self.last_commit()
+        needed = {
+            segment.path for manifest in self.manifests(record.epoch if record else -1) for segment in manifest.segments
+        }
+        orphans = [path for path in self.spool.iterdir() if str(path) not in needed]
+        for path in orphans:
+            path.unlink(missing_ok=True)
+        return len(orphans)
+
     # -- one driver at a time ---------------------------------------------------------------------------------------
 
     def lease(self) -> Lease:

@@ -77,4 +77,5 @@ def _parts(segment: Segment, share: int) -> list[Input]:
 
 
 def _in_order(inputs: list[Input]) -> list[Input]:
-    return sorted(inputs, key=lambda entry: (entry.segment.seq_base, entry.segment.path, entry.part[0]))
+    # Stable: a table's log segments of one epoch share their base, and stand in the manifest in log order.
+    return sorted(inputs, key=lambda entry: entry.segment.seq_base)

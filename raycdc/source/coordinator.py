@@ -49,6 +49,10 @@ from raycdc.source.source_event import (
 )
 from raycdc.source.split import STREAM_SPLIT_ID, SnapshotSplit, SourceSplit, StreamSplit
 
+#: A reader whose process answers while its main thread says nothing (not even a heartbeat) for this many times the
+#: reader time-out hangs: it would keep a seal waiting for ever.
+STUCK_FACTOR = 6
+
 #: A position that moved without rows is worth a manifest only now and then.
 IDLE_SEAL_INTERVAL_S = 10.0
 
@@ -81,6 +85,7 @@ class _Reader:
     node: str
     pid: int
     last_heard_s: float
+    last_spoke_s: float
     registered: bool = False
     splits: dict[str, SourceSplit] = field(default_factory=dict)
     heartbeat: Heartbeat = field(default_factory=lambda: Heartbeat(0, wants_seal=False, metrics={}))
@@ -180,12 +185,13 @@ class SourceCoordinator:
             if reader is not None:
                 self._lose(subtask_id, "a newer incarnation registered")
             self._incarnations[subtask_id] = packet.identity.incarnation
-            reader = _Reader(Link(packet.identity), node="", pid=0, last_heard_s=now_s)
+            reader = _Reader(Link(packet.identity), node="", pid=0, last_heard_s=now_s, last_spoke_s=now_s)
             self._readers[subtask_id] = reader
         elif reader is None:
             raise FencedError(f"Reader {subtask_id}.{current} was given up as lost.")
         reader.last_heard_s = now_s
         for message in reader.link.receive(packet):
+            reader.last_spoke_s = now_s
             self._handle(subtask_id, reader, message)
 
     def outgoing(self, subtask_id: int, incarnation: int) -> bytes | None:
@@ -201,13 +207,12 @@ class SourceCoordinator:
 
     def tick(self, *, now_s: float) -> bool:
         """Timers: fence the silent, seal what is due. True when there was something to do."""
-        silent = [
-            subtask_id
-            for subtask_id, reader in self._readers.items()
-            if now_s - reader.last_heard_s > self._settings.reader_timeout_s
-        ]
-        for subtask_id in silent:
-            self._lose(subtask_id, f"silent for {self._settings.reader_timeout_s:g} s")
+        patience_s = self._settings.reader_timeout_s
+        silent = {s: "silent" for s, r in self._readers.items() if now_s - r.last_heard_s > patience_s}
+        stuck_s = STUCK_FACTOR * patience_s
+        silent |= {s: "stuck" for s, r in self._readers.items() if now_s - r.last_spoke_s > stuck_s}
+        for subtask_id, how in silent.items():
+            self._lose(subtask_id, f"{how} for {stuck_s if how == 'stuck' else patience_s:g} s")
         seal = self._sealing is None and self._seal_is_due(now_s)
         if seal:
             self._begin_seal(now_s)

@@ -304,9 +304,7 @@ class EpochLoop:
                 target=table,
                 schema=self._schema(part.schema),
                 changes=part.changes,
-                segments=tuple(
-                    sorted((s for s in manifest.segments if s.table == table), key=lambda s: (s.seq_base, s.path))
-                ),
+                segments=tuple(sorted((s for s in manifest.segments if s.table == table), key=lambda s: s.seq_base)),
                 positions=positions,
             )
             for table, part in manifest.tables.items()

@@ -95,6 +95,16 @@ def test_a_reader_silent_for_too_long_is_fenced_although_it_lives() -> None:
         reader.exchange()
 
 
+def test_a_reader_whose_process_answers_but_whose_main_thread_hangs_is_fenced() -> None:
+    job = Job()
+    reader = job.reader(0)
+    for _ in range(12):
+        job.now_s += 5.1
+        reader.exchange()  # The receiver thread's empty packets.
+        job.coordinator.tick(now_s=job.now_s)
+    assert job.coordinator.take_lost() == [(0, 1, "stuck for 60 s")]
+
+
 def test_the_end_of_an_older_process_does_not_touch_its_successor() -> None:
     job = Job()
     old = job.reader(0)

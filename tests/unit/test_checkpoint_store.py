@@ -201,3 +201,15 @@ def test_leftovers_of_an_interrupted_write_are_ignored(store: CheckpointStore) -
     (store.path / "epochs" / ".0000000001.json.abc.tmp").write_bytes(b"half")
     assert store.sealed_epochs() == []
     assert store.next_epoch() == 1
+
+
+def test_the_spool_is_swept_of_what_no_uncommitted_epoch_needs(store: CheckpointStore) -> None:
+    needed, committed, orphan = (store.spool / f"{name}.arrow" for name in ("needed", "committed", "orphan"))
+    for epoch, path in ((1, committed), (2, needed)):
+        segment = replace(manifest(epoch).segments[0], path=str(path))
+        store.write_manifest(replace(manifest(epoch), segments=(segment,)))
+    store.write_commit(CommitRecord(1, 1, 1_700_000_000_000, {}))
+    for path in (needed, committed, orphan, store.spool / "half.arrow.open"):
+        path.write_bytes(b"rows")
+    assert store.sweep_spool() == 3
+    assert list(store.spool.iterdir()) == [needed]

@@ -82,7 +82,7 @@ class Pipeline:
             with ThreadPoolExecutor(1, thread_name_prefix="spark-start") as starter:
                 session_future = None if local else starter.submit(self._session, store)
                 # In this thread: Ray's processes die with the thread that started them.
-                launcher = self._launcher(spec, local=local)
+                launcher = self._launcher(spec, store, local=local)
                 session = session_future.result() if session_future else None
             if session is not None:
                 stack.callback(session.stop)
@@ -112,7 +112,7 @@ class Pipeline:
             spec = self._spec(store, until)
             store.sweep_spool()
             generation = store.next_generation()
-            launcher = self._launcher(spec, local=local)
+            launcher = self._launcher(spec, store, local=local)
             supervisor = self._supervise(stack, store, launcher, lambda _: None, first_generation=generation)
             yield from epochs_of(store, supervisor, token=spec.token)
 
@@ -151,7 +151,7 @@ class Pipeline:
             token=secrets.token_urlsafe(24),
         )
 
-    def _launcher(self, spec: JobSpec, *, local: bool) -> Launcher:
+    def _launcher(self, spec: JobSpec, store: CheckpointStore, *, local: bool) -> Launcher:
         if local:
             return LocalLauncher(spec)
         from raycdc.runtime.ray_environment import prepare
@@ -159,7 +159,8 @@ class Pipeline:
         prepare(self.config.ray.address)
         from raycdc.runtime.ray_launcher import RayLauncher
 
-        return RayLauncher(spec, address=self.config.ray.address)
+        readers = self.config.readers.max if store.last_manifest() is None else self.config.readers.min
+        return RayLauncher(spec, address=self.config.ray.address, readers=readers)
 
     def _session(self, store: CheckpointStore) -> Any:
         from raycdc.spark.session import spark_session

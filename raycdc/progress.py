@@ -92,7 +92,10 @@ class ProgressReporter:
             self._rows[name] = (now_s, rows)
             rate = (rows - before) / (now_s - then_s) if now_s > then_s else 0.0
             tables.append({"table": name, **table, "rows": rows, "rows_per_s": round(rate)})
-        readers = [{k: r[k] for k in ("subtask", "pid", "splits")} for r in status["readers"]]
+        readers = [
+            {**{k: r[k] for k in ("subtask", "pid", "splits")}, "seconds": r["metrics"].get("seconds", {})}
+            for r in status["readers"]
+        ]
         return {"event": "progress", "tables": tables, "lag": self._lags(status, now_s), "readers": readers}
 
     def _lags(self, status: dict[str, Any], now_s: float) -> dict[str, Any]:

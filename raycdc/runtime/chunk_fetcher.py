@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import queue
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ import pyarrow as pa
 from raycdc.bridge import SegmentWriter, read_segment
 from raycdc.checkpoint.manifest import Segment
 from raycdc.runtime.output import SpoolAddress, segment_name
+from raycdc.runtime.stopwatch import Stopwatch
 from raycdc.source.api import ChunkRead
 from raycdc.source.fold import fold
 from raycdc.source.reading import ChunkReader
@@ -34,11 +35,13 @@ class ChunkFetcher:
         spool: SpoolAddress,
         token: str | None,
         notify: Callable[[], None],
+        stopwatch: Stopwatch,
     ) -> None:
         self._open_reader = open_reader
         self._spool = spool
         self._token = token
         self._notify = notify
+        self._stopwatch = stopwatch
         self._tasks: queue.SimpleQueue[Callable[[ChunkReader], ChunkRead] | None] = queue.SimpleQueue()
         self._results: queue.SimpleQueue[ChunkRead | BaseException] = queue.SimpleQueue()
         self._reader: ChunkReader | None = None
@@ -88,15 +91,22 @@ class ChunkFetcher:
     ) -> ChunkRead:
         writer = self._writer(split, document["fingerprint"])
         try:
-            for batch in reader.read(split, opened_at=opened_at, document=document):
-                writer.append(batch)
+            batches = iter(reader.read(split, opened_at=opened_at, document=document))
+            while (batch := self._next(batches)) is not None:
+                with self._stopwatch.running("chunk_write"):
+                    writer.append(batch)
             high = reader.high_watermark()
         except BaseException:
             with suppress(OSError):
                 writer.abort()
             raise
-        segments = (writer.finish().to_json(),) if writer.rows else ()
+        with self._stopwatch.running("chunk_write"):
+            segments = (writer.finish().to_json(),) if writer.rows else ()
         return ChunkRead(split, high.ordinal, high.position, high.exact, segments)
+
+    def _next(self, batches: Iterator[pa.RecordBatch]) -> pa.RecordBatch | None:
+        with self._stopwatch.running("chunk_read"):
+            return next(batches, None)
 
     def _fold(self, read: ChunkRead, delta: Sequence[dict[str, Any]], document: dict[str, Any]) -> ChunkRead:
         split = read.split

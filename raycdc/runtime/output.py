@@ -19,6 +19,7 @@ from raycdc.bridge import SegmentWriter
 from raycdc.checkpoint.manifest import SEQ_COUNTER_BITS, Segment, seq_base
 from raycdc.errors import DataError
 from raycdc.model import TableId
+from raycdc.runtime.stopwatch import Stopwatch
 from raycdc.source.hand_off import LogRows
 
 #: A table's rows of one epoch go on in a new segment beyond this, so that several tasks can share them.
@@ -57,8 +58,9 @@ def segment_name(prefix: str) -> str:
 class EpochOutput:
     """See the module's docstring and `raycdc.source.api.ReaderOutput`. Owned by the reader's thread."""
 
-    def __init__(self, spool: SpoolAddress) -> None:
+    def __init__(self, spool: SpoolAddress, stopwatch: Stopwatch | None = None) -> None:
         self._spool = spool
+        self._stopwatch = stopwatch or Stopwatch()
         self._writers: dict[TableId, OpenSegment] = {}
         self._full: list[OpenSegment] = []
         self._published: list[Segment] = []
@@ -80,7 +82,8 @@ class EpochOutput:
             writer = None
         if writer is None:
             writer = self._writers[table] = self._writer(table, fingerprint, split_id, kind="log")
-        writer.append(batch)
+        with self._stopwatch.running("log_write"):
+            writer.append(batch)
         first, last = batch.column("_seq")[0].as_py(), batch.column("_seq")[-1].as_py()
         known = self._seqs or (first, last)
         self._seqs = (min(first, known[0]), max(last, known[1]))
@@ -106,7 +109,9 @@ class EpochOutput:
             )
         base = seq_base(epoch, log=True) - first
         segments = [*self._snapshot_segments(epoch)]
-        segments += [writer.finish(seq_base=base) for writer in (*self._full, *self._writers.values()) if writer.rows]
+        with self._stopwatch.running("log_write"):
+            for writer in (*self._full, *self._writers.values()):
+                segments += [writer.finish(seq_base=base)] if writer.rows else []
         self._writers.clear()
         self._full.clear()
         self._published.clear()

@@ -134,15 +134,18 @@ class RayReader:
 
 
 class RayLauncher:
-    """Starts a private Ray (``address = "local"``) or joins one; the job's actors have a namespace of their own."""
+    """Starts a private Ray (``address = "local"``) or joins one; the job's actors have a namespace of their own.
 
-    def __init__(self, spec: JobSpec, *, address: str) -> None:
+    `readers` is how many are about to be started.
+    """
+
+    def __init__(self, spec: JobSpec, *, address: str, readers: int) -> None:
         self._spec = spec
         self._namespace = f"raycdc-{uuid.uuid4().hex}"
         self._count = 0
         self._owned = not ray.is_initialized()
         if self._owned:
-            start_ray(address)
+            start_ray(address, workers=1 + readers)
 
     def start_coordinator(self, start: CoordinatorStart) -> CoordinatorHandle:
         self._count += 1

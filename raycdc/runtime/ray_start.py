@@ -25,8 +25,11 @@ START_ATTEMPTS = 4
 _DISPENSABLE = ("start_monitor", "start_log_monitor", "start_api_server")
 
 
-def start_ray(address: str) -> None:
-    """Start or join Ray. A busy machine may miss Ray's own fixed start-up limit of 30 s, so starting is tried again."""
+def start_ray(address: str, *, workers: int) -> None:
+    """Start or join Ray; a private one has `workers` processes ready for actors.
+
+    A busy machine may miss Ray's own fixed start-up limit of 30 s, so starting is tried again.
+    """
     logging.getLogger("ray").setLevel(logging.ERROR)
     common: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
     if address != "local":
@@ -35,7 +38,8 @@ def start_ray(address: str) -> None:
     for attempt in range(1, START_ATTEMPTS + 1):
         try:
             with _lean_head():
-                ray.init(include_dashboard=False, object_store_memory=OBJECT_STORE_BYTES, **common)
+                # Ray starts a worker per CPU ahead of the first actor. Our actors ask for no CPU: it means only that.
+                ray.init(num_cpus=workers, include_dashboard=False, object_store_memory=OBJECT_STORE_BYTES, **common)
         except Exception as cause:
             ray.shutdown()
             if attempt == START_ATTEMPTS or "timed out" not in str(cause):

@@ -18,20 +18,21 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from raycdc.errors import FencedError, RaycdcError
 from raycdc.runtime.chunk_fetcher import ChunkFetcher
 from raycdc.runtime.client import CoordinatorClient
 from raycdc.runtime.output import EpochOutput, SpoolAddress
+from raycdc.runtime.stopwatch import Stopwatch
 from raycdc.source.api import ChunkSource, InputStatus, LogSource, LogUnit
 from raycdc.source.fetcher import SplitFetcher, SplitReader
 from raycdc.source.hand_off import KeyOrder
 from raycdc.source.link import Identity, Link, read_packet
 from raycdc.source.reader import IncrementalReader
 from raycdc.source.reading import ChunkReader
-from raycdc.source.source_event import Message, ReaderFailed, ReaderRegistration, Shutdown
+from raycdc.source.source_event import Heartbeat, Message, ReaderFailed, ReaderRegistration, Shutdown
 from raycdc.source.split import StreamSplit
 
 #: A reader that has nothing to say still speaks this often, so that the coordinator knows it lives and how much it has
@@ -69,27 +70,53 @@ class _Dialect:
     """`raycdc.source.reader.ReaderDialect`: the connector's blocking readers behind fetcher threads."""
 
     def __init__(
-        self, source: ReaderSource, spool: SpoolAddress, token: str | None, notify: Callable[[], None]
+        self,
+        source: ReaderSource,
+        spool: SpoolAddress,
+        token: str | None,
+        notify: Callable[[], None],
+        stopwatch: Stopwatch,
     ) -> None:
         self.ring_s = source.ring_s
         self._source = source
         self._spool = spool
         self._token = token
         self._notify = notify
+        self._stopwatch = stopwatch
 
     def open_log(self, split: StreamSplit) -> LogSource:
         return SplitFetcher(
-            lambda: self._source.log_reader(split),
+            lambda: _TimedReader(self._source.log_reader(split), self._stopwatch),
             name="log-fetcher",
             size=lambda unit: unit.bytes,
             notify=self._notify,
         )
 
     def open_chunks(self) -> ChunkSource:
-        return ChunkFetcher(self._source.chunk_reader, spool=self._spool, token=self._token, notify=self._notify)
+        return ChunkFetcher(
+            self._source.chunk_reader,
+            spool=self._spool,
+            token=self._token,
+            notify=self._notify,
+            stopwatch=self._stopwatch,
+        )
 
     def key_order(self, split: StreamSplit) -> KeyOrder:
         return self._source.key_order(split)
+
+
+class _TimedReader:
+    """A log's `SplitReader` with its time counted."""
+
+    def __init__(self, reader: SplitReader[LogUnit], stopwatch: Stopwatch) -> None:
+        self._reader = reader
+        self._stopwatch = stopwatch
+        self.wake_up = reader.wake_up
+        self.close = reader.close
+
+    def fetch(self) -> LogUnit | None:
+        with self._stopwatch.running("log_read"):
+            return self._reader.fetch()
 
 
 class ReaderWorker:
@@ -114,9 +141,10 @@ class ReaderWorker:
         self._stop: BaseException | str | None = None
         self._awake = False
         self._unsent = False
+        self._stopwatch = Stopwatch()
         self._reader = IncrementalReader(
-            dialect=_Dialect(source, spool, token, self._wake),
-            output=EpochOutput(spool),
+            dialect=_Dialect(source, spool, token, self._wake, self._stopwatch),
+            output=EpochOutput(spool, self._stopwatch),
             send=self._send,
             now_s=time.monotonic,
             epoch_bytes_max=epoch_bytes_max,
@@ -162,7 +190,7 @@ class ReaderWorker:
             now_s = time.monotonic()
             if now_s >= next_heartbeat or self._reader.seal_matters != told:
                 told = self._reader.seal_matters
-                self._send(self._reader.heartbeat())
+                self._send(self._heartbeat())
                 next_heartbeat = now_s + HEARTBEAT_S
             if self._unsent:
                 self._exchange(wait_s=0.0)
@@ -170,6 +198,10 @@ class ReaderWorker:
                 with self._condition:
                     if not self._awake and not self._inbox:
                         self._condition.wait(IDLE_S)
+
+    def _heartbeat(self) -> Heartbeat:
+        heartbeat = self._reader.heartbeat()
+        return replace(heartbeat, metrics={**heartbeat.metrics, "seconds": self._stopwatch.seconds()})
 
     def _send(self, message: Message) -> None:
         with self._condition:

@@ -1,0 +1,39 @@
+"""Where a reader's time goes: seconds and CPU-seconds of its threads by what they do.
+
+| name | is |
+|---|---|
+| `chunk_read` | waiting for a chunk's rows and decoding them (their CPU time is the decoding) |
+| `chunk_write` | writing a chunk's segments |
+| `log_read` | waiting for the log and decoding it |
+| `log_write` | writing the open epoch's segments, and finishing them at the cut |
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+class Stopwatch:
+    """Sums per name; each name belongs to one thread, everyone may look."""
+
+    def __init__(self) -> None:
+        self._seconds: dict[str, float] = {}
+
+    @contextmanager
+    def running(self, name: str) -> Iterator[None]:
+        """Count the block's time, and the thread's CPU time under ``NAME_cpu``."""
+        wall, cpu = time.perf_counter(), time.thread_time()
+        try:
+            yield
+        finally:
+            self._add(name, time.perf_counter() - wall)
+            self._add(f"{name}_cpu", time.thread_time() - cpu)
+
+    def seconds(self) -> dict[str, float]:
+        """The sums so far, to a millisecond."""
+        return {name: round(value, 3) for name, value in dict(self._seconds).items()}
+
+    def _add(self, name: str, seconds: float) -> None:
+        self._seconds[name] = self._seconds.get(name, 0.0) + seconds

@@ -5,11 +5,11 @@ shell (`raycdc.runtime.coordinator_host`) calls one method at a time and carries
 manifest, written through `ManifestWriter` at the moment the last reader has sealed.
 
 Epochs. One epoch is open. It is sealed when it is `epoch_interval_s` old and something changed, when it holds
-`epoch_bytes_max`, or when a reader asks (schema change, end of input); but never while `in_flight_max` sealed
-epochs wait for the sink. Every registered reader cuts and reports; one that is silent for `reader_timeout_s` is
-fenced: its incarnation is over, its splits go back to the enumerator at their last *sealed* state, and the epoch is
-completed without it. The manifest is written when nobody is waited for; then the epoch exists, before that nothing of
-it does.
+`epoch_bytes_max` (`epoch_bytes_idle` while the sink is idle), or when a reader asks (schema change, end of input); but
+never while `in_flight_max` sealed epochs wait for the sink. Every registered reader cuts and reports; one that is
+silent for `reader_timeout_s` is fenced: its incarnation is over, its splits go back to the enumerator at their last
+*sealed* state, and the epoch is completed without it. The manifest is written when nobody is waited for; then the epoch
+exists, before that nothing of it does.
 
 | a message from | is |
 |---|---|
@@ -59,10 +59,14 @@ IDLE_SEAL_INTERVAL_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class CoordinatorSettings:
-    """Cadence and patience. Times in seconds, sizes in bytes."""
+    """Cadence and patience. Times in seconds, sizes in bytes.
+
+    An idle sink gets an epoch of `epoch_bytes_idle` already, so that it writes while the next one is read.
+    """
 
     epoch_interval_s: float = 2.0
     epoch_bytes_max: int = 256 << 20
+    epoch_bytes_idle: int = 64 << 20
     in_flight_max: int = 2
     reader_timeout_s: float = 10.0
 
@@ -389,7 +393,8 @@ class SourceCoordinator:
         if self._stopping or any(reader.heartbeat.wants_seal for reader in readers):
             return True
         open_bytes = sum(reader.heartbeat.open_bytes for reader in readers)
-        if open_bytes >= self._settings.epoch_bytes_max:
+        enough = self._settings.epoch_bytes_max if self._manifests else self._settings.epoch_bytes_idle
+        if open_bytes >= min(enough, self._settings.epoch_bytes_max):
             return True
         age_s = now_s - self._last_seal_s
         if open_bytes > 0:

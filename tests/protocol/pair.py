@@ -32,7 +32,9 @@ from raycdc.source.split import SnapshotSplit, StreamSplit, decode_split
 
 TABLE = TableId("shop", "orders")
 DOCUMENT: dict[str, Any] = {"fingerprint": "f1", "columns": [], "primary_key": ["id"]}
-SETTINGS = CoordinatorSettings(epoch_interval_s=2, epoch_bytes_max=1000, in_flight_max=2, reader_timeout_s=10)
+SETTINGS = CoordinatorSettings(
+    epoch_interval_s=2, epoch_bytes_max=1000, epoch_bytes_idle=400, in_flight_max=2, reader_timeout_s=10
+)
 
 
 class Store:

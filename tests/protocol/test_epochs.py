@@ -45,6 +45,21 @@ def test_a_full_epoch_is_sealed_at_once() -> None:
     assert log.asked_to_seal() == [1]
 
 
+def test_an_idle_sink_gets_a_smaller_epoch_and_a_busy_one_a_full_one() -> None:
+    job = Job()
+    log = job.reader(0)
+    log.send(heartbeat(SETTINGS.epoch_bytes_idle))
+    job.coordinator.tick(now_s=0.1)
+    assert log.asked_to_seal() == [1]
+    log.sealed(1, at=110)
+    log.send(heartbeat(SETTINGS.epoch_bytes_max - 1))
+    job.coordinator.tick(now_s=0.2)
+    assert log.asked_to_seal() == []
+    job.coordinator.epoch_committed(1)
+    job.coordinator.tick(now_s=0.3)
+    assert log.asked_to_seal() == [2]
+
+
 def test_a_position_that_only_moved_is_sealed_now_and_then() -> None:
     job = Job()
     log = job.reader(0)

@@ -53,6 +53,8 @@ class MySqlLogSplitReader:
         self._history = history
         self._decoder = decoder
         self._position = start
+        #: The last unit left a transaction open; the reader must hear of its end even where nothing else came with it.
+        self._open = False
         self._units: list[LogUnit] = []
         self._stream = open_stream(start)
 
@@ -93,9 +95,9 @@ class MySqlLogSplitReader:
     def _rows_unit(
         self, items: Sequence[RowsItem], position: BinlogOffset, *, in_transaction: bool, fetched_ms: int
     ) -> None:
-        if not items and position == self._position and not in_transaction:
+        if not items and position == self._position and not in_transaction and not self._open:
             return
-        self._position = position
+        self._position, self._open = position, in_transaction
         rows = tuple(
             LogRows(item.table, item.batch, item.row_pos + ordinal_of(BinlogOffset(item.file, 0))) for item in items
         )

@@ -1,0 +1,76 @@
+"""Bytes of a log become units for the log reader: what each says about where transactions end."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+from raycdc.connectors.mysql.binlog_decoder import BinlogDecoder
+from raycdc.connectors.mysql.binlog_stream import BinlogStream
+from raycdc.connectors.mysql.ddl import DdlDialect
+from raycdc.connectors.mysql.ddl_history import DdlHistory
+from raycdc.connectors.mysql.log_split_reader import MySqlLogSplitReader
+from raycdc.connectors.mysql.offset import BinlogOffset
+from raycdc.connectors.mysql.types import MySqlColumn, MySqlTable
+from raycdc.model import TableId
+from raycdc.model.selector import TableSelector
+from raycdc.source.api import LogUnit
+from tests.unit.binlog_bytes import LogWriter, int_row
+
+TABLE = MySqlTable(TableId("d", "t"), (MySqlColumn("id", "int", nullable=False),), ("id",))
+START = BinlogOffset("binlog.000001", 4)
+
+
+class Received:
+    """A `BinlogStream` whose reads are `buffers`."""
+
+    def __init__(self, *buffers: bytes) -> None:
+        self._buffers = list(buffers)
+
+    def read(self, *, bytes_max: int, timeout_s: float) -> bytes:
+        return self._buffers.pop(0) if self._buffers else b""
+
+    def close(self) -> None: ...
+
+
+def units_of(*buffers: bytes) -> list[LogUnit]:
+    selector = TableSelector(("d.t",))
+    history = DdlHistory(
+        {TABLE.id: TABLE}, selector=selector, dialect=DdlDialect(display_width=False), default_charset="utf8mb4"
+    )
+    decoder = BinlogDecoder(
+        {TABLE.id: TABLE}, wanted=selector.matches, start=START, flavor="mysql", on_ddl=history.on_ddl
+    )
+    history.attach(decoder)
+    stream: Any = Received(*buffers)
+    reader = MySqlLogSplitReader(
+        open_stream=lambda _: cast("BinlogStream", stream), history=history, decoder=decoder, start=START
+    )
+    units = []
+    while (unit := reader.fetch()) is not None:
+        units.append(unit)
+    return units
+
+
+def test_a_schema_change_never_follows_a_unit_that_leaves_a_transaction_open() -> None:
+    log = LogWriter().format().gtid(1).begin().table_map(9, b"\x03").rows(30, 9, 1, int_row(1)).xid()
+    boundary = log.position
+    # The statement's GTID is the last event of one read, the statement the first of the next.
+    first = log.gtid(2).take()
+    second = log.query(b"ALTER TABLE t ADD COLUMN name VARCHAR(10)").take()
+
+    units = units_of(first, second)
+
+    assert [(unit.in_transaction, bool(unit.schema)) for unit in units] == [
+        (True, False),
+        (False, False),
+        (False, True),
+    ]
+    assert [unit.position["pos"] for unit in units] == [boundary, boundary, log.position]
+
+
+def test_an_idle_log_makes_no_units() -> None:
+    log = LogWriter().format().gtid(1).begin().table_map(9, b"\x03").rows(30, 9, 1, int_row(1)).xid()
+
+    units = units_of(log.take(), log.event(27, b"binlog.000001", position=log.position).take())
+
+    assert [len(unit.rows) for unit in units] == [1]

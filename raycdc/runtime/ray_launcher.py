@@ -32,6 +32,8 @@ from raycdc.runtime.reader_worker import ReaderIdentity
 COORDINATOR_CONCURRENCY = 128
 #: A coordinator that does not answer for so long (beyond the wait a call asked for) counts as gone.
 ANSWER_TIMEOUT_S = 15.0
+#: A coordinator's process that is not up after so long counts as gone too; a busy machine takes tens of seconds.
+START_TIMEOUT_S = 120.0
 
 
 class CoordinatorActor:
@@ -153,9 +155,12 @@ class RayLauncher:
             self._spec, start
         )
         try:
-            pid = ray.get(actor.pid.remote())
+            pid = ray.get(actor.pid.remote(), timeout=START_TIMEOUT_S)
         except RaycdcError as error:
             raise _plain(error) from None
+        except GetTimeoutError as cause:
+            ray.kill(actor)
+            raise CoordinatorLostError(f"its process did not start within {START_TIMEOUT_S:g} s") from cause
         except RayActorError as cause:
             raise _constructor_error(cause) from cause
         return RayCoordinator(actor, pid=pid)

@@ -65,7 +65,11 @@ class Supervisor:
         self._closed = threading.Event()
         self._stopping = False
         self._pids: dict[str, Any] = {}
-        self._start_generation()
+        try:
+            self._step()
+        except BaseException:
+            self._end_generation()
+            raise
         self._thread = threading.Thread(target=self._watch, name="supervisor", daemon=True)
         self._thread.start()
 
@@ -167,17 +171,25 @@ class Supervisor:
     def _watch(self) -> None:
         while not self._closed.wait(WATCH_S):
             try:
-                with self._lock:
-                    self._look()
-            except CoordinatorLostError as lost:
-                self._replace_generation(str(lost))
+                self._step()
             except BaseException as error:  # noqa: BLE001 - ends the job, told to every caller
                 self._fail(error)
                 return
 
+    def _step(self) -> None:
+        """Look once. A coordinator found lost, even while it was being started, is replaced by the next step."""
+        with self._lock:
+            try:
+                self._look()
+            except CoordinatorLostError as lost:
+                self._end_generation()
+                self._schedule(-1, f"the coordinator was lost ({lost})")
+                self._due.clear()
+
     def _look(self) -> None:
         coordinator = self._coordinator
         if coordinator is None:
+            self._start_generation()
             return
         for subtask_id, incarnation, reason in coordinator.take_lost():
             reader = self._readers.get(subtask_id)
@@ -226,21 +238,16 @@ class Supervisor:
             self._pids = pids
             self._settings.on_processes(pids)
 
-    def _replace_generation(self, reason: str) -> None:
+    def _end_generation(self) -> None:
+        """Kill everything; what it had sealed stays."""
         with self._lock:
             coordinator, self._coordinator = self._coordinator, None
             for reader in self._readers.values():
                 reader.kill()
             self._readers.clear()
             self._due.clear()
-            try:
-                if coordinator is not None:
-                    coordinator.close()
-                self._schedule(-1, f"the coordinator was lost ({reason})")
-                self._due.clear()
-                self._start_generation()
-            except BaseException as error:  # noqa: BLE001 - ends the job, told to every caller
-                self._fail(error)
+            if coordinator is not None:
+                coordinator.close()
 
     def _fail(self, error: BaseException) -> None:
         with self._lock:

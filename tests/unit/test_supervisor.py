@@ -1,0 +1,135 @@
+"""The supervisor over made-up processes: what it does when a coordinator is lost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import count
+from typing import Any
+
+import pytest
+
+from raycdc.errors import SourceUnavailableError
+from raycdc.runtime.launcher import CoordinatorHandle, CoordinatorLostError, CoordinatorStart, ReaderHandle
+from raycdc.runtime.reader_worker import ReaderIdentity
+from raycdc.runtime.supervisor import Supervisor, SupervisorSettings
+
+
+class Coordinator:
+    """Answers, or is lost, or has failed."""
+
+    pid = 1
+
+    def __init__(self, generation: int, error: Exception | None) -> None:
+        self.generation = generation
+        self.closed = False
+        self._error = error
+
+    def _check(self) -> None:
+        if self._error is not None:
+            raise self._error
+
+    def next_sealed(self, after: int, *, wait_s: float) -> tuple[int | None, int | None]:
+        self._check()
+        return self.generation, None
+
+    def status(self) -> dict[str, Any]:
+        self._check()
+        return {"tables": {}, "sealed": 0, "readers": []}
+
+    def take_lost(self) -> list[tuple[int, int, str]]:
+        self._check()
+        return []
+
+    def exchange(self, subtask_id: int, incarnation: int, packet: bytes, *, wait_s: float) -> bytes:
+        raise AssertionError("no reader here speaks")
+
+    def epoch_committed(self, epoch: int) -> None: ...
+
+    def reader_lost(self, subtask_id: int, incarnation: int, reason: str) -> None: ...
+
+    def retire(self, subtask_id: int) -> bool:
+        return False
+
+    def stop(self) -> None: ...
+
+    def shutdown_readers(self, reason: str) -> None: ...
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class Reader:
+    def __init__(self, identity: ReaderIdentity) -> None:
+        self.identity = identity
+        self.killed = False
+
+    def ended(self) -> str | None:
+        return "killed" if self.killed else None
+
+    def kill(self) -> None:
+        self.killed = True
+
+
+class Processes:
+    """A `Launcher`; the coordinator of generation n meets `errors[n]`, or none."""
+
+    def __init__(self, errors: dict[int, Exception]) -> None:
+        self.errors = errors
+        self.coordinators: list[Coordinator] = []
+        self.readers: list[Reader] = []
+
+    def start_coordinator(self, start: CoordinatorStart) -> CoordinatorHandle:
+        self.coordinators.append(Coordinator(start.generation, self.errors.get(start.generation)))
+        return self.coordinators[-1]
+
+    def start_reader(self, identity: ReaderIdentity, coordinator: CoordinatorHandle) -> ReaderHandle:
+        self.readers.append(Reader(identity))
+        return self.readers[-1]
+
+    def close(self) -> None: ...
+
+
+@contextmanager
+def supervised(processes: Processes) -> Iterator[Supervisor]:
+    generations = count(1)
+    settings = SupervisorSettings(
+        readers_min=1,
+        readers_max=2,
+        next_generation=lambda: next(generations),
+        committed=lambda: 0,
+        on_processes=lambda _: None,
+    )
+    supervisor = Supervisor(processes, settings)
+    try:
+        yield supervisor
+    finally:
+        supervisor.close()
+
+
+def test_a_coordinator_lost_while_it_starts_is_replaced_as_any_other() -> None:
+    processes = Processes({1: CoordinatorLostError("silent"), 2: CoordinatorLostError("silent again")})
+
+    with supervised(processes) as supervisor:
+        answers = (supervisor.next_sealed(0, wait_s=0)[0] for _ in range(50))
+        assert next(answer for answer in answers if answer is not None) == 3
+
+    assert all(coordinator.closed for coordinator in processes.coordinators)
+    assert {reader.identity.generation for reader in processes.readers} == {3}
+
+
+def test_a_start_that_fails_leaves_nothing_running() -> None:
+    processes = Processes({1: SourceUnavailableError("away")})
+    failing = processes.start_reader
+
+    def start_reader(identity: ReaderIdentity, coordinator: CoordinatorHandle) -> ReaderHandle:
+        if identity.subtask_id == 1:
+            raise SourceUnavailableError("away")
+        return failing(identity, coordinator)
+
+    processes.start_reader = start_reader  # type: ignore[method-assign]
+    with pytest.raises(SourceUnavailableError), supervised(processes):
+        pass
+
+    assert [coordinator.closed for coordinator in processes.coordinators] == [True]
+    assert [reader.killed for reader in processes.readers] == [True]

@@ -77,12 +77,16 @@ class _Dialect:
         notify: Callable[[], None],
         stopwatch: Stopwatch,
     ) -> None:
-        self.ring_s = source.ring_s
         self._source = source
         self._spool = spool
         self._token = token
         self._notify = notify
         self._stopwatch = stopwatch
+
+    @property
+    def ring_s(self) -> float:
+        # Asks the server: not before the reader runs, where one that is away ends an incarnation and not the job.
+        return self._source.ring_s
 
     def open_log(self, split: StreamSplit) -> LogSource:
         return SplitFetcher(
@@ -164,6 +168,8 @@ class ReaderWorker:
             self._report(error)
             raise
         finally:
+            # The receiver leaves too: a reader that works no more must not be heard any more.
+            self._end("ended")
             self._reader.close()
 
     def close(self) -> None:

@@ -44,8 +44,9 @@ CHUNKS_IN_FLIGHT = 2
 class ReaderDialect(Protocol):
     """What a connector gives its readers. Opening may not block; errors surface through ``poll``."""
 
-    #: Seconds of dropped rows to remember because the server cannot say when they become visible; 0 where it can.
-    ring_s: float
+    @property
+    def ring_s(self) -> float:
+        """Seconds of dropped rows to remember as the server cannot say when they become visible; 0 where it can."""
 
     def open_log(self, split: StreamSplit) -> LogSource: ...
 

@@ -107,10 +107,10 @@ class CheckpointStore:
         Returns how many. Only under the lease, after recovery and before any reader starts.
         """
         record = self.last_commit()
-        needed = {
-            segment.path for manifest in self.manifests(record.epoch if record else -1) for segment in manifest.segments
-        }
-        orphans = [path for path in self.spool.iterdir() if str(path) not in needed]
+        uncommitted = self.manifests(record.epoch if record else -1)
+        # By name, which no two segments share: the state's folder may be reached by another path than last time.
+        needed = {Path(segment.path).name for manifest in uncommitted for segment in manifest.segments}
+        orphans = [path for path in self.spool.iterdir() if path.name not in needed]
         for path in orphans:
             path.unlink(missing_ok=True)
         return len(orphans)

@@ -9,6 +9,8 @@ from __future__ import annotations
 import fcntl
 import os
 import uuid
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Self
 
@@ -59,6 +61,19 @@ class LocalFolder:
 
     def write(self, name: str, data: bytes) -> None:
         """Replace `name` by `data` so that after a crash either the old or the new content is there, whole."""
+        self._place(name, data, lambda temporary, target: temporary.rename(target))
+
+    def create_once(self, name: str, data: bytes) -> None:
+        """`write`, unless `name` exists: then its content stays."""
+
+        def link(temporary: Path, target: Path) -> None:
+            with suppress(FileExistsError):
+                target.hardlink_to(temporary)
+            temporary.unlink()
+
+        self._place(name, data, link)
+
+    def _place(self, name: str, data: bytes, place: Callable[[Path, Path], object]) -> None:
         target = self.path / name
         temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex}.tmp")
         try:
@@ -67,7 +82,7 @@ class LocalFolder:
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
-            temporary.rename(target)
+            place(temporary, target)
             sync_folder(target.parent)
         except OSError as cause:
             temporary.unlink(missing_ok=True)
@@ -92,7 +107,10 @@ class LocalFolder:
     def lease(self, name: str) -> Lease:
         """Lock `name` for this process; `StateError` names the pid that has it."""
         path = self.path / name
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as cause:
+            raise StateError(f"{path} cannot be opened: {cause}.") from cause
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as cause:

@@ -241,8 +241,11 @@ class CheckpointStore:
             )
         self._folder.create("epochs", "commits", "schemas", "spool")
         meta = {"version": STORE_VERSION, "checkpoint": uuid.uuid4().hex, "pipeline": pipeline}
-        self._folder.write("meta.json", codec.encode(meta))
-        return meta
+        self._folder.create_once("meta.json", codec.encode(meta))
+        # Of two first starts at once, which the lease has not sorted out yet, both must go by the same identity.
+        created = self._read("meta.json")
+        assert created is not None
+        return created
 
     def _check_generation(self, generation: int, what: str) -> None:
         newest = self.generation()

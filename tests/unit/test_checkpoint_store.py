@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from raycdc.checkpoint.folder import LocalFolder
 from raycdc.checkpoint.manifest import Manifest, Segment, TableEpoch
 from raycdc.checkpoint.store import KEEP_COMMITTED, CheckpointStore, CommitRecord
 from raycdc.errors import FencedError, StateError
@@ -213,3 +214,18 @@ def test_the_spool_is_swept_of_what_no_uncommitted_epoch_needs(store: Checkpoint
         path.write_bytes(b"rows")
     assert store.sweep_spool() == 3
     assert list(store.spool.iterdir()) == [needed]
+
+
+def test_two_first_starts_at_once_go_by_one_identity(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    create = LocalFolder.create
+    others: list[CheckpointStore] = []
+
+    def slow_create(folder: LocalFolder, *names: str) -> None:
+        create(folder, *names)
+        monkeypatch.setattr(LocalFolder, "create", create)
+        others.append(CheckpointStore(tmp_path, pipeline="shop"))
+
+    monkeypatch.setattr(LocalFolder, "create", slow_create)
+    store = CheckpointStore(tmp_path, pipeline="shop")
+
+    assert store.checkpoint == others[0].checkpoint == CheckpointStore(tmp_path).checkpoint

@@ -11,7 +11,7 @@ import os
 import secrets
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -60,7 +60,8 @@ class Pipeline:
             config = PipelineConfig(pipeline=pipeline, source=source, sink=sink or SinkConfig(type="none"))
         self.config = config
         self._has_sink = sink is not None
-        self._lock = threading.Lock()
+        #: Reentrant: `stop` may come from a signal handler, in the middle of this very thread.
+        self._lock = threading.RLock()
         self._supervisor: Supervisor | None = None
         self._stop_requested = False
 
@@ -81,11 +82,13 @@ class Pipeline:
             spec = self._spec(store, until)
             with ThreadPoolExecutor(1, thread_name_prefix="spark-start") as starter:
                 session_future = None if local else starter.submit(self._session, store)
+                if session_future is not None:
+                    stack.callback(_stop_session, session_future)
                 # In this thread: Ray's processes die with the thread that started them.
                 launcher = self._launcher(spec, store, local=local)
+                stack.callback(launcher.close)
                 session = session_future.result() if session_future else None
             if session is not None:
-                stack.callback(session.stop)
                 _warm_up(stack, session)
             sink = self._open_sink(stack, store, spec, session)
             reporter = ProgressReporter(listener, driver_pid=os.getpid())
@@ -113,6 +116,7 @@ class Pipeline:
             store.sweep_spool()
             generation = store.next_generation()
             launcher = self._launcher(spec, store, local=local)
+            stack.callback(launcher.close)
             supervisor = self._supervise(stack, store, launcher, lambda _: None, first_generation=generation)
             yield from epochs_of(store, supervisor, token=spec.token)
 
@@ -261,6 +265,12 @@ def _task_runner(session: Any) -> tuple[TaskRunner, int]:
     from raycdc.spark.stage import SparkTaskRunner
 
     return SparkTaskRunner(session), parallelism(session)
+
+
+def _stop_session(started: Future[Any]) -> None:
+    """End Spark, whoever else failed while it was being started; its own failure was told where it was waited for."""
+    if started.exception() is None:
+        started.result().stop()
 
 
 def _warm_up(stack: ExitStack, session: Any) -> None:

@@ -109,7 +109,7 @@ class Supervisor:
             return
 
     def close(self) -> None:
-        """End every process of the job. Nothing sealed is lost."""
+        """End every process of the job; the launcher is its maker's to close. Nothing sealed is lost."""
         self._closed.set()
         self._thread.join(timeout=30)
         with self._lock:
@@ -122,7 +122,6 @@ class Supervisor:
                 reader.kill()
             if self._coordinator is not None:
                 self._coordinator.close()
-        self._launcher.close()
 
     def _wait_for_readers(self, patience_s: float) -> None:
         deadline = time.monotonic() + patience_s

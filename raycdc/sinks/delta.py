@@ -97,6 +97,8 @@ class DeltaSink:
         self._appendable.pop(work.target, None)
         stamp = _stamp(work, STEP_SCHEMA)
         if not target.refresh():
+            if not any(change["type"] == "create_table" for change in work.changes):
+                raise _disappeared(target)
             self._check_folder_free(target)
             target.create(wanted, stamp)
         elif target.vector() is None and not target.created_by_us():
@@ -126,7 +128,7 @@ class DeltaSink:
     def commit(self, work: TableWork, staged: Any) -> None:
         target = self._target(work.target)
         if not target.refresh():
-            raise SinkError(f"The Delta table {target.path} of {work.target} disappeared; restore it and start again.")
+            raise _disappeared(target)
         held = target.vector()
         if held is not None and held.generation > work.generation:
             raise FencedError(f"{work.target} was written by a newer driver (generation {held.generation}).")
@@ -239,6 +241,10 @@ class DeltaSink:
             _delete([{"path": left} for left in (path / "_raycdc").glob("merge-*")])
             self._targets[target] = DeltaTarget(path, target, self._context.app_id)
         return self._targets[target]
+
+
+def _disappeared(target: DeltaTarget) -> SinkError:
+    return SinkError(f"The Delta table {target.path} of {target.name} disappeared; restore it and start again.")
 
 
 def _stamp(work: TableWork, step: int) -> Stamp:

@@ -299,7 +299,7 @@ class SourceCoordinator:
             for split in splits:
                 reader.splits[split.split_id] = split
                 if isinstance(split, StreamSplit):
-                    self._splits.setdefault(split.split_id, split.state)
+                    self._splits[split.split_id] = split.state
                     for fingerprint, document in split.schemas.items():
                         self._writer.put_document(fingerprint, document)
             reader.link.send(AddSplits(tuple(split.to_json() for split in splits)))

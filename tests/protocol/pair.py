@@ -60,6 +60,7 @@ class Dialect:
     def __init__(self, *cuts: int) -> None:
         self.cuts = cuts
         self.end = 100
+        self.left_out: set[TableId] = set()
 
     def start_point(self) -> StartPoint:
         snapshot: dict[str, Any] = {
@@ -78,6 +79,9 @@ class Dialect:
         ranges = itertools.pairwise(bounds)
         chunks = [SnapshotSplit(table, n, "id", low, high) for n, (low, high) in enumerate(ranges)]
         return PlannedChunks(tuple(chunks[first_index:]), None, len(chunks))
+
+    def captures(self, table: TableId) -> bool:
+        return table not in self.left_out
 
     def current_ordinal(self) -> int:
         return self.end

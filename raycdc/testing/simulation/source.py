@@ -86,6 +86,9 @@ class SimEnumeratorDialect:
         following = first + len(taken)
         return PlannedChunks(tuple(taken), {"next": following} if following < len(chunks) else None, len(chunks))
 
+    def captures(self, table: TableId) -> bool:
+        return True
+
     def current_ordinal(self) -> int:
         return self._database.end
 

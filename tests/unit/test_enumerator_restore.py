@@ -1,0 +1,77 @@
+"""What an enumerator restores when the configuration selects fewer tables than the last run's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from raycdc.checkpoint.manifest import Manifest
+from raycdc.model import TableId
+from raycdc.source.enumerator import restore_or_create
+from raycdc.source.split import STREAM_SPLIT_ID, SnapshotSplit, SourceSplit, StreamSplit
+from tests.protocol.pair import Dialect
+
+KEPT, LEFT_OUT = TableId("shop", "kept"), TableId("shop", "left_out")
+
+
+class Context:
+    """One reader, which gets whatever is assigned."""
+
+    def __init__(self) -> None:
+        self.assigned: list[SourceSplit] = []
+
+    def registered_readers(self) -> Sequence[int]:
+        return [0]
+
+    def assign_splits(self, assignment: Mapping[int, Sequence[SourceSplit]]) -> None:
+        self.assigned += [split for splits in assignment.values() for split in splits]
+
+    def send_event(self, subtask_id: int, event: dict[str, Any]) -> None: ...
+
+    def signal_no_more_splits(self, subtask_id: int) -> None: ...
+
+    def call_async(self, call: Callable[[], Any], handler: Callable[[Any], None]) -> None: ...
+
+
+def test_a_table_left_out_meanwhile_is_forgotten_with_its_chunks() -> None:
+    """Else its changes would be passed over, and the table be gone on with when it is selected again."""
+    counts = {"schema": "f", "document": None, "planner": None, "planned": 1, "finished": 0, "estimate": 1}
+    chunks = [SnapshotSplit(table, 0, "id", None, None) for table in (KEPT, LEFT_OUT)]
+    last = Manifest(
+        epoch=1,
+        generation=1,
+        created_ms=0,
+        from_splits={},
+        to_splits={
+            STREAM_SPLIT_ID: {
+                "version": 1,
+                "position": {"at": 5},
+                "ordinal": 5,
+                "tables": {str(t): {"schema": "f", "announced": True, "snapshot": None} for t in (KEPT, LEFT_OUT)},
+            }
+        },
+        enumerator={
+            "version": 1,
+            "started": True,
+            "high": 0,
+            "tables": {str(t): counts for t in (KEPT, LEFT_OUT)},
+            "unfinished": [chunk.to_json() for chunk in chunks],
+        },
+        segments=(),
+        tables={},
+        watermark_ms=None,
+        final=False,
+    )
+    context, dialect = Context(), Dialect()
+    dialect.left_out.add(LEFT_OUT)
+
+    enumerator = restore_or_create(context, dialect, until=None, last=last, document=lambda _: {})
+    enumerator.start()
+    enumerator.add_reader(0)
+    enumerator.handle_split_request(0)
+    enumerator.handle_split_request(0)
+
+    streams = [split for split in context.assigned if isinstance(split, StreamSplit)]
+    assert [list(split.state["tables"]) for split in streams] == [[str(KEPT)]]
+    assert [split.table for split in context.assigned if isinstance(split, SnapshotSplit)] == [KEPT]
+    assert list(enumerator.progress()) == [str(KEPT)]

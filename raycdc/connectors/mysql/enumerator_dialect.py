@@ -46,7 +46,7 @@ class MySqlEnumeratorDialect:
         self._snapshot = snapshot
 
     def start_point(self) -> StartPoint:
-        """Schemas, position, schemas again: equal ones prove that the shapes at the position are these."""
+        """Schemas, position, schemas and names again: equal ones prove that these are the tables at the position."""
         with closing(self._connect()) as connection:
             info = probe(connection)
             tables = self._discover(connection)
@@ -55,9 +55,10 @@ class MySqlEnumeratorDialect:
                 before = load_tables(connection, tables)
                 position = start_position(connection, info)
                 after = load_tables(connection, tables)
-                if before == after and set(before) == set(tables):
+                found = self._discover(connection)
+                if before == after and sorted(before) == found == tables:
                     return StartPoint(position.to_json(), ordinal_of(position), self._plans(before))
-                tables = self._discover(connection)
+                tables = found
             raise SourceError(
                 f"The tables on {info.address} changed their shape each time they were looked at (last at {position}). "
                 "Start again when no schema change is under way."
@@ -71,6 +72,9 @@ class MySqlEnumeratorDialect:
         ranges = plan.next_chunks(PLANNED_AHEAD)
         splits = tuple(_split(table, first_index + n, chunk) for n, chunk in enumerate(ranges))
         return PlannedChunks(splits, None if plan.done else plan.state(), plan.estimated_total)
+
+    def captures(self, table: TableId) -> bool:
+        return self._selector.matches(table)
 
     def current_ordinal(self) -> int:
         with closing(self._connect()) as connection:

@@ -60,7 +60,7 @@ class MySqlEnumeratorDialect:
                     return StartPoint(position.to_json(), ordinal_of(position), self._plans(before))
                 tables = found
             raise SourceError(
-                f"The tables on {info.address} changed their shape each time they were looked at (last at {position}). "
+                f"The tables on {info.address} changed their shape each time they were looked at. "
                 "Start again when no schema change is under way."
             )
 

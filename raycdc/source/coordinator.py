@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from raycdc.checkpoint.manifest import Manifest, Segment, TableEpoch
-from raycdc.errors import FencedError, ProtocolError, RaycdcError, error_by_name
+from raycdc.errors import FencedError, ProtocolError, RaycdcError, StateError, error_by_name
 from raycdc.failpoints import reach
 from raycdc.model import TableId
 from raycdc.source.api import SplitEnumerator
@@ -428,7 +428,11 @@ class SourceCoordinator:
             for fingerprint, document in report.schemas.items():
                 self._writer.put_document(fingerprint, document)
         reach("before_manifest")
-        self._writer.write_manifest(manifest)
+        try:
+            self._writer.write_manifest(manifest)
+        except FencedError as cause:
+            # Another driver has the state. Not the sender of the last report is fenced: the job is over.
+            raise StateError(str(cause)) from cause
         reach("after_manifest")
         self._splits = dict(manifest.to_splits)
         self._sealed = manifest.epoch

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from raycdc.errors import ProtocolError
+from raycdc.checkpoint.manifest import Manifest
+from raycdc.errors import FencedError, ProtocolError, StateError
 from raycdc.source.source_event import CheckpointComplete, Heartbeat, RequestSplit, SourceEventWrapper
 from tests.protocol.pair import SETTINGS, FakeReader, Job
 
@@ -253,3 +254,16 @@ def test_until_caught_up_with_nothing_left_to_do_stops_at_once() -> None:
     log.sealed(1, at=150, finished=[split])
     again = Job(generation=2, store=job.store, until="caught-up")
     assert "stop_at" in again.reader(0).events()
+
+
+def test_a_state_that_another_driver_took_over_ends_the_job_and_not_the_reader_that_reported() -> None:
+    job = Job()
+    log = job.reader(0)
+    job.begin_seal()
+
+    def refuse(_: Manifest) -> None:
+        raise FencedError("another driver took over")
+
+    job.store.write_manifest = refuse  # type: ignore[method-assign]
+    with pytest.raises(StateError, match="another driver"):
+        log.sealed(1, at=120)

@@ -256,7 +256,9 @@ def test_until_caught_up_with_nothing_left_to_do_stops_at_once() -> None:
     assert "stop_at" in again.reader(0).events()
 
 
-def test_a_state_that_another_driver_took_over_ends_the_job_and_not_the_reader_that_reported() -> None:
+def test_a_state_that_another_driver_took_over_ends_the_job_and_not_the_reader_that_reported(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     job = Job()
     log = job.reader(0)
     job.begin_seal()
@@ -264,6 +266,6 @@ def test_a_state_that_another_driver_took_over_ends_the_job_and_not_the_reader_t
     def refuse(_: Manifest) -> None:
         raise FencedError("another driver took over")
 
-    job.store.write_manifest = refuse  # type: ignore[method-assign]
+    monkeypatch.setattr(job.store, "write_manifest", refuse)
     with pytest.raises(StateError, match="another driver"):
         log.sealed(1, at=120)

@@ -144,3 +144,17 @@ def test_epochs_give_every_change_once_to_people_with_a_sink_of_their_own(
         source = read_source(connection, database, "orders", like=columns)
     held = final_rows(rows, ["id"], columns)
     assert sorted(held.to_pylist(), key=lambda row: row["id"]) == sorted(source.to_pylist(), key=lambda row: row["id"])
+
+
+def test_a_statement_that_cannot_be_followed_ends_the_run_and_names_itself(
+    mariadb: MariaDbServer, tmp_path: Path
+) -> None:
+    database = "emptied"
+    shop(mariadb, database)
+    job = Job(tmp_path, mariadb, database, ("products",), sink="jsonl", write="changelog", local=True)
+    catch_up(job)
+    mariadb.execute("TRUNCATE TABLE products", database=database)
+    run = job.start("--until", "caught-up")
+    assert run.wait() == 4, run.story()
+    errors = [event["text"] for event in run.events if event["event"] == "error"]
+    assert "TRUNCATE TABLE products" in errors[0]

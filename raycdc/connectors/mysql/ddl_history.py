@@ -24,13 +24,13 @@ from raycdc.schema import (
     AlterTableCommentEvent,
     CreateTableEvent,
     SchemaChangeEvent,
-    TruncateTableEvent,
     event_to_json,
 )
 from raycdc.source.api import SchemaUpdate
 
-#: Changes that are carried through to the sink; others stop the job by name.
-FOLLOWED = (CreateTableEvent, AddColumnEvent, AlterTableCommentEvent, TruncateTableEvent)
+#: Changes that are carried through to the sink; others stop the job by name. TRUNCATE is none of them: a changelog
+#: target has no row for it yet, and would lose it in silence.
+FOLLOWED = (CreateTableEvent, AddColumnEvent, AlterTableCommentEvent)
 
 _DML = re.compile(r"\s*(?:/\*.*?\*/\s*)*(INSERT|UPDATE|DELETE|REPLACE|LOAD|CALL|WITH)\b", re.IGNORECASE | re.DOTALL)
 _STATEMENT_SHOWN = 500
@@ -115,8 +115,6 @@ class DdlHistory:
             if not isinstance(event, FOLLOWED):
                 raise self._refusal(item, f"{event.type} is not followed")
         if applied.table is None or applied.table == self._tables.get(table):
-            if any(isinstance(event, TruncateTableEvent) for event in applied.events):
-                self._update(table, self._tables[table], applied.events)
             return
         self._tables[table] = applied.table
         assert self._decoder is not None

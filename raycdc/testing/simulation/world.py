@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable
 
 from raycdc.checkpoint.manifest import Manifest
-from raycdc.errors import FencedError
+from raycdc.errors import FencedError, StateError
 from raycdc.testing.simulation.cluster import Cluster
 from raycdc.testing.simulation.database import SimDatabase
 from raycdc.testing.simulation.driver import SimDriver
@@ -220,7 +220,7 @@ class Simulation:
                 zombie.step_reader(reader, self.random.choice(["poll", "speak", "chunks"]))
             zombie.deliver()
             zombie.tick()
-        except (FencedError, CrashError):
+        except (FencedError, StateError, CrashError):
             self.zombies.remove(zombie)
 
     # -- helpers ----------------------------------------------------------------------------------------------------

@@ -10,7 +10,8 @@ from __future__ import annotations
 import random
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -84,6 +85,19 @@ class ShopWorkload:
         while not stop.wait(pause_s):
             self.step()
         self.close()
+
+    @contextmanager
+    def running(self, *, pause_s: float) -> Iterator[ShopWorkload]:
+        """`run` in a thread of its own while the block runs; over when the block is."""
+        stop = threading.Event()
+        thread = threading.Thread(target=self.run, args=(stop,), kwargs={"pause_s": pause_s}, daemon=True)
+        thread.start()
+        try:
+            yield self
+        finally:
+            stop.set()
+            thread.join(timeout=30)
+            self.close()
 
     def add_points_column(self) -> None:
         """``ALTER TABLE customers ADD COLUMN points``; from then on customers get points."""

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +25,8 @@ TABLES = ("customers", "products", "orders")
 PASSWORD = "RAYCDC_TEST_PASSWORD"
 
 
-@contextmanager
-def workload(server: DatabaseServer, database: str) -> Iterator[ShopWorkload]:
+def workload(server: DatabaseServer, database: str) -> AbstractContextManager[ShopWorkload]:
     """Transactions in the background, half of them on the first quarter of the orders."""
-    stop = threading.Event()
     work = ShopWorkload(
         lambda: server.connect(database=database),
         seed=1,
@@ -38,14 +34,7 @@ def workload(server: DatabaseServer, database: str) -> Iterator[ShopWorkload]:
         size=SIZE,
         hot=lambda: HotRange(1, SIZE.orders // 4),
     )
-    thread = threading.Thread(target=work.run, args=(stop,), kwargs={"pause_s": 0.005}, daemon=True)
-    thread.start()
-    try:
-        yield work
-    finally:
-        stop.set()
-        thread.join(timeout=30)
-        work.close()
+    return work.running(pause_s=0.005)
 
 
 def shop(server: DatabaseServer, name: str) -> None:

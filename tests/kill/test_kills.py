@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import os
 import signal
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
@@ -52,10 +50,8 @@ DRIVER_POINTS = (
 )
 
 
-@contextmanager
-def workload(server: DatabaseServer, database: str, seed: int) -> Iterator[ShopWorkload]:
+def workload(server: DatabaseServer, database: str, seed: int) -> AbstractContextManager[ShopWorkload]:
     """Transactions in the background while the block runs."""
-    stop = threading.Event()
     work = ShopWorkload(
         lambda: server.connect(database=database),
         seed=seed,
@@ -63,14 +59,7 @@ def workload(server: DatabaseServer, database: str, seed: int) -> Iterator[ShopW
         size=SIZE,
         hot=lambda: HotRange(1, SIZE.orders // 4),
     )
-    thread = threading.Thread(target=work.run, args=(stop,), kwargs={"pause_s": PAUSE_S}, daemon=True)
-    thread.start()
-    try:
-        yield work
-    finally:
-        stop.set()
-        thread.join(timeout=30)
-        work.close()
+    return work.running(pause_s=PAUSE_S)
 
 
 def shop(server: DatabaseServer, name: str) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -51,12 +52,15 @@ def _parse(text: str) -> dict[str, tuple[str, int]]:
 
 _plan = _parse(os.environ.get("RAYCDC_FAILPOINTS", ""))
 _reached: dict[str, int] = {}
+#: One point acts at a time: two threads at their points together would leave two marks of a single death.
+_acting = threading.Lock()
 
 
 def reach(name: str) -> None:
     """Tell that the process is at `name`; acts when a test asked for it. Callable from any thread."""
     if name in _plan:
-        _act(name, *_plan[name])
+        with _acting:
+            _act(name, *_plan[name])
 
 
 def _act(name: str, verb: str, count: int) -> None:

@@ -1,5 +1,7 @@
 """Named places where a test may stop a process: ``kill -9``, SIGSTOP or an exception, exactly there, exactly once.
 
+A place that can be left out (`left_out`) knows the action ``skip`` as well.
+
 Set ``RAYCDC_FAILPOINTS="after_seal=kill@3,before_commit=stop"`` and ``RAYCDC_FAILPOINT_DIR`` to a directory all
 processes of the job share. ``@n`` means the n-th time one process reaches the point (default 1). The process that
 acts first leaves ``<name>.hit`` (holding its pid) there, and no other process, nor its own successor, acts again.
@@ -32,6 +34,7 @@ POINTS = (
     "between_tables",
     "after_last_commit",
     "after_record",
+    "end_fenced",
 )
 
 
@@ -44,8 +47,8 @@ def _parse(text: str) -> dict[str, tuple[str, int]]:
     for part in filter(None, text.split(",")):
         name, _, action = part.strip().partition("=")
         verb, _, count = action.partition("@")
-        if name not in POINTS or verb not in {"kill", "stop", "raise"}:
-            raise ValueError(f"RAYCDC_FAILPOINTS: {part!r} is not NAME=kill|stop|raise[@n] with a known name")
+        if name not in POINTS or verb not in {"kill", "stop", "raise", "skip"}:
+            raise ValueError(f"RAYCDC_FAILPOINTS: {part!r} is not NAME=kill|stop|raise|skip[@n] with a known name")
         plan[name] = (verb, int(count or 1))
     return plan
 
@@ -63,19 +66,31 @@ def reach(name: str) -> None:
             _act(name, *_plan[name])
 
 
-def _act(name: str, verb: str, count: int) -> None:
+def left_out(name: str) -> bool:
+    """As `reach`; whether the caller shall leave out the step behind it, this once (action ``skip``)."""
+    if name not in _plan:
+        return False
+    with _acting:
+        return _act(name, *_plan[name])
+
+
+def _act(name: str, verb: str, count: int) -> bool:
+    """Act if it is time; whether the action was ``skip``."""
     _reached[name] = _reached.get(name, 0) + 1
     if _reached[name] < count:
-        return
+        return False
     marker = Path(os.environ["RAYCDC_FAILPOINT_DIR"]) / f"{name}.hit"
     try:
         descriptor = os.open(marker, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
     except FileExistsError:
-        return
+        return False
     os.write(descriptor, str(os.getpid()).encode())
     os.close(descriptor)
+    if verb == "skip":
+        return True
     action: Callable[[], None] = {"kill": _kill, "stop": _stop, "raise": _raise}[verb]
     action()
+    return False
 
 
 def _kill() -> None:

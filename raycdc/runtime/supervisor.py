@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from raycdc.errors import RaycdcError, SourceUnavailableError
+from raycdc.failpoints import left_out
 from raycdc.runtime.launcher import CoordinatorHandle, CoordinatorLostError, CoordinatorStart, Launcher, ReaderHandle
 from raycdc.runtime.reader_worker import ReaderIdentity
 
@@ -193,7 +194,9 @@ class Supervisor:
         for subtask_id, incarnation, reason in coordinator.take_lost():
             reader = self._readers.get(subtask_id)
             if reader is not None and reader.identity.incarnation == incarnation:
-                reader.kill()
+                # A process on a machine that is cut off cannot be ended: it wakes up and must find itself refused.
+                if not left_out("end_fenced"):
+                    reader.kill()
                 self._schedule(subtask_id, reason)
         for subtask_id, reader in list(self._readers.items()):
             ended = reader.ended()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
 
@@ -24,6 +25,7 @@ pytestmark = [pytest.mark.server, pytest.mark.kill]
 
 SEEDS = range(int(os.environ.get("RAYCDC_KILL_SEEDS", "1")))
 SIZE = ShopSize(customers=1_000, products=200, orders=6_000)
+Recorder = Callable[[str, object], None]
 TABLES = ("customers", "products", "orders")
 #: Transactions per second and how long they go on: long enough for every fail point to be reached.
 PAUSE_S = 0.01
@@ -81,6 +83,14 @@ def play(job: Job, seed: int, points: tuple[str, ...]) -> list[int]:
     return deaths
 
 
+def alive(pid: int) -> bool:
+    """Whether a process `pid` runs (a zombie does not)."""
+    try:
+        return "State:\tZ" not in Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return False
+
+
 def expect_equal(job: Job) -> None:
     with job.server.connect() as connection:
         results = compare_lake(connection, job.lake, [(job.database, table) for table in job.tables])
@@ -96,11 +106,12 @@ def expect_exact_changelog(job: Job) -> None:
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_upserts_survive_a_kill_of_the_whole_process_at_every_step(
-    mariadb: MariaDbServer, tmp_path: Path, seed: int
+    mariadb: MariaDbServer, tmp_path: Path, record_property: Recorder, seed: int
 ) -> None:
     job = Job(tmp_path, mariadb, f"kill_upsert_{seed}", TABLES, local=True)
     points = READER_POINTS + COORDINATOR_POINTS + DRIVER_POINTS
     deaths = play(job, seed, points)
+    record_property("kills", len(deaths))
     assert deaths == [-signal.SIGKILL] * len(points)
     expect_equal(job)
 
@@ -108,10 +119,10 @@ def test_upserts_survive_a_kill_of_the_whole_process_at_every_step(
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_changelog_survives_a_kill_of_the_whole_process_at_every_step(
-    mysql80: MySqlServer, tmp_path: Path, seed: int
+    mysql80: MySqlServer, tmp_path: Path, record_property: Recorder, seed: int
 ) -> None:
     job = Job(tmp_path, mysql80, f"kill_changelog_{seed}", TABLES, sink="jsonl", write="changelog", local=True)
-    play(job, seed, READER_POINTS + COORDINATOR_POINTS + DRIVER_POINTS)
+    record_property("kills", len(play(job, seed, READER_POINTS + COORDINATOR_POINTS + DRIVER_POINTS)))
     expect_exact_changelog(job)
 
 
@@ -119,10 +130,11 @@ def test_a_changelog_survives_a_kill_of_the_whole_process_at_every_step(
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_readers_and_the_enumerator_are_killed_while_the_driver_lives(
-    mariadb: MariaDbServer, tmp_path: Path, seed: int
+    mariadb: MariaDbServer, tmp_path: Path, record_property: Recorder, seed: int
 ) -> None:
     job = Job(tmp_path, mariadb, f"kill_actors_{seed}", TABLES)
     deaths = play(job, seed, READER_POINTS + COORDINATOR_POINTS)
+    record_property("kills", len(job.hit()))
     assert deaths == []
     expect_equal(job)
 
@@ -130,9 +142,11 @@ def test_readers_and_the_enumerator_are_killed_while_the_driver_lives(
 @pytest.mark.spark
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("seed", SEEDS)
-def test_the_driver_is_killed_around_the_sinks_commit(mariadb: MariaDbServer, tmp_path: Path, seed: int) -> None:
+def test_the_driver_is_killed_around_the_sinks_commit(
+    mariadb: MariaDbServer, tmp_path: Path, record_property: Recorder, seed: int
+) -> None:
     job = Job(tmp_path, mariadb, f"kill_driver_{seed}", TABLES)
-    play(job, seed, ("in_commit", "between_tables", "after_last_commit"))
+    record_property("kills", len(play(job, seed, ("in_commit", "between_tables", "after_last_commit"))))
     expect_equal(job)
 
 
@@ -141,18 +155,21 @@ def test_the_driver_is_killed_around_the_sinks_commit(mariadb: MariaDbServer, tm
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("phase", ["snapshot", "stream"])
 def test_a_reader_that_sleeps_past_its_fencing_gets_nothing_accepted(
-    mariadb: MariaDbServer, tmp_path: Path, seed: int, phase: str
+    mariadb: MariaDbServer, tmp_path: Path, record_property: Recorder, seed: int, phase: str
 ) -> None:
     database = f"sleep_{phase}_{seed}"
     shop(mariadb, database)
     job = Job(tmp_path, mariadb, database, TABLES, sink="parquet", write="changelog")
     point = "after_select" if phase == "snapshot" else "before_seal"
     with workload(mariadb, database, seed):
-        run = job.start(failpoints=f"{point}=stop@{2 if phase == 'snapshot' else 4}")
-        assert run.wait_for(lambda: point in job.hit()), run.story()
+        # The supervisor, which would end a fenced process, leaves it as if it were on a machine that is cut off.
+        run = job.start(failpoints=f"{point}=stop@{2 if phase == 'snapshot' else 4},end_fenced=skip")
+        assert run.wait_for(lambda: {point, "end_fenced"} <= job.hit()), run.story()
         sleeper = int((job.markers / f"{point}.hit").read_text())
         assert run.wait_for(lambda: bool(run.pids()) and sleeper not in run.pids()["readers"]), run.story()
-        # The supervisor ends a fenced process; one on another machine would wake up instead.
+        os.kill(sleeper, signal.SIGCONT)
+        assert run.wait_for(lambda: not alive(sleeper)), run.story()
         assert run.interrupt() in (0, 130), run.story()
+    record_property("kills", len(job.hit()))
     catch_up(job)
     expect_exact_changelog(job)

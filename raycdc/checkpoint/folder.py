@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Self
 
 from raycdc.errors import StateError
+from raycdc.failpoints import reach
 
 
 class Lease:
@@ -79,7 +80,10 @@ class LocalFolder:
         try:
             descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
             with os.fdopen(descriptor, "wb") as file:
-                file.write(data)
+                file.write(data[: len(data) // 2])
+                file.flush()
+                reach("half_written")
+                file.write(data[len(data) // 2 :])
                 file.flush()
                 os.fsync(file.fileno())
             place(temporary, target)

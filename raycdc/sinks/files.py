@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from raycdc.bridge.tasks import StageTask
-from raycdc.checkpoint.folder import sync_folder
+from raycdc.checkpoint.folder import LocalFolder, sync_folder
 from raycdc.errors import ConfigError, FencedError, SinkError
 from raycdc.failpoints import reach
 from raycdc.model import TableId
@@ -155,7 +155,9 @@ class FileSink(ABC):
             "positions": dict(work.positions),
         }
         name = self._name(work.epoch).removesuffix(self.kind)
-        (folder / "_raycdc" / f"{name.removesuffix('.')}-g{work.generation}.json").write_text(json.dumps(side))
+        # Whole or not at all: a recovery may read it when this process died right here.
+        note = f"{name.removesuffix('.')}-g{work.generation}.json"
+        LocalFolder(folder / "_raycdc").write(note, json.dumps(side).encode())
         reach("in_commit")
         try:
             os.link(file, folder / self._name(work.epoch))

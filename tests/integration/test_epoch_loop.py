@@ -42,6 +42,7 @@ POINTS = (
     "between_tables",
     "after_last_commit",
     "after_record",
+    "half_written",
 )
 
 

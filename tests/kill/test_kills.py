@@ -49,6 +49,7 @@ DRIVER_POINTS = (
     "between_tables",
     "after_last_commit",
     "after_record",
+    "half_written",
 )
 
 

@@ -39,7 +39,14 @@ def start_ray(address: str, *, workers: int) -> None:
         try:
             with _lean_head():
                 # Ray starts a worker per CPU ahead of the first actor. Our actors ask for no CPU: it means only that.
-                ray.init(num_cpus=workers, include_dashboard=False, object_store_memory=OBJECT_STORE_BYTES, **common)
+                # Without an address Ray would join one that runs here already, another job's for instance.
+                ray.init(
+                    address="local",
+                    num_cpus=workers,
+                    include_dashboard=False,
+                    object_store_memory=OBJECT_STORE_BYTES,
+                    **common,
+                )
         except Exception as cause:
             ray.shutdown()
             if attempt == START_ATTEMPTS or "timed out" not in str(cause):

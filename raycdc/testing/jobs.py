@@ -99,6 +99,8 @@ write = "{self.write}"
         environment = {
             **os.environ,
             "RAYCDC_TEST_PASSWORD": self.server.cdc_user,
+            # A Ray that somebody else runs here is none of the job's.
+            "RAY_ADDRESS": "127.0.0.1:1",
             "RAYCDC_FAILPOINTS": failpoints,
             "RAYCDC_FAILPOINT_DIR": str(self.markers),
         }

@@ -5,7 +5,7 @@ schema changes. Its `state` after a cut is everything needed to go on from there
 
 | event | from | meaning |
 |---|---|---|
-| `open_chunk` | chunk reader | answer `chunk_opened` with our position, hold from there |
+| `open_chunk` | chunk reader | answer `chunk_opened` with our position and `ring_s`, hold from there |
 | `close_chunk` | chunk reader | the SELECT saw nothing after H; segments are durable |
 | `void_chunk` | enumerator | the chunk's reader is gone; answer `chunk_voided`, published or not |
 | `stop_at` | enumerator | end of input at this position |
@@ -287,7 +287,7 @@ class LogReader:
                 "type": "chunk_opened",
                 "split_id": split.split_id,
                 "attempt": split.attempt,
-                "position": self._position,
+                "position": {**self._position, "ring_s": self._ring_s},
                 "document": self._documents[self._tables[split.table].fingerprint],
             }
         )

@@ -128,7 +128,7 @@ def test_a_chunk_is_opened_at_the_position_of_the_log() -> None:
     (answer,) = reader.said
     assert (answer["type"], answer["position"], answer["document"]["fingerprint"]) == (
         "chunk_opened",
-        {"at": 110},
+        {"at": 110, "ring_s": 0.0},
         "f1",
     )
 
@@ -140,7 +140,7 @@ def test_events_wait_for_the_end_of_a_transaction() -> None:
     assert reader.kinds() == []
     assert not reader.log.can_cut
     reader.rows(2, at=110)
-    assert reader.said[0]["position"] == {"at": 110}
+    assert reader.said[0]["position"] == {"at": 110, "ring_s": 0.0}
 
 
 def test_a_chunk_and_what_follows_it_enter_the_epoch_together() -> None:

@@ -16,6 +16,7 @@ import pymysql
 from pymysql.connections import Connection
 
 from raycdc.connectors.mysql.catalog import load_tables, table_sizes
+from raycdc.connectors.mysql.commits import sees_commits
 from raycdc.connectors.mysql.connection import query, query_one, quote_name
 from raycdc.connectors.mysql.server import ServerInfo, current_position
 from raycdc.connectors.mysql.types import MySqlTable
@@ -65,6 +66,7 @@ def check_source(
         *_log_settings(info),
         _position_privilege(connection, info, account),
         _replication_privilege(connection, account),
+        *_process_privilege(connection, info, account),
         *_select_privileges(connection, info, wanted, loaded, account),
         *_table_warnings(connection, info, loaded),
         *_server_id(connection, info, list(server_ids)),
@@ -213,6 +215,23 @@ def _replication_privilege(connection: Connection[Any], account: str) -> CheckRe
         f"Run: GRANT REPLICATION SLAVE ON *.* TO {account};",
         ok=ok,
     )
+
+
+def _process_privilege(connection: Connection[Any], info: ServerInfo, account: str) -> list[CheckResult]:
+    if info.is_mariadb or info.gtid_mode:
+        return []
+    ok = sees_commits(connection, info)
+    text = f"{account} {'may' if ok else 'may not'} see who is committing, on a server without GTIDs."
+    return [
+        CheckResult(
+            "privilege_process",
+            text,
+            f"Each start of a snapshot waits for snapshot.visible_within. To save that: GRANT PROCESS ON *.* TO "
+            f"{account};",
+            ok=ok,
+            required=False,
+        )
+    ]
 
 
 def _grants(connection: Connection[Any], account: str) -> list[str]:

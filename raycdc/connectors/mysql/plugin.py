@@ -93,7 +93,8 @@ class SnapshotOptions(Options):
     visible_within: Duration = option(
         timedelta(seconds=60),
         help="MySQL without GTIDs only: a transaction is visible to queries at the latest this long after it is in the "
-        "binlog. The first chunk waits for that long; more than any semi-synchronous timeout is safe.",
+        "binlog; more than any semi-synchronous timeout is safe. Without the PROCESS privilege the first chunk waits "
+        "for that long.",
         unit="duration",
     )
 

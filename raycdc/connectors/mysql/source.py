@@ -23,6 +23,7 @@ from raycdc.connectors.mysql.binlog_stream import BinlogStream
 from raycdc.connectors.mysql.catalog import discover_tables
 from raycdc.connectors.mysql.checks import check_source, lease_server_id, require_ok
 from raycdc.connectors.mysql.chunks import ChunkRange, ChunkSettings, Strategy
+from raycdc.connectors.mysql.commits import CommitWatch, sees_commits
 from raycdc.connectors.mysql.connection import close_quietly, connect
 from raycdc.connectors.mysql.ddl import DdlDialect
 from raycdc.connectors.mysql.ddl_history import DdlHistory
@@ -56,11 +57,14 @@ class MySqlSource:
 
     @property
     def ring_s(self) -> float:
-        """How long dropped rows are remembered; 0 where the server tells what a SELECT can see."""
+        """How long dropped rows are remembered; 0 where it can be told what a SELECT sees."""
         info = self._server()
         if info.is_mariadb or info.gtid_mode:
             return 0.0
-        return self._config.snapshot.visible_within.total_seconds()
+        with closing(self._connect()) as connection:
+            if sees_commits(connection, info):
+                return 0.0
+        return self._visible_within_s
 
     def preflight(self, splits: dict[str, Any] | None) -> None:
         """Refuse early, in the driver, what could not work: `splits` are the last sealed states, None at a first start.
@@ -107,7 +111,7 @@ class MySqlSource:
         return MySqlLogSplitReader(open_stream=self._open_stream, history=history, decoder=decoder, start=start)
 
     def chunk_reader(self) -> MySqlChunkReader:
-        return MySqlChunkReader(self._connect(), self._server())
+        return MySqlChunkReader(self._connect(), self._server(), visible_within_s=self._visible_within_s)
 
     def key_order(self, split: StreamSplit) -> MySqlKeyOrder:
         order = MySqlKeyOrder(self._connect, tables_of(split))
@@ -115,6 +119,10 @@ class MySqlSource:
             if table["snapshot"] is not None and table["snapshot"]["key"] is not None:
                 order.use(TableId.parse(name), table["snapshot"]["key"])
         return order
+
+    @property
+    def _visible_within_s(self) -> float:
+        return self._config.snapshot.visible_within.total_seconds()
 
     def _connect(self) -> Connection[Any]:
         return connect(self._config.settings())
@@ -143,9 +151,10 @@ class MySqlSource:
 class MySqlChunkReader:
     """`raycdc.source.reading.ChunkReader`: one chunk's rows as changelog inserts. Used by one thread."""
 
-    def __init__(self, connection: Connection[Any], info: ServerInfo) -> None:
+    def __init__(self, connection: Connection[Any], info: ServerInfo, *, visible_within_s: float) -> None:
         self._connection = connection
         self._info = info
+        self._commits = CommitWatch(connection, timeout_s=visible_within_s)
         self._select: ChunkRead | None = None
 
     def read(
@@ -161,7 +170,15 @@ class MySqlChunkReader:
                 "key": split.key,
             }
         )
-        self._select = read_chunk(self._connection, self._info, table, chunk, BinlogOffset.from_json(opened_at))
+        remembered = opened_at.get("ring_s", 0.0) > 0
+        self._select = read_chunk(
+            self._connection,
+            self._info,
+            table,
+            chunk,
+            BinlogOffset.from_json(opened_at),
+            commits=None if remembered else self._commits,
+        )
         schema = changelog_schema(table.schema())
         read_ms = time.time_ns() // 1_000_000
         rows = 0

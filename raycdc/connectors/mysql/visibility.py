@@ -7,7 +7,11 @@ The log reader holds a chunk's events from position O (`opened_at`) on. The SELE
 |---|---|---|
 | MariaDB | ``START TRANSACTION WITH CONSISTENT SNAPSHOT`` until its ``binlog_snapshot_position`` S ≥ O | S, exactly |
 | MySQL with GTIDs | ``WAIT_FOR_EXECUTED_GTID_SET(O)``: executed means visible | end of the log after the SELECT |
-| MySQL without | nothing to wait for: the log reader's ring reaches back before O | end of the log after the SELECT |
+| MySQL without, PROCESS granted | until who was committing at O no longer is (argument in `commits`) | the same |
+| MySQL without, otherwise | nothing: the log reader's ring reaches back `visible_within` before O | the same |
+
+Whether the ring is there is the log reader's to say, with each opening: where it is not and sessions cannot be seen
+(any more), the chunk itself waits for `visible_within`.
 
 A server writes a transaction to the log before SELECTs see it, so the end of the log read after the SELECT covers all
 it saw; ``gtid_executed`` would not. No statement here takes a lock on rows or tables of a transactional engine. Other
@@ -26,6 +30,7 @@ from pymysql.connections import Connection
 
 from raycdc.connectors.mysql.chunks import ChunkRange
 from raycdc.connectors.mysql.columns import TableArena
+from raycdc.connectors.mysql.commits import CHUNK_MARK, CommitWatch
 from raycdc.connectors.mysql.connection import address_of, close_quietly, query, quote_name
 from raycdc.connectors.mysql.offset import BinlogOffset
 from raycdc.connectors.mysql.resultset import stream_query
@@ -76,11 +81,13 @@ def read_chunk(
     columns: Sequence[str] | None = None,
     row_filter: str | None = None,
     arena: TableArena | None = None,
+    commits: CommitWatch | None = None,
 ) -> ChunkRead:
     """Read `chunk` of `table`, opened at `opened_at`. The SELECT is sent when the first batch is asked for.
 
     `columns` limits the columns (in table order; default all), `row_filter` is an SQL condition every row must meet,
-    `arena` (of the same columns, `resultset.arena_for`) may be reused from chunk to chunk. Blocks in the waits and in
+    `arena` (of the same columns, `resultset.arena_for`) may be reused from chunk to chunk. `commits` is for MySQL
+    without GTIDs where the log reader remembers nothing. Blocks in the waits and in
     the socket. Raises `SourceUnavailableError` when the connection broke or the table was altered meanwhile,
     `SourceError` when O does not become visible.
     """
@@ -91,7 +98,9 @@ def read_chunk(
         read._batches = _at_snapshot(connection, info, opened_at, sql, wanted, arena, read)
         return read
     read = ChunkRead(iter(()), exact=False)
-    read._batches = _between_positions(connection, info, opened_at, sql, wanted, arena, read)
+    if info.is_mariadb or info.gtid_mode:
+        commits = None
+    read._batches = _between_positions(connection, info, opened_at, sql, wanted, arena, read, commits)
     return read
 
 
@@ -104,7 +113,7 @@ def select_statement(
     if row_filter:
         condition = f"({condition}) AND ({row_filter})"
     source = quote_name(table.id.db, table.id.table)
-    return f"SELECT {names} FROM {source}" + ("" if condition == "1 = 1" else f" WHERE {condition}")
+    return f"SELECT {CHUNK_MARK} {names} FROM {source}" + ("" if condition == "1 = 1" else f" WHERE {condition}")
 
 
 def _at_snapshot(
@@ -165,10 +174,13 @@ def _between_positions(
     table: MySqlTable,
     arena: TableArena | None,
     read: ChunkRead,
+    commits: CommitWatch | None,
 ) -> Iterator[pa.RecordBatch]:
     """MySQL (and engines without snapshots): rows as of some position between O and H."""
     if info.gtid_mode and not info.is_mariadb and opened_at.gtid_set:
         wait_for_gtid_set(connection, info, opened_at.gtid_set, timeout_s=VISIBILITY_TIMEOUT_S)
+    elif commits is not None:
+        commits.wait(opened_at)
     reach("before_select")
     yield from stream_query(connection, sql, table, arena=arena)
     reach("after_select")

@@ -76,10 +76,13 @@ class Pipeline:
         `local` keeps everything in threads of this process: no Ray, no Spark. `listener` gets the events of
         ``raycdc run --json``, from threads of the pipeline.
         """
+        reporter = ProgressReporter(listener, driver_pid=os.getpid())
         with ExitStack() as stack:
             store = self._open_store(stack)
+            reporter.starting("asking the source what it lacks")
             self._preflight(store)
             spec = self._spec(store, until)
+            reporter.starting("starting" if local else "starting Ray and Spark")
             with ThreadPoolExecutor(1, thread_name_prefix="spark-start") as starter:
                 session_future = None if local else starter.submit(self._session, store)
                 if session_future is not None:
@@ -90,8 +93,8 @@ class Pipeline:
                 session = session_future.result() if session_future else None
             if session is not None:
                 _warm_up(stack, session)
+            reporter.starting("asking the sink what it holds")
             sink = self._open_sink(stack, store, spec, session)
-            reporter = ProgressReporter(listener, driver_pid=os.getpid())
             self._run_epochs(stack, store, sink, launcher, spec, reporter)
         reporter.finished(stopped=self._stop_requested)
 
@@ -217,6 +220,7 @@ class Pipeline:
         )
         loop.recover()
         store.sweep_spool()
+        reporter.starting("starting the coordinator and its readers")
         supervisor = self._supervise(stack, store, launcher, reporter.processes, first_generation=first)
         supervisors.append(supervisor)
         stack.enter_context(reporter.watching(supervisor.status, every_s=PROGRESS_S))

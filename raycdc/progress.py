@@ -2,6 +2,7 @@
 
 | event | when | fields |
 |---|---|---|
+| `starting` | before `started`, one per step | `step`: what is being done, for people (not in ``--json``) |
 | `started` | processes are up, and again whenever they change | `pids` |
 | `progress` | twice a second | per table phase, chunks, rows, rows/s; the three lags; who reads what |
 | `commit` | an epoch is in the sink | `epoch`, `tables`, `rows`, `seconds` = `staging_s` + `commit_s` |
@@ -31,6 +32,9 @@ class ProgressReporter:
         self._emit_lag_ms: int | None = None
         self._ordinal: int | None = None
         self._moved_s = time.monotonic()
+
+    def starting(self, step: str) -> None:
+        self._tell({"event": "starting", "step": step})
 
     def processes(self, pids: dict[str, Any]) -> None:
         self._tell({"event": "started", "pids": {"driver": self._driver_pid, **pids}})

@@ -1,7 +1,7 @@
 """The three ways a run shows itself: JSON lines, a live table, plain lines. All are fed with the pipeline's events.
 
-Events: ``started`` (pids), ``progress`` (tables, lag, readers), ``commit`` (epoch, tables, rows, seconds),
-``caught_up``, ``error``. A kind that is not known here is shown in the JSON view and left out of the others.
+Events: ``starting`` (step), ``started`` (pids), ``progress`` (tables, lag, readers), ``commit`` (epoch, tables, rows,
+seconds), ``caught_up``, ``error``. A kind that is not known here is shown in the JSON view and left out of the others.
 """
 
 from __future__ import annotations
@@ -27,9 +27,11 @@ _PHASE_ORDER = {"snapshot": 0, "pending": 1, "stream": 2}
 
 
 class JsonView:
-    """Each event as one line on stdout, flushed, so that a program can wait for it."""
+    """Each event as one line on stdout, flushed, so that a program can wait for it. The first is ``started``."""
 
     def show(self, event: Mapping[str, Any]) -> None:
+        if event.get("event") == "starting":
+            return
         sys.stdout.write(json.dumps(event, ensure_ascii=False, separators=(",", ":"), default=str) + "\n")
         sys.stdout.flush()
 
@@ -46,6 +48,7 @@ class RunState:
 
     tables: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     lag: Mapping[str, Any] = field(default_factory=dict)
+    step: str = "starting"
     readers: int = 0
     epoch: int | None = None
     committed_rows: int = 0
@@ -54,7 +57,10 @@ class RunState:
 
     def feed(self, event: Mapping[str, Any]) -> None:
         match event.get("event"):
+            case "starting":
+                self.step = str(event["step"])
             case "started":
+                self.step = "waiting for the first rows"
                 self.readers = len(event.get("pids", {}).get("readers", ()))
             case "progress":
                 self.tables |= {str(table["table"]): table for table in event.get("tables", ())}
@@ -91,6 +97,8 @@ class PlainView:
     def show(self, event: Mapping[str, Any]) -> None:
         self._state.feed(event)
         match event.get("event"):
+            case "starting":
+                self._line(str(event["step"]))
             case "started":
                 self._line(f"started: {_pids_text(event.get('pids', {}))}")
             case "progress":
@@ -176,7 +184,7 @@ class LiveView:
         if state.readers:
             parts.append(_count(state.readers, "reader"))
         if state.epoch is None:
-            parts.append("starting" if not state.tables else "nothing committed yet")
+            parts.append(state.step if not state.tables else "nothing committed yet")
         else:
             committed = f"epoch {state.epoch}, {_number(state.committed_rows)} rows committed"
             parts.append(f"{committed} (last in {state.commit_seconds:.2f} s)")

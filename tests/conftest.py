@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import settings
 
-from raycdc.testing.servers import DatabaseServer, MariaDbServer, MySqlServer
+from raycdc.testing.servers import DatabaseServer, KafkaServer, MariaDbServer, MySqlServer
 
 # No deadline: the first example may compile. In CI the examples are the same every time.
 settings.register_profile("raycdc", deadline=None, derandomize="CI" in os.environ, print_blob=True)
@@ -44,6 +44,13 @@ def mysql80_nogtid() -> Iterator[MySqlServer]:
 def mysql57() -> Iterator[MySqlServer]:
     """MySQL 5.7 with GTIDs; it has no row metadata and no TLS."""
     with MySqlServer(version="5.7") as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def kafka() -> Iterator[KafkaServer]:
+    """A Kafka broker; tests make topics of their own on it."""
+    with KafkaServer() as server:
         yield server
 
 

@@ -55,10 +55,13 @@ def java_command() -> str:
     return java
 
 
-def fetch(into: Path, coordinates: Sequence[str], *, only: str = "*.jar") -> list[Path]:
+def fetch(
+    into: Path, coordinates: Sequence[str], *, only: str = "*.jar", exclude: Sequence[str] = (), complete: bool = False
+) -> list[Path]:
     """Put the jars of `coordinates` and of what they depend on into `into`; returns those that match `only`.
 
-    Downloads; blocks up to minutes. Jars of libraries that Spark ships are left out.
+    Downloads; blocks up to minutes. `exclude` names dependencies (``group:name``) to do without. Jars of libraries
+    that Spark ships are left out, unless `complete`: for a program with a class path of its own.
     """
     java_command()
     with tempfile.TemporaryDirectory(prefix="raycdc-ivy-") as scratch:
@@ -69,6 +72,8 @@ def fetch(into: Path, coordinates: Sequence[str], *, only: str = "*.jar") -> lis
             "spark.driver.extraJavaOptions": f"-Duser.home={scratch}",
             "spark.ui.enabled": "false",
         }
+        if exclude:
+            settings["spark.jars.excludes"] = ",".join(exclude)
         custom = os.environ.get("RAYCDC_IVY_SETTINGS")
         if custom:
             settings["spark.jars.ivySettings"] = custom
@@ -86,7 +91,7 @@ def fetch(into: Path, coordinates: Sequence[str], *, only: str = "*.jar") -> lis
             words = [line for line in (done.stdout + done.stderr).splitlines() if line.strip()]
             tail = "\n".join(words[-_LOG_LINES:])
             raise ArtifactError(f"{', '.join(coordinates)} could not be fetched. The resolver said:\n{tail}")
-        shipped = _shipped_with_spark()
+        shipped = set() if complete else _shipped_with_spark()
         into.mkdir(parents=True, exist_ok=True)
         kept = [jar for jar in jars if jar.match(only) and _library(jar.name.split("_", 1)[1]) not in shipped]
         return [Path(shutil.move(jar, into / jar.name)) for jar in kept]

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pymysql
 import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
 
-from raycdc.testing.servers import DatabaseServer, MariaDbServer, ServerError
+from raycdc.testing.servers import DatabaseServer, KafkaServer, MariaDbServer, ServerError
 from raycdc.testing.servers.process import wait_until
 
 pytestmark = pytest.mark.server
@@ -52,3 +53,19 @@ def test_the_capture_user_may_read_and_replicate_and_nothing_more(any_server: Da
         connection.query("SELECT 1")
         with pytest.raises(pymysql.err.OperationalError, match="denied"):
             connection.query(f"CREATE TABLE {name}.t (id INT)")
+
+
+def test_kafka_keeps_its_messages_over_a_crash_on_the_same_port(kafka: KafkaServer) -> None:
+    with kafka.fresh_topic(partitions=2) as topic:
+        producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
+        producer.produce(topic, b"one", partition=1)
+        assert producer.flush(20) == 0
+        address = kafka.bootstrap_servers
+        kafka.kill()
+        kafka.start()
+        assert kafka.bootstrap_servers == address
+        consumer = Consumer({**kafka.secure_properties, "group.id": "t", "auto.offset.reset": "earliest"})
+        consumer.assign([TopicPartition(topic, 1, 0)])
+        (message,) = consumer.consume(1, timeout=20)
+        consumer.close()
+        assert (message.error(), message.value()) == (None, b"one")

@@ -1,12 +1,13 @@
-"""Private database servers for tests and the demo: real ones, on free ports of the loopback interface.
+"""Private servers for tests and the demo: real ones, on free ports of the loopback interface.
 
 ``with MariaDbServer() as server: server.execute("…")``. ``python -m raycdc.testing.servers mariadb`` starts one to play
 with.
 """
 
+from raycdc.testing.servers.kafka import KafkaServer
 from raycdc.testing.servers.mariadb import MariaDbServer
 from raycdc.testing.servers.mysql import MySqlServer
 from raycdc.testing.servers.process import ServerError
 from raycdc.testing.servers.server import DatabaseServer
 
-__all__ = ["DatabaseServer", "MariaDbServer", "MySqlServer", "ServerError"]
+__all__ = ["DatabaseServer", "KafkaServer", "MariaDbServer", "MySqlServer", "ServerError"]

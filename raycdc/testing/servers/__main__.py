@@ -1,4 +1,4 @@
-"""``python -m raycdc.testing.servers mariadb|mysql80|mysql57 [--port N] [--no-gtid]``: a server to play with.
+"""``python -m raycdc.testing.servers mariadb|mysql80|mysql57|kafka [--port N] [--no-gtid]``: a server to play with.
 
 Runs until Ctrl-C; its data goes with it.
 """
@@ -10,23 +10,25 @@ import signal
 import sys
 
 from raycdc.errors import RaycdcError
-from raycdc.testing.servers import DatabaseServer, MariaDbServer, MySqlServer
+from raycdc.testing.servers import DatabaseServer, KafkaServer, MariaDbServer, MySqlServer
 
 
 def main(arguments: list[str]) -> int:
     """Start the server, print how to reach it, wait for Ctrl-C or SIGTERM."""
     parser = argparse.ArgumentParser(prog="python -m raycdc.testing.servers", description=__doc__)
-    parser.add_argument("server", choices=["mariadb", "mariadb-embedded", "mysql80", "mysql57"])
+    parser.add_argument("server", choices=["mariadb", "mariadb-embedded", "mysql80", "mysql57", "kafka"])
     parser.add_argument("action", nargs="?", choices=["start", "prepare"], default="start")
     parser.add_argument("--port", type=int, default=None)
     parser.add_argument("--no-gtid", action="store_true", help="MySQL without GTIDs")
     chosen = parser.parse_args(arguments)
-    server: DatabaseServer
+    server: DatabaseServer | KafkaServer
     match chosen.server:
         case "mariadb":
             server = MariaDbServer(port=chosen.port)
         case "mariadb-embedded":
             server = MariaDbServer(embedded=True, port=chosen.port)
+        case "kafka":
+            server = KafkaServer(port=chosen.port)
         case "mysql80":
             server = MySqlServer(version="8.0", gtid=not chosen.no_gtid, port=chosen.port)
         case _:
@@ -38,9 +40,9 @@ def main(arguments: list[str]) -> int:
             server.close()
             return 0
         with server:
-            version = server.scalar("SELECT VERSION()")
-            print(f"{chosen.server} {version} on {server.host}:{server.port}, pid {server.pid}")
-            print(f"mysql -h {server.host} -P {server.port} -uroot -proot    data in {server.folder}", flush=True)
+            print(f"{chosen.server} on {server.host}:{server.port}, pid {server.pid}, data in {server.folder}")
+            if isinstance(server, DatabaseServer):
+                print(f"mysql -h {server.host} -P {server.port} -uroot -proot", flush=True)
             signal.pause()
     except KeyboardInterrupt:
         return 0

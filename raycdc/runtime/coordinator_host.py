@@ -16,8 +16,8 @@ from typing import Any
 
 from raycdc.checkpoint.store import CheckpointStore
 from raycdc.errors import FencedError
+from raycdc.source.api import SplitEnumerator
 from raycdc.source.coordinator import CoordinatorSettings, SourceCoordinator
-from raycdc.source.enumerator import EnumeratorDialect, restore_or_create
 
 #: How often timers are looked at.
 TICK_S = 0.02
@@ -32,7 +32,7 @@ class CoordinatorHost:
         store: CheckpointStore,
         generation: int,
         committed: int,
-        dialect: Callable[[], EnumeratorDialect],
+        make_enumerator: Callable[..., SplitEnumerator],
         until: str | None,
         settings: CoordinatorSettings,
     ) -> None:
@@ -47,9 +47,7 @@ class CoordinatorHost:
         last = store.last_manifest()
         self._core = SourceCoordinator(
             generation=generation,
-            enumerator=lambda context: restore_or_create(
-                context, dialect(), until=until, last=last, document=store.document
-            ),
+            enumerator=lambda context: make_enumerator(context, until=until, last=last, document=store.document),
             writer=store,
             settings=settings,
             last=last,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -17,8 +18,10 @@ from raycdc.runtime.client import CoordinatorClient
 from raycdc.runtime.coordinator_host import CoordinatorHost
 from raycdc.runtime.output import SpoolAddress
 from raycdc.runtime.reader_worker import ReaderIdentity, ReaderSource, ReaderWorker
+from raycdc.source.api import SplitEnumerator, SplitEnumeratorContext
 from raycdc.source.coordinator import CoordinatorSettings
-from raycdc.source.enumerator import EnumeratorDialect
+from raycdc.source.enumerator import EnumeratorDialect, restore_or_create
+from raycdc.source.partitioned import PartitionedSource
 
 
 class IncrementalSource(ReaderSource, Protocol):
@@ -32,7 +35,7 @@ class JobSpec:
     """What every process of a job is made from. Picklable; `make_source` is a module-level callable or partial."""
 
     state: Path
-    make_source: Callable[[], IncrementalSource]
+    make_source: Callable[[], IncrementalSource | PartitionedSource]
     settings: CoordinatorSettings
     until: str | None
     node: str
@@ -140,14 +143,21 @@ class LocalReader:
 
 def host_from(spec: JobSpec, start: CoordinatorStart) -> CoordinatorHost:
     """The coordinator of a job, in whatever process this runs."""
+    source = spec.make_source()
     return CoordinatorHost(
         store=CheckpointStore(spec.state, create=False),
         generation=start.generation,
         committed=start.committed,
-        dialect=lambda: spec.make_source().enumerator_dialect(),
+        make_enumerator=source.make_enumerator
+        if isinstance(source, PartitionedSource)
+        else partial(_incremental_enumerator, source),
         until=spec.until,
         settings=spec.settings,
     )
+
+
+def _incremental_enumerator(source: IncrementalSource, context: SplitEnumeratorContext, **how: Any) -> SplitEnumerator:
+    return restore_or_create(context, source.enumerator_dialect(), **how)
 
 
 def worker_from(

@@ -26,10 +26,11 @@ from raycdc.runtime.chunk_fetcher import ChunkFetcher
 from raycdc.runtime.client import CoordinatorClient
 from raycdc.runtime.output import EpochOutput, SpoolAddress
 from raycdc.runtime.stopwatch import Stopwatch
-from raycdc.source.api import ChunkSource, InputStatus, LogSource, LogUnit
+from raycdc.source.api import ChunkSource, InputStatus, LogSource, LogUnit, SourceReader
 from raycdc.source.fetcher import SplitFetcher, SplitReader
 from raycdc.source.hand_off import KeyOrder
 from raycdc.source.link import Identity, Link, read_packet
+from raycdc.source.partitioned import PartitionedSource, ReaderContext
 from raycdc.source.reader import IncrementalReader
 from raycdc.source.reading import ChunkReader
 from raycdc.source.source_event import Heartbeat, Message, ReaderFailed, ReaderRegistration, Shutdown
@@ -130,7 +131,7 @@ class ReaderWorker:
         self,
         identity: ReaderIdentity,
         *,
-        source: ReaderSource,
+        source: ReaderSource | PartitionedSource,
         coordinator: CoordinatorClient,
         spool: SpoolAddress,
         token: str | None,
@@ -146,13 +147,19 @@ class ReaderWorker:
         self._awake = False
         self._unsent = False
         self._stopwatch = Stopwatch()
-        self._reader = IncrementalReader(
-            dialect=_Dialect(source, spool, token, self._wake, self._stopwatch),
-            output=EpochOutput(spool, self._stopwatch),
-            send=self._send,
-            now_s=time.monotonic,
-            epoch_bytes_max=epoch_bytes_max,
-        )
+        output = EpochOutput(spool, self._stopwatch)
+        self._reader: SourceReader
+        if isinstance(source, PartitionedSource):
+            context = ReaderContext(output, self._send, self._wake, time.monotonic, epoch_bytes_max)
+            self._reader = source.make_reader(context)
+        else:
+            self._reader = IncrementalReader(
+                dialect=_Dialect(source, spool, token, self._wake, self._stopwatch),
+                output=output,
+                send=self._send,
+                now_s=time.monotonic,
+                epoch_bytes_max=epoch_bytes_max,
+            )
 
     def run(self) -> None:
         """The reader's life. Raises what ended it, if that was an error other than being fenced."""

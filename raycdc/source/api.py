@@ -7,15 +7,16 @@ splits and acts only through its context; readers read splits and know nothing o
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Any, Protocol
 
 import pyarrow as pa
 
+from raycdc.checkpoint.manifest import TableEpoch
 from raycdc.model import TableId
 from raycdc.source.hand_off import LogRows
-from raycdc.source.source_event import Message
+from raycdc.source.source_event import Heartbeat, Message
 from raycdc.source.split import SnapshotSplit, SourceSplit
 
 
@@ -36,10 +37,30 @@ class SplitEnumeratorContext(Protocol):
 
     def send_event(self, subtask_id: int, event: dict[str, Any]) -> None: ...
 
+    def remove_splits(self, subtask_id: int, split_ids: Sequence[str]) -> None:
+        """Take unbounded splits from a reader that lives: they come to `add_splits_back` after its next seal."""
+
     def signal_no_more_splits(self, subtask_id: int) -> None: ...
+
+    @property
+    def open_epoch(self) -> int:
+        """The epoch that no reader was asked to seal yet. A message sent now is handled before that seal."""
 
     def call_async(self, call: Callable[[], Any], handler: Callable[[Any], None]) -> None:
         """Run `call` off the coordinator's thread; `handler` gets its result on it. An error fails the job."""
+
+
+@dataclass(frozen=True, slots=True)
+class EpochShare:
+    """What an enumerator adds to a manifest.
+
+    `tables` are schemas and changes that begin with this epoch, whoever has rows of them; `schemas` the documents they
+    name. `final` says whether the run ends with the epoch; None leaves that to the readers' ``end_of_input``.
+    """
+
+    tables: Mapping[TableId, TableEpoch] = field(default_factory=dict)
+    schemas: Mapping[str, dict[str, Any]] = field(default_factory=dict)
+    final: bool | None = None
 
 
 class SplitEnumerator(Protocol):
@@ -58,6 +79,16 @@ class SplitEnumerator(Protocol):
 
     def handle_splits_finished(self, split_ids: Sequence[str]) -> None:
         """The rows of these bounded splits are part of the epoch whose manifest is being written."""
+
+    def epoch_sealed(self, epoch: int, splits: Mapping[str, Any]) -> EpochShare:
+        """The manifest of `epoch` is being written, `splits` are the unbounded splits' states in it.
+
+        Called right before `snapshot_state`.
+        """
+
+    @property
+    def wants_seal(self) -> bool:
+        """Whether the open epoch should end even if no reader says so."""
 
     def snapshot_state(self, checkpoint_id: int) -> dict[str, Any]: ...
 
@@ -179,6 +210,13 @@ class SourceReader(Protocol):
         """A message from the coordinator."""
 
     def poll_next(self) -> InputStatus: ...
+
+    def heartbeat(self) -> Heartbeat:
+        """What the coordinator should know now."""
+
+    @property
+    def seal_matters(self) -> tuple[bool, bool]:
+        """What the coordinator should hear at once when it changes: the epoch should end; the epoch has rows."""
 
     def metrics(self) -> dict[str, Any]: ...
 

@@ -40,6 +40,7 @@ from raycdc.source.source_event import (
     ReaderFailed,
     ReaderRegistration,
     Registered,
+    RemoveSplits,
     RequestSplit,
     SealEpoch,
     Shutdown,
@@ -47,7 +48,7 @@ from raycdc.source.source_event import (
     SplitsAdded,
     SplitsRemoved,
 )
-from raycdc.source.split import STREAM_SPLIT_ID, SnapshotSplit, SourceSplit, StreamSplit
+from raycdc.source.split import STREAM_SPLIT_ID, PartitionSplit, SnapshotSplit, SourceSplit, StreamSplit
 
 #: A reader whose process answers while its main thread says nothing (not even a heartbeat) for this many times the
 #: reader time-out hangs: it would keep a seal waiting for ever.
@@ -103,6 +104,8 @@ class _Sealing:
     reports: list[EpochSealed] = field(default_factory=list)
     #: The log reader if it reported and died before the manifest: what it sealed counts, so the stream goes back after.
     stream_lost_by: int | None = None
+    #: Partition splits without a reader, and who had them: they go back in the state that this manifest gives them.
+    given_up: list[tuple[int, list[PartitionSplit]]] = field(default_factory=list)
 
 
 class SourceCoordinator:
@@ -298,8 +301,9 @@ class SourceCoordinator:
             reader = self._readers[subtask_id]
             for split in splits:
                 reader.splits[split.split_id] = split
-                if isinstance(split, StreamSplit):
+                if not isinstance(split, SnapshotSplit):
                     self._splits[split.split_id] = split.state
+                if isinstance(split, StreamSplit):
                     for fingerprint, document in split.schemas.items():
                         self._writer.put_document(fingerprint, document)
             reader.link.send(AddSplits(tuple(split.to_json() for split in splits)))
@@ -308,6 +312,15 @@ class SourceCoordinator:
         reader = self._readers.get(subtask_id)
         if reader is not None:
             reader.link.send(SourceEventWrapper(event))
+
+    def remove_splits(self, subtask_id: int, split_ids: Sequence[str]) -> None:
+        reader = self._readers.get(subtask_id)
+        if reader is not None:
+            reader.link.send(RemoveSplits(tuple(split_ids)))
+
+    @property
+    def open_epoch(self) -> int:
+        return self._sealed + (2 if self._sealing is not None else 1)
 
     def signal_no_more_splits(self, subtask_id: int) -> None:
         reader = self._readers.get(subtask_id)
@@ -325,15 +338,17 @@ class SourceCoordinator:
         match message:
             case ReaderRegistration(node, pid, _):
                 reader.node, reader.pid, reader.registered = node, pid, True
-                open_epoch = self._sealed + (2 if self._sealing is not None else 1)
-                reader.link.send(Registered(open_epoch))
+                reader.link.send(Registered(self.open_epoch))
                 self._enumerator.add_reader(subtask_id)
             case RequestSplit():
                 self._enumerator.handle_split_request(subtask_id)
             case SourceEventWrapper(event):
                 self._on_event(subtask_id, reader, event)
-            case SplitsAdded() | SplitsRemoved():
+            case SplitsAdded():
                 return
+            case SplitsRemoved(states):
+                splits = [reader.splits.pop(split_id) for split_id in states if split_id in reader.splits]
+                self._give_up(subtask_id, splits)
             case Heartbeat(_, _, metrics) if self._sealing is not None and subtask_id in self._sealing.waiting:
                 # Sent before the cut: what it says of the open epoch is being sealed already.
                 reader.heartbeat = Heartbeat(0, wants_seal=False, metrics=metrics)
@@ -357,8 +372,9 @@ class SourceCoordinator:
     def _lose(self, subtask_id: int, reason: str) -> None:
         reader = self._readers.pop(subtask_id)
         self._lost.append((subtask_id, reader.link.identity.incarnation, reason))
-        chunks = [split for split in reader.splits.values() if not isinstance(split, StreamSplit)]
+        chunks = [split for split in reader.splits.values() if isinstance(split, SnapshotSplit)]
         self._enumerator.add_splits_back(chunks, subtask_id)
+        self._give_up(subtask_id, list(reader.splits.values()))
         sealing = self._sealing
         if STREAM_SPLIT_ID in reader.splits:
             if sealing is not None and subtask_id in sealing.reported:
@@ -369,6 +385,15 @@ class SourceCoordinator:
             sealing.waiting.discard(subtask_id)
             if not sealing.waiting:
                 self._finish_seal(sealing)
+
+    def _give_up(self, subtask_id: int, splits: Sequence[SourceSplit]) -> None:
+        """Partition splits without a reader go on from their last *sealed* state, a seal under way included."""
+        partitions = [split for split in splits if isinstance(split, PartitionSplit)]
+        if partitions and self._sealing is not None:
+            self._sealing.given_up.append((subtask_id, partitions))
+        elif partitions:
+            back = [PartitionSplit(s.split_id, self._splits[s.split_id], s.until) for s in partitions]
+            self._enumerator.add_splits_back(back, subtask_id)
 
     def _take_stream_back(self, subtask_id: int) -> None:
         """The stream goes on from its last *sealed* state; rows read since then were in no manifest.
@@ -390,7 +415,7 @@ class SourceCoordinator:
             return False
         if len(self._manifests) >= self._settings.in_flight_max:
             return False
-        if self._stopping or any(reader.heartbeat.wants_seal for reader in readers):
+        if self._stopping or self._enumerator.wants_seal or any(reader.heartbeat.wants_seal for reader in readers):
             return True
         open_bytes = sum(reader.heartbeat.open_bytes for reader in readers)
         enough = self._settings.epoch_bytes_max if self._manifests else self._settings.epoch_bytes_idle
@@ -424,9 +449,6 @@ class SourceCoordinator:
     def _finish_seal(self, sealing: _Sealing) -> None:
         self._sealing = None
         manifest = self._manifest(sealing)
-        for report in sealing.reports:
-            for fingerprint, document in report.schemas.items():
-                self._writer.put_document(fingerprint, document)
         reach("before_manifest")
         try:
             self._writer.write_manifest(manifest)
@@ -443,6 +465,8 @@ class SourceCoordinator:
             self._final_epoch = manifest.epoch
         if sealing.stream_lost_by is not None:
             self._take_stream_back(sealing.stream_lost_by)
+        for subtask_id, splits in sealing.given_up:
+            self._give_up(subtask_id, splits)
 
     def _manifest(self, sealing: _Sealing) -> Manifest:
         to_splits = dict(self._splits)
@@ -453,9 +477,14 @@ class SourceCoordinator:
             segments.extend(Segment.from_json(s) for s in report.segments)
             tables.update({TableId.parse(t): TableEpoch.from_json(e) for t, e in report.tables.items()})
             self._enumerator.handle_splits_finished(report.finished)
+        share = self._enumerator.epoch_sealed(sealing.epoch, to_splits)
+        tables.update(share.tables)
+        for fingerprint, document in (*share.schemas.items(), *(p for r in sealing.reports for p in r.schemas.items())):
+            self._writer.put_document(fingerprint, document)
         watermarks = [r.watermark_ms for r in sealing.reports if r.watermark_ms is not None]
         ended = [r for r in sealing.reports if r.splits]
-        final = self._stopping or (bool(ended) and all(r.end_of_input for r in ended))
+        read_to_end = bool(ended) and all(r.end_of_input for r in ended)
+        final = self._stopping or (read_to_end if share.final is None else share.final)
         return Manifest(
             epoch=sealing.epoch,
             generation=self._generation,

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol
@@ -27,9 +27,9 @@ from typing import Any, Protocol
 from raycdc.checkpoint.manifest import Manifest
 from raycdc.errors import ProtocolError, SourceError
 from raycdc.model import TableId
-from raycdc.source.api import SplitEnumeratorContext
+from raycdc.source.api import EpochShare, SplitEnumeratorContext
 from raycdc.source.log_reader import STATE_VERSION as LOG_STATE_VERSION
-from raycdc.source.split import STREAM_SPLIT_ID, SnapshotSplit, SourceSplit, StreamSplit
+from raycdc.source.split import STREAM_SPLIT_ID, PartitionSplit, SnapshotSplit, SourceSplit, StreamSplit
 
 #: Version of this enumerator's state.
 STATE_VERSION = 1
@@ -166,6 +166,8 @@ class IncrementalSnapshotEnumerator:
                     self._lose_log(split)
                 case SnapshotSplit():
                     self._lose_chunk(split)
+                case PartitionSplit():
+                    raise ProtocolError(f"{split.split_id} is none of this enumerator's splits")
         self._give_stream()
         self._assign()
 
@@ -210,6 +212,14 @@ class IncrementalSnapshotEnumerator:
         self._plan()
         self._assign()
         self._maybe_stop()
+
+    def epoch_sealed(self, epoch: int, splits: Mapping[str, Any]) -> EpochShare:
+        """The log reader reports tables and the end by itself."""
+        return EpochShare()
+
+    @property
+    def wants_seal(self) -> bool:
+        return False
 
     def snapshot_state(self, checkpoint_id: int) -> dict[str, Any]:
         unfinished = [o.split for o in self._out.values()] + list(self._pending)

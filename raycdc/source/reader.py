@@ -35,7 +35,7 @@ from raycdc.source.source_event import (
     SplitsAdded,
     SplitsRemoved,
 )
-from raycdc.source.split import SnapshotSplit, StreamSplit, decode_split
+from raycdc.source.split import PartitionSplit, SnapshotSplit, StreamSplit, decode_split
 
 #: Chunks a reader works at: one being read, one being opened, so that the handshake overlaps the SELECT.
 CHUNKS_IN_FLIGHT = 2
@@ -180,6 +180,8 @@ class IncrementalReader:
                     self._event({"type": "open_chunk", "split": split.to_json()})
                 case StreamSplit():
                     self._start_log(split)
+                case PartitionSplit():
+                    raise ProtocolError(f"{split.split_id} is not a split for this reader")
         self._send(SplitsAdded(tuple(added)))
 
     def _start_log(self, split: StreamSplit) -> None:

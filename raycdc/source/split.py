@@ -71,7 +71,27 @@ class StreamSplit:
         return cls(data["state"], data["schemas"])
 
 
-SourceSplit = SnapshotSplit | StreamSplit
+@dataclass(frozen=True, slots=True)
+class PartitionSplit:
+    """One of many logs that know nothing of each other (a partition of a topic), from `state` on.
+
+    `state` is sealed with every epoch and holds at least ``position``. `until` ends the split for this run alone; it is
+    in the connector's own terms and no part of the state.
+    """
+
+    split_id: str
+    state: dict[str, Any]
+    until: int | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        return {"kind": "partition", "id": self.split_id, "state": self.state, "until": self.until}
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> PartitionSplit:
+        return cls(data["id"], data["state"], data["until"])
+
+
+SourceSplit = SnapshotSplit | StreamSplit | PartitionSplit
 
 
 def decode_split(data: dict[str, Any]) -> SourceSplit:
@@ -81,5 +101,7 @@ def decode_split(data: dict[str, Any]) -> SourceSplit:
             return SnapshotSplit.from_json(data)
         case "stream":
             return StreamSplit.from_json(data)
+        case "partition":
+            return PartitionSplit.from_json(data)
         case kind:
             raise ProtocolError(f"Unknown kind of split {kind!r}")

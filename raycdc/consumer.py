@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
@@ -55,8 +55,10 @@ class Epoch:
         self._supervisor.epoch_committed(self.number)
 
 
-def epochs_of(store: CheckpointStore, supervisor: Supervisor, *, token: str | None) -> Iterator[Epoch]:
-    """Epochs after the last acknowledged one, in order, until the final one."""
+def epochs_of(
+    store: CheckpointStore, supervisor: Supervisor, *, token: str | None, flights: Callable[[], Mapping[str, str]]
+) -> Iterator[Epoch]:
+    """Epochs after the last acknowledged one, in order, until the final one; `flights` as `EpochLoop` has them."""
     record = store.last_commit()
     after = record.epoch if record else 0
     while True:
@@ -64,6 +66,9 @@ def epochs_of(store: CheckpointStore, supervisor: Supervisor, *, token: str | No
         if number is None:
             continue
         manifest = store.manifest(store.sealed_epochs(after)[0])
+        endpoints = flights()
+        placed = (replace(segment, flight=endpoints.get(segment.node, "")) for segment in manifest.segments)
+        manifest = replace(manifest, segments=tuple(placed))
         tables = {table: store.schema(part.schema) for table, part in manifest.tables.items()}
         epoch = Epoch(manifest.epoch, manifest, tables, store, supervisor, token)
         yield epoch

@@ -86,6 +86,12 @@ class StateError(RaycdcError):
     exit_code = ExitCode.STATE
 
 
+class SegmentUnavailableError(StateError):
+    """The node that has a segment does not answer now; its server may be starting again."""
+
+    retryable = True
+
+
 class ProtocolError(RaycdcError):
     """A message between coordinator and reader is unknown, malformed or out of turn. Always a bug."""
 

@@ -17,12 +17,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from raycdc.bridge import TaskRunner, ThreadTaskRunner, local_node
-from raycdc.checkpoint.manifest import Manifest
+from raycdc.bridge import ANYWHERE, TaskRunner, ThreadTaskRunner
+from raycdc.checkpoint.manifest import STATE_NODE, Manifest
 from raycdc.checkpoint.store import CheckpointStore
 from raycdc.config import Mode, PipelineConfig, PipelineOptions, SinkConfig, SourceConfig
 from raycdc.consumer import Epoch, epochs_of
-from raycdc.errors import StateError
+from raycdc.errors import SegmentUnavailableError, StateError
 from raycdc.plugins import PluginGroup, load_plugin
 from raycdc.progress import ProgressReporter
 from raycdc.runtime.launcher import JobSpec, Launcher, LocalLauncher
@@ -88,7 +88,7 @@ class Pipeline:
                 if session_future is not None:
                     stack.callback(_stop_session, session_future)
                 # In this thread: Ray's processes die with the thread that started them.
-                launcher = self._launcher(spec, store, local=local)
+                launcher = self._launcher(spec, store, local=local, warn=reporter.warning)
                 stack.callback(launcher.close)
                 session = session_future.result() if session_future else None
             if session is not None:
@@ -118,10 +118,12 @@ class Pipeline:
             spec = self._spec(store, until)
             store.sweep_spool()
             generation = store.next_generation()
-            launcher = self._launcher(spec, store, local=local)
+            silent = ProgressReporter(lambda _: None, driver_pid=os.getpid())
+            launcher = self._launcher(spec, store, local=local, warn=silent.warning)
             stack.callback(launcher.close)
-            supervisor = self._supervise(stack, store, launcher, lambda _: None, first_generation=generation)
-            yield from epochs_of(store, supervisor, token=spec.token)
+            launcher.sweep(store.needed_segments())
+            supervisor = self._supervise(stack, store, launcher, silent, first_generation=generation)
+            yield from epochs_of(store, supervisor, token=spec.token, flights=launcher.flights)
 
     # --- parts ----------------------------------------------------------------------------------------------------
 
@@ -154,20 +156,30 @@ class Pipeline:
                 epoch_interval_s=options.epoch_interval.total_seconds(), epoch_bytes_max=options.epoch_bytes_max
             ),
             until=until,
-            node=local_node(),
             token=secrets.token_urlsafe(24),
         )
 
-    def _launcher(self, spec: JobSpec, store: CheckpointStore, *, local: bool) -> Launcher:
+    def _launcher(self, spec: JobSpec, store: CheckpointStore, *, local: bool, warn: Callable[[str], None]) -> Launcher:
         if local:
             return LocalLauncher(spec)
         from raycdc.runtime.ray_environment import prepare
 
         prepare(self.config.ray.address)
         from raycdc.runtime.ray_launcher import RayLauncher
+        from raycdc.runtime.ray_spools import SpoolSettings
 
+        options = self.config.ray
         readers = self.config.readers.max if store.last_manifest() is None else self.config.readers.min
-        return RayLauncher(spec, address=self.config.ray.address, readers=readers)
+        spools = SpoolSettings(
+            store.path, store.checkpoint, spec.token or "", options.spool, network=options.flight == "network"
+        )
+        alone = options.address == "local" and self._spark_is_here
+        return RayLauncher(spec, address=options.address, readers=readers, spools=None if alone else spools, warn=warn)
+
+    @property
+    def _spark_is_here(self) -> bool:
+        """Whether Spark's tasks run on the machine with the state, which is then the node they are on."""
+        return self.config.spark.master.startswith("local")
 
     def _session(self, store: CheckpointStore) -> Any:
         from raycdc.spark.session import spark_session
@@ -184,7 +196,7 @@ class Pipeline:
                 run_tasks=run_tasks,
                 on_existing=self.config.pipeline.on_existing,
                 parallelism=self.config.sink.parallelism or at_once,
-                node=spec.node,
+                node=STATE_NODE if self._spark_is_here else ANYWHERE,
                 flight_token=spec.token or "",
                 spark=session,
             )
@@ -215,23 +227,24 @@ class Pipeline:
             next_sealed=lambda after, wait_s: next_manifest(store, supervisors[0], after, wait_s),
             on_committed=lambda figures: committed(figures) if supervisors else None,
             positions=positions_of,
-            node=spec.node,
             flight_token=spec.token or "",
+            flights=launcher.flights,
         )
         loop.recover()
         store.sweep_spool()
+        launcher.sweep(store.needed_segments())
         reporter.starting("starting the coordinator and its readers")
-        supervisor = self._supervise(stack, store, launcher, reporter.processes, first_generation=first)
+        supervisor = self._supervise(stack, store, launcher, reporter, first_generation=first)
         supervisors.append(supervisor)
         stack.enter_context(reporter.watching(supervisor.status, every_s=PROGRESS_S))
-        loop.run()
+        _run_through_losses(loop, supervisor, reporter)
 
     def _supervise(
         self,
         stack: ExitStack,
         store: CheckpointStore,
         launcher: Launcher,
-        on_processes: Callable[[dict[str, Any]], None],
+        reporter: ProgressReporter,
         *,
         first_generation: int,
     ) -> Supervisor:
@@ -248,7 +261,8 @@ class Pipeline:
                 readers_max=self.config.readers.max,
                 next_generation=next_generation,
                 committed=lambda: commit.epoch if (commit := record()) else 0,
-                on_processes=on_processes,
+                on_processes=reporter.processes,
+                on_warning=reporter.warning,
             ),
         )
         stack.callback(supervisor.close)
@@ -286,6 +300,17 @@ def _warm_up(stack: ExitStack, session: Any) -> None:
 
     warmer = stack.enter_context(ThreadPoolExecutor(1, thread_name_prefix="spark-warm-up"))
     warmer.submit(SparkTaskRunner(session).warm_up)
+
+
+def _run_through_losses(loop: EpochLoop, supervisor: Supervisor, reporter: ProgressReporter) -> None:
+    """Run the loop; when a node is gone with segments that the sink lacks, recover as a new start would."""
+    while True:
+        try:
+            loop.run()
+            return
+        except SegmentUnavailableError as lost:
+            reporter.warning(f"{lost} What it had is recovered: read again, unless the sink holds part of it.")
+        supervisor.start_over(loop.recover)
 
 
 def positions_of(manifest: Manifest) -> dict[str, Any]:

@@ -6,6 +6,7 @@
 | `started` | processes are up, and again whenever they change | `pids` |
 | `progress` | twice a second | per table phase, chunks, rows, rows/s; the three lags; who reads what |
 | `commit` | an epoch is in the sink | `epoch`, `tables`, `rows`, `seconds` = `staging_s` + `commit_s` |
+| `warning` | something the user should know, the job goes on | `text` |
 | `caught_up` | a bounded run reached its end | |
 """
 
@@ -38,6 +39,9 @@ class ProgressReporter:
 
     def processes(self, pids: dict[str, Any]) -> None:
         self._tell({"event": "started", "pids": {"driver": self._driver_pid, **pids}})
+
+    def warning(self, text: str) -> None:
+        self._tell({"event": "warning", "text": text})
 
     def committed(self, figures: EpochStatistics) -> None:
         if figures.watermark_ms is not None:

@@ -5,16 +5,17 @@ Readers import `SegmentWriter` from here: nothing in this package imports Ray or
 
 from __future__ import annotations
 
-from raycdc.bridge.reading import read_segment, segment_schema, verify_segments
-from raycdc.bridge.segment import SegmentWriter, local_node
+from raycdc.bridge.reading import ANYWHERE, delete_there, read_segment, segment_schema, verify_segments
+from raycdc.bridge.segment import SegmentWriter
 from raycdc.bridge.tasks import StageTask, TaskRunner, ThreadTaskRunner, run_in_process
 
 __all__ = [
+    "ANYWHERE",
     "SegmentWriter",
     "StageTask",
     "TaskRunner",
     "ThreadTaskRunner",
-    "local_node",
+    "delete_there",
     "read_segment",
     "run_in_process",
     "segment_schema",

@@ -17,7 +17,7 @@ from pyarrow import flight
 
 from raycdc.bridge.reading import batch_range, checksum_of, mapped_reader
 from raycdc.checkpoint.manifest import Segment
-from raycdc.errors import StateError
+from raycdc.errors import SegmentUnavailableError, StateError
 
 #: A connection that answers nothing for this long is dead: segments stream at disk speed.
 CALL_TIMEOUT_S = 120.0
@@ -49,11 +49,14 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow ha
         return flight.GeneratorStream(schema, (b if names is None else b.select(names) for b in batches))
 
     def do_action(self, _context: Any, action: Any) -> Iterator[Any]:
-        """``stat``: size (null when missing) and on request the checksum of one segment."""
-        if action.type != "stat":
-            raise flight.FlightServerError(f"unknown action {action.type!r}; this server knows 'stat'")
+        """``stat``: size (null when missing) and on request the checksum of one segment. ``delete``: it may go."""
+        if action.type not in ("stat", "delete"):
+            raise flight.FlightServerError(f"unknown action {action.type!r}; this server knows 'stat' and 'delete'")
         request = json.loads(action.body.to_pybytes())
         path = self._inside(request["path"])
+        if action.type == "delete":
+            path.unlink(missing_ok=True)
+            return
         there = path.is_file()
         answer = {
             "bytes": path.stat().st_size if there else None,
@@ -68,7 +71,8 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow ha
             raise flight.FlightServerError(str(cause)) from cause
 
     def _inside(self, text: str) -> Path:
-        path = Path(text).resolve()
+        """The file that `text` names: a name in the spool, or its absolute path."""
+        path = Path(self._spool, text).resolve()
         if not path.is_relative_to(self._spool):
             raise flight.FlightUnauthorizedError(f"{text} is not in the spool of this server")
         return path
@@ -77,7 +81,10 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow ha
 def fetch(
     segment: Segment, columns: list[str] | None, part: tuple[int, int], token: str | None
 ) -> Iterator[pa.RecordBatch]:
-    """Stored batches of `segment` from its node. `StateError` when the node or the file is not there."""
+    """Stored batches of `segment` from its node.
+
+    `StateError` when the file is not there, `SegmentUnavailableError` when the node does not answer now.
+    """
     request = {"path": segment.path, "bytes": segment.bytes, "columns": columns, "part": list(part)}
     try:
         with flight.connect(segment.flight) as client:
@@ -85,7 +92,7 @@ def fetch(
             for chunk in stream:
                 yield chunk.data
     except (flight.FlightError, pa.ArrowException, OSError) as cause:
-        raise StateError(f"Segment {segment.path} cannot be read from {segment.flight}: {cause}") from cause
+        raise _unreadable(segment, cause) from cause
 
 
 def fetch_schema(segment: Segment, token: str | None) -> pa.Schema:
@@ -97,7 +104,7 @@ def fetch_schema(segment: Segment, token: str | None) -> pa.Schema:
             schema: pa.Schema = stream.schema
             return schema
     except (flight.FlightError, pa.ArrowException, OSError) as cause:
-        raise StateError(f"Segment {segment.path} cannot be read from {segment.flight}: {cause}") from cause
+        raise _unreadable(segment, cause) from cause
 
 
 def intact_there(segment: Segment, token: str | None, *, checksum: bool) -> bool:
@@ -112,6 +119,24 @@ def intact_there(segment: Segment, token: str | None, *, checksum: bool) -> bool
         raise StateError(f"Segment {segment.path} cannot be checked at {segment.flight}: {cause}") from cause
     answer = json.loads(results[0].body.to_pybytes())
     return answer["bytes"] == segment.bytes and (not checksum or answer["crc32"] == segment.crc32)
+
+
+def delete_there(segment: Segment, token: str | None) -> None:
+    """Delete the file on its node, as far as the node answers: what is left behind its next start sweeps."""
+    body = json.dumps({"path": segment.path}).encode()
+    try:
+        with flight.connect(segment.flight) as client:
+            list(client.do_action(flight.Action("delete", body), _options(token)))
+    except flight.FlightUnavailableError:
+        return
+    except (flight.FlightError, pa.ArrowException, OSError) as cause:
+        raise StateError(f"Segment {segment.path} cannot be deleted at {segment.flight}: {cause}") from cause
+
+
+def _unreadable(segment: Segment, cause: Exception) -> StateError:
+    away = isinstance(cause, flight.FlightUnavailableError | flight.FlightTimedOutError)
+    kind = SegmentUnavailableError if away else StateError
+    return kind(f"Segment {segment.path} cannot be read from {segment.flight}: {cause}")
 
 
 def _options(token: str | None) -> Any:

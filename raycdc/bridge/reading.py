@@ -3,6 +3,10 @@
 Called inside sink tasks, in Spark's Python workers or in the driver. Both ways give the same batches, and reading a
 segment twice gives the same rows, which is what makes a task's retry safe. A segment that is missing or has another
 size than its descriptor says is a `StateError`: the epoch must be replayed or read again, not written in part.
+
+Whose node a process is on is what its caller says (`node`; default: the one with the state). A task that Spark put on
+a machine of its own choice does not know (`ANYWHERE`): it maps a file that is there under its path with its exact size,
+which only the segment itself can be, as no two share a name.
 """
 
 from __future__ import annotations
@@ -16,13 +20,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import ipc
 
-from raycdc.bridge.segment import local_node
-from raycdc.checkpoint.manifest import Segment
-from raycdc.errors import StateError
+from raycdc.checkpoint.manifest import STATE_NODE, Segment
+from raycdc.errors import SegmentUnavailableError, StateError
 from raycdc.model.row_kind import SYMBOLS
 
 #: Columns that are not stored in a segment but follow from its descriptor.
 DESCRIPTOR_COLUMNS = ("_db", "_table")
+
+#: As `node`: this process may be on any machine.
+ANYWHERE = "*"
 
 _SYMBOLS = pa.array(SYMBOLS, pa.string())
 _CRC_BLOCK_BYTES = 1 << 20
@@ -41,8 +47,8 @@ def read_segment(
 
     `columns` picks and orders columns and may name ``_db`` and ``_table``; None gives the stored ones. `part` (i, n)
     reads the i-th of n nearly equal runs of batches, so that several tasks share a large segment. With `symbols`,
-    `_op` is text (``+I``) instead of its code. `node` is the reader's own node (default: this machine) and `token`
-    the one Flight servers ask for. Blocks on disk or network.
+    `_op` is text (``+I``) instead of its code. `node` is the reader's own node (default: the one with the state) and
+    `token` the one Flight servers ask for. Blocks on disk or network.
     """
     local = _is_local(segment, node)
     batches = _mapped(segment, columns, part) if local else _flight(segment, columns, part, token)
@@ -55,6 +61,8 @@ def segment_schema(segment: Segment, *, node: str | None = None, token: str | No
         with _open(segment) as reader:
             schema: pa.Schema = reader.schema
             return schema
+    if not segment.flight:
+        raise SegmentUnavailableError(f"Segment {segment.name} is on node {segment.node}, which is not there now.")
     from raycdc.bridge.flight import fetch_schema
 
     return fetch_schema(segment, token)
@@ -67,6 +75,8 @@ def verify_segments(
     for segment in segments:
         if _is_local(segment, node):
             intact = _intact_here(segment, checksum=checksum)
+        elif not segment.flight:
+            intact = False
         else:
             from raycdc.bridge.flight import intact_there
 
@@ -74,6 +84,13 @@ def verify_segments(
         if not intact:
             return False
     return True
+
+
+def delete_there(segment: Segment, token: str | None) -> None:
+    """Delete a segment in another node's spool; harmless when that node is not there now."""
+    from raycdc.bridge import flight
+
+    flight.delete_there(segment, token)
 
 
 def mapped_reader(path: Path, expected_bytes: int) -> Any:
@@ -112,7 +129,9 @@ def stored_columns(columns: Sequence[str] | None) -> list[str] | None:
 
 
 def _is_local(segment: Segment, node: str | None) -> bool:
-    return segment.node == (node or local_node()) or not segment.flight
+    if node == ANYWHERE:
+        return _intact_here(segment, checksum=False)
+    return segment.node == (node or STATE_NODE)
 
 
 def _open(segment: Segment) -> Any:
@@ -140,6 +159,8 @@ def _mapped(segment: Segment, columns: Sequence[str] | None, part: tuple[int, in
 def _flight(
     segment: Segment, columns: Sequence[str] | None, part: tuple[int, int], token: str | None
 ) -> Iterator[pa.RecordBatch]:
+    if not segment.flight:
+        raise SegmentUnavailableError(f"Segment {segment.name} is on node {segment.node}, which is not there now.")
     from raycdc.bridge.flight import fetch
 
     return fetch(segment, stored_columns(columns), part, token)

@@ -8,7 +8,6 @@ task maps the file and copies nothing; a file and not memory, so that it survive
 from __future__ import annotations
 
 import os
-import socket
 import zlib
 from pathlib import Path
 from typing import IO, Any
@@ -17,16 +16,11 @@ import pyarrow as pa
 from pyarrow import ipc
 
 from raycdc.checkpoint.folder import sync_folder
-from raycdc.checkpoint.manifest import Segment
+from raycdc.checkpoint.manifest import STATE_NODE, Segment
 from raycdc.model import TableId
 from raycdc.model.batch import BATCH_BYTES_MAX, BATCH_ROWS_MAX
 
 SUFFIX_OPEN = ".open"
-
-
-def local_node() -> str:
-    """Name of this machine in segments. One machine in two containers has two names, which Flight then joins."""
-    return socket.gethostname()
 
 
 class SegmentWriter:
@@ -46,7 +40,7 @@ class SegmentWriter:
         split_id: str,
         kind: str,
         name: str,
-        node: str = "",
+        node: str = STATE_NODE,
         flight: str = "",
         partition: int = 0,
     ) -> None:
@@ -54,7 +48,7 @@ class SegmentWriter:
         self.table = table
         self.rows = 0
         self._descriptor: dict[str, Any] = {
-            "node": node or local_node(),
+            "node": node,
             "flight": flight,
             "table": table,
             "schema": schema,

@@ -9,17 +9,29 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from pathlib import PurePath
 from typing import Any
 
-from raycdc.checkpoint.manifest import MANIFEST_VERSION, Manifest
+from raycdc.checkpoint.manifest import MANIFEST_VERSION, STATE_NODE, Manifest
 from raycdc.errors import StateError
 
 Document = dict[str, Any]
 
+
+def _place_segments_by_node(document: Document) -> Document:
+    """Version 1 had absolute paths of the host's own spool, the only one there was."""
+    segments = [
+        {k: v for k, v in segment.items() if k != "flight"}
+        | {"node": STATE_NODE, "path": PurePath(segment["path"]).name}
+        for segment in document["segments"]
+    ]
+    return {**document, "version": 2, "segments": segments}
+
+
 #: Upgrades by the version they start from; each returns the document one version further. Every bump of
 #: `MANIFEST_VERSION` adds one here and a golden file to the tests.
-UPGRADES: dict[int, Callable[[Document], Document]] = {}
+UPGRADES: dict[int, Callable[[Document], Document]] = {1: _place_segments_by_node}
 
 
 def encode(document: Document) -> bytes:
@@ -48,14 +60,16 @@ def encode_manifest(manifest: Manifest) -> bytes:
 
 def decode_manifest(data: bytes, *, origin: str) -> Manifest:
     """The manifest in `data`, upgraded to the current version. Raises `StateError` naming `origin`."""
-    document = upgrade(decode(data, origin=origin), origin=origin)
+    document = upgrade(decode(data, origin=origin), origin=origin, current=MANIFEST_VERSION, upgrades=UPGRADES)
     try:
         return Manifest.from_json(document)
     except (KeyError, TypeError, ValueError) as cause:
         raise _damaged(origin, f"a field is missing or malformed ({cause!r})") from cause
 
 
-def upgrade(document: Document, *, origin: str, current: int = MANIFEST_VERSION) -> Document:
+def upgrade(
+    document: Document, *, origin: str, current: int, upgrades: Mapping[int, Callable[[Document], Document]]
+) -> Document:
     """`document` at version `current`. Raises `StateError` when it is newer or has no known version."""
     version = document.get("version")
     if not isinstance(version, int) or version < 1:
@@ -66,7 +80,7 @@ def upgrade(document: Document, *, origin: str, current: int = MANIFEST_VERSION)
             f"Upgrade raycdc, or start under another pipeline.state with a new snapshot."
         )
     while version < current:
-        document = UPGRADES[version](document)
+        document = upgrades[version](document)
         version += 1
     return document
 

@@ -11,13 +11,17 @@ position of the source, and is the same however often the segment is read.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import PurePath
 from typing import Any
 
 from raycdc.model import TableId
 
 #: Version of the manifest format; a newer one is refused, an older one upgraded on load (`checkpoint.codec`).
-MANIFEST_VERSION = 1
+MANIFEST_VERSION = 2
+
+#: Node of segments in the spool beside the state, wherever that folder is; other nodes' names are made with theirs.
+STATE_NODE = "state"
 
 SEQ_COUNTER_BITS = 32
 EPOCH_MAX = (1 << 30) - 1
@@ -34,9 +38,11 @@ def seq_base(epoch: int, *, log: bool, offset: int = 0) -> int:
 class Segment:
     """One uncompressed Arrow IPC file of changelog rows: one table, one schema version, one hash partition.
 
-    `node` names the machine that has `path` in its spool; `flight` is that node's Arrow Flight endpoint
-    (``grpc://host:port`` or empty). `kind` is ``"snapshot"`` (inserts of one chunk) or ``"log"``. `crc32` covers the
-    whole file. `rows` and `bytes` are exact.
+    `node` names the spool that has it: `STATE_NODE`, or another Ray node's. In a running job `path` is absolute on that
+    node and `flight` is the node's Arrow Flight endpoint (``grpc://host:port`` or empty); a manifest keeps neither
+    (`stored`), because folders move and servers start anew: whoever reads it finds the spool by its node again
+    (`placed`). `kind` is ``"snapshot"`` (inserts of one chunk) or ``"log"``. `crc32` covers the whole file. `rows` and
+    `bytes` are exact.
     """
 
     node: str
@@ -57,7 +63,20 @@ class Segment:
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Segment:
-        return cls(**{**data, "table": TableId.parse(data["table"])})
+        return cls(**{"flight": "", **data, "table": TableId.parse(data["table"])})
+
+    @property
+    def name(self) -> str:
+        """The file's name, which no two segments share."""
+        return PurePath(self.path).name
+
+    def stored(self) -> dict[str, Any]:
+        """`to_json` with what stays true when folders move and servers start anew."""
+        return {name: value for name, value in self.to_json().items() if name != "flight"} | {"path": self.name}
+
+    def placed(self, folder: PurePath | None, *, flight: str = "") -> Segment:
+        """The segment where its node has it now: in `folder` (None: the node knows), served by `flight`."""
+        return replace(self, path=str(folder / self.name) if folder else self.name, flight=flight)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +133,7 @@ class Manifest:
             "from_splits": self.from_splits,
             "to_splits": self.to_splits,
             "enumerator": self.enumerator,
-            "segments": [s.to_json() for s in self.segments],
+            "segments": [s.stored() for s in self.segments],
             "tables": {str(t): e.to_json() for t, e in self.tables.items()},
             "watermark_ms": self.watermark_ms,
             "final": self.final,

@@ -20,7 +20,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
-from raycdc.checkpoint.manifest import Manifest
+from raycdc.checkpoint.manifest import STATE_NODE, Manifest
 from raycdc.model import TableId
 
 #: Steps of one table's epoch, in order. A table holds an epoch once its vector is at `STEP_LAST` of it or beyond.
@@ -110,7 +110,7 @@ def decide(
         return Replay(lacking)
     touched = [table for table in tables if states[table] is not _Holds.NONE]
     if touched:
-        return Frozen(_frozen_text(manifest.epoch, touched, lacking))
+        return Frozen(_frozen_text(manifest, touched, lacking))
     return Tombstone(tables)
 
 
@@ -148,10 +148,13 @@ def _holding(epoch: int, vector: CommitVector | None) -> _Holds:
     return _Holds.PART if vector.step > STEP_SCHEMA else _Holds.NONE
 
 
-def _frozen_text(epoch: int, touched: list[TableId], lacking: tuple[TableId, ...]) -> str:
+def _frozen_text(manifest: Manifest, touched: list[TableId], lacking: tuple[TableId, ...]) -> str:
+    others = sorted({segment.node for segment in manifest.segments} - {STATE_NODE})
+    nodes = f" or of node {', '.join(others)}" if others else ""
+    back = "Restore the spool folder of the state" + (", bring that Ray node back" if others else "")
     return (
-        f"Epoch {epoch} is in {_names(touched)} but not, or not wholly, in {_names(lacking)}, and its segments are "
-        f"gone from the spool, so the rest cannot be written exactly. Restore the spool folder of the state, or remove "
+        f"Epoch {manifest.epoch} is in {_names(touched)} but not, or not wholly, in {_names(lacking)}, and segments of "
+        f"it are gone from the spool of the state{nodes}, so the rest cannot be written exactly. {back}, or remove "
         f'the state and take a new snapshot (pipeline.on_existing = "replace").'
     )
 

@@ -21,18 +21,21 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from raycdc.checkpoint import codec
 from raycdc.checkpoint.folder import Lease, LocalFolder
-from raycdc.checkpoint.manifest import Manifest
+from raycdc.checkpoint.manifest import STATE_NODE, Manifest
 from raycdc.errors import FencedError, StateError
 from raycdc.model import TableSchema
 
 STORE_VERSION = 1
+
+#: Upgrades of the documents other than manifests, as `codec.UPGRADES`.
+UPGRADES: dict[int, Callable[[codec.Document], codec.Document]] = {}
 
 #: Committed epochs whose manifests and records are kept for people to look at; recovery needs only the last.
 KEEP_COMMITTED = 10
@@ -78,7 +81,7 @@ class CheckpointStore:
         meta = self._read("meta.json")
         if meta is None:
             meta = self._create(pipeline, create=create)
-        codec.upgrade(meta, origin=self._origin("meta.json"), current=STORE_VERSION)
+        codec.upgrade(meta, origin=self._origin("meta.json"), current=STORE_VERSION, upgrades=UPGRADES)
         self.pipeline: str = meta["pipeline"]
         #: Identity of this checkpoint: part of every sink commit, so that deleted state never looks committed.
         self.checkpoint: str = meta["checkpoint"]
@@ -101,19 +104,18 @@ class CheckpointStore:
         """Folder for segments of readers on this node; exists after the store was created."""
         return self.path / "spool"
 
+    def needed_segments(self) -> set[str]:
+        """Names of the segments, on whatever node, that an uncommitted epoch refers to."""
+        record = self.last_commit()
+        uncommitted = self.manifests(record.epoch if record else -1)
+        return {segment.name for manifest in uncommitted for segment in manifest.segments}
+
     def sweep_spool(self) -> int:
-        """Delete segments that no uncommitted epoch refers to: what readers had not sealed when they died.
+        """Delete segments here that no uncommitted epoch refers to: what readers had not sealed when they died.
 
         Returns how many. Only under the lease, after recovery and before any reader starts.
         """
-        record = self.last_commit()
-        uncommitted = self.manifests(record.epoch if record else -1)
-        # By name, which no two segments share: the state's folder may be reached by another path than last time.
-        needed = {Path(segment.path).name for manifest in uncommitted for segment in manifest.segments}
-        orphans = [path for path in self.spool.iterdir() if path.name not in needed]
-        for path in orphans:
-            path.unlink(missing_ok=True)
-        return len(orphans)
+        return sweep(self.spool, self.needed_segments())
 
     # -- one driver at a time ---------------------------------------------------------------------------------------
 
@@ -142,19 +144,24 @@ class CheckpointStore:
         self._check_generation(manifest.generation, f"epoch {manifest.epoch}")
         name = _epoch_name("epochs", manifest.epoch)
         data = codec.encode_manifest(manifest)
-        if self._folder.read(name) == data:
-            return
-        if manifest.epoch < self.next_epoch():
+        if manifest.epoch >= self.next_epoch():
+            # Of two writers that both got this far, the second finds the number taken.
+            self._folder.create_once(name, data)
+        if self._folder.read(name) != data:
             raise StateError(f"Epoch {manifest.epoch} in {self.path} exists already; epoch numbers are used once.")
-        self._folder.write(name, data)
 
     def manifest(self, epoch: int) -> Manifest:
-        """The manifest of `epoch`; `StateError` when it is not there (never sealed, dropped or pruned)."""
+        """The manifest of `epoch`; `StateError` when it is not there (never sealed, dropped or pruned).
+
+        Segments in the state's spool are placed there; those of other nodes are the caller's to place.
+        """
         name = _epoch_name("epochs", epoch)
         data = self._folder.read(name)
         if data is None:
             raise StateError(f"{self._origin(name)} does not exist: epoch {epoch} was not sealed, or was dropped.")
-        return codec.decode_manifest(data, origin=self._origin(name))
+        manifest = codec.decode_manifest(data, origin=self._origin(name))
+        here = (s.placed(self.spool) if s.node == STATE_NODE else s for s in manifest.segments)
+        return replace(manifest, segments=tuple(here))
 
     def sealed_epochs(self, after: int = -1) -> list[int]:
         """Numbers of the sealed epochs greater than `after`, ascending."""
@@ -199,7 +206,9 @@ class CheckpointStore:
         document = self._read(name)
         if document is None:
             raise StateError(f"{self._origin(name)} disappeared while it was read; is another process deleting it?")
-        return CommitRecord.from_json(codec.upgrade(document, origin=self._origin(name), current=STORE_VERSION))
+        return CommitRecord.from_json(
+            codec.upgrade(document, origin=self._origin(name), current=STORE_VERSION, upgrades=UPGRADES)
+        )
 
     # -- schemas ----------------------------------------------------------------------------------------------------
 
@@ -227,7 +236,7 @@ class CheckpointStore:
             raise StateError(
                 f"{self._origin(name)} is missing although an epoch refers to it: the state is incomplete."
             )
-        return codec.upgrade(document, origin=self._origin(name), current=STORE_VERSION)
+        return codec.upgrade(document, origin=self._origin(name), current=STORE_VERSION, upgrades=UPGRADES)
 
     # -- helpers ----------------------------------------------------------------------------------------------------
 
@@ -273,6 +282,14 @@ class CheckpointStore:
 
     def _origin(self, name: str) -> str:
         return str(self.path / name)
+
+
+def sweep(spool: Path, needed: Collection[str]) -> int:
+    """Delete the files of `spool` that are not called as one of `needed`; returns how many."""
+    orphans = [path for path in spool.iterdir() if path.name not in needed]
+    for path in orphans:
+        path.unlink(missing_ok=True)
+    return len(orphans)
 
 
 def _epoch_name(folder: str, epoch: int) -> str:

@@ -111,6 +111,8 @@ class PlainView:
                 self._line("caught up with the source")
             case "error":
                 self._flush_commits()
+            case "warning":
+                self._line(f"warning: {event['text']}")
 
     def note(self, text: str) -> None:
         self._line(text)
@@ -165,6 +167,8 @@ class LiveView:
 
     def show(self, event: Mapping[str, Any]) -> None:
         self._state.feed(event)
+        if event.get("event") == "warning":
+            self.note(str(event["text"]))
         if event.get("event") in ("started", "caught_up"):
             self._live.refresh()
 

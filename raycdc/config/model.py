@@ -136,7 +136,15 @@ class ReaderOptions(Options):
 class RayOptions(Options):
     """Where the source side runs."""
 
-    address: str = option("local", help='"local" (a private Ray), "auto" (the one of this machine) or "ray://…".')
+    address: str = option("local", help='"local" (a private Ray), "auto" (the one of this machine) or "HOST:PORT".')
+    spool: str = option(
+        "", help="Folder for segments on nodes other than this one; empty is a folder of the user's in /var/tmp."
+    )
+    flight: Literal["loopback", "network"] = option(
+        "loopback",
+        help="Where nodes serve segments: to this machine only, or on the node's address in the cluster, which lets "
+        "readers run on other machines. Calls carry a token but are not encrypted: a private network.",
+    )
 
     @field_validator("address")
     @classmethod

@@ -10,12 +10,11 @@ import queue
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
-from raycdc.bridge import SegmentWriter, read_segment
+from raycdc.bridge import SegmentWriter, delete_there, read_segment
 from raycdc.checkpoint.manifest import Segment
 from raycdc.runtime.output import SpoolAddress, segment_name
 from raycdc.runtime.stopwatch import Stopwatch
@@ -64,8 +63,12 @@ class ChunkFetcher:
         return result
 
     def discard(self, segments: Sequence[dict[str, Any]]) -> None:
-        for segment in segments:
-            Path(segment["path"]).unlink(missing_ok=True)
+        for data in segments:
+            segment = Segment.from_json(data)
+            if segment.node == self._spool.node:
+                (self._spool.folder / segment.name).unlink(missing_ok=True)
+            elif segment.flight:
+                delete_there(segment, self._token)
 
     def close(self) -> None:
         self._tasks.put(None)

@@ -1,8 +1,8 @@
 """The mailbox around `SourceCoordinator`: one lock, one ticking thread, blocking calls from readers and driver.
 
 Runs inside the Ray actor, or in the driver's process with ``--local``; the same class either way. Blocking work of the
-enumerator (discovery, planning) runs in a small pool and comes back through the same lock. The first error of any of
-them ends the job: every caller then gets it.
+enumerator (discovery, planning) runs in a small pool and comes back through the same lock; it is tried again while the
+source cannot be reached. Any other error of any of them ends the job: every caller then gets the first.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from raycdc.checkpoint.store import CheckpointStore
-from raycdc.errors import FencedError
+from raycdc.errors import FencedError, RaycdcError
+from raycdc.runtime.restarts import ProcessEnd, RestartBudget
 from raycdc.source.api import SplitEnumerator
 from raycdc.source.coordinator import CoordinatorSettings, SourceCoordinator
 
@@ -143,7 +144,7 @@ class CoordinatorHost:
     def _call_async(self, call: Callable[[], Any], handler: Callable[[Any], None]) -> None:
         def work() -> None:
             try:
-                result = call()
+                result = self._patiently(call)
             except BaseException as error:  # noqa: BLE001 - ends the job, told to every caller
                 with self._condition:
                     self._fail(error)
@@ -152,6 +153,19 @@ class CoordinatorHost:
                 self._run(lambda: handler(result))
 
         self._pool.submit(work)
+
+    def _patiently(self, call: Callable[[], Any]) -> Any:
+        """The result of `call`, tried as long as a reader would be started again for the same reason."""
+        budget = RestartBudget()
+        while True:
+            budget.started(time.monotonic())
+            try:
+                return call()
+            except RaycdcError as error:
+                end = ProcessEnd(str(error), type(error).__name__)
+                pause_s = budget.pause_after(end, time.monotonic()) if end.away else None
+                if pause_s is None or self._closing.wait(pause_s):
+                    raise
 
     def _guarded(self, action: Callable[[], None]) -> None:
         """Run `action` on the core; its error ends the job, except a fenced sender's, which is the sender's own."""

@@ -7,17 +7,19 @@ handles behave alike, so the supervisor knows nothing of Ray.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
+from raycdc.checkpoint.manifest import STATE_NODE
 from raycdc.checkpoint.store import CheckpointStore
 from raycdc.runtime.client import CoordinatorClient
 from raycdc.runtime.coordinator_host import CoordinatorHost
 from raycdc.runtime.output import SpoolAddress
 from raycdc.runtime.reader_worker import ReaderIdentity, ReaderSource, ReaderWorker
+from raycdc.runtime.restarts import ProcessEnd
 from raycdc.source.api import SplitEnumerator, SplitEnumeratorContext
 from raycdc.source.coordinator import CoordinatorSettings
 from raycdc.source.enumerator import EnumeratorDialect, restore_or_create
@@ -38,7 +40,6 @@ class JobSpec:
     make_source: Callable[[], IncrementalSource | PartitionedSource]
     settings: CoordinatorSettings
     until: str | None
-    node: str
     token: str | None = field(default=None, repr=False)
 
 
@@ -83,7 +84,7 @@ class ReaderHandle(Protocol):
 
     identity: ReaderIdentity
 
-    def ended(self) -> str | None:
+    def ended(self) -> ProcessEnd | None:
         """Why it ended, or None while it runs."""
 
     def kill(self) -> None:
@@ -96,6 +97,15 @@ class Launcher(Protocol):
     def start_coordinator(self, start: CoordinatorStart) -> CoordinatorHandle: ...
 
     def start_reader(self, identity: ReaderIdentity, coordinator: CoordinatorHandle) -> ReaderHandle: ...
+
+    def look(self) -> None:
+        """See to what readers and tasks need beside them; called again and again while the job runs."""
+
+    def flights(self) -> Mapping[str, str]:
+        """Flight endpoint of each spool that has one now, by the spool's name."""
+
+    def sweep(self, needed: Collection[str]) -> None:
+        """Delete segments on other nodes but those called as one of `needed`; before any reader starts."""
 
     def close(self) -> None: ...
 
@@ -112,6 +122,15 @@ class LocalLauncher:
     def start_reader(self, identity: ReaderIdentity, coordinator: CoordinatorHandle) -> ReaderHandle:
         return LocalReader(identity, worker_from(self._spec, identity, coordinator))
 
+    def look(self) -> None:
+        """There is nothing beside the threads."""
+
+    def flights(self) -> Mapping[str, str]:
+        return {}
+
+    def sweep(self, needed: Collection[str]) -> None:
+        """There is no other node."""
+
     def close(self) -> None:
         """Threads end with their handles."""
 
@@ -122,11 +141,11 @@ class LocalReader:
     def __init__(self, identity: ReaderIdentity, worker: ReaderWorker) -> None:
         self.identity = identity
         self._worker = worker
-        self._ended: str | None = None
+        self._ended: ProcessEnd | None = None
         self._thread = threading.Thread(target=self._run, name=f"reader-{identity.subtask_id}", daemon=True)
         self._thread.start()
 
-    def ended(self) -> str | None:
+    def ended(self) -> ProcessEnd | None:
         return self._ended
 
     def kill(self) -> None:
@@ -136,9 +155,9 @@ class LocalReader:
     def _run(self) -> None:
         try:
             self._worker.run()
-            self._ended = "left"
+            self._ended = ProcessEnd("left")
         except Exception as error:  # noqa: BLE001 - told by `ended`
-            self._ended = f"{type(error).__name__}: {error}"
+            self._ended = ProcessEnd(f"{type(error).__name__}: {error}", type(error).__name__)
 
 
 def host_from(spec: JobSpec, start: CoordinatorStart) -> CoordinatorHost:
@@ -161,14 +180,14 @@ def _incremental_enumerator(source: IncrementalSource, context: SplitEnumeratorC
 
 
 def worker_from(
-    spec: JobSpec, identity: ReaderIdentity, coordinator: CoordinatorClient, *, flight: str = ""
+    spec: JobSpec, identity: ReaderIdentity, coordinator: CoordinatorClient, *, spool: SpoolAddress | None = None
 ) -> ReaderWorker:
-    """A reader of a job, in whatever process this runs."""
+    """A reader of a job, in whatever process this runs; `spool` is its node's when that is not the state's."""
     return ReaderWorker(
         identity,
         source=spec.make_source(),
         coordinator=coordinator,
-        spool=SpoolAddress(spec.state / "spool", spec.node, flight),
+        spool=spool or SpoolAddress(spec.state / "spool", STATE_NODE),
         token=spec.token,
         epoch_bytes_max=spec.settings.epoch_bytes_max,
     )

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import uuid
 from collections.abc import Iterator, Sequence
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -43,7 +43,7 @@ class OpenSegment(Protocol):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class SpoolAddress:
-    """Where this node's segments are: folder, the node's name and its Arrow Flight endpoint (or empty)."""
+    """Where a reader writes its segments: folder, the name of the spool's node and its Flight endpoint (or empty)."""
 
     folder: Path
     node: str
@@ -121,7 +121,7 @@ class EpochOutput:
 
     def release(self, paths: Sequence[str]) -> None:
         for path in paths:
-            Path(path).unlink(missing_ok=True)
+            (self._spool.folder / PurePath(path).name).unlink(missing_ok=True)
 
     def close(self) -> None:
         """Delete what is unfinished: it belongs to no epoch."""

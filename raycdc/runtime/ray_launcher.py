@@ -1,20 +1,23 @@
-"""Coordinator and readers as Ray actors. The only module that applies ``ray.remote``.
+"""Coordinator and readers as Ray actors.
 
-Actors are never restarted by Ray: an actor that lost its state is a new incarnation, which only the supervisor may
-start, under a number that fences the old one. Readers reach the coordinator by name, not by handle, and a call that
-fails is not repeated by Ray (measured: it ran in-flight calls twice); `raycdc.source.link` repeats what must be.
+Readers reach the coordinator by name, not by handle, and a call that fails is not repeated by Ray (measured: it ran
+in-flight calls twice); `raycdc.source.link` repeats what must be. The coordinator lives on the driver's node, where the
+state is; readers are shared out over the nodes that have a spool server (`raycdc.runtime.ray_spools`).
 """
 
 from __future__ import annotations
 
 import os
 import uuid
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from typing import Any
 
 import ray
 from ray.exceptions import GetTimeoutError, RayActorError, RayError
 
-from raycdc.errors import FencedError, RaycdcError, StateError
+from raycdc.errors import ConfigError, FencedError, RaycdcError, StateError
 from raycdc.runtime.coordinator_host import CoordinatorHost
 from raycdc.runtime.launcher import (
     CoordinatorHandle,
@@ -25,11 +28,13 @@ from raycdc.runtime.launcher import (
     host_from,
     worker_from,
 )
+from raycdc.runtime.output import SpoolAddress
+from raycdc.runtime.ray_actors import actor_class, plain_error
+from raycdc.runtime.ray_spools import RaySpools, SpoolSettings
 from raycdc.runtime.ray_start import start_ray
 from raycdc.runtime.reader_worker import ReaderIdentity
+from raycdc.runtime.restarts import ProcessEnd
 
-#: Calls in flight in the coordinator: one long poll and one exchange per reader, and the driver's.
-COORDINATOR_CONCURRENCY = 128
 #: A coordinator that does not answer for so long (beyond the wait a call asked for) counts as gone.
 ANSWER_TIMEOUT_S = 15.0
 #: A coordinator's process that is not up after so long counts as gone too; a busy machine takes tens of seconds.
@@ -52,9 +57,11 @@ class CoordinatorActor:
 class ReaderActor:
     """`ReaderWorker` in an actor."""
 
-    def __init__(self, spec: JobSpec, identity: ReaderIdentity, coordinator: str, namespace: str) -> None:
+    def __init__(
+        self, spec: JobSpec, identity: ReaderIdentity, coordinator: str, namespace: str, spool: SpoolAddress | None
+    ) -> None:
         actor = ray.get_actor(coordinator, namespace=namespace)
-        self._worker = worker_from(spec, identity, RayCoordinator(actor, pid=0))
+        self._worker = worker_from(spec, identity, RayCoordinator(actor, pid=0), spool=spool)
 
     def run(self) -> None:
         self._worker.run()
@@ -99,14 +106,17 @@ class RayCoordinator:
         self._call("shutdown_readers", reason)
 
     def close(self) -> None:
+        """Returns when the process is gone, or does not end: nothing of it must come after what follows."""
         ray.kill(self.actor)
+        with suppress(RayActorError, GetTimeoutError):
+            ray.get(self.actor.pid.remote(), timeout=ANSWER_TIMEOUT_S)
 
     def _call(self, method: str, *args: Any, **kwargs: Any) -> Any:
         timeout_s = ANSWER_TIMEOUT_S + float(kwargs.get("wait_s", 0.0))
         try:
             return ray.get(self.actor.call.remote(method, args, kwargs), timeout=timeout_s)
         except RaycdcError as error:
-            raise _plain(error) from None
+            raise plain_error(error) from None
         except (RayActorError, GetTimeoutError) as cause:
             raise CoordinatorLostError(f"{method}: {type(cause).__name__}") from cause
 
@@ -114,22 +124,26 @@ class RayCoordinator:
 class RayReader:
     """Handle of a `ReaderActor`."""
 
-    def __init__(self, identity: ReaderIdentity, actor: Any) -> None:
+    def __init__(self, identity: ReaderIdentity, actor: Any, *, node: str | None) -> None:
         self.identity = identity
+        self.node = node
         self._actor = actor
         self._run = actor.run.remote()
 
-    def ended(self) -> str | None:
+    def ended(self) -> ProcessEnd | None:
         done, _ = ray.wait([self._run], timeout=0)
         if not done:
             return None
         try:
             ray.get(self._run)
         except FencedError:
-            return "fenced"
-        except (RayError, RaycdcError) as error:
-            return str(error).strip().splitlines()[-1] if str(error).strip() else type(error).__name__
-        return "left"
+            return ProcessEnd("fenced")
+        except RaycdcError as error:
+            plain = plain_error(error)
+            return ProcessEnd(_last_line(plain), type(plain).__name__)
+        except RayError as error:
+            return ProcessEnd(_last_line(error))
+        return ProcessEnd("left")
 
     def kill(self) -> None:
         ray.kill(self._actor)
@@ -138,26 +152,41 @@ class RayReader:
 class RayLauncher:
     """Starts a private Ray (``address = "local"``) or joins one; the job's actors have a namespace of their own.
 
-    `readers` is how many are about to be started.
+    `readers` is how many are about to be started. `spools` is None where no process of another node has to reach a
+    segment. `warn` gets what the user should know, from any thread.
     """
 
-    def __init__(self, spec: JobSpec, *, address: str, readers: int) -> None:
+    def __init__(
+        self, spec: JobSpec, *, address: str, readers: int, spools: SpoolSettings | None, warn: Callable[[str], None]
+    ) -> None:
+        if address.startswith("ray://"):
+            raise ConfigError(
+                f"ray.address: {address} is a Ray Client server, which keeps this process, and the state folder with "
+                "it, outside of the cluster. Run raycdc on a node of the cluster, with the address of its head "
+                '("HOST:6379") or "auto".'
+            )
         self._spec = spec
         self._namespace = f"raycdc-{uuid.uuid4().hex}"
         self._count = 0
         self._owned = not ray.is_initialized()
+        self._readers: list[RayReader] = []
         if self._owned:
             start_ray(address, workers=1 + readers)
+        self._spools = None if spools is None else RaySpools(spools, warn=warn)
 
     def start_coordinator(self, start: CoordinatorStart) -> CoordinatorHandle:
         self._count += 1
-        actor = _actor(CoordinatorActor, name=self._coordinator_name(), namespace=self._namespace).remote(
-            self._spec, start
-        )
+        actor = actor_class(
+            CoordinatorActor,
+            node_id=self._spools.own if self._spools else None,
+            name=self._coordinator_name(),
+            namespace=self._namespace,
+            concurrent=True,
+        ).remote(self._spec, start)
         try:
             pid = ray.get(actor.pid.remote(), timeout=START_TIMEOUT_S)
         except RaycdcError as error:
-            raise _plain(error) from None
+            raise plain_error(error) from None
         except GetTimeoutError as cause:
             ray.kill(actor)
             raise CoordinatorLostError(f"its process did not start within {START_TIMEOUT_S:g} s") from cause
@@ -166,32 +195,49 @@ class RayLauncher:
         return RayCoordinator(actor, pid=pid)
 
     def start_reader(self, identity: ReaderIdentity, coordinator: CoordinatorHandle) -> ReaderHandle:
-        actor = _actor(ReaderActor, name=None, namespace=self._namespace).remote(
-            self._spec, identity, self._coordinator_name(), self._namespace
+        node, spool = self._place()
+        actor = actor_class(ReaderActor, node_id=node).remote(
+            self._spec, identity, self._coordinator_name(), self._namespace, spool
         )
-        return RayReader(identity, actor)
+        reader = RayReader(identity, actor, node=node)
+        self._readers.append(reader)
+        return reader
+
+    def look(self) -> None:
+        if self._spools is not None:
+            self._spools.look()
+
+    def flights(self) -> Mapping[str, str]:
+        return self._spools.flights() if self._spools is not None else {}
+
+    def sweep(self, needed: Collection[str]) -> None:
+        if self._spools is not None:
+            self._spools.sweep(needed)
 
     def close(self) -> None:
         if self._owned:
             ray.shutdown()
 
+    def _place(self) -> tuple[str | None, SpoolAddress | None]:
+        """The node with the fewest of our readers, the driver's first, and its spool; None in a private Ray."""
+        self._readers = [reader for reader in self._readers if reader.ended() is None]
+        if self._spools is None:
+            return None, None
+        load = Counter(reader.node for reader in self._readers)
+        spools = self._spools.addresses()
+        if not spools:
+            raise CoordinatorLostError("no node has a spool server")
+        node = min(spools, key=lambda candidate: load[candidate])
+        return node, spools[node]
+
     def _coordinator_name(self) -> str:
         return f"coordinator-{self._count}"
 
 
-def _actor(cls: type[Any], *, name: str | None, namespace: str) -> Any:
-    options: dict[str, Any] = {"num_cpus": 0, "max_restarts": 0, "max_task_retries": 0}
-    if name is not None:
-        options |= {"name": name, "namespace": namespace, "max_concurrency": COORDINATOR_CONCURRENCY}
-    return ray.remote(cls).options(**options)
-
-
-def _plain(error: RaycdcError) -> RaycdcError:
-    """The error as it was raised: Ray hands out a subclass whose text is the remote traceback."""
-    cause = getattr(error, "cause", None)
-    return cause if isinstance(cause, RaycdcError) else error
+def _last_line(error: BaseException) -> str:
+    text = str(error).strip()
+    return text.splitlines()[-1] if text else type(error).__name__
 
 
 def _constructor_error(error: RayActorError) -> RaycdcError:
-    text = str(error).strip()
-    return StateError(f"The coordinator did not start: {text.splitlines()[-1] if text else type(error).__name__}")
+    return StateError(f"The coordinator did not start: {_last_line(error)}")

@@ -37,7 +37,7 @@ def start_ray(address: str, *, workers: int) -> None:
         return
     for attempt in range(1, START_ATTEMPTS + 1):
         try:
-            with _lean_head():
+            with lean_nodes():
                 # Ray starts a worker per CPU ahead of the first actor. Our actors ask for no CPU: it means only that.
                 # Without an address Ray would join one that runs here already, another job's for instance.
                 ray.init(
@@ -56,7 +56,7 @@ def start_ray(address: str, *, workers: int) -> None:
 
 
 @contextmanager
-def _lean_head() -> Iterator[None]:
+def lean_nodes() -> Iterator[None]:
     """Nodes started inside the block have nothing of `_DISPENSABLE`."""
     from ray._private.node import Node
 

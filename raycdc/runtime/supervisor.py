@@ -16,36 +16,37 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
-from raycdc.errors import RaycdcError, SourceUnavailableError
+from raycdc.errors import RaycdcError
 from raycdc.failpoints import left_out
 from raycdc.runtime.launcher import CoordinatorHandle, CoordinatorLostError, CoordinatorStart, Launcher, ReaderHandle
 from raycdc.runtime.reader_worker import ReaderIdentity
+from raycdc.runtime.restarts import ProcessEnd, RestartBudget
+
+T = TypeVar("T")
 
 #: How often processes are looked at.
 WATCH_S = 0.2
-#: Replacements within `RESTART_WINDOW_S` after which the job gives up, naming the last reason.
-RESTARTS_MAX = 20
-RESTART_WINDOW_S = 120.0
-#: Pause before a replacement, per replacement already made in the window, and its upper limit.
-PAUSE_S = 0.25
-PAUSE_MAX_S = 8.0
 
 
 @dataclass(frozen=True, slots=True)
 class SupervisorSettings:
-    """How many readers, and how generations are made."""
+    """How many readers, and how generations are made.
+
+    `on_processes` hears of the processes whenever they change, `on_warning` of what the user should know; both are
+    called without the supervisor's lock, from its thread.
+    """
 
     readers_min: int
     readers_max: int
     next_generation: Callable[[], int]
     committed: Callable[[], int]
     on_processes: Callable[[dict[str, Any]], None]
+    on_warning: Callable[[str], None] = lambda _: None
 
 
 class Supervisor:
@@ -59,13 +60,14 @@ class Supervisor:
         self._readers: dict[int, ReaderHandle] = {}
         self._incarnations: dict[int, int] = {}
         self._generation = 0
-        self._restarts: deque[float] = deque()
+        self._budgets: dict[int | None, RestartBudget] = {}
         self._due: dict[int, float] = {}
         self._wanted = settings.readers_max
         self._error: BaseException | None = None
         self._closed = threading.Event()
         self._stopping = False
         self._pids: dict[str, Any] = {}
+        self._news: list[Callable[[], None]] = []
         try:
             self._step()
         except BaseException:
@@ -109,6 +111,14 @@ class Supervisor:
         except CoordinatorLostError:
             return
 
+    def start_over(self, recover: Callable[[], T]) -> T:
+        """End every process of the job, run `recover` while nobody reads or seals, and start anew from what it left."""
+        with self._lock:
+            self._end_generation()
+            # Fences a coordinator whose end could not be waited for.
+            self._settings.next_generation()
+            return recover()
+
     def close(self) -> None:
         """End every process of the job; the launcher is its maker's to close. Nothing sealed is lost."""
         self._closed.set()
@@ -149,6 +159,7 @@ class Supervisor:
             if not self._may_read_chunks():
                 self._wanted = self._settings.readers_min
             self._publish_processes(self._coordinator, {"readers": []})
+            self._budget(None).started(time.monotonic())
             for subtask_id in range(self._wanted):
                 self._start_reader(subtask_id)
 
@@ -167,6 +178,11 @@ class Supervisor:
         self._incarnations[subtask_id] = incarnation
         identity = ReaderIdentity(subtask_id, self._generation, incarnation)
         self._readers[subtask_id] = self._launcher.start_reader(identity, self._coordinator)
+        self._budget(subtask_id).started(time.monotonic())
+
+    def _budget(self, subtask_id: int | None) -> RestartBudget:
+        """The reader's, or the coordinator's (None)."""
+        return self._budgets.setdefault(subtask_id, RestartBudget())
 
     def _watch(self) -> None:
         while not self._closed.wait(WATCH_S):
@@ -183,10 +199,13 @@ class Supervisor:
                 self._look()
             except CoordinatorLostError as lost:
                 self._end_generation()
-                self._schedule(-1, f"the coordinator was lost ({lost})")
-                self._due.clear()
+                self._pause(None, ProcessEnd(f"the coordinator was lost ({lost})"))
+            news, self._news = self._news, []
+        for tell in news:
+            tell()
 
     def _look(self) -> None:
+        self._launcher.look()
         coordinator = self._coordinator
         if coordinator is None:
             self._start_generation()
@@ -197,11 +216,11 @@ class Supervisor:
                 # A process on a machine that is cut off cannot be ended: it wakes up and must find itself refused.
                 if not left_out("end_fenced"):
                     reader.kill()
-                self._schedule(subtask_id, reason)
+                self._schedule(subtask_id, ProcessEnd(reason))
         for subtask_id, reader in list(self._readers.items()):
             ended = reader.ended()
             if ended is not None and subtask_id not in self._due:
-                coordinator.reader_lost(subtask_id, reader.identity.incarnation, ended)
+                coordinator.reader_lost(subtask_id, reader.identity.incarnation, ended.text)
                 self._schedule(subtask_id, ended)
         status = coordinator.status()
         for subtask_id in [s for s, due_s in self._due.items() if due_s <= time.monotonic()]:
@@ -209,20 +228,21 @@ class Supervisor:
         self._scale(coordinator, status)
         self._publish_processes(coordinator, status)
 
-    def _schedule(self, subtask_id: int, reason: str) -> None:
+    def _schedule(self, subtask_id: int, end: ProcessEnd) -> None:
         """Have the reader replaced, later the more often that happened lately."""
-        now_s = time.monotonic()
-        while self._restarts and self._restarts[0] < now_s - RESTART_WINDOW_S:
-            self._restarts.popleft()
-        self._restarts.append(now_s)
-        if len(self._restarts) > RESTARTS_MAX:
-            kind = SourceUnavailableError if SourceUnavailableError.__name__ in reason else RaycdcError
-            raise kind(
-                f"Readers ended {len(self._restarts)} times within {RESTART_WINDOW_S:g} s; the last time: {reason}. "
-                "The job stops; everything sealed is kept, and the next run goes on from there."
-            )
-        pause_s = min(PAUSE_MAX_S, PAUSE_S * (len(self._restarts) - 1))
-        self._due.setdefault(subtask_id, now_s + pause_s)
+        pause_s = self._pause(subtask_id, end)
+        self._due.setdefault(subtask_id, time.monotonic() + pause_s)
+        if end.error:
+            text = f"Reader {subtask_id} ended ({end.text}); it is started again in {pause_s:g} s."
+            self._news.append(lambda: self._settings.on_warning(text))
+
+    def _pause(self, subtask_id: int | None, end: ProcessEnd) -> float:
+        """Seconds to wait before the successor starts; raises what ends the job when there were too many."""
+        budget, now_s = self._budget(subtask_id), time.monotonic()
+        pause_s = budget.pause_after(end, now_s)
+        if pause_s is None:
+            raise budget.give_up(end, what="The coordinator" if subtask_id is None else "A reader", now_s=now_s)
+        return pause_s
 
     def _scale(self, coordinator: CoordinatorHandle, status: dict[str, Any]) -> None:
         """Readers beyond `readers_min` leave once no chunk waits or is being read."""
@@ -238,7 +258,7 @@ class Supervisor:
         pids = {"enumerator": coordinator.pid, "readers": [r["pid"] for r in status["readers"] if r["pid"]]}
         if pids != self._pids:
             self._pids = pids
-            self._settings.on_processes(pids)
+            self._news.append(lambda: self._settings.on_processes(pids))
 
     def _end_generation(self) -> None:
         """Kill everything; what it had sealed stays."""

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, assert_never
 
 from raycdc.bridge.reading import verify_segments
-from raycdc.checkpoint.manifest import Manifest
+from raycdc.checkpoint.manifest import Manifest, Segment
 from raycdc.checkpoint.recovery import (
     STEP_LAST,
     CommitVector,
@@ -33,7 +33,7 @@ from raycdc.checkpoint.recovery import (
     decide,
 )
 from raycdc.checkpoint.store import CheckpointStore, CommitRecord
-from raycdc.errors import FencedError, SinkError, StateError
+from raycdc.errors import FencedError, SegmentUnavailableError, SinkError, StateError
 from raycdc.failpoints import reach
 from raycdc.model import TableId, TableSchema
 from raycdc.sinks.api import Sink, TableWork
@@ -43,6 +43,10 @@ COMMIT_THREADS = 4
 
 #: How long to wait for the next sealed epoch before looking whether something failed or a stop was asked for.
 POLL_S = 0.2
+
+#: How long a node with segments may be away before the epoch loop ends with its error: its server is started again
+#: within seconds, a machine that boots is not waited for.
+NODE_PATIENCE_S = 30.0
 
 #: Epochs whose figures `statistics` keeps.
 STATISTICS_EPOCHS = 100
@@ -90,7 +94,8 @@ class EpochLoop:
 
     `next_sealed(after, timeout_s)` returns the first sealed epoch greater than `after`, or None when there was none
     for so long; it may raise to end the loop. `on_committed` is called after each record, in order, on a thread of the
-    loop. `positions` picks what goes into the sink's commits of an epoch's split states.
+    loop. `positions` picks what goes into the sink's commits of an epoch's split states. `flights` are the endpoints of
+    the spools of other nodes, by their names, as of now.
     """
 
     def __init__(
@@ -104,8 +109,10 @@ class EpochLoop:
         positions: Callable[[Manifest], Mapping[str, Any]] = lambda manifest: manifest.to_splits,
         node: str = "",
         flight_token: str = "",
+        flights: Callable[[], Mapping[str, str]] = dict,
     ) -> None:
         self._store = store
+        self._flights = flights
         self._sink = sink
         self._generation = generation
         self._next_sealed = next_sealed
@@ -175,10 +182,18 @@ class EpochLoop:
         return prepared
 
     def _stage(self, prepared: _Prepared, works: Sequence[TableWork]) -> None:
-        if works:
-            started = time.monotonic()
-            prepared.staged.update(self._sink.stage(works))
-            prepared.staging_s += time.monotonic() - started
+        if not works:
+            return
+        started = time.monotonic()
+        while True:
+            try:
+                prepared.staged.update(self._sink.stage(works))
+                break
+            except SegmentUnavailableError:
+                if time.monotonic() - started > NODE_PATIENCE_S or self._stopping.wait(POLL_S):
+                    raise
+            works = [replace(work, segments=self._placed(work.segments)) for work in works]
+        prepared.staging_s += time.monotonic() - started
 
     def _commit(self, prepared: _Prepared) -> None:
         started = time.monotonic()
@@ -272,7 +287,8 @@ class EpochLoop:
         holds: dict[TableId, CommitVector | None] = dict.fromkeys(manifest.tables)
         if self._sink.durable:
             holds = {table: self._sink.committed(table) for table in manifest.tables}
-        intact = verify_segments(manifest.segments, node=self._node or None, token=self._flight_token or None)
+        segments = self._placed(manifest.segments)
+        intact = verify_segments(segments, node=self._node or None, token=self._flight_token or None)
         recorded = self._vectors if self._sink.durable else {}
         return decide(manifest, holds, segments_intact=intact, recorded=recorded, newest_epoch=newest)
 
@@ -304,11 +320,18 @@ class EpochLoop:
                 target=table,
                 schema=self._schema(part.schema),
                 changes=part.changes,
-                segments=tuple(sorted((s for s in manifest.segments if s.table == table), key=lambda s: s.seq_base)),
+                segments=self._placed(
+                    sorted((s for s in manifest.segments if s.table == table), key=lambda s: s.seq_base)
+                ),
                 positions=positions,
             )
             for table, part in manifest.tables.items()
         ]
+
+    def _placed(self, segments: Sequence[Segment]) -> tuple[Segment, ...]:
+        """Each segment with the endpoint of its node as of now (none: the node is away)."""
+        flights = self._flights()
+        return tuple(replace(segment, flight=flights.get(segment.node, "")) for segment in segments)
 
     def _schema(self, fingerprint: str) -> TableSchema:
         if fingerprint not in self._schemas:

@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 
 from raycdc.bridge import SegmentWriter
-from raycdc.checkpoint.manifest import Manifest, Segment, TableEpoch, seq_base
+from raycdc.checkpoint.manifest import STATE_NODE, Manifest, Segment, TableEpoch, seq_base
 from raycdc.checkpoint.store import CheckpointStore
 from raycdc.model import Column, LogicalType, RowKind, TableId, TableSchema, TypeKind, changelog_schema
 from raycdc.schema.events import CreateTableEvent, event_to_json
@@ -87,7 +87,7 @@ class ScriptedTable:
 class EpochScript:
     """See the module's docstring. `seal` writes what the tables did since the last seal as one epoch."""
 
-    def __init__(self, store: CheckpointStore, *, node: str = "", flight: str = "", seed: int = 0) -> None:
+    def __init__(self, store: CheckpointStore, *, node: str = STATE_NODE, flight: str = "", seed: int = 0) -> None:
         self.store = store
         self.tables: dict[TableId, ScriptedTable] = {}
         self.generation = store.next_generation()

@@ -42,6 +42,8 @@ class Job:
     epoch_interval: str = "500ms"
     #: Only MySQL without GTIDs waits for it; these servers make a transaction visible within milliseconds.
     visible_within: str = "2s"
+    #: Further sections, as TOML.
+    sections: str = ""
     started: int = field(default=0)
 
     @property
@@ -89,6 +91,8 @@ max = {self.readers}
 type = "{self.sink}"
 path = "{self.lake}"
 write = "{self.write}"
+
+{self.sections}
 """
         )
         return path

@@ -135,6 +135,27 @@ def test_epochs_give_every_change_once_to_people_with_a_sink_of_their_own(
     assert sorted(held.to_pylist(), key=lambda row: row["id"]) == sorted(source.to_pylist(), key=lambda row: row["id"])
 
 
+def test_a_server_that_restarts_in_the_middle_of_the_snapshot_is_waited_for(tmp_path: Path) -> None:
+    database = "restarted"
+    with MariaDbServer() as server:
+        shop(server, database)
+        job = Job(tmp_path, server, database, TABLES, sink="jsonl", write="changelog", local=True, chunk_rows=20)
+        run = job.start("--until", "caught-up")
+
+        def outages() -> int:
+            return sum(event["event"] == "warning" for event in list(run.events))
+
+        assert run.wait_for(lambda: any(event["event"] == "commit" for event in list(run.events))), run.story()
+        server.stop()
+        assert run.wait_for(lambda: outages() > 3 * job.readers), run.story()
+        server.start()
+        assert run.wait() == 0, run.story()
+        for table in TABLES:
+            rows = read_changelog(job.lake / database / table, "jsonl")
+            assert check_changelog(rows, ["id"]) == []
+            assert len(rows) == getattr(SIZE, table)
+
+
 def test_a_statement_that_cannot_be_followed_ends_the_run_and_names_itself(
     mariadb: MariaDbServer, tmp_path: Path
 ) -> None:

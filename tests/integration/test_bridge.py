@@ -11,10 +11,10 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from raycdc.bridge import SegmentWriter, read_segment, segment_schema, verify_segments
+from raycdc.bridge import ANYWHERE, SegmentWriter, delete_there, read_segment, segment_schema, verify_segments
 from raycdc.bridge.flight import FlightServer
 from raycdc.checkpoint.manifest import Segment
-from raycdc.errors import StateError
+from raycdc.errors import SegmentUnavailableError, StateError
 from raycdc.model import Column, LogicalType, TableId, TableSchema, TypeKind, changelog_schema
 from raycdc.model.batch import BATCH_BYTES_MAX, BATCH_ROWS_MAX
 
@@ -174,3 +174,30 @@ def test_large_batches_are_cut_to_the_limits(tmp_path: Path) -> None:
     assert sum(rows for rows, _ in sizes) == BATCH_ROWS_MAX + 1
     assert all(rows <= BATCH_ROWS_MAX and size <= BATCH_BYTES_MAX for rows, size in sizes)
     assert len(sizes) > 1
+
+
+def test_a_segment_is_found_by_its_name_alone_and_deleted_on_its_node(segment: Segment, server: FlightServer) -> None:
+    named = segment.placed(None, flight=server.endpoint)
+    assert named.path == "1.arrow"
+    assert table(named, ELSEWHERE).equals(table(segment, HERE))
+    delete_there(named, TOKEN)
+    delete_there(named, TOKEN)
+    assert not Path(segment.path).exists()
+    with pytest.raises(StateError, match="not in the spool"):
+        delete_there(replace(segment, path="../outside"), TOKEN)
+
+
+def test_a_node_that_does_not_answer_is_worth_another_try_and_a_damaged_file_is_not(
+    segment: Segment, server: FlightServer
+) -> None:
+    with pytest.raises(SegmentUnavailableError, match="not there now"):
+        table(replace(segment, flight=""), ELSEWHERE)
+    server.shutdown()
+    with pytest.raises(SegmentUnavailableError, match="cannot be read from"):
+        table(segment, ELSEWHERE)
+
+
+def test_a_task_that_may_run_anywhere_maps_the_file_where_it_is_and_asks_its_node_elsewhere(segment: Segment) -> None:
+    here, named = table(replace(segment, flight=""), ANYWHERE), table(replace(segment, path="1.arrow"), ANYWHERE)
+    assert here.equals(named)
+    assert here.num_rows == segment.rows

@@ -16,8 +16,7 @@ import pytest
 from deltalake import DeltaTable
 
 from raycdc import failpoints
-from raycdc.bridge import StageTask, ThreadTaskRunner, run_in_process
-from raycdc.bridge.flight import FlightServer
+from raycdc.bridge import StageTask, run_in_process
 from raycdc.checkpoint.manifest import Manifest
 from raycdc.checkpoint.store import CheckpointStore
 from raycdc.errors import ConfigError, FencedError, RaycdcError, SinkError, StateError
@@ -464,19 +463,6 @@ def test_commits_carry_positions_and_identity(world: World) -> None:
         note = json.loads(next((folder / "_raycdc").glob("*.json")).read_text())
     assert note["pipeline"] == world.store.app_id
     assert note["positions"] == {"log": {"position": {"file": "binlog.000001", "pos": 1}}}
-
-
-def test_segments_of_another_node_come_through_flight(world: World) -> None:
-    server = FlightServer(world.store.spool, token="secret")
-    try:
-        world.script = EpochScript(world.store, node="elsewhere", flight=server.endpoint)
-        world.script.table("shop.items")
-        play(world)
-        sink = world.sink(run=ThreadTaskRunner(2), flight_token="secret")
-        world.loop(sink, flight_token="secret").run()
-    finally:
-        server.shutdown()
-    world.check()
 
 
 def test_errors_of_all_kinds_are_named(world: World) -> None:

@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from raycdc.bridge import verify_segments
 from raycdc.checkpoint.folder import LocalFolder
-from raycdc.checkpoint.manifest import Manifest, Segment, TableEpoch
+from raycdc.checkpoint.manifest import STATE_NODE, Manifest, Segment, TableEpoch
 from raycdc.checkpoint.store import KEEP_COMMITTED, CheckpointStore, CommitRecord
 from raycdc.errors import FencedError, StateError
 from raycdc.model import TableId
@@ -27,8 +28,8 @@ def manifest(epoch: int, generation: int = 1) -> Manifest:
     """One of everything a manifest may hold."""
     segment = Segment(
         node="node-1",
-        path="/spool/1.arrow",
-        flight="grpc://127.0.0.1:4000",
+        path="1.arrow",
+        flight="",
         table=ORDERS,
         schema="0123456789abcdef",
         split_id="log",
@@ -67,10 +68,42 @@ def test_manifest_round_trip(store: CheckpointStore) -> None:
     assert list(CheckpointStore(store.path).manifests()) == [manifest(1)]
 
 
-def test_golden_manifest_of_version_1_is_read_and_written_unchanged(store: CheckpointStore) -> None:
-    golden = (GOLDEN / "manifest-v1.json").read_bytes()
+def test_golden_manifest_of_version_2_is_written_unchanged(store: CheckpointStore) -> None:
+    golden = (GOLDEN / "manifest-v2.json").read_bytes()
     store.write_manifest(manifest(1))
     assert (store.path / "epochs" / "0000000001.json").read_bytes() == golden
+
+
+def test_golden_manifest_of_version_1_is_read_with_its_segments_in_the_spool_of_the_state(
+    store: CheckpointStore,
+) -> None:
+    (store.path / "epochs" / "0000000001.json").write_bytes((GOLDEN / "manifest-v1.json").read_bytes())
+    segment = replace(manifest(1).segments[0], node=STATE_NODE, path=str(store.spool / "1.arrow"))
+    assert store.manifest(1) == replace(manifest(1), segments=(segment,))
+
+
+def test_a_state_folder_that_was_moved_has_its_segments_still(store: CheckpointStore, tmp_path: Path) -> None:
+    segment = replace(manifest(1).segments[0], node=STATE_NODE, path=str(store.spool / "1.arrow"), bytes=4)
+    (store.spool / "1.arrow").write_bytes(b"rows")
+    store.write_manifest(replace(manifest(1), segments=(segment,)))
+    moved = CheckpointStore(store.path.rename(tmp_path / "elsewhere"))
+    assert verify_segments(moved.manifest(1).segments)
+
+
+def test_of_two_writers_of_one_epoch_the_second_is_refused_even_at_the_last_moment(
+    store: CheckpointStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = LocalFolder.create_once
+
+    def overtaken(folder: LocalFolder, name: str, data: bytes) -> None:
+        monkeypatch.setattr(LocalFolder, "create_once", real)
+        CheckpointStore(store.path).write_manifest(replace(manifest(1), created_ms=5))
+        real(folder, name, data)
+
+    monkeypatch.setattr(LocalFolder, "create_once", overtaken)
+    with pytest.raises(StateError, match="exists already"):
+        store.write_manifest(manifest(1))
+    assert store.manifest(1) == replace(manifest(1), created_ms=5)
 
 
 def test_first_start_knows_nothing(store: CheckpointStore) -> None:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import count
+from threading import Thread
 from typing import Any
 
 import pytest
 
-from raycdc.errors import SourceUnavailableError
+from raycdc.errors import RaycdcError, SourceUnavailableError
 from raycdc.runtime.launcher import CoordinatorHandle, CoordinatorLostError, CoordinatorStart, ReaderHandle
 from raycdc.runtime.reader_worker import ReaderIdentity
+from raycdc.runtime.restarts import RESTARTS_MAX, ProcessEnd
 from raycdc.runtime.supervisor import Supervisor, SupervisorSettings
 
 
@@ -64,8 +66,8 @@ class Reader:
         self.identity = identity
         self.killed = False
 
-    def ended(self) -> str | None:
-        return "killed" if self.killed else None
+    def ended(self) -> ProcessEnd | None:
+        return ProcessEnd("killed") if self.killed else None
 
     def kill(self) -> None:
         self.killed = True
@@ -86,6 +88,13 @@ class Processes:
     def start_reader(self, identity: ReaderIdentity, coordinator: CoordinatorHandle) -> ReaderHandle:
         self.readers.append(Reader(identity))
         return self.readers[-1]
+
+    def look(self) -> None: ...
+
+    def flights(self) -> Mapping[str, str]:
+        return {}
+
+    def sweep(self, needed: Collection[str]) -> None: ...
 
     def close(self) -> None: ...
 
@@ -133,3 +142,50 @@ def test_a_start_that_fails_leaves_nothing_running() -> None:
 
     assert [coordinator.closed for coordinator in processes.coordinators] == [True]
     assert [reader.killed for reader in processes.readers] == [True]
+
+
+def test_readers_that_end_together_do_not_use_up_one_anothers_restarts() -> None:
+    processes = Processes({})
+    with supervised(processes) as supervisor:
+        for _ in range(RESTARTS_MAX):
+            supervisor._schedule(0, ProcessEnd("gone"))
+        supervisor._schedule(1, ProcessEnd("gone"))
+        with pytest.raises(RaycdcError, match="A reader ended 21 times"):
+            supervisor._schedule(0, ProcessEnd("gone"))
+
+
+def test_listeners_are_called_without_the_supervisors_lock() -> None:
+    """Another thread may ask the supervisor for anything while a listener waits for it."""
+    answers: list[object] = []
+
+    def listen(_: object) -> None:
+        asking = Thread(target=lambda: answers.append(supervisors and supervisors[0].next_sealed(0, wait_s=0)))
+        asking.start()
+        asking.join(timeout=10)
+        assert not asking.is_alive()
+
+    supervisors: list[Supervisor] = []
+    processes = Processes({})
+    generations = count(1)
+    settings = SupervisorSettings(1, 1, lambda: next(generations), lambda: 0, listen)
+    supervisors.append(Supervisor(processes, settings))
+    try:
+        heard = len(answers)
+        processes.coordinators[0].pid = 2
+        supervisors[0]._step()
+        assert len(answers) > heard or answers[-1] == (1, None)
+    finally:
+        supervisors[0].close()
+
+
+def test_starting_over_ends_everything_before_it_recovers_and_raises_the_generation() -> None:
+    processes = Processes({})
+    with supervised(processes) as supervisor:
+        before = list(processes.readers)
+
+        def recover() -> tuple[bool, bool]:
+            return all(c.closed for c in processes.coordinators), all(r.killed for r in before)
+
+        assert supervisor.start_over(recover) == (True, True)
+        answers = (supervisor.next_sealed(0, wait_s=0)[0] for _ in range(100))
+        assert next(answer for answer in answers if answer is not None and answer > 1) == 3

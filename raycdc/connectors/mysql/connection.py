@@ -195,7 +195,9 @@ def translate(settings: MySqlSettings, cause: BaseException) -> SourceError:
     )
 
 
-_LOST = frozenset({CR.CR_SERVER_LOST, CR.CR_SERVER_GONE_ERROR, CR.CR_CONN_HOST_ERROR, ER.SERVER_SHUTDOWN, 0})
+#: What both servers say to the sessions of a server that shuts down (pymysql has no names for them).
+_KILLED = frozenset({1927, 3169})  # MariaDB: ER_CONNECTION_KILLED; MySQL: ER_SESSION_WAS_KILLED
+_LOST = _KILLED | {CR.CR_SERVER_LOST, CR.CR_SERVER_GONE_ERROR, CR.CR_CONN_HOST_ERROR, ER.SERVER_SHUTDOWN, 0}
 _TRY_AGAIN = frozenset({ER.TABLE_DEF_CHANGED, ER.LOCK_WAIT_TIMEOUT, ER.LOCK_DEADLOCK})
 _DENIED = frozenset(
     {

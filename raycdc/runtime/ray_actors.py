@@ -1,0 +1,42 @@
+"""Making Ray actors of plain classes. The only module that applies ``ray.remote``.
+
+Actors are never restarted by Ray: an actor that lost its state is a new incarnation, which only the supervisor may
+start, under a number that fences the old one.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from raycdc.errors import RaycdcError
+
+#: Calls in flight in an actor that several others call: one long poll and one exchange per reader, and the driver's.
+CONCURRENCY = 128
+
+
+def actor_class(
+    cls: type[Any],
+    *,
+    node_id: str | None = None,
+    name: str | None = None,
+    namespace: str | None = None,
+    concurrent: bool = False,
+) -> Any:
+    """`cls` as an actor, on the Ray node `node_id` and nowhere else (None: where Ray likes)."""
+    options: dict[str, Any] = {"num_cpus": 0, "max_restarts": 0, "max_task_retries": 0}
+    if name is not None:
+        options |= {"name": name, "namespace": namespace}
+    if concurrent:
+        options["max_concurrency"] = CONCURRENCY
+    if node_id is not None:
+        options["scheduling_strategy"] = NodeAffinitySchedulingStrategy(node_id, soft=False)
+    return ray.remote(cls).options(**options)
+
+
+def plain_error(error: RaycdcError) -> RaycdcError:
+    """The error as it was raised: Ray hands out a subclass whose text is the remote traceback."""
+    cause = getattr(error, "cause", None)
+    return cause if isinstance(cause, RaycdcError) else error

@@ -1,0 +1,184 @@
+"""One spool server per Ray node that may have readers: started, watched, replaced.
+
+A private Ray (``address = "local"``) has one node and needs none. In a cluster that was joined, every node gets one,
+the driver's for the state's spool. A server has no state but its files: one that ended is started again on the same
+port, so that what readers have told about their segments stays true; when its node is gone, its readers end with it
+and its segments are gone until it comes back.
+
+A node on another machine is reached over the network, which Flight must have been told to listen on
+(``ray.flight = "network"``); until then readers stay on the driver's machine.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray.exceptions import GetTimeoutError, RayActorError, RayError
+
+from raycdc.checkpoint.manifest import STATE_NODE
+from raycdc.errors import RaycdcError
+from raycdc.runtime.output import SpoolAddress
+from raycdc.runtime.ray_actors import actor_class, plain_error
+from raycdc.runtime.spools import SpoolServer, spool_folder
+
+#: How often the nodes of the cluster are looked at.
+LOOK_S = 1.0
+#: How long a start waits for the servers of the nodes that are there; a later one is used once it is up.
+START_S = 60.0
+#: Readers on other nodes wait for their server this long; busy machines take tens of seconds to start a process.
+CALL_TIMEOUT_S = 30.0
+LOOPBACK = "127.0.0.1"
+
+
+@dataclass(frozen=True, slots=True)
+class SpoolSettings:
+    """Where other nodes keep segments (see `spool_folder`), and whether Flight listens beyond this machine."""
+
+    state: Path
+    checkpoint: str
+    token: str
+    folder: str = ""
+    network: bool = False
+
+
+class SpoolActor:
+    """`SpoolServer` in an actor."""
+
+    def __init__(self, settings: SpoolSettings, *, own: bool, host: str, port: int) -> None:
+        folder = settings.state / "spool" if own else spool_folder(settings.folder, settings.checkpoint)
+        name = STATE_NODE if own else None
+        self._server = SpoolServer(folder, name=name, token=settings.token, host=host, port=port)
+
+    def address(self) -> tuple[SpoolAddress, int]:
+        return self._server.address, self._server.port
+
+    def sweep(self, needed: Collection[str]) -> int:
+        return self._server.sweep(needed)
+
+    def wait(self) -> None:
+        """Never returns: the call ends when the process does."""
+        threading.Event().wait()
+
+
+@dataclass(slots=True)
+class _Server:
+    """A node's server; `address` is None until it is up."""
+
+    actor: Any
+    starting: Any
+    life: Any
+    address: SpoolAddress | None = None
+    port: int = 0
+
+
+class RaySpools:
+    """See the module's docstring. Called by the supervisor's thread; `flights` and `addresses` from any."""
+
+    def __init__(self, settings: SpoolSettings, *, warn: Callable[[str], None]) -> None:
+        self._settings = settings
+        self._warn = warn
+        self._own = ray.get_runtime_context().get_node_id()
+        self._servers: dict[str, _Server] = {}
+        self._left_out: set[str] = set()
+        self._next_look_s = 0.0
+        self._lock = threading.Lock()
+        deadline = time.monotonic() + START_S
+        self.look()
+        while time.monotonic() < deadline and any(s.address is None for s in self._servers.values()):
+            ray.wait([s.starting for s in self._servers.values() if s.address is None], timeout=1.0)
+            self._next_look_s = 0.0
+            self.look()
+        if self._own not in self.addresses():
+            raise RaycdcError(f"The spool server of the driver's own node did not start within {START_S:g} s.")
+
+    def __repr__(self) -> str:
+        return f"RaySpools({self.addresses()})"
+
+    @property
+    def own(self) -> str:
+        """The driver's Ray node."""
+        return str(self._own)
+
+    def addresses(self) -> dict[str, SpoolAddress]:
+        """The spool of each Ray node that may have readers now; the driver's own comes first."""
+        with self._lock:
+            ready = {node: s.address for node, s in self._servers.items() if s.address is not None}
+        return dict(sorted(ready.items(), key=lambda entry: entry[0] != self._own))
+
+    def flights(self) -> dict[str, str]:
+        """Flight endpoint by the name of the spool."""
+        return {address.node: address.flight for address in self.addresses().values()}
+
+    def sweep(self, needed: Collection[str]) -> None:
+        """Have the other nodes delete what nothing refers to."""
+        with self._lock:
+            actors = [s.actor for node, s in self._servers.items() if s.address is not None and node != self._own]
+        try:
+            ray.get([actor.sweep.remote(set(needed)) for actor in actors], timeout=CALL_TIMEOUT_S)
+        except (RayActorError, GetTimeoutError):
+            return  # Its node is gone or busy; the next start sweeps.
+
+    def look(self) -> None:
+        """Start servers on new nodes and again where one ended; forget nodes that are gone."""
+        now_s = time.monotonic()
+        if now_s < self._next_look_s:
+            return
+        self._next_look_s = now_s + LOOK_S
+        alive = {node["NodeID"]: node["NodeManagerAddress"] for node in _nodes() if node["Alive"]}
+        with self._lock:
+            for node in [n for n in self._servers if n not in alive]:
+                del self._servers[node]
+            for node, host in alive.items():
+                if self._reachable(host, alive.get(self._own, host)):
+                    self._look_at(node, host)
+
+    def _reachable(self, host: str, own_host: str) -> bool:
+        if self._settings.network or host == own_host:
+            return True
+        if host not in self._left_out:
+            self._left_out.add(host)
+            self._warn(
+                f"Ray node {host} gets no readers: their rows could not be fetched from this machine, as Flight "
+                'listens on loopback only. Set ray.flight = "network" to use it.'
+            )
+        return False
+
+    def _look_at(self, node: str, host: str) -> None:
+        server = self._servers.get(node)
+        if server is None:
+            self._servers[node] = self._start(node, host, port=0)
+        elif server.address is None:
+            self._maybe_up(server)
+        if server is not None and ray.wait([server.life], timeout=0)[0]:
+            self._servers[node] = self._start(node, host, port=server.port)
+
+    def _start(self, node: str, host: str, *, port: int) -> _Server:
+        own = node == self._own
+        listen = host if self._settings.network else LOOPBACK
+        actor = actor_class(SpoolActor, node_id=node, concurrent=True).remote(
+            self._settings, own=own, host=listen, port=port
+        )
+        return _Server(actor, actor.address.remote(), actor.wait.remote(), port=port)
+
+    def _maybe_up(self, server: _Server) -> None:
+        if not ray.wait([server.starting], timeout=0)[0]:
+            return
+        try:
+            server.address, server.port = ray.get(server.starting)
+        except RaycdcError as error:
+            raise plain_error(error) from None
+        except RayError as cause:
+            # It ended before it was up, which `life` tells; the port may be why.
+            server.port = 0
+            self._warn(f"A spool server did not start and is started again: {str(cause).strip().splitlines()[-1]}")
+
+
+def _nodes() -> list[dict[str, Any]]:
+    nodes: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]  # Ray has no types there
+    return nodes

@@ -1,0 +1,73 @@
+"""How often a process is started again before the job gives up, and after which pause. Pure: times are handed in.
+
+Each process has a budget of its own: an outage of the source ends all readers again and again, and must not look worse
+the more of them there are. What cannot be reached now is tried for `OUTAGE_MAX_S`, anything else `RESTARTS_MAX` times
+in a row; a process that lived for `STABLE_S` begins a new row.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from raycdc.errors import RaycdcError, error_by_name
+
+#: Replacements in a row after which the job gives up, naming the last reason.
+RESTARTS_MAX = 20
+#: How long a source may be away: longer than a database takes to restart or to fail over.
+OUTAGE_MAX_S = 300.0
+#: A process that lived for so long was no failed attempt of the last start.
+STABLE_S = 30.0
+#: Pause before a replacement, per replacement already made in the row, and its upper limit.
+PAUSE_S = 0.25
+PAUSE_MAX_S = 8.0
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessEnd:
+    """Why a process ended: words for people, and the name of its error if it was one of ours."""
+
+    text: str
+    error: str = ""
+
+    @property
+    def kind(self) -> type[RaycdcError]:
+        return error_by_name(self.error)
+
+    @property
+    def away(self) -> bool:
+        """Whether something could not be reached, and nothing else was wrong."""
+        return self.kind.retryable
+
+
+class RestartBudget:
+    """See the module's docstring. One per process that is replaced by numbered successors."""
+
+    def __init__(self) -> None:
+        self._started_s: float | None = None
+        self._row_began_s = 0.0
+        self._restarts = 0
+        self._failures = 0
+
+    def __repr__(self) -> str:
+        return f"RestartBudget(restarts={self._restarts}, failures={self._failures})"
+
+    def started(self, now_s: float) -> None:
+        self._started_s = now_s
+
+    def pause_after(self, end: ProcessEnd, now_s: float) -> float | None:
+        """Seconds until the successor may start; None: give up."""
+        lived_s = 0.0 if self._started_s is None else now_s - self._started_s
+        if self._restarts == 0 or lived_s >= STABLE_S:
+            self._row_began_s, self._restarts, self._failures = now_s, 0, 0
+        self._restarts += 1
+        self._failures += 0 if end.away else 1
+        if self._failures > RESTARTS_MAX or (end.away and now_s - self._row_began_s > OUTAGE_MAX_S):
+            return None
+        return min(PAUSE_MAX_S, PAUSE_S * (self._restarts - 1))
+
+    def give_up(self, end: ProcessEnd, *, what: str, now_s: float) -> RaycdcError:
+        """The error that ends the job, of the kind that ended the process."""
+        return end.kind(
+            f"{what} ended {self._restarts} times within {now_s - self._row_began_s:.0f} s; the last time: {end.text} "
+            "The job stops; everything sealed is kept, and the next run goes on from there."
+        )

@@ -1,0 +1,83 @@
+"""Ray clusters of several nodes on one machine, for tests of what a job does when its readers are elsewhere.
+
+Each node has a raylet of its own, as on machines of their own, and a spool folder of its own.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from raycdc.errors import RaycdcError
+from raycdc.runtime.ray_environment import prepare
+from raycdc.runtime.spools import FOLDER_VARIABLE
+
+#: The least Ray accepts: rows never pass through its object store here.
+OBJECT_STORE_BYTES = 80 << 20
+#: Times the nodes are started before the test gives up.
+START_ATTEMPTS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class TwoNodes:
+    """A head node and another one; `spool` is where readers on either keep segments, unless it is the driver's."""
+
+    address: str
+    spool: Path
+    _cluster: Any
+    _other: Any
+
+    def segments(self) -> list[Path]:
+        """Segments in spools other than the state's."""
+        return sorted(self.spool.rglob("*.arrow"))
+
+    def kill_other(self) -> None:
+        """The node that is not the head's loses power."""
+        self._cluster.remove_node(self._other, allow_graceful=False)
+
+
+@contextmanager
+def two_nodes(folder: Path) -> Iterator[TwoNodes]:
+    """Start both, and end them with all their processes."""
+    prepare("local")
+    spool = folder / "other-spool"
+    before = os.environ.get(FOLDER_VARIABLE)
+    os.environ[FOLDER_VARIABLE] = str(spool)
+    from ray.cluster_utils import Cluster
+
+    from raycdc.runtime.ray_start import lean_nodes
+
+    options = {"num_cpus": 2, "object_store_memory": OBJECT_STORE_BYTES, "include_dashboard": False}
+    try:
+        with lean_nodes():
+            cluster, other = _start(Cluster, options)
+        try:
+            yield TwoNodes(cluster.address, spool, cluster, other)
+        finally:
+            cluster.shutdown()
+    finally:
+        if before is None:
+            del os.environ[FOLDER_VARIABLE]
+        else:
+            os.environ[FOLDER_VARIABLE] = before
+
+
+def _start(kind: Any, options: dict[str, Any]) -> tuple[Any, Any]:
+    """A busy machine may miss Ray's own fixed start-up limit, so starting is tried again."""
+    for attempt in range(1, START_ATTEMPTS + 1):
+        cluster = kind()
+        try:
+            cluster.add_node(**options)
+            other = cluster.add_node(num_cpus=2, object_store_memory=OBJECT_STORE_BYTES)
+            cluster.wait_for_nodes()
+        except Exception as cause:
+            cluster.shutdown()
+            if attempt == START_ATTEMPTS:
+                raise RaycdcError(f"Ray's nodes did not start: {cause}") from cause
+        else:
+            return cluster, other
+    raise AssertionError("the last attempt raised")

@@ -1,0 +1,49 @@
+"""A job whose readers are on two Ray nodes: rows of the other node's spool reach the sink over Arrow Flight."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from raycdc.checkpoint.manifest import STATE_NODE
+from raycdc.checkpoint.store import CheckpointStore
+from raycdc.testing.compare import compare_lake
+from raycdc.testing.jobs import Job
+from raycdc.testing.ray_cluster import TwoNodes, two_nodes
+from raycdc.testing.servers import MariaDbServer
+from raycdc.testing.shop import ShopSize, create_shop
+
+pytestmark = [pytest.mark.server, pytest.mark.spark]
+
+SIZE = ShopSize(customers=300, products=100, orders=20_000)
+TABLES = ("customers", "products", "orders")
+
+
+@pytest.fixture
+def nodes(tmp_path: Path) -> Iterator[TwoNodes]:
+    with two_nodes(tmp_path) as started:
+        yield started
+
+
+def job_on(nodes: TwoNodes, server: MariaDbServer, folder: Path, database: str) -> Job:
+    with server.connect() as connection:
+        create_shop(connection, database, SIZE)
+    ray = f'[ray]\naddress = "{nodes.address}"\n[spark]\nmaster = "local[2]"'
+    return Job(folder, server, database, TABLES, readers=4, chunk_rows=500, sections=ray)
+
+
+def test_rows_read_on_another_node_reach_the_lake_over_flight(
+    nodes: TwoNodes, mariadb: MariaDbServer, tmp_path: Path
+) -> None:
+    job = job_on(nodes, mariadb, tmp_path, "two_nodes")
+    run = job.start("--until", "caught-up")
+    assert run.wait() == 0, run.story()
+    with mariadb.connect() as connection:
+        results = compare_lake(connection, job.lake, [("two_nodes", table) for table in TABLES])
+    assert [problem for result in results for problem in result.problems] == []
+    segments = [s for m in CheckpointStore(job.state).manifests() for s in m.segments]
+    elsewhere = [segment for segment in segments if segment.node != STATE_NODE]
+    assert {segment.kind for segment in elsewhere} >= {"snapshot"}
+    assert len({segment.node for segment in segments}) == 2

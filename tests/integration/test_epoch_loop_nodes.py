@@ -1,0 +1,68 @@
+"""The epoch loop and segments in the spools of other nodes: fetched, waited for, or given up and recovered."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from raycdc.bridge import ThreadTaskRunner
+from raycdc.bridge.flight import FlightServer
+from raycdc.errors import SegmentUnavailableError
+from raycdc.spark import epochs
+from raycdc.spark.epochs import Recovery
+from raycdc.testing.epochs import EpochScript
+from tests.integration.test_epoch_loop import World, new_world, play
+
+
+@pytest.fixture(params=["delta-upsert", "jsonl"])
+def world(request: pytest.FixtureRequest, tmp_path: Path) -> World:
+    return new_world(request.param, tmp_path)
+
+
+def test_segments_of_another_node_come_through_flight(world: World) -> None:
+    server = FlightServer(world.store.spool, token="secret")
+    try:
+        world.script = EpochScript(world.store, node="elsewhere", flight=server.endpoint)
+        world.script.table("shop.items")
+        play(world)
+        sink = world.sink(run=ThreadTaskRunner(2), flight_token="secret")
+        world.loop(sink, flight_token="secret", flights=lambda: {"elsewhere": server.endpoint}).run()
+    finally:
+        server.shutdown()
+    world.check()
+
+
+def test_a_node_that_comes_back_in_time_is_waited_for(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    server = FlightServer(world.store.spool, token="secret")
+    asked: list[int] = []
+
+    def flights() -> dict[str, str]:
+        """The node has no server when it is looked for at first."""
+        asked.append(1)
+        return {"elsewhere": server.endpoint} if len(asked) > 5 else {}
+
+    try:
+        world.script = EpochScript(world.store, node="elsewhere", flight=server.endpoint)
+        play(world)
+        monkeypatch.setattr(epochs, "POLL_S", 0.01)
+        world.loop(world.sink(flight_token="secret"), flight_token="secret", flights=flights).run()
+    finally:
+        server.shutdown()
+    world.check()
+
+
+def test_epochs_of_a_node_that_is_gone_are_dropped_unless_a_table_holds_one(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    play(world, epochs=1)
+    world.loop().run()
+    world.script = EpochScript(world.store, node="elsewhere", flight="")
+    world.script.table("shop.late").insert({"id": 1, "name": "n", "qty": 1})
+    lost = world.script.seal(final=True)
+    monkeypatch.setattr(epochs, "NODE_PATIENCE_S", 0.0)
+    loop = world.loop()
+    with pytest.raises(SegmentUnavailableError, match="on node elsewhere"):
+        loop.run()
+    assert loop.recover() == Recovery(1, dropped=(lost.epoch,))
+    assert world.store.next_epoch() == lost.epoch + 1

@@ -1,0 +1,58 @@
+"""A Ray node dies with sealed epochs in its spool: the job goes on by itself, and source and lake are equal."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from raycdc.testing.compare import compare_lake
+from raycdc.testing.jobs import Job, Run, catch_up
+from raycdc.testing.ray_cluster import two_nodes
+from raycdc.testing.servers import MariaDbServer
+from raycdc.testing.shop import ShopSize, create_shop
+from raycdc.testing.workload import HotRange, ShopWorkload
+
+SIZE = ShopSize(customers=500, products=100, orders=20_000)
+TABLES = ("customers", "products", "orders")
+
+
+def warned_and_went_on(run: Run) -> bool:
+    """Whether epochs were committed after the loss was told."""
+    kinds = [event["event"] for event in list(run.events) if event["event"] in ("warning", "commit")]
+    lost = [n for n, event in enumerate(run.events) if event["event"] == "warning" and "recovered" in event["text"]]
+    return bool(lost) and "commit" in kinds and any(e["event"] == "commit" for e in list(run.events)[lost[0] :])
+
+
+@pytest.mark.server
+@pytest.mark.spark
+@pytest.mark.kill
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_what_a_dead_nodes_spool_had_is_read_again(mariadb: MariaDbServer, tmp_path: Path) -> None:
+    with mariadb.connect() as connection:
+        create_shop(connection, "node_death", SIZE)
+    work = ShopWorkload(
+        lambda: mariadb.connect(database="node_death"),
+        seed=3,
+        database="node_death",
+        size=SIZE,
+        hot=lambda: HotRange(1, SIZE.orders // 4),
+    )
+    with two_nodes(tmp_path) as nodes:
+        ray = f'[ray]\naddress = "{nodes.address}"\n[spark]\nmaster = "local[2]"'
+        job = Job(tmp_path, mariadb, "node_death", TABLES, readers=4, chunk_rows=400, sections=ray)
+        with work.running(pause_s=0.01):
+            run = job.start(failpoints="before_stage=stop@2")
+            assert run.wait_for(lambda: job.hit() == {"before_stage"}), run.story()
+            assert nodes.segments()
+            nodes.kill_other()
+            os.kill(run.pids()["driver"], signal.SIGCONT)
+            assert run.wait_for(lambda: warned_and_went_on(run)), run.story()
+            assert run.interrupt() == 130, run.story()
+        catch_up(job)
+    with mariadb.connect() as connection:
+        results = compare_lake(connection, job.lake, [("node_death", table) for table in TABLES])
+    assert [problem for result in results for problem in result.problems] == []

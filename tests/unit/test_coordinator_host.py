@@ -1,0 +1,71 @@
+"""The mailbox around the coordinator: what becomes of errors in the enumerator's blocking work."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from raycdc.checkpoint.store import CheckpointStore
+from raycdc.errors import SourceError, SourceUnavailableError
+from raycdc.model import TableId
+from raycdc.runtime.coordinator_host import CoordinatorHost
+from raycdc.source.coordinator import CoordinatorSettings
+from raycdc.source.enumerator import PlannedChunks, StartPoint
+
+
+class Dialect:
+    """A source that fails as `failures` say before it answers."""
+
+    def __init__(self, *failures: Exception) -> None:
+        self.failures = list(failures)
+        self.answered = threading.Event()
+
+    def start_point(self) -> StartPoint:
+        if self.failures:
+            raise self.failures.pop(0)
+        self.answered.set()
+        return StartPoint({"at": 1}, 1, ())
+
+    def plan(self, *_: object) -> PlannedChunks:
+        raise AssertionError("there are no tables")
+
+    def captures(self, table: TableId) -> bool:
+        return True
+
+    def current_ordinal(self) -> int:
+        return 1
+
+
+@contextmanager
+def hosted(folder: Path, dialect: Dialect) -> Iterator[CoordinatorHost]:
+    store = CheckpointStore(folder, pipeline="shop")
+    factory: Callable[[], Dialect] = lambda: dialect  # noqa: E731
+    host = CoordinatorHost(
+        store=store,
+        generation=store.next_generation(),
+        committed=0,
+        dialect=factory,
+        until=None,
+        settings=CoordinatorSettings(),
+    )
+    try:
+        yield host
+    finally:
+        host.close()
+
+
+def test_discovery_is_tried_again_while_the_source_is_away(tmp_path: Path) -> None:
+    dialect = Dialect(SourceUnavailableError("restarting"), SourceUnavailableError("restarting"))
+    with hosted(tmp_path, dialect) as host:
+        assert dialect.answered.wait(timeout=30)
+        assert host.status()["sealed"] == 0
+
+
+def test_a_refusal_of_the_source_ends_the_job_at_once(tmp_path: Path) -> None:
+    refused = pytest.raises(SourceError, match="wrong password")
+    with hosted(tmp_path, Dialect(SourceError("wrong password"))) as host, refused:
+        host.next_sealed(0, wait_s=30)

@@ -1,0 +1,72 @@
+"""Budgets of restarts: an outage is survived however many readers there are, a crash in a loop is not."""
+
+from __future__ import annotations
+
+import pytest
+
+from raycdc.errors import RaycdcError, SourceUnavailableError
+from raycdc.runtime.restarts import OUTAGE_MAX_S, PAUSE_MAX_S, RESTARTS_MAX, STABLE_S, ProcessEnd, RestartBudget
+
+AWAY = ProcessEnd("db1:3306 refused the connection.", "SourceUnavailableError")
+CRASH = ProcessEnd("its process ended")
+
+
+def lives(budget: RestartBudget, end: ProcessEnd, *, lived_s: float, until_s: float) -> tuple[float, float | None]:
+    """Start and end again and again; when the last life ended, and what the budget said of it."""
+    now_s, pause_s = 0.0, 0.0
+    answer: float | None = 0.0
+    while answer is not None and now_s < until_s:
+        now_s += pause_s
+        budget.started(now_s)
+        now_s += lived_s
+        answer = budget.pause_after(end, now_s)
+        pause_s = answer or 0.0
+    return now_s, answer
+
+
+@pytest.mark.parametrize("lived_s", [0.01, 1.0, 10.0])
+def test_a_source_that_is_away_for_minutes_is_waited_for(lived_s: float) -> None:
+    ended_s, answer = lives(RestartBudget(), AWAY, lived_s=lived_s, until_s=OUTAGE_MAX_S - PAUSE_MAX_S - lived_s)
+    assert ended_s > 240
+    assert answer is not None
+
+
+def test_a_source_that_stays_away_ends_the_job_with_its_own_error() -> None:
+    budget = RestartBudget()
+    ended_s, answer = lives(budget, AWAY, lived_s=1.0, until_s=10 * OUTAGE_MAX_S)
+    assert answer is None
+    assert OUTAGE_MAX_S < ended_s < OUTAGE_MAX_S + 3 * PAUSE_MAX_S
+    error = budget.give_up(AWAY, what="A reader", now_s=ended_s)
+    assert isinstance(error, SourceUnavailableError)
+    assert "db1:3306 refused the connection" in str(error)
+
+
+def test_a_process_that_ends_at_once_again_and_again_is_given_up_sooner() -> None:
+    budget = RestartBudget()
+    _, answer = lives(budget, CRASH, lived_s=0.5, until_s=OUTAGE_MAX_S)
+    assert answer is None
+    assert repr(budget) == f"RestartBudget(restarts={RESTARTS_MAX + 1}, failures={RESTARTS_MAX + 1})"
+    assert type(budget.give_up(CRASH, what="A reader", now_s=1.0)) is RaycdcError
+
+
+def test_a_process_that_lived_begins_a_new_row() -> None:
+    budget = RestartBudget()
+    lives(budget, CRASH, lived_s=0.5, until_s=20.0)
+    budget.started(100.0)
+    assert budget.pause_after(CRASH, 100.0 + STABLE_S) == 0.0
+
+
+def test_the_first_replacement_comes_at_once_and_later_ones_later_and_later() -> None:
+    budget = RestartBudget()
+    pauses = []
+    for now_s in range(60):
+        budget.started(float(now_s))
+        pauses.append(budget.pause_after(AWAY, float(now_s)))
+    assert pauses[:3] == [0.0, 0.25, 0.5]
+    assert max(pause for pause in pauses if pause is not None) == PAUSE_MAX_S
+
+
+def test_an_error_of_a_plug_in_or_none_counts_as_a_crash() -> None:
+    assert not ProcessEnd("SourceUnavailableError: it says so itself").away
+    assert not ProcessEnd("words", "SomeoneElsesError").away
+    assert AWAY.away

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from raycdc.errors import SourceError, SourceUnavailableError
 from raycdc.model import TableId
 from raycdc.runtime.coordinator_host import CoordinatorHost
 from raycdc.source.coordinator import CoordinatorSettings
-from raycdc.source.enumerator import PlannedChunks, StartPoint
+from raycdc.source.enumerator import PlannedChunks, StartPoint, restore_or_create
 
 
 class Dialect:
@@ -43,12 +43,11 @@ class Dialect:
 @contextmanager
 def hosted(folder: Path, dialect: Dialect) -> Iterator[CoordinatorHost]:
     store = CheckpointStore(folder, pipeline="shop")
-    factory: Callable[[], Dialect] = lambda: dialect  # noqa: E731
     host = CoordinatorHost(
         store=store,
         generation=store.next_generation(),
         committed=0,
-        dialect=factory,
+        make_enumerator=lambda context, **how: restore_or_create(context, dialect, **how),
         until=None,
         settings=CoordinatorSettings(),
     )

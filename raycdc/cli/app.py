@@ -168,11 +168,14 @@ def inspect_binlog(
 def inspect_ddl(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="SQL statements, each ended by ; at a line's end.")],
     tables: Annotated[bool, typer.Option("--tables", help="Print the resulting tables instead of the events.")] = False,
+    server: Annotated[
+        str, typer.Option(help="Whose reading and spelling of types: mysql (8.0.19 on), mysql-5.7 or mariadb.")
+    ] = "mysql",
 ) -> int:
     """Print the schema changes that DDL statements mean, as JSON lines."""
     from raycdc.cli.inspect_ddl import print_ddl
 
-    return print_ddl(file, tables=tables)
+    return print_ddl(file, tables=tables, server=server)
 
 
 def _configure_logging(verbose: bool) -> None:

@@ -73,26 +73,20 @@ class _AnyDatabase(dict[TableId, MySqlTable]):
 
 
 def _read_schema(path: Path) -> dict[TableId, MySqlTable]:
-    from raycdc.connectors.mysql.ddl import Refused, apply_ddl, parse_ddl
-    from raycdc.connectors.mysql.ddl_statements import DropDatabase
+    from raycdc.connectors.mysql.ddl import Refused
+    from raycdc.connectors.mysql.ddl_catalogue import DdlCatalogue
     from raycdc.connectors.mysql.ddl_tokens import split_statements
 
     try:
         script = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as cause:
         raise ConfigError(f"{path} cannot be read: {cause}") from cause
-    tables: dict[TableId, MySqlTable] = {}
+    catalogue = DdlCatalogue()
     for statement, _ in split_statements(script):
-        parsed = parse_ddl(statement, "")
-        if isinstance(parsed, Refused):
-            raise ConfigError(f"{path}: {parsed.reason}: {statement[:200]}")
-        for ddl in parsed:
-            if isinstance(ddl, DropDatabase):
-                continue
-            applied = apply_ddl(tables.pop(ddl.table, None), ddl, lookup=tables.get)
-            if applied.table is not None:
-                tables[applied.table.id] = applied.table
-    return tables
+        answer = catalogue.run(statement, "")
+        if isinstance(answer, Refused):
+            raise ConfigError(f"{path}: {answer.reason}: {statement[:200]}")
+    return catalogue.tables
 
 
 def _lines(file: BinlogFile, known: dict[TableId, MySqlTable]) -> Iterator[str]:

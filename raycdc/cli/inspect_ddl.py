@@ -3,105 +3,62 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
-from raycdc.connectors.mysql.ddl import DdlDialect, Refused, TableDdl, apply_ddl, parse_ddl
-from raycdc.connectors.mysql.ddl_alter import events_of_unknown
-from raycdc.connectors.mysql.ddl_statements import AlterTable, DropDatabase, DropTable, RenameTable, TruncateTable
+from raycdc.connectors.mysql.ddl import DdlDialect, Refused
+from raycdc.connectors.mysql.ddl_catalogue import DdlCatalogue
 from raycdc.connectors.mysql.ddl_tokens import split_statements
 from raycdc.connectors.mysql.types import MySqlTable
-from raycdc.errors import ConfigError, DataError, ExitCode, SchemaError
-from raycdc.model import TableId
-from raycdc.schema import (
-    DropTableEvent,
-    RenameTableEvent,
-    SchemaChangeEvent,
-    TruncateTableEvent,
-    event_to_json,
-)
+from raycdc.errors import ConfigError, DataError, ExitCode
+from raycdc.schema import event_to_json
+
+#: ``USE name``, which a dump has between its statements; what follows without a database is in that one.
+_USE = re.compile(r"\s*USE\s+(?:`((?:[^`]|``)+)`|([^\s;`]+))\s*\Z", re.IGNORECASE)
+
+#: How each kind of server reads and prints: MySQL 8.0.19 and later unless said otherwise. A comment of a version is
+#: part of the statement up to the newest version there is.
+_DIALECTS = {
+    "mysql": DdlDialect(version=99_999),
+    "mysql-5.7": DdlDialect(
+        version=50_799, display_width=True, geomcollection=False, explicit_timestamps=False, mariadb_comments=False
+    ),
+    "mariadb": DdlDialect(mariadb=True, version=129_999, display_width=True, geomcollection=False),
+}
+SERVERS = tuple(_DIALECTS)
 
 
-def print_ddl(path: Path, *, tables: bool) -> int:
+def print_ddl(path: Path, *, tables: bool, server: str = "mysql") -> int:
     """Print the events of every statement, or with `tables` the tables that result, as JSON lines.
 
     A refused statement is a line of its own and the rest goes on; with `tables` it comes before the tables.
     """
+    if server not in _DIALECTS:
+        raise ConfigError(f'--server: "{server}" is none of {", ".join(SERVERS)}.')
     try:
-        script = path.read_text(encoding="utf-8")
+        script = path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as cause:
         raise DataError(f"{path}: not UTF-8 text at byte {cause.start}: {cause.reason}") from cause
     except OSError as cause:
         raise ConfigError(f"{path} cannot be read: {cause.strerror}") from cause
-    catalogue = _Catalogue()
+    catalogue = DdlCatalogue(_DIALECTS[server])
+    db = ""
     for statement, _ in split_statements(script):
-        for line in catalogue.run(statement):
-            if not tables or line["type"] == "refused":
-                _print(line)
+        used = _USE.match(statement)
+        if used is not None:
+            db = used[1].replace("``", "`") if used[1] else used[2]
+            continue
+        answer = catalogue.run(statement, db)
+        if isinstance(answer, Refused):
+            _print({"type": "refused", "statement": statement, "reason": answer.reason})
+        elif not tables:
+            for event in answer:
+                _print(event_to_json(event))
     if tables:
         for table in catalogue.tables.values():
             _print(_described(table))
     return int(ExitCode.DONE)
-
-
-class _Catalogue:
-    """The tables as the statements so far leave them. There is no default database: its name is empty."""
-
-    def __init__(self) -> None:
-        self.tables: dict[TableId, MySqlTable] = {}
-
-    def run(self, statement: str) -> list[dict[str, Any]]:
-        """The events of `statement` as JSON, or one line that says why it is refused."""
-        parsed = parse_ddl(statement, "")
-        if isinstance(parsed, Refused):
-            return [_refused(statement, parsed.reason)]
-        before = dict(self.tables)
-        lines: list[dict[str, Any]] = []
-        try:
-            for ddl in parsed:
-                lines += [event_to_json(event) for event in self._apply(ddl)]
-        except SchemaError as error:
-            self.tables = before
-            return [_refused(statement, str(error))]
-        return lines
-
-    def _apply(self, ddl: TableDdl) -> list[SchemaChangeEvent]:
-        if isinstance(ddl, DropDatabase):
-            dropped = [table for table in self.tables if table.db == ddl.db]
-            return [event for table in dropped for event in self._apply_to(table, ddl)]
-        return self._apply_to(ddl.table, ddl)
-
-    def _apply_to(self, name: TableId, ddl: TableDdl) -> list[SchemaChangeEvent]:
-        if name not in self.tables:
-            unknown = _events_of_unknown(ddl)
-            if unknown is not None:
-                return unknown
-        applied = apply_ddl(self.tables.get(name), ddl, lookup=self.tables.get)
-        self.tables.pop(name, None)
-        if applied.table is not None:
-            if applied.table.id in self.tables:
-                raise SchemaError(f"{name} takes the name of {applied.table.id}, which exists")
-            self.tables[applied.table.id] = applied.table
-        return list(applied.events)
-
-
-def _events_of_unknown(ddl: TableDdl) -> list[SchemaChangeEvent] | None:
-    """What a statement about a table that no statement before it created says by itself; None where that is all."""
-    match ddl:
-        case AlterTable():
-            return list(events_of_unknown(ddl, DdlDialect()))
-        case RenameTable(table, new_table):
-            return [RenameTableEvent(table, new_table)]
-        case TruncateTable(table):
-            return [TruncateTableEvent(table)]
-        case DropTable(table):
-            return [DropTableEvent(table)]
-        case _:
-            return None
-
-
-def _refused(statement: str, reason: str) -> dict[str, Any]:
-    return {"type": "refused", "statement": statement, "reason": reason}
 
 
 def _described(table: MySqlTable) -> dict[str, Any]:

@@ -35,7 +35,7 @@ class Received:
 def units_of(*buffers: bytes) -> list[LogUnit]:
     selector = TableSelector(("d.t",))
     history = DdlHistory(
-        {TABLE.id: TABLE}, selector=selector, dialect=DdlDialect(display_width=False), default_charset="utf8mb4"
+        {TABLE.id: TABLE}, selector=selector, dialect=DdlDialect(display_width=False), default_charset=("utf8mb4", "")
     )
     decoder = BinlogDecoder(
         {TABLE.id: TABLE}, wanted=selector.matches, start=START, flavor="mysql", on_ddl=history.on_ddl

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from raycdc.connectors.mysql.ddl import DdlDialect, Touched, touched_tables
+from raycdc.connectors.mysql.binlog_session import SessionState, parse_session
+from raycdc.connectors.mysql.ddl import DdlDialect, Touched, parse_ddl, touched_tables
+from raycdc.connectors.mysql.ddl_statements import CreateTable
 from raycdc.connectors.mysql.ddl_tokens import split_statements
 from raycdc.model import TableId
 
@@ -20,7 +24,7 @@ ORDERS = TableId("shop", "orders")
         ("/* c */ -- c\n# c\n ALTER TABLE a ADD x INT", ["shop.a"]),
         ("/*!40000 ALTER TABLE `a` DISABLE KEYS */", ["shop.a"]),
         ("ALTER TABLE a ADD x INT COMMENT 'rename to b', RENAME TO b", ["shop.a", "shop.b"]),
-        ("ALTER TABLE other.a RENAME COLUMN x TO y, RENAME INDEX i TO j, RENAME b", ["other.a", "other.b"]),
+        ("ALTER TABLE other.a RENAME COLUMN x TO y, RENAME INDEX i TO j, RENAME b", ["other.a", "shop.b"]),
         ("ALTER TABLE a EXCHANGE PARTITION p WITH TABLE other.b WITHOUT VALIDATION", ["shop.a", "other.b"]),
         ("RENAME TABLE a TO b, other.c TO d", ["shop.a", "shop.b", "other.c", "shop.d"]),
         ("TRUNCATE a", ["shop.a"]),
@@ -46,7 +50,7 @@ def test_tables_are_named_without_parsing_the_rest(statement: str, tables: list[
         "CREATE TRIGGER t BEFORE INSERT ON a FOR EACH ROW SET @x = 1",
         "GRANT ALL ON a.* TO b",
         "DROP VIEW a",
-        "ALTER DATABASE a CHARSET utf8mb4",
+        "DROP INDEX i ON a",
         "SET @x = 1",
         "",
         "DROP TABLE `unfinished",
@@ -54,6 +58,16 @@ def test_tables_are_named_without_parsing_the_rest(statement: str, tables: list[
 )
 def test_other_statements_touch_no_table(statement: str) -> None:
     assert not touched_tables(statement, "shop")
+
+
+def test_defaults_of_databases_touch_no_table_but_are_noticed() -> None:
+    for statement in ("ALTER DATABASE a CHARSET utf8mb4", "ALTER SCHEMA COLLATE latin1_bin", "CREATE DATABASE a"):
+        assert touched_tables(statement, "shop") == Touched(defaults=True)
+    assert touched_tables("CREATE OR REPLACE DATABASE a", "shop") == Touched(databases=("a",), defaults=True)
+
+
+def test_dropping_a_primary_key_by_its_index_touches_the_table() -> None:
+    assert touched_tables("DROP INDEX `PRIMARY` ON orders", "shop") == Touched((ORDERS,))
 
 
 def test_drop_database_touches_all_its_tables() -> None:
@@ -75,3 +89,30 @@ def test_statements_of_a_script_end_at_a_semicolon_at_the_end_of_a_line() -> Non
         ("/* ;\n */ DROP TABLE a; DROP TABLE b", 5),
         ("TRUNCATE `;\n`", 7),
     ]
+
+
+def test_comments_of_versions_are_read_as_the_server_would() -> None:
+    def columns(statement: str, **dialect: Any) -> list[str]:
+        (ddl,) = parse_ddl(statement, "shop", dialect=DdlDialect(**dialect)) or ()  # type: ignore[misc]
+        assert isinstance(ddl, CreateTable)
+        return [column.name for column in ddl.columns]
+
+    text = "CREATE TABLE t (a INT, /*! b INT, */ /*!50701 c INT, */ /*!80999 d INT, */ /*M!100200 e INT, */ z INT)"
+    assert columns(text, version=80015, mariadb_comments=False) == ["a", "b", "c", "z"]
+    assert columns(text, version=101119, mariadb=True) == ["a", "b", "e", "z"]
+    assert columns(text) == ["a", "b", "c", "d", "e", "z"]
+    logged = "CREATE TABLE t (a INT, /* 999999 x INT, /* inner */ y INT, */ z INT)"
+    assert columns(logged) == ["a", "z"]
+
+
+def test_what_a_query_event_says_of_its_session() -> None:
+    modes = (4 | 1 << 20).to_bytes(8, "little")
+    status = (
+        b"\x00\x01\x00\x00\x00" + b"\x01" + modes + b"\x06\x03std" + b"\x04\x08\x00\x08\x00\x2d\x00"
+        + b"\x0c\x02one\x00two\x00" + b"\x0d\x01\x02\x03" + b"\x10\x00" + b"\xfa?"
+    )  # fmt: skip
+    session = parse_session(status)
+    assert session == SessionState("latin1", 45, 4 | 1 << 20, explicit_timestamps=False)
+    assert (session.ansi_quotes, session.backslash_escapes, session.oracle) == (True, False, False)
+    for cut in range(len(status)):
+        parse_session(status[:cut])

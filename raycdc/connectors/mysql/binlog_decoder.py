@@ -385,6 +385,7 @@ class BinlogDecoder:
             position=BinlogOffset(self._file, int(self._state[index.S_POS]), gtids),
             ts_ms=self.last_ts_ms,
             in_transaction=self.in_transaction,
+            session=query.session,
         )
         if self._on_ddl is not None:
             self._on_ddl(item)

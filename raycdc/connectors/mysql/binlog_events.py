@@ -15,7 +15,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from raycdc.connectors.mysql.binlog_index_loops import HEADER_BYTES
-from raycdc.connectors.mysql.charsets import charset_of_collation, codec_of
+from raycdc.connectors.mysql.binlog_session import NO_SESSION, SessionState, parse_session
+from raycdc.connectors.mysql.charsets import codec_of
 from raycdc.connectors.mysql.offset import BinlogOffset
 from raycdc.errors import CorruptLogError
 from raycdc.model import TableId
@@ -113,6 +114,7 @@ class DdlItem:
     position: BinlogOffset
     ts_ms: int
     in_transaction: bool
+    session: SessionState = NO_SESSION
 
 
 LogItem = RowsItem | DdlItem
@@ -120,10 +122,11 @@ LogItem = RowsItem | DdlItem
 
 @dataclass(frozen=True, slots=True)
 class QueryEvent:
-    """A QUERY event's default database and text."""
+    """A QUERY event's default database, text, and what its session would have read the text by."""
 
     db: str
     statement: str
+    session: SessionState = NO_SESSION
 
 
 def event_name(kind: int) -> str:
@@ -136,28 +139,12 @@ def parse_query(body: bytes) -> QueryEvent:
     if len(body) < 14:
         raise CorruptLogError("a QUERY event is too short")
     status_length = int.from_bytes(body[11:13], "little")
-    status = body[13 : 13 + status_length]
+    session = parse_session(body[13 : 13 + status_length])
     db_at = 13 + status_length
     db_end = db_at + body[8]
-    codec = _client_codec(status)
-    return QueryEvent(body[db_at:db_end].decode("utf-8", "replace"), body[db_end + 1 :].decode(codec, "replace"))
-
-
-def _client_codec(status: bytes) -> str:
-    """Codec of the statement's text from the status variables (Q_CHARSET_CODE = 4); those before it are skipped."""
-    sizes = {0: 4, 1: 8, 3: 4}
-    at = 0
-    while at < len(status):
-        code = status[at]
-        if code == 4 and at + 3 <= len(status):
-            return codec_of(charset_of_collation(int.from_bytes(status[at + 1 : at + 3], "little")))
-        if code == 6 and at + 1 < len(status):
-            at += 2 + status[at + 1]
-        elif code in sizes:
-            at += 1 + sizes[code]
-        else:
-            break
-    return "utf-8"
+    codec = codec_of(session.charset) if session.charset else "utf-8"
+    db = body[db_at:db_end].decode("utf-8", "replace")
+    return QueryEvent(db, body[db_end + 1 :].decode(codec, "replace"), session)
 
 
 @dataclass(frozen=True, slots=True)

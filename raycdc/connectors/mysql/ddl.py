@@ -19,6 +19,7 @@ from raycdc.connectors.mysql.ddl_parser import StatementParser
 from raycdc.connectors.mysql.ddl_statements import (
     AlterTable,
     CreateTable,
+    Database,
     DdlDialect,
     DropDatabase,
     DropTable,
@@ -26,6 +27,7 @@ from raycdc.connectors.mysql.ddl_statements import (
     RenameTable,
     RenameTo,
     TableDdl,
+    TemporaryTable,
     TruncateTable,
 )
 from raycdc.connectors.mysql.ddl_tokens import LexError
@@ -55,6 +57,8 @@ class Touched:
 
     tables: tuple[TableId, ...] = ()
     databases: tuple[str, ...] = ()
+    #: A database's defaults are set: no table is concerned, but those created later may be.
+    defaults: bool = False
 
     def __bool__(self) -> bool:
         return bool(self.tables or self.databases)
@@ -111,12 +115,13 @@ def apply_ddl(
     *,
     lookup: Callable[[TableId], MySqlTable | None] | None = None,
     dialect: DdlDialect = _DEFAULT_DIALECT,
-    default_charset: str = "utf8mb4",
+    default_charset: tuple[str, str] = ("utf8mb4", ""),
 ) -> AppliedDdl:
     """`table` (None: it does not exist) after `ddl`, which must be about it.
 
-    `lookup` finds the other table of CREATE TABLE … LIKE; `default_charset` is the database's, for a CREATE TABLE that
-    names none. Raises `SchemaError` when the statement cannot have succeeded on this table.
+    `lookup` finds the other table of CREATE TABLE … LIKE; `default_charset` is the database's character set and
+    collation, for a CREATE TABLE that names none. Raises `SchemaError` when the statement cannot have succeeded on
+    this table.
     """
     match ddl:
         case CreateTable():
@@ -126,6 +131,8 @@ def apply_ddl(
                 return AppliedDdl(None)
             return _alter(_existing(table, ddl.table, "altered"), ddl, dialect)
         case RenameTable(old, new):
+            if table is None and ddl.if_exists:
+                return AppliedDdl(None)
             renamed = replace(_existing(table, old, "renamed"), id=new)
             return AppliedDdl(renamed, (RenameTableEvent(old, new),))
         case TruncateTable():
@@ -137,6 +144,8 @@ def apply_ddl(
             return AppliedDdl(None, (DropTableEvent(ddl.table),))
         case DropDatabase():
             return AppliedDdl(None, (DropTableEvent(table.id),) if table is not None else ())
+        case Database() | TemporaryTable():
+            return AppliedDdl(table)
         case _:
             assert_never(ddl)
 
@@ -147,7 +156,7 @@ def _create(
     *,
     lookup: Callable[[TableId], MySqlTable | None] | None,
     dialect: DdlDialect,
-    default_charset: str,
+    default_charset: tuple[str, str],
 ) -> AppliedDdl:
     if table is not None and ddl.if_not_exists:
         return AppliedDdl(table)
@@ -164,9 +173,11 @@ def _create(
     return AppliedDdl(created, (*dropped, CreateTableEvent(ddl.table, created.schema(), ddl.comment)))
 
 
-def _created(ddl: CreateTable, dialect: DdlDialect, default_charset: str) -> MySqlTable:
-    charset = ddl.charset or default_charset
-    empty = MySqlTable(ddl.table, (), charset=charset, collation=ddl.collation)
+def _created(ddl: CreateTable, dialect: DdlDialect, default_charset: tuple[str, str]) -> MySqlTable:
+    charset, collation = default_charset
+    if ddl.charset or ddl.collation:
+        charset, collation = ddl.charset or charset, ddl.collation
+    empty = MySqlTable(ddl.table, (), charset=charset, collation=collation)
     columns = tuple(server_column(inherit(definition, empty), dialect) for definition in ddl.columns)
     by_name = {column.name.casefold(): column.name for column in columns}
     if len(by_name) != len(columns) or not columns:
@@ -182,9 +193,9 @@ def _created(ddl: CreateTable, dialect: DdlDialect, default_charset: str) -> MyS
 def _alter(table: MySqlTable, ddl: AlterTable, dialect: DdlDialect) -> AppliedDdl:
     after, events, rewrites = alter_table(table, ddl, dialect)
     for action in ddl.actions:
-        if isinstance(action, RenameTo) and action.table != table.id:
+        if isinstance(action, RenameTo) and action.table != after.id:
             after = replace(after, id=action.table)
-            events = (*events, RenameTableEvent(table.id, action.table))
+            events = (*(e for e in events if e.type != "rename_table"), RenameTableEvent(table.id, action.table))
     return AppliedDdl(after, events, rewrites)
 
 
@@ -202,7 +213,10 @@ def _touched(cursor: Cursor) -> Touched:
     match cursor.word():
         case "CREATE":
             cursor.skip()
-            cursor.accept("OR", "REPLACE")
+            replaces = cursor.accept("OR", "REPLACE")
+            if cursor.accept("DATABASE") or cursor.accept("SCHEMA"):
+                cursor.accept("IF", "NOT", "EXISTS")
+                return Touched(databases=(cursor.database(),) if replaces else (), defaults=True)
             if not cursor.accept("TABLE"):
                 return Touched()
             cursor.accept("IF", "NOT", "EXISTS")
@@ -224,6 +238,8 @@ def _touched(cursor: Cursor) -> Touched:
 
 def _touched_by_alter(cursor: Cursor) -> Touched:
     cursor.skip()
+    if cursor.word() in ("DATABASE", "SCHEMA"):
+        return Touched(defaults=True)
     cursor.accept("ONLINE")
     cursor.accept("IGNORE")
     if not cursor.accept("TABLE"):
@@ -239,7 +255,7 @@ def _touched_by_alter(cursor: Cursor) -> Touched:
                 continue
             if not (cursor.accept("TO") or cursor.accept("AS")):
                 cursor.accept_symbol("=")
-            tables.append(cursor.table(default_db=tables[0].db))
+            tables.append(cursor.table())
         else:
             cursor.skip()
     return Touched(tuple(tables))
@@ -252,6 +268,11 @@ def _touched_by_drop(cursor: Cursor) -> Touched:
         return Touched(databases=(cursor.database(),))
     if cursor.accept("TABLE") or cursor.accept("TABLES"):
         return Touched(_name_list(cursor))
+    # DROP INDEX `PRIMARY` ON a table drops its primary key.
+    if cursor.accept("INDEX"):
+        cursor.accept("IF", "EXISTS")
+        if cursor.identifier().upper() == "PRIMARY" and cursor.accept("ON"):
+            return Touched((cursor.table(),))
     return Touched()
 
 

@@ -1,8 +1,9 @@
 """ALTER TABLE on a `MySqlTable`: the table afterwards, and the elementary events that lead there.
 
 Columns are put in order exactly as the server does it (``mysql_prepare_alter_table``): first the existing columns in
-their order, without the dropped ones and with changed ones in place; then, in the order written, added columns and
-changed ones that have a position. So all actions of a statement mean the columns as they were before it.
+their order, without the dropped ones and with changed ones in place; then, in the order written, added columns are put
+in and changed ones that have a position are taken out and put back there. So all actions of a statement mean the
+columns as they were before it, and positions mean the new names.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from raycdc.connectors.mysql.ddl_statements import (
     DropColumn,
     RenameColumn,
     RenameTo,
+    RowsUnlogged,
     SetCharset,
     SetComment,
     SetDefault,
@@ -46,6 +48,9 @@ from raycdc.schema import (
     SchemaChangeEvent,
 )
 
+#: Behind the name of a column that exchanges it with another one's, for the moment between the two renames.
+EXCHANGED = "\N{NORTH EAST ARROW}"
+
 #: Kinds whose every value is a value of the kinds behind them, with the same meaning.
 _WIDENS_TO: dict[TypeKind, frozenset[TypeKind]] = {
     TypeKind.INT8: frozenset({TypeKind.INT16, TypeKind.INT32, TypeKind.INT64}),
@@ -65,6 +70,7 @@ _ZERO_DEFAULTS: dict[TypeKind, str] = {
     TypeKind.YEAR: "0",
 }
 _LARGER_TEXT = {"tinytext": "text", "text": "mediumtext", "mediumtext": "longtext"}
+_TEXTS = frozenset({"tinytext", "text", "mediumtext", "longtext"})
 _DATES = frozenset({TypeKind.DATE, TypeKind.DATETIME, TypeKind.TIMESTAMP})
 
 
@@ -82,13 +88,14 @@ def alter_table(
     table: MySqlTable, ddl: AlterTable, dialect: DdlDialect
 ) -> tuple[MySqlTable, tuple[SchemaChangeEvent, ...], str | None]:
     """`table` after `ddl` (under its old name), the events, and why existing rows were rewritten, if they were."""
+    # New and changed columns take the default that the same statement sets, wherever in it that stands.
+    table, conversion = _converted(table, ddl)
     slots = _kept(table, ddl, dialect)
     placed, moved = _placed(table, slots, ddl, dialect)
-    converted = _converted(table, ddl)
-    if converted is not None:
-        table = converted[0]
-        for slot in placed:
-            slot.column = _convert(slot.column, converted[1])
+    for slot in placed:
+        if conversion is not None and slot.definition is not None and slot.column.shape.base in _TEXTS:
+            raise SchemaError(f"column {slot.column.name!r} is defined and converted to another character set at once")
+        slot.column = _convert(slot.column, conversion)
     columns = tuple(slot.column for slot in placed)
     if not columns:
         raise SchemaError(f"{table.id}: ALTER TABLE leaves no column")
@@ -96,7 +103,8 @@ def alter_table(
     keyed = tuple(replace(c, nullable=False) if c.name in after.primary_key else c for c in columns)
     after = replace(after, columns=keyed)
     events = _events(table, after, placed, moved, ddl)
-    return after, events, _rewrites(placed)
+    unlogged = next((action.why for action in ddl.actions if isinstance(action, RowsUnlogged)), None)
+    return after, events, unlogged or _rewrites(placed)
 
 
 def events_of_unknown(ddl: AlterTable, dialect: DdlDialect) -> tuple[SchemaChangeEvent, ...]:
@@ -130,7 +138,7 @@ def events_of_unknown(ddl: AlterTable, dialect: DdlDialect) -> tuple[SchemaChang
                 events.append(AlterTableCommentEvent(ddl.table, comment))
             case RenameTo(new_table):
                 events.append(RenameTableEvent(ddl.table, new_table))
-            case SetDefault() | SetCharset():
+            case SetDefault() | SetCharset() | RowsUnlogged():
                 pass
             case _:
                 assert_never(action)
@@ -140,27 +148,42 @@ def events_of_unknown(ddl: AlterTable, dialect: DdlDialect) -> tuple[SchemaChang
 def inherit(definition: ColumnDefinition, table: MySqlTable) -> ColumnDefinition:
     """`definition` with the table's character set and collation where it names none and its type has one."""
     base = definition.type.base
-    if base not in CHARACTER_BASES or definition.charset:
-        return definition if base in CHARACTER_BASES else replace(definition, charset="", collation="")
+    if base not in CHARACTER_BASES:
+        return replace(definition, charset="", collation="")
+    if definition.charset:
+        return definition
     charset, collation = table.charset, table.collation
     if not charset:
         # A table whose default is not known: what most of its columns have is the best witness.
         seen = [(c.charset, c.collation) for c in table.columns if c.charset]
         charset, collation = max(seen, key=seen.count) if seen else ("utf8mb4", "")
+    if definition.binary_collation and not definition.collation:
+        collation = "binary" if charset == "binary" else f"{charset}_bin"
     return replace(definition, charset=charset, collation=definition.collation or collation)
 
 
 def server_column(definition: ColumnDefinition, dialect: DdlDialect) -> MySqlColumn:
     """The column as the server's catalogue will describe it; character set and collation must be inherited already."""
-    column_type = spell(definition.type, charset=definition.charset, display_width=dialect.display_width)
-    is_text = (
-        definition.charset != "" and not column_type.startswith(("binary", "varbinary")) and "blob" not in column_type
+    column_type = spell(
+        definition.type,
+        charset=definition.charset,
+        display_width=dialect.display_width,
+        geomcollection=dialect.geomcollection and not dialect.mariadb,
     )
+    is_text = (
+        definition.charset not in ("", "binary")
+        and not column_type.startswith(("binary", "varbinary"))
+        and "blob" not in column_type
+    )
+    collation = definition.collation
+    if collation.startswith("uca"):
+        # MariaDB's collations that fit several sets are printed with the set in front.
+        collation = f"{definition.charset}_{collation}"
     return MySqlColumn(
         name=definition.name,
         column_type=column_type,
         charset=definition.charset if is_text else "",
-        collation=definition.collation if is_text else "",
+        collation=collation if is_text else "",
         nullable=definition.nullable,
         default=definition.default,
         extra=definition.extra,
@@ -200,14 +223,15 @@ def _placed(
     table: MySqlTable, slots: list[_Slot], ddl: AlterTable, dialect: DdlDialect
 ) -> tuple[list[_Slot], list[_Slot]]:
     """All columns in their new order, and those that a position was given for, in the order they were put there."""
-    placed = [slot for slot in slots if slot.position is None]
+    placed = list(slots)
     moved: list[_Slot] = []
     for action in ddl.actions:
         match action:
             case ChangeColumn(name, _, First() | After()):
                 slot = next((s for s in slots if s.before is not None and _same(s.before.name, name)), None)
-                if slot is None or slot in placed:
+                if slot is None:
                     continue
+                placed.remove(slot)
             case AddColumn(definition, position, if_not_exists):
                 if if_not_exists and any(_same(s.column.name, definition.name) for s in slots):
                     continue
@@ -239,17 +263,15 @@ def _insert(table: MySqlTable, placed: list[_Slot], slot: _Slot) -> None:
             placed.insert(index + 1, slot)
 
 
-def _converted(table: MySqlTable, ddl: AlterTable) -> tuple[MySqlTable, SetCharset | None] | None:
+def _converted(table: MySqlTable, ddl: AlterTable) -> tuple[MySqlTable, SetCharset | None]:
     """The table with its new default character set; with CONVERT TO also the action, for its columns."""
     conversion: SetCharset | None = None
-    found = False
     for action in ddl.actions:
         if isinstance(action, SetCharset):
-            found = True
             charset = action.charset or charset_of_collation(action.collation) or table.charset
             table = replace(table, charset=charset, collation=action.collation)
             conversion = action if action.convert else conversion
-    return (table, conversion) if found else None
+    return table, conversion
 
 
 def _convert(column: MySqlColumn, conversion: SetCharset | None) -> MySqlColumn:
@@ -257,6 +279,8 @@ def _convert(column: MySqlColumn, conversion: SetCharset | None) -> MySqlColumn:
     if conversion is None or not column.charset or column.charset == "binary":
         return column
     charset = conversion.charset or charset_of_collation(conversion.collation) or column.charset
+    if charset != column.charset and column.labels and not _ascii_labels(column, charset):
+        raise SchemaError(f"the labels of {column.name!r} were converted to {charset}, which servers print differently")
     if charset == "binary":
         raise SchemaError(f"column {column.name!r} became binary by CONVERT TO CHARACTER SET, which cannot be followed")
     column_type = column.column_type
@@ -265,6 +289,11 @@ def _convert(column: MySqlColumn, conversion: SetCharset | None) -> MySqlColumn:
     if column_type in _LARGER_TEXT and bytes_per_character(charset) > bytes_per_character(column.charset):
         column_type = _LARGER_TEXT[column_type]
     return replace(column, column_type=column_type, charset=charset, collation=conversion.collation)
+
+
+def _ascii_labels(column: MySqlColumn, charset: str) -> bool:
+    wide = {"ucs2", "utf16", "utf16le", "utf32"}
+    return all(label.isascii() for label in column.labels) and charset not in wide and column.charset not in wide
 
 
 def _primary_key(table: MySqlTable, placed: Sequence[_Slot], ddl: AlterTable) -> tuple[str, ...]:
@@ -291,13 +320,10 @@ def _events(
         DropColumnEvent(before.id, c.name) for c in before.columns if c.name not in stays
     ]
     final = {column.name: column for column in after.columns}
+    events += _renames(before, placed)
     for slot in placed:
         if slot.before is not None:
             events += _changes_of(before, slot.before, final[slot.column.name])
-    taken = {slot.before.name.casefold() for slot in placed if slot.before is not None}
-    for event in events:
-        if isinstance(event, RenameColumnEvent) and event.new_name.casefold() in taken - {event.name.casefold()}:
-            raise SchemaError(f"{before.id}: columns exchange their names in one statement, which cannot be followed")
     for slot in moved:
         column = final[slot.column.name]
         if slot.before is None:
@@ -312,10 +338,31 @@ def _events(
     return tuple(events)
 
 
+def _renames(table: MySqlTable, placed: Sequence[_Slot]) -> list[SchemaChangeEvent]:
+    """Renames in an order in which no name is taken twice; columns that exchange names go by a name of nobody's."""
+    waiting = {s.before.name: s.column.name for s in placed if s.before is not None and s.before.name != s.column.name}
+    present = {s.before.name.casefold() for s in placed if s.before is not None}
+    events: list[SchemaChangeEvent] = []
+    while waiting:
+        for name, new_name in waiting.items():
+            if _same(name, new_name) or new_name.casefold() not in present:
+                break
+        else:
+            name = next(iter(waiting))
+            new_name, final = f"{name}{EXCHANGED}", waiting[name]
+            waiting = {new_name if old == name else old: new for old, new in waiting.items()}
+            events.append(RenameColumnEvent(table.id, name, new_name))
+            present = present - {name.casefold()} | {new_name.casefold()}
+            assert waiting[new_name] == final
+            continue
+        events.append(RenameColumnEvent(table.id, name, new_name))
+        present = present - {name.casefold()} | {new_name.casefold()}
+        del waiting[name]
+    return events
+
+
 def _changes_of(table: MySqlTable, before: MySqlColumn, after: MySqlColumn) -> list[SchemaChangeEvent]:
     events: list[SchemaChangeEvent] = []
-    if before.name != after.name:
-        events.append(RenameColumnEvent(table.id, before.name, after.name))
     old, new = before.logical(), after.logical()
     if old != new or before.nullable != after.nullable:
         events.append(AlterColumnTypeEvent(table.id, after.name, new, after.nullable))

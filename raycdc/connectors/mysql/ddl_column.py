@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, replace
 
 from raycdc.connectors.mysql.ddl_cursor import Cursor, Unparsable
 from raycdc.connectors.mysql.ddl_statements import ColumnDefinition
 from raycdc.connectors.mysql.ddl_tokens import TokenKind
-from raycdc.connectors.mysql.ddl_types import ALIASES, WrittenType
+from raycdc.connectors.mysql.ddl_types import ALIASES, TYPE_WORDS, WrittenType
 
 _NUMERIC = frozenset({"tinyint", "smallint", "mediumint", "int", "bigint", "decimal", "float", "double", "serial"})
 
 #: Words of "now" that may stand as a default without being a constant.
 _NOW = frozenset({"CURRENT_TIMESTAMP", "NOW", "LOCALTIME", "LOCALTIMESTAMP", "CURRENT_DATE", "CURRENT_TIME", "CURDATE"})
 
+#: Functions that MariaDB lets stand as a default without parentheses.
+_SESSION_VALUES = frozenset(
+    {"CURRENT_USER", "CURRENT_ROLE", "SESSION_USER", "SYSTEM_USER", "UTC_DATE", "UTC_TIMESTAMP"}
+)
+
 #: Attributes of one word, and of a word and a value, that say nothing about rows.
-_SINGLE = frozenset({"VISIBLE", "INVISIBLE", "COMPRESSED"})
+_SINGLE = frozenset({"VISIBLE", "INVISIBLE"})
 _WITH_VALUE = frozenset(
     {"COMMENT", "COLUMN_FORMAT", "STORAGE", "ENGINE_ATTRIBUTE", "SECONDARY_ENGINE_ATTRIBUTE", "SRID", "REF_SYSTEM_ID"}
 )
@@ -27,11 +33,14 @@ class _Attributes:
     charset: str = ""
     collation: str = ""
     binary_collation: bool = False
-    nullable: bool = True
+    #: None while nothing was said.
+    nullable: bool | None = None
     default: str | None = None
     computed: str = ""
     extra: str = ""
     primary_key: bool = False
+    compressed: bool = False
+    hexadecimal: bool = False
 
 
 class ColumnParser(Cursor):
@@ -50,18 +59,25 @@ class ColumnParser(Cursor):
             written, attributes.charset, attributes.collation = WrittenType("longtext"), "utf8mb4", "utf8mb4_bin"
         if written.base in ("bit", "year") or written.base in _NUMERIC:
             attributes.default = _number_text(attributes.default)
+        elif attributes.hexadecimal:
+            attributes.default, attributes.computed = None, attributes.computed or "a constant written in hexadecimal"
+        if written.base == "timestamp" and attributes.nullable is None and not self.dialect.explicit_timestamps:
+            attributes.nullable = False
+            if attributes.default is None and not attributes.computed:
+                attributes.computed = "a time that the server chose"
         if attributes.binary_collation and not attributes.collation and attributes.charset:
             attributes.collation = f"{attributes.charset}_bin"
         return ColumnDefinition(
             name,
-            written,
+            replace(written, compressed=attributes.compressed),
             attributes.charset,
             attributes.collation,
-            attributes.nullable and not attributes.primary_key,
+            attributes.nullable is not False and not attributes.primary_key,
             attributes.default,
             attributes.computed,
             attributes.extra,
             attributes.primary_key,
+            attributes.binary_collation,
         )
 
     def charset_option(self) -> tuple[str, str] | None:
@@ -100,6 +116,9 @@ class ColumnParser(Cursor):
             if self.at_symbol("("):
                 self.skip()
             return None, "the time of the statement"
+        if self.word() in _SESSION_VALUES and self.peek(1).text != "(":
+            self.skip()
+            return None, "an expression"
         if self.accept("NEXT", "VALUE", "FOR"):
             self.table()
             return None, "a sequence"
@@ -124,6 +143,8 @@ class ColumnParser(Cursor):
                 token = self.peek()
                 if token.kind is TokenKind.STRING or (token.kind is TokenKind.WORD and token.text.startswith("_")):
                     labels.append(self._literal() or "")
+                elif base in ("enum", "set") and token.kind is TokenKind.NUMBER and not token.text.isdecimal():
+                    labels.append(_hex_text(self.skip().text))
                 elif token.kind is TokenKind.NUMBER and token.text.isdecimal():
                     numbers.append(int(self.skip().text))
                 elif not self.accept_symbol(","):
@@ -145,12 +166,15 @@ class ColumnParser(Cursor):
     def _type_word(self) -> str:
         for words, base in ALIASES.items():
             if self.accept(*words):
-                return base
+                return "float" if words == ("REAL",) and self.dialect.real_as_float else base
         token = self.peek()
         if token.kind is not TokenKind.WORD:
             raise Unparsable(f"a type is expected at {self.here()}")
+        if token.text.lower() not in TYPE_WORDS:
+            raise Unparsable(f"the type {self.here()} is not known")
         self.skip()
-        return token.text.lower()
+        base = token.text.lower()
+        return "datetime" if base == "date" and self.dialect.oracle else base
 
     # Attributes -------------------------------------------------------------------------------------------------------
 
@@ -160,7 +184,8 @@ class ColumnParser(Cursor):
             or self.at_symbol(",")
             or self.at_symbol(")")
             or self.at_symbol(";")
-            or self.word() in ("FIRST", "AFTER")
+            or self.word() in ("FIRST", "AFTER", "PARTITION")
+            or self.peek_words("REMOVE", "PARTITIONING")
         )
 
     def _attribute(self, attributes: _Attributes) -> None:
@@ -189,6 +214,15 @@ class ColumnParser(Cursor):
             pass
         elif word in _SINGLE:
             self.skip()
+        elif word == "COMPRESSED":
+            self.skip()
+            attributes.compressed = True
+            if self.accept_symbol("="):
+                self.skip()
+        elif self.peek().kind in (TokenKind.WORD, TokenKind.NAME) and self.peek(1).text == "=":
+            # Options that a storage engine of MariaDB defines.
+            for _ in range(3):
+                self.skip()
         else:
             raise Unparsable(f"the column attribute {self.here()} is not understood")
 
@@ -213,6 +247,8 @@ class ColumnParser(Cursor):
             attributes.charset = "latin1"
         elif self.accept("UNICODE"):
             attributes.charset = "ucs2"
+        elif self.accept("BYTE"):
+            attributes.charset = "binary"
         elif self.accept("BINARY"):
             attributes.binary_collation = True
         else:
@@ -223,6 +259,7 @@ class ColumnParser(Cursor):
         if self.accept("SERIAL", "DEFAULT", "VALUE"):
             attributes.nullable, attributes.extra, attributes.computed = False, "auto_increment", "a counter"
         elif self.accept("DEFAULT"):
+            attributes.hexadecimal = _HEX.match(self.peek().text) is not None and self.peek().kind is TokenKind.NUMBER
             attributes.default, computed = self.default_value()
             attributes.computed = attributes.computed or computed
         elif self.accept("AUTO_INCREMENT"):
@@ -295,6 +332,21 @@ def charset_of_collation(collation: str) -> str:
     """The set a collation belongs to; empty for MariaDB's collations that fit several (``uca1400_ai_ci``)."""
     charset = collation.partition("_")[0]
     return "" if charset.startswith("uca") else charset
+
+
+_HEX = re.compile(r"0[xXbB]|[xXbB]'")
+
+
+def _hex_text(text: str) -> str:
+    """A label written as ``0x61`` or ``x'61'``, where it is ASCII."""
+    number = _number_text(text)
+    if number is None or text[:2].lower() in ("b'", "0b"):
+        raise Unparsable(f"the label {text} is not understood")
+    digits = text.lower().removeprefix("0x").strip("x'")
+    raw = bytes.fromhex(digits.zfill(len(digits) + len(digits) % 2))
+    if not raw.isascii():
+        raise Unparsable(f"the label {text} is not ASCII, and its character set is not known")
+    return raw.decode()
 
 
 def _number_text(default: str | None) -> str | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from raycdc.connectors.mysql.ddl_statements import DdlDialect
-from raycdc.connectors.mysql.ddl_tokens import Token, TokenKind, tokenize
+from raycdc.connectors.mysql.ddl_tokens import LexRules, Token, TokenKind, tokenize
 from raycdc.model import TableId
 
 
@@ -15,9 +15,14 @@ class Cursor:
     """Reads tokens one by one; every step that does not find what it needs raises `Unparsable`."""
 
     def __init__(self, statement: str, default_db: str, dialect: DdlDialect) -> None:
-        self._tokens = list(
-            tokenize(statement, ansi_quotes=dialect.ansi_quotes, backslash_escapes=dialect.backslash_escapes)
+        rules = LexRules(
+            dialect.ansi_quotes,
+            dialect.backslash_escapes,
+            dialect.version,
+            mariadb=dialect.mariadb,
+            mariadb_comments=dialect.mariadb_comments,
         )
+        self._tokens = list(tokenize(statement, rules))
         self._statement = statement
         self._default_db = default_db
         self._next = 0

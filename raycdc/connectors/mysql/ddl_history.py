@@ -13,7 +13,7 @@ from typing import Protocol
 
 from raycdc.connectors.mysql.binlog_events import DdlItem
 from raycdc.connectors.mysql.ddl import AppliedDdl, DdlDialect, Refused, TableDdl, apply_ddl, parse_ddl, touched_tables
-from raycdc.connectors.mysql.ddl_statements import CreateTable, DropDatabase
+from raycdc.connectors.mysql.ddl_statements import CreateTable, Database, DropDatabase, TemporaryTable
 from raycdc.connectors.mysql.documents import document_of
 from raycdc.connectors.mysql.types import MySqlTable
 from raycdc.errors import DataError, SchemaError
@@ -53,7 +53,7 @@ class DdlHistory:
         *,
         selector: TableSelector,
         dialect: DdlDialect,
-        default_charset: str,
+        default_charset: tuple[str, str],
     ) -> None:
         self._tables = dict(tables)
         self._selector = selector
@@ -90,6 +90,8 @@ class DdlHistory:
         return table in self._tables or self._selector.matches(table)
 
     def _apply(self, item: DdlItem, ddl: TableDdl) -> None:
+        if isinstance(ddl, Database | TemporaryTable):
+            return
         if isinstance(ddl, DropDatabase):
             raise self._refusal(item, f"it drops captured tables of {ddl.db}")
         if not self._captures(ddl.table):

@@ -13,8 +13,12 @@ from raycdc.schema import After, First
 class DdlDialect:
     """How the server (and the session that ran the statement) reads DDL.
 
-    `display_width`: types are printed with widths (MariaDB, and MySQL before 8.0.19). `ansi_quotes` and
-    `backslash_escapes` follow from the statement's ``sql_mode``. `lower_case_names` is ``lower_case_table_names = 1``.
+    `display_width`: types are printed with widths (MariaDB, and MySQL before 8.0.19). `ansi_quotes`,
+    `backslash_escapes`, `real_as_float` and `oracle` (types of MariaDB's Oracle mode) follow from the statement's
+    ``sql_mode``. `lower_case_names` is ``lower_case_table_names = 1``. `explicit_timestamps`: a TIMESTAMP is nullable
+    unless it says otherwise (``explicit_defaults_for_timestamp``). `geomcollection`: GEOMETRYCOLLECTION is printed
+    so (MySQL 8). `version` (80015) decides about version comments; None where all left in the text were executed,
+    as in a log, whose server blanks the others. `mariadb_comments`: ``/*M! … */`` is executed.
     """
 
     mariadb: bool = False
@@ -22,14 +26,21 @@ class DdlDialect:
     ansi_quotes: bool = False
     backslash_escapes: bool = True
     lower_case_names: bool = False
+    explicit_timestamps: bool = True
+    real_as_float: bool = False
+    oracle: bool = False
+    geomcollection: bool = True
+    version: int | None = None
+    mariadb_comments: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class ColumnDefinition:
     """A column as written.
 
-    `charset` and `collation` are empty where the table's apply. `default` is the constant default as text;
-    `computed` says what existing rows get where that is no constant (an expression, a counter), else empty.
+    `charset` and `collation` are empty where the table's apply; `binary_collation` asks for the set's binary one.
+    `default` is the constant default as text; `computed` says what existing rows get where that is no constant (an
+    expression, a counter), else empty.
     """
 
     name: str
@@ -41,6 +52,7 @@ class ColumnDefinition:
     computed: str = ""
     extra: str = ""
     primary_key: bool = False
+    binary_collation: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +129,13 @@ class RenameTo:
     table: TableId
 
 
+@dataclass(frozen=True, slots=True)
+class RowsUnlogged:
+    """Rows come or go in a way the log does not show (partitions, tablespaces); columns stay. `why` names it."""
+
+    why: str
+
+
 AlterAction = (
     AddColumn
     | DropColumn
@@ -127,6 +146,7 @@ AlterAction = (
     | SetCharset
     | SetComment
     | RenameTo
+    | RowsUnlogged
 )
 
 
@@ -160,6 +180,7 @@ class RenameTable:
 
     table: TableId
     new_table: TableId
+    if_exists: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +205,27 @@ class DropDatabase:
     db: str
 
 
-TableDdl = CreateTable | AlterTable | RenameTable | TruncateTable | DropTable | DropDatabase
+@dataclass(frozen=True, slots=True)
+class Database:
+    """CREATE (`created`) or ALTER DATABASE: what tables created from here on inherit; empty where nothing is said."""
+
+    db: str
+    charset: str = ""
+    collation: str = ""
+    created: bool = False
+    if_not_exists: bool = False
+    or_replace: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class TemporaryTable:
+    """CREATE or DROP TEMPORARY TABLE; it is seen by its session alone and none of its rows is in the log."""
+
+    table: TableId
+    created: bool
+
+
+TableDdl = CreateTable | AlterTable | RenameTable | TruncateTable | DropTable | DropDatabase | Database | TemporaryTable
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,24 +38,52 @@ class LexError(ValueError):
     """A string, name or comment does not end."""
 
 
+# Names may hold any character above ASCII without quotes (manual, "Schema Object Names"), spaces of Unicode among them.
 _TOKEN = re.compile(
     r"""
-      (?P<space>\s+|\*/|/\*M?!\d{0,6}|--(?=[\s]|$)[^\n]*|\#[^\n]*)
+      (?P<space>[ \t\r\n\f\v]+|\*/|--(?=[\s\x00-\x1f]|$)[^\n]*|\#[^\n]*)
+    | (?P<executed>/\*(?P<kind>M?!)(?P<version>[0-9]{5,6})?)
     | (?P<comment>/\*)
-    | (?P<hex>0[xX][0-9a-fA-F]+(?![\w$])|[xX]'[0-9a-fA-F]*'|0b[01]+(?![\w$])|[bB]'[01]*')
-    | (?P<number>(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?(?![\w$]))
-    | (?P<word>[@]{0,2}[\w$]+)
-    | (?P<open>['"`])
+    | (?P<hex>0x[0-9a-fA-F]+(?![\w$\x80-\U0010ffff])|[xX]'[0-9a-fA-F]*'|0b[01]+(?![\w$\x80-\U0010ffff])|[bB]'[01]*')
+    | (?P<number>(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?(?![\w$\x80-\U0010ffff]))
+    | (?P<open>[nN]?'|["`])
+    | (?P<word>[@]{0,2}[A-Za-z0-9_$\x80-\U0010ffff]+)
     | (?P<symbol>[^\s])
     """,
-    re.VERBOSE,
+    re.VERBOSE | re.ASCII,
 )
+
+_BLANKED = re.compile(r"/\*M? [0-9]{5,6}")
+_COMMENT_MARK = re.compile(r"/\*|\*/")
 
 # Escapes of the MySQL manual, "String Literals"; a backslash before anything else stands for that character.
 _ESCAPES = {"0": "\0", "b": "\b", "n": "\n", "r": "\r", "t": "\t", "Z": "\x1a", "%": "\\%", "_": "\\_"}
 
 
-def tokenize(statement: str, *, ansi_quotes: bool = False, backslash_escapes: bool = True) -> Iterator[Token]:
+#: MariaDB never executes MySQL's comments of these versions (its manual, "Comment Syntax").
+_MYSQL_ONLY = range(50700, 100000)
+
+
+@dataclass(frozen=True, slots=True)
+class LexRules:
+    """How the session and its server read a statement; see `DdlDialect`."""
+
+    ansi_quotes: bool = False
+    backslash_escapes: bool = True
+    version: int | None = None
+    mariadb: bool = False
+    mariadb_comments: bool = True
+
+    def executes(self, kind: str, number: str | None) -> bool:
+        """Whether the inside of ``/*!number`` or ``/*M!number`` is part of the statement."""
+        if kind == "M!" and not self.mariadb_comments:
+            return False
+        if self.version is None or number is None:
+            return True
+        return int(number) <= self.version and not (self.mariadb and kind == "!" and int(number) in _MYSQL_ONLY)
+
+
+def tokenize(statement: str, rules: LexRules) -> Iterator[Token]:
     """The statement's tokens, comments left out, ended by one END. Raises `LexError`."""
     at = 0
     while at < len(statement):
@@ -63,15 +91,19 @@ def tokenize(statement: str, *, ansi_quotes: bool = False, backslash_escapes: bo
         assert matched is not None, "the last alternative matches any character"
         match matched.lastgroup:
             case "comment":
-                end = statement.find("*/", at + 2)
-                if end < 0:
-                    raise LexError("a comment does not end")
-                at = end + 2
+                # What a server did not execute is logged with a space in place of the exclamation mark.
+                blanked = rules.version is None and _BLANKED.match(statement, at) is not None
+                at = _comment_end(statement, at, nested=blanked)
                 continue
+            case "executed":
+                if not rules.executes(matched["kind"], matched["version"]):
+                    at = _comment_end(statement, at, nested=True)
+                    continue
             case "open":
-                quote = matched[0]
-                text, end = _quoted(statement, at, quote, backslash_escapes=backslash_escapes and quote != "`")
-                name = quote == "`" or (quote == '"' and ansi_quotes)
+                quote = matched[0][-1]
+                name = quote == "`" or (quote == '"' and rules.ansi_quotes)
+                escapes = rules.backslash_escapes and not name
+                text, end = _quoted(statement, matched.end() - 1, quote, backslash_escapes=escapes)
                 yield Token(TokenKind.NAME if name else TokenKind.STRING, text, at)
                 at = end
                 continue
@@ -83,6 +115,19 @@ def tokenize(statement: str, *, ansi_quotes: bool = False, backslash_escapes: bo
                 yield Token(TokenKind.SYMBOL, matched[0], at)
         at = matched.end()
     yield Token(TokenKind.END, "", len(statement))
+
+
+def _comment_end(statement: str, at: int, *, nested: bool) -> int:
+    """The index behind the comment that begins at `at`; one that is not executed may hold comments of its own."""
+    depth = 1
+    for mark in _COMMENT_MARK.finditer(statement, at + 2):
+        if mark[0] == "*/":
+            depth -= 1
+            if depth == 0:
+                return mark.end()
+        elif nested and depth == 1:
+            depth = 2
+    raise LexError("a comment does not end")
 
 
 def _quoted(statement: str, at: int, quote: str, *, backslash_escapes: bool) -> tuple[str, int]:

@@ -6,7 +6,7 @@ print it (`display_width`). Reference: MySQL manual, "Data Types" and "Using Dat
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 #: Type words that end up as another type; ``(words) → base``. Longest first where one begins another.
 ALIASES: dict[tuple[str, ...], str] = {
@@ -28,6 +28,9 @@ ALIASES: dict[tuple[str, ...], str] = {
     ("LONG", "VARCHAR"): "mediumtext",
     ("LONG", "VARBINARY"): "mediumblob",
     ("LONG",): "mediumtext",
+    ("VARCHAR2",): "varchar",
+    ("CLOB",): "longtext",
+    ("RAW",): "varbinary",
     ("DOUBLE", "PRECISION"): "double",
     ("CHARACTER",): "char",
     ("VARCHARACTER",): "varchar",
@@ -49,6 +52,8 @@ ALIASES: dict[tuple[str, ...], str] = {
     ("GEOMCOLLECTION",): "geomcollection",
 }
 
+#: Longest VARCHAR and VARBINARY in bytes.
+_VAR_BYTES_MAX = 65_535
 _INTEGER_WIDTHS = {"tinyint": (4, 3), "smallint": (6, 5), "mediumint": (9, 8), "int": (11, 10), "bigint": (20, 20)}
 _TO_BINARY = {
     "char": "binary",
@@ -59,6 +64,29 @@ _TO_BINARY = {
     "longtext": "longblob",
 }
 _SIZED = (("tiny", 1 << 8), ("", 1 << 16), ("medium", 1 << 24), ("long", 1 << 32))
+#: Every word that may stand where a type is expected; any other is refused.
+TYPE_WORDS = frozenset(
+    {
+        *(
+            "bit",
+            "boolean",
+            "tinyint",
+            "smallint",
+            "mediumint",
+            "int",
+            "bigint",
+            "serial",
+            "decimal",
+            "float",
+            "double",
+        ),
+        *("date", "time", "datetime", "timestamp", "year", "char", "varchar", "nchar", "nvarchar", "binary"),
+        *("varbinary", "tinyblob", "blob", "mediumblob", "longblob", "tinytext", "text", "mediumtext", "longtext"),
+        *("enum", "set", "json", "geometry", "point", "linestring", "polygon", "multipoint", "multilinestring"),
+        *("multipolygon", "geometrycollection", "geomcollection", "vector", "uuid", "inet4", "inet6", "xmltype"),
+    }
+)
+_COMPRESSED = " /*M!100301 COMPRESSED*/"
 CHARACTER_BASES = frozenset({*_TO_BINARY, "nchar", "nvarchar", "enum", "set"})
 
 
@@ -71,10 +99,16 @@ class WrittenType:
     labels: tuple[str, ...] = ()
     unsigned: bool = False
     zerofill: bool = False
+    compressed: bool = False
 
 
-def spell(written: WrittenType, *, charset: str, display_width: bool) -> str:
+def spell(  # noqa: PLR0911  one line per type
+    written: WrittenType, *, charset: str, display_width: bool, geomcollection: bool = True
+) -> str:
     """``COLUMN_TYPE`` of `written` with character set `charset` (empty: not known or none)."""
+    if written.compressed:
+        plain = replace(written, compressed=False)
+        return spell(plain, charset=charset, display_width=display_width) + _COMPRESSED
     base = written.base
     if base in _INTEGER_WIDTHS:
         return _integer(written, display_width=display_width)
@@ -82,6 +116,13 @@ def spell(written: WrittenType, *, charset: str, display_width: bool) -> str:
         return spell(WrittenType(_TO_BINARY[base], written.numbers), charset="", display_width=display_width)
     first = written.numbers[0] if written.numbers else None
     match base:
+        case "geometrycollection" | "geomcollection":
+            return "geomcollection" if geomcollection else "geometrycollection"
+        case "varchar" | "nvarchar" | "varbinary" if (
+            first is not None and first * _width(base, charset) > _VAR_BYTES_MAX
+        ):
+            # Without strict mode the server takes the smallest type without a limit of its own that fits.
+            return _sized("blob" if base == "varbinary" else "text", first, charset)
         case "boolean":
             return "tinyint(1)"
         case "serial":
@@ -93,11 +134,12 @@ def spell(written: WrittenType, *, charset: str, display_width: bool) -> str:
         case "float" | "double":
             return _floating(written)
         case "nchar" | "char" | "nvarchar" | "binary" | "bit":
-            return f"{base.removeprefix('n')}({1 if first is None else first})"
+            length = 1 if first is None or (base == "bit" and first == 0) else first
+            return f"{base.removeprefix('n')}({length})"
         case "text" | "blob":
-            return base if first is None else _sized(base, first, charset)
+            return _sized(base, first, charset) if first else base
         case "enum" | "set":
-            return f"{base}({','.join(_label(text) for text in written.labels)})"
+            return f"{base}({','.join(_label(text, charset) for text in written.labels)})"
         case "year":
             return "year(4)" if display_width else "year"
         case "datetime" | "timestamp" | "time":
@@ -126,6 +168,12 @@ def _floating(written: WrittenType) -> str:
     return f"{base}{_sign(written)}"
 
 
+def _width(base: str, charset: str) -> int:
+    from raycdc.connectors.mysql.charsets import bytes_per_character
+
+    return 1 if base == "varbinary" else max(1, bytes_per_character(charset))
+
+
 def _sized(base: str, length: int, charset: str) -> str:
     """TEXT(n) and BLOB(n) become the smallest type that holds n characters or bytes."""
     from raycdc.connectors.mysql.charsets import bytes_per_character
@@ -139,7 +187,13 @@ def _sign(written: WrittenType) -> str:
     return f"{unsigned} zerofill" if written.zerofill else unsigned
 
 
-def _label(text: str) -> str:
-    """A label quoted as the server prints it; trailing spaces of labels are never kept (manual, "The ENUM Type")."""
-    escaped = text.rstrip(" ").replace("\\", "\\\\").replace("\0", "\\0").replace("\n", "\\n").replace("\r", "\\r")
+def _label(text: str, charset: str) -> str:
+    """A label quoted as the server prints it; trailing spaces go unless it is binary (manual, "The ENUM Type")."""
+    escaped = (
+        (text if charset == "binary" else text.rstrip(" "))
+        .replace("\\", "\\\\")
+        .replace("\0", "\\0")
+        .replace("\n", "\\n")
+        .replace("\r", "\\r")
+    )
     return "'" + escaped.replace("'", "''") + "'"

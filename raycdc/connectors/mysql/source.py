@@ -25,7 +25,7 @@ from raycdc.connectors.mysql.checks import check_source, lease_server_id, requir
 from raycdc.connectors.mysql.chunks import ChunkRange, ChunkSettings, Strategy
 from raycdc.connectors.mysql.commits import CommitWatch, sees_commits
 from raycdc.connectors.mysql.connection import close_quietly, connect
-from raycdc.connectors.mysql.ddl import DdlDialect
+from raycdc.connectors.mysql.ddl_dialect import dialect_of
 from raycdc.connectors.mysql.ddl_history import DdlHistory
 from raycdc.connectors.mysql.documents import table_of
 from raycdc.connectors.mysql.enumerator_dialect import MySqlEnumeratorDialect
@@ -96,8 +96,11 @@ class MySqlSource:
         history = DdlHistory(
             tables,
             selector=self._config.selector(),
-            dialect=ddl_dialect(info),
-            default_charset=info.variables.get("character_set_server", "utf8mb4"),
+            dialect=dialect_of(info),
+            default_charset=(
+                info.variables.get("character_set_server", "utf8mb4"),
+                info.variables.get("collation_server", ""),
+            ),
         )
         decoder = BinlogDecoder(
             tables,
@@ -196,15 +199,6 @@ class MySqlChunkReader:
 
     def close(self) -> None:
         close_quietly(self._connection)
-
-
-def ddl_dialect(info: ServerInfo) -> DdlDialect:
-    """How this server's DDL is read. MySQL stopped printing integer widths in 8.0.19."""
-    return DdlDialect(
-        mariadb=info.is_mariadb,
-        display_width=info.is_mariadb or info.version < (8, 0, 19),
-        lower_case_names=info.variables.get("lower_case_table_names", "0") != "0",
-    )
 
 
 def tables_of(split: StreamSplit) -> dict[TableId, MySqlTable]:

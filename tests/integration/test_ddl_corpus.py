@@ -1,0 +1,75 @@
+"""DDL replayed on real servers: tables as followed are tables as the server describes them, or it is refused."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from raycdc.connectors.mysql.ddl_tokens import split_statements
+from raycdc.testing.ddl_generator import DdlGenerator
+from raycdc.testing.ddl_replay import DdlReplay, Outcome, Verdict, summary
+from raycdc.testing.servers import DatabaseServer
+
+CORPUS = sorted((Path(__file__).parent / "ddl").glob("*.sql"))
+GENERATED = 60
+
+#: Statements of the corpus that are written to be refused: they do not say their columns, or ask for what no reader of
+#: a log can follow.
+REFUSED = (
+    "SELECT",
+    "TABLE keys4",
+    "SYSTEM VERSIONING",
+    "CHARACTER SET DEFAULT",
+    "CHARACTER SET binary",
+    "conv1 CONVERT",
+)
+
+
+@pytest.fixture(params=["mariadb", "mysql80", "mysql57"])
+def server(request: pytest.FixtureRequest) -> DatabaseServer:
+    chosen = request.getfixturevalue(request.param)
+    assert isinstance(chosen, DatabaseServer)
+    return chosen
+
+
+@pytest.fixture
+def database(server: DatabaseServer) -> Iterator[str]:
+    with server.fresh_database("ddl") as name:
+        yield name
+
+
+def replay(server: DatabaseServer, database: str, statements: Iterator[str]) -> list[Outcome]:
+    session = DdlReplay(server, database)
+    try:
+        return list(session.run(statements))
+    finally:
+        session.close()
+
+
+def wrong(outcomes: list[Outcome]) -> list[Outcome]:
+    return [outcome for outcome in outcomes if outcome.verdict is Verdict.WRONG]
+
+
+def refused(outcomes: list[Outcome]) -> list[Outcome]:
+    return [outcome for outcome in outcomes if outcome.verdict is Verdict.REFUSED]
+
+
+def test_the_corpus_is_followed_as_written_and_as_logged(server: DatabaseServer, database: str) -> None:
+    script = "\n".join(path.read_text(encoding="utf-8") for path in CORPUS).replace("{db}", database)
+    statements = (statement for statement, _ in split_statements(script))
+    outcomes = replay(server, database, statements)
+    assert wrong(outcomes) == []
+    assert [o for o in refused(outcomes) if not any(words in o.statement for words in REFUSED)] == []
+    counts = summary(outcomes)
+    assert counts["same"] > 450, counts
+
+
+def test_generated_statements_are_followed(server: DatabaseServer, database: str) -> None:
+    generator = DdlGenerator(seed=20, mariadb=server.flavor == "mariadb")
+    outcomes = replay(server, database, itertools.islice(generator, GENERATED))
+    assert wrong(outcomes) == []
+    counts = summary(outcomes)
+    assert counts["refused"] <= 0.01 * (counts["same"] + counts["refused"]), refused(outcomes)

@@ -93,9 +93,7 @@ def alter_table(
     slots = _kept(table, ddl, dialect)
     placed, moved = _placed(table, slots, ddl, dialect)
     for slot in placed:
-        if conversion is not None and slot.definition is not None and slot.column.shape.base in _TEXTS:
-            raise SchemaError(f"column {slot.column.name!r} is defined and converted to another character set at once")
-        slot.column = _convert(slot.column, conversion)
+        slot.column = _convert_defined(slot, conversion, dialect)
     columns = tuple(slot.column for slot in placed)
     if not columns:
         raise SchemaError(f"{table.id}: ALTER TABLE leaves no column")
@@ -272,6 +270,20 @@ def _converted(table: MySqlTable, ddl: AlterTable) -> tuple[MySqlTable, SetChars
             table = replace(table, charset=charset, collation=action.collation)
             conversion = action if action.convert else conversion
     return table, conversion
+
+
+def _convert_defined(slot: _Slot, conversion: SetCharset | None, dialect: DdlDialect) -> MySqlColumn:
+    """`_convert`, where the same statement may also define the column anew: TEXT(n) then fits n of the new characters.
+
+    A TEXT without a length grows on some servers and stays on others.
+    """
+    definition = slot.definition
+    if conversion is None or definition is None or slot.column.shape.base not in _TEXTS:
+        return _convert(slot.column, conversion)
+    if not definition.type.numbers:
+        raise SchemaError(f"column {slot.column.name!r} is defined and converted to another character set at once")
+    charset = conversion.charset or charset_of_collation(conversion.collation) or definition.charset
+    return server_column(replace(definition, charset=charset, collation=conversion.collation), dialect)
 
 
 def _convert(column: MySqlColumn, conversion: SetCharset | None) -> MySqlColumn:

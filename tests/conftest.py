@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import settings
 
-from raycdc.testing.servers import DatabaseServer, KafkaServer, MariaDbServer, MySqlServer
+from raycdc.testing.servers import DatabaseServer, KafkaServer, MariaDbServer, MySqlNewestServer, MySqlServer
 
 # No deadline: the first example may compile. In CI the examples are the same every time.
 settings.register_profile("raycdc", deadline=None, derandomize="CI" in os.environ, print_blob=True)
@@ -51,6 +51,15 @@ def mysql57() -> Iterator[MySqlServer]:
 def kafka() -> Iterator[KafkaServer]:
     """A Kafka broker; tests make topics of their own on it."""
     with KafkaServer() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def mysql_newest() -> Iterator[MySqlNewestServer]:
+    """MySQL 9: compressed transactions, partial JSON updates, tagged GTIDs. Skips where it cannot be installed."""
+    if not MySqlNewestServer.installed():
+        pytest.skip("MySQL 9 is not here: python -m raycdc.testing.servers mysql-newest prepare")
+    with MySqlNewestServer() as server:
         yield server
 
 

@@ -24,10 +24,11 @@ from raycdc.connectors.mysql.gtid import gtid_text
 from raycdc.connectors.mysql.offset import BinlogOffset
 from raycdc.connectors.mysql.types import MySqlTable
 from raycdc.connectors.mysql.value_text import printers
+from raycdc.connectors.mysql.xa_transactions import prepared_xid
 from raycdc.errors import ConfigError, DataError, ExitCode
 from raycdc.model import RowKind, TableId
 
-_GTIDS = frozenset({index.GTID, index.ANONYMOUS_GTID, index.MARIADB_GTID})
+_GTIDS = frozenset({index.GTID, index.GTID_TAGGED, index.ANONYMOUS_GTID, index.MARIADB_GTID})
 _ROWS_QUERY, _ANNOTATE_ROWS = 29, 160
 
 
@@ -99,24 +100,30 @@ def _lines(file: BinlogFile, known: dict[TableId, MySqlTable]) -> Iterator[str]:
         schemas=_AnyDatabase(known),
     )
     printer = _FilePrinter(file)
-    for piece in file.pieces():
-        rows: dict[int, list[tuple[int, Callable[[str | None], str]]]] = defaultdict(list)
-        failure: DataError | None = None
-        try:
-            for item in decoder.items(piece):
-                match item:
-                    case RowsItem():
-                        _collect(item, decoder.table(item.table), rows)
-                    case DdlItem():
-                        pass
-        except DataError as error:
-            failure = error
-        yield from printer.events(piece, rows, None if failure is None else decoder.damage_position)
-        if failure is not None:
-            raise failure
+    for raw in file.pieces():
+        for piece, stripped in decoder.pieces(raw):
+            rows: _Rows = defaultdict(list)
+            failure: DataError | None = None
+            try:
+                for item in decoder.items_of(piece, stripped=stripped):
+                    match item:
+                        case RowsItem():
+                            _collect(item, decoder.table(item.table), rows)
+                        case DdlItem():
+                            pass
+            except DataError as error:
+                failure = error
+            damage = None if failure is None else decoder.damage_position
+            yield from printer.events(piece, rows, damage, stripped=stripped)
+            if failure is not None:
+                raise failure
 
 
-def _collect(item: RowsItem, table: MySqlTable, rows: dict[int, list[tuple[int, Callable[[str | None], str]]]]) -> None:
+#: By end position of their event: number and line of each row; the line still lacks its GTID.
+_Rows = dict[int, list[tuple[int, Callable[[str | None], str]]]]
+
+
+def _collect(item: RowsItem, table: MySqlTable, rows: _Rows) -> None:
     """Turn a batch into functions from a GTID to a line, by the end position of their event."""
     batch = item.batch
     count = len(table.columns)
@@ -155,27 +162,39 @@ class _FilePrinter:
         self._millis = 0
         self._at = 4
 
-    def events(
-        self,
-        piece: npt.NDArray[np.uint8],
-        rows: dict[int, list[tuple[int, Callable[[str | None], str]]]],
-        damage: int | None,
-    ) -> Iterator[str]:
-        """The lines of a piece, up to `damage` (a position) if there is any."""
+    def events(self, piece: npt.NDArray[np.uint8], rows: _Rows, damage: int | None, *, stripped: bool) -> Iterator[str]:
+        """The lines of a piece, up to `damage` (a position) if there is any.
+
+        Rows stand before the last event with their end position: it is their own, or ends the compressed transaction
+        they were in.
+        """
         at = 0
+        checksum = 0 if stripped else self._checksum
         while at + index.HEADER_BYTES <= len(piece):
             head = piece[at : at + index.HEADER_BYTES].tobytes()
             length = int.from_bytes(head[9:13], "little")
-            end = self._at + length
-            if length < index.HEADER_BYTES or at + length > len(piece) or (damage is not None and end > damage):
+            if length < index.HEADER_BYTES + checksum or at + length > len(piece):
                 return
-            for _, line in sorted(rows.get(end, ()), key=lambda entry: entry[0]):
-                yield line(self._gtid)
-            note = self._note(head, piece[at + index.HEADER_BYTES : at + length - self._checksum], end)
+            end = self._end(head)
+            if damage is not None and end > damage:
+                return
+            body = piece[at + index.HEADER_BYTES : at + length - checksum]
+            at += length
+            if end in rows and self._end(piece[at : at + index.HEADER_BYTES].tobytes()) != end:
+                for _, line in sorted(rows.pop(end), key=lambda entry: entry[0]):
+                    yield line(self._gtid)
+            note = self._note(head, body, end)
             if note is not None:
                 yield json.dumps(note, ensure_ascii=False) + "\n"
-            at += length
             self._at = end
+
+    def _end(self, head: bytes) -> int:
+        """End position of an event as the decoder counts it: positions wrap at 4 GiB, artificial events have none."""
+        position = int.from_bytes(head[13:17], "little")
+        if position == 0 or head[4] in (index.HEARTBEAT, index.HEARTBEAT_V2):
+            return self._at
+        position |= self._at & ~0xFFFFFFFF
+        return position if position >= self._at else position + (1 << 32)
 
     def _note(self, head: bytes, body: npt.NDArray[np.uint8], end: int) -> dict[str, Any] | None:
         kind = head[4]
@@ -192,6 +211,9 @@ class _FilePrinter:
             return note("xid", xid=int.from_bytes(body[:8].tobytes(), "little"))
         if kind in (index.ROTATE, index.STOP):
             self._gtid, self._millis = None, 0
+        if kind == index.XA_PREPARE:
+            xid, one_phase = prepared_xid(body.tobytes())
+            return note("xa_commit" if one_phase else "xa_prepare", xid=xid)
         if kind == index.ROTATE:
             next_file, next_pos = parse_rotate(body.tobytes())
             return note("rotate", next_file=next_file, next_pos=next_pos)

@@ -17,9 +17,10 @@ from raycdc.connectors.mysql.binlog_decoder import BinlogDecoder
 from raycdc.connectors.mysql.binlog_events import RowsItem
 from raycdc.connectors.mysql.binlog_stream import BinlogStream
 from raycdc.connectors.mysql.catalog import load_table
-from raycdc.connectors.mysql.connection import TlsMode, connect, query, query_one
+from raycdc.connectors.mysql.connection import TlsMode, connect, query
 from raycdc.connectors.mysql.offset import BinlogOffset
 from raycdc.connectors.mysql.resultset import stream_query
+from raycdc.connectors.mysql.server import current_position, probe
 from raycdc.connectors.mysql.types import MySqlTable
 from raycdc.errors import ExitCode, LogLostError, SourceError
 from raycdc.model import RowKind, TableId
@@ -31,9 +32,7 @@ pytestmark = pytest.mark.server
 
 
 def log_end(connection: Any) -> BinlogOffset:
-    row = query_one(connection, "SHOW MASTER STATUS")
-    assert row is not None
-    return BinlogOffset(str(row[0]), int(row[1]))
+    return current_position(connection, probe(connection))
 
 
 @contextmanager

@@ -17,12 +17,8 @@ from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 
 from raycdc.connectors.mysql import binlog_index_loops as index
-from raycdc.connectors.mysql import binlog_row_loops as rows
-from raycdc.connectors.mysql import row_metadata_loops as metadata
-from raycdc.connectors.mysql.arena_loops import FULL_NEED, FULL_SLOT
 from raycdc.connectors.mysql.binlog_events import (
     IGNORABLE_FLAG,
     REFUSED_EVENTS,
@@ -34,23 +30,23 @@ from raycdc.connectors.mysql.binlog_events import (
     parse_query,
     parse_rotate,
 )
+from raycdc.connectors.mysql.binlog_expand import Expander
+from raycdc.connectors.mysql.binlog_expand_loops import find_compressed
+from raycdc.connectors.mysql.binlog_rows import RowBatches
 from raycdc.connectors.mysql.binlog_table_map import TableMap, WirePlan, infer_table, parse_table_map, wire_plan
-from raycdc.connectors.mysql.columns import TableArena
 from raycdc.connectors.mysql.gtid import ExecutedGtids
 from raycdc.connectors.mysql.offset import BinlogOffset
-from raycdc.connectors.mysql.table_decoding import Decoding, Part, ReadyMap, RowsDamagedError, rows_damage
+from raycdc.connectors.mysql.partial_updates import PartialUpdates
+from raycdc.connectors.mysql.table_decoding import ReadyMap
 from raycdc.connectors.mysql.table_map_registry import TableMapRegistry
 from raycdc.connectors.mysql.types import MySqlTable
+from raycdc.connectors.mysql.xa_transactions import XaTransactions
 from raycdc.errors import CorruptLogError, DataError, SchemaError
 from raycdc.model import TableId
 from raycdc.model.batch import BATCH_BYTES_MAX, BATCH_ROWS_MAX
 
 Flavor = Literal["mysql", "mariadb"]
 Bytes = bytes | bytearray | memoryview | npt.NDArray[np.uint8]
-
-#: Row events listed before they are decoded: 64 bytes each, so 4 MiB of list at most.
-_EVENTS_FIRST = 4096
-_EVENTS_MAX = 65_536
 
 
 class BinlogDecoder:
@@ -83,24 +79,25 @@ class BinlogDecoder:
         self._on_ddl = on_ddl
         self._infer = infer
         self._schemas: Mapping[TableId, MySqlTable] = schemas or {}
-        self._with_pos = with_pos
         self._mariadb = flavor == "mariadb"
-        self._limits = (rows_max, bytes_max)
+        self._start = start
         self._file = start.file
         self._state = np.zeros(index.S_SIZE, np.int64)
         self._state[index.S_POS] = self._state[index.S_TX_POS] = start.pos
         self._state[index.S_GTID_SLOT] = -1
         self._state[index.S_VERIFY] = int(verify_checksums)
+        self._state[index.S_SEEK] = int(start.by_gtid)
+        self._state[index.S_SKIP] = start.skip_events
         self._gtids = ExecutedGtids(start.gtid_set, mariadb=self._mariadb)
         self._registry = TableMapRegistry()
-        self._maps: dict[int, ReadyMap] = {}
-        self._decodings: dict[TableId, Decoding] = {}
-        self._events = np.zeros((_EVENTS_FIRST, index.E_SIZE), np.int64)
-        self._next_seq = 0
-        self._zero_dates = self._replaced = 0
+        self._rows = RowBatches(rows_max=rows_max, bytes_max=bytes_max, with_pos=with_pos)
+        self._rows.skip_rows = start.skip_rows
+        self._xa = XaTransactions(start.prepared)
+        self._expander = Expander()
+        self._partial = PartialUpdates()
         self._boundary_file = start.file
         self._formatted = False
-        self._damaged_event_end = 0
+        self._stripped = False
 
     # -- what the caller asks between feeds ---------------------------------------------------------------------------
 
@@ -108,7 +105,7 @@ class BinlogDecoder:
     def position(self) -> BinlogOffset:
         """End of the last complete transaction, with the GTID set up to it."""
         self._gtids.merge(self._state)
-        return BinlogOffset(self._boundary_file, int(self._state[index.S_TX_POS]), str(self._gtids))
+        return self._offset(self._boundary_file, int(self._state[index.S_TX_POS]))
 
     @property
     def event_position(self) -> BinlogOffset:
@@ -127,27 +124,21 @@ class BinlogDecoder:
     @property
     def next_seq(self) -> int:
         """The `_seq` the next row will get."""
-        return self._next_seq
+        return self._rows.next_seq
 
     def statistics(self) -> dict[str, int]:
         """Counts since construction: rows, zero dates that became null, values with replaced characters, maps."""
-        arenas = [d.arena for d in self._decodings.values()]
-        return {
-            "rows": self._next_seq,
-            "zero_dates": self._zero_dates + sum(a.zero_dates for a in arenas),
-            "replaced": self._replaced + sum(a.replaced for a in arenas),
-            "table_maps": self._registry.count,
-        }
+        return {**self._rows.statistics(), "table_maps": self._registry.count}
 
     def table(self, table: TableId) -> MySqlTable:
         """The schema its last rows were decoded with; KeyError before the first."""
-        return self._decodings[table].table
+        return self._rows.table(table)
 
     @property
     def damage_position(self) -> int:
         """After an error: the end of the last event before the damage, in `event_position.file`."""
-        if self._damaged_event_end:
-            return self._damaged_event_end - 1
+        if self._rows.damaged_event_end:
+            return self._rows.damaged_event_end - 1
         return int(self._state[index.S_POS])
 
     def set_table(self, table: MySqlTable) -> None:
@@ -180,55 +171,129 @@ class BinlogDecoder:
     def items(self, events: Bytes) -> Iterator[LogItem]:
         """`feed`, item by item, so that what precedes damage is seen before the error. Consume it to its end."""
         data = _as_array(events)
-        at, count = 0, 0
         if not self.in_transaction:
             self._registry.trim_ids(self._state)
+        yield from self._walk(data)
+
+    def pieces(self, events: Bytes) -> Iterator[tuple[npt.NDArray[np.uint8], bool]]:
+        """The events as they are, but what is compressed expanded: (piece, whether its events have no checksum).
+
+        For callers that look at every event themselves: each piece goes to `items_of` before the next is asked for.
+        """
+        data = _as_array(events)
+        at = 0
+        while at < len(data):
+            found = int(find_compressed(data, at, len(data)))
+            if found > at:
+                yield data[at:found], False
+            at = found
+            if at < len(data):
+                for piece in self._expanded(data, at):
+                    yield piece, True
+                at = self._expander.at
+
+    def items_of(self, piece: npt.NDArray[np.uint8], *, stripped: bool) -> Iterator[LogItem]:
+        """`items` of one of `pieces`."""
+        if stripped:
+            yield from self._stripped_items(piece)
+        else:
+            yield from self.items(piece)
+
+    # -- the passes ---------------------------------------------------------------------------------------------------
+
+    def _walk(self, data: npt.NDArray[np.uint8]) -> Iterator[LogItem]:
+        """Index, and act where the compiled pass stops; rows listed before are decoded first."""
+        at, count = 0, 0
         while True:
             code, at, length, count = self._index(data, at, count)
             match code:
-                case index.STOP_END:
-                    yield from self._flush(data, count)
-                    return
                 case index.STOP_FULL:
-                    if len(self._events) < _EVENTS_MAX:
-                        self._events = np.concatenate([self._events, np.zeros_like(self._events)])
-                        continue
-                    yield from self._flush(data, count)
-                    count = 0
+                    if not self._rows.grow():
+                        yield from self._flush(data, count)
+                        count = 0
+                    continue
                 case index.STOP_MAP:
                     try:
                         self._register(data, at, length)
                     except DataError:
                         yield from self._flush(data, count)
                         raise
+                    continue
                 case index.STOP_GTIDS:
                     self._gtids.make_room(self._state)
+                    continue
                 case index.STOP_TABLE_IDS:
                     self._registry.grow_ids(self._state)
+                    continue
+            yield from self._flush(data, count)
+            count = 0
+            match code:
+                case index.STOP_END:
+                    return
                 case index.STOP_QUERY:
-                    yield from self._flush(data, count)
-                    count = 0
                     yield self._ddl(data, at, length)
                     at += length
                 case index.STOP_EVENT:
-                    yield from self._flush(data, count)
-                    count = 0
                     self._handle(data, at, length)
                     at += length
+                case index.STOP_COMPRESSED:
+                    for piece in self._expanded(data, at):
+                        yield from self._stripped_items(piece)
+                    at = self._expander.at
+                case index.STOP_PARTIAL:
+                    yield from self._stripped_items(self._completed(data, at))
+                    at = self._partial.at
+                case index.STOP_XA:
+                    yield from self._xa_event(data, at, length)
+                    at += length
                 case index.STOP_ERROR:
-                    yield from self._flush(data, count)
                     raise self._damage()
                 case _:
                     raise AssertionError(f"unknown stop {code}")
 
-    # -- the passes ---------------------------------------------------------------------------------------------------
+    def _stripped_items(self, piece: npt.NDArray[np.uint8]) -> Iterator[LogItem]:
+        """The items of events that have no checksums any more."""
+        state = self._state
+        checksum, state[index.S_CHECKSUM] = int(state[index.S_CHECKSUM]), 0
+        yield from self._walk(piece)
+        state[index.S_CHECKSUM] = checksum
+
+    def _expanded(self, data: npt.NDArray[np.uint8], at: int) -> Iterator[npt.NDArray[np.uint8]]:
+        state = self._state
+        try:
+            yield from self._expander.pieces(
+                data, at, checksum_bytes=int(state[index.S_CHECKSUM]), verify=bool(state[index.S_VERIFY])
+            )
+        except CorruptLogError as cause:
+            raise CorruptLogError(f"{self.event_position}: {cause}") from cause
+
+    def _completed(self, data: npt.NDArray[np.uint8], at: int) -> npt.NDArray[np.uint8]:
+        state, registry = self._state, self._registry
+
+        def known(number: int) -> tuple[bool, WirePlan | None] | None:
+            if number < 0:
+                return None
+            ready = self._rows.maps.get(number)
+            return bool(registry.wanted[number]), None if ready is None else ready.plan
+
+        try:
+            return self._partial.piece(
+                data,
+                at,
+                checksum_bytes=int(state[index.S_CHECKSUM]),
+                verify=bool(state[index.S_VERIFY]),
+                by_id=lambda table_id: known(registry.number_of_id(table_id)),
+                by_content=lambda content: known(registry.number_of(content)),
+            )
+        except CorruptLogError as cause:
+            raise CorruptLogError(f"{self.event_position}: {cause}") from cause
 
     def _index(
         self, data: npt.NDArray[np.uint8], at: int, count: int, *, end: int | None = None
     ) -> tuple[int, int, int, int]:
         registry, gtids = self._registry, self._gtids
         code, at, length, count = index.index_events(
-            data, at, len(data) if end is None else end, self._mariadb, self._state, self._events, count,
+            data, at, len(data) if end is None else end, self._mariadb, self._state, self._rows.events, count,
             registry.maps, registry.wanted, registry.content, registry.map_keys, registry.map_values,
             registry.id_keys, registry.id_values, gtids.keys, gtids.first, gtids.last, gtids.runs,
         )  # fmt: skip
@@ -236,83 +301,15 @@ class BinlogDecoder:
             self._boundary_file = self._file
         return int(code), int(at), int(length), int(count)
 
+    def _pass(self, data: npt.NDArray[np.uint8], at: int, length: int) -> None:
+        """Count an event that the compiled pass stopped at."""
+        self._state[index.S_PASS] = 1
+        while self._index(data, at, 0, end=at + length)[0] == index.STOP_GTIDS:
+            self._gtids.make_room(self._state)
+        self._state[index.S_PASS] = 0
+
     def _flush(self, data: npt.NDArray[np.uint8], count: int) -> Iterator[RowsItem]:
-        """Decode the listed events, one table map after the other, then number all rows in log order."""
-        if count == 0:
-            return
-        events = self._events[:count]
-        numbers = events[:, index.E_MAP]
-        parts: list[Part] = []
-        try:
-            for number in np.unique(numbers).tolist():
-                self._decode(data, events, np.flatnonzero(numbers == number), self._maps[number], parts)
-        except RowsDamagedError as damage:
-            # What precedes the damage, of all tables, still counts; then the error.
-            yield from self._flush(data, damage.event)
-            self._damaged_event_end = self._damaged_event_end or int(events[damage.event, index.E_POS])
-            raise damage.error from None
-        event_seq = np.empty(count, np.int64)
-        self._next_seq = int(metadata.number_rows(events, count, self._next_seq, event_seq))
-        for part in parts:
-            yield self._finish(part, events, event_seq)
-
-    def _decode(
-        self,
-        data: npt.NDArray[np.uint8],
-        events: npt.NDArray[np.int64],
-        order: npt.NDArray[np.int64],
-        table_map: ReadyMap,
-        parts: list[Part],
-    ) -> None:
-        """Decode the events of one table map into finished parts. Raises `RowsDamagedError`."""
-        decoding, plan = table_map.decoding, table_map.plan
-        cursor = np.zeros(rows.C_SIZE, np.int64)
-        while True:
-            arena = decoding.arena
-            code = rows.decode_rows(
-                data, events, order, plan.wire, plan.wire1, plan.wire2, plan.width, arena.view, arena.rows_max,
-                arena.row_bytes, arena.bytes_max, decoding.op, decoding.row_event, decoding.row_number, cursor,
-            )  # fmt: skip
-            done = int(cursor[rows.C_ROWS])
-            if code == rows.ROWS_TEXT:
-                need, slot = int(arena.view.counters[FULL_NEED]), int(arena.view.counters[FULL_SLOT])
-                if done == 0 or int(cursor[rows.C_TEXT]) < arena.bytes_max // 2:
-                    arena.grow(slot, need, done)
-                    continue
-            elif code not in (rows.ROWS_END, rows.ROWS_FULL):
-                arena.reset()
-                raise rows_damage(int(code), events, order, cursor, table_map, file=self._file)
-            if done:
-                parts.append(decoding.take(done))
-                cursor[rows.C_ROWS] = cursor[rows.C_TEXT] = 0
-            if code == rows.ROWS_END:
-                return
-            if code == rows.ROWS_FULL:
-                self._count_losses(arena)
-                decoding.enlarge(*self._limits)
-
-    def _finish(self, part: Part, events: npt.NDArray[np.int64], event_seq: npt.NDArray[np.int64]) -> RowsItem:
-        """Add the metadata columns."""
-        count = len(part.op)
-        seq, millis, positions = (np.empty(count, np.int64) for _ in range(3))
-        metadata.row_metadata(events, event_seq, part.row_event, part.row_number, seq, millis, positions)
-        added = [
-            pa.Array.from_buffers(pa.int8(), count, [None, pa.py_buffer(part.op)]),
-            pa.Array.from_buffers(pa.int64(), count, [None, pa.py_buffer(seq)]),
-            pa.Array.from_buffers(pa.int64(), count, [None, pa.py_buffer(millis)]),
-            self._positions(positions, part.row_number) if self._with_pos else pa.nulls(count, pa.string()),
-        ]
-        batch = pa.RecordBatch.from_arrays([*part.arrays, *added], schema=part.schema)
-        return RowsItem(part.table, batch, positions, count, self._file)
-
-    def _positions(self, positions: npt.NDArray[np.int64], row_number: npt.NDArray[np.int64]) -> pa.Array:
-        name = np.frombuffer(self._file.encode(), np.uint8)
-        offsets = np.empty(len(positions) + 1, np.int32)
-        out = np.empty(len(positions) * (len(name) + 42), np.uint8)
-        used = int(metadata.position_texts(name, positions, row_number, offsets, out))
-        return pa.Array.from_buffers(
-            pa.string(), len(positions), [None, pa.py_buffer(offsets), pa.py_buffer(out[:used].copy())]
-        )
+        return self._rows.flush(data, count, file=self._file)
 
     # -- single events ------------------------------------------------------------------------------------------------
 
@@ -328,7 +325,7 @@ class BinlogDecoder:
         ready = self._ready(table_map) if wanted else None
         number = self._registry.add(content, wanted=wanted)
         if ready is not None:
-            self._maps[number] = ready
+            self._rows.maps[number] = ready
 
     def _ready(self, table_map: TableMap) -> ReadyMap:
         if self._infer:
@@ -344,11 +341,7 @@ class BinlogDecoder:
                 plan = wire_plan(table_map, table)
             except SchemaError as cause:
                 raise SchemaError(f"{self.event_position}: {cause}") from cause
-        decoding = self._decodings.get(table.id)
-        if decoding is None or decoding.table != table:
-            decoding = Decoding.start(table, *self._limits)
-            self._decodings[table.id] = decoding
-        return ReadyMap(table.id, decoding, plan)
+        return ReadyMap(table.id, self._rows.decoding(table), plan)
 
     def _inferred(self, table_map: TableMap) -> tuple[MySqlTable, WirePlan]:
         given = self._schemas.get(table_map.table)
@@ -359,30 +352,40 @@ class BinlogDecoder:
         return table, wire_plan(table_map, table)
 
     def _forget(self, table: TableId) -> None:
-        for number in [n for n, known in self._maps.items() if known.table == table]:
+        for number in self._rows.forget(table):
             self._registry.forget(number)
-            del self._maps[number]
-        gone = self._decodings.pop(table, None)
-        if gone is not None:
-            self._count_losses(gone.arena)
 
-    def _count_losses(self, arena: TableArena) -> None:
-        self._zero_dates += arena.zero_dates
-        self._replaced += arena.replaced
+    # -- XA -----------------------------------------------------------------------------------------------------------
+
+    def _xa_event(self, data: npt.NDArray[np.uint8], at: int, length: int) -> Iterator[LogItem]:
+        """Keep the rows of a transaction that may be prepared; hand them out where it is committed."""
+        state = self._state
+        event = data[at : at + length - int(state[index.S_CHECKSUM])].tobytes()
+        try:
+            released = self._xa.on_event(event, wanted=self._wanted, from_the_start=self._infer)
+        except CorruptLogError as cause:
+            raise CorruptLogError(f"{self.event_position}: {cause}") from cause
+        except DataError as cause:
+            raise DataError(f"{self.event_position}: {cause}") from cause
+        state[index.S_XA] = 0
+        if released and int(state[index.S_SKIP]) == 0:
+            yield from self._stripped_items(np.frombuffer(released, np.uint8))
+        state[index.S_XA] = int(self._xa.is_open)
+        self._pass(data, at, length)
+        state[index.S_XA] = int(self._xa.is_open)
+        self._at_boundary()
 
     def _ddl(self, data: npt.NDArray[np.uint8], at: int, length: int) -> DdlItem:
         before = self.position
-        self._state[index.S_PASS_QUERY] = 1
-        self._index(data, at, 0, end=at + length)
-        self._state[index.S_PASS_QUERY] = 0
+        self._pass(data, at, length)
         end = at + length - int(self._state[index.S_CHECKSUM])
         query = parse_query(data[at + index.HEADER_BYTES : end].tobytes())
-        gtids = self.position.gtid_set
+        self._gtids.merge(self._state)
         item = DdlItem(
             db=query.db,
             statement=query.statement,
             before=before,
-            position=BinlogOffset(self._file, int(self._state[index.S_POS]), gtids),
+            position=self._offset(self._file, int(self._state[index.S_POS])),
             ts_ms=self.last_ts_ms,
             in_transaction=self.in_transaction,
             session=query.session,
@@ -440,6 +443,25 @@ class BinlogDecoder:
         if not self.in_transaction:
             self._state[index.S_TX_POS] = self._state[index.S_POS]
             self._boundary_file = self._file
+
+    def _offset(self, file: str, pos: int) -> BinlogOffset:
+        start = self._start
+        if start.skip_events or start.skip_rows:
+            left = int(self._state[index.S_SKIP]), self._rows.skip_rows
+            if (file, pos) == (start.file, start.pos):
+                left = start.skip_events, start.skip_rows
+        else:
+            left = 0, 0
+        return BinlogOffset(
+            file,
+            pos,
+            str(self._gtids),
+            server=start.server,
+            by_gtid=start.by_gtid,
+            prepared=self._xa.stored,
+            skip_events=left[0],
+            skip_rows=left[1],
+        )
 
     # -- errors -------------------------------------------------------------------------------------------------------
 

@@ -44,7 +44,6 @@ EVENT_NAMES: dict[int, str] = {
     32: "DELETE_ROWS",
     33: "GTID",
     34: "ANONYMOUS_GTID",
-    38: "XA_PREPARE",
     39: "PARTIAL_UPDATE_ROWS",
     40: "TRANSACTION_PAYLOAD",
     42: "GTID_TAGGED",
@@ -66,18 +65,7 @@ REFUSED_EVENTS: dict[int, str] = {
     21: "it was written by a server before MySQL 5.1.18",
     22: "it was written by a server before MySQL 5.1.18",
     26: "the server says that changes may be missing from its log; take a new snapshot",
-    38: "XA transactions are not supported",
-    39: 'set binlog_row_value_options = "" on the source',
-    40: "set binlog_transaction_compression = OFF on the source",
-    42: "tagged GTIDs are not supported",
     164: "the file is encrypted; read it through the server",
-    165: "set log_bin_compress = OFF on the source",
-    166: "set log_bin_compress = OFF on the source",
-    167: "set log_bin_compress = OFF on the source",
-    168: "set log_bin_compress = OFF on the source",
-    169: "set log_bin_compress = OFF on the source",
-    170: "set log_bin_compress = OFF on the source",
-    171: "set log_bin_compress = OFF on the source",
 }
 
 #: Header flag of events that a reader may skip when it does not know them (LOG_EVENT_IGNORABLE_F).

@@ -17,6 +17,17 @@ import numpy as np
 
 from raycdc.compiled import helper, load, njit
 from raycdc.connectors.mysql.arena_loops import little_endian
+from raycdc.connectors.mysql.binlog_gtid_loops import tagged_gtid
+from raycdc.connectors.mysql.binlog_query_loops import (
+    Q_BAD,
+    Q_BEGIN,
+    Q_END,
+    Q_OTHER,
+    Q_XA_FINISH,
+    Q_XA_START,
+    query_kind,
+)
+from raycdc.connectors.mysql.checksum_loops import crc32
 
 HEADER_BYTES = 19
 
@@ -32,8 +43,14 @@ HEARTBEAT = 27
 GTID = 33
 ANONYMOUS_GTID = 34
 XA_PREPARE = 38
+PARTIAL_UPDATE_ROWS = 39
+TRANSACTION_PAYLOAD = 40
 HEARTBEAT_V2 = 41
+GTID_TAGGED = 42
 MARIADB_GTID = 162
+#: MariaDB's QUERY_COMPRESSED, then WRITE, UPDATE and DELETE_ROWS_COMPRESSED in version 1 and 2.
+COMPRESSED_FIRST = 165
+COMPRESSED_LAST = 171
 
 # Indices into the state vector, which survives from feed to feed.
 S_TX = 0  # one of TX_…
@@ -51,8 +68,11 @@ S_ERROR = 11  # detail of STOP_ERROR: one of ERROR_…
 S_VERIFY = 12  # 1: check each event's CRC32
 S_GTID_SERVER = 13  # MariaDB: server id of the open transaction
 S_TX_ROWS = 14  # row events of wanted tables in the open transaction
-S_PASS_QUERY = 15  # 1: do not stop at a statement
-S_SIZE = 16
+S_PASS = 15  # 1: count the event without stopping at it or listing it
+S_XA = 16  # 1: inside an XA transaction that may be prepared: rows are for Python to keep
+S_SKIP = 17  # events whose rows are left out, still to come
+S_SEEK = 18  # 1: heartbeats tell where the server is (it passes over transactions we have)
+S_SIZE = 20
 
 TX_NONE = 0  # between transactions
 TX_GTID = 1  # a GTID came: one statement follows, or BEGIN
@@ -61,11 +81,14 @@ TX_OPEN = 2  # inside BEGIN … COMMIT
 STOP_END = 0  # all events are consumed
 STOP_FULL = 1  # `events` is full
 STOP_MAP = 2  # a TABLE_MAP not seen before; call again at the same place once it is registered
-STOP_QUERY = 3  # a statement (DDL, mostly), not yet counted; S_PASS_QUERY lets it through
+STOP_QUERY = 3  # a statement (DDL, mostly), not yet counted; S_PASS lets it through
 STOP_EVENT = 4  # an event for Python (rotate, format description, unknown type); not yet counted
 STOP_GTIDS = 5  # `runs` or the GTID slots are full; call again at the same place
 STOP_TABLE_IDS = 6  # the table id hash is full; call again at the same place
 STOP_ERROR = 7  # damage; S_ERROR says which
+STOP_COMPRESSED = 8  # an event that holds others, compressed; not yet counted
+STOP_PARTIAL = 9  # an update of a wanted table that logs JSON values as differences; not yet counted
+STOP_XA = 10  # an event of an XA transaction; not yet counted, S_PASS lets it through
 
 ERROR_LENGTH = 1
 ERROR_CHECKSUM = 2
@@ -82,49 +105,6 @@ E_MS = 5  # commit time, ms
 E_POS = 6  # end position in the file
 E_ROWS = 7  # filled in by the row loop
 E_SIZE = 8
-
-
-def crc_tables() -> Any:
-    """Tables of CRC-32 (IEEE 802.3) for eight bytes at a time (Intel, "slicing-by-8")."""
-    tables = np.zeros((8, 256), np.uint32)
-    for byte in range(256):
-        value = byte
-        for _ in range(8):
-            value = (value >> 1) ^ 0xEDB88320 if value & 1 else value >> 1
-        tables[0, byte] = value
-    for byte in range(256):
-        for k in range(1, 8):
-            before = int(tables[k - 1, byte])
-            tables[k, byte] = (before >> 8) ^ int(tables[0, before & 0xFF])
-    return tables
-
-
-_CRC = crc_tables()
-
-
-@helper
-def crc32(data: Any, at: Any, end: Any) -> Any:
-    """CRC-32 of ``data[at:end]`` as zlib gives it."""
-    value = np.uint32(0xFFFFFFFF)
-    while at + 8 <= end:
-        word = load(data, at, 64)
-        low = np.uint32(word) ^ value
-        high = np.uint32(word >> 32)
-        value = (
-            _CRC[7, low & np.uint32(0xFF)]
-            ^ _CRC[6, (low >> np.uint32(8)) & np.uint32(0xFF)]
-            ^ _CRC[5, (low >> np.uint32(16)) & np.uint32(0xFF)]
-            ^ _CRC[4, low >> np.uint32(24)]
-            ^ _CRC[3, high & np.uint32(0xFF)]
-            ^ _CRC[2, (high >> np.uint32(8)) & np.uint32(0xFF)]
-            ^ _CRC[1, (high >> np.uint32(16)) & np.uint32(0xFF)]
-            ^ _CRC[0, high >> np.uint32(24)]
-        )
-        at += 8
-    while at < end:
-        value = (value >> np.uint32(8)) ^ _CRC[0, (value ^ data[at]) & np.uint32(0xFF)]
-        at += 1
-    return value ^ np.uint32(0xFFFFFFFF)
 
 
 @helper
@@ -151,51 +131,9 @@ def complete_events(data: Any, at: Any, end: Any) -> Any:
 
 
 @helper
-def _word(data: Any, at: Any, end: Any, word: Any) -> Any:
-    """Whether the text begins with `word` (lower case letters), in either case."""
-    if end - at < len(word):
-        return False
-    for i in range(len(word)):
-        if (data[at + i] | 0x20) != word[i]:
-            return False
-    return True
-
-
-_BEGIN = np.frombuffer(b"begin", np.uint8).copy()
-_COMMIT = np.frombuffer(b"commit", np.uint8).copy()
-_ROLLBACK = np.frombuffer(b"rollback", np.uint8).copy()
-_SAVEPOINT = np.frombuffer(b"savepoint ", np.uint8).copy()
-_XA_START = np.frombuffer(b"xa start", np.uint8).copy()
-_XA = np.frombuffer(b"xa ", np.uint8).copy()
-
-Q_OTHER = 0
-Q_BEGIN = 1
-Q_END = 2
-Q_IGNORED = 3
-Q_BAD = 4
-Q_XA = 5
-
-
-@helper
-def query_kind(data: Any, body: Any, end: Any) -> Any:
-    """What a QUERY event means to transactions. Body: thread(4) time(4) db_len(1) error(2) status_len(2) …"""
-    if body + 13 > end:
-        return Q_BAD
-    at = body + 13 + little_endian(data, body + 11, 2) + np.int64(data[body + 8]) + 1
-    if at > end:
-        return Q_BAD
-    length = end - at
-    if length == 5 and _word(data, at, end, _BEGIN):
-        return Q_BEGIN
-    if length == 6 and _word(data, at, end, _COMMIT):
-        return Q_END
-    if _word(data, at, end, _ROLLBACK):
-        return Q_END if length == 8 else Q_IGNORED
-    if _word(data, at, end, _SAVEPOINT) or (length > 0 and data[at] == 35):
-        return Q_IGNORED
-    if _word(data, at, end, _XA_START):
-        return Q_BEGIN
-    return Q_XA if _word(data, at, end, _XA) else Q_OTHER
+def is_row_event(kind: Any) -> Any:
+    """WRITE, UPDATE and DELETE_ROWS in version 1 and 2, and PARTIAL_UPDATE_ROWS."""
+    return 23 <= kind <= 25 or 30 <= kind <= 32 or kind == PARTIAL_UPDATE_ROWS
 
 
 @helper
@@ -203,21 +141,21 @@ def after_event(tx: Any, kind: Any, data: Any, at: Any, end: Any) -> Any:
     """The transaction state after the event at `at`; the one place that knows how transactions begin and end."""
     if kind == QUERY:
         meaning = query_kind(data, at + HEADER_BYTES, end)
-        if meaning == Q_BEGIN:
+        if meaning == Q_BEGIN or meaning == Q_XA_START:
             return TX_OPEN
-        if meaning == Q_END or (tx == TX_GTID and (meaning == Q_OTHER or meaning == Q_XA)):
+        if meaning == Q_END or meaning == Q_XA_FINISH or (tx == TX_GTID and meaning == Q_OTHER):
             return TX_NONE
         return tx
-    if kind == XID or kind == XA_PREPARE:
+    if kind == XID or kind == XA_PREPARE or kind == TRANSACTION_PAYLOAD:
         return TX_NONE
-    if kind == GTID or kind == ANONYMOUS_GTID:
+    if kind == GTID or kind == ANONYMOUS_GTID or kind == GTID_TAGGED:
         return TX_GTID
     if kind == MARIADB_GTID:
         # Flags (1) follow sequence (8) and domain (4); bit 0 is FL_STANDALONE: one statement without COMMIT.
         if at + HEADER_BYTES + 13 > end:
             return tx
         return TX_GTID if data[at + HEADER_BYTES + 12] & 1 else TX_OPEN
-    if 23 <= kind <= 25 or 30 <= kind <= 32:
+    if is_row_event(kind):
         return TX_OPEN
     return tx
 
@@ -306,6 +244,7 @@ def _commit(state: Any, gtid_first: Any, gtid_last: Any, runs: Any, mariadb: Any
     state[S_GTID_SLOT] = -1
     state[S_TX_MS] = 0
     state[S_TX_ROWS] = 0
+    state[S_XA] = 0
 
 
 @helper
@@ -313,38 +252,52 @@ def _begin_gtid(kind: Any, data: Any, body: Any, end: Any, state: Any, gtid_keys
     """Note the GTID and commit time of the transaction that begins; returns 0, STOP_GTIDS or STOP_ERROR."""
     state[S_TX_MS] = 0
     state[S_GTID_SLOT] = -1
+    count = state[S_GTIDS]
+    if count == len(gtid_keys):
+        return STOP_GTIDS
+    # The slot after the last one is where the key is put together; it stays there if it is new.
+    for word in range(6):
+        gtid_keys[count, word] = 0
+    number = np.int64(0)
     if kind == MARIADB_GTID:
         if body + 13 > end:
             return STOP_ERROR
-        low = little_endian(data, body + 8, 4)
-        high = np.int64(0)
+        gtid_keys[count, 0] = little_endian(data, body + 8, 4)
         number = little_endian(data, body, 8)
+    elif kind == GTID_TAGGED:
+        number, micros = tagged_gtid(data, body, end, gtid_keys, count)
+        if number < 0:
+            return STOP_ERROR
+        state[S_TX_MS] = micros // 1000
     else:
         # flags(1) uuid(16) number(8) [2 (1) last_committed(8) sequence_number(8) immediate_commit_timestamp(7) …]
         if body + 25 > end:
             return STOP_ERROR
-        low = little_endian(data, body + 1, 8)
-        high = little_endian(data, body + 9, 8)
+        gtid_keys[count, 0] = little_endian(data, body + 1, 8)
+        gtid_keys[count, 1] = little_endian(data, body + 9, 8)
         number = little_endian(data, body + 17, 8)
         if body + 49 <= end and data[body + 25] == 2:
             state[S_TX_MS] = (little_endian(data, body + 42, 7) & ((1 << 55) - 1)) // 1000
         if kind == ANONYMOUS_GTID:
             return 0
-    count = state[S_GTIDS]
     slot = 0
-    while slot < count and (gtid_keys[slot, 0] != low or gtid_keys[slot, 1] != high):
+    while slot < count and not _same_key(gtid_keys, slot, count):
         slot += 1
     if slot == count:
-        if count == len(gtid_keys):
-            return STOP_GTIDS
-        gtid_keys[slot, 0] = low
-        gtid_keys[slot, 1] = high
         state[S_GTIDS] = count + 1
     state[S_GTID_SLOT] = slot
     state[S_GTID_NUMBER] = number
     if kind == MARIADB_GTID:
         state[S_GTID_SERVER] = little_endian(data, body - HEADER_BYTES + 5, 4)
     return 0
+
+
+@helper
+def _same_key(keys: Any, one: Any, other: Any) -> Any:
+    return (
+        keys[one, 0] == keys[other, 0] and keys[one, 1] == keys[other, 1] and keys[one, 2] == keys[other, 2]
+        and keys[one, 3] == keys[other, 3] and keys[one, 4] == keys[other, 4] and keys[one, 5] == keys[other, 5]
+    )  # fmt: skip
 
 
 @helper
@@ -387,20 +340,24 @@ def index_events(
                 return STOP_ERROR, at, length, count
         if state[S_RUNS] + 1 >= len(runs):
             return STOP_GTIDS, at, length, count
-        is_rows = 23 <= kind <= 25 or 30 <= kind <= 32
+        is_rows = is_row_event(kind)
+        if state[S_XA] != 0 and state[S_PASS] == 0 and (is_rows or kind == TABLE_MAP or kind == XA_PREPARE):
+            return STOP_XA, at, length, count
         if is_rows:
             if body + 8 > body_end:
                 state[S_ERROR] = ERROR_BODY
                 return STOP_ERROR, at, length, count
             table_id = little_endian(data, body, 6)
             # The dummy id ends a statement whose tables are all filtered out on the server.
-            if table_id != 0xFFFFFF or body_end - body > 12:
+            if state[S_PASS] == 0 and (table_id != 0xFFFFFF or body_end - body > 12):
                 slot = _slot_of(id_keys, table_id)
                 if id_keys[slot] != table_id:
                     state[S_ERROR] = ERROR_TABLE_ID
                     return STOP_ERROR, at, length, count
                 number = id_values[slot]
-                if map_wanted[number]:
+                if map_wanted[number] and state[S_SKIP] == 0:
+                    if kind == PARTIAL_UPDATE_ROWS:
+                        return STOP_PARTIAL, at, length, count
                     if count == len(events):
                         return STOP_FULL, at, length, count
                     events[count, E_AT] = body
@@ -417,21 +374,25 @@ def index_events(
             if body + 8 > body_end:
                 state[S_ERROR] = ERROR_BODY
                 return STOP_ERROR, at, length, count
-            table_id = little_endian(data, body, 6)
-            size = body_end - body - 8
-            slot = _slot_of(id_keys, table_id)
-            number = id_values[slot] if id_keys[slot] == table_id else np.int64(-1)
-            if number < 0 or maps[number, 1] != size or not _same(data, body + 8, map_bytes, maps[number, 0], size):
-                number = find_map(data, body + 8, size, maps, map_bytes, map_keys, map_values)
-                if number < 0:
-                    return STOP_MAP, at, length, count
-                if id_keys[slot] != table_id:
-                    if state[S_TABLE_IDS] * 2 >= len(id_keys):
-                        return STOP_TABLE_IDS, at, length, count
-                    state[S_TABLE_IDS] += 1
-                    id_keys[slot] = table_id
-                id_values[slot] = number
-        elif kind == GTID or kind == ANONYMOUS_GTID or kind == MARIADB_GTID:
+            if state[S_PASS] == 0:
+                table_id = little_endian(data, body, 6)
+                size = body_end - body - 8
+                slot = _slot_of(id_keys, table_id)
+                number = id_values[slot] if id_keys[slot] == table_id else np.int64(-1)
+                if number < 0 or maps[number, 1] != size or not _same(data, body + 8, map_bytes, maps[number, 0], size):
+                    number = find_map(data, body + 8, size, maps, map_bytes, map_keys, map_values)
+                    if number < 0:
+                        return STOP_MAP, at, length, count
+                    if id_keys[slot] != table_id:
+                        if state[S_TABLE_IDS] * 2 >= len(id_keys):
+                            return STOP_TABLE_IDS, at, length, count
+                        state[S_TABLE_IDS] += 1
+                        id_keys[slot] = table_id
+                    id_values[slot] = number
+        elif kind == GTID or kind == ANONYMOUS_GTID or kind == MARIADB_GTID or kind == GTID_TAGGED:
+            # MariaDB marks a transaction that will be prepared with FL_PREPARED_XA (64) instead of XA START.
+            if kind == MARIADB_GTID and state[S_PASS] == 0 and body + 13 <= body_end and data[body + 12] & 64:
+                return STOP_XA, at, length, count
             code = _begin_gtid(kind, data, body, body_end, state, gtid_keys)
             if code != 0:
                 state[S_ERROR] = ERROR_BODY
@@ -441,20 +402,27 @@ def index_events(
             if meaning == Q_BAD:
                 state[S_ERROR] = ERROR_BODY
                 return STOP_ERROR, at, length, count
-            if meaning == Q_OTHER and state[S_PASS_QUERY] == 0:
-                return STOP_QUERY, at, length, count
-        elif kind == XA_PREPARE:
-            # Body: one_phase(1) …; rows of a two-phase transaction may still be rolled back.
-            if state[S_TX_ROWS] > 0 and (body >= body_end or data[body] == 0):
-                return STOP_EVENT, at, length, count
-        elif kind != XID and not _ignored(kind):
+            if state[S_PASS] == 0:
+                if meaning == Q_OTHER:
+                    return STOP_QUERY, at, length, count
+                if meaning == Q_XA_START or meaning == Q_XA_FINISH:
+                    return STOP_XA, at, length, count
+        elif kind == TRANSACTION_PAYLOAD or COMPRESSED_FIRST <= kind <= COMPRESSED_LAST:
+            return STOP_COMPRESSED, at, length, count
+        elif kind != XID and kind != XA_PREPARE and not _ignored(kind):
             return STOP_EVENT, at, length, count
+        if state[S_SKIP] > 0:
+            state[S_SKIP] -= 1
         before = state[S_TX]
         state[S_TX] = after_event(before, kind, data, at, body_end)
         seconds = little_endian(data, at, 4)
         position = little_endian(data, at + 13, 4)
         # Artificial events (position 0) and heartbeats are not in the log. Positions wrap at 4 GiB.
-        if position != 0 and kind != HEARTBEAT and kind != HEARTBEAT_V2:
+        beat = kind == HEARTBEAT or kind == HEARTBEAT_V2
+        if beat:
+            if state[S_SEEK] != 0 and before == TX_NONE and position > state[S_POS]:
+                state[S_POS] = position
+        elif position != 0:
             position |= state[S_POS] & ~np.int64(0xFFFFFFFF)
             if position < state[S_POS]:
                 position += np.int64(1) << 32

@@ -167,15 +167,6 @@ def _log_settings(info: ServerInfo) -> list[CheckResult]:
             ok=info.row_image == "FULL",
         )
     )
-    partial = info.variables.get("binlog_row_value_options", "")
-    if partial:
-        results.append(
-            CheckResult(
-                "binlog_row_value_options",
-                f"binlog_row_value_options is {partial} on {where}: JSON columns are logged as differences.",
-                "Run SET GLOBAL binlog_row_value_options = ''; and put it under [mysqld].",
-            )
-        )
     kept = info.expire_logs_s
     results.append(
         CheckResult(

@@ -2,31 +2,39 @@
 
 from __future__ import annotations
 
+import re
+import struct
 import uuid
 from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 
-from raycdc.connectors.mysql.binlog_index_loops import GTID, S_GTIDS, S_RUNS
+from raycdc.connectors.mysql.binlog_gtid_loops import read_tagged_gtid
+from raycdc.connectors.mysql.binlog_index_loops import GTID, GTID_TAGGED, S_GTIDS, S_RUNS
 from raycdc.errors import DataError
+
+_TAG = re.compile(r"[a-z_][a-z0-9_]{0,31}")
 
 
 @dataclass(slots=True)
 class MySqlGtidSet:
-    """Intervals (first, last), both inclusive, sorted and apart, per server UUID."""
+    """Intervals (first, last), both inclusive, sorted and apart, per server UUID, or UUID and tag (``uuid:tag``)."""
 
     intervals: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
 
     @classmethod
     def parse(cls, text: str) -> MySqlGtidSet:
-        """``uuid:1-5:7,uuid:1``; raises `DataError` for anything else."""
+        """``uuid:1-5:7:tag:1-3,uuid:1``; raises `DataError` for anything else."""
         found = cls()
         for part in filter(None, (piece.strip() for piece in text.split(","))):
-            server, *ranges = part.split(":")
+            server, *ranges = (word.strip() for word in part.split(":"))
             try:
-                name = str(uuid.UUID(server))
+                source = name = str(uuid.UUID(server))
                 for item in ranges:
+                    if _TAG.fullmatch(item.lower()):
+                        name = f"{source}:{item.lower()}"
+                        continue
                     first, _, last = item.partition("-")
                     found.add(name, int(first), int(last or first))
             except ValueError as cause:
@@ -55,6 +63,48 @@ class MySqlGtidSet:
             for server in sorted(self.intervals)
         )
 
+    def contains(self, other: MySqlGtidSet) -> bool:
+        """Whether every transaction of `other` is in here."""
+        return all(
+            any(low <= first and last <= high for low, high in self.intervals.get(server, ()))
+            for server, ranges in other.intervals.items()
+            for first, last in ranges
+        )
+
+    def without(self, other: MySqlGtidSet) -> MySqlGtidSet:
+        """What is in here and not in `other`."""
+        rest = MySqlGtidSet()
+        for server, ranges in self.intervals.items():
+            for first, last in ranges:
+                at = first
+                for low, high in other.intervals.get(server, ()):
+                    if high < at or low > last:
+                        continue
+                    if low > at:
+                        rest.add(server, at, low - 1)
+                    at = high + 1
+                if at <= last:
+                    rest.add(server, at, last)
+        return rest
+
+    def encode(self) -> bytes:
+        """As COM_BINLOG_DUMP_GTID wants it (sql/rpl_gtid_set.cc, ``Gtid_set::encode``); with tags it is another format.
+
+        sources(8), then per source: uuid(16) [tag: twice its length (1), text] intervals(8) (first(8) after_last(8))*.
+        """
+        tagged = any(":" in server for server in self.intervals)
+        count = len(self.intervals)
+        parts = [struct.pack("<Q", (1 << 56) | (count << 8) | 1 if tagged else count)]
+        for server in sorted(self.intervals):
+            source, _, tag = server.partition(":")
+            parts.append(uuid.UUID(source).bytes)
+            if tagged:
+                parts.append(bytes([2 * len(tag)]) + tag.encode())
+            ranges = self.intervals[server]
+            parts.append(struct.pack("<Q", len(ranges)))
+            parts += [struct.pack("<QQ", first, last + 1) for first, last in ranges]
+        return b"".join(parts)
+
 
 @dataclass(slots=True)
 class MariaDbGtidSet:
@@ -81,13 +131,13 @@ class MariaDbGtidSet:
 class ExecutedGtids:
     """The set of transactions seen, split into arrays that the compiled pass updates and a set they merge into.
 
-    `keys` names each slot (MySQL: the UUID's halves; MariaDB: the domain), `first` and `last` hold the slot's current
-    run (MariaDB: server id and sequence number), `runs` the runs that ended.
+    `keys` names each slot (MySQL: the UUID's halves, then the tag; MariaDB: the domain), `first` and `last`
+    hold the slot's current run (MariaDB: server id and sequence number), `runs` the runs that ended.
     """
 
     def __init__(self, text: str, *, mariadb: bool) -> None:
         self._set: MySqlGtidSet | MariaDbGtidSet = MariaDbGtidSet.parse(text) if mariadb else MySqlGtidSet.parse(text)
-        self.keys = np.zeros((64, 2), np.int64)
+        self.keys = np.zeros((64, 6), np.int64)
         self.first = np.zeros(64, np.int64)
         self.last = np.zeros(64, np.int64)
         self.runs = np.zeros((1024, 3), np.int64)
@@ -114,7 +164,7 @@ class ExecutedGtids:
     def _add(self, slot: int, first: int, last: int) -> None:
         match self._set:
             case MySqlGtidSet():
-                self._set.add(str(uuid.UUID(bytes=self.keys[slot].tobytes())), first, last)
+                self._set.add(_source_name(self.keys[slot].tobytes()), first, last)
             case MariaDbGtidSet():
                 self._set.last[int(self.keys[slot, 0])] = (first, last)
 
@@ -122,11 +172,23 @@ class ExecutedGtids:
         return str(self._set)
 
 
+def _source_name(key: bytes) -> str:
+    """``uuid`` or ``uuid:tag`` of a slot's key."""
+    tag = key[16:].rstrip(b"\0").decode("ascii", "replace")
+    source = str(uuid.UUID(bytes=key[:16]))
+    return f"{source}:{tag}" if tag else source
+
+
 def gtid_text(header: bytes, body: bytes, *, mariadb: bool) -> tuple[str | None, int]:
     """(GTID, commit time in ms or 0) of a GTID event; the GTID is None for an anonymous transaction."""
     if mariadb:
         sequence, domain = int.from_bytes(body[:8], "little"), int.from_bytes(body[8:12], "little")
         return f"{domain}-{int.from_bytes(header[5:9], 'little')}-{sequence}", 0
+    if header[4] == GTID_TAGGED:
+        keys = np.zeros((1, 6), np.int64)
+        padded = np.frombuffer(body + bytes(8), np.uint8)
+        number, micros = read_tagged_gtid(padded, 0, len(body), keys)
+        return f"{_source_name(keys[0].tobytes())}:{number}", micros // 1000
     millis = 0
     if len(body) >= 49 and body[25] == 2:
         millis = (int.from_bytes(body[42:49], "little") & ((1 << 55) - 1)) // 1000

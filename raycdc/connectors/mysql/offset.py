@@ -15,11 +15,21 @@ from typing import Any
 @total_ordering
 @dataclass(frozen=True, slots=True, eq=False)
 class BinlogOffset:
-    """The byte after an event: everything before it has been seen. Equality and order ignore the GTID set."""
+    """The byte after an event: everything before it has been seen. Equality and order look at file and byte alone.
+
+    `server` names the server whose file this is (empty: not known). `by_gtid`: what lies behind this place and is in
+    the GTID set has been seen too, so that reading on must ask for what the set lacks. `prepared` holds the rows of
+    prepared XA transactions (`xa_transactions`). The next `skip_events` events and `skip_rows` rows are left out.
+    """
 
     file: str
     pos: int
     gtid_set: str = ""
+    server: str = ""
+    by_gtid: bool = False
+    prepared: str = ""
+    skip_events: int = 0
+    skip_rows: int = 0
 
     @property
     def file_number(self) -> int:
@@ -42,8 +52,17 @@ class BinlogOffset:
         return f"{self.file}:{self.pos}"
 
     def to_json(self) -> dict[str, Any]:
-        return {"file": self.file, "pos": self.pos, "gtid_set": self.gtid_set}
+        """The optional parts only where they say something: most positions are three values."""
+        data: dict[str, Any] = {"file": self.file, "pos": self.pos, "gtid_set": self.gtid_set}
+        for name in _OPTIONAL:
+            if value := getattr(self, name):
+                data[name] = value
+        return data
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> BinlogOffset:
-        return cls(data["file"], data["pos"], data["gtid_set"])
+        optional = {name: data[name] for name in _OPTIONAL if name in data}
+        return cls(data["file"], data["pos"], data["gtid_set"], **optional)
+
+
+_OPTIONAL = ("server", "by_gtid", "prepared", "skip_events", "skip_rows")

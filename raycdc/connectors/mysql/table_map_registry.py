@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from raycdc.connectors.mysql.binlog_index_loops import S_TABLE_IDS, hash_bytes
+from raycdc.connectors.mysql.binlog_index_loops import S_TABLE_IDS, find_map, hash_bytes
 
 #: Table ids kept; a server gives a table a new id whenever it is reopened, so old ones are dropped between feeds.
 _TABLE_IDS_MAX = 1 << 16
@@ -44,6 +44,21 @@ class TableMapRegistry:
         else:
             self._insert_map(number)
         return number
+
+    def number_of(self, content: npt.NDArray[np.uint8]) -> int:
+        """Number of the map with exactly these bytes, -1 if there is none."""
+        copied = np.ascontiguousarray(content)
+        return int(find_map(copied, 0, len(copied), self.maps, self.content, self.map_keys, self.map_values))
+
+    def number_of_id(self, table_id: int) -> int:
+        """Number of the map that a table id stands for now, -1 if it was not announced."""
+        mask = len(self.id_keys) - 1
+        slot = (table_id * 0x9E3779B1) & mask
+        while self.id_keys[slot] != -1:
+            if self.id_keys[slot] == table_id:
+                return int(self.id_values[slot])
+            slot = (slot + 1) & mask
+        return -1
 
     def forget(self, number: int) -> None:
         """The next TABLE_MAP with these bytes is new again."""

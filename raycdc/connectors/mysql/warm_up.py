@@ -12,6 +12,7 @@ import numpy as np
 from raycdc.connectors.mysql import key_order, packet_loops, resultset
 from raycdc.connectors.mysql.binlog_decoder import BinlogDecoder
 from raycdc.connectors.mysql.binlog_index_loops import complete_events
+from raycdc.connectors.mysql.gtid import gtid_text
 from raycdc.connectors.mysql.offset import BinlogOffset
 from raycdc.connectors.mysql.types import MySqlColumn, MySqlTable
 from raycdc.model import TableId
@@ -29,6 +30,14 @@ def compile_all() -> None:
     )
     complete_events(data, 0, decoder.cut(data))
     decoder.feed(data)
+    compressed = _event(40, b"\x01\x01" + bytes([len(events)]) + b"\x02\x03\xfc\xff\x00\x00" + events)
+    for _ in decoder.pieces(compressed):
+        pass
+    whole = _event(31, struct.pack("<IHHH", 1, 0, 0, 2) + b"\x01\x01\x01\x00\x07\x00\x00\x00")
+    partial = whole[:4] + b"\x27" + whole[5:] + b"\x00\x00\x08\x00\x00\x00"
+    partial = partial[:9] + struct.pack("<I", len(partial)) + partial[13:]
+    decoder.feed(np.frombuffer(partial, np.uint8))
+    gtid_text(_event(42, b"")[:19], b"\x02\x02\x00", mariadb=False)
     state = np.zeros(packet_loops.P_SIZE, np.int64)
     packet_loops.strip_packets(data, 0, 0, np.empty(8, np.uint8), state)
     resultset.warm_up()

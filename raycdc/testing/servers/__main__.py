@@ -1,4 +1,4 @@
-"""``python -m raycdc.testing.servers mariadb|mysql80|mysql57|kafka [--port N] [--no-gtid]``: a server to play with.
+"""``python -m raycdc.testing.servers KIND [--port N] [--no-gtid]``: a server to play with.
 
 Runs until Ctrl-C; its data goes with it.
 """
@@ -10,13 +10,14 @@ import signal
 import sys
 
 from raycdc.errors import RaycdcError
-from raycdc.testing.servers import DatabaseServer, KafkaServer, MariaDbServer, MySqlServer
+from raycdc.testing.servers import DatabaseServer, KafkaServer, MariaDbServer, MySqlNewestServer, MySqlServer
 
 
 def main(arguments: list[str]) -> int:
     """Start the server, print how to reach it, wait for Ctrl-C or SIGTERM."""
     parser = argparse.ArgumentParser(prog="python -m raycdc.testing.servers", description=__doc__)
-    parser.add_argument("server", choices=["mariadb", "mariadb-embedded", "mysql80", "mysql57", "kafka"])
+    kinds = ["mariadb", "mariadb-embedded", "mysql80", "mysql57", "mysql-newest", "kafka"]
+    parser.add_argument("server", choices=kinds)
     parser.add_argument("action", nargs="?", choices=["start", "prepare"], default="start")
     parser.add_argument("--port", type=int, default=None)
     parser.add_argument("--no-gtid", action="store_true", help="MySQL without GTIDs")
@@ -31,6 +32,8 @@ def main(arguments: list[str]) -> int:
             server = KafkaServer(port=chosen.port)
         case "mysql80":
             server = MySqlServer(version="8.0", gtid=not chosen.no_gtid, port=chosen.port)
+        case "mysql-newest":
+            server = MySqlNewestServer(port=chosen.port)
         case _:
             server = MySqlServer(version="5.7", gtid=not chosen.no_gtid, port=chosen.port)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))

@@ -1,6 +1,6 @@
 # The tasks of this project. `make test` is what CI runs; `make check` is a synonym for people who look for it.
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-test demo test check test-fast test-kill lint types imports format bench clean
+.PHONY: help setup setup-test demo test check test-fast test-kill test-races lint types imports format bench clean
 SHELL := /bin/bash
 BIN := .venv/bin
 PYTEST := $(BIN)/python .ci/leaves-nothing $(BIN)/python -m pytest
@@ -30,6 +30,9 @@ test-fast: setup lint ## Unit, protocol and simulation tests only (no server, no
 
 test-kill: setup-test ## Kill tests with many seeds; prints the table of the README
 	RAYCDC_KILL_SEEDS=$${RAYCDC_KILL_SEEDS:-10} $(PYTEST) tests/kill
+
+test-races: setup-test ## The hand-off under aimed writes: 2,000 chunks on each kind of server
+	$(PYTEST) -s -m long tests/integration/test_hand_off_races.py
 
 lint: setup ## Style: ruff's rules and its formatting
 	$(BIN)/ruff check .

@@ -51,6 +51,7 @@ format: setup ## Let ruff rewrite what it can
 bench: setup-test ## Measure raycdc beside its peers on real servers
 	$(BIN)/python -m bench binlog --json
 	$(BIN)/python -m bench snapshot --json
+	$(BIN)/python -m bench splits --json
 	$(BIN)/python -m bench pipeline --json
 
 clean: ## Remove what tests and demos leave in this folder (not the downloads)

@@ -139,6 +139,14 @@ def demo(context: typer.Context) -> int:
     return int(demo_command.main(context.args))
 
 
+@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []})
+def bench(context: typer.Context) -> int:
+    """Measure raycdc on servers of its own: `raycdc bench NAME --json`; `raycdc bench --help` lists the names."""
+    from raycdc.cli import bench as bench_command
+
+    return bench_command.run(context.args)
+
+
 @inspect.command("checkpoint")
 def inspect_checkpoint(
     state: Annotated[Path, typer.Argument(metavar="STATE_OR_CONFIG", help="State folder, or a pipeline's TOML file.")],

@@ -284,7 +284,8 @@ class IncrementalSnapshotEnumerator:
         for plan in start.tables:
             schemas[plan.fingerprint] = plan.document
             tables[str(plan.table)] = {"schema": plan.fingerprint, "announced": False, "snapshot": plan.snapshot}
-            planner: dict[str, Any] | None = {} if plan.snapshot is not None else None
+            # The key is settled here: the log reader compares by it from now on, whatever the configuration says later.
+            planner = {"key": plan.snapshot["key"]} if plan.snapshot is not None else None
             self._tables[plan.table] = _TableState(plan.fingerprint, planner)
         self._documents.update(schemas)
         state = {

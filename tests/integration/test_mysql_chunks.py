@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from raycdc.connectors.mysql.catalog import load_table
+from raycdc.connectors.mysql.chunk_keys import best_key
 from raycdc.connectors.mysql.chunks import ChunkPlanner, ChunkRange, ChunkSettings, Strategy
 from raycdc.connectors.mysql.connection import connect, query
 from raycdc.connectors.mysql.types import MySqlTable
@@ -196,3 +197,68 @@ def test_state_stays_small_and_a_failed_query_consumes_nothing(mariadb: MariaDbS
         assert planner.state() == before
         query(connection, f"RENAME TABLE `{mariadb_database}`.gone TO `{mariadb_database}`.t")
         assert planner.next_chunks(1)[0].lower == chunks[-1].upper
+
+
+SPREAD: dict[str, list[Any]] = {
+    "BIGINT UNSIGNED NOT NULL": [(1 << 64) - 1 - n * n * 5_000_011 for n in range(1500)] + list(range(500)),
+    "BIGINT NOT NULL": [(n // 500) * (1 << 60) - (1 << 62) + n % 500 for n in range(2000)],
+    "DECIMAL(38,4) NOT NULL": [f"{n - 1000}{n * 7919 % 1_000_000_007:025}.{n % 10_000:04}" for n in range(2000)],
+    "DOUBLE NOT NULL": [(-1) ** n * 1.1 ** (n % 1500) for n in range(2000)],
+    "DATETIME(3) NOT NULL": [f"{1000 + n}-02-0{1 + n % 9} 11:22:33.{n % 1000:03}" for n in range(2000)],
+    "DATE NOT NULL": [f"{1000 + n}-02-0{1 + n % 9}" for n in range(2000)],
+    "TIME(6) NOT NULL": [f"{n % 1600 - 800}:{n % 60:02}:{n % 59:02}.{n:06}" for n in range(2000)],
+    "VARBINARY(40) NOT NULL": [b"common prefix" + (n * n).to_bytes(5) for n in range(2000)],
+    "VARCHAR(40) COLLATE utf8mb4_general_ci NOT NULL": [
+        f"{'aAbBzZéÄ日'[n % 9]}-{n * 7919 % 10_007}" for n in range(2000)
+    ],
+}
+
+
+@pytest.mark.parametrize("column_type", SPREAD)
+@pytest.mark.parametrize("flavor", ["mariadb", "mysql80"])
+def test_estimates_cut_keys_of_every_type_into_chunks_of_about_the_size(
+    request: pytest.FixtureRequest, flavor: str, column_type: str
+) -> None:
+    server: DatabaseServer = request.getfixturevalue(flavor)
+    with server.fresh_database() as any_database, session(server, "root") as connection:
+        table = fill(connection, any_database, column_type, SPREAD[column_type])
+        query(connection, f"ANALYZE TABLE `{any_database}`.t")
+        chunks = plan(server, table, ChunkSettings(Strategy.SAMPLED, 100, key="k"), step=12)
+        assert times_covered(connection, table, chunks) == {1}
+        sizes = [
+            query(connection, f"SELECT COUNT(*) FROM `{any_database}`.t WHERE {chunk.condition(table)}")[0][0]
+            for chunk in chunks
+        ]
+        assert max(sizes) <= 300
+        assert len(chunks) <= 60
+
+
+def test_a_composite_key_is_cut_by_its_column_with_many_values(any_server: DatabaseServer, any_database: str) -> None:
+    with session(any_server, "root") as connection:
+        name = f"`{any_database}`.t"
+        query(connection, f"CREATE TABLE {name} (a INT, b INT, c INT, PRIMARY KEY (a, b), KEY (b))")
+        values = ", ".join(f"({n % 3}, {n}, 0)" for n in range(3000))
+        query(connection, f"INSERT INTO {name} VALUES {values}")
+        query(connection, f"ANALYZE TABLE {name}")
+        table = load_table(connection, TableId(any_database, "t"))
+        assert best_key(connection, table, None, chunk_rows=100) == "b"
+        assert best_key(connection, table, None, chunk_rows=10_000) == "a"
+        assert best_key(connection, table, "a", chunk_rows=100) == "a"
+
+
+def test_a_key_without_an_index_is_refused_where_it_matters(any_server: DatabaseServer, any_database: str) -> None:
+    with session(any_server, "root") as connection:
+        table = fill(connection, any_database, "INT NOT NULL", list(range(50)), key="KEY (n)")
+    assert len(plan(any_server, table, ChunkSettings(key="k"))) == 1
+    with pytest.raises(ConfigError, match=r"no index of .* begins with k"):
+        plan(any_server, table, ChunkSettings(key="k", chunk_rows=5))
+
+
+def test_the_key_settled_at_the_start_counts_whatever_the_configuration_says_later(
+    mariadb: MariaDbServer, mariadb_database: str
+) -> None:
+    with session(mariadb, "root") as connection:
+        table = fill(connection, mariadb_database, "INT NOT NULL", list(range(50)), key="PRIMARY KEY (k), KEY (n)")
+    connector = partial(connect, settings_of(mariadb, "root"))
+    planner = ChunkPlanner(connector, table, ChunkSettings(chunk_rows=5, key="n"), {"key": "k"})
+    assert {chunk.key for chunk in planner.next_chunks(5)} == {"k"}

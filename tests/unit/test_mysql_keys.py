@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from raycdc.connectors.mysql import keys, resultset_loops
 from raycdc.connectors.mysql.catalog import constant_default
-from raycdc.connectors.mysql.chunks import ChunkRange, ChunkSettings, chunk_key
+from raycdc.connectors.mysql.chunk_keys import chunk_key
+from raycdc.connectors.mysql.chunks import ChunkRange
 from raycdc.connectors.mysql.key_order import NULL_INTERVAL, SortKeys, bound_keys, classify, sort_keys
 from raycdc.connectors.mysql.server import parse_version
 from raycdc.connectors.mysql.types import MySqlColumn, MySqlTable
@@ -79,10 +80,10 @@ def test_names_are_quoted_in_conditions() -> None:
 
 def test_the_first_column_of_the_primary_key_is_the_chunk_key() -> None:
     columns = (MySqlColumn("e", "enum('x')"), MySqlColumn("Id", "int"))
-    assert chunk_key(MySqlTable(TableId("d", "t"), columns, ("Id", "e")), ChunkSettings()) == columns[1]
-    assert chunk_key(MySqlTable(TableId("d", "t"), columns, ("e", "Id")), ChunkSettings()) is None
-    assert chunk_key(MySqlTable(TableId("d", "t"), columns, ()), ChunkSettings()) is None
-    assert chunk_key(MySqlTable(TableId("d", "t"), columns, ()), ChunkSettings(key="id")) == columns[1]
+    assert chunk_key(MySqlTable(TableId("d", "t"), columns, ("Id", "e")), None) == columns[1]
+    assert chunk_key(MySqlTable(TableId("d", "t"), columns, ("e", "Id")), None) is None
+    assert chunk_key(MySqlTable(TableId("d", "t"), columns, ()), None) is None
+    assert chunk_key(MySqlTable(TableId("d", "t"), columns, ()), "id") == columns[1]
 
 
 @compiled

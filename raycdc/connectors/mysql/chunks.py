@@ -8,12 +8,15 @@ two outer ranges below the smallest and from the largest key seen: whatever is i
 so every other chunk is bounded on both sides. Then the inside is cut, by one of the strategies:
 
 * ``even``: arithmetic steps over an integer key; no query per chunk, but sparse or skewed keys make uneven chunks.
-* ``uneven``: the server walks its index and says where each chunk of `chunk_rows` rows ends.
-* ``sampled``: the server samples its index; one scan for many chunks, whose sizes vary.
-* ``auto``: one chunk for a small table, ``even`` for a dense integer primary key, else ``uneven``.
+* ``uneven``: the server walks its index and says where each chunk of `chunk_rows` rows ends: exact sizes, and by the
+  end it has read the whole index once, chunk by chunk.
+* ``sampled``: the optimizer's estimates say where (`range_estimates`); some probes per chunk, however large the table.
+* ``auto``: one chunk for a small table, ``even`` for a dense integer primary key, ``sampled`` for a large table, else
+  ``uneven``.
 
-Bounds are compared and ordered by the server alone. Who asks twice from the same state may get other bounds (the
-table changed); chunks count from the moment they are in the enumerator's state.
+An index must begin with the key, or every chunk would scan the table. Bounds are compared and ordered by the server
+alone. Who asks twice from the same state may get other bounds (the table changed); chunks count from the moment they
+are in the enumerator's state.
 """
 
 from __future__ import annotations
@@ -28,9 +31,12 @@ from pymysql.connections import Connection
 
 from raycdc.connectors.mysql import keys
 from raycdc.connectors.mysql.catalog import TableSize, table_sizes
+from raycdc.connectors.mysql.chunk_keys import chunk_key, index_of
 from raycdc.connectors.mysql.connection import query, quote_name
 from raycdc.connectors.mysql.key_order import can_be_ordered
+from raycdc.connectors.mysql.key_space import to_number
 from raycdc.connectors.mysql.keys import KeyValue
+from raycdc.connectors.mysql.range_estimates import IndexedKey, count, estimate, find_bound
 from raycdc.connectors.mysql.types import MySqlColumn, MySqlTable
 from raycdc.errors import ConfigError, StateError
 
@@ -38,8 +44,12 @@ STATE_VERSION = 1
 #: ``auto`` takes arithmetic steps when the keys are spread over at most this many times the rows (a chunk then has
 #: at most this many times `chunk_rows` rows, however the keys are clustered).
 EVEN_SPREAD_MAX = 4.0
-#: Sampled keys per chunk: the chunk sizes then vary by about a quarter.
-SAMPLES_PER_CHUNK = 20
+#: Tables of more chunks than this are not walked by ``auto``; below it the estimates are too coarse to be better.
+WALKED_CHUNKS_MAX = 16
+#: InnoDB never estimates more than half of a table, so a table of so few chunks cannot be probed at all.
+_PROBED_CHUNKS_MIN = 4
+#: Rows of one chunk are counted, up to this many times `chunk_rows`, to learn what the estimates are worth.
+_COUNTED_FACTOR = 6
 
 
 class Strategy(StrEnum):
@@ -55,15 +65,13 @@ class Strategy(StrEnum):
 class ChunkSettings:
     """What the user may say about chunks. `chunk_bytes`, when given, lowers `chunk_rows` for wide rows.
 
-    `key` names the chunk key (default: the first column of the primary key that can be one); `filter` is an SQL
-    condition every row must meet, ANDed to the chunk's range.
+    `key` names the chunk key (default: `chunk_keys.best_key`).
     """
 
     strategy: Strategy = Strategy.AUTO
     chunk_rows: int = 100_000
     chunk_bytes: int | None = None
     key: str | None = None
-    filter: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,25 +122,6 @@ class ChunkRange:
         )
 
 
-def chunk_key(table: MySqlTable, settings: ChunkSettings) -> MySqlColumn | None:
-    """The chunk key: the one the user named, else the first primary-key column, if it can be one; None: one chunk.
-
-    Raises `ConfigError` when the user named a column that cannot be a chunk key.
-    """
-    if settings.key is not None:
-        column = keys.column_named(table, settings.key)
-        if keys.key_kind(column) is None:
-            raise ConfigError(
-                f"source.snapshot.key: {table.id}.{column.name} is {column.column_type}, which has no order that "
-                f"chunks could follow. Name a numeric, character, binary or temporal column."
-            )
-        return column
-    if not table.primary_key:
-        return None
-    column = keys.column_named(table, table.primary_key[0])
-    return None if keys.key_kind(column) is None else column
-
-
 class ChunkPlanner:
     """Plans one table's chunks. Pure bookkeeping except for the queries `next_chunks` makes on its own connection.
 
@@ -149,7 +138,7 @@ class ChunkPlanner:
         self._connect = connect
         self._table = table
         self._settings = settings
-        self._key = chunk_key(table, settings)
+        self._key = chunk_key(table, settings.key)
         self._queue: list[ChunkRange] = []
         self._phase = "start"
         self._next: KeyValue | None = None
@@ -158,6 +147,9 @@ class ChunkPlanner:
         self._rows = settings.chunk_rows
         self._planned = 0
         self._estimate = 1
+        #: Estimated rows per row, 0 while unknown.
+        self._factor = 0.0
+        self._index: str | None = None
         if state is not None:
             self._restore(state)
 
@@ -204,9 +196,14 @@ class ChunkPlanner:
             "rows": self._rows,
             "planned": self._planned,
             "estimate": self._estimate,
+            "factor": self._factor,
         }
 
     def _restore(self, state: dict[str, Any]) -> None:
+        if set(state) == {"key"}:
+            # Not begun: only the key is settled, because the log reader compares by it already.
+            self._key = None if state["key"] is None else keys.column_named(self._table, state["key"])
+            return
         if state["version"] != STATE_VERSION:
             raise StateError(f"{self._table.id}: the chunk plan has version {state['version']}, not {STATE_VERSION}")
         # The bounds in the state belong to this key, whatever the configuration says now.
@@ -219,6 +216,7 @@ class ChunkPlanner:
         self._rows = state["rows"]
         self._planned = state["planned"]
         self._estimate = state["estimate"]
+        self._factor = state.get("factor", 0.0)
 
     def _start(self, connection: Connection[Any]) -> None:
         size = table_sizes(connection, [self._table.id]).get(self._table.id, TableSize(0, 0, ""))
@@ -245,6 +243,7 @@ class ChunkPlanner:
         self._queue.append(ChunkRange(None, lowest, key=key.name))
         self._queue.append(ChunkRange(highest, None, key=key.name))
         self._next, self._max = lowest, highest
+        self._indexed(connection, key)
         self._choose(key, size)
         if lowest == highest:
             self._finish()
@@ -252,7 +251,8 @@ class ChunkPlanner:
     def _choose(self, key: MySqlColumn, size: TableSize) -> None:
         """Set the phase to the strategy that cuts the inside, and estimate how many chunks it makes."""
         strategy = self._settings.strategy
-        whole_numbers = isinstance(self._next, int) and isinstance(self._max, int)
+        # Not YEAR: the server reads a year below 100 as one of this century or the last.
+        whole_numbers = isinstance(self._next, int) and isinstance(self._max, int) and key.shape.base != "year"
         if strategy is Strategy.EVEN and not whole_numbers:
             raise ConfigError(
                 f'source.snapshot.strategy = "even" needs an integer chunk key; {self._table.id}.{key.name} is '
@@ -260,7 +260,7 @@ class ChunkPlanner:
             )
         rows = max(1, size.rows)
         self._estimate = len(self._queue) + -(-rows // self._rows)
-        if isinstance(self._next, int) and isinstance(self._max, int):
+        if whole_numbers and isinstance(self._next, int) and isinstance(self._max, int):
             spread = (self._max - self._next + 1) / rows
             unique = self._table.primary_key == (key.name,)
             if strategy is Strategy.EVEN or (strategy is Strategy.AUTO and unique and spread <= EVEN_SPREAD_MAX):
@@ -268,7 +268,12 @@ class ChunkPlanner:
                 self._step = max(1, int(self._rows * max(1.0, spread)))
                 self._estimate = len(self._queue) + -(-(self._max - self._next) // self._step)
                 return
-        self._phase = "sampled" if strategy is Strategy.SAMPLED else "uneven"
+        large = strategy is Strategy.AUTO and rows > WALKED_CHUNKS_MAX * self._rows
+        wanted = large or (strategy is Strategy.SAMPLED and rows > _PROBED_CHUNKS_MIN * self._rows)
+        probed = wanted and key.shape.base != "year"
+        self._phase = "sampled" if probed else "uneven"
+        if probed:
+            self._step = self._first_step(key, rows)
 
     def _walk(self, connection: Connection[Any], count: int) -> None:
         """Queue at least one more chunk of the inside, or finish."""
@@ -279,7 +284,7 @@ class ChunkPlanner:
             case "uneven":
                 self._walk_uneven(connection, self._key)
             case "sampled":
-                self._walk_sampled(connection, self._key, count)
+                self._walk_sampled(connection, self._key)
             case phase:
                 raise StateError(f"{self._table.id}: the chunk plan has the unknown phase {phase!r}")
 
@@ -316,23 +321,51 @@ class ChunkPlanner:
         else:
             self._emit(upper)
 
-    def _walk_sampled(self, connection: Connection[Any], key: MySqlColumn, count: int) -> None:
-        wanted = count * SAMPLES_PER_CHUNK
-        rate = min(1.0, SAMPLES_PER_CHUNK / self._rows)
-        every = max(1, round(self._rows * rate))
-        rows = query(
-            connection,
-            f"SELECT {keys.select_expression(key)} FROM {self._from()} WHERE {self._inside(key)} AND RAND() < {rate!r} "
-            f"ORDER BY {quote_name(key.name)} LIMIT {wanted}",
-        )
-        before = self._next
-        for (cell,) in rows[every - 1 :: every]:
-            bound = keys.from_server(key, cell)
-            if bound != self._next:
-                self._emit(bound)
-        if len(rows) < wanted or self._next == before:
+    def _walk_sampled(self, connection: Connection[Any], key: MySqlColumn) -> None:
+        """One chunk that the optimizer takes for one of `chunk_rows` rows; by the index where it has no idea."""
+        assert self._next is not None
+        assert self._max is not None
+        indexed = self._indexed(connection, key)
+        self._factor = self._factor or self._learned(connection, indexed)
+        wanted = max(1, round(self._rows * self._factor))
+        if estimate(connection, indexed, self._next, self._max) <= wanted:
             self._emit(self._max)
             self._finish()
+            return
+        found = find_bound(connection, indexed, self._next, self._max, wanted=wanted, step=self._step)
+        if found is None:
+            self._walk_uneven(connection, key)
+        else:
+            bound, self._step = found
+            self._emit(bound)
+
+    def _learned(self, connection: Connection[Any], key: IndexedKey) -> float:
+        """How many estimated rows a row is, from one chunk."""
+        assert self._next is not None
+        assert self._max is not None
+        found = find_bound(connection, key, self._next, self._max, wanted=self._rows, step=self._step)
+        if found is None:
+            return 1.0
+        most = _COUNTED_FACTOR * self._rows
+        counted = count(connection, key, self._next, found[0], most=most)
+        estimated = estimate(connection, key, self._next, found[0])
+        return 1.0 if not counted or counted == most else max(0.1, estimated / counted)
+
+    def _first_step(self, key: MySqlColumn, rows: int) -> int:
+        """As far as a chunk reaches if the keys are spread evenly."""
+        low = None if self._next is None else to_number(key, self._next)
+        high = None if self._max is None else to_number(key, self._max)
+        return 1 if low is None or high is None else max(1, (high - low) * self._rows // rows)
+
+    def _indexed(self, connection: Connection[Any], key: MySqlColumn) -> IndexedKey:
+        if self._index is None:
+            self._index = index_of(connection, self._table, key.name)
+        if self._index is None:
+            raise ConfigError(
+                f"source.snapshot: no index of {self._table.id} begins with {key.name}, so each chunk would scan the "
+                f"whole table. Add one, or name another column in source.snapshot.key."
+            )
+        return IndexedKey(self._from(), key, self._index)
 
     def _emit(self, upper: KeyValue | None) -> None:
         assert self._key is not None

@@ -13,9 +13,10 @@ from pymysql.connections import Connection
 
 from raycdc.connectors.mysql.catalog import discover_tables, load_tables
 from raycdc.connectors.mysql.checks import check_source, require_ok
-from raycdc.connectors.mysql.chunks import ChunkPlanner, ChunkRange, ChunkSettings, chunk_key
+from raycdc.connectors.mysql.chunk_keys import best_key
+from raycdc.connectors.mysql.chunks import ChunkPlanner, ChunkRange, ChunkSettings
 from raycdc.connectors.mysql.documents import document_of, table_of
-from raycdc.connectors.mysql.keys import has_null_chunk, value_to_json
+from raycdc.connectors.mysql.keys import column_named, has_null_chunk, value_to_json
 from raycdc.connectors.mysql.log_split_reader import ordinal_of
 from raycdc.connectors.mysql.server import current_position, probe, start_position
 from raycdc.connectors.mysql.types import MySqlTable
@@ -37,7 +38,7 @@ class MySqlEnumeratorDialect:
         connect: Callable[[], Connection[Any]],
         *,
         selector: TableSelector,
-        chunks: ChunkSettings,
+        chunks: Callable[[TableId], ChunkSettings],
         snapshot: bool,
     ) -> None:
         self._connect = connect
@@ -57,7 +58,7 @@ class MySqlEnumeratorDialect:
                 after = load_tables(connection, tables)
                 found = self._discover(connection)
                 if before == after and sorted(before) == found == tables:
-                    return StartPoint(position.to_json(), ordinal_of(position), self._plans(before))
+                    return StartPoint(position.to_json(), ordinal_of(position), self._plans(connection, before))
                 tables = found
             raise SourceError(
                 f"The tables on {info.address} changed their shape each time they were looked at. "
@@ -67,8 +68,8 @@ class MySqlEnumeratorDialect:
     def plan(
         self, document: dict[str, Any], table: TableId, planner: dict[str, Any], first_index: int
     ) -> PlannedChunks:
-        """The next chunks of a table; `planner` is empty at first."""
-        plan = ChunkPlanner(self._connect, table_of(document), self._chunks, planner or None)
+        """The next chunks of a table; `planner` holds only the key at first."""
+        plan = ChunkPlanner(self._connect, table_of(document), self._chunks(table), planner or None)
         ranges = plan.next_chunks(PLANNED_AHEAD)
         splits = tuple(_split(table, first_index + n, chunk) for n, chunk in enumerate(ranges))
         return PlannedChunks(splits, None if plan.done else plan.state(), plan.estimated_total)
@@ -90,22 +91,23 @@ class MySqlEnumeratorDialect:
             )
         return tables
 
-    def _plans(self, tables: dict[TableId, MySqlTable]) -> tuple[TablePlan, ...]:
+    def _plans(self, connection: Connection[Any], tables: dict[TableId, MySqlTable]) -> tuple[TablePlan, ...]:
         plans = []
         for table_id, table in sorted(tables.items()):
             document = document_of(table)
-            plans.append(TablePlan(table_id, document["fingerprint"], document, self._state(table)))
+            plans.append(TablePlan(table_id, document["fingerprint"], document, self._state(connection, table)))
         return tuple(plans)
 
-    def _state(self, table: MySqlTable) -> dict[str, Any] | None:
+    def _state(self, connection: Connection[Any], table: MySqlTable) -> dict[str, Any] | None:
         """The table's snapshot state before its first chunk, as `HandOff.add_table` wants it."""
         if not self._snapshot:
             return None
-        key = chunk_key(table, self._chunks)
+        chosen = self._chunks(table.id)
+        key = best_key(connection, table, chosen.key, chunk_rows=chosen.chunk_rows)
         return {
-            "key": None if key is None else key.name,
+            "key": key,
             "foldable": bool(table.primary_key),
-            "needs_null": key is None or has_null_chunk(key),
+            "needs_null": key is None or has_null_chunk(column_named(table, key)),
             "null_closed": False,
             "closed": [],
         }

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BeforeValidator, PlainSerializer
 
-from raycdc.config import Duration, Options, Secret, SourceConfig, option
+from raycdc.config import Duration, Options, Secret, Size, SourceConfig, option
 from raycdc.connectors.mysql.connection import MySqlSettings, TlsMode
 from raycdc.model.selector import TableSelector, check_pattern
 from raycdc.plugins import Plugin
@@ -83,10 +83,18 @@ class SnapshotOptions(Options):
 
     strategy: Literal["auto", "even", "uneven", "sampled"] = option(
         "auto",
-        help="even: arithmetic on a numeric key. uneven: the server walks the key. sampled: from a sample of keys.",
+        help="even: arithmetic on an integer key. uneven: the server walks the key's index. sampled: by the "
+        "optimizer's estimates, without reading the index. auto: even for dense keys, sampled for large tables, else "
+        "uneven.",
     )
     chunk_rows: int = option(100_000, help="About this many rows per chunk.", unit="rows", ge=1)
-    key: dict[str, str] = option({}, help="Chunk key column per table.", example={"shop.orders": "id"}, planned=True)
+    chunk_bytes: Size = option(0, help="Fewer rows per chunk where rows are wide; 0: chunk_rows alone.", unit="size")
+    key: dict[str, str] = option(
+        {},
+        help="Chunk key column per table; an index must begin with it. Default: the first column of the primary key, "
+        "or another one of it where the first has few values.",
+        example={"shop.orders": "id"},
+    )
     filter: dict[str, str] = option(
         {}, help="SQL condition per table.", example={"shop.orders": "id > 10"}, planned=True
     )

@@ -84,7 +84,7 @@ class MySqlSource:
         return MySqlEnumeratorDialect(
             self._connect,
             selector=config.selector(),
-            chunks=ChunkSettings(Strategy(config.snapshot.strategy), config.snapshot.chunk_rows),
+            chunks=self._chunk_settings,
             snapshot=config.startup.mode in (StartupMode.INITIAL, StartupMode.SNAPSHOT),
         )
 
@@ -122,6 +122,15 @@ class MySqlSource:
             if table["snapshot"] is not None and table["snapshot"]["key"] is not None:
                 order.use(TableId.parse(name), table["snapshot"]["key"])
         return order
+
+    def _chunk_settings(self, table: TableId) -> ChunkSettings:
+        snapshot = self._config.snapshot
+        return ChunkSettings(
+            Strategy(snapshot.strategy),
+            snapshot.chunk_rows,
+            snapshot.chunk_bytes or None,
+            snapshot.key.get(str(table)),
+        )
 
     @property
     def _visible_within_s(self) -> float:

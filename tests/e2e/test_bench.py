@@ -1,0 +1,39 @@
+"""`raycdc bench`: the command finds the benchmarks, and a small run of one says what it must."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+
+def test_bench_splits_prints_one_document_with_a_recommendation_per_table(tmp_path: Path) -> None:
+    page = tmp_path / "splits.html"
+    words = ["bench", "splits", "--json", "--rows", "20000", "--cases", "skewed,string", "--server", "mariadb"]
+    command = [sys.executable, "-m", "raycdc.cli", *words, "--html", str(page)]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    found = {(m["case"], m["system"]): m for m in document["measurements"]}
+    strategies = ("uneven", "sampled", "auto")
+    assert set(found) == {("skewed", "even")} | {(case, s) for case in ("skewed", "string") for s in strategies}
+    assert {measurement["rows"] for measurement in found.values()} == {20_000}
+    assert set(document["recommendations"]) == {"skewed", "string"}
+    for case in ("skewed", "string"):
+        # A walk reads the whole index; estimates do not, and make chunks of about the size that was asked for.
+        assert found[case, "uneven"]["planning_rows_read"] > 20_000
+        assert found[case, "sampled"]["planning_rows_read"] < 15_000
+        assert found[case, "sampled"]["chunk_rows"]["max"] < 3 * 200
+    assert "snapshot.strategy" in page.read_text()
+
+
+def test_bench_lists_the_benchmarks(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "raycdc.cli", "bench", "--help"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True)
+    assert "{binlog,pipeline,snapshot,splits}" in done.stdout
+
+
+pytestmark = pytest.mark.server

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 from raycdc.checkpoint.store import CheckpointStore
@@ -44,6 +45,7 @@ class CoordinatorHost:
         self._error: BaseException | None = None
         self._closed = False
         self._closing = threading.Event()
+        self._later: list[tuple[float, Callable[[], None]]] = []
         self._store = store
         last = store.last_manifest()
         self._core = SourceCoordinator(
@@ -137,11 +139,17 @@ class CoordinatorHost:
                 if self._closed:
                     return
                 if self._error is None:
+                    self._call_what_is_due()
                     self._run(lambda: self._core.tick(now_s=time.monotonic()))
             # Not a wait on the condition: each packet would end it, and each tick wake everyone for nothing.
             self._closing.wait(TICK_S)
 
-    def _call_async(self, call: Callable[[], Any], handler: Callable[[Any], None]) -> None:
+    def _call_async(self, call: Callable[[], Any], handler: Callable[[Any], None], after_s: float) -> None:
+        """Called with the lock held, like everything on the core."""
+        if after_s > 0:
+            self._later.append((time.monotonic() + after_s, partial(self._call_async, call, handler, 0.0)))
+            return
+
         def work() -> None:
             try:
                 result = self._patiently(call)
@@ -153,6 +161,13 @@ class CoordinatorHost:
                 self._run(lambda: handler(result))
 
         self._pool.submit(work)
+
+    def _call_what_is_due(self) -> None:
+        now_s = time.monotonic()
+        due = [call for at_s, call in self._later if at_s <= now_s]
+        self._later = [entry for entry in self._later if entry[0] > now_s]
+        for call in due:
+            call()
 
     def _patiently(self, call: Callable[[], Any]) -> Any:
         """The result of `call`, tried as long as a reader would be started again for the same reason."""

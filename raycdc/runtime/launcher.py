@@ -98,6 +98,9 @@ class Launcher(Protocol):
 
     def start_reader(self, identity: ReaderIdentity, coordinator: CoordinatorHandle) -> ReaderHandle: ...
 
+    def request_readers(self, count: int) -> None:
+        """So many readers are wanted from now on: where machines can be had on demand, ask for what they need."""
+
     def look(self) -> None:
         """See to what readers and tasks need beside them; called again and again while the job runs."""
 
@@ -121,6 +124,9 @@ class LocalLauncher:
 
     def start_reader(self, identity: ReaderIdentity, coordinator: CoordinatorHandle) -> ReaderHandle:
         return LocalReader(identity, worker_from(self._spec, identity, coordinator))
+
+    def request_readers(self, count: int) -> None:
+        """Threads need no machine."""
 
     def look(self) -> None:
         """There is nothing beside the threads."""

@@ -15,6 +15,7 @@ from contextlib import suppress
 from typing import Any
 
 import ray
+from ray.autoscaler.sdk import request_resources
 from ray.exceptions import GetTimeoutError, RayActorError, RayError
 
 from raycdc.errors import ConfigError, FencedError, RaycdcError, StateError
@@ -169,6 +170,7 @@ class RayLauncher:
         self._namespace = f"raycdc-{uuid.uuid4().hex}"
         self._count = 0
         self._owned = not ray.is_initialized()
+        self._joined = address != "local"
         self._readers: list[RayReader] = []
         if self._owned:
             start_ray(address, workers=1 + readers)
@@ -203,6 +205,11 @@ class RayLauncher:
         self._readers.append(reader)
         return reader
 
+    def request_readers(self, count: int) -> None:
+        """Tell Ray's autoscaler, which a private Ray does not have: one CPU per reader, until told otherwise."""
+        if self._joined:
+            request_resources(bundles=[{"CPU": 1}] * count)
+
     def look(self) -> None:
         if self._spools is not None:
             self._spools.look()
@@ -215,6 +222,8 @@ class RayLauncher:
             self._spools.sweep(needed)
 
     def close(self) -> None:
+        with suppress(RayError, RuntimeError, OSError):  # The cluster may be what ended the job.
+            self.request_readers(0)
         if self._owned:
             ray.shutdown()
 

@@ -9,7 +9,7 @@ the last manifest. Errors the coordinator names end the job.
 | reader's process ended | tell the coordinator, start incarnation + 1 (after a pause, if it keeps ending) |
 | coordinator fenced a reader | kill the process, start incarnation + 1 |
 | coordinator ended or silent | kill everything, raise the generation, start again |
-| no chunks left to give | retire readers above `readers_min`, or never start them |
+| more readers than there is work for, or fewer | retire some, start more (`raycdc.runtime.autoscaler`) |
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from typing import Any, TypeVar
 
 from raycdc.errors import RaycdcError
 from raycdc.failpoints import left_out
+from raycdc.runtime.autoscaler import Autoscaler
 from raycdc.runtime.launcher import CoordinatorHandle, CoordinatorLostError, CoordinatorStart, Launcher, ReaderHandle
 from raycdc.runtime.reader_worker import ReaderIdentity
 from raycdc.runtime.restarts import ProcessEnd, RestartBudget
@@ -62,7 +63,7 @@ class Supervisor:
         self._generation = 0
         self._budgets: dict[int | None, RestartBudget] = {}
         self._due: dict[int, float] = {}
-        self._wanted = settings.readers_max
+        self._autoscaler = Autoscaler(readers_min=settings.readers_min, readers_max=settings.readers_max)
         self._error: BaseException | None = None
         self._closed = threading.Event()
         self._stopping = False
@@ -156,20 +157,13 @@ class Supervisor:
             )
             if self._stopping:
                 self._coordinator.stop()
-            if not self._may_read_chunks():
-                self._wanted = self._settings.readers_min
+            with suppress(RaycdcError):  # The job has failed already, which `_watch` will tell.
+                self._autoscaler.restart(self._coordinator.status())
             self._publish_processes(self._coordinator, {"readers": []})
             self._budget(None).started(time.monotonic())
-            for subtask_id in range(self._wanted):
+            self._launcher.request_readers(self._autoscaler.readers)
+            for subtask_id in range(self._autoscaler.readers):
                 self._start_reader(subtask_id)
-
-    def _may_read_chunks(self) -> bool:
-        """Whether more than `readers_min` readers may have work, as far as a new coordinator knows."""
-        assert self._coordinator is not None
-        try:
-            return _may_read_chunks(self._coordinator.status())
-        except RaycdcError:
-            return True  # The job has failed already, which `_watch` will tell.
 
     def _start_reader(self, subtask_id: int) -> None:
         assert self._coordinator is not None
@@ -245,14 +239,18 @@ class Supervisor:
         return pause_s
 
     def _scale(self, coordinator: CoordinatorHandle, status: dict[str, Any]) -> None:
-        """Readers beyond `readers_min` leave once no chunk waits or is being read."""
-        if _may_read_chunks(status):
-            return
-        self._wanted = self._settings.readers_min
-        for subtask_id in [s for s in self._readers if s >= self._wanted]:
+        """Let go of readers beyond what is needed, start those that lack. Who began to leave leaves."""
+        before = self._autoscaler.readers
+        wanted = self._autoscaler.look(status, now_s=time.monotonic())
+        if wanted != before:
+            self._launcher.request_readers(wanted)
+        leaving = {reader["subtask"] for reader in status["readers"] if reader["leaving"]}
+        for subtask_id in [s for s in self._readers if s >= wanted or s in leaving]:
             if subtask_id in self._due or coordinator.retire(subtask_id):
                 self._due.pop(subtask_id, None)
                 self._readers.pop(subtask_id).kill()
+        for subtask_id in [s for s in range(wanted) if s not in self._readers]:
+            self._start_reader(subtask_id)
 
     def _publish_processes(self, coordinator: CoordinatorHandle, status: dict[str, Any]) -> None:
         pids = {"enumerator": coordinator.pid, "readers": [r["pid"] for r in status["readers"] if r["pid"]]}
@@ -274,9 +272,3 @@ class Supervisor:
     def _fail(self, error: BaseException) -> None:
         with self._lock:
             self._error = self._error or error
-
-
-def _may_read_chunks(status: dict[str, Any]) -> bool:
-    """Whether a table is in its snapshot, or nobody knows yet."""
-    snapshot = any(table["phase"] == "snapshot" for table in status["tables"].values())
-    return snapshot or not status["tables"] or status["sealed"] == 0

@@ -31,14 +31,18 @@ class InputStatus(Enum):
 class SplitEnumeratorContext(Protocol):
     """The enumerator's only way out. Called from the coordinator's thread only."""
 
-    def registered_readers(self) -> Sequence[int]: ...
+    def registered_readers(self) -> Sequence[int]:
+        """Readers that may be given splits: alive, and not about to leave."""
 
     def assign_splits(self, assignment: Mapping[int, Sequence[SourceSplit]]) -> None: ...
 
     def send_event(self, subtask_id: int, event: dict[str, Any]) -> None: ...
 
     def remove_splits(self, subtask_id: int, split_ids: Sequence[str]) -> None:
-        """Take unbounded splits from a reader that lives: they come to `add_splits_back` after its next seal."""
+        """Take partitions from a reader that lives: they come to `add_splits_back` after its next seal.
+
+        Asking twice, or for what the reader does not have, is harmless.
+        """
 
     def signal_no_more_splits(self, subtask_id: int) -> None: ...
 
@@ -46,8 +50,12 @@ class SplitEnumeratorContext(Protocol):
     def open_epoch(self) -> int:
         """The epoch that no reader was asked to seal yet. A message sent now is handled before that seal."""
 
-    def call_async(self, call: Callable[[], Any], handler: Callable[[Any], None]) -> None:
-        """Run `call` off the coordinator's thread; `handler` gets its result on it. An error fails the job."""
+    def call_async(self, call: Callable[[], Any], handler: Callable[[Any], None], *, after_s: float = 0.0) -> None:
+        """Run `call` off the coordinator's thread, `after_s` from now; `handler` gets its result on it.
+
+        While the source is away the call is tried again; any other error fails the job. What is done on an interval
+        (discovery) asks again from its handler: two of a kind never run at once.
+        """
 
 
 @dataclass(frozen=True, slots=True)

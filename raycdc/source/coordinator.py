@@ -21,14 +21,14 @@ exists, before that nothing of it does.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from raycdc.checkpoint.manifest import Manifest, Segment, TableEpoch
 from raycdc.errors import FencedError, ProtocolError, RaycdcError, StateError, error_by_name
 from raycdc.failpoints import reach
 from raycdc.model import TableId
 from raycdc.source.api import SplitEnumerator
+from raycdc.source.coordination import CoordinatorSettings, LiveReader, ManifestWriter, Sealing
 from raycdc.source.link import Identity, Link, read_packet
 from raycdc.source.source_event import (
     AddSplits,
@@ -50,62 +50,14 @@ from raycdc.source.source_event import (
 )
 from raycdc.source.split import STREAM_SPLIT_ID, PartitionSplit, SnapshotSplit, SourceSplit, StreamSplit
 
+__all__ = ["CoordinatorSettings", "ManifestWriter", "SourceCoordinator"]
+
 #: A reader whose process answers while its main thread says nothing (not even a heartbeat) for this many times the
 #: reader time-out hangs: it would keep a seal waiting for ever.
 STUCK_FACTOR = 6
 
 #: A position that moved without rows is worth a manifest only now and then.
 IDLE_SEAL_INTERVAL_S = 10.0
-
-
-@dataclass(frozen=True, slots=True)
-class CoordinatorSettings:
-    """Cadence and patience. Times in seconds, sizes in bytes.
-
-    An idle sink gets an epoch of `epoch_bytes_idle` already, so that it writes while the next one is read.
-    """
-
-    epoch_interval_s: float = 2.0
-    epoch_bytes_max: int = 256 << 20
-    epoch_bytes_idle: int = 64 << 20
-    in_flight_max: int = 2
-    reader_timeout_s: float = 10.0
-
-
-class ManifestWriter(Protocol):
-    """The durable side of an epoch (`raycdc.checkpoint.store`)."""
-
-    def put_document(self, fingerprint: str, document: dict[str, Any]) -> None: ...
-
-    def document(self, fingerprint: str) -> dict[str, Any]: ...
-
-    def write_manifest(self, manifest: Manifest) -> None: ...
-
-
-@dataclass(slots=True)
-class _Reader:
-    """One live incarnation."""
-
-    link: Link
-    node: str
-    pid: int
-    last_heard_s: float
-    last_spoke_s: float
-    registered: bool = False
-    splits: dict[str, SourceSplit] = field(default_factory=dict)
-    heartbeat: Heartbeat = field(default_factory=lambda: Heartbeat(0, wants_seal=False, metrics={}))
-
-
-@dataclass(slots=True)
-class _Sealing:
-    epoch: int
-    waiting: set[int]
-    reported: set[int] = field(default_factory=set)
-    reports: list[EpochSealed] = field(default_factory=list)
-    #: The log reader if it reported and died before the manifest: what it sealed counts, so the stream goes back after.
-    stream_lost_by: int | None = None
-    #: Partition splits without a reader, and who had them: they go back in the state that this manifest gives them.
-    given_up: list[tuple[int, list[PartitionSplit]]] = field(default_factory=list)
 
 
 class SourceCoordinator:
@@ -125,7 +77,7 @@ class SourceCoordinator:
         last: Manifest | None,
         committed: int,
         first_epoch: int,
-        call_async: Callable[[Callable[[], Any], Callable[[Any], None]], None],
+        call_async: Callable[[Callable[[], Any], Callable[[Any], None], float], None],
         wall_ms: Callable[[], int],
     ) -> None:
         self._generation = generation
@@ -133,13 +85,13 @@ class SourceCoordinator:
         self._settings = settings
         self._call_async = call_async
         self._wall_ms = wall_ms
-        self._readers: dict[int, _Reader] = {}
+        self._readers: dict[int, LiveReader] = {}
         self._incarnations: dict[int, int] = {}
         self._splits: dict[str, Any] = dict(last.to_splits) if last else {}
         self._sealed = first_epoch - 1
         self._committed = committed
         self._manifests: dict[int, Manifest] = {}
-        self._sealing: _Sealing | None = None
+        self._sealing: Sealing | None = None
         self._last_seal_s = 0.0
         self._stopping = False
         self._final_epoch: int | None = None
@@ -192,7 +144,7 @@ class SourceCoordinator:
             if reader is not None:
                 self._lose(subtask_id, "a newer incarnation registered")
             self._incarnations[subtask_id] = packet.identity.incarnation
-            reader = _Reader(Link(packet.identity), node="", pid=0, last_heard_s=now_s, last_spoke_s=now_s)
+            reader = LiveReader(Link(packet.identity), node="", pid=0, last_heard_s=now_s, last_spoke_s=now_s)
             self._readers[subtask_id] = reader
         elif reader is None:
             raise FencedError(f"Reader {subtask_id}.{current} was given up as lost.")
@@ -245,9 +197,17 @@ class SourceCoordinator:
             reader.link.send(CheckpointComplete(epoch, mine))
 
     def retire(self, subtask_id: int) -> bool:
-        """Let go of a reader the phase does not need any more; False while it has splits. It is told to leave."""
+        """Let go of a reader that is not needed any more; False while it has splits, so ask again.
+
+        From the first call on it gets no partitions, and gives back those it has at its next seal.
+        """
         reader = self._readers.get(subtask_id)
-        if reader is None or reader.splits or self._sealing is not None:
+        if reader is None:
+            return False
+        if not reader.leaving and any(isinstance(split, PartitionSplit) for split in reader.splits.values()):
+            reader.leaving = True
+            self.remove_splits(subtask_id, list(reader.splits))
+        if reader.splits or self._sealing is not None:
             return False
         del self._readers[subtask_id]
         self._enumerator.add_splits_back([], subtask_id)
@@ -284,6 +244,9 @@ class SourceCoordinator:
                     "pid": reader.pid,
                     "node": reader.node,
                     "splits": sorted(reader.splits),
+                    "chunks": sum(isinstance(split, SnapshotSplit) for split in reader.splits.values()),
+                    "partitions": sum(isinstance(split, PartitionSplit) for split in reader.splits.values()),
+                    "leaving": reader.leaving,
                     "open_bytes": reader.heartbeat.open_bytes,
                     "metrics": reader.heartbeat.metrics,
                 }
@@ -294,7 +257,7 @@ class SourceCoordinator:
     # --- the enumerator's context -----------------------------------------------------------------------------
 
     def registered_readers(self) -> Sequence[int]:
-        return [subtask_id for subtask_id, reader in self._readers.items() if reader.registered]
+        return [s for s, reader in self._readers.items() if reader.registered and not reader.leaving]
 
     def assign_splits(self, assignment: Mapping[int, Sequence[SourceSplit]]) -> None:
         for subtask_id, splits in assignment.items():
@@ -315,8 +278,10 @@ class SourceCoordinator:
 
     def remove_splits(self, subtask_id: int, split_ids: Sequence[str]) -> None:
         reader = self._readers.get(subtask_id)
-        if reader is not None:
-            reader.link.send(RemoveSplits(tuple(split_ids)))
+        fresh = [] if reader is None else [s for s in split_ids if s in reader.splits and s not in reader.asked_back]
+        if reader is not None and fresh:
+            reader.asked_back.update(fresh)
+            reader.link.send(RemoveSplits(tuple(fresh)))
 
     @property
     def open_epoch(self) -> int:
@@ -327,12 +292,12 @@ class SourceCoordinator:
         if reader is not None:
             reader.link.send(NoMoreSplits())
 
-    def call_async(self, call: Callable[[], Any], handler: Callable[[Any], None]) -> None:
-        self._call_async(call, handler)
+    def call_async(self, call: Callable[[], Any], handler: Callable[[Any], None], *, after_s: float = 0.0) -> None:
+        self._call_async(call, handler, after_s)
 
     # --- messages ---------------------------------------------------------------------------------------------
 
-    def _handle(self, subtask_id: int, reader: _Reader, message: Message) -> None:
+    def _handle(self, subtask_id: int, reader: LiveReader, message: Message) -> None:
         if not reader.registered and not isinstance(message, ReaderRegistration):
             raise ProtocolError(f"Reader {subtask_id} sent {type(message).__name__} before its ReaderRegistration")
         match message:
@@ -347,6 +312,7 @@ class SourceCoordinator:
             case SplitsAdded():
                 return
             case SplitsRemoved(states):
+                reader.asked_back.difference_update(states)
                 splits = [reader.splits.pop(split_id) for split_id in states if split_id in reader.splits]
                 self._give_up(subtask_id, splits)
             case Heartbeat(_, _, metrics) if self._sealing is not None and subtask_id in self._sealing.waiting:
@@ -361,7 +327,7 @@ class SourceCoordinator:
             case _:
                 raise ProtocolError(f"{type(message).__name__} is not a message for the coordinator")
 
-    def _on_event(self, subtask_id: int, reader: _Reader, event: dict[str, Any]) -> None:
+    def _on_event(self, subtask_id: int, reader: LiveReader, event: dict[str, Any]) -> None:
         if event.get("type") in {"chunk_published", "chunk_voided"}:
             for other in self._readers.values():
                 split = other.splits.get(event["split_id"])
@@ -429,7 +395,7 @@ class SourceCoordinator:
 
     def _begin_seal(self, now_s: float) -> None:
         waiting = {subtask_id for subtask_id, reader in self._readers.items() if reader.registered}
-        self._sealing = _Sealing(self._sealed + 1, waiting)
+        self._sealing = Sealing(self._sealed + 1, waiting)
         self._last_seal_s = now_s
         for subtask_id in waiting:
             reader = self._readers[subtask_id]
@@ -446,7 +412,7 @@ class SourceCoordinator:
         if not sealing.waiting:
             self._finish_seal(sealing)
 
-    def _finish_seal(self, sealing: _Sealing) -> None:
+    def _finish_seal(self, sealing: Sealing) -> None:
         self._sealing = None
         manifest = self._manifest(sealing)
         reach("before_manifest")
@@ -468,7 +434,7 @@ class SourceCoordinator:
         for subtask_id, splits in sealing.given_up:
             self._give_up(subtask_id, splits)
 
-    def _manifest(self, sealing: _Sealing) -> Manifest:
+    def _manifest(self, sealing: Sealing) -> Manifest:
         to_splits = dict(self._splits)
         segments: list[Segment] = []
         tables: dict[TableId, TableEpoch] = {}

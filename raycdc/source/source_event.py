@@ -73,14 +73,17 @@ class SplitsAdded:
 
 @dataclass(frozen=True, slots=True)
 class RemoveSplits:
-    """Stop reading these splits and say how far they got; unknown ones are answered as if just removed."""
+    """Stop reading these splits and say how far they got; unknown ones are answered as if just removed.
+
+    A chunk ends at once; a partition at the reader's next cut, which seals what was read of it.
+    """
 
     split_ids: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class SplitsRemoved:
-    """The splits stopped; `states` are their states at the reader's last seal (rows read since are dropped)."""
+    """The splits stopped; `states` are their states at the reader's last seal, since which nothing was read of them."""
 
     states: dict[str, Any]
 

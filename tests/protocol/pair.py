@@ -193,7 +193,7 @@ class Job:
     ) -> IncrementalSnapshotEnumerator:
         return restore_or_create(context, self.dialect, until=until, last=last, document=self.store.document)
 
-    def _call(self, call: Callable[[], Any], handler: Callable[[Any], None]) -> None:
+    def _call(self, call: Callable[[], Any], handler: Callable[[Any], None], _after_s: float) -> None:
         self._calls = [*getattr(self, "_calls", []), (call, handler)]
 
     def work(self) -> None:

@@ -68,3 +68,21 @@ def test_a_refusal_of_the_source_ends_the_job_at_once(tmp_path: Path) -> None:
     refused = pytest.raises(SourceError, match="wrong password")
     with hosted(tmp_path, Dialect(SourceError("wrong password"))) as host, refused:
         host.next_sealed(0, wait_s=30)
+
+
+def test_a_call_for_later_is_made_then_and_its_handler_may_ask_again(tmp_path: Path) -> None:
+    made: list[str] = []
+    thrice = threading.Event()
+    with hosted(tmp_path, Dialect()) as host:
+
+        def again(name: str) -> None:
+            made.append(name)
+            if len(made) == 3:
+                thrice.set()
+            else:
+                host._core.call_async(lambda: threading.current_thread().name, again, after_s=0.01)
+
+        with host._condition:
+            again("first")
+        assert thrice.wait(timeout=30)
+    assert all(name.startswith("enumerator") for name in made[1:])

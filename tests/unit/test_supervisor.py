@@ -25,6 +25,8 @@ class Coordinator:
     def __init__(self, generation: int, error: Exception | None) -> None:
         self.generation = generation
         self.closed = False
+        self.told: list[dict[str, Any]] = []
+        self.retired: list[int] = []
         self._error = error
 
     def _check(self) -> None:
@@ -37,7 +39,7 @@ class Coordinator:
 
     def status(self) -> dict[str, Any]:
         self._check()
-        return {"tables": {}, "sealed": 0, "readers": []}
+        return {"tables": {}, "sealed": 0, "chunks_waiting": 0, "readers": self.told}
 
     def take_lost(self) -> list[tuple[int, int, str]]:
         self._check()
@@ -51,7 +53,10 @@ class Coordinator:
     def reader_lost(self, subtask_id: int, incarnation: int, reason: str) -> None: ...
 
     def retire(self, subtask_id: int) -> bool:
-        return False
+        """A reader that has something gives it back first."""
+        self.retired.append(subtask_id)
+        self.told = [r | {"leaving": r["subtask"] == subtask_id or r["leaving"]} for r in self.told]
+        return self.retired.count(subtask_id) > 1
 
     def stop(self) -> None: ...
 
@@ -80,6 +85,7 @@ class Processes:
         self.errors = errors
         self.coordinators: list[Coordinator] = []
         self.readers: list[Reader] = []
+        self.requested: list[int] = []
 
     def start_coordinator(self, start: CoordinatorStart) -> CoordinatorHandle:
         self.coordinators.append(Coordinator(start.generation, self.errors.get(start.generation)))
@@ -88,6 +94,9 @@ class Processes:
     def start_reader(self, identity: ReaderIdentity, coordinator: CoordinatorHandle) -> ReaderHandle:
         self.readers.append(Reader(identity))
         return self.readers[-1]
+
+    def request_readers(self, count: int) -> None:
+        self.requested.append(count)
 
     def look(self) -> None: ...
 
@@ -189,3 +198,30 @@ def test_starting_over_ends_everything_before_it_recovers_and_raises_the_generat
         assert supervisor.start_over(recover) == (True, True)
         answers = (supervisor.next_sealed(0, wait_s=0)[0] for _ in range(100))
         assert next(answer for answer in answers if answer is not None and answer > 1) == 3
+
+
+def test_readers_leave_when_they_have_given_everything_back_and_come_again_when_needed() -> None:
+    processes = Processes({})
+    with supervised(processes) as supervisor:
+        supervisor._closed.set()
+        supervisor._thread.join()
+        coordinator = processes.coordinators[-1]
+
+        def tell(partitions: int) -> None:
+            coordinator.told = [
+                {"subtask": r.identity.subtask_id, "pid": 0, "chunks": 0, "partitions": n, "metrics": {}}
+                | {"leaving": r.identity.subtask_id in coordinator.retired}
+                for n, r in zip([partitions, 0], [r for r in processes.readers if not r.killed], strict=False)
+            ]
+
+        tell(1)
+        supervisor._step()
+        assert [r.killed for r in processes.readers] == [False, False]
+        supervisor._step()
+        assert [r.killed for r in processes.readers] == [False, True]
+        assert processes.requested == [2, 1]
+        supervisor._autoscaler.readers = 2
+        coordinator.retired.clear()
+        tell(2)
+        supervisor._step()
+        assert [(r.identity.subtask_id, r.identity.incarnation) for r in processes.readers] == [(0, 1), (1, 1), (1, 2)]

@@ -163,7 +163,7 @@ class Cluster:
             last=last,
             committed=committed,
             first_epoch=state.next_epoch,
-            call_async=lambda call, handler: self._calls.append(_Call(call, handler)),
+            call_async=lambda call, handler, _: self._calls.append(_Call(call, handler)),
             wall_ms=lambda: int(clock.now_s * 1000),
         )
         for epoch, manifest in state.manifests.items():

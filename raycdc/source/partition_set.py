@@ -1,0 +1,89 @@
+"""The unbounded splits one reader has, and how it lets go of them. For a reader of many splits to hold. Pure.
+
+`RemoveSplits` takes effect at the reader's next cut: rows read until then are in the segments of the epoch being cut,
+mixed with those of other splits, and belong to the state reported with it. Only behind that report the reader answers
+`SplitsRemoved`; a split it does not have (any more) is answered at once. So the answer may be repeated or lost with the
+reader, and the position the next owner goes on from is always a sealed one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Generic, TypeVar
+
+from raycdc.errors import ProtocolError
+from raycdc.source.source_event import Message, SplitsAdded, SplitsRemoved
+from raycdc.source.split import PartitionSplit, decode_split
+
+S = TypeVar("S")
+
+
+class PartitionSet(Generic[S]):
+    """Splits with the reader's own mutable state of each, which `open_split` makes and `state_of` turns into JSON."""
+
+    def __init__(
+        self,
+        send: Callable[[Message], None],
+        *,
+        open_split: Callable[[PartitionSplit], S],
+        state_of: Callable[[S], dict[str, Any]],
+        close_split: Callable[[S], None],
+    ) -> None:
+        self._send = send
+        self._open = open_split
+        self._state_of = state_of
+        self._close = close_split
+        self._splits: dict[str, S] = {}
+        self._leaving: set[str] = set()
+
+    def __repr__(self) -> str:
+        return f"PartitionSet({sorted(self._splits)}, leaving={sorted(self._leaving)})"
+
+    def __len__(self) -> int:
+        return len(self._splits)
+
+    def __contains__(self, split_id: str) -> bool:
+        return split_id in self._splits
+
+    def active(self) -> Iterator[tuple[str, S]]:
+        """What to read: splits that nobody wants back."""
+        return ((s, split) for s, split in self._splits.items() if s not in self._leaving)
+
+    @property
+    def wants_seal(self) -> bool:
+        """Whether somebody waits for a split of ours, which a cut sets free."""
+        return bool(self._leaving)
+
+    def add(self, splits: Sequence[Mapping[str, Any]]) -> None:
+        """`AddSplits` arrived."""
+        added = []
+        for data in splits:
+            split = decode_split(dict(data))
+            if not isinstance(split, PartitionSplit):
+                raise ProtocolError(f"{split.split_id} is not a partition")
+            if split.split_id in self._splits:
+                raise ProtocolError(f"{split.split_id} was given to its own reader")
+            self._splits[split.split_id] = self._open(split)
+            added.append(split.split_id)
+        self._send(SplitsAdded(tuple(added)))
+
+    def remove(self, split_ids: Sequence[str]) -> None:
+        """`RemoveSplits` arrived: read nothing of them any more."""
+        unknown = [split_id for split_id in split_ids if split_id not in self._splits]
+        self._leaving.update(split_id for split_id in split_ids if split_id in self._splits)
+        if unknown:
+            self._send(SplitsRemoved(dict.fromkeys(unknown)))
+
+    def states(self) -> dict[str, Any]:
+        """For `EpochSealed`, leaving ones included: their rows are in this epoch."""
+        return {split_id: self._state_of(split) for split_id, split in self._splits.items()}
+
+    def after_cut(self) -> None:
+        """The report of the cut was sent; what leaves is answered behind it."""
+        if not self._leaving:
+            return
+        states = {split_id: self._state_of(self._splits[split_id]) for split_id in sorted(self._leaving)}
+        for split_id in self._leaving:
+            self._close(self._splits.pop(split_id))
+        self._leaving.clear()
+        self._send(SplitsRemoved(states))

@@ -1,0 +1,234 @@
+"""A source of many independent logs, for the simulation: partitions that grow, and appear, while the job runs.
+
+Enumerator and reader are made of what every such source shares (`raycdc.source.assigner`,
+`raycdc.source.partition_set`); what is read is a number per record, so that the oracle can see each one once.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from raycdc.checkpoint.manifest import Manifest, Segment, TableEpoch
+from raycdc.errors import ProtocolError
+from raycdc.model import TableId
+from raycdc.source.api import EpochShare, SplitEnumeratorContext
+from raycdc.source.assigner import PartitionAssigner
+from raycdc.source.partition_set import PartitionSet
+from raycdc.source.source_event import (
+    AddSplits,
+    CheckpointComplete,
+    EpochSealed,
+    Heartbeat,
+    Message,
+    NoMoreSplits,
+    Registered,
+    RemoveSplits,
+    SealEpoch,
+)
+from raycdc.source.split import PartitionSplit, SourceSplit
+
+#: Bytes a record counts as in heartbeats.
+RECORD_BYTES = 100
+#: How often the enumerator looks for new partitions.
+DISCOVERY_S = 1.0
+
+
+@dataclass(slots=True)
+class Topic:
+    """Records per partition: only how many there are, for they are numbered from 0."""
+
+    lengths: dict[str, int] = field(default_factory=dict)
+
+    def append(self, chance: random.Random) -> None:
+        partition = chance.choice(sorted(self.lengths))
+        self.lengths[partition] += chance.randrange(1, 4)
+
+    def grow(self) -> None:
+        """One more partition."""
+        self.lengths[f"p{len(self.lengths)}"] = 0
+
+
+class PartitionEnumerator:
+    """`raycdc.source.api.SplitEnumerator` of a `Topic`. `until` other than None ends a run where partitions end now."""
+
+    def __init__(
+        self, context: SplitEnumeratorContext, topic: Topic, *, until: str | None, last: Manifest | None
+    ) -> None:
+        self._context = context
+        self._topic = topic
+        self._until = until
+        self._ends: dict[str, int] | None = None
+        self._states: dict[str, int] = {}
+        self.assigner = PartitionAssigner(context, self._split)
+        if last is not None:
+            self._states = {s: state["position"] for s, state in last.to_splits.items()}
+            self._states |= dict.fromkeys(last.enumerator["waiting"], 0) | self._states
+
+    def _split(self, split_id: str) -> PartitionSplit:
+        end = None if self._ends is None else self._ends.get(split_id)
+        return PartitionSplit(split_id, {"position": self._states[split_id]}, end)
+
+    def start(self) -> None:
+        """Nothing is given out before the first look."""
+        self._context.call_async(lambda: dict(self._topic.lengths), self._on_discovered)
+
+    def _on_discovered(self, found: dict[str, int]) -> None:
+        if self._until is not None and self._ends is None:
+            self._ends = found
+        for split_id in found:
+            self._states.setdefault(split_id, 0)
+        self.assigner.add(s for s in found if not self._ended(s))
+        if self._until is None:
+            self._context.call_async(lambda: dict(self._topic.lengths), self._on_discovered, after_s=DISCOVERY_S)
+
+    def _ended(self, split_id: str) -> bool:
+        return self._ends is not None and self._states[split_id] >= self._ends.get(split_id, 0)
+
+    def handle_split_request(self, subtask_id: int) -> None:
+        """Partitions are given, not asked for."""
+
+    def add_splits_back(self, splits: Sequence[SourceSplit], subtask_id: int) -> None:
+        for split in splits:
+            assert isinstance(split, PartitionSplit)
+            self._states[split.split_id] = split.state["position"]
+        self.assigner.back(split.split_id for split in splits if isinstance(split, PartitionSplit))
+
+    def add_reader(self, subtask_id: int) -> None:
+        self.assigner.give()
+        self.assigner.balance()
+
+    def handle_source_event(self, subtask_id: int, event: dict[str, Any]) -> None:
+        raise ProtocolError(f"nobody sends {event}")
+
+    def handle_splits_finished(self, split_ids: Sequence[str]) -> None:
+        assert not split_ids
+
+    def epoch_sealed(self, epoch: int, splits: Mapping[str, Any]) -> EpochShare:
+        self._states.update({s: state["position"] for s, state in splits.items()})
+        self.assigner.balance()
+        return EpochShare(final=self._ends is not None and all(self._ended(s) for s in self._ends))
+
+    @property
+    def wants_seal(self) -> bool:
+        return self._ends is not None and all(self._ended(s) for s in self._ends)
+
+    def snapshot_state(self, checkpoint_id: int) -> dict[str, Any]:
+        return {"waiting": sorted(self.assigner.waiting)}
+
+    def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
+        """The topic need not know."""
+
+    @property
+    def chunks_waiting(self) -> int:
+        return len(self.assigner.waiting)
+
+    def progress(self) -> dict[str, Any]:
+        return {}
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+@dataclass(slots=True)
+class Cursor:
+    """A reader's own state of one partition."""
+
+    split_id: str
+    position: int
+    until: int | None
+
+
+class PartitionReader:
+    """A reader of several partitions: whichever has something is next. `spool` takes finished segments' records."""
+
+    def __init__(
+        self, topic: Topic, spool: dict[str, list[tuple[str, int]]], send: Callable[[Message], None], name: str
+    ) -> None:
+        self._topic = topic
+        self._spool = spool
+        self._send = send
+        self._name = name
+        self._epoch = 0
+        self._seal: int | None = None
+        self._rows: list[tuple[str, int]] = []
+        self._dirty = False
+        self.partitions: PartitionSet[Cursor] = PartitionSet(
+            send,
+            open_split=lambda split: Cursor(split.split_id, split.state["position"], split.until),
+            state_of=lambda cursor: {"position": cursor.position},
+            close_split=lambda _: None,
+        )
+
+    def __repr__(self) -> str:
+        return f"PartitionReader({self._name}, epoch={self._epoch}, rows={len(self._rows)}, {self.partitions!r})"
+
+    def handle(self, message: Message) -> None:
+        match message:
+            case Registered(epoch):
+                self._epoch = epoch
+            case AddSplits(splits):
+                self.partitions.add(splits)
+            case RemoveSplits(split_ids):
+                self.partitions.remove(split_ids)
+            case SealEpoch(epoch):
+                self._seal = epoch
+            case CheckpointComplete() | NoMoreSplits():
+                return
+            case _:
+                raise ProtocolError(f"{type(message).__name__} is not a message for a reader")
+
+    def poll(self, chance: random.Random) -> None:
+        """Cut if it is time, else read a little of some partition."""
+        if self._seal is not None:
+            self._cut(self._seal)
+            return
+        readable = [c for _, c in self.partitions.active() if c.position < self._end(c)]
+        if readable:
+            cursor = chance.choice(readable)
+            count = chance.randrange(1, 4)
+            for number in range(cursor.position, min(cursor.position + count, self._end(cursor))):
+                self._rows.append((cursor.split_id, number))
+                cursor.position = number + 1
+            self._dirty = True
+
+    def _end(self, cursor: Cursor) -> int:
+        length = self._topic.lengths[cursor.split_id]
+        return length if cursor.until is None else min(length, cursor.until)
+
+    def heartbeat(self) -> Heartbeat:
+        wants = self.partitions.wants_seal or (self._dirty and self._at_its_end())
+        return Heartbeat(len(self._rows) * RECORD_BYTES, wants_seal=wants, metrics={"dirty": self._dirty})
+
+    def _at_its_end(self) -> bool:
+        return all(c.until is not None and c.position >= c.until for _, c in self.partitions.active())
+
+    def _cut(self, epoch: int) -> None:
+        self._seal = None
+        if epoch < self._epoch:
+            return
+        segments = self._segments(epoch)
+        report = EpochSealed(
+            epoch=epoch,
+            splits=self.partitions.states(),
+            segments=tuple(s.to_json() for s in segments),
+            tables={str(s.table): TableEpoch("f", snapshot=False).to_json() for s in segments},
+            schemas={},
+            finished=(),
+            watermark_ms=None,
+            end_of_input=False,
+        )
+        self._send(report)
+        self._epoch = epoch + 1
+        self._rows, self._dirty = [], False
+        self.partitions.after_cut()
+
+    def _segments(self, epoch: int) -> list[Segment]:
+        if not self._rows:
+            return []
+        name = f"{self._name}-{epoch}"
+        self._spool[name] = self._rows
+        rows = len(self._rows)
+        return [Segment("sim", name, "", TableId("topic", "all"), "f", "", 0, "log", 0, rows, rows * RECORD_BYTES, 0)]

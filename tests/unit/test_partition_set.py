@@ -1,0 +1,50 @@
+"""A reader lets go of a partition at its next cut, and answers for what it does not have at once."""
+
+from __future__ import annotations
+
+import pytest
+
+from raycdc.errors import ProtocolError
+from raycdc.source.partition_set import PartitionSet
+from raycdc.source.source_event import Message, SplitsAdded, SplitsRemoved
+from raycdc.source.split import PartitionSplit
+
+
+class Reader:
+    def __init__(self) -> None:
+        self.sent: list[Message] = []
+        self.closed: list[list[int]] = []
+        self.partitions: PartitionSet[list[int]] = PartitionSet(
+            self.sent.append,
+            open_split=lambda split: [split.state["position"]],
+            state_of=lambda cursor: {"position": cursor[0]},
+            close_split=self.closed.append,
+        )
+        self.partitions.add([PartitionSplit(name, {"position": 5}).to_json() for name in ("a", "b")])
+
+
+def test_what_somebody_wants_back_is_read_no_more_but_reported_once_more() -> None:
+    reader = Reader()
+    cursors = dict(reader.partitions.active())
+    cursors["a"][0] = 8
+    reader.partitions.remove(["a"])
+    assert [name for name, _ in reader.partitions.active()] == ["b"]
+    assert reader.partitions.wants_seal
+    assert reader.partitions.states() == {"a": {"position": 8}, "b": {"position": 5}}
+    reader.partitions.after_cut()
+    assert reader.sent == [SplitsAdded(("a", "b")), SplitsRemoved({"a": {"position": 8}})]
+    assert reader.partitions.states() == {"b": {"position": 5}}
+    assert reader.closed == [[8]]
+    assert not reader.partitions.wants_seal
+
+
+def test_what_the_reader_does_not_have_is_answered_at_once_and_a_cut_says_nothing_more() -> None:
+    reader = Reader()
+    reader.partitions.remove(["gone"])
+    reader.partitions.after_cut()
+    assert reader.sent[1:] == [SplitsRemoved({"gone": None})]
+
+
+def test_a_partition_given_twice_is_a_bug_and_named() -> None:
+    with pytest.raises(ProtocolError, match="a was given to its own reader"):
+        Reader().partitions.add([PartitionSplit("a", {"position": 0}).to_json()])

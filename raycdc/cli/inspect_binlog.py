@@ -98,6 +98,7 @@ def _lines(file: BinlogFile, known: dict[TableId, MySqlTable]) -> Iterator[str]:
         flavor="mariadb" if file.is_mariadb else "mysql",
         infer=True,
         schemas=_AnyDatabase(known),
+        whole_file=True,
     )
     printer = _FilePrinter(file)
     for raw in file.pieces():

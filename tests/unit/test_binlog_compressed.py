@@ -176,8 +176,7 @@ def test_prepared_rows_are_part_of_the_position_and_survive_a_restart() -> None:
     assert ids(first.feed(log.take())) == [2]
     stored = BinlogOffset.from_json(json.loads(json.dumps(first.position.to_json())))
     second = decoder(start=stored)
-    second.feed(LogWriter(position=stored.pos).format().take())
-    rest = LogWriter(position=stored.pos).gtid(3).query(b"XA COMMIT X'7831',X'',1")
+    rest = LogWriter(position=stored.pos).format().gtid(3).query(b"XA COMMIT X'7831',X'',1")
 
     assert ids(second.feed(rest.take())) == [1]
     assert second.position.prepared == ""
@@ -264,10 +263,10 @@ def test_tagged_gtids_are_sets_of_their_own() -> None:
 
 def test_skipped_events_and_rows_are_left_out_once() -> None:
     log = LogWriter().format().take()
-    writer = LogWriter(position=123).gtid(1).begin().table_map(9, INT).rows(30, 9, 1, int_row(1))
+    writer = LogWriter(position=len(log) + 4).gtid(1).begin().table_map(9, INT).rows(30, 9, 1, int_row(1))
     writer.rows(30, 9, 1, int_row(2) + int_row(3)).rows(30, 9, 1, int_row(4)).xid()
     # GTID, BEGIN, TABLE_MAP and the first rows; then one row of the next event.
-    subject = decoder(start=BinlogOffset("binlog.000001", 123, skip_events=4, skip_rows=1))
+    subject = decoder(start=BinlogOffset("binlog.000001", 4, skip_events=4, skip_rows=1))
     subject.feed(log)
     assert (subject.position.skip_events, subject.position.skip_rows) == (4, 1)
 

@@ -30,7 +30,7 @@ from raycdc.connectors.mysql.binlog_events import (
     parse_query,
     parse_rotate,
 )
-from raycdc.connectors.mysql.binlog_expand import Expander
+from raycdc.connectors.mysql.binlog_expand import WRONG_POSITION, Expander
 from raycdc.connectors.mysql.binlog_expand_loops import find_compressed
 from raycdc.connectors.mysql.binlog_rows import RowBatches
 from raycdc.connectors.mysql.binlog_table_map import TableMap, WirePlan, infer_table, parse_table_map, wire_plan
@@ -56,7 +56,8 @@ class BinlogDecoder:
     whether a table's rows are decoded. `on_ddl` is called at each DDL, before any row after it is decoded, and may
     call `set_table`. `infer` makes schemas of tables from the table maps, where `schemas` has none that fits. With
     `with_pos`, `_pos` is filled.
-    `verify_checksums` compares each event's CRC32.
+    `verify_checksums` compares each event's CRC32. `whole_file`: what is fed are files as a server wrote them, in which
+    each event ends where it lies.
     """
 
     def __init__(
@@ -71,6 +72,7 @@ class BinlogDecoder:
         infer: bool = False,
         schemas: Mapping[TableId, MySqlTable] | None = None,
         verify_checksums: bool = True,
+        whole_file: bool = False,
         rows_max: int = BATCH_ROWS_MAX,
         bytes_max: int = BATCH_BYTES_MAX,
     ) -> None:
@@ -88,6 +90,7 @@ class BinlogDecoder:
         self._state[index.S_VERIFY] = int(verify_checksums)
         self._state[index.S_SEEK] = int(start.by_gtid)
         self._state[index.S_SKIP] = start.skip_events
+        self._state[index.S_EXACT] = int(whole_file)
         self._gtids = ExecutedGtids(start.gtid_set, mariadb=self._mariadb)
         self._registry = TableMapRegistry()
         self._rows = RowBatches(rows_max=rows_max, bytes_max=bytes_max, with_pos=with_pos)
@@ -254,15 +257,20 @@ class BinlogDecoder:
     def _stripped_items(self, piece: npt.NDArray[np.uint8]) -> Iterator[LogItem]:
         """The items of events that have no checksums any more."""
         state = self._state
-        checksum, state[index.S_CHECKSUM] = int(state[index.S_CHECKSUM]), 0
+        before = int(state[index.S_CHECKSUM]), int(state[index.S_STRIPPED])
+        state[index.S_CHECKSUM], state[index.S_STRIPPED] = 0, 1
         yield from self._walk(piece)
-        state[index.S_CHECKSUM] = checksum
+        state[index.S_CHECKSUM], state[index.S_STRIPPED] = before
 
     def _expanded(self, data: npt.NDArray[np.uint8], at: int) -> Iterator[npt.NDArray[np.uint8]]:
         state = self._state
         try:
             yield from self._expander.pieces(
-                data, at, checksum_bytes=int(state[index.S_CHECKSUM]), verify=bool(state[index.S_VERIFY])
+                data,
+                at,
+                checksum_bytes=int(state[index.S_CHECKSUM]),
+                verify=bool(state[index.S_VERIFY]),
+                position=int(state[index.S_POS]) & 0xFFFFFFFF if state[index.S_EXACT] else -1,
             )
         except CorruptLogError as cause:
             raise CorruptLogError(f"{self.event_position}: {cause}") from cause
@@ -304,9 +312,11 @@ class BinlogDecoder:
     def _pass(self, data: npt.NDArray[np.uint8], at: int, length: int) -> None:
         """Count an event that the compiled pass stopped at."""
         self._state[index.S_PASS] = 1
-        while self._index(data, at, 0, end=at + length)[0] == index.STOP_GTIDS:
+        while (code := self._index(data, at, 0, end=at + length)[0]) == index.STOP_GTIDS:
             self._gtids.make_room(self._state)
         self._state[index.S_PASS] = 0
+        if code == index.STOP_ERROR:
+            raise self._damage()
 
     def _flush(self, data: npt.NDArray[np.uint8], count: int) -> Iterator[RowsItem]:
         return self._rows.flush(data, count, file=self._file)
@@ -369,7 +379,9 @@ class BinlogDecoder:
             raise DataError(f"{self.event_position}: {cause}") from cause
         state[index.S_XA] = 0
         if released and int(state[index.S_SKIP]) == 0:
+            before = int(state[index.S_POS])
             yield from self._stripped_items(np.frombuffer(released, np.uint8))
+            state[index.S_POS] = before
         state[index.S_XA] = int(self._xa.is_open)
         self._pass(data, at, length)
         state[index.S_XA] = int(self._xa.is_open)
@@ -423,6 +435,8 @@ class BinlogDecoder:
             raise CorruptLogError(f"the log goes on in {file} in the middle of a transaction")
         self._file = file
         self._state[index.S_POS] = pos
+        # A relay log goes on with another server's positions here.
+        self._state[index.S_EXACT] = 0
         self._at_boundary()
 
     def _format(self, event: bytes) -> None:
@@ -471,6 +485,7 @@ class BinlogDecoder:
             index.ERROR_CHECKSUM: "the checksum of an event does not match",
             index.ERROR_TABLE_ID: "a row event names a table id that no table map announced",
             index.ERROR_BODY: "an event is shorter than its type requires",
+            index.ERROR_POSITION: WRONG_POSITION,
         }[int(self._state[index.S_ERROR])]
         return CorruptLogError(f"{self.event_position}: {what}")
 

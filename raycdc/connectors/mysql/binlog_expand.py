@@ -41,6 +41,7 @@ _ZLIB_FACTOR = 1100
 #: An event is one packet of the server: 1 GiB at most (max_allowed_packet).
 _EVENT_MAX = (1 << 30) + (1 << 16)
 _ZSTD, _NONE = 0, 255
+WRONG_POSITION = "an event does not end where its header says: bytes before it are missing or there twice"
 #: Types of MariaDB's compressed events, from `COMPRESSED_FIRST` on, and what they are otherwise.
 _PLAIN_KINDS = (QUERY, 23, 24, 25, 30, 31, 32)
 
@@ -54,17 +55,19 @@ class Expander:
         self.at = 0
 
     def pieces(
-        self, data: npt.NDArray[np.uint8], at: int, *, checksum_bytes: int, verify: bool
+        self, data: npt.NDArray[np.uint8], at: int, *, checksum_bytes: int, verify: bool, position: int = -1
     ) -> Iterator[npt.NDArray[np.uint8]]:
         """Events from `at` on without checksums, expanded; each piece is valid until the next is asked for.
+
+        `position`: where the event before them ends, if each must end where it lies.
 
         Raises `CorruptLogError` without position (`at` is the event's offset), after the pieces before the damage.
         """
         self._used = 0
         self.at = at
         while True:
-            code, self.at, self._used = loops.copy_plain(
-                data, self.at, len(data), checksum_bytes, int(verify), self._out, self._used
+            code, self.at, self._used, position = loops.copy_plain(
+                data, self.at, len(data), checksum_bytes, int(verify), position, self._out, self._used
             )
             match code:
                 case loops.COPY_FULL:
@@ -76,12 +79,17 @@ class Expander:
                         self._room(len(self._out) - self._used + 1)
                     continue
                 case loops.COPY_COMPRESSED:
+                    before = self.at
                     yield from self._expand(data, checksum_bytes)
+                    if position >= 0:
+                        position = (position + self.at - before) & 0xFFFFFFFF
                     continue
             if self._used:
                 yield self._take()
             if code == loops.COPY_CHECKSUM:
                 raise CorruptLogError("the checksum of an event does not match")
+            if code == loops.COPY_POSITION:
+                raise CorruptLogError(WRONG_POSITION)
             if code == loops.COPY_LENGTH:
                 raise CorruptLogError("an event's length is impossible, or it ends after the data")
             return

@@ -28,31 +28,39 @@ COPY_COMPRESSED = 2  # a compressed event, checked, not copied
 COPY_FORMAT = 3  # a new file or format: the events after it are not for this copy
 COPY_CHECKSUM = 4  # the checksum of the event does not match
 COPY_LENGTH = 5  # its length is impossible
+COPY_POSITION = 6  # it does not end where it lies
 
 
 @njit
-def copy_plain(data: Any, at: Any, end: Any, checksum: Any, verify: Any, out: Any, used: Any) -> Any:
-    """Copy events from `at` to ``out[used:]`` without their checksums; (COPY_…, offset of the stop, bytes used)."""
+def copy_plain(data: Any, at: Any, end: Any, checksum: Any, verify: Any, position: Any, out: Any, used: Any) -> Any:
+    """Copy events from `at` to ``out[used:]`` without their checksums; (COPY_…, offset of the stop, bytes used, …).
+
+    `position` is where the event before them ends (32 bits), -1 to let them end anywhere; its new value comes last.
+    """
     while at < end:
         length = event_length(data, at, end)
         if length <= 0 or length < HEADER_BYTES + checksum:
-            return COPY_LENGTH, at, used
+            return COPY_LENGTH, at, used, position
         kind = np.int64(data[at + 4])
         if kind == FORMAT_DESCRIPTION or kind == ROTATE:
-            return COPY_FORMAT, at, used
+            return COPY_FORMAT, at, used, position
         size = length - checksum
         if verify and checksum == 4 and np.int64(crc32(data, at, at + size)) != little_endian(data, at + size, 4):
-            return COPY_CHECKSUM, at, used
+            return COPY_CHECKSUM, at, used, position
+        if position >= 0 and little_endian(data, at + 13, 4) != ((position + length) & 0xFFFFFFFF):
+            return COPY_POSITION, at, used, position
         if kind == TRANSACTION_PAYLOAD or COMPRESSED_FIRST <= kind <= COMPRESSED_LAST:
-            return COPY_COMPRESSED, at, used
+            return COPY_COMPRESSED, at, used, position
         if used + size > len(out):
-            return COPY_FULL, at, used
+            return COPY_FULL, at, used, position
         copy(data, at, out, used, size)
         for i in range(4):
             out[used + 9 + i] = (size >> (8 * i)) & 255
         used += size
         at += length
-    return COPY_END, at, used
+        if position >= 0:
+            position = (position + length) & 0xFFFFFFFF
+    return COPY_END, at, used, position
 
 
 @njit

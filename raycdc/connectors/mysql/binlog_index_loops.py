@@ -72,7 +72,9 @@ S_PASS = 15  # 1: count the event without stopping at it or listing it
 S_XA = 16  # 1: inside an XA transaction that may be prepared: rows are for Python to keep
 S_SKIP = 17  # events whose rows are left out, still to come
 S_SEEK = 18  # 1: heartbeats tell where the server is (it passes over transactions we have)
-S_SIZE = 20
+S_EXACT = 19  # 1: each event ends where it lies, as in a file that is whole
+S_STRIPPED = 20  # 1: events have lost their checksums, and several may end at one place
+S_SIZE = 21
 
 TX_NONE = 0  # between transactions
 TX_GTID = 1  # a GTID came: one statement follows, or BEGIN
@@ -94,6 +96,7 @@ ERROR_LENGTH = 1
 ERROR_CHECKSUM = 2
 ERROR_TABLE_ID = 3
 ERROR_BODY = 4
+ERROR_POSITION = 5
 
 # Columns of `events`, one line per row event of a wanted table.
 E_AT = 0  # start of the body
@@ -301,6 +304,17 @@ def _same_key(keys: Any, one: Any, other: Any) -> Any:
 
 
 @helper
+def _follows(position: Any, length: Any, state: Any) -> Any:
+    """Whether an event may end at `position` (32 bits) after what came before: bytes are neither repeated nor lost."""
+    last = state[S_POS] & 0xFFFFFFFF
+    if state[S_STRIPPED] != 0:
+        return position >= last or last - position > 0x80000000
+    if state[S_EXACT] != 0:
+        return position == ((last + length) & 0xFFFFFFFF)
+    return position > last or last - position > 0x80000000
+
+
+@helper
 def _ignored(kind: Any) -> Any:
     """Events that neither carry rows nor matter to positions.
 
@@ -338,6 +352,16 @@ def index_events(
             if np.int64(crc32(data, at, body_end)) != little_endian(data, body_end, 4):
                 state[S_ERROR] = ERROR_CHECKSUM
                 return STOP_ERROR, at, length, count
+        # Artificial events (position 0) and heartbeats are not in the log. Positions wrap at 4 GiB.
+        position = little_endian(data, at + 13, 4)
+        beat = kind == HEARTBEAT or kind == HEARTBEAT_V2
+        if position != 0 and not beat:
+            if not _follows(position, length, state):
+                state[S_ERROR] = ERROR_POSITION
+                return STOP_ERROR, at, length, count
+            position |= state[S_POS] & ~np.int64(0xFFFFFFFF)
+            if position < state[S_POS]:
+                position += np.int64(1) << 32
         if state[S_RUNS] + 1 >= len(runs):
             return STOP_GTIDS, at, length, count
         is_rows = is_row_event(kind)
@@ -416,16 +440,10 @@ def index_events(
         before = state[S_TX]
         state[S_TX] = after_event(before, kind, data, at, body_end)
         seconds = little_endian(data, at, 4)
-        position = little_endian(data, at + 13, 4)
-        # Artificial events (position 0) and heartbeats are not in the log. Positions wrap at 4 GiB.
-        beat = kind == HEARTBEAT or kind == HEARTBEAT_V2
         if beat:
             if state[S_SEEK] != 0 and before == TX_NONE and position > state[S_POS]:
                 state[S_POS] = position
         elif position != 0:
-            position |= state[S_POS] & ~np.int64(0xFFFFFFFF)
-            if position < state[S_POS]:
-                position += np.int64(1) << 32
             state[S_POS] = position
         if is_rows and count > 0 and events[count - 1, E_AT] == body:
             events[count - 1, E_POS] = state[S_POS]

@@ -53,7 +53,8 @@ def inspect_binlog(
                 write(line)
         except DataError as error:
             out.flush()
-            print(str(error).replace("\n", " "), file=errors or sys.stderr)
+            text = str(error).replace("\n", " ")
+            print(text if text.startswith(path.name) else f"{path.name}: {text}", file=errors or sys.stderr)
             return ExitCode.DATA
         except BrokenPipeError:
             return ExitCode.DONE

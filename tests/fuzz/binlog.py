@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from raycdc.connectors.mysql.binlog_decoder import BinlogDecoder
 from raycdc.connectors.mysql.binlog_events import FormatDescription, RowsItem
@@ -113,15 +114,27 @@ def rows_of(data: bytes, *, mariadb: bool) -> tuple[list[Row], str]:
             for item in decoder.items(piece):
                 if isinstance(item, RowsItem):
                     item.batch.validate(full=True)
-                    for row in item.batch.to_pylist():
-                        values = tuple(v for name, v in row.items() if name not in ("_seq", "_pos"))
-                        rows.append((row["_seq"], (str(item.table), repr(values))))
+                    rows += numbered(item)
     except DataError as error:
         text = str(error)
-        if not text.startswith("binlog.000001"):
+        if not text.startswith("binlog.00000"):
             raise FuzzError(f"the error names no position: {text}") from error
         return [row for _, row in sorted(rows)], text
     return [row for _, row in sorted(rows)], ""
+
+
+def numbered(item: RowsItem) -> list[tuple[int, Row]]:
+    """A batch's rows with their number; temporal values as numbers, as damaged ones may be out of Python's range."""
+    batch = item.batch
+    columns = []
+    for name, column in zip(batch.schema.names, batch.columns, strict=True):
+        if name in ("_seq", "_pos"):
+            continue
+        temporal = pa.types.is_timestamp(column.type) or pa.types.is_date(column.type)
+        numbers = pa.int32() if temporal and column.type.bit_width == 32 else pa.int64()
+        columns.append((column.view(numbers) if temporal else column).to_pylist())
+    values = zip(*columns, strict=True)
+    return [(seq, (str(item.table), repr(row))) for seq, row in zip(batch["_seq"].to_pylist(), values, strict=True)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,11 +203,13 @@ def run(first: int, count: int, *, workers: int, seconds: float | None = None) -
     for number in range(workers):
         begin = first + number * share
         at: Any = context.Value("q", begin)
-        process = context.Process(target=_work, args=(begin, min(begin + share, first + count), at, report), daemon=True)
+        process = context.Process(
+            target=_work, args=(begin, min(begin + share, first + count), at, report), daemon=True
+        )
         process.start()
         jobs.append((process, at, begin))
     started = time.monotonic()
-    seen = {number: (-1, started) for number in range(workers)}
+    seen = dict.fromkeys(range(workers), (-1, started))
     findings: list[str] = []
     while any(process.is_alive() for process, _, _ in jobs) and not findings:
         jobs[0][0].join(0.2)
@@ -206,7 +221,6 @@ def run(first: int, count: int, *, workers: int, seconds: float | None = None) -
                 findings.append(f"mutation {at.value} hangs")
         if seconds is not None and now - started > seconds:
             break
-    stopped = any(process.is_alive() for process, _, _ in jobs)
     for process, at, _ in jobs:
         if process.is_alive():
             process.kill()
@@ -218,7 +232,7 @@ def run(first: int, count: int, *, workers: int, seconds: float | None = None) -
         if text:
             findings.append(f"mutation {mutation}: {text}")
     done = sum(at.value - begin for _, at, begin in jobs)
-    return done, findings if stopped or findings else findings
+    return done, findings
 
 
 def main(arguments: list[str]) -> int:
@@ -235,9 +249,9 @@ def main(arguments: list[str]) -> int:
         return 0
     started = time.monotonic()
     done, findings = run(chosen.seed, chosen.mutations, workers=chosen.workers, seconds=chosen.seconds)
-    print(f"{done} mutations of {len(corpus())} files in {time.monotonic() - started:.0f} s, {len(findings)} findings")
-    for finding in findings:
-        print(finding, file=sys.stderr)
+    took = time.monotonic() - started
+    sys.stdout.write(f"{done} mutations of {len(corpus())} files in {took:.0f} s, {len(findings)} findings\n")
+    sys.stderr.writelines(f"{finding}\n" for finding in findings)
     return 1 if findings else 0
 
 

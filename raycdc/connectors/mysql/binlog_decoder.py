@@ -339,7 +339,10 @@ class BinlogDecoder:
 
     def _ready(self, table_map: TableMap) -> ReadyMap:
         if self._infer:
-            table, plan = self._inferred(table_map)
+            try:
+                table, plan = self._inferred(table_map)
+            except SchemaError as cause:
+                raise SchemaError(f"{self.event_position}: {cause}") from cause
         else:
             known = self._tables.get(table_map.table)
             if known is None:
@@ -435,8 +438,9 @@ class BinlogDecoder:
             raise CorruptLogError(f"the log goes on in {file} in the middle of a transaction")
         self._file = file
         self._state[index.S_POS] = pos
-        # A relay log goes on with another server's positions here.
-        self._state[index.S_EXACT] = 0
+        if event[13:17] == bytes(4):
+            # Not of this file: it is a relay log, which goes on with another server's positions.
+            self._state[index.S_EXACT] = 0
         self._at_boundary()
 
     def _format(self, event: bytes) -> None:

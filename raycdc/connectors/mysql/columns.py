@@ -152,7 +152,7 @@ class TableArena:
             for i, c in enumerate(columns)
             if kind[i] == KIND_TEXT and c.charset and p2[i] < 0 and c.charset not in charsets.UTF8_CHARSETS
         }
-        self._check_utf8 = [kind[i] in (KIND_TEXT, KIND_JSON) and p2[i] < 0 for i in range(count)]
+        self._check_utf8 = [kind[i] == KIND_JSON or (kind[i] == KIND_TEXT and p2[i] < 0) for i in range(count)]
         self._replaced_after = 0
 
     @property

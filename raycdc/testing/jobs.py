@@ -42,6 +42,9 @@ class Job:
     epoch_interval: str = "500ms"
     #: Only MySQL without GTIDs waits for it; these servers make a transaction visible within milliseconds.
     visible_within: str = "2s"
+    #: Further keys of ``source.snapshot``, and of ``source``, as TOML.
+    snapshot: str = ""
+    source: str = ""
     #: Further sections, as TOML.
     sections: str = ""
     started: int = field(default=0)
@@ -68,6 +71,8 @@ class Job:
         self.markers.mkdir(parents=True, exist_ok=True)
         path = self.folder / "job.toml"
         names = ", ".join(json.dumps(f"{self.database}.{table}") for table in self.tables)
+        snapshot = f'chunk_rows = {self.chunk_rows}, visible_within = "{self.visible_within}"'
+        snapshot += f", {self.snapshot}" if self.snapshot else ""
         path.write_text(
             f"""
 [pipeline]
@@ -82,7 +87,8 @@ port = {self.server.port}
 user = "{self.server.cdc_user}"
 password = "${{env:RAYCDC_TEST_PASSWORD}}"
 tables = [{names}]
-snapshot = {{ chunk_rows = {self.chunk_rows}, visible_within = "{self.visible_within}" }}
+snapshot = {{ {snapshot} }}
+{self.source}
 
 [readers]
 max = {self.readers}

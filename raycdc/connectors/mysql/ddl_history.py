@@ -66,6 +66,10 @@ class DdlHistory:
         """`decoder` is told of every new schema."""
         self._decoder = decoder
 
+    def table(self, table: TableId) -> MySqlTable | None:
+        """The schema in force, as far as the log was decoded."""
+        return self._tables.get(table)
+
     def take_updates(self) -> tuple[SchemaUpdate, ...]:
         """What the last statement changed, once; empty for statements that concern no captured table."""
         updates, self._updates = tuple(self._updates), []

@@ -20,6 +20,11 @@ def document_of(table: MySqlTable) -> dict[str, Any]:
     return {**body, "fingerprint": hashlib.sha256(text.encode()).hexdigest()[:16]}
 
 
+def with_filter(document: dict[str, Any], row_filter: str | None) -> dict[str, Any]:
+    """The document of a table whose rows are captured by `row_filter`; it belongs to the state, as the schema does."""
+    return {**document, "filter": row_filter}
+
+
 def table_of(document: dict[str, Any]) -> MySqlTable:
     """Inverse of `document_of`."""
     return MySqlTable.from_json(document["source"])

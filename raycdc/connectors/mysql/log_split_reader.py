@@ -16,12 +16,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from raycdc.connectors.mysql.binlog_decoder import BinlogDecoder
 from raycdc.connectors.mysql.binlog_events import DdlItem, RowsItem
 from raycdc.connectors.mysql.binlog_stream import BinlogStream
 from raycdc.connectors.mysql.ddl_history import DdlHistory
+from raycdc.connectors.mysql.documents import with_filter
+from raycdc.connectors.mysql.log_filter import LogFilter
 from raycdc.connectors.mysql.offset import BinlogOffset
 from raycdc.source.api import LogUnit, SchemaUpdate
 from raycdc.source.hand_off import LogRows
@@ -49,8 +52,10 @@ class MySqlLogSplitReader:
         history: DdlHistory,
         decoder: BinlogDecoder,
         start: BinlogOffset,
+        row_filter: LogFilter | None = None,
     ) -> None:
         self._history = history
+        self._row_filter = row_filter
         self._decoder = decoder
         self._position = start
         #: The last unit left a transaction open; the reader must hear of its end even where nothing else came with it.
@@ -75,6 +80,8 @@ class MySqlLogSplitReader:
 
     def close(self) -> None:
         self._stream.close()
+        if self._row_filter is not None:
+            self._row_filter.close()
 
     def _decode(self, data: Any) -> None:
         fetched_ms = time.time_ns() // 1_000_000
@@ -98,9 +105,7 @@ class MySqlLogSplitReader:
         if not items and position == self._position and not in_transaction and not self._open:
             return
         self._position, self._open = position, in_transaction
-        rows = tuple(
-            LogRows(item.table, item.batch, item.row_pos + ordinal_of(BinlogOffset(item.file, 0))) for item in items
-        )
+        rows = tuple(found for item in items if (found := self._captured(item)) is not None)
         self._units.append(
             LogUnit(
                 position=position.to_json(),
@@ -113,8 +118,20 @@ class MySqlLogSplitReader:
             )
         )
 
+    def _captured(self, item: RowsItem) -> LogRows | None:
+        """The item's rows, as far as the table's row filter lets them through."""
+        batch, row_pos = item.batch, item.row_pos
+        if self._row_filter is not None:
+            left = self._row_filter.apply(item.table, batch, row_pos)
+            if left is None:
+                return None
+            batch, row_pos = left
+        return LogRows(item.table, batch, row_pos + ordinal_of(BinlogOffset(item.file, 0)))
+
     def _schema_unit(self, updates: tuple[SchemaUpdate, ...], item: DdlItem, *, fetched_ms: int) -> None:
         self._position = item.position
+        if self._row_filter is not None:
+            updates = tuple(_filtered(update, self._row_filter) for update in updates)
         self._units.append(
             LogUnit(
                 position=item.position.to_json(),
@@ -124,3 +141,9 @@ class MySqlLogSplitReader:
                 fetched_ms=fetched_ms,
             )
         )
+
+
+def _filtered(update: SchemaUpdate, row_filter: LogFilter) -> SchemaUpdate:
+    if update.document is None:
+        return update
+    return replace(update, document=with_filter(update.document, row_filter.text(update.table)))

@@ -96,7 +96,10 @@ class SnapshotOptions(Options):
         example={"shop.orders": "id"},
     )
     filter: dict[str, str] = option(
-        {}, help="SQL condition per table.", example={"shop.orders": "id > 10"}, planned=True
+        {},
+        help="Condition per table that captured rows meet, in the snapshot and in the log: comparisons of columns with "
+        "literals, AND, OR, NOT, IN, BETWEEN, LIKE, IS NULL. A change that crosses it becomes an insert or a delete.",
+        example={"shop.orders": "id > 10"},
     )
     visible_within: Duration = option(
         timedelta(seconds=60),

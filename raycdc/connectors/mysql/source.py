@@ -10,7 +10,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from typing import Any
 
@@ -20,8 +20,9 @@ from pymysql.connections import Connection
 
 from raycdc.connectors.mysql.binlog_decoder import BinlogDecoder
 from raycdc.connectors.mysql.binlog_stream import BinlogStream
-from raycdc.connectors.mysql.catalog import discover_tables
+from raycdc.connectors.mysql.catalog import discover_tables, load_tables
 from raycdc.connectors.mysql.checks import check_source, lease_server_id, require_ok
+from raycdc.connectors.mysql.chunk_keys import chunk_key
 from raycdc.connectors.mysql.chunks import ChunkRange, ChunkSettings, Strategy
 from raycdc.connectors.mysql.commits import CommitWatch, sees_commits
 from raycdc.connectors.mysql.connection import close_quietly, connect
@@ -29,13 +30,16 @@ from raycdc.connectors.mysql.ddl_dialect import dialect_of
 from raycdc.connectors.mysql.ddl_history import DdlHistory
 from raycdc.connectors.mysql.documents import table_of
 from raycdc.connectors.mysql.enumerator_dialect import MySqlEnumeratorDialect
+from raycdc.connectors.mysql.log_filter import LogFilter
 from raycdc.connectors.mysql.log_key_order import MySqlKeyOrder
 from raycdc.connectors.mysql.log_split_reader import MySqlLogSplitReader, ordinal_of
 from raycdc.connectors.mysql.offset import BinlogOffset
 from raycdc.connectors.mysql.plugin import MySqlSourceConfig, StartupMode
+from raycdc.connectors.mysql.row_filter import parse_filter
 from raycdc.connectors.mysql.server import ServerInfo, ensure_available, probe
 from raycdc.connectors.mysql.types import MySqlTable
 from raycdc.connectors.mysql.visibility import ChunkRead, read_chunk
+from raycdc.errors import ConfigError
 from raycdc.model import META_FIELDS, RowKind, TableId, changelog_schema
 from raycdc.source.reading import HighWatermark
 from raycdc.source.split import SnapshotSplit, StreamSplit
@@ -75,9 +79,24 @@ class MySqlSource:
             info = probe(connection)
             tables = discover_tables(connection, self._config.selector())
             require_ok(check_source(connection, info, tables), info)
+            self._check_table_options(connection, tables)
             if splits is not None:
                 for state in splits.values():
                     ensure_available(connection, info, BinlogOffset.from_json(state["position"]))
+
+    def _check_table_options(self, connection: Connection[Any], tables: list[TableId]) -> None:
+        """Raises `ConfigError` for a key or a filter of a table that is not captured, and for one that cannot be."""
+        snapshot = self._config.snapshot
+        loaded = load_tables(connection, tables)
+        for option, values in (("key", snapshot.key), ("filter", snapshot.filter)):
+            for name, value in values.items():
+                described = loaded.get(TableId.parse(name))
+                if described is None:
+                    raise ConfigError(f"source.snapshot.{option}: {name} is none of the captured tables.")
+                if option == "key":
+                    chunk_key(described, value)
+                else:
+                    parse_filter(described, value)
 
     def enumerator_dialect(self) -> MySqlEnumeratorDialect:
         config = self._config
@@ -86,12 +105,14 @@ class MySqlSource:
             selector=config.selector(),
             chunks=self._chunk_settings,
             snapshot=config.startup.mode in (StartupMode.INITIAL, StartupMode.SNAPSHOT),
+            filters=self._filters(),
         )
 
     def log_reader(self, split: StreamSplit) -> MySqlLogSplitReader:
         """Connect and start the dump where the split says. Blocks; raises `LogLostError` when that is purged."""
         start = BinlogOffset.from_json(split.state["position"])
         tables = tables_of(split)
+        self._check_filters(split)
         info = self._server()
         history = DdlHistory(
             tables,
@@ -111,10 +132,18 @@ class MySqlSource:
             on_ddl=history.on_ddl,
         )
         history.attach(decoder)
-        return MySqlLogSplitReader(open_stream=self._open_stream, history=history, decoder=decoder, start=start)
+        return MySqlLogSplitReader(
+            open_stream=self._open_stream,
+            history=history,
+            decoder=decoder,
+            start=start,
+            row_filter=LogFilter(self._connect, self._filters(), history.table) if self._filters() else None,
+        )
 
     def chunk_reader(self) -> MySqlChunkReader:
-        return MySqlChunkReader(self._connect(), self._server(), visible_within_s=self._visible_within_s)
+        return MySqlChunkReader(
+            self._connect(), self._server(), visible_within_s=self._visible_within_s, filters=self._filters()
+        )
 
     def key_order(self, split: StreamSplit) -> MySqlKeyOrder:
         order = MySqlKeyOrder(self._connect, tables_of(split))
@@ -131,6 +160,21 @@ class MySqlSource:
             snapshot.chunk_bytes or None,
             snapshot.key.get(str(table)),
         )
+
+    def _check_filters(self, split: StreamSplit) -> None:
+        """The target holds the rows of the filter it was begun with; another one needs another snapshot."""
+        filters = self._filters()
+        for name, table in split.state["tables"].items():
+            begun, now = split.schemas[table["schema"]].get("filter"), filters.get(TableId.parse(name))
+            if begun != now:
+                raise ConfigError(
+                    f"source.snapshot.filter: {name} was begun with {begun or 'no filter'!r} and has {now or 'none'!r} "
+                    f"now; the target would mix both. Put the old one back, or take a new snapshot (a new "
+                    f"pipeline.state, and an empty target or pipeline.on_existing)."
+                )
+
+    def _filters(self) -> dict[TableId, str]:
+        return {TableId.parse(name): text for name, text in self._config.snapshot.filter.items()}
 
     @property
     def _visible_within_s(self) -> float:
@@ -163,9 +207,17 @@ class MySqlSource:
 class MySqlChunkReader:
     """`raycdc.source.reading.ChunkReader`: one chunk's rows as changelog inserts. Used by one thread."""
 
-    def __init__(self, connection: Connection[Any], info: ServerInfo, *, visible_within_s: float) -> None:
+    def __init__(
+        self,
+        connection: Connection[Any],
+        info: ServerInfo,
+        *,
+        visible_within_s: float,
+        filters: Mapping[TableId, str],
+    ) -> None:
         self._connection = connection
         self._info = info
+        self._filters = filters
         self._commits = CommitWatch(connection, timeout_s=visible_within_s)
         self._select: ChunkRead | None = None
 
@@ -182,6 +234,7 @@ class MySqlChunkReader:
                 "key": split.key,
             }
         )
+        condition = self._filters.get(split.table)
         remembered = opened_at.get("ring_s", 0.0) > 0
         self._select = read_chunk(
             self._connection,
@@ -189,6 +242,7 @@ class MySqlChunkReader:
             table,
             chunk,
             BinlogOffset.from_json(opened_at),
+            row_filter=None if condition is None else parse_filter(table, condition).sql(),
             commits=None if remembered else self._commits,
         )
         schema = changelog_schema(table.schema())

@@ -1,0 +1,108 @@
+"""Options of the snapshot through `raycdc run --local`: keys, sizes and filters, while rows change."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from raycdc.config import config_from_dict
+from raycdc.errors import ConfigError
+from raycdc.pipeline import Pipeline
+from raycdc.testing.changelog import check_changelog, final_rows, read_changelog
+from raycdc.testing.compare import read_source
+from raycdc.testing.jobs import Job, catch_up
+from raycdc.testing.servers import DatabaseServer, MariaDbServer
+from raycdc.testing.shop import ShopSize, create_shop
+from raycdc.testing.workload import HotRange, ShopWorkload
+
+pytestmark = pytest.mark.server
+
+SIZE = ShopSize(customers=100, products=20, orders=1_500)
+
+
+def test_a_filter_holds_in_snapshot_and_log(mysql80: DatabaseServer, tmp_path: Path) -> None:
+    database = "filtered"
+    with mysql80.connect() as connection:
+        create_shop(connection, database, SIZE)
+    condition = "quantity < 5 AND (status <> 'new' OR status IS NULL)"
+    snapshot = f'strategy = "uneven", chunk_bytes = "20KiB", filter = {{ "{database}.orders" = "{condition}" }}'
+    job = Job(tmp_path, mysql80, database, ("orders",), "jsonl", "changelog", local=True, snapshot=snapshot)
+    work = ShopWorkload(
+        lambda: mysql80.connect(database=database),
+        seed=7,
+        database=database,
+        size=SIZE,
+        hot=lambda: HotRange(1, SIZE.orders // 4),
+    )
+    with work.running(pause_s=0.003):
+        catch_up(job)
+    mysql80.execute("UPDATE orders SET quantity = 1 + (quantity + 3) % 9 WHERE id % 3 = 0", database=database)
+    catch_up(job)
+    rows = read_changelog(job.lake / database / "orders", "jsonl")
+    assert check_changelog(rows, ["id"]) == []
+    columns = pa.schema([("id", pa.int64()), ("quantity", pa.int64()), ("status", pa.string())])
+    held = final_rows(rows, ["id"], columns)
+    expected = mysql80.execute(f"SELECT id, quantity, status FROM orders WHERE {condition}", database=database)
+    assert sorted(tuple(row.values()) for row in held.to_pylist()) == sorted(expected)
+
+    changed = Job(tmp_path, mysql80, database, ("orders",), "jsonl", "changelog", local=True)
+    run = changed.start("--until", "caught-up")
+    assert run.wait() == 2, run.story()
+    assert any("was begun with" in str(event) for event in run.events), run.story()
+
+
+def test_a_key_of_the_users_choice_cuts_the_table(mariadb: MariaDbServer, tmp_path: Path) -> None:
+    database = "keyed"
+    with mariadb.connect() as connection:
+        create_shop(connection, database, SIZE)
+    mariadb.execute("ALTER TABLE orders ADD KEY by_quantity (quantity)", database=database)
+    snapshot = f'key = {{ "{database}.orders" = "quantity" }}'
+    job = Job(tmp_path, mariadb, database, ("orders",), "jsonl", "changelog", local=True, snapshot=snapshot)
+    work = ShopWorkload(lambda: mariadb.connect(database=database), seed=8, database=database, size=SIZE)
+    with work.running(pause_s=0.01):
+        catch_up(job)
+    catch_up(job)
+    rows = read_changelog(job.lake / database / "orders", "jsonl")
+    assert check_changelog(rows, ["id"]) == []
+    columns = pa.schema([("id", pa.int64()), ("quantity", pa.int64())])
+    with mariadb.connect() as connection:
+        source = read_source(connection, database, "orders", like=columns)
+    held = final_rows(rows, ["id"], columns)
+    assert sorted(held.to_pylist(), key=lambda row: row["id"]) == sorted(source.to_pylist(), key=lambda row: row["id"])
+
+
+@pytest.mark.parametrize(
+    ("snapshot", "text"),
+    [
+        ({"key": {"shop.nope": "id"}}, "shop.nope is none of the captured tables"),
+        ({"filter": {"DB.orders": "UPPER(status) = 1"}}, "there is no column 'UPPER'"),
+        ({"key": {"DB.orders": "nope"}}, "has no column 'nope'"),
+    ],
+)
+def test_options_that_fit_no_table_are_refused_at_the_start(
+    mariadb: MariaDbServer, tmp_path: Path, snapshot: dict[str, dict[str, str]], text: str
+) -> None:
+    with mariadb.fresh_database() as database:
+        mariadb.execute("CREATE TABLE orders (id INT PRIMARY KEY, status VARCHAR(9))", database=database)
+        options = {
+            option: {table.replace("DB", database): value for table, value in tables.items()}
+            for option, tables in snapshot.items()
+        }
+        config = config_from_dict(
+            {
+                "pipeline": {"name": "options", "state": str(tmp_path)},
+                "source": {
+                    "type": "mysql",
+                    "port": mariadb.port,
+                    "user": "root",
+                    "password": "root",
+                    "tables": [f"{database}.orders"],
+                    "snapshot": options,
+                },
+                "sink": {"type": "console"},
+            }
+        )
+        with pytest.raises(ConfigError, match=text):
+            next(Pipeline.from_config(config).epochs())

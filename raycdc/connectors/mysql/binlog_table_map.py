@@ -155,6 +155,8 @@ def parse_table_map(content: bytes, *, mariadb: bool) -> TableMap:
     types = reader.take(count)
     metadata = _Reader(reader.take(reader.packed()))
     columns = [_column(type_, metadata) for type_ in types]
+    if not all(_possible(column) for column in columns):
+        raise CorruptLogError("a TABLE_MAP event describes a column that cannot exist")
     reader.take((count + 7) // 8)
     optional: dict[int, bytes] = {}
     while reader.more:
@@ -183,6 +185,24 @@ def _column(type_: int, metadata: _Reader) -> MapColumn:
             return MapColumn(type_, metadata.take(1)[0])
         case _:
             return MapColumn(type_, 0)
+
+
+def _possible(column: MapColumn) -> bool:
+    """Whether the metadata of a type are such as a server writes; damaged ones would make sizes out of nothing."""
+    match column.type:
+        case 246:  # NEWDECIMAL
+            precision, scale = column.meta >> 8, column.meta & 0xFF
+            return 1 <= precision <= 65 and scale <= min(precision, 30)
+        case 17 | 18 | 19:  # TIMESTAMP2, DATETIME2, TIME2
+            return column.meta <= 6
+        case 16:  # BIT
+            return 1 <= column.meta <= 64
+        case 247 | 248:  # ENUM, SET
+            return 1 <= column.meta <= 8
+        case 245 | 249 | 250 | 251 | 252 | 255 | 242:  # a length of so many bytes
+            return 1 <= column.meta <= 4
+        case _:
+            return True
 
 
 def _with_metadata(table_map: TableMap, optional: dict[int, bytes], with_sign: frozenset[int]) -> TableMap:

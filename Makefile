@@ -21,7 +21,7 @@ demo: setup ## A small shop in a private MariaDB, followed into a Delta lake in 
 	@$(BIN)/raycdc demo
 
 test: setup-test lint types imports ## Everything: style, types, layers and all tests on real servers
-	$(PYTEST) -m "not long" $(ALL)
+	RAYCDC_FUZZ_MUTATIONS=6000 $(PYTEST) -m "not long" $(ALL)
 
 check: test
 

@@ -44,6 +44,8 @@ _CHUNKS = 100
 _READERS = (1, 2, 4)
 _STRATEGIES = ("even", "uneven", "sampled", "auto")
 _PLANNED_AT_ONCE = 32
+#: Times what was asked for.
+_TOO_LARGE = 3
 #: What a server counts when it reads a row by an index, forwards or backwards.
 _ROW_READS = ("Handler_read_first", "Handler_read_key", "Handler_read_last", "Handler_read_next", "Handler_read_prev")
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
@@ -204,7 +206,9 @@ def conclusions(measurements: Sequence[Measurement]) -> dict[str, Any]:
     for case in dict.fromkeys(m.case for m in measurements):
         known = [m for m in measurements if m.case == case and m.system != "auto"]
         automatic = next((m for m in measurements if m.case == case and m.system == "auto"), None)
-        best = min(known, key=_cost)
+        # A chunk much larger than asked for costs memory and balance; it is taken only where every strategy has one.
+        even = [m for m in known if m.more["chunk_rows"]["max"] <= _TOO_LARGE * m.more["chunk_rows"]["wanted"]]
+        best = min(even or known, key=_cost)
         wanted, most = best.more["chunk_rows"]["wanted"], best.more["chunk_rows"]["max"]
         advice = f'snapshot.strategy = "{best.system}"'
         if most > 10 * wanted:

@@ -48,7 +48,13 @@ def check_mysql(source: Any) -> list[CheckResult]:
             ),
             *_patterns(selector.patterns, [str(table) for table in found]),
             # Plain names are checked whether they were found or not: a missing one is an error, not a surprise later.
-            *check_source(connection, info, {*found, *selector.plain_names}, server_ids=server_ids),
+            *check_source(
+                connection,
+                info,
+                {*found, *selector.plain_names},
+                server_ids=server_ids,
+                accept_cascades=source.on_cascade == "accept",
+            ),
         ]
 
 

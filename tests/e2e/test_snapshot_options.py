@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import threading
+from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -71,6 +74,65 @@ def test_a_key_of_the_users_choice_cuts_the_table(mariadb: MariaDbServer, tmp_pa
         source = read_source(connection, database, "orders", like=columns)
     held = final_rows(rows, ["id"], columns)
     assert sorted(held.to_pylist(), key=lambda row: row["id"]) == sorted(source.to_pylist(), key=lambda row: row["id"])
+
+
+def test_a_table_without_key_is_in_a_changelog_exactly_once(any_server: DatabaseServer, tmp_path: Path) -> None:
+    """Read at one exact position: MariaDB has such reads, on MySQL it is read again until nothing changed meanwhile."""
+    with any_server.fresh_database() as database:
+        any_server.execute(
+            "CREATE TABLE t (a INT, b VARCHAR(9))",
+            "INSERT INTO t VALUES " + ", ".join(f"({n % 50}, 'x')" for n in range(500)),
+            database=database,
+        )
+        changes = (
+            "INSERT INTO t VALUES (7, 'new'), (7, 'new')",
+            "UPDATE t SET b = 'y' WHERE a = 3 LIMIT 2",
+            "DELETE FROM t WHERE a = 5 LIMIT 3",
+        )
+        stop = threading.Event()
+
+        def write() -> None:
+            while not stop.wait(0.3):
+                any_server.execute(*changes, database=database)
+
+        writer = threading.Thread(target=write, daemon=True)
+        writer.start()
+        rows: list[dict[str, Any]] = []
+        try:
+            rows += changelog(any_server, database, tmp_path)
+        finally:
+            stop.set()
+            writer.join(timeout=30)
+        rows += changelog(any_server, database, tmp_path)
+        held: Counter[tuple[int, str]] = Counter()
+        for row in rows:
+            held[row["a"], row["b"]] += 1 if row["_op"] in ("+I", "+U") else -1
+        assert +held == Counter(any_server.execute("SELECT a, b FROM t", database=database))
+        assert min(held.values()) >= 0
+
+
+def changelog(server: DatabaseServer, database: str, state: Path) -> list[dict[str, Any]]:
+    """What a run until it has caught up adds to the changelog of ``t``."""
+    config = config_from_dict(
+        {
+            "pipeline": {"name": "keyless", "state": str(state), "epoch_interval": "200ms"},
+            "source": {
+                "type": "mysql",
+                "port": server.port,
+                "user": "root",
+                "password": "root",
+                "tables": [f"{database}.t"],
+                "snapshot": {"rows_per_second": 100_000},
+            },
+            "sink": {"type": "console"},
+        }
+    )
+    rows: list[dict[str, Any]] = []
+    for epoch in Pipeline.from_config(config).epochs(until="caught-up"):
+        for table in epoch.tables:
+            rows.extend(row for batch in epoch.batches(table) for row in batch.to_pylist())
+        epoch.ack()
+    return rows
 
 
 @pytest.mark.parametrize(

@@ -54,6 +54,7 @@ def check_source(
     tables: Iterable[TableId],
     *,
     server_ids: Iterable[int] = (),
+    accept_cascades: bool = False,
 ) -> list[CheckResult]:
     """Everything that must hold (and some that should) to capture `tables` with one of `server_ids`.
 
@@ -68,7 +69,8 @@ def check_source(
         _replication_privilege(connection, account),
         *_process_privilege(connection, info, account),
         *_select_privileges(connection, info, wanted, loaded, account),
-        *_table_warnings(connection, info, loaded),
+        *_table_warnings(connection, loaded),
+        *_cascades(connection, info, loaded, accepted=accept_cascades),
         *_server_id(connection, info, list(server_ids)),
     ]
 
@@ -274,9 +276,7 @@ def _select_privileges(
     return results
 
 
-def _table_warnings(
-    connection: Connection[Any], info: ServerInfo, loaded: dict[TableId, MySqlTable]
-) -> list[CheckResult]:
+def _table_warnings(connection: Connection[Any], loaded: dict[TableId, MySqlTable]) -> list[CheckResult]:
     results = []
     without_key = sorted(table for table, described in loaded.items() if not described.primary_key)
     if without_key:
@@ -304,18 +304,30 @@ def _table_warnings(
                 required=False,
             )
         )
-    cascading = [table for table in sorted(loaded) if _has_cascade(connection, table)]
-    if cascading:
-        results.append(
-            CheckResult(
-                "cascades",
-                f"{_names(cascading)}: a foreign key changes rows here by cascade, which {info.flavor_name} does not "
-                f"write to the log.",
-                "Let the application or a trigger change these rows, or accept it with source.on_cascade.",
-                required=False,
-            )
-        )
     return results
+
+
+def _cascades(
+    connection: Connection[Any], info: ServerInfo, loaded: dict[TableId, MySqlTable], *, accepted: bool
+) -> list[CheckResult]:
+    """Rows that a foreign key changes by cascade, on servers that do not log that."""
+    # MySQL 9.7 carries foreign keys out above the engine, and logs what they change, unless told otherwise.
+    native = info.variables.get("innodb_native_foreign_keys", "").upper() in {"ON", "1"}
+    if not info.is_mariadb and info.version >= (9, 7, 0) and not native:
+        return []
+    cascading = [table for table in sorted(loaded) if _has_cascade(connection, table)]
+    if not cascading:
+        return []
+    return [
+        CheckResult(
+            "cascades",
+            f"{_names(cascading)}: a foreign key changes rows here by cascade, which {info.flavor_name} does not "
+            f"write to the log: the target would keep rows that are gone.",
+            "Let the application or a trigger change these rows (ON DELETE RESTRICT), leave the tables out with "
+            'source.exclude, or accept it with source.on_cascade = "accept".',
+            required=not accepted,
+        )
+    ]
 
 
 def _has_cascade(connection: Connection[Any], table: TableId) -> bool:

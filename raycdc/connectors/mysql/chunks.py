@@ -303,15 +303,17 @@ class ChunkPlanner:
         assert self._next is not None
         name, here = quote_name(key.name), keys.literal(key, self._next)
         inside = self._inside(key)
+        # Named, or the server may prefer the primary key's order and read the whole table for each bound.
+        source = self._indexed(connection, key).source
         found = query(
             connection,
-            f"SELECT {keys.select_expression(key)}, {name} > {here} FROM {self._from()} WHERE {inside} "
+            f"SELECT {keys.select_expression(key)}, {name} > {here} FROM {source} WHERE {inside} "
             f"ORDER BY {name} LIMIT 1 OFFSET {self._rows}",
         )
         if found and not found[0][1]:
             found = query(
                 connection,
-                f"SELECT {keys.select_expression(key)}, 1 FROM {self._from()} WHERE {inside} AND {name} > {here} "
+                f"SELECT {keys.select_expression(key)}, 1 FROM {source} WHERE {inside} AND {name} > {here} "
                 f"ORDER BY {name} LIMIT 1",
             )
         upper = keys.from_server(key, found[0][0]) if found else None

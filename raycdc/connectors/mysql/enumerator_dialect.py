@@ -41,19 +41,21 @@ class MySqlEnumeratorDialect:
         chunks: Callable[[TableId], ChunkSettings],
         snapshot: bool,
         filters: Mapping[TableId, str],
+        accept_cascades: bool,
     ) -> None:
         self._connect = connect
         self._selector = selector
         self._chunks = chunks
         self._snapshot = snapshot
         self._filters = filters
+        self._accept_cascades = accept_cascades
 
     def start_point(self) -> StartPoint:
         """Schemas, position, schemas and names again: equal ones prove that these are the tables at the position."""
         with closing(self._connect()) as connection:
             info = probe(connection)
             tables = self._discover(connection)
-            require_ok(check_source(connection, info, tables), info)
+            require_ok(check_source(connection, info, tables, accept_cascades=self._accept_cascades), info)
             for _ in range(_START_TRIES):
                 before = load_tables(connection, tables)
                 position = start_position(connection, info)

@@ -101,6 +101,13 @@ class SnapshotOptions(Options):
         "literals, AND, OR, NOT, IN, BETWEEN, LIKE, IS NULL. A change that crosses it becomes an insert or a delete.",
         example={"shop.orders": "id > 10"},
     )
+    rows_per_second: int = option(
+        0,
+        help="At most so many rows per second and reader, to spare the source; 0: as fast as it goes. Each reader has "
+        "one connection for its chunks, so readers.max bounds those.",
+        unit="rows",
+        ge=0,
+    )
     visible_within: Duration = option(
         timedelta(seconds=60),
         help="MySQL without GTIDs only: a transaction is visible to queries at the latest this long after it is in the "
@@ -137,6 +144,11 @@ class MySqlSourceConfig(SourceConfig):
     tls: TlsOptions = option(TlsOptions(), help="Encryption.", example={"mode": "verify-identity", "ca": "ca.pem"})
     startup: StartupOptions = option(StartupOptions(), help="Where to begin.", example={"mode": "initial"})
     snapshot: SnapshotOptions = option(SnapshotOptions(), help="Chunks of the snapshot.")
+    on_cascade: Literal["refuse", "accept"] = option(
+        "refuse",
+        help="What happens when a foreign key changes rows of a captured table by cascade and the server does not log "
+        "it (MySQL before 9.7, MariaDB). accept: the target may keep rows that are gone.",
+    )
     heartbeat: Duration = option(
         timedelta(seconds=30), help="How often an idle log connection proves it lives.", unit="duration"
     )

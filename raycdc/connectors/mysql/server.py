@@ -77,6 +77,7 @@ _VARIABLES = (
     "binlog_row_value_options",
     "binlog_transaction_compression",
     "log_bin_compress",
+    "innodb_native_foreign_keys",
     "lower_case_table_names",
     "explicit_defaults_for_timestamp",
     "character_set_server",

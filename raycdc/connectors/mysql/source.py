@@ -34,6 +34,7 @@ from raycdc.connectors.mysql.log_filter import LogFilter
 from raycdc.connectors.mysql.log_key_order import MySqlKeyOrder
 from raycdc.connectors.mysql.log_split_reader import MySqlLogSplitReader, ordinal_of
 from raycdc.connectors.mysql.offset import BinlogOffset
+from raycdc.connectors.mysql.pace import Pace
 from raycdc.connectors.mysql.plugin import MySqlSourceConfig, StartupMode
 from raycdc.connectors.mysql.row_filter import parse_filter
 from raycdc.connectors.mysql.server import ServerInfo, ensure_available, probe
@@ -78,7 +79,7 @@ class MySqlSource:
         with closing(self._connect()) as connection:
             info = probe(connection)
             tables = discover_tables(connection, self._config.selector())
-            require_ok(check_source(connection, info, tables), info)
+            require_ok(check_source(connection, info, tables, accept_cascades=self._accept_cascades), info)
             self._check_table_options(connection, tables)
             if splits is not None:
                 for state in splits.values():
@@ -106,6 +107,7 @@ class MySqlSource:
             chunks=self._chunk_settings,
             snapshot=config.startup.mode in (StartupMode.INITIAL, StartupMode.SNAPSHOT),
             filters=self._filters(),
+            accept_cascades=self._accept_cascades,
         )
 
     def log_reader(self, split: StreamSplit) -> MySqlLogSplitReader:
@@ -142,7 +144,11 @@ class MySqlSource:
 
     def chunk_reader(self) -> MySqlChunkReader:
         return MySqlChunkReader(
-            self._connect(), self._server(), visible_within_s=self._visible_within_s, filters=self._filters()
+            self._connect(),
+            self._server(),
+            visible_within_s=self._visible_within_s,
+            filters=self._filters(),
+            rows_per_s=self._config.snapshot.rows_per_second,
         )
 
     def key_order(self, split: StreamSplit) -> MySqlKeyOrder:
@@ -175,6 +181,10 @@ class MySqlSource:
 
     def _filters(self) -> dict[TableId, str]:
         return {TableId.parse(name): text for name, text in self._config.snapshot.filter.items()}
+
+    @property
+    def _accept_cascades(self) -> bool:
+        return self._config.on_cascade == "accept"
 
     @property
     def _visible_within_s(self) -> float:
@@ -214,10 +224,12 @@ class MySqlChunkReader:
         *,
         visible_within_s: float,
         filters: Mapping[TableId, str],
+        rows_per_s: int,
     ) -> None:
         self._connection = connection
         self._info = info
         self._filters = filters
+        self._pace = Pace(rows_per_s) if rows_per_s else None
         self._commits = CommitWatch(connection, timeout_s=visible_within_s)
         self._select: ChunkRead | None = None
 
@@ -251,6 +263,8 @@ class MySqlChunkReader:
         for batch in self._select:
             yield _as_inserts(batch, schema, first=rows, read_ms=read_ms)
             rows += batch.num_rows
+            if self._pace is not None:
+                self._pace.passed(batch.num_rows)
 
     def high_watermark(self) -> HighWatermark:
         assert self._select is not None
@@ -258,6 +272,8 @@ class MySqlChunkReader:
         return HighWatermark(ordinal_of(high), high.to_json(), exact=self._select.exact)
 
     def wake_up(self) -> None:
+        if self._pace is not None:
+            self._pace.end()
         close_quietly(self._connection)
 
     def close(self) -> None:

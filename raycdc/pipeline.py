@@ -79,7 +79,6 @@ class Pipeline:
         reporter = ProgressReporter(listener, driver_pid=os.getpid())
         with ExitStack() as stack:
             store = self._open_store(stack)
-            reporter.starting("asking the source what it lacks")
             self._preflight(store)
             spec = self._spec(store, until)
             reporter.starting("starting" if local else "starting Ray and Spark")

@@ -48,7 +48,7 @@ class RunState:
 
     tables: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     lag: Mapping[str, Any] = field(default_factory=dict)
-    step: str = "starting"
+    step: str = "asking the source what it lacks"
     readers: int = 0
     epoch: int | None = None
     committed_rows: int = 0

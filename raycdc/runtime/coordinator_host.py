@@ -170,10 +170,12 @@ class CoordinatorHost:
             call()
 
     def _patiently(self, call: Callable[[], Any]) -> Any:
-        """The result of `call`, tried as long as a reader would be started again for the same reason."""
+        """The result of `call`, tried as long as a reader would be started again for the same reason.
+
+        However long a try takes: one that is always cut off in the middle is an outage too.
+        """
         budget = RestartBudget()
         while True:
-            budget.started(time.monotonic())
             try:
                 return call()
             except RaycdcError as error:

@@ -174,7 +174,11 @@ class RayLauncher:
         self._readers: list[RayReader] = []
         if self._owned:
             start_ray(address, workers=1 + readers)
-        self._spools = None if spools is None else RaySpools(spools, warn=warn)
+        try:
+            self._spools = None if spools is None else RaySpools(spools, warn=warn)
+        except BaseException:
+            self.close()
+            raise
 
     def start_coordinator(self, start: CoordinatorStart) -> CoordinatorHandle:
         self._count += 1

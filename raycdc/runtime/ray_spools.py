@@ -11,10 +11,12 @@ A node on another machine is reached over the network, which Flight must have be
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +26,8 @@ from ray.exceptions import GetTimeoutError, RayActorError, RayError
 from raycdc.checkpoint.manifest import STATE_NODE
 from raycdc.errors import RaycdcError
 from raycdc.runtime.output import SpoolAddress
-from raycdc.runtime.ray_actors import actor_class, plain_error
+from raycdc.runtime.ray_actors import actor_class
+from raycdc.runtime.restarts import ProcessEnd, RestartBudget
 from raycdc.runtime.spools import SpoolServer, spool_folder
 
 #: How often the nodes of the cluster are looked at.
@@ -42,7 +45,7 @@ class SpoolSettings:
 
     state: Path
     checkpoint: str
-    token: str
+    token: str = field(repr=False)
     folder: str = ""
     network: bool = False
 
@@ -68,13 +71,14 @@ class SpoolActor:
 
 @dataclass(slots=True)
 class _Server:
-    """A node's server; `address` is None until it is up."""
+    """A node's server; `address` is None until it is up. One that ended is started again at `again_s`."""
 
     actor: Any
     starting: Any
     life: Any
     address: SpoolAddress | None = None
     port: int = 0
+    again_s: float | None = None
 
 
 class RaySpools:
@@ -85,13 +89,14 @@ class RaySpools:
         self._warn = warn
         self._own = ray.get_runtime_context().get_node_id()
         self._servers: dict[str, _Server] = {}
+        self._budgets: dict[str, RestartBudget] = {}
         self._left_out: set[str] = set()
         self._next_look_s = 0.0
         self._lock = threading.Lock()
         deadline = time.monotonic() + START_S
         self.look()
         while time.monotonic() < deadline and any(s.address is None for s in self._servers.values()):
-            ray.wait([s.starting for s in self._servers.values() if s.address is None], timeout=1.0)
+            ray.wait([s.starting for s in self._servers.values() if s.address is None], timeout=0.5)
             self._next_look_s = 0.0
             self.look()
         if self._own not in self.addresses():
@@ -153,10 +158,32 @@ class RaySpools:
         server = self._servers.get(node)
         if server is None:
             self._servers[node] = self._start(node, host, port=0)
-        elif server.address is None:
-            self._maybe_up(server)
-        if server is not None and ray.wait([server.life], timeout=0)[0]:
-            self._servers[node] = self._start(node, host, port=server.port)
+        elif server.again_s is not None:
+            if server.again_s <= time.monotonic():
+                self._servers[node] = self._start(node, host, port=server.port)
+        elif ray.wait([server.life], timeout=0)[0]:
+            self._on_ended(node, server)
+        elif server.address is None and ray.wait([server.starting], timeout=0)[0]:
+            # Ended just now: the next look sees that.
+            with suppress(RayError):
+                server.address, server.port = ray.get(server.starting)
+
+    def _on_ended(self, node: str, server: _Server) -> None:
+        try:
+            ray.get(server.life)
+            text = "it returned"
+        except RayError as error:
+            text = str(error).strip().splitlines()[-1]
+        if server.address is None:
+            server.port = 0  # It never came up; its port may be why.
+        server.address = None
+        budget, now_s = self._budgets.setdefault(node, RestartBudget()), time.monotonic()
+        pause_s = budget.pause_after(ProcessEnd(text), now_s)
+        if pause_s is None:
+            self._warn(f"The spool server of Ray node {node[:12]} does not start; the node gets no readers. {text}")
+            server.again_s = math.inf
+        else:
+            server.again_s = now_s + pause_s
 
     def _start(self, node: str, host: str, *, port: int) -> _Server:
         own = node == self._own
@@ -164,19 +191,8 @@ class RaySpools:
         actor = actor_class(SpoolActor, node_id=node, concurrent=True).remote(
             self._settings, own=own, host=listen, port=port
         )
+        self._budgets.setdefault(node, RestartBudget()).started(time.monotonic())
         return _Server(actor, actor.address.remote(), actor.wait.remote(), port=port)
-
-    def _maybe_up(self, server: _Server) -> None:
-        if not ray.wait([server.starting], timeout=0)[0]:
-            return
-        try:
-            server.address, server.port = ray.get(server.starting)
-        except RaycdcError as error:
-            raise plain_error(error) from None
-        except RayError as cause:
-            # It ended before it was up, which `life` tells; the port may be why.
-            server.port = 0
-            self._warn(f"A spool server did not start and is started again: {str(cause).strip().splitlines()[-1]}")
 
 
 def _nodes() -> list[dict[str, Any]]:

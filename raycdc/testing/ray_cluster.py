@@ -43,27 +43,35 @@ class TwoNodes:
 @contextmanager
 def two_nodes(folder: Path) -> Iterator[TwoNodes]:
     """Start both, and end them with all their processes."""
-    prepare("local")
+    prepare("auto")
     spool = folder / "other-spool"
-    before = os.environ.get(FOLDER_VARIABLE)
-    os.environ[FOLDER_VARIABLE] = str(spool)
-    from ray.cluster_utils import Cluster
+    # Without tokens: a process that imported Ray before would not know them.
+    with _environment({FOLDER_VARIABLE: str(spool), "RAY_AUTH_MODE": "disabled"}):
+        from ray.cluster_utils import Cluster
 
-    from raycdc.runtime.ray_start import lean_nodes
+        from raycdc.runtime.ray_start import lean_nodes
 
-    options = {"num_cpus": 2, "object_store_memory": OBJECT_STORE_BYTES, "include_dashboard": False}
-    try:
+        options = {"num_cpus": 2, "object_store_memory": OBJECT_STORE_BYTES, "include_dashboard": False}
         with lean_nodes():
             cluster, other = _start(Cluster, options)
         try:
             yield TwoNodes(cluster.address, spool, cluster, other)
         finally:
             cluster.shutdown()
+
+
+@contextmanager
+def _environment(values: dict[str, str]) -> Iterator[None]:
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
     finally:
-        if before is None:
-            del os.environ[FOLDER_VARIABLE]
-        else:
-            os.environ[FOLDER_VARIABLE] = before
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
 
 
 def _start(kind: Any, options: dict[str, Any]) -> tuple[Any, Any]:

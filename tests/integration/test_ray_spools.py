@@ -1,0 +1,59 @@
+"""A spool server per Ray node: up at the start, up again where it was after its end, gone with its node."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import ray
+
+from raycdc.checkpoint.manifest import STATE_NODE
+from raycdc.runtime.output import SpoolAddress
+from raycdc.runtime.ray_spools import RaySpools, SpoolSettings
+from raycdc.testing.ray_cluster import TwoNodes, two_nodes
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture
+def nodes(tmp_path: Path) -> Iterator[TwoNodes]:
+    with two_nodes(tmp_path) as started:
+        ray.init(address=started.address, log_to_driver=False, logging_level=logging.ERROR)
+        yield started
+        ray.shutdown()
+
+
+def look_until(spools: RaySpools, reached: Callable[[list[SpoolAddress]], bool]) -> None:
+    """Look again and again, as the supervisor does; the test's time limit ends it."""
+    while not reached(list(spools.addresses().values())):
+        spools._next_look_s = 0.0
+        spools.look()
+        ray.wait([server.starting for server in spools._servers.values()], num_returns=1, timeout=0.2)
+
+
+def test_each_node_has_a_server_that_comes_back_in_its_place_and_goes_with_its_node(
+    nodes: TwoNodes, tmp_path: Path
+) -> None:
+    warnings: list[str] = []
+    (tmp_path / "state" / "spool").mkdir(parents=True)
+    spools = RaySpools(SpoolSettings(tmp_path / "state", "checkpoint", "secret"), warn=warnings.append)
+    assert "secret" not in repr(spools)
+    look_until(spools, lambda up: len(up) == 2)
+    own, other = spools.addresses().values()
+    assert (own.node, own.folder) == (STATE_NODE, tmp_path / "state" / "spool")
+    assert other.folder == nodes.spool / "checkpoint"
+    assert spools.flights() == {own.node: own.flight, other.node: other.flight}
+
+    (other_id,) = [node for node, address in spools.addresses().items() if address == other]
+    server = spools._servers[other_id]
+    ray.kill(server.actor)
+    look_until(spools, lambda up: up == [own])
+    look_until(spools, lambda up: len(up) == 2)
+    assert spools._servers[other_id] is not server
+    assert list(spools.addresses().values()) == [own, other]
+
+    nodes.kill_other()
+    look_until(spools, lambda up: up == [own])
+    assert warnings == []

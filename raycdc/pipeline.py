@@ -12,7 +12,7 @@ import secrets
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -38,7 +38,7 @@ PROGRESS_S = 0.5
 
 
 class Pipeline:
-    """One source kept equal in one sink. Not reusable while it runs; `stop` may be called from any thread.
+    """One source kept equal in one sink. It may run again after it ended, and `stop` be called from any thread.
 
     ``Pipeline.from_config(load_config("shop.toml"))``, or in Python
     ``Pipeline(name="shop", state="./state/shop", source=MySqlSource(...), sink=DeltaSink(...))``.
@@ -77,25 +77,34 @@ class Pipeline:
         ``raycdc run --json``, from threads of the pipeline.
         """
         reporter = ProgressReporter(listener, driver_pid=os.getpid())
-        with ExitStack() as stack:
-            store = self._open_store(stack)
-            self._preflight(store)
-            spec = self._spec(store, until)
-            reporter.starting("starting" if local else "starting Ray and Spark")
-            with ThreadPoolExecutor(1, thread_name_prefix="spark-start") as starter:
-                session_future = None if local else starter.submit(self._session, store)
-                if session_future is not None:
-                    stack.callback(_stop_session, session_future)
-                # In this thread: Ray's processes die with the thread that started them.
-                launcher = self._launcher(spec, store, local=local, warn=reporter.warning)
-                stack.callback(launcher.close)
-                session = session_future.result() if session_future else None
-            if session is not None:
-                _warm_up(stack, session)
-            reporter.starting("asking the sink what it holds")
-            sink = self._open_sink(stack, store, spec, session)
-            self._run_epochs(stack, store, sink, launcher, spec, reporter)
-        reporter.finished(stopped=self._stop_requested)
+        with self._one_run(), ExitStack() as stack:
+            self._run(stack, reporter, until=until, local=local)
+            stack.close()
+            reporter.finished(stopped=self._stop_requested)
+
+    def _run(self, stack: ExitStack, reporter: ProgressReporter, *, until: str | None, local: bool) -> None:
+        """The run itself; what it starts is on `stack`. Before there are readers, a stop just leaves."""
+        store = self._open_store(stack)
+        self._preflight(store)
+        if self._stopped_early():
+            return
+        spec = self._spec(store, until)
+        reporter.starting("starting" if local else "starting Ray and Spark")
+        with ThreadPoolExecutor(1, thread_name_prefix="spark-start") as starter:
+            session_future = None if local else starter.submit(self._session, store)
+            if session_future is not None:
+                stack.callback(_stop_session, session_future)
+            # In this thread: Ray's processes die with the thread that started them.
+            launcher = self._launcher(spec, store, local=local, warn=reporter.warning)
+            stack.callback(launcher.close)
+            session = session_future.result() if session_future else None
+        if self._stopped_early():
+            return
+        if session is not None:
+            _warm_up(stack, session)
+        reporter.starting("asking the sink what it holds")
+        sink = self._open_sink(stack, store, spec, session)
+        self._run_epochs(stack, store, sink, launcher, spec, reporter)
 
     def stop(self) -> None:
         """Seal and commit what was read, then let `run` return."""
@@ -111,7 +120,7 @@ class Pipeline:
         An epoch that was not acknowledged comes again, the same rows under the same number, after a restart: a
         consumer that records the number together with the rows has them exactly once.
         """
-        with ExitStack() as stack:
+        with self._one_run(), ExitStack() as stack:
             store = self._open_store(stack)
             self._preflight(store)
             spec = self._spec(store, until)
@@ -123,6 +132,18 @@ class Pipeline:
             launcher.sweep(store.needed_segments())
             supervisor = self._supervise(stack, store, launcher, silent, first_generation=generation)
             yield from epochs_of(store, supervisor, token=spec.token, flights=launcher.flights)
+
+    def _stopped_early(self) -> bool:
+        return self._stop_requested
+
+    @contextmanager
+    def _one_run(self) -> Iterator[None]:
+        """A stop is for the run under way, or for the next one; afterwards the pipeline is as new."""
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._supervisor, self._stop_requested = None, False
 
     # --- parts ----------------------------------------------------------------------------------------------------
 

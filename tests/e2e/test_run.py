@@ -135,6 +135,24 @@ def test_epochs_give_every_change_once_to_people_with_a_sink_of_their_own(
     assert sorted(held.to_pylist(), key=lambda row: row["id"]) == sorted(source.to_pylist(), key=lambda row: row["id"])
 
 
+def test_a_pipeline_stopped_before_it_began_starts_nothing_and_may_run_again(
+    mariadb: MariaDbServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    database = "again"
+    shop(mariadb, database)
+    monkeypatch.setenv(PASSWORD, mariadb.cdc_user)
+    job = Job(tmp_path, mariadb, database, ("products",), sink="jsonl", write="changelog")
+    pipeline = Pipeline.from_config(load_config(job.configuration()))
+    told: list[str] = []
+    pipeline.stop()
+    pipeline.run(until="caught-up", local=True, listener=lambda event: told.append(event["event"]))
+    assert set(told) <= {"starting"}
+    for _ in range(2):
+        pipeline.run(until="caught-up", local=True, listener=lambda event: told.append(event["event"]))
+    assert told.count("caught_up") == 2
+    assert len(read_changelog(job.lake / database / "products", "jsonl")) == SIZE.products
+
+
 def test_a_server_that_restarts_in_the_middle_of_the_snapshot_is_waited_for(tmp_path: Path) -> None:
     database = "restarted"
     with MariaDbServer() as server:

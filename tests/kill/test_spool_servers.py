@@ -14,7 +14,7 @@ from raycdc.runtime.output import SpoolAddress
 from raycdc.runtime.ray_spools import RaySpools, SpoolSettings
 from raycdc.testing.ray_cluster import TwoNodes, two_nodes
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.kill, pytest.mark.long, pytest.mark.timeout(600)]
 
 
 @pytest.fixture

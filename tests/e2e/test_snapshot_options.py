@@ -14,7 +14,7 @@ from raycdc.config import config_from_dict
 from raycdc.errors import ConfigError
 from raycdc.pipeline import Pipeline
 from raycdc.testing.changelog import check_changelog, final_rows, read_changelog
-from raycdc.testing.compare import read_source
+from raycdc.testing.compare import read_delta, read_source
 from raycdc.testing.jobs import Job, catch_up
 from raycdc.testing.servers import DatabaseServer, MariaDbServer
 from raycdc.testing.shop import ShopSize, create_shop
@@ -74,6 +74,29 @@ def test_a_key_of_the_users_choice_cuts_the_table(mariadb: MariaDbServer, tmp_pa
         source = read_source(connection, database, "orders", like=columns)
     held = final_rows(rows, ["id"], columns)
     assert sorted(held.to_pylist(), key=lambda row: row["id"]) == sorted(source.to_pylist(), key=lambda row: row["id"])
+
+
+def test_a_column_list_holds_in_snapshot_and_log_whatever_is_added(mariadb: MariaDbServer, tmp_path: Path) -> None:
+    database = "listed"
+    with mariadb.connect() as connection:
+        create_shop(connection, database, SIZE)
+    source = f'columns = {{ "{database}.customers" = ["id", "name"] }}'
+    snapshot = f"""filter = {{ "{database}.customers" = "tier <> 'gold'" }}"""
+    job = Job(tmp_path, mariadb, database, ("customers",), local=True, snapshot=snapshot, source=source)
+    catch_up(job)
+    mariadb.execute(
+        "UPDATE customers SET name = 'changed' WHERE id <= 5",
+        "ALTER TABLE customers ADD COLUMN points INT NOT NULL DEFAULT 7 FIRST",
+        "UPDATE customers SET points = 8 WHERE id BETWEEN 4 AND 9",
+        "UPDATE customers SET tier = 'gold' WHERE id = 2",
+        "DELETE FROM customers WHERE id = 3",
+        database=database,
+    )
+    catch_up(job)
+    held = read_delta(job.lake / database / "customers")
+    assert held.column_names == ["id", "name"]
+    expected = mariadb.execute("SELECT id, name FROM customers WHERE tier <> 'gold'", database=database)
+    assert sorted(tuple(row.values()) for row in held.to_pylist()) == sorted(expected)
 
 
 def test_a_table_without_key_is_in_a_changelog_exactly_once(any_server: DatabaseServer, tmp_path: Path) -> None:
@@ -141,10 +164,12 @@ def changelog(server: DatabaseServer, database: str, state: Path) -> list[dict[s
         ({"key": {"shop.nope": "id"}}, "shop.nope is none of the captured tables"),
         ({"filter": {"DB.orders": "UPPER(status) = 1"}}, "there is no column 'UPPER'"),
         ({"key": {"DB.orders": "nope"}}, "has no column 'nope'"),
+        ({"columns": {"DB.orders": ["id", "nope"]}}, "has no column 'nope'"),
+        ({"columns": {"DB.orders": ["status"]}}, "needs id, too"),
     ],
 )
 def test_options_that_fit_no_table_are_refused_at_the_start(
-    mariadb: MariaDbServer, tmp_path: Path, snapshot: dict[str, dict[str, str]], text: str
+    mariadb: MariaDbServer, tmp_path: Path, snapshot: dict[str, dict[str, Any]], text: str
 ) -> None:
     with mariadb.fresh_database() as database:
         mariadb.execute("CREATE TABLE orders (id INT PRIMARY KEY, status VARCHAR(9))", database=database)
@@ -161,6 +186,7 @@ def test_options_that_fit_no_table_are_refused_at_the_start(
                     "user": "root",
                     "password": "root",
                     "tables": [f"{database}.orders"],
+                    "columns": options.pop("columns", {}),
                     "snapshot": options,
                 },
                 "sink": {"type": "console"},

@@ -11,6 +11,7 @@ import pytest
 from raycdc.connectors.mysql.catalog import load_table
 from raycdc.connectors.mysql.chunks import ChunkRange
 from raycdc.connectors.mysql.connection import connect, query
+from raycdc.connectors.mysql.documents import Capture
 from raycdc.connectors.mysql.log_filter import LogFilter
 from raycdc.connectors.mysql.resultset import stream_query
 from raycdc.connectors.mysql.row_filter import parse_filter, server_answers
@@ -153,7 +154,7 @@ def test_changes_that_cross_the_filter_become_inserts_and_deletes(mariadb: Maria
         batch = pa.RecordBatch.from_pydict(
             {"e": [label for _, label in kinds], "_op": pa.array([int(kind) for kind, _ in kinds], pa.int8())}
         )
-        row_filter = LogFilter(lambda: connect(settings_of(mariadb)), {table.id: "e = 'new'"}, lambda _: table)
+        row_filter = LogFilter(lambda: connect(settings_of(mariadb)), {table.id: Capture("e = 'new'")}, lambda _: table)
         left = row_filter.apply(table.id, batch, np.arange(len(kinds)))
         assert left is not None
         assert left[0].column("_op").to_pylist() == [

@@ -5,7 +5,7 @@ Every method opens its own connection, blocks, and runs off the coordinator's th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import closing
 from typing import Any
 
@@ -15,7 +15,7 @@ from raycdc.connectors.mysql.catalog import discover_tables, load_tables
 from raycdc.connectors.mysql.checks import check_source, require_ok
 from raycdc.connectors.mysql.chunk_keys import best_key
 from raycdc.connectors.mysql.chunks import ChunkPlanner, ChunkRange, ChunkSettings
-from raycdc.connectors.mysql.documents import document_of, table_of, with_filter
+from raycdc.connectors.mysql.documents import Capture, document_of, table_of
 from raycdc.connectors.mysql.keys import column_named, has_null_chunk, value_to_json
 from raycdc.connectors.mysql.log_split_reader import ordinal_of
 from raycdc.connectors.mysql.server import current_position, probe, start_position
@@ -40,14 +40,14 @@ class MySqlEnumeratorDialect:
         selector: TableSelector,
         chunks: Callable[[TableId], ChunkSettings],
         snapshot: bool,
-        filters: Mapping[TableId, str],
+        capture: Callable[[TableId], Capture],
         accept_cascades: bool,
     ) -> None:
         self._connect = connect
         self._selector = selector
         self._chunks = chunks
         self._snapshot = snapshot
-        self._filters = filters
+        self._capture = capture
         self._accept_cascades = accept_cascades
 
     def start_point(self) -> StartPoint:
@@ -98,7 +98,7 @@ class MySqlEnumeratorDialect:
     def _plans(self, connection: Connection[Any], tables: dict[TableId, MySqlTable]) -> tuple[TablePlan, ...]:
         plans = []
         for table_id, table in sorted(tables.items()):
-            document = with_filter(document_of(table), self._filters.get(table_id))
+            document = document_of(table, self._capture(table_id))
             plans.append(TablePlan(table_id, document["fingerprint"], document, self._state(connection, table)))
         return tuple(plans)
 

@@ -1,4 +1,4 @@
-"""Row filters applied to the log: what of a batch of changes concerns the rows that are captured.
+"""Filters and column lists applied to the log: what of a batch of changes, or of a schema change, is captured.
 
 | before the change | after it | becomes |
 |---|---|---|
@@ -22,23 +22,28 @@ import pyarrow as pa
 from pymysql.connections import Connection
 
 from raycdc.connectors.mysql.connection import close_quietly
+from raycdc.connectors.mysql.documents import ALL, Capture, document_of
 from raycdc.connectors.mysql.row_filter import Condition, parse_filter, server_answers
 from raycdc.connectors.mysql.types import MySqlTable
 from raycdc.errors import SourceUnavailableError
-from raycdc.model import RowKind, TableId
+from raycdc.model import META_COLUMNS, RowKind, TableId
+from raycdc.source.api import SchemaUpdate
 
 
 class LogFilter:
-    """Filters by table; `table_of` gives the schema in force. Opens a connection when text must be compared."""
+    """What is captured, by table (others: all); `table_of` gives the schema in force.
+
+    Opens a connection when text must be compared.
+    """
 
     def __init__(
         self,
         connect: Callable[[], Connection[Any]],
-        filters: Mapping[TableId, str],
+        captures: Mapping[TableId, Capture],
         table_of: Callable[[TableId], MySqlTable | None],
     ) -> None:
         self._connect = connect
-        self._filters = dict(filters)
+        self._captures = dict(captures)
         self._table_of = table_of
         self._parsed: dict[TableId, tuple[MySqlTable, Condition]] = {}
         self._connection: Connection[Any] | None = None
@@ -47,8 +52,30 @@ class LogFilter:
         self, table: TableId, batch: pa.RecordBatch, row_pos: np.ndarray
     ) -> tuple[pa.RecordBatch, np.ndarray] | None:
         """What is left of a batch and of the rows' positions; None when nothing is."""
-        if table not in self._filters or batch.num_rows == 0:
-            return batch, row_pos
+        capture = self._captures.get(table, ALL)
+        if capture.filter is not None and batch.num_rows:
+            found = self._filtered(table, batch, row_pos)
+            if found is None:
+                return None
+            batch, row_pos = found
+        if capture.columns is not None:
+            batch = batch.select([n for n in batch.schema.names if n in capture.columns or n in META_COLUMNS])
+        return batch, row_pos
+
+    def update(self, update: SchemaUpdate) -> SchemaUpdate:
+        """A schema change as the target sees it; one of columns that are not captured changes nothing there."""
+        capture = self._captures.get(update.table, ALL)
+        described = None if update.document is None else self._table_of(update.table)
+        if capture == ALL or described is None:
+            return update
+        listed = capture.columns
+        changes = tuple(c for c in update.changes if listed is None or _column_of(c) in (None, *listed))
+        document = document_of(described, capture)
+        return SchemaUpdate(update.table, changes, document["fingerprint"], document)
+
+    def _filtered(
+        self, table: TableId, batch: pa.RecordBatch, row_pos: np.ndarray
+    ) -> tuple[pa.RecordBatch, np.ndarray] | None:
         passes = np.asarray(self._condition(table).mask(batch, self._ask).fill_null(fill_value=False))
         op_index = batch.schema.get_field_index("_op")
         ops = batch.column(op_index).to_numpy(zero_copy_only=False)
@@ -66,10 +93,6 @@ class LogFilter:
             return batch, row_pos
         return None if not passes.any() else (batch.filter(pa.array(passes)), row_pos[passes])
 
-    def text(self, table: TableId) -> str | None:
-        """The table's filter as configured, for its schema documents."""
-        return self._filters.get(table)
-
     def close(self) -> None:
         if self._connection is not None:
             close_quietly(self._connection)
@@ -80,7 +103,9 @@ class LogFilter:
         assert described is not None, "rows of a table are decoded by its schema"
         known = self._parsed.get(table)
         if known is None or known[0] != described:
-            known = self._parsed[table] = (described, parse_filter(described, self._filters[table]))
+            text = self._captures[table].filter
+            assert text is not None
+            known = self._parsed[table] = (described, parse_filter(described, text))
         return known[1]
 
     def _ask(self, expressions: list[str]) -> list[Any]:
@@ -94,3 +119,10 @@ class LogFilter:
         if self._connection is None:
             self._connection = self._connect()
         return self._connection
+
+
+def _column_of(change: dict[str, Any]) -> str | None:
+    """The column that a schema change is about; None for one about the table."""
+    column = change.get("column")
+    name = column.get("name") if isinstance(column, dict) else change.get("name")
+    return None if name is None else str(name)

@@ -16,14 +16,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 from raycdc.connectors.mysql.binlog_decoder import BinlogDecoder
 from raycdc.connectors.mysql.binlog_events import DdlItem, RowsItem
 from raycdc.connectors.mysql.binlog_stream import BinlogStream
 from raycdc.connectors.mysql.ddl_history import DdlHistory
-from raycdc.connectors.mysql.documents import with_filter
 from raycdc.connectors.mysql.log_filter import LogFilter
 from raycdc.connectors.mysql.offset import BinlogOffset
 from raycdc.source.api import LogUnit, SchemaUpdate
@@ -119,7 +117,7 @@ class MySqlLogSplitReader:
         )
 
     def _captured(self, item: RowsItem) -> LogRows | None:
-        """The item's rows, as far as the table's row filter lets them through."""
+        """What of the item is captured."""
         batch, row_pos = item.batch, item.row_pos
         if self._row_filter is not None:
             left = self._row_filter.apply(item.table, batch, row_pos)
@@ -131,7 +129,7 @@ class MySqlLogSplitReader:
     def _schema_unit(self, updates: tuple[SchemaUpdate, ...], item: DdlItem, *, fetched_ms: int) -> None:
         self._position = item.position
         if self._row_filter is not None:
-            updates = tuple(_filtered(update, self._row_filter) for update in updates)
+            updates = tuple(self._row_filter.update(update) for update in updates)
         self._units.append(
             LogUnit(
                 position=item.position.to_json(),
@@ -141,9 +139,3 @@ class MySqlLogSplitReader:
                 fetched_ms=fetched_ms,
             )
         )
-
-
-def _filtered(update: SchemaUpdate, row_filter: LogFilter) -> SchemaUpdate:
-    if update.document is None:
-        return update
-    return replace(update, document=with_filter(update.document, row_filter.text(update.table)))

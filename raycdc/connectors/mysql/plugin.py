@@ -141,6 +141,11 @@ class MySqlSourceConfig(SourceConfig):
         min_length=1,
     )
     exclude: tuple[TablePattern, ...] = option((), help="Tables to leave out, written as in `tables`.")
+    columns: dict[str, tuple[str, ...]] = option(
+        {},
+        help="Columns to capture, per table; its primary key is among them. Columns added later are left out.",
+        example={"shop.orders": ["id", "status"]},
+    )
     tls: TlsOptions = option(TlsOptions(), help="Encryption.", example={"mode": "verify-identity", "ca": "ca.pem"})
     startup: StartupOptions = option(StartupOptions(), help="Where to begin.", example={"mode": "initial"})
     snapshot: SnapshotOptions = option(SnapshotOptions(), help="Chunks of the snapshot.")

@@ -10,7 +10,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import closing
 from typing import Any
 
@@ -28,7 +28,7 @@ from raycdc.connectors.mysql.commits import CommitWatch, sees_commits
 from raycdc.connectors.mysql.connection import close_quietly, connect
 from raycdc.connectors.mysql.ddl_dialect import dialect_of
 from raycdc.connectors.mysql.ddl_history import DdlHistory
-from raycdc.connectors.mysql.documents import table_of
+from raycdc.connectors.mysql.documents import Capture, capture_of, table_of
 from raycdc.connectors.mysql.enumerator_dialect import MySqlEnumeratorDialect
 from raycdc.connectors.mysql.log_filter import LogFilter
 from raycdc.connectors.mysql.log_key_order import MySqlKeyOrder
@@ -86,18 +86,27 @@ class MySqlSource:
                     ensure_available(connection, info, BinlogOffset.from_json(state["position"]))
 
     def _check_table_options(self, connection: Connection[Any], tables: list[TableId]) -> None:
-        """Raises `ConfigError` for a key or a filter of a table that is not captured, and for one that cannot be."""
+        """Raises `ConfigError` for an option of a table that is not captured, and for one that its columns forbid."""
         snapshot = self._config.snapshot
         loaded = load_tables(connection, tables)
-        for option, values in (("key", snapshot.key), ("filter", snapshot.filter)):
+        for option, values in (("snapshot.key", snapshot.key), ("snapshot.filter", snapshot.filter)):
             for name, value in values.items():
-                described = loaded.get(TableId.parse(name))
-                if described is None:
-                    raise ConfigError(f"source.snapshot.{option}: {name} is none of the captured tables.")
-                if option == "key":
+                described = _captured(loaded, option, name)
+                if option == "snapshot.key":
                     chunk_key(described, value)
                 else:
                     parse_filter(described, value)
+        for name, listed in self._config.columns.items():
+            described = _captured(loaded, "columns", name)
+            for column in listed:
+                if column not in {c.name for c in described.columns}:
+                    raise ConfigError(f"source.columns: {name} has no column {column!r}.")
+            key = snapshot.key.get(name)
+            missing = {*described.primary_key, *([key] if key else [])} - set(listed)
+            if missing:
+                raise ConfigError(
+                    f"source.columns: {name} needs {', '.join(sorted(missing))}, too: rows are told apart by it."
+                )
 
     def enumerator_dialect(self) -> MySqlEnumeratorDialect:
         config = self._config
@@ -106,7 +115,7 @@ class MySqlSource:
             selector=config.selector(),
             chunks=self._chunk_settings,
             snapshot=config.startup.mode in (StartupMode.INITIAL, StartupMode.SNAPSHOT),
-            filters=self._filters(),
+            capture=self._capture,
             accept_cascades=self._accept_cascades,
         )
 
@@ -114,7 +123,9 @@ class MySqlSource:
         """Connect and start the dump where the split says. Blocks; raises `LogLostError` when that is purged."""
         start = BinlogOffset.from_json(split.state["position"])
         tables = tables_of(split)
-        self._check_filters(split)
+        self._check_captures(split)
+        snapshot = self._config.snapshot
+        captures = {t: self._capture(t) for t in map(TableId.parse, {**snapshot.filter, **self._config.columns})}
         info = self._server()
         history = DdlHistory(
             tables,
@@ -139,7 +150,7 @@ class MySqlSource:
             history=history,
             decoder=decoder,
             start=start,
-            row_filter=LogFilter(self._connect, self._filters(), history.table) if self._filters() else None,
+            row_filter=LogFilter(self._connect, captures, history.table) if captures else None,
         )
 
     def chunk_reader(self) -> MySqlChunkReader:
@@ -147,7 +158,6 @@ class MySqlSource:
             self._connect(),
             self._server(),
             visible_within_s=self._visible_within_s,
-            filters=self._filters(),
             rows_per_s=self._config.snapshot.rows_per_second,
         )
 
@@ -167,20 +177,20 @@ class MySqlSource:
             snapshot.key.get(str(table)),
         )
 
-    def _check_filters(self, split: StreamSplit) -> None:
-        """The target holds the rows of the filter it was begun with; another one needs another snapshot."""
-        filters = self._filters()
+    def _check_captures(self, split: StreamSplit) -> None:
+        """The target holds what was captured when it was begun; something else needs another snapshot."""
         for name, table in split.state["tables"].items():
-            begun, now = split.schemas[table["schema"]].get("filter"), filters.get(TableId.parse(name))
+            begun, now = capture_of(split.schemas[table["schema"]]), self._capture(TableId.parse(name))
             if begun != now:
                 raise ConfigError(
-                    f"source.snapshot.filter: {name} was begun with {begun or 'no filter'!r} and has {now or 'none'!r} "
-                    f"now; the target would mix both. Put the old one back, or take a new snapshot (a new "
-                    f"pipeline.state, and an empty target or pipeline.on_existing)."
+                    f"source.snapshot.filter, source.columns: {name} was begun with {begun}, and has {now} now; the "
+                    f"target would mix both. Put the old ones back, or take a new snapshot (a new pipeline.state, and "
+                    f"an empty target or pipeline.on_existing)."
                 )
 
-    def _filters(self) -> dict[TableId, str]:
-        return {TableId.parse(name): text for name, text in self._config.snapshot.filter.items()}
+    def _capture(self, table: TableId) -> Capture:
+        listed = self._config.columns.get(str(table))
+        return Capture(self._config.snapshot.filter.get(str(table)), None if listed is None else tuple(listed))
 
     @property
     def _accept_cascades(self) -> bool:
@@ -223,12 +233,10 @@ class MySqlChunkReader:
         info: ServerInfo,
         *,
         visible_within_s: float,
-        filters: Mapping[TableId, str],
         rows_per_s: int,
     ) -> None:
         self._connection = connection
         self._info = info
-        self._filters = filters
         self._pace = Pace(rows_per_s) if rows_per_s else None
         self._commits = CommitWatch(connection, timeout_s=visible_within_s)
         self._select: ChunkRead | None = None
@@ -246,7 +254,8 @@ class MySqlChunkReader:
                 "key": split.key,
             }
         )
-        condition = self._filters.get(split.table)
+        capture = capture_of(document)
+        condition = capture.filter
         remembered = opened_at.get("ring_s", 0.0) > 0
         self._select = read_chunk(
             self._connection,
@@ -254,10 +263,11 @@ class MySqlChunkReader:
             table,
             chunk,
             BinlogOffset.from_json(opened_at),
+            columns=capture.columns,
             row_filter=None if condition is None else parse_filter(table, condition).sql(),
             commits=None if remembered else self._commits,
         )
-        schema = changelog_schema(table.schema())
+        schema = changelog_schema(capture.narrowed(table).schema())
         read_ms = time.time_ns() // 1_000_000
         rows = 0
         for batch in self._select:
@@ -296,3 +306,10 @@ def _as_inserts(batch: pa.RecordBatch, schema: pa.Schema, *, first: int, read_ms
         pa.nulls(count, META_FIELDS[3].type),
     ]
     return pa.RecordBatch.from_arrays([*batch.columns, *meta], schema=schema)
+
+
+def _captured(loaded: dict[TableId, MySqlTable], option: str, name: str) -> MySqlTable:
+    described = loaded.get(TableId.parse(name))
+    if described is None:
+        raise ConfigError(f"source.{option}: {name} is none of the captured tables.")
+    return described

@@ -52,6 +52,14 @@ def helper(function: Function) -> Function:
     return cast("Function", _Helper(function))
 
 
+def inlined(function: Function) -> Function:
+    """A `helper` whose code is copied into each caller: for the innermost loops, where a call costs more than its work.
+
+    A call passes each array as seven words, so what is called per row or value should be inlined.
+    """
+    return cast("Function", _Helper(function, inline=True))
+
+
 def external(name: str, signature: str) -> Any:
     """A function of the C library, ``external("strtod", "float64(voidptr, int64)")``, for use in compiled functions."""
     return _External(name, signature)
@@ -111,8 +119,9 @@ def _sources_digest(module: str) -> str:
 class _Helper:
     """Shows numba a dispatcher, and everyone else the plain function."""
 
-    def __init__(self, function: Callable[..., Any]) -> None:
+    def __init__(self, function: Callable[..., Any], *, inline: bool = False) -> None:
         self._function = function
+        self._inline = inline
         functools.update_wrapper(self, function)
 
     def __call__(self, *args: Any) -> Any:
@@ -122,7 +131,7 @@ class _Helper:
     def _numba_type_(self) -> Any:
         from raycdc.compiled_build import dispatcher_type
 
-        return dispatcher_type(self._function)
+        return dispatcher_type(self._function, inline=self._inline)
 
 
 class _External:

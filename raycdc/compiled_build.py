@@ -8,7 +8,8 @@ the front of the block. LLVM's final module of the adapter holds everything it c
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import llvmlite.binding as llvm
@@ -17,6 +18,8 @@ import numba as typed_numba
 import numpy as np
 from numba.core import cgutils as typed_cgutils
 from numba.core import sigutils as typed_sigutils
+from numba.core.codegen import JITCodeLibrary as TypedJITCodeLibrary
+from numba.core.codegen import JITCPUCodegen as TypedJITCPUCodegen
 from numba.core.registry import cpu_target
 from numba.extending import intrinsic
 
@@ -27,15 +30,17 @@ numba: Any = typed_numba
 types: Any = typed_numba.types
 cgutils: Any = typed_cgutils
 sigutils: Any = typed_sigutils
+JITCodeLibrary: Any = TypedJITCodeLibrary
+JITCPUCodegen: Any = TypedJITCPUCodegen
 
 #: numba's types refer to dispatchers weakly.
 _dispatchers: list[Any] = []
 _OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy"}
 
 
-def dispatcher_type(function: Callable[..., Any]) -> Any:
+def dispatcher_type(function: Callable[..., Any], *, inline: bool = False) -> Any:
     """The numba type of a global that holds a compiled function."""
-    dispatcher = numba.njit(**_OPTIONS)(function)
+    dispatcher = numba.njit(**_OPTIONS, forceinline=inline)(function)
     _dispatchers.append(dispatcher)
     return types.Dispatcher(dispatcher)
 
@@ -137,15 +142,48 @@ class _Source:
 def build(function: compiled.CompiledFunction, args: tuple[Any, ...], symbol: str) -> bytes:
     """Header line (JSON: number of results, runtime symbols to stub) and object code with the entry `symbol`."""
     dispatcher = function._numba_type_.dispatcher
-    results = _results(dispatcher, args)
-    adapter = _Source().adapter(dispatcher, args, results)
-    callback = numba.cfunc(types.void(types.CPointer(types.int64)), nopython=True, error_model="numpy")(adapter)
+    with _one_optimization():
+        results = _results(dispatcher, args)
+        adapter = _Source().adapter(dispatcher, args, results)
+        callback = numba.cfunc(types.void(types.CPointer(types.int64)), nopython=True, error_model="numpy")(adapter)
     text = callback.inspect_llvm().replace(callback.native_name, symbol)
     module = llvm.parse_assembly(text)
     stubs = [f.name for f in module.functions if f.is_declaration and not f.name.startswith("llvm.")]
     stubs = [name for name in stubs if name.startswith(("numba_", "NRT_"))]
     code: bytes = compiled.target_machine().emit_object(module)
     return json.dumps({"results": results, "stubs": stubs}).encode() + b"\n" + code
+
+
+@contextmanager
+def _one_optimization() -> Iterator[None]:
+    """Let LLVM optimize the adapter only, which by then holds all it calls, and make no machine code on the way.
+
+    Numba does both for every helper too, and again for each helper that calls it: several times the work.
+    """
+    optimize = JITCodeLibrary._optimize_final_module
+    finish = JITCodeLibrary._finalize_final_module
+
+    def optimize_adapter(library: Any) -> None:
+        if "adapter" in library.name:
+            optimize(library)
+
+    def finish_without_code(library: Any) -> None:
+        library._finalize_dynamic_globals()
+        library._finalized = True
+
+    def no_environment(_codegen: Any, _name: str, _environment: Any) -> None:
+        """Without machine code there is nothing to write a function's environment into."""
+
+    set_environment = JITCPUCodegen.set_env
+    JITCodeLibrary._optimize_final_module = optimize_adapter
+    JITCodeLibrary._finalize_final_module = finish_without_code
+    JITCPUCodegen.set_env = no_environment
+    try:
+        yield
+    finally:
+        JITCodeLibrary._optimize_final_module = optimize
+        JITCodeLibrary._finalize_final_module = finish
+        JITCPUCodegen.set_env = set_environment
 
 
 def _results(dispatcher: Any, args: tuple[Any, ...]) -> int:

@@ -1,8 +1,7 @@
-"""Compiled helpers that write values into column arenas; shared by the binlog loop and the result-set loop.
+"""Compiled helpers that every loop over values shares: numbers of both byte orders, calendar, room in a text column.
 
-The layout they write into is described in `columns.ArenaView`. None of them allocates. Those that write text return
-False when it does not fit, after noting slot and need in ``counters``; the caller then rolls its row back.
-Inputs are trusted to lie inside their buffers: bounds are the caller's business.
+The layout that loops write into is described in `columns.ArenaView`. None of these allocates. Inputs are trusted to lie
+inside their buffers: bounds are the business of the walks (`binlog_walk_loops`, `resultset_walk_loops`).
 """
 
 from __future__ import annotations
@@ -11,21 +10,35 @@ from typing import Any
 
 import numpy as np
 
-from raycdc.compiled import copy, helper, load
+from raycdc.compiled import inlined, load
 
 #: Indices into `ArenaView.counters`.
-COUNT_ZERO_DATES = 0
-COUNT_REPLACED = 1
-FULL_SLOT = 2
-FULL_NEED = 3
+FULL_SLOT = 0
+FULL_NEED = 1
+FAILED_ROW = 2
+FAILED_COLUMN = 3
+COUNTERS = 4
+
+#: What a column's loop returns.
+COLUMN_DONE = 0
+COLUMN_FULL = 1  # the text column has no room; FULL_SLOT and FULL_NEED say what is missing
+COLUMN_LABEL = 2  # an ENUM index or SET bit without a label
+COLUMN_JSON = 3  # damaged JSON
+COLUMN_DATE = 4  # a date no calendar has, where the policy is to fail
+COLUMN_BOOLEAN = 5  # a TINYINT(1) that is neither 0 nor 1, where it is read as a boolean
+COLUMN_VALUE = 6  # a value whose length its type does not have
 
 #: Returned by `date_days` for a zero, partial or impossible date.
 NO_DATE = -(1 << 62)
 
 _MONTH_DAYS = np.array([0, 31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31], dtype=np.int64)
+#: Days before each month of a common year.
+_DAYS_BEFORE = np.array([0, 0, 31, 59, 90, 120, 151, 181, 212, 243, 273, 304, 334], dtype=np.int64)
+#: Days from 0000-01-01 to 1970-01-01 in the proleptic Gregorian calendar.
+_EPOCH_DAYS = 719528
 
 
-@helper
+@inlined
 def little_endian(data: Any, at: Any, width: Any) -> Any:
     """Unsigned integer of 1–8 bytes, as int64 bits."""
     if width == 8:
@@ -40,14 +53,14 @@ def little_endian(data: Any, at: Any, width: Any) -> Any:
     return np.int64(value)
 
 
-@helper
+@inlined
 def little_endian_signed(data: Any, at: Any, width: Any) -> Any:
     """Two's complement integer of 1-8 bytes."""
     shift = 64 - 8 * width
     return (little_endian(data, at, width) << shift) >> shift
 
 
-@helper
+@inlined
 def big_endian(data: Any, at: Any, width: Any) -> Any:
     """Unsigned integer of 0-7 bytes, most significant first."""
     if width >= 4:
@@ -62,28 +75,24 @@ def big_endian(data: Any, at: Any, width: Any) -> Any:
     return value
 
 
-@helper
+@inlined
 def date_days(year: Any, month: Any, day: Any) -> Any:
-    """Days since 1970-01-01 in the proleptic Gregorian calendar, or `NO_DATE`.
-
-    Method: H. Hinnant, "chrono-compatible low-level date algorithms", days_from_civil.
-    """
-    if month < 1 or month > 12 or day < 1 or day > 31:
+    """Days since 1970-01-01 in the proleptic Gregorian calendar, or `NO_DATE`; years from 0 on."""
+    if month < 1 or month > 12 or day < 1 or day > 31 or year < 0:
         return NO_DATE
-    if day > 28:
-        limit = _MONTH_DAYS[month]
-        if month == 2 and year % 4 == 0 and (year % 100 != 0 or year % 400 == 0):
-            limit = 29
-        if day > limit:
-            return NO_DATE
-    shifted = year - 1 if month <= 2 else year
-    era = shifted // 400
-    of_era = shifted - era * 400
-    of_year = (153 * (month - 3 if month > 2 else month + 9) + 2) // 5 + day - 1
-    return era * 146097 + of_era * 365 + of_era // 4 - of_era // 100 + of_year - 719468
+    # Unsigned, because signed division by a constant takes twice the instructions.
+    y = np.uint64(year)
+    leap = (y & np.uint64(3)) == 0 and (y % np.uint64(100) != 0 or y % np.uint64(400) == 0)
+    if day > 28 and day > _MONTH_DAYS[month] + (1 if leap and month == 2 else 0):
+        return NO_DATE
+    # Leap years before `year`, counting year 0 as one.
+    leaps = ((y + np.uint64(3)) >> np.uint64(2)) - (y + np.uint64(99)) // np.uint64(100)
+    leaps += (y + np.uint64(399)) // np.uint64(400)
+    days = np.int64(y * np.uint64(365) + leaps) + _DAYS_BEFORE[month] + day - 1 - _EPOCH_DAYS
+    return days + 1 if leap and month > 2 else days
 
 
-@helper
+@inlined
 def multiply_add(high: Any, low: Any, factor: Any, addend: Any) -> Any:
     """``(high, low) * factor + addend`` in 128 bits; factor and addend are below 2**31."""
     mask = np.uint64(0xFFFFFFFF)
@@ -93,7 +102,7 @@ def multiply_add(high: Any, low: Any, factor: Any, addend: Any) -> Any:
     return np.uint64(high) * by + (second >> np.uint64(32)), (second << np.uint64(32)) | (first & mask)
 
 
-@helper
+@inlined
 def store_decimal(i64: Any, at: Any, high: Any, low: Any, negative: Any) -> Any:
     """Store the 128-bit magnitude (high, low) with its sign, little end first."""
     if negative:
@@ -103,9 +112,9 @@ def store_decimal(i64: Any, at: Any, high: Any, low: Any, negative: Any) -> Any:
     i64[at + 1] = np.int64(high)
 
 
-@helper
+@inlined
 def has_room(start: Any, need: Any, slot: Any, vcap: Any, counters: Any) -> Any:
-    """Whether a text that starts at `start` may take `need` bytes; notes slot and need when not."""
+    """Whether text of `need` bytes may begin at `start`; notes slot and need when not."""
     if start + need > vcap[slot]:
         counters[FULL_SLOT] = slot
         counters[FULL_NEED] = start + need
@@ -113,133 +122,24 @@ def has_room(start: Any, need: Any, slot: Any, vcap: Any, counters: Any) -> Any:
     return True
 
 
-@helper
-def put_bytes(
-    source: Any, at: Any, length: Any, pad_to: Any, slot: Any, row: Any, voff: Any, vdata: Any, vbase: Any, vcap: Any,
-    counters: Any,
-) -> Any:  # fmt: skip
-    """Copy bytes; shorter values are padded with zero bytes to `pad_to`."""
-    start = np.int64(voff[slot, row])
-    total = length if length > pad_to else pad_to
-    if not has_room(start, total, slot, vcap, counters):
-        return False
-    base = vbase[slot] + start
-    copy(source, at, vdata, base, length)
-    for i in range(length, total):
-        vdata[base + i] = 0
-    voff[slot, row + 1] = start + total
-    return True
+@inlined
+def put_null(row: Any, column: Any, valid: Any, has_null: Any) -> Any:
+    """Mark one value as null; the caller has written the value 0 or an empty text."""
+    valid[column, row] = 0
+    has_null[column] = 1
 
 
-@helper
-def put_single_byte_text(
-    source: Any, at: Any, length: Any, points: Any, page: Any, slot: Any, row: Any, voff: Any, vdata: Any, vbase: Any,
-    vcap: Any, counters: Any,
-) -> Any:  # fmt: skip
-    """Write text of a single-byte character set as UTF-8; `points` holds 256 code points in each row (`page`)."""
-    start = np.int64(voff[slot, row])
-    if not has_room(start, 3 * length, slot, vcap, counters):
-        return False
-    base = vbase[slot] + start
-    out = base
-    for i in range(length):
-        point = points[page, source[at + i]]
-        if point < 0x80:
-            vdata[out] = point
-            out += 1
-        elif point < 0x800:
-            vdata[out] = 0xC0 | (point >> 6)
-            vdata[out + 1] = 0x80 | (point & 0x3F)
-            out += 2
-        else:
-            if point == 0xFFFD:
-                counters[COUNT_REPLACED] += 1
-            vdata[out] = 0xE0 | (point >> 12)
-            vdata[out + 1] = 0x80 | ((point >> 6) & 0x3F)
-            vdata[out + 2] = 0x80 | (point & 0x3F)
-            out += 3
-    voff[slot, row + 1] = start + out - base
-    return True
-
-
-@helper
-def put_label(
-    label: Any, loff: Any, ldata: Any, slot: Any, row: Any, voff: Any, vdata: Any, vbase: Any, vcap: Any, counters: Any
-) -> Any:
-    """Copy label number `label` of the arena's label table."""
-    return put_bytes(
-        ldata, loff[label], loff[label + 1] - loff[label], 0, slot, row, voff, vdata, vbase, vcap, counters
-    )
-
-
-@helper
-def put_labels(
-    bits: Any, first: Any, count: Any, loff: Any, ldata: Any, slot: Any, row: Any, voff: Any, vdata: Any, vbase: Any,
-    vcap: Any, counters: Any,
-) -> Any:  # fmt: skip
-    """Write a SET: the labels of the bits that are set, in definition order, joined by commas."""
-    start = np.int64(voff[slot, row])
-    need = np.int64(0)
-    for i in range(count):
-        if (bits >> i) & 1:
-            need += loff[first + i + 1] - loff[first + i] + 1
-    if not has_room(start, need, slot, vcap, counters):
-        return False
-    base = vbase[slot] + start
-    out = base
-    for i in range(count):
-        if (bits >> i) & 1:
-            if out > base:
-                vdata[out] = 44
-                out += 1
-            for j in range(loff[first + i], loff[first + i + 1]):
-                vdata[out] = ldata[j]
-                out += 1
-    voff[slot, row + 1] = start + out - base
-    return True
-
-
-@helper
+@inlined
 def write_number(vdata: Any, out: Any, value: Any, digits: Any) -> Any:
-    """Decimal digits with leading zeros up to `digits`; returns the position after them."""
-    width = digits
-    rest = value
-    limit = 1
-    for _ in range(digits):
-        limit *= 10
-    while rest >= limit:
-        limit *= 10
+    """Decimal digits of a number >= 0 with leading zeros up to `digits`; returns the position after them."""
+    width = 1
+    rest = np.uint64(value) // np.uint64(10)
+    while rest > np.uint64(0):
+        rest //= np.uint64(10)
         width += 1
+    width = max(width, digits)
+    rest = np.uint64(value)
     for i in range(width - 1, -1, -1):
-        vdata[out + i] = 48 + rest % 10
-        rest //= 10
+        vdata[out + i] = np.uint64(48) + rest % np.uint64(10)
+        rest //= np.uint64(10)
     return out + width
-
-
-@helper
-def put_time(
-    negative: Any, hours: Any, minutes: Any, seconds: Any, micros: Any, fsp: Any, slot: Any, row: Any, voff: Any,
-    vdata: Any, vbase: Any, vcap: Any, counters: Any,
-) -> Any:  # fmt: skip
-    """Write a TIME as the server prints it: sign, at least two digits of hours, and `fsp` fractional digits."""
-    start = np.int64(voff[slot, row])
-    if not has_room(start, 20, slot, vcap, counters):
-        return False
-    base = vbase[slot] + start
-    out = base
-    if negative:
-        vdata[out] = 45
-        out += 1
-    out = write_number(vdata, out, hours, 2)
-    vdata[out] = 58
-    out = write_number(vdata, out + 1, minutes, 2)
-    vdata[out] = 58
-    out = write_number(vdata, out + 1, seconds, 2)
-    if fsp > 0:
-        vdata[out] = 46
-        part = micros
-        for _ in range(6 - fsp):
-            part //= 10
-        out = write_number(vdata, out + 1, part, fsp)
-    voff[slot, row + 1] = start + out - base
-    return True

@@ -32,8 +32,9 @@ from raycdc.connectors.mysql.binlog_events import (
 )
 from raycdc.connectors.mysql.binlog_expand import WRONG_POSITION, Expander
 from raycdc.connectors.mysql.binlog_expand_loops import find_compressed
+from raycdc.connectors.mysql.binlog_plan import WirePlan, wire_plan
 from raycdc.connectors.mysql.binlog_rows import RowBatches
-from raycdc.connectors.mysql.binlog_table_map import TableMap, WirePlan, infer_table, parse_table_map, wire_plan
+from raycdc.connectors.mysql.binlog_table_map import TableMap, infer_table, parse_table_map
 from raycdc.connectors.mysql.gtid import ExecutedGtids
 from raycdc.connectors.mysql.offset import BinlogOffset
 from raycdc.connectors.mysql.partial_updates import PartialUpdates
@@ -354,7 +355,7 @@ class BinlogDecoder:
                 plan = wire_plan(table_map, table)
             except SchemaError as cause:
                 raise SchemaError(f"{self.event_position}: {cause}") from cause
-        return ReadyMap(table.id, self._rows.decoding(table), plan)
+        return ReadyMap(table.id, self._rows.decoding(table), plan, self._rows.scratch(len(plan.steps)))
 
     def _inferred(self, table_map: TableMap) -> tuple[MySqlTable, WirePlan]:
         given = self._schemas.get(table_map.table)

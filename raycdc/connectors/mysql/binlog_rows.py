@@ -13,10 +13,12 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from raycdc.connectors.mysql import binlog_index_loops as index
-from raycdc.connectors.mysql import binlog_row_loops as rows
+from raycdc.connectors.mysql import binlog_row_loops
+from raycdc.connectors.mysql import binlog_walk_loops as rows
 from raycdc.connectors.mysql import row_metadata_loops as metadata
 from raycdc.connectors.mysql.arena_loops import FULL_NEED, FULL_SLOT
 from raycdc.connectors.mysql.binlog_events import RowsItem
+from raycdc.connectors.mysql.binlog_plan import Scratch
 from raycdc.connectors.mysql.columns import TableArena
 from raycdc.connectors.mysql.table_decoding import Decoding, Part, ReadyMap, RowsDamagedError, rows_damage
 from raycdc.connectors.mysql.types import MySqlTable
@@ -41,6 +43,7 @@ class RowBatches:
         self._limits = (rows_max, bytes_max)
         self._with_pos = with_pos
         self._decodings: dict[TableId, Decoding] = {}
+        self._scratch: dict[int, Scratch] = {}
         self._zero_dates = self._replaced = 0
 
     def statistics(self) -> dict[str, int]:
@@ -65,6 +68,12 @@ class RowBatches:
             decoding = Decoding.start(table, *self._limits)
             self._decodings[table.id] = decoding
         return decoding
+
+    def scratch(self, columns: int) -> Scratch:
+        """Memory shared by all table maps with this many columns: one is decoded at a time."""
+        if columns not in self._scratch:
+            self._scratch[columns] = Scratch.of(columns)
+        return self._scratch[columns]
 
     def table(self, table: TableId) -> MySqlTable:
         """The version its last rows were decoded with; KeyError before the first."""
@@ -123,13 +132,13 @@ class RowBatches:
         file: str,
     ) -> None:
         """Decode the events of one table map into finished parts. Raises `RowsDamagedError`."""
-        decoding, plan = table_map.decoding, table_map.plan
+        decoding, plan, scratch = table_map.decoding, table_map.plan, table_map.scratch
         cursor = np.zeros(rows.C_SIZE, np.int64)
         while True:
             arena = decoding.arena
-            code = rows.decode_rows(
-                data, events, order, plan.wire, plan.wire1, plan.wire2, plan.width, arena.view, arena.rows_max,
-                arena.row_bytes, arena.bytes_max, decoding.op, decoding.row_event, decoding.row_number, cursor,
+            code = binlog_row_loops.decode_rows(
+                data, events, order, plan.steps, plan.optional, plan.targets, plan.plan, scratch.present, scratch.at,
+                scratch.size, arena.view, arena.limits, decoding.op, decoding.row_event, decoding.row_number, cursor,
             )  # fmt: skip
             done = int(cursor[rows.C_ROWS])
             if code == rows.ROWS_TEXT:
@@ -139,7 +148,7 @@ class RowBatches:
                     continue
             elif code not in (rows.ROWS_END, rows.ROWS_FULL):
                 arena.reset()
-                raise rows_damage(int(code), events, order, cursor, table_map, file=file)
+                raise rows_damage(int(code), events, cursor, table_map, file=file)
             if done:
                 parts.append(decoding.take(done))
                 cursor[rows.C_ROWS] = cursor[rows.C_TEXT] = 0

@@ -1,8 +1,7 @@
-"""TABLE_MAP events: what a row event's columns are, how they lie in it, and whether they fit the table we know.
+"""TABLE_MAP events: what a row event's columns are, as far as the log says.
 
-Called by `binlog_decoder` once per distinct table map. `wire_plan` refuses, with both shapes in the message, a map
-that does not fit the table's schema; `infer_table` makes a table from the map's own metadata for commands that have
-no schema (`inspect binlog`).
+Called by `binlog_decoder` once per distinct table map; `binlog_plan` then compares it with the table we know.
+`infer_table` makes a table from the map's own metadata for commands that have no schema (`inspect binlog`).
 
 Layout: MySQL source, ``Table_map_log_event`` in libs/mysql/binlog/event/rows_event.h; the optional metadata
 (``binlog_row_metadata``) is a list of (type, length, value) after the null bitmap.
@@ -12,16 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
-import numpy as np
-import numpy.typing as npt
-
-from raycdc.connectors.mysql import binlog_row_loops as loops
 from raycdc.connectors.mysql.charsets import bytes_per_character, charset_of_collation
-from raycdc.connectors.mysql.types import CHARACTER_TYPES, MySqlColumn, MySqlTable, TypeShape
+from raycdc.connectors.mysql.types import MySqlColumn, MySqlTable
 from raycdc.connectors.mysql.value_text import TEXT_OR_BYTES
-from raycdc.errors import CorruptLogError, SchemaError
+from raycdc.errors import CorruptLogError
 from raycdc.model import TableId
 
 TINY, SHORT, LONG, FLOAT, DOUBLE, NULL, TIMESTAMP, LONGLONG, INT24 = 1, 2, 3, 4, 5, 6, 7, 8, 9
@@ -45,32 +39,31 @@ _NUMERIC = frozenset({TINY, SHORT, INT24, LONG, LONGLONG, FLOAT, DOUBLE, NEWDECI
 _NUMERIC_MARIADB = _NUMERIC | {YEAR}
 _CHARACTER = frozenset({VARCHAR, VAR_STRING, STRING, TINY_BLOB, MEDIUM_BLOB, LONG_BLOB, BLOB})
 
-#: Binlog type → (signed loop kind, unsigned loop kind, base type).
-_INTEGERS: dict[int, tuple[int, int, str]] = {
-    TINY: (loops.WIRE_INT8, loops.WIRE_UINT8, "tinyint"),
-    SHORT: (loops.WIRE_INT16, loops.WIRE_UINT16, "smallint"),
-    INT24: (loops.WIRE_INT24, loops.WIRE_UINT24, "mediumint"),
-    LONG: (loops.WIRE_INT32, loops.WIRE_UINT32, "int"),
-    LONGLONG: (loops.WIRE_INT64, loops.WIRE_UINT64, "bigint"),
+#: Binlog type → (bytes, base type).
+INTEGERS: dict[int, tuple[int, str]] = {
+    TINY: (1, "tinyint"),
+    SHORT: (2, "smallint"),
+    INT24: (3, "mediumint"),
+    LONG: (4, "int"),
+    LONGLONG: (8, "bigint"),
 }
-#: Binlog type → (loop kind, base type, whether the metadata holds the fractional digits).
-_TEMPORALS: dict[int, tuple[int, str, bool]] = {
-    DATE: (loops.WIRE_DATE, "date", False),
-    NEWDATE: (loops.WIRE_DATE, "date", False),
-    DATETIME: (loops.WIRE_DATETIME, "datetime", False),
-    DATETIME2: (loops.WIRE_DATETIME2, "datetime", True),
-    TIMESTAMP: (loops.WIRE_TIMESTAMP, "timestamp", False),
-    TIMESTAMP2: (loops.WIRE_TIMESTAMP2, "timestamp", True),
-    TIME: (loops.WIRE_TIME, "time", False),
-    TIME2: (loops.WIRE_TIME2, "time", True),
+#: Binlog type → (base type, whether the metadata holds the fractional digits).
+TEMPORALS: dict[int, tuple[str, bool]] = {
+    DATE: ("date", False),
+    NEWDATE: ("date", False),
+    DATETIME: ("datetime", False),
+    DATETIME2: ("datetime", True),
+    TIMESTAMP: ("timestamp", False),
+    TIMESTAMP2: ("timestamp", True),
+    TIME: ("time", False),
+    TIME2: ("time", True),
 }
-_BLOBS = {
+BLOBS = {
     1: ("tinytext", "tinyblob"),
     2: ("text", "blob"),
     3: ("mediumtext", "mediumblob"),
     4: ("longtext", "longblob"),
 }
-_SHORT_DECIMAL_DIGITS = 18
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +83,7 @@ class MapColumn:
 
     def describe(self) -> str:
         """As close to a column type as the map allows, for error messages."""
-        return f"{self.name} {_type_text(self)}".strip()
+        return f"{self.name} {type_text(self)}".strip()
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,15 +93,6 @@ class TableMap:
     table: TableId
     columns: tuple[MapColumn, ...]
     primary_key: tuple[int, ...] = ()
-
-
-class WirePlan(NamedTuple):
-    """What `decode_rows` needs per column."""
-
-    wire: npt.NDArray[np.int64]
-    wire1: npt.NDArray[np.int64]
-    wire2: npt.NDArray[np.int64]
-    width: npt.NDArray[np.int64]
 
 
 @dataclass(slots=True)
@@ -267,15 +251,15 @@ def _charsets(columns: list[int], default: bytes | None, each: bytes | None) -> 
     return found
 
 
-def _type_text(column: MapColumn) -> str:  # noqa: PLR0911  one line per type
+def type_text(column: MapColumn) -> str:  # noqa: PLR0911  one line per type
     """The column type a map column stands for, as far as the map says."""
     suffix = " unsigned" if column.unsigned else ""
     binary = column.charset in ("", "binary")
     width = max(bytes_per_character(column.charset), 1)
-    if column.type in _INTEGERS:
-        return _INTEGERS[column.type][2] + suffix
-    if column.type in _TEMPORALS:
-        _, base, has_fsp = _TEMPORALS[column.type]
+    if column.type in INTEGERS:
+        return INTEGERS[column.type][1] + suffix
+    if column.type in TEMPORALS:
+        base, has_fsp = TEMPORALS[column.type]
         return f"{base}({column.meta})" if has_fsp and column.meta else base
     match column.type:
         case 4:  # FLOAT
@@ -293,7 +277,7 @@ def _type_text(column: MapColumn) -> str:  # noqa: PLR0911  one line per type
         case 254:  # STRING
             return f"binary({column.meta})" if binary else f"char({column.meta // width})"
         case 249 | 250 | 251 | 252:
-            return _BLOBS.get(column.meta, ("longtext", "longblob"))[binary]
+            return BLOBS.get(column.meta, ("longtext", "longblob"))[binary]
         case 245:
             return "json"
         case 255:
@@ -316,7 +300,7 @@ def infer_table(table_map: TableMap) -> MySqlTable:
     columns = []
     for index, column in enumerate(table_map.columns):
         unknown = column.type in _CHARACTER and not column.charset
-        text = _type_text(column)
+        text = type_text(column)
         if column.type in (ENUM, SET) and not column.labels:
             text = "bigint"
         charset = "" if column.charset == "binary" else column.charset
@@ -324,103 +308,3 @@ def infer_table(table_map: TableMap) -> MySqlTable:
             MySqlColumn(column.name or f"@{index + 1}", text, charset, collation=TEXT_OR_BYTES if unknown else "")
         )
     return MySqlTable(table_map.table, tuple(columns), tuple(columns[k].name for k in table_map.primary_key))
-
-
-def wire_plan(table_map: TableMap, table: MySqlTable) -> WirePlan:
-    """How each column lies in the row events of `table_map`. Raises `SchemaError` when the shapes do not fit."""
-    if len(table_map.columns) != len(table.columns):
-        raise _mismatch(table_map, table, f"{len(table_map.columns)} columns instead of {len(table.columns)}")
-    rows: list[tuple[int, int, int, int]] = []
-    for index, (found, known) in enumerate(zip(table_map.columns, table.columns, strict=True)):
-        if found.name and not known.name.startswith("@") and found.name.lower() != known.name.lower():
-            raise _mismatch(table_map, table, f"column {index + 1} is called {found.name!r} there")
-        planned = _wire(found, known)
-        if planned is None:
-            raise _mismatch(table_map, table, f"column {known.name!r} is {_type_text(found)} there")
-        rows.append((*planned, _fixed_width(known)))
-    arrays = np.array(rows, np.int64).reshape(-1, 4).T
-    return WirePlan(*(np.ascontiguousarray(a) for a in arrays))
-
-
-def _fixed_width(column: MySqlColumn) -> int:
-    arrow = column.logical().arrow()
-    try:
-        return int(arrow.bit_width) // 8
-    except ValueError:
-        return 0
-
-
-def _mismatch(table_map: TableMap, table: MySqlTable, what: str) -> SchemaError:
-    known = ", ".join(f"{c.name} {c.column_type}" for c in table.columns)
-    found = ", ".join(c.describe() for c in table_map.columns)
-    return SchemaError(
-        f"Table {table.id} in the log does not fit its known schema: {what}. Known: ({known}). In the log: ({found}). "
-        "A schema change was probably not seen; take a new snapshot of the table."
-    )
-
-
-def _wire(found: MapColumn, known: MySqlColumn) -> tuple[int, int, int] | None:
-    """(wire, wire1, wire2), or None when the log's type is not the known one."""
-    shape = known.shape
-    if found.type in _INTEGERS:
-        signed, unsigned, base = _INTEGERS[found.type]
-        if shape.base != base or found.unsigned not in (None, shape.unsigned):
-            return None
-        return (unsigned if shape.unsigned else signed), 0, 0
-    if found.type in _TEMPORALS:
-        kind, base, has_fsp = _TEMPORALS[found.type]
-        fits = shape.base == base and shape.fsp == (found.meta if has_fsp else 0)
-        return (kind, found.meta, 0) if fits else None
-    match found.type:
-        case 246:  # NEWDECIMAL
-            return _decimal(found, shape)
-        case 4 | 5:  # FLOAT, DOUBLE
-            kind, base = (loops.WIRE_FLOAT, "float") if found.type == FLOAT else (loops.WIRE_DOUBLE, "double")
-            return (kind, 0, 0) if shape.base == base else None
-        case 13:  # YEAR
-            return (loops.WIRE_YEAR, 0, 0) if shape.base == "year" else None
-        case 16:  # BIT
-            fits = shape.base == "bit" and shape.length == found.meta
-            return (loops.WIRE_BIT, (found.meta + 7) // 8, int(found.meta == 64)) if fits else None
-        case 247 | 248:  # ENUM, SET
-            base, kind = ("enum", loops.WIRE_ENUM) if found.type == ENUM else ("set", loops.WIRE_SET)
-            return (kind, found.meta, 0) if shape.base == base else _enum_number(found, shape)
-        case 245:  # JSON
-            return (loops.WIRE_JSON, found.meta, 0) if shape.base == "json" else None
-        case _:
-            return _text(found, known, shape)
-
-
-def _enum_number(found: MapColumn, shape: TypeShape) -> tuple[int, int, int] | None:
-    """ENUM or SET without labels, read as a number (`infer_table`)."""
-    if shape.base != "bigint" or found.meta not in (1, 2, 3, 4, 8):
-        return None
-    return loops.WIRE_NUMBER, found.meta, 0
-
-
-def _decimal(found: MapColumn, shape: TypeShape) -> tuple[int, int, int] | None:
-    precision, scale = found.meta >> 8, found.meta & 0xFF
-    if shape.base != "decimal" or (shape.precision, shape.scale) != (precision, scale):
-        return None
-    if precision <= _SHORT_DECIMAL_DIGITS:
-        return loops.WIRE_DECIMAL_SHORT, precision, scale
-    return (loops.WIRE_DECIMAL if precision <= 38 else loops.WIRE_DECIMAL_TEXT), precision, scale
-
-
-def _text(found: MapColumn, known: MySqlColumn, shape: TypeShape) -> tuple[int, int, int] | None:
-    is_text = shape.base in CHARACTER_TYPES and known.charset != "binary"
-    kind = loops.WIRE_TEXT if is_text else loops.WIRE_BYTES
-    match found.type:
-        case 15 | 253 | 254:  # VARCHAR, VAR_STRING, STRING
-            bases = ("varchar", "varbinary") if found.type != STRING else ("char", "binary")
-            width = bytes_per_character(known.charset) if is_text else 1
-            if shape.base not in bases or (width and shape.length != found.meta // width):
-                return None
-            return kind, 1 if found.meta < 256 else 2, 0
-        case 249 | 250 | 251 | 252:  # blobs and texts
-            return (kind, found.meta, 0) if shape.base in _BLOBS.get(found.meta, ()) else None
-        case 255 | 242:  # GEOMETRY, VECTOR
-            fits = not is_text and not shape.base.endswith(("blob", "binary"))
-            return (loops.WIRE_BYTES, found.meta, 0) if fits else None
-        case _:
-            return None

@@ -1,23 +1,27 @@
-"""MySQL character sets: bytes per character, the Python codec of each, and collation ids of the binlog's metadata.
+"""MySQL character sets: bytes per character, code points for the compiled loops, ids of the binlog's collations.
 
-Used by the type mapping (`types`), the arenas (`columns`) and TABLE_MAP checks. utf8 family and ascii bytes are
-already UTF-8; a single-byte set becomes a table of 256 code points for the compiled loops; the others are converted
-by their codec after the loop.
+Used by the layouts (`layouts`), the arenas (`columns`) and TABLE_MAP checks. Bytes of the utf8 sets and of ascii are
+UTF-8 already; ucs2, utf16 and utf32 are computed; every other set becomes a table of code points, made of Python's
+codec and of `charset_corrections`, which is what the servers themselves make of each code.
 """
 
 from __future__ import annotations
 
 import codecs
+from contextlib import suppress
 from functools import cache
 
 import numpy as np
 import numpy.typing as npt
 
+from raycdc.connectors.mysql import charset_loops as loops
+from raycdc.connectors.mysql.charset_corrections import CORRECTIONS
+
 #: Sets whose bytes are UTF-8 as they are.
 UTF8_CHARSETS = frozenset({"utf8", "utf8mb3", "utf8mb4", "ascii"})
 
 #: Set → (bytes per character at most, Python codec). Python has no codec for a few (dec8, hp8, swe7, geostd8, keybcs2,
-#: armscii8): latin1 is the nearest superset of their ASCII half; their upper halves are counted as replaced bytes.
+#: armscii8): all of their upper half is in the corrections.
 _CHARSETS: dict[str, tuple[int, str]] = {
     "utf8": (3, "utf-8"),
     "utf8mb3": (3, "utf-8"),
@@ -63,6 +67,13 @@ _CHARSETS: dict[str, tuple[int, str]] = {
     "utf32": (4, "utf-32-be"),
 }
 
+_UNICODE_FAMILIES = {
+    "ucs2": loops.FAMILY_UTF16,
+    "utf16": loops.FAMILY_UTF16,
+    "utf16le": loops.FAMILY_UTF16LE,
+    "utf32": loops.FAMILY_UTF32,
+}
+
 #: MariaDB's UCA-14.0.0 collations: 256 ids for each set (its manual, "Supported Character Sets and Collations").
 _UCA1400_FIRST = 2048
 _UCA1400_SETS = ("utf8mb3", "utf8mb4", "ucs2", "utf16", "utf32")
@@ -73,28 +84,79 @@ def bytes_per_character(charset: str) -> int:
     return _CHARSETS.get(charset, (0, ""))[0]
 
 
-def is_single_byte(charset: str) -> bool:
-    """Whether `code_points` can stand for the set."""
-    return bytes_per_character(charset) == 1 and charset not in UTF8_CHARSETS
-
-
 def codec_of(charset: str) -> str:
-    """Python codec of a set; an unknown set is read as UTF-8, its invalid bytes replaced and counted."""
+    """Python codec of a set, for statements; an unknown set is read as UTF-8."""
     return _CHARSETS.get(charset, (0, "utf-8"))[1]
+
+
+def family_of(charset: str) -> int:
+    """How the compiled loops read the set; one that is not known is taken for UTF-8, its invalid bytes replaced."""
+    if charset in _UNICODE_FAMILIES:
+        return _UNICODE_FAMILIES[charset]
+    if charset in ("", "binary") or charset in UTF8_CHARSETS or charset not in _CHARSETS:
+        return loops.FAMILY_UTF8
+    if charset in ("ujis", "eucjpms"):
+        return loops.FAMILY_EUC3
+    if charset == "gb18030":
+        return loops.FAMILY_GB18030
+    return loops.FAMILY_SINGLE if bytes_per_character(charset) == 1 else loops.FAMILY_DOUBLE
+
+
+def has_table(family: int) -> bool:
+    """Whether sets of the family need `code_points`."""
+    return loops.FAMILY_UTF8 < family <= loops.FAMILY_GB18030
 
 
 @cache
 def code_points(charset: str) -> npt.NDArray[np.int32]:
-    """The 256 code points of a single-byte set; U+FFFD where it has none.
-
-    MySQL's latin1 is cp1252 with the five undefined bytes kept as C1 controls (manual, "West European Character Sets").
-    """
-    decoder = codecs.getdecoder(codec_of(charset))
-    table = np.full(256, 0xFFFD, dtype=np.int32)
-    for byte in range(256):
-        text, _ = decoder(bytes([byte]), "replace")
-        table[byte] = byte if charset == "latin1" and text == "\ufffd" else ord(text)
+    """The set's table as `charset_loops` reads it: all single bytes, then all codes of two bytes, then longer ones."""
+    family, codec = family_of(charset), _CHARSETS[charset][1]
+    lengths = {1: 256}
+    if family != loops.FAMILY_SINGLE:
+        lengths[2] = 1 << 16
+    if family == loops.FAMILY_EUC3:
+        lengths[3] = 1 << 16
+    if family == loops.FAMILY_GB18030:
+        lengths[4] = loops.GB18030_TABLE
+    parts = {length: _decoded(length, count, codec) for length, count in lengths.items()}
+    for entry in CORRECTIONS.get(charset, "").split():
+        code, _, point = entry.partition("=")
+        length, _, run = code.partition(".")
+        first, _, times = run.partition("*")
+        start, count = int(first, 16), int(times or "1")
+        points = np.arange(count) + int(point, 16) if point != "-" else loops.NO_CHARACTER
+        parts[int(length)][start : start + count] = points
+    if 2 in parts:
+        begins: npt.NDArray[np.bool_] = np.max(parts[2].reshape(256, 256), axis=1) >= 0
+        if family == loops.FAMILY_EUC3:
+            begins[0x8F] = True
+        if family == loops.FAMILY_GB18030:
+            begins[0x81:0xFF] = True
+        parts[1][begins] = loops.LEAD
+    table = np.concatenate([parts[length] for length in sorted(parts)])
     table.setflags(write=False)
+    return table
+
+
+def _decoded(length: int, count: int, codec: str) -> npt.NDArray[np.int32]:
+    """What Python's codec makes of each code of `length` bytes; NO_CHARACTER where that is not one character."""
+    decode = codecs.getdecoder(codec)
+    table = np.full(count, loops.NO_CHARACTER, np.int32)
+    # Codes of several bytes begin with one that is not ASCII.
+    for code in range(0x8000 if length in (2, 3) else 0, count):
+        match length:
+            case 3:
+                raw = b"\x8f" + code.to_bytes(2, "big")
+            case 4:
+                rest, last = divmod(code, 10)
+                rest, third = divmod(rest, 126)
+                raw = bytes([0x81 + rest // 10, 0x30 + rest % 10, 0x81 + third, 0x30 + last])
+            case _:
+                raw = code.to_bytes(length, "big")
+        with suppress(UnicodeDecodeError):
+            text, _ = decode(raw)
+            if len(text) == 1:
+                table[code] = ord(text)
     return table
 
 

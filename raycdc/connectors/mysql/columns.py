@@ -4,14 +4,16 @@ A `TableArena` holds up to `rows_max` rows of one table in reusable buffers, lai
 loop gets its `view` (arrays only), writes rows, and `to_record_batch` copies them into one exactly sized, immutable
 slab. Both loops therefore produce the same bytes for the same values. No Python object exists per row.
 
-Contract for a loop writing row ``r`` of column ``c`` (constants `KIND_…` below say what `p1`, `p2` mean):
+Contract for a loop writing row ``r`` of column ``c`` (`layouts.ColumnLayout` says what a column holds):
 
 * null: ``valid[c, r] = 0; has_null[c] = 1``, and the value 0 or an empty text (``voff[s, r + 1] = voff[s, r]``);
   `valid` is 1 beforehand.
-* fixed width: ``i8/i16/i32/i64[base[c] + r] = value``; 128 bits: ``i64[base[c] + 2 * r]`` (low), ``+ 1`` (high).
+* fixed width: ``i8/i16/i32/i64[base[c] + r] = value``; 128 bits: ``i64[base[c] + 2 * r]`` (low), ``+ 1`` (high);
+  booleans take a byte here.
 * text: bytes at ``vdata[vbase[s] + voff[s, r]]``, end in ``voff[s, r + 1]``, where ``s = slot[c]``. When
   ``voff + need > vcap[s]`` the loop notes ``counters[FULL_SLOT]``, ``counters[FULL_NEED]``, stops before the row, and
   its caller ends the batch or calls `grow`. Rows written again overwrite everything they wrote before.
+* a date that became null, or text of another character set with bytes that are no characters: ``losses[0, c] += 1``.
 """
 
 from __future__ import annotations
@@ -23,47 +25,21 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from raycdc.connectors.mysql import charsets
-from raycdc.connectors.mysql.arena_loops import COUNT_REPLACED, COUNT_ZERO_DATES
+from raycdc.connectors.mysql.arena_loops import COUNTERS
 from raycdc.connectors.mysql.json_loops import STACK_SHAPE
-from raycdc.connectors.mysql.types import MySqlColumn, MySqlTable
-from raycdc.model import TypeKind
+from raycdc.connectors.mysql.layouts import Form, TableLayout, layout_of
+from raycdc.connectors.mysql.types import MySqlTable, Treatment
+from raycdc.errors import DataError
 from raycdc.model.batch import BATCH_BYTES_MAX, BATCH_ROWS_MAX
 
-KIND_INT = 0  # p1: bytes of the Arrow integer (1, 2, 4, 8); p2: 1 when the source is unsigned
-KIND_UINT64 = 1  # decimal128(20, 0)
-KIND_FLOAT32 = 2  # the IEEE bits through i32
-KIND_FLOAT64 = 3  # the IEEE bits through i64
-KIND_DECIMAL = 4  # p1: precision; p2: scale; decimal128
-KIND_DECIMAL_TEXT = 5  # p1: precision; p2: scale; the exact digits as the server prints them
-KIND_TEXT = 6  # p2: row of `points` for a single-byte character set, -1 to copy the bytes
-KIND_BYTES = 7  # p1: pad with zero bytes to this length (BINARY(n)), 0 for none
-KIND_DATE = 8  # i32: days since 1970-01-01
-KIND_DATETIME = 9  # i64: microseconds; p1: fractional digits
-KIND_TIMESTAMP = 10  # i64: microseconds since the epoch, UTC; p1: fractional digits
-KIND_TIME = 11  # text; p1: fractional digits
-KIND_YEAR = 12  # i16
-KIND_BIT = 13  # p1: bits; i64, or decimal128(20, 0) for 64 bits
-KIND_ENUM = 14  # text; p1: first label in `loff`, which is the empty label of index 0; p2: number of labels
-KIND_SET = 15  # text; p1: first label in `loff`; p2: number of labels
-KIND_JSON = 16  # text
-
-_SIMPLE_KINDS: dict[TypeKind, tuple[int, int]] = {  # kind of loop, bytes per value (0: text)
-    TypeKind.UINT64: (KIND_UINT64, 16),
-    TypeKind.FLOAT32: (KIND_FLOAT32, 4),
-    TypeKind.FLOAT64: (KIND_FLOAT64, 8),
-    TypeKind.DECIMAL: (KIND_DECIMAL, 16),
-    TypeKind.STRING: (KIND_TEXT, 0),
-    TypeKind.BINARY: (KIND_BYTES, 0),
-    TypeKind.DATE: (KIND_DATE, 4),
-    TypeKind.DATETIME: (KIND_DATETIME, 8),
-    TypeKind.TIMESTAMP: (KIND_TIMESTAMP, 8),
-    TypeKind.TIME: (KIND_TIME, 0),
-    TypeKind.YEAR: (KIND_YEAR, 2),
-    TypeKind.ENUM: (KIND_ENUM, 0),
-    TypeKind.SET: (KIND_SET, 0),
-    TypeKind.JSON: (KIND_JSON, 0),
-}
-_INTEGER_BYTES = {TypeKind.INT8: 1, TypeKind.INT16: 2, TypeKind.INT32: 4, TypeKind.INT64: 8}
+INVALID_DATE = (
+    "column {column!r} holds a date that no calendar has, such as 0000-00-00. Correct it, or have such dates read as "
+    'nulls or as text: source.types.invalid_dates = "null" or "text".'
+)
+INVALID_BOOLEAN = (
+    "column {column!r} is a TINYINT(1) that holds another number than 0 and 1, so it is no boolean. Read such columns "
+    'as numbers: source.types.tinyint1 = "integer".'
+)
 
 #: First capacity of a text column's arena; it doubles when a batch needs more, and keeps its size.
 _TEXT_BYTES_FIRST = 64 << 10
@@ -74,9 +50,6 @@ TEXT_BYTES_MAX = (1 << 31) - 1
 class ArenaView(NamedTuple):
     """The arrays a compiled loop sees. `i8 … i64` are views of the same fixed-width memory."""
 
-    kind: npt.NDArray[np.int64]
-    p1: npt.NDArray[np.int64]
-    p2: npt.NDArray[np.int64]
     base: npt.NDArray[np.int64]
     slot: npt.NDArray[np.int64]
     i8: npt.NDArray[np.int8]
@@ -92,6 +65,7 @@ class ArenaView(NamedTuple):
     loff: npt.NDArray[np.int64]
     ldata: npt.NDArray[np.uint8]
     points: npt.NDArray[np.int32]
+    losses: npt.NDArray[np.int64]
     counters: npt.NDArray[np.int64]
     stack: npt.NDArray[np.int64]
 
@@ -101,67 +75,63 @@ class TableArena:
 
     `rows_max` is chosen so that the fixed-width part of a batch stays under `bytes_max`; a loop that wants to keep
     the text under it too compares the sum of ``voff[:, r]`` itself. `zero_dates` and `replaced` count, since
-    construction, dates that became null and bytes that were no text of their character set.
+    construction, dates that became null and values with bytes that were no text of their character set.
     """
 
     def __init__(self, table: MySqlTable, *, rows_max: int = BATCH_ROWS_MAX, bytes_max: int = BATCH_BYTES_MAX) -> None:
         self.table = table
         self.schema: pa.Schema = table.schema().arrow()
-        columns = table.columns
+        self.layout: TableLayout = layout_of(table)
+        columns = self.layout.columns
         count = len(columns)
-        kind, p1, p2 = (np.zeros(count, np.int64) for _ in range(3))
-        labels: list[bytes] = []
-        pages: list[str] = []
-        self._widths: list[int] = []
-        for index, column in enumerate(columns):
-            kind[index], p1[index], p2[index], width = _plan(column, labels, pages)
-            self._widths.append(width)
+        self._widths = [column.width for column in columns]
         #: Bytes of one row without its text; an offset counts for each text.
         self.row_bytes = sum(w or 4 for w in self._widths) + 4
         #: At least two rows, because an update's images stay together.
         self.rows_max = max(2, min(rows_max, bytes_max // self.row_bytes))
         self.bytes_max = bytes_max
+        #: What a loop needs to end a batch: rows, bytes of a row without text, bytes.
+        self.limits = np.array([self.rows_max, self.row_bytes, bytes_max], np.int64)
         base, slot, size, texts = self._place()
         self._fixed = np.zeros(size, np.uint8)
         self._slots = texts
+        labels = self.layout.labels
         label_bytes = b"".join(labels)
+        points = [charsets.code_points(name) for name in self.layout.charsets]
         self.view = ArenaView(
-            kind=kind,
-            p1=p1,
-            p2=p2,
             base=base,
             slot=slot,
             i8=self._fixed.view(np.int8),
             i16=self._fixed.view(np.int16),
             i32=self._fixed.view(np.int32),
             i64=self._fixed.view(np.int64),
-            valid=np.ones((count, self.rows_max), np.uint8),
-            has_null=np.zeros(count, np.uint8),
+            valid=np.ones((max(count, 1), self.rows_max), np.uint8),
+            has_null=np.zeros(max(count, 1), np.uint8),
             voff=np.zeros((max(texts, 1), self.rows_max + 1), np.int32),
             vdata=np.empty(max(texts, 1) * _TEXT_BYTES_FIRST, np.uint8),
             vbase=np.arange(max(texts, 1), dtype=np.int64) * _TEXT_BYTES_FIRST,
             vcap=np.full(max(texts, 1), _TEXT_BYTES_FIRST, np.int64),
             loff=np.cumsum([0, *(len(label) for label in labels)], dtype=np.int64),
             ldata=np.frombuffer(label_bytes or b"\0", np.uint8).copy(),
-            points=np.stack([charsets.code_points(p) for p in pages]) if pages else np.zeros((1, 256), np.int32),
-            counters=np.zeros(8, np.int64),
+            points=np.concatenate(points) if points else np.zeros(1, np.int32),
+            losses=np.zeros((2, max(count, 1)), np.int64),
+            counters=np.zeros(COUNTERS, np.int64),
             stack=np.zeros(STACK_SHAPE, np.int64),
         )
-        self._recode = {
-            i: charsets.codec_of(c.charset)
-            for i, c in enumerate(columns)
-            if kind[i] == KIND_TEXT and c.charset and p2[i] < 0 and c.charset not in charsets.UTF8_CHARSETS
-        }
-        self._check_utf8 = [kind[i] == KIND_JSON or (kind[i] == KIND_TEXT and p2[i] < 0) for i in range(count)]
-        self._replaced_after = 0
+        self._booleans = [c.form is Form.BOOLEAN for c in columns]
+        self._dates = [c.form in (Form.DATE, Form.DATETIME, Form.TIMESTAMP) for c in columns]
+        self._invalid_utf8 = [0] * count
 
     @property
     def zero_dates(self) -> int:
-        return int(self.view.counters[COUNT_ZERO_DATES])
+        return sum(self._lost(c) for c, is_date in enumerate(self._dates) if is_date)
 
     @property
     def replaced(self) -> int:
-        return int(self.view.counters[COUNT_REPLACED]) + self._replaced_after
+        return sum(self._lost(c) for c, is_date in enumerate(self._dates) if not is_date)
+
+    def _lost(self, column: int) -> int:
+        return int(self.view.losses[0, column]) + self._invalid_utf8[column]
 
     def text_bytes(self, rows: int) -> int:
         """Bytes of text in the first `rows` rows."""
@@ -200,7 +170,8 @@ class TableArena:
                 pieces.append(bitmap[1])
             if width:
                 start = int(view.base[c]) * min(width, 8)
-                pieces.append(self._fixed[start : start + rows * width])
+                values = self._fixed[start : start + rows * width]
+                pieces.append(np.packbits(values, bitorder="little") if self._booleans[c] else values)
             else:
                 s = int(view.slot[c])
                 pieces.append(view.voff[s, : rows + 1].view(np.uint8))
@@ -213,9 +184,7 @@ class TableArena:
             parts = [next(buffers) if bitmap is not None else None, next(buffers)]
             if not width:
                 parts.append(next(buffers))
-            null_count = bitmap[0] if bitmap is not None else 0
-            type_ = self.schema.field(c).type
-            arrays.append(self._checked(c, pa.Array.from_buffers(type_, rows, parts, null_count), rows))
+            arrays.append(self._array(c, rows, parts, bitmap[0] if bitmap is not None else 0))
         return arrays
 
     def to_record_batch(self, rows: int) -> pa.RecordBatch:
@@ -246,62 +215,47 @@ class TableArena:
         view.has_null[column] = 0
         return None if bitmap is None else (nulls, bitmap)
 
-    def _checked(self, column: int, array: pa.Array, rows: int) -> pa.Array:
-        """Convert text of multi-byte character sets, and replace bytes that are no UTF-8, counting the values."""
-        codec = self._recode.get(column)
-        if codec is None:
-            if not self._check_utf8[column] or pa.types.is_binary(array.type):
-                return array
-            try:
-                array.validate(full=True)
-            except pa.ArrowInvalid:
-                codec = "utf-8"
-            else:
-                return array
-        raw = pa.Array.from_buffers(pa.binary(), rows, array.buffers(), array.null_count)
-        texts: list[str | None] = []
-        for value in raw.to_pylist():
-            if value is None:
-                texts.append(None)
-                continue
-            try:
-                texts.append(value.decode(codec))
-            except UnicodeDecodeError:
-                self._replaced_after += 1
-                texts.append(value.decode(codec, "replace"))
-        return pa.array(texts, array.type)
+    def _array(self, column: int, rows: int, buffers: list[pa.Buffer | None], null_count: int) -> pa.Array:
+        """An array over its buffers, its text checked. Raises `DataError` by the column's treatment."""
+        type_ = self.schema.field(column).type
+        layout, described = self.layout.columns[column], self.table.columns[column]
+        array = pa.Array.from_buffers(type_, rows, buffers, null_count)
+        if layout.check_utf8 and not _is_utf8(array):
+            array, invalid = _repaired(array)
+            self._invalid_utf8[column] += invalid
+        if described.treatment is Treatment.TEXT_ERROR and self._lost(column):
+            raise DataError(
+                f"{self.table.id}.{described.name}: a value holds bytes that are no characters of "
+                f"{described.charset}. Correct it, or have such bytes replaced by U+FFFD: "
+                'source.types.invalid_text = "replace".'
+            )
+        return array
 
 
-def _plan(column: MySqlColumn, labels: list[bytes], pages: list[str]) -> tuple[int, int, int, int]:
-    """(kind, p1, p2, bytes per value) of a column; adds its labels and its character set to the tables."""
-    logical, shape = column.logical(), column.shape
-    if logical.kind in _INTEGER_BYTES:
-        width = _INTEGER_BYTES[logical.kind]
-        return KIND_INT, width, int(shape.unsigned), width
-    if shape.base == "decimal":
-        exact = logical.kind is TypeKind.DECIMAL
-        return (KIND_DECIMAL if exact else KIND_DECIMAL_TEXT), shape.precision, shape.scale, 16 if exact else 0
-    if logical.kind is TypeKind.BIT:
-        return KIND_BIT, shape.length, 0, 8 if shape.length <= 63 else 16
-    kind, width = _SIMPLE_KINDS[logical.kind]
-    match kind:
-        case 6:  # KIND_TEXT
-            page = -1
-            if charsets.is_single_byte(column.charset) and column.charset != "binary":
-                if column.charset not in pages:
-                    pages.append(column.charset)
-                page = pages.index(column.charset)
-            return kind, 0, page, 0
-        case 7:  # KIND_BYTES
-            return kind, shape.length if shape.base == "binary" else 0, 0, 0
-        case 14 | 15:  # KIND_ENUM, KIND_SET
-            first = len(labels)
-            if kind == KIND_ENUM:
-                labels.append(b"")
-            labels.extend(label.encode() for label in shape.labels)
-            return kind, first, len(labels) - first, 0
-        case _:
-            return kind, shape.fsp, 0, width
+def _is_utf8(array: pa.Array) -> bool:
+    used = int(np.frombuffer(array.buffers()[1], np.int32)[len(array)])
+    text = np.frombuffer(array.buffers()[2], np.uint8)[:used]
+    whole = used & ~7
+    # Most text is ASCII, which is quickly told eight bytes at a time.
+    high = int(np.bitwise_or.reduce(text[:whole].view(np.uint64), initial=np.uint64(0)))
+    if high & 0x8080808080808080 == 0 and not (text[whole:] & 0x80).any():
+        return True
+    try:
+        array.validate(full=True)
+    except pa.ArrowInvalid:
+        return False
+    return True
+
+
+def _repaired(array: pa.Array) -> tuple[pa.Array, int]:
+    """Bytes that are no UTF-8 replaced, and how many values had some. Rare: Python per value."""
+    texts: list[str | None] = []
+    invalid = 0
+    for value in array.view(pa.binary()).to_pylist():
+        text = None if value is None else value.decode("utf-8", "replace")
+        invalid += int(text is not None and text.encode() != value)
+        texts.append(text)
+    return pa.array(texts, array.type), invalid
 
 
 def _slab(pieces: list[npt.NDArray[np.uint8]]) -> list[pa.Buffer]:

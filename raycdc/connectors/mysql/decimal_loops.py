@@ -10,21 +10,21 @@ from typing import Any
 
 import numpy as np
 
-from raycdc.compiled import helper
+from raycdc.compiled import helper, inlined
 from raycdc.connectors.mysql.arena_loops import big_endian, multiply_add, store_decimal
 
-_DIGIT_BYTES = np.array([0, 1, 1, 2, 2, 3, 3, 4, 4, 4], dtype=np.int64)
+DIGIT_BYTES = np.array([0, 1, 1, 2, 2, 3, 3, 4, 4, 4], dtype=np.int64)
 _POWERS = np.array([10**i for i in range(19)], dtype=np.int64)
 
 
-@helper
+@inlined
 def decimal_bytes(precision: Any, scale: Any) -> Any:
     """Bytes of a packed DECIMAL."""
     whole = precision - scale
-    return (whole // 9) * 4 + _DIGIT_BYTES[whole % 9] + (scale // 9) * 4 + _DIGIT_BYTES[scale % 9]
+    return (whole // 9) * 4 + DIGIT_BYTES[whole % 9] + (scale // 9) * 4 + DIGIT_BYTES[scale % 9]
 
 
-@helper
+@inlined
 def _group(data: Any, at: Any, width: Any, mask: Any, flip: Any) -> Any:
     """One group of up to nine digits; `mask` is 0xFF for negative numbers; `flip` removes the sign bit."""
     value = big_endian(data, at, width)
@@ -35,7 +35,7 @@ def _group(data: Any, at: Any, width: Any, mask: Any, flip: Any) -> Any:
     return value
 
 
-@helper
+@inlined
 def short_decimal(data: Any, at: Any, precision: Any, scale: Any) -> Any:
     """A packed DECIMAL of at most 18 digits, unscaled."""
     whole = precision - scale
@@ -43,7 +43,7 @@ def short_decimal(data: Any, at: Any, precision: Any, scale: Any) -> Any:
     mask = 0xFF if negative else 0
     flip = True
     value = np.int64(0)
-    width = _DIGIT_BYTES[whole % 9]
+    width = DIGIT_BYTES[whole % 9]
     if width > 0:
         value = _group(data, at, width, mask, True)
         at += width
@@ -56,7 +56,7 @@ def short_decimal(data: Any, at: Any, precision: Any, scale: Any) -> Any:
         value = value * 1000000000 + _group(data, at, 4, mask, flip)
         at += 4
         flip = False
-    width = _DIGIT_BYTES[scale % 9]
+    width = DIGIT_BYTES[scale % 9]
     if width > 0:
         value = value * _POWERS[scale % 9] + _group(data, at, width, mask, flip)
     return -value if negative else value
@@ -71,7 +71,7 @@ def long_decimal(data: Any, at: Any, precision: Any, scale: Any, i64: Any, out: 
     flip = True
     high = np.uint64(0)
     low = np.uint64(0)
-    width = _DIGIT_BYTES[whole % 9]
+    width = DIGIT_BYTES[whole % 9]
     if width > 0:
         low = np.uint64(_group(data, at, width, mask, True))
         at += width
@@ -80,10 +80,25 @@ def long_decimal(data: Any, at: Any, precision: Any, scale: Any, i64: Any, out: 
         high, low = multiply_add(high, low, 1000000000, _group(data, at, 4, mask, flip))
         at += 4
         flip = False
-    width = _DIGIT_BYTES[scale % 9]
+    width = DIGIT_BYTES[scale % 9]
     if width > 0:
         high, low = multiply_add(high, low, _POWERS[scale % 9], _group(data, at, width, mask, flip))
     store_decimal(i64, out, high, low, negative)
+
+
+@inlined
+def printed_decimal(data: Any, at: Any, length: Any) -> Any:
+    """(high, low, negative) of a printed DECIMAL, unscaled; the point is skipped, as every decimal place is printed."""
+    high = np.uint64(0)
+    low = np.uint64(0)
+    negative = False
+    for i in range(at, at + length):
+        byte = np.int64(data[i])
+        if byte >= 48:
+            high, low = multiply_add(high, low, 10, byte - 48)
+        elif byte == 45:
+            negative = True
+    return high, low, negative
 
 
 @helper
@@ -103,7 +118,7 @@ def decimal_text(data: Any, at: Any, precision: Any, scale: Any, out: Any, to: A
     flip = True
     start = to + 1 if negative else to
     end = start
-    width = _DIGIT_BYTES[whole % 9]
+    width = DIGIT_BYTES[whole % 9]
     if width > 0:
         end = _digits(out, end, _group(data, at, width, mask, True), whole % 9)
         at += width
@@ -129,7 +144,7 @@ def decimal_text(data: Any, at: Any, precision: Any, scale: Any, out: Any, to: A
             end = _digits(out, end, _group(data, at, 4, mask, flip), 9)
             at += 4
             flip = False
-        width = _DIGIT_BYTES[scale % 9]
+        width = DIGIT_BYTES[scale % 9]
         if width > 0:
             end = _digits(out, end, _group(data, at, width, mask, flip), scale % 9)
     if negative:

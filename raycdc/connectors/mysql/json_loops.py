@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from raycdc.compiled import helper
+from raycdc.compiled import helper, inlined
 from raycdc.connectors.mysql.arena_loops import little_endian, little_endian_signed
 from raycdc.connectors.mysql.decimal_loops import decimal_bytes, decimal_text
 from raycdc.connectors.mysql.double_loops import DOUBLE_TEXT_MAX, double_text
@@ -35,7 +35,7 @@ _OBJECT_SMALL, _OBJECT_LARGE, _ARRAY_SMALL, _ARRAY_LARGE, _LITERAL = 0, 1, 2, 3,
 _INT16, _UINT16, _INT32, _UINT32, _INT64, _UINT64, _DOUBLE, _STRING, _OPAQUE = 5, 6, 7, 8, 9, 10, 11, 12, 15
 
 
-@helper
+@inlined
 def _copy(source: Any, at: Any, length: Any, out: Any, to: Any, limit: Any) -> Any:
     if to + length > limit:
         return JSON_NO_ROOM
@@ -70,7 +70,7 @@ def _signed(value: Any, out: Any, to: Any, limit: Any) -> Any:
     return _unsigned(~np.uint64(value) + np.uint64(1), out, to + 1, limit)
 
 
-@helper
+@inlined
 def _padded(value: Any, digits: Any, out: Any, to: Any) -> Any:
     for i in range(digits - 1, -1, -1):
         out[to + i] = 48 + value % 10
@@ -256,7 +256,7 @@ def _scalar(source: Any, kind: Any, at: Any, end: Any, out: Any, to: Any, limit:
     return JSON_CORRUPT
 
 
-@helper
+@inlined
 def _inline(kind: Any, wide: Any) -> Any:
     """Whether a value of this type lies in its entry instead of at an offset."""
     if kind == _LITERAL or kind == _INT16 or kind == _UINT16:

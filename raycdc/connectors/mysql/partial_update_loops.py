@@ -14,39 +14,6 @@ import numpy as np
 
 from raycdc.compiled import copy, helper, njit
 from raycdc.connectors.mysql.arena_loops import little_endian
-from raycdc.connectors.mysql.binlog_row_loops import (
-    WIRE_BIT,
-    WIRE_BYTES,
-    WIRE_DATE,
-    WIRE_DATETIME,
-    WIRE_DATETIME2,
-    WIRE_DECIMAL,
-    WIRE_DECIMAL_SHORT,
-    WIRE_DECIMAL_TEXT,
-    WIRE_DOUBLE,
-    WIRE_ENUM,
-    WIRE_FLOAT,
-    WIRE_INT8,
-    WIRE_INT16,
-    WIRE_INT24,
-    WIRE_INT32,
-    WIRE_INT64,
-    WIRE_JSON,
-    WIRE_NUMBER,
-    WIRE_SET,
-    WIRE_TEXT,
-    WIRE_TIME,
-    WIRE_TIME2,
-    WIRE_TIMESTAMP,
-    WIRE_TIMESTAMP2,
-    WIRE_UINT8,
-    WIRE_UINT16,
-    WIRE_UINT24,
-    WIRE_UINT32,
-    WIRE_UINT64,
-    WIRE_YEAR,
-)
-from raycdc.connectors.mysql.decimal_loops import decimal_bytes
 from raycdc.connectors.mysql.json_diff_loops import DIFF_CORRUPT, DIFF_NO_ROOM, REMOVE, apply_diff
 
 WHOLE_NO_ROOM = DIFF_NO_ROOM
@@ -71,34 +38,14 @@ def _packed(data: Any, at: Any, end: Any) -> Any:
 
 
 @helper
-def _value_bytes(data: Any, at: Any, end: Any, wire: Any, wire1: Any, wire2: Any) -> Any:
-    """Bytes of a value that is not null, length included; -1 when it does not end before `end`."""
-    size = np.int64(-1)
-    if wire == WIRE_INT32 or wire == WIRE_UINT32 or wire == WIRE_FLOAT or wire == WIRE_TIMESTAMP:
-        size = np.int64(4)
-    elif wire == WIRE_INT64 or wire == WIRE_UINT64 or wire == WIRE_DOUBLE or wire == WIRE_DATETIME:
-        size = np.int64(8)
-    elif wire == WIRE_INT8 or wire == WIRE_UINT8 or wire == WIRE_YEAR:
-        size = np.int64(1)
-    elif wire == WIRE_INT16 or wire == WIRE_UINT16:
-        size = np.int64(2)
-    elif wire == WIRE_INT24 or wire == WIRE_UINT24 or wire == WIRE_DATE or wire == WIRE_TIME:
-        size = np.int64(3)
-    elif wire == WIRE_TEXT or wire == WIRE_BYTES or wire == WIRE_JSON:
-        if at + wire1 > end:
+def _value_bytes(data: Any, at: Any, end: Any, step: Any) -> Any:
+    """Bytes of a value that is not null, its length (of ``-step`` bytes) included; -1 when it ends behind `end`."""
+    size = np.int64(step)
+    if step < 0:
+        if at - step > end:
             return np.int64(-1)
-        size = wire1 + (np.int64(data[at]) if wire1 == 1 else little_endian(data, at, wire1))
-    elif wire == WIRE_DECIMAL or wire == WIRE_DECIMAL_SHORT or wire == WIRE_DECIMAL_TEXT:
-        size = decimal_bytes(wire1, wire2)
-    elif wire == WIRE_DATETIME2:
-        size = 5 + ((wire1 + 1) >> 1)
-    elif wire == WIRE_TIMESTAMP2:
-        size = 4 + ((wire1 + 1) >> 1)
-    elif wire == WIRE_TIME2:
-        size = 3 + ((wire1 + 1) >> 1)
-    elif wire == WIRE_BIT or wire == WIRE_ENUM or wire == WIRE_SET or wire == WIRE_NUMBER:
-        size = wire1
-    return np.int64(size) if size >= 0 and at + size <= end else np.int64(-1)
+        size = little_endian(data, at, -step) - step
+    return size if at + size <= end else np.int64(-1)
 
 
 @helper
@@ -137,16 +84,16 @@ def _with_diffs(
 # long: the images of a row are walked side by side
 @njit
 def whole_update(
-    data: Any, at: Any, end: Any, wire: Any, wire1: Any, wire2: Any, out: Any, used: Any,
+    data: Any, at: Any, end: Any, steps: Any, json: Any, out: Any, used: Any,
     before: Any, levels: Any, key: Any, one: Any, other: Any, third: Any,
 ) -> Any:  # fmt: skip
     """Append the event in ``data[at:end]`` (no checksum) to `out` as UPDATE_ROWS; the new `used`, or WHOLE_….
 
-    `before` has a line (start, end) per column for where the before image's value is. An event whose images lack
-    columns is written without rows: the row loop refuses it by its bitmaps.
+    `steps` and `json` are of `binlog_plan.WirePlan`; `before` has a line (start, end) per column for where the before
+    image's value is. An event whose images lack columns is written without rows: the row loop refuses it.
     """
     start = used
-    columns = len(wire)
+    columns = len(steps)
     p = at + _HEADER + 8
     if p + 2 > end:
         return np.int64(WHOLE_CORRUPT)
@@ -160,7 +107,7 @@ def whole_update(
     for c in range(columns):
         complete = complete and (data[p + (c >> 3)] >> (c & 7)) & 1 != 0
         complete = complete and (data[p + bitmap + (c >> 3)] >> (c & 7)) & 1 != 0
-        if wire[c] == WIRE_JSON:
+        if json[c]:
             documents += 1
     p += 2 * bitmap
     if used + (p - at) > len(out):
@@ -176,10 +123,10 @@ def whole_update(
         for c in range(columns):
             before[c, 0] = -1
             if (data[nulls + (c >> 3)] >> (c & 7)) & 1 == 0:
-                size = _value_bytes(data, p, end, wire[c], wire1[c], wire2[c])
+                size = _value_bytes(data, p, end, steps[c])
                 if size < 0:
                     return np.int64(WHOLE_CORRUPT)
-                before[c, 0] = p + (wire1[c] if wire[c] == WIRE_JSON else 0)
+                before[c, 0] = p + (-steps[c] if json[c] else 0)
                 before[c, 1] = p + size
                 p += size
         if used + (p - nulls) > len(out):
@@ -203,12 +150,12 @@ def whole_update(
         document = 0
         for c in range(columns):
             by_diff = False
-            if wire[c] == WIRE_JSON:
+            if json[c]:
                 by_diff = options == 1 and (data[partial + (document >> 3)] >> (document & 7)) & 1 != 0
                 document += 1
             if (data[nulls + (c >> 3)] >> (c & 7)) & 1:
                 continue
-            size = _value_bytes(data, p, end, wire[c], wire1[c], wire2[c])
+            size = _value_bytes(data, p, end, steps[c])
             if size < 0 or (by_diff and before[c, 0] < 0):
                 return np.int64(WHOLE_CORRUPT)
             if not by_diff:
@@ -217,7 +164,7 @@ def whole_update(
                 copy(data, p, out, used, size)
                 used += size
             else:
-                width = wire1[c]
+                width = -steps[c]
                 length = _with_diffs(
                     data, p + width, p + size, before[c, 0], before[c, 1], levels, key, one, other, third
                 )

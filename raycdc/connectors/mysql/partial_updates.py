@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from raycdc.connectors.mysql.binlog_index_loops import HEADER_BYTES, PARTIAL_UPDATE_ROWS, TABLE_MAP
-from raycdc.connectors.mysql.binlog_table_map import WirePlan
+from raycdc.connectors.mysql.binlog_plan import WirePlan
 from raycdc.connectors.mysql.json_diff_loops import KEY_BYTES, LEVELS_SHAPE
 from raycdc.connectors.mysql.partial_update_loops import WHOLE_CORRUPT, WHOLE_NO_ROOM, whole_update
 from raycdc.errors import CorruptLogError
@@ -96,12 +96,14 @@ class PartialUpdates:
         return used + size
 
     def _complete(self, data: npt.NDArray[np.uint8], start: int, end: int, used: int, plan: WirePlan) -> int:
-        if len(plan.wire) > len(self._before):
-            self._before = np.zeros((len(plan.wire), 2), np.int64)
+        if plan.optional.any():
+            raise CorruptLogError("PARTIAL_JSON updates of a table with a functional index cannot be followed")
+        if len(plan.steps) > len(self._before):
+            self._before = np.zeros((len(plan.steps), 2), np.int64)
         while True:
             one, other, third = self._scratch
             code = whole_update(
-                data, start, end, plan.wire, plan.wire1, plan.wire2, self._out, used,
+                data, start, end, plan.steps, plan.json, self._out, used,
                 self._before, self._levels, self._key, one, other, third,
             )  # fmt: skip
             if code >= 0:

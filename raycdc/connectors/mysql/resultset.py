@@ -2,7 +2,8 @@
 
 The statement is prepared and executed once; from then on bytes are received in bulk into one buffer, a compiled scan
 finds the packet boundaries, and a compiled loop decodes whole stretches of packets into a column arena
-(`columns.TableArena`, the one the log uses: equal values give equal bytes). The binary protocol was chosen by
+(`columns.TableArena`, the one the log uses: equal values give equal bytes; text comes in the columns' own character
+sets, so that it is converted by the same code too). The binary protocol was chosen by
 measurement: the server sends about twice the rows per second of the text protocol and floats arrive exactly.
 
 Theory of operation: ``recv → scan (packets complete?) → decode (arena full?) → batch``. A payload of 16 MB or more
@@ -14,7 +15,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -24,13 +25,24 @@ import pymysql
 from pymysql.connections import Connection
 from pymysql.constants import COMMAND, FIELD_TYPE, FLAG
 
-from raycdc.connectors.mysql import columns as arenas
+from raycdc.connectors.mysql import block_loops as blocks
 from raycdc.connectors.mysql import resultset_loops as loops
-from raycdc.connectors.mysql.arena_loops import FULL_NEED, FULL_SLOT
-from raycdc.connectors.mysql.columns import TableArena
-from raycdc.connectors.mysql.connection import address_of, query_error
+from raycdc.connectors.mysql.arena_loops import (
+    COLUMN_BOOLEAN,
+    COLUMN_DATE,
+    FAILED_COLUMN,
+    FAILED_ROW,
+    FULL_NEED,
+    FULL_SLOT,
+)
+from raycdc.connectors.mysql.binlog_plan import Scratch
+from raycdc.connectors.mysql.charset_loops import FAMILY_UTF8
+from raycdc.connectors.mysql.columns import INVALID_BOOLEAN, INVALID_DATE, TableArena
+from raycdc.connectors.mysql.connection import address_of, query, query_error
+from raycdc.connectors.mysql.layouts import Form
 from raycdc.connectors.mysql.packets import Receiver
-from raycdc.connectors.mysql.types import CHARACTER_TYPES, MySqlColumn, MySqlTable
+from raycdc.connectors.mysql.time_loops import FORM_SENT
+from raycdc.connectors.mysql.types import MySqlColumn, MySqlTable
 from raycdc.errors import DataError, SchemaError, SourceUnavailableError
 from raycdc.model import TableId
 
@@ -46,9 +58,17 @@ class WireField:
     unsigned: bool
 
 
+@dataclass(frozen=True, slots=True)
+class SentPlan:
+    """What `decode_rows` needs per column: bytes of its value (-1: its length comes first), and how it is written."""
+
+    steps: npt.NDArray[np.int64]
+    plan: npt.NDArray[np.int64]
+
+
 def arena_for(table: MySqlTable, **limits: int) -> TableArena:
-    """An arena for result sets of `table`: text arrives as UTF-8, whatever the columns' character sets are."""
-    return TableArena(replace(table, columns=tuple(_as_sent(c) for c in table.columns)), **limits)
+    """An arena for result sets of `table`."""
+    return TableArena(table, **limits)
 
 
 def stream_query(
@@ -64,10 +84,11 @@ def stream_query(
     receiver = Receiver(connection)
     statement: int | None = None
     finished = False
+    query(connection, "SET character_set_results = NULL")
     try:
         statement = _prepare(connection, receiver, sql)
         fields = _execute(connection, receiver, statement)
-        yield from _batches(receiver, plan_operations(fields, arena, str(table.id)), arena)
+        yield from _batches(receiver, plan_columns(fields, arena, str(table.id)), arena)
         finished = True
     except pymysql.Error as cause:
         # An error packet ends the command; the session goes on.
@@ -81,7 +102,9 @@ def stream_query(
     finally:
         if finished and statement is not None:
             connection._execute_command(COMMAND.COM_STMT_CLOSE, struct.pack("<I", statement))
-        elif not finished:
+        if finished:
+            query(connection, f"SET character_set_results = {connection.charset}")
+        else:
             connection._force_close()
 
 
@@ -112,37 +135,37 @@ def query_cells(connection: Connection[Any], sql: str | bytes, count: int) -> tu
 def warm_up() -> None:
     """Compile every loop of result sets (or find it compiled)."""
     arena = arena_for(MySqlTable(TableId("d", "t"), (MySqlColumn("id", "int"),), ("id",)), rows_max=2)
-    data, limits, position = np.zeros(loops.SLACK, np.uint8), np.zeros(3, np.int64), np.zeros(3, np.int64)
-    cells = np.zeros(1, np.int64)
+    data, position, scratch = np.zeros(loops.SLACK, np.uint8), np.zeros(3, np.int64), Scratch.of(1)
+    cells, plan = np.zeros(1, np.int64), np.zeros((1, blocks.P_SIZE), np.int64)
     loops.scan_packets(data, 0, 0, position)
-    loops.decode_rows(data, 0, 0, np.zeros((1, 4), np.int64), arena.view, limits, position)
+    loops.decode_rows(
+        data, 0, 0, cells, plan, scratch.at, scratch.size, arena.view, arena.limits, position, np.zeros(3, np.int64)
+    )
     loops.split_cells(data, 0, 0, cells, cells)
     loops.gather_cells(data, cells, cells, np.zeros(2, np.int64), data)
 
 
-def plan_operations(fields: list[WireField], arena: TableArena, name: str) -> npt.NDArray[np.int64]:
-    """(operation, p1, p2, bytes per value) per column for `loops.decode_rows`.
-
-    Raises `SchemaError` where wire and table do not fit.
-    """
+def plan_columns(fields: list[WireField], arena: TableArena, name: str) -> SentPlan:
+    """How each column of the result set is read and written. Raises `SchemaError` where wire and table do not fit."""
     if len(fields) != len(arena.table.columns):
         raise SchemaError(f"{name}: the query has {len(fields)} columns instead of {len(arena.table.columns)}")
-    plan = np.zeros((len(fields), 4), np.int64)
+    steps, rows = [], []
     for index, (wire, column) in enumerate(zip(fields, arena.table.columns, strict=True)):
-        found = _operation(wire, arena, index)
+        found = _planned(wire, arena, index)
         if found is None:
             raise SchemaError(
                 f"{name}.{column.name}: the server sends type {wire.type_code} where {column.column_type} was "
                 f"expected. The table was altered; its schema must be read again."
             )
-        plan[index] = (*found, _fixed_bytes(arena.schema.field(index).type))
-    return plan
+        steps.append(found[0])
+        rows.append((index, *found[1:]))
+    return SentPlan(np.array(steps, np.int64), np.array(rows, np.int64))
 
 
-def _batches(receiver: Receiver, operations: npt.NDArray[np.int64], arena: TableArena) -> Iterator[pa.RecordBatch]:
+def _batches(receiver: Receiver, sent: SentPlan, arena: TableArena) -> Iterator[pa.RecordBatch]:
     """Decode until the EOF packet. (start of next packet, rows, text bytes) live in `position`."""
-    limits = np.array([arena.rows_max, arena.row_bytes, arena.bytes_max], np.int64)
-    position = np.zeros(3, np.int64)
+    position, after = np.zeros(3, np.int64), np.zeros(3, np.int64)
+    scratch = Scratch.of(len(sent.steps))
     while True:
         scanned = receiver.scan()
         if scanned == loops.SCAN_MORE and receiver.scanned - receiver.start < DECODE_BYTES:
@@ -152,7 +175,10 @@ def _batches(receiver: Receiver, operations: npt.NDArray[np.int64], arena: Table
         if scanned == loops.SCAN_LONG and receiver.start == receiver.scanned:
             stop = receiver.scanned = receiver.join_long()
         while True:
-            reason = loops.decode_rows(receiver.data, receiver.start, stop, operations, arena.view, limits, position)
+            reason = loops.decode_rows(
+                receiver.data, receiver.start, stop, sent.steps, sent.plan, scratch.at, scratch.size, arena.view,
+                arena.limits, position, after,
+            )  # fmt: skip
             receiver.start, rows = int(position[0]), int(position[1])
             if reason == loops.NEED_MORE:
                 break
@@ -160,8 +186,8 @@ def _batches(receiver: Receiver, operations: npt.NDArray[np.int64], arena: Table
                 counters = arena.view.counters
                 arena.grow(int(counters[FULL_SLOT]), int(counters[FULL_NEED]), rows)
                 continue
-            if reason == loops.MALFORMED:
-                raise DataError(f"A row of {arena.table.id} sent by the server cannot be decoded after {rows} rows")
+            if reason in (loops.MALFORMED, loops.COLUMN_FAILED):
+                raise _undecodable(arena, rows, failed=reason == loops.COLUMN_FAILED)
             if reason == loops.SERVER_ERROR:
                 receiver.raise_error(receiver.start + 4, stop)
             if rows:
@@ -170,6 +196,16 @@ def _batches(receiver: Receiver, operations: npt.NDArray[np.int64], arena: Table
             if reason == loops.END_OF_ROWS:
                 receiver.start = stop
                 return
+
+
+def _undecodable(arena: TableArena, rows: int, *, failed: bool) -> DataError:
+    table, counters = arena.table, arena.view.counters
+    if failed:
+        column = table.columns[int(counters[FAILED_COLUMN])].name
+        reasons = {COLUMN_DATE: INVALID_DATE, COLUMN_BOOLEAN: INVALID_BOOLEAN}
+        if text := reasons.get(int(counters[FAILED_ROW])):
+            return DataError(f"{table.id}: {text.format(column=column)}")
+    return DataError(f"A row of {table.id} sent by the server cannot be decoded after {rows} rows")
 
 
 def _prepare(connection: Connection[Any], receiver: Receiver, sql: str) -> int:
@@ -222,65 +258,60 @@ _FIXED_OR_TEMPORAL = frozenset(
         FIELD_TYPE.NULL,
     }
 )
-_EXACT_OPERATION = {
-    (arenas.KIND_FLOAT32, FIELD_TYPE.FLOAT): loops.OP_INT32,
-    (arenas.KIND_FLOAT64, FIELD_TYPE.DOUBLE): loops.OP_INT64,
-    (arenas.KIND_DATE, FIELD_TYPE.DATE): loops.OP_DATE,
-    (arenas.KIND_DATETIME, FIELD_TYPE.DATETIME): loops.OP_DATETIME,
-    (arenas.KIND_TIMESTAMP, FIELD_TYPE.TIMESTAMP): loops.OP_DATETIME,
+_TEMPORAL_CODE = {
+    Form.DATE: (FIELD_TYPE.DATE, blocks.WIRE_DATE),
+    Form.DATETIME: (FIELD_TYPE.DATETIME, blocks.WIRE_MOMENT),
+    Form.TIMESTAMP: (FIELD_TYPE.TIMESTAMP, blocks.WIRE_MOMENT),
 }
-_TEXT_KINDS = frozenset(
-    {
-        arenas.KIND_TEXT,
-        arenas.KIND_BYTES,
-        arenas.KIND_ENUM,
-        arenas.KIND_SET,
-        arenas.KIND_JSON,
-        arenas.KIND_DECIMAL_TEXT,
-    }
-)
+_AS_TEXT = frozenset({Form.TEXT, Form.BYTES, Form.ENUM, Form.SET, Form.JSON, Form.DECIMAL_TEXT, Form.ADDRESS})
+_Planned = tuple[int, int, int, int, int]
+"""(step, wire, a, b, c)"""
 
 
-def _operation(wire: WireField, arena: TableArena, index: int) -> tuple[int, int, int] | None:
-    """The operation that brings `wire` into column `index` of the arena, or None when there is none."""
-    view = arena.view
-    kind, p1, p2 = int(view.kind[index]), int(view.p1[index]), int(view.p2[index])
-    code = wire.type_code
-    if exact := _EXACT_OPERATION.get((kind, code)):
-        return exact, 0, 0
-    if kind in _TEXT_KINDS and code not in _FIXED_OR_TEMPORAL:
-        return loops.OP_TEXT, 0, 0
-    if kind == arenas.KIND_TIME and code == FIELD_TYPE.TIME:
-        return loops.OP_TIME, p1, 0
-    if kind == arenas.KIND_DECIMAL and code in (FIELD_TYPE.NEWDECIMAL, FIELD_TYPE.DECIMAL):
-        return (loops.OP_DECIMAL if p1 <= 18 else loops.OP_DECIMAL_LONG), 0, 0
-    if kind == arenas.KIND_BIT and code == FIELD_TYPE.BIT:
-        return (loops.OP_BIT if p1 <= 63 else loops.OP_BIT64), 0, 0
-    if kind == arenas.KIND_UINT64 and code == FIELD_TYPE.LONGLONG and wire.unsigned:
-        return loops.OP_UINT64, 0, 0
-    if kind == arenas.KIND_YEAR and code == FIELD_TYPE.YEAR:
-        return loops.OP_UNSIGNED, 2, 2
-    if kind == arenas.KIND_INT and code in _INTEGER_WIDTH:
-        return _integer_operation(_INTEGER_WIDTH[code], arrow=p1, unsigned=bool(p2), wire=wire)
-    return None
+def _planned(wire: WireField, arena: TableArena, index: int) -> _Planned | None:  # noqa: PLR0911  one per form
+    """How `wire` comes into column `index` of the arena, or None when it cannot."""
+    layout, column, code = arena.layout.columns[index], arena.table.columns[index], wire.type_code
+    match layout.form:
+        case Form.FLOAT32 if code == FIELD_TYPE.FLOAT:
+            return 4, blocks.WIRE_HALF, 0, 0, 0
+        case Form.FLOAT64 if code == FIELD_TYPE.DOUBLE:
+            return 8, blocks.WIRE_WORD, 0, 0, 0
+        case Form.DATE | Form.DATETIME | Form.TIMESTAMP if code == _TEMPORAL_CODE[layout.form][0]:
+            fsp = column.shape.fsp
+            if layout.as_text:
+                return -1, blocks.WIRE_DATE_TEXT, FORM_SENT, int(layout.form is not Form.DATE), fsp
+            return -1, _TEMPORAL_CODE[layout.form][1], FORM_SENT, layout.dates, fsp
+        case Form.TIME if code == FIELD_TYPE.TIME:
+            return -1, blocks.WIRE_TIME, FORM_SENT, 0, column.shape.fsp
+        case Form.DECIMAL if code in (FIELD_TYPE.NEWDECIMAL, FIELD_TYPE.DECIMAL):
+            return -1, blocks.WIRE_PRINTED, column.shape.precision, 0, 0
+        case Form.BIT | Form.BIT64 if code == FIELD_TYPE.BIT:
+            return -1, (blocks.WIRE_BIT if layout.form is Form.BIT else blocks.WIRE_BIT64), 0, 0, 0
+        case Form.UINT64 if code == FIELD_TYPE.LONGLONG and wire.unsigned:
+            return 8, blocks.WIRE_UINT64, 0, 0, 0
+        case Form.YEAR if code == FIELD_TYPE.YEAR:
+            return 2, blocks.WIRE_SMALL, 2, 0, 2
+        case Form.BOOLEAN if code == FIELD_TYPE.TINY:
+            return 1, blocks.WIRE_BOOLEAN, 0, 0, 0
+        case Form.INTEGER if code in _INTEGER_WIDTH:
+            return _integer(_INTEGER_WIDTH[code], layout.width, column, wire)
+        case Form.GEOJSON if code == FIELD_TYPE.GEOMETRY:
+            return -1, blocks.WIRE_GEOJSON, 0, 0, 0
+        case form if form in _AS_TEXT and code not in _FIXED_OR_TEMPORAL:
+            if layout.family != FAMILY_UTF8:
+                return -1, blocks.WIRE_CONVERTED, layout.family, arena.layout.points_of(index), 0
+            return -1, blocks.WIRE_TEXT, 0, 0, 0
+        case _:
+            return None
 
 
-def _integer_operation(width: int, *, arrow: int, unsigned: bool, wire: WireField) -> tuple[int, int, int] | None:
+def _integer(width: int, arrow: int, column: MySqlColumn, wire: WireField) -> _Planned | None:
+    unsigned = column.shape.unsigned
+    # MEDIUMINT comes in 4 bytes and fits int32; every other unsigned type is widened.
     if wire.unsigned != unsigned or width > arrow or (width == arrow and unsigned and width != 4):
         return None
-    if unsigned:
-        # MEDIUMINT UNSIGNED comes in 4 bytes and fits int32; every other one is widened.
-        return loops.OP_UNSIGNED, width, arrow
-    if width == arrow and width in (1, 4, 8):
-        return {1: loops.OP_INT8, 4: loops.OP_INT32, 8: loops.OP_INT64}[width], width, arrow
-    return loops.OP_INT, width, arrow
-
-
-def _fixed_bytes(type_: pa.DataType) -> int:
-    return 0 if pa.types.is_string(type_) or pa.types.is_binary(type_) else int(type_.bit_width) // 8
-
-
-def _as_sent(column: MySqlColumn) -> MySqlColumn:
-    if column.shape.base in CHARACTER_TYPES and column.charset not in ("", "binary"):
-        return replace(column, charset="utf8mb4")
-    return column
+    if width == arrow == 8:
+        return 8, blocks.WIRE_WORD, 0, 0, 0
+    if width == arrow == 4:
+        return 4, blocks.WIRE_HALF, 0, 0, 0
+    return width, blocks.WIRE_SMALL, width, int(not unsigned), arrow

@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from raycdc.compiled import njit
+from raycdc.compiled import copy, njit
+from raycdc.connectors.mysql.arena_loops import write_number
 from raycdc.connectors.mysql.binlog_index_loops import E_MS, E_POS, E_ROWS
 
 
@@ -35,24 +36,25 @@ def row_metadata(
 @njit
 def position_texts(name: Any, positions: Any, row_number: Any, offsets: Any, out: Any) -> Any:
     """Write ``file:position:row`` per row; `out` has room for ``len(name) + 42`` bytes each. Returns the bytes."""
-    to = 0
+    to = np.int64(0)
+    start = np.int64(0)
+    prefix = np.int64(0)
     offsets[0] = 0
     for r in range(len(positions)):
-        for i in range(len(name)):
-            out[to + i] = name[i]
-        to += len(name)
-        for part in range(2):
-            value = positions[r] if part == 0 else np.int64(row_number[r])
+        if r > 0 and positions[r] == positions[r - 1]:
+            # Rows of one event differ in their number only.
+            copy(out, start, out, to, prefix)
+            start = to
+            to += prefix
+        else:
+            start = to
+            copy(name, 0, out, to, len(name))
+            to += len(name)
+            out[to] = 58
+            to = write_number(out, to + 1, positions[r], 1)
             out[to] = 58
             to += 1
-            size = 1
-            rest = value
-            while rest >= 10:
-                rest //= 10
-                size += 1
-            for i in range(size - 1, -1, -1):
-                out[to + i] = 48 + value % 10
-                value //= 10
-            to += size
+            prefix = to - start
+        to = write_number(out, to, row_number[r], 1)
         offsets[r + 1] = to
     return to

@@ -11,10 +11,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from raycdc.connectors.mysql import binlog_row_loops as rows
+from raycdc.connectors.mysql import binlog_walk_loops as rows
 from raycdc.connectors.mysql.binlog_index_loops import E_POS
-from raycdc.connectors.mysql.binlog_table_map import WirePlan
-from raycdc.connectors.mysql.columns import TableArena
+from raycdc.connectors.mysql.binlog_plan import Scratch, WirePlan
+from raycdc.connectors.mysql.columns import INVALID_BOOLEAN, INVALID_DATE, TableArena
 from raycdc.connectors.mysql.types import MySqlTable
 from raycdc.errors import CorruptLogError, DataError, SchemaError
 from raycdc.model import META_FIELDS, TableId
@@ -68,6 +68,7 @@ class ReadyMap:
     table: TableId
     decoding: Decoding
     plan: WirePlan
+    scratch: Scratch
 
 
 @dataclass(slots=True)
@@ -94,14 +95,13 @@ class RowsDamagedError(Exception):
 def rows_damage(
     code: int,
     events: npt.NDArray[np.int64],
-    order: npt.NDArray[np.int64],
     cursor: npt.NDArray[np.int64],
     table_map: ReadyMap,
     *,
     file: str,
 ) -> RowsDamagedError:
     """What the loop's return code means for the user."""
-    event = int(order[cursor[rows.C_EVENT]])
+    event = int(cursor[rows.C_FAILED])
     table = table_map.decoding.table
     column = table.columns[min(int(cursor[rows.C_COLUMN]), len(table.columns) - 1)].name
     where = f"{file}, event ending at {int(events[event, E_POS])}, table {table.id}"
@@ -115,6 +115,12 @@ def rows_damage(
             error = CorruptLogError(f"{where}: the value of column {column!r} does not end inside its event")
         case rows.ROWS_LABEL:
             error = SchemaError(f"{where}: column {column!r} has a value its known labels do not cover")
+        case rows.ROWS_DATE:
+            error = DataError(f"{where}: {INVALID_DATE.format(column=column)}")
+        case rows.ROWS_BOOLEAN:
+            error = DataError(f"{where}: {INVALID_BOOLEAN.format(column=column)}")
+        case rows.ROWS_VALUE:
+            error = CorruptLogError(f"{where}: the value of column {column!r} has a length its type does not have")
         case rows.ROWS_JSON:
             error = CorruptLogError(f"{where}: the JSON value of column {column!r} is damaged")
         case _:

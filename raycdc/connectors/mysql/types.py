@@ -4,16 +4,18 @@
 loop, the result-set loop and the sinks' schemas follow from it. The mapping's table is in `raycdc.model.types`.
 
 Values that every path treats alike: BINARY(n) is padded with its trailing zeros, CHAR is without trailing spaces,
-a zero or partial date is null and counted, JSON is the server's text, ENUM and SET are labels (the error value of an
-ENUM, index 0, is the empty string).
+JSON is the server's text, ENUM and SET are labels (the error value of an ENUM, index 0, is the empty string), a
+geometry is the server's own bytes (SRID in four bytes, least significant first, then WKB), a vector its 32-bit floats,
+a UUID or address its text. Where there is a choice (`TypeOptions`), a column carries it as its `treatment`.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from enum import StrEnum
 from functools import lru_cache
-from typing import Any
+from typing import Any, Literal
 
 from raycdc.errors import SchemaError
 from raycdc.model import Column, LogicalType, TableId, TableSchema, TypeKind
@@ -28,7 +30,9 @@ _INTEGERS: dict[str, tuple[TypeKind, TypeKind]] = {
 }
 
 CHARACTER_TYPES = frozenset({"char", "varchar", "tinytext", "text", "mediumtext", "longtext"})
-_GEOMETRIES = frozenset(
+#: MariaDB's types for identifiers and addresses, carried as the text the server prints.
+ADDRESS_TYPES = frozenset({"uuid", "inet4", "inet6"})
+GEOMETRIES = frozenset(
     {
         "geometry",
         "point",
@@ -41,7 +45,7 @@ _GEOMETRIES = frozenset(
         "geomcollection",
     }
 )
-BYTE_TYPES = frozenset({"binary", "varbinary", "tinyblob", "blob", "mediumblob", "longblob", "vector"}) | _GEOMETRIES
+BYTE_TYPES = frozenset({"binary", "varbinary", "tinyblob", "blob", "mediumblob", "longblob", "vector"}) | GEOMETRIES
 
 _ALIASES: dict[str, str] = {
     "integer": "int",
@@ -83,13 +87,24 @@ class TypeShape:
     labels: tuple[str, ...] = ()
 
 
+class Treatment(StrEnum):
+    """How a column's values are read where there is a choice: chosen by `TypeOptions`, kept in state."""
+
+    PLAIN = ""
+    BOOLEAN = "boolean"
+    DATES_ERROR = "dates_error"
+    DATES_TEXT = "dates_text"
+    TEXT_ERROR = "text_error"
+    GEOJSON = "geojson"
+
+
 @dataclass(frozen=True, slots=True)
 class MySqlColumn:
     """One column as the server describes it.
 
     `column_type` is ``information_schema.COLUMNS.COLUMN_TYPE`` (``decimal(12,2) unsigned``, ``enum('a','b')``);
     `charset` and `collation` are empty for types that have none; `default` is the constant default as text or None;
-    `extra` is ``EXTRA`` (``auto_increment``, ``VIRTUAL GENERATED`` …).
+    `extra` is ``EXTRA`` (``auto_increment``, ``VIRTUAL GENERATED`` …); `treatment` is ours, not the server's.
     """
 
     name: str
@@ -99,6 +114,7 @@ class MySqlColumn:
     nullable: bool = True
     default: str | None = None
     extra: str = ""
+    treatment: Treatment = Treatment.PLAIN
 
     @property
     def shape(self) -> TypeShape:
@@ -123,7 +139,7 @@ class MySqlColumn:
     def logical(self) -> LogicalType:
         """The type every consumer sees. Raises `SchemaError` for a type this version cannot carry."""
         try:
-            return _logical(self.column_type, self.charset)
+            return _logical(self.column_type, self.charset, self.treatment)
         except KeyError:
             raise SchemaError(
                 f"Column {self.name!r} has type {self.column_type!r}, which is not supported. "
@@ -139,11 +155,13 @@ class MySqlColumn:
             "nullable": self.nullable,
             "default": self.default,
             "extra": self.extra,
+            # Left out where there was no choice: the fingerprints of such tables stay what they were.
+            **({"treatment": self.treatment.value} if self.treatment else {}),
         }
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> MySqlColumn:
-        return cls(**data)
+        return cls(**{**data, "treatment": Treatment(data.get("treatment", ""))})
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,6 +202,33 @@ class MySqlTable:
         return cls(name, columns, tuple(data["primary_key"]), data["charset"], data["collation"])
 
 
+@dataclass(frozen=True, slots=True)
+class TypeOptions:
+    """The user's choices (``source.types``) about types that can be read in more than one way."""
+
+    invalid_dates: Literal["null", "error", "text"] = "null"
+    invalid_text: Literal["replace", "error"] = "replace"
+    tinyint1: Literal["integer", "boolean"] = "integer"
+    geometry: Literal["wkb", "geojson"] = "wkb"
+
+    def treat(self, column: MySqlColumn) -> MySqlColumn:
+        """`column` with the treatment these options give it."""
+        base, treatment = column.shape.base, Treatment.PLAIN
+        if base in ("date", "datetime", "timestamp") and self.invalid_dates != "null":
+            treatment = Treatment.DATES_ERROR if self.invalid_dates == "error" else Treatment.DATES_TEXT
+        elif base == "tinyint" and self.tinyint1 == "boolean" and column.shape.length == 1 and not column.unsigned:
+            treatment = Treatment.BOOLEAN
+        elif base in GEOMETRIES and self.geometry == "geojson":
+            treatment = Treatment.GEOJSON
+        elif column.charset and self.invalid_text == "error":
+            treatment = Treatment.TEXT_ERROR
+        return column if column.treatment is treatment else replace(column, treatment=treatment)
+
+    def treat_table(self, table: MySqlTable) -> MySqlTable:
+        """`table` with every column treated."""
+        return replace(table, columns=tuple(self.treat(column) for column in table.columns))
+
+
 @lru_cache(maxsize=4096)
 def parse_column_type(column_type: str) -> TypeShape:
     """Parse ``COLUMN_TYPE`` as MySQL 5.7–9 and MariaDB print it. Raises `SchemaError` for text that is no type."""
@@ -217,10 +262,12 @@ def _unquote(text: str) -> str:
 
 
 @lru_cache(maxsize=4096)
-def _logical(column_type: str, charset: str) -> LogicalType:
+def _logical(column_type: str, charset: str, treatment: Treatment) -> LogicalType:
     """KeyError for an unsupported type."""
     shape = parse_column_type(column_type)
     base = shape.base
+    if treatment in _TREATED:
+        return LogicalType(_TREATED[treatment], native=column_type)
     if base in _INTEGERS:
         return LogicalType(_INTEGERS[base][shape.unsigned], native=column_type)
     if base in _TEMPORAL:
@@ -238,7 +285,14 @@ def _logical(column_type: str, charset: str) -> LogicalType:
     return LogicalType(_OTHERS[base], native=column_type)
 
 
+_TREATED = {
+    Treatment.BOOLEAN: TypeKind.BOOLEAN,
+    Treatment.DATES_TEXT: TypeKind.STRING,
+    Treatment.GEOJSON: TypeKind.JSON,
+}
+
 _OTHERS: dict[str, TypeKind] = {
+    **dict.fromkeys(ADDRESS_TYPES, TypeKind.STRING),
     "float": TypeKind.FLOAT32,
     "double": TypeKind.FLOAT64,
     "date": TypeKind.DATE,

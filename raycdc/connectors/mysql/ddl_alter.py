@@ -177,7 +177,7 @@ def server_column(definition: ColumnDefinition, dialect: DdlDialect) -> MySqlCol
     if collation.startswith("uca"):
         # MariaDB's collations that fit several sets are printed with the set in front.
         collation = f"{definition.charset}_{collation}"
-    return MySqlColumn(
+    column = MySqlColumn(
         name=definition.name,
         column_type=column_type,
         charset=definition.charset if is_text else "",
@@ -186,6 +186,7 @@ def server_column(definition: ColumnDefinition, dialect: DdlDialect) -> MySqlCol
         default=definition.default,
         extra=definition.extra,
     )
+    return dialect.types.treat(column)
 
 
 def _kept(table: MySqlTable, ddl: AlterTable, dialect: DdlDialect) -> list[_Slot]:

@@ -7,13 +7,14 @@ from dataclasses import replace
 from raycdc.connectors.mysql.binlog_session import SessionState
 from raycdc.connectors.mysql.ddl_statements import DdlDialect
 from raycdc.connectors.mysql.server import ServerInfo
+from raycdc.connectors.mysql.types import TypeOptions
 
 #: MySQL stopped printing widths of integers in 8.0.19 (release notes); MariaDB prints them.
 _WITHOUT_WIDTHS = (8, 0, 19)
 
 
-def dialect_of(info: ServerInfo) -> DdlDialect:
-    """How this server's statements are read where the log says nothing about their session."""
+def dialect_of(info: ServerInfo, types: TypeOptions | None = None) -> DdlDialect:
+    """How this server's statements are read where the log says nothing about their session; `types` are the user's."""
     mariadb = info.is_mariadb
     implicit = info.variables.get("explicit_defaults_for_timestamp", "ON").upper() in ("OFF", "0")
     return DdlDialect(
@@ -23,6 +24,7 @@ def dialect_of(info: ServerInfo) -> DdlDialect:
         explicit_timestamps=not implicit,
         geomcollection=not mariadb and info.version >= (8, 0, 11),
         mariadb_comments=mariadb,
+        types=types or TypeOptions(),
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from raycdc.connectors.mysql.ddl_types import WrittenType
+from raycdc.connectors.mysql.types import DEFAULT_TYPES, TypeOptions
 from raycdc.model import TableId
 from raycdc.schema import After, First
 
@@ -18,7 +19,8 @@ class DdlDialect:
     ``sql_mode``. `lower_case_names` is ``lower_case_table_names = 1``. `explicit_timestamps`: a TIMESTAMP is nullable
     unless it says otherwise (``explicit_defaults_for_timestamp``). `geomcollection`: GEOMETRYCOLLECTION is printed
     so (MySQL 8). `version` (80015) decides about version comments; None where all left in the text were executed,
-    as in a log, whose server blanks the others. `mariadb_comments`: ``/*M! … */`` is executed.
+    as in a log, whose server blanks the others. `mariadb_comments`: ``/*M! … */`` is executed. `types` are the user's
+    choices, which new columns get.
     """
 
     mariadb: bool = False
@@ -32,6 +34,7 @@ class DdlDialect:
     geomcollection: bool = True
     version: int | None = None
     mariadb_comments: bool = True
+    types: TypeOptions = DEFAULT_TYPES
 
 
 @dataclass(frozen=True, slots=True)

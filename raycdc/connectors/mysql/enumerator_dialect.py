@@ -19,7 +19,7 @@ from raycdc.connectors.mysql.documents import Capture, document_of, table_of
 from raycdc.connectors.mysql.keys import column_named, has_null_chunk, value_to_json
 from raycdc.connectors.mysql.log_split_reader import ordinal_of
 from raycdc.connectors.mysql.server import current_position, probe, start_position
-from raycdc.connectors.mysql.types import MySqlTable
+from raycdc.connectors.mysql.types import MySqlTable, TypeOptions
 from raycdc.errors import SourceError
 from raycdc.model import TableId
 from raycdc.model.selector import TableSelector
@@ -42,6 +42,7 @@ class MySqlEnumeratorDialect:
         snapshot: bool,
         capture: Callable[[TableId], Capture],
         accept_cascades: bool,
+        types: TypeOptions | None = None,
     ) -> None:
         self._connect = connect
         self._selector = selector
@@ -49,6 +50,7 @@ class MySqlEnumeratorDialect:
         self._snapshot = snapshot
         self._capture = capture
         self._accept_cascades = accept_cascades
+        self._types = types or TypeOptions()
 
     def start_point(self) -> StartPoint:
         """Schemas, position, schemas and names again: equal ones prove that these are the tables at the position."""
@@ -97,7 +99,8 @@ class MySqlEnumeratorDialect:
 
     def _plans(self, connection: Connection[Any], tables: dict[TableId, MySqlTable]) -> tuple[TablePlan, ...]:
         plans = []
-        for table_id, table in sorted(tables.items()):
+        for table_id, described in sorted(tables.items()):
+            table = self._types.treat_table(described)
             document = document_of(table, self._capture(table_id))
             plans.append(TablePlan(table_id, document["fingerprint"], document, self._state(connection, table)))
         return tuple(plans)

@@ -18,7 +18,7 @@ from typing import Any
 import pyarrow as pa
 
 from raycdc.connectors.mysql.connection import quote_name
-from raycdc.connectors.mysql.types import CHARACTER_TYPES, MySqlColumn, MySqlTable
+from raycdc.connectors.mysql.types import CHARACTER_TYPES, MySqlColumn, MySqlTable, Treatment
 from raycdc.errors import ConfigError
 from raycdc.model import TypeKind
 
@@ -53,6 +53,8 @@ def key_kind(column: MySqlColumn) -> KeyKind | None:
     An ENUM is ordered by its number in ORDER BY and by its text in ``<``: chunks of it would not be what they say.
     """
     base = column.shape.base
+    if column.treatment in (Treatment.DATES_TEXT, Treatment.BOOLEAN):
+        return None
     if base in CHARACTER_TYPES:
         return KeyKind.BYTES if column.charset == "binary" else KeyKind.TEXT
     if base == "decimal" and column.logical().kind is not TypeKind.DECIMAL:

@@ -11,6 +11,7 @@ from pydantic import AfterValidator, BeforeValidator, PlainSerializer
 
 from raycdc.config import Duration, Options, Secret, Size, SourceConfig, option
 from raycdc.connectors.mysql.connection import MySqlSettings, TlsMode
+from raycdc.connectors.mysql.types import TypeOptions
 from raycdc.model.selector import TableSelector, check_pattern
 from raycdc.plugins import Plugin
 
@@ -117,6 +118,29 @@ class SnapshotOptions(Options):
     )
 
 
+class TypesOptions(Options):
+    """How values are read where there is a choice; a table keeps what was chosen when it was first read."""
+
+    invalid_dates: Literal["null", "error", "text"] = option(
+        "null",
+        help="Zero, partial and impossible dates (0000-00-00, 2024-00-10): null (counted), error, or text: all DATE, "
+        "DATETIME and TIMESTAMP columns become text as the server prints them.",
+    )
+    invalid_text: Literal["replace", "error"] = option(
+        "replace", help="Bytes that are no characters of their set: U+FFFD in their place (counted), or error."
+    )
+    tinyint1: Literal["integer", "boolean"] = option(
+        "integer", help="TINYINT(1), alias BOOLEAN. As boolean, a value other than 0 and 1 is an error."
+    )
+    geometry: Literal["wkb", "geojson"] = option(
+        "wkb", help="wkb: the server's bytes, SRID (4, little-endian) and WKB. geojson: GeoJSON text."
+    )
+
+    def options(self) -> TypeOptions:
+        """As the type mapping takes them."""
+        return TypeOptions(self.invalid_dates, self.invalid_text, self.tinyint1, self.geometry)
+
+
 class TlsOptions(Options):
     """Encryption of the connections. Default: none on loopback, verify-identity elsewhere."""
 
@@ -148,6 +172,9 @@ class MySqlSourceConfig(SourceConfig):
     )
     tls: TlsOptions = option(TlsOptions(), help="Encryption.", example={"mode": "verify-identity", "ca": "ca.pem"})
     startup: StartupOptions = option(StartupOptions(), help="Where to begin.", example={"mode": "initial"})
+    types: TypesOptions = option(
+        TypesOptions(), help="Types that can be read in more than one way.", example={"invalid_dates": "text"}
+    )
     snapshot: SnapshotOptions = option(SnapshotOptions(), help="Chunks of the snapshot.")
     on_cascade: Literal["refuse", "accept"] = option(
         "refuse",

@@ -114,6 +114,7 @@ class MySqlSource:
             self._connect,
             selector=config.selector(),
             chunks=self._chunk_settings,
+            types=config.types.options(),
             snapshot=config.startup.mode in (StartupMode.INITIAL, StartupMode.SNAPSHOT),
             capture=self._capture,
             accept_cascades=self._accept_cascades,
@@ -130,7 +131,7 @@ class MySqlSource:
         history = DdlHistory(
             tables,
             selector=self._config.selector(),
-            dialect=dialect_of(info),
+            dialect=dialect_of(info, self._config.types.options()),
             default_charset=(
                 info.variables.get("character_set_server", "utf8mb4"),
                 info.variables.get("collation_server", ""),

@@ -229,6 +229,9 @@ class TypeOptions:
         return replace(table, columns=tuple(self.treat(column) for column in table.columns))
 
 
+DEFAULT_TYPES = TypeOptions()
+
+
 @lru_cache(maxsize=4096)
 def parse_column_type(column_type: str) -> TypeShape:
     """Parse ``COLUMN_TYPE`` as MySQL 5.7–9 and MariaDB print it. Raises `SchemaError` for text that is no type."""

@@ -131,7 +131,8 @@ class LogUnit:
     """A run of the log, cut at the end of a transaction unless `in_transaction`.
 
     `position` and `ordinal` (the log's total order) say where the log stands after the unit; inside a transaction they
-    repeat the last boundary. A unit holds either rows or one `schema` update, never both. `bytes` bounds memory.
+    repeat the last boundary. A unit holds either rows or one `schema` update; the rows beside a schema update are what
+    it does itself (truncations), and follow it. `bytes` bounds memory.
     """
 
     position: dict[str, Any]

@@ -30,6 +30,8 @@ of an epoch that chunks bring precede those of the log. So that no chunk puts ba
 * a chunk is published only while the open epoch has removed nothing from the table (its insert would come before the
   removal it follows).
 
+The second holds for every table in an epoch that truncates it.
+
 Keys are compared only through `KeyOrder`, which orders as the server's collation does. Pure: no clock, thread or I/O
 but what `KeyOrder` does. One owner (the log reader's thread).
 
@@ -135,8 +137,9 @@ class _Table:
     codes: np.ndarray = field(default_factory=lambda: np.zeros(1, np.int64))
     null_code: int = DROP
     order: tuple[str, ...] = ()
-    #: The open epoch has removed rows of the table.
+    #: The open epoch has removed rows of the table; `truncated`: all of them.
     removed: bool = False
+    truncated: bool = False
 
     @property
     def complete(self) -> bool:
@@ -261,7 +264,18 @@ class HandOff:
     def begin_epoch(self) -> None:
         """What was emitted so far belongs to an epoch that was cut."""
         for table in self._tables.values():
-            table.removed = False
+            table.removed = table.truncated = False
+
+    def truncate(self, table: TableId) -> None:
+        """The open epoch has removed all rows of the table: no chunk of it may enter the same epoch."""
+        known = self._tables.get(table)
+        if known is not None:
+            known.truncated = True
+
+    def key_column(self, table: TableId) -> str | None:
+        """The column that the table's chunks are cut by; None when it is live or a single chunk."""
+        known = self._tables.get(table)
+        return None if known is None else known.key
 
     def rows(self, rows: LogRows, *, now_s: float) -> LogRows | None:
         """What of `rows` goes out now; holds or drops the rest."""
@@ -290,7 +304,7 @@ class HandOff:
         decisions: list[Decision] = []
         for table in self._tables.values():
             for chunk in list(table.open.values()):
-                if chunk.high is None or chunk.high > ordinal or chunk.folding or (table.movable and table.removed):
+                if chunk.high is None or chunk.high > ordinal or chunk.folding or _must_wait(table):
                     continue
                 decisions.append(self._decide(table, chunk, now_s))
         return decisions
@@ -361,6 +375,11 @@ class HandOff:
     def _trim_ring(self, table: _Table, now_s: float) -> None:
         while table.ring and table.ring[0][0] < now_s - self._ring_s:
             table.ring.popleft()
+
+
+def _must_wait(table: _Table) -> bool:
+    """Whether a chunk published now would come before a removal it follows."""
+    return table.truncated or (bool(table.movable) and table.removed)
 
 
 def _emit(table: _Table, rows: LogRows) -> LogRows:

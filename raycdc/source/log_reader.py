@@ -14,7 +14,7 @@ schema changes. Its `state` after a cut is everything needed to go on from there
 Events act only between two transactions; inside one they wait. Where nothing tells when a transaction becomes visible
 (`ring_s`), chunks open only once this reader has passed the log for that long: what came before is visible then. A
 schema change ends the epoch: `wants_seal` turns True and nothing is read until the cut, so the next epoch begins with
-it.
+it. A table that is dropped stays known until the epoch that says so is cut; no state holds it from then on.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from raycdc.errors import ProtocolError
+from raycdc.errors import ProtocolError, SchemaError
 from raycdc.failpoints import reach
 from raycdc.model import TableId
 from raycdc.source.api import LogUnit, ReaderOutput, SchemaUpdate
@@ -39,6 +39,7 @@ STATE_VERSION = 1
 class _Table:
     fingerprint: str
     announced: bool
+    gone: bool = False
 
 
 class LogReader:
@@ -162,6 +163,8 @@ class LogReader:
         self._changes.clear()
         self._touched.clear()
         self._finished.clear()
+        for table_id in [t for t, table in self._tables.items() if table.gone]:
+            del self._tables[table_id]
         if self._schema_unit is not None:
             self._apply_schema(now_s=now_s)
         else:
@@ -180,6 +183,7 @@ class LogReader:
                     "snapshot": self._hand_off.table_state(table_id) if self._hand_off.in_snapshot(table_id) else None,
                 }
                 for table_id, table in self._tables.items()
+                if not table.gone
             },
         }
 
@@ -334,23 +338,54 @@ class LogReader:
         self._schema_unit = None
         for update in unit.schema:
             self._update_table(update, now_s=now_s)
+        for rows in unit.rows:
+            # What the schema change itself did to rows: no chunk decides about it.
+            self._hand_off.truncate(rows.table)
+            self._collect(rows)
         self._moved(unit)
         self._between_transactions(now_s=now_s)
 
     def _update_table(self, update: SchemaUpdate, *, now_s: float) -> None:
         for split in self._hand_off.void_table(update.table, now_s=now_s):
             self._voided(split, "the table's schema changed while the chunk was read")
+        known = self._tables.get(update.table)
         if update.fingerprint is None or update.document is None:
             self._hand_off.drop_table(update.table)
-            self._tables.pop(update.table, None)
+            if known is not None:
+                known.gone = True
+                self._note_changes(update, known)
             return
         self._documents[update.fingerprint] = update.document
-        known = self._tables.get(update.table)
+        if known is not None:
+            self._check_chunk_key(update, known)
         if known is None:
             self._tables[update.table] = _Table(update.fingerprint, announced=False)
             self._touch(update.table)
             return
         known.fingerprint = update.fingerprint
+        self._note_changes(update, known)
+
+    def _note_changes(self, update: SchemaUpdate, known: _Table) -> None:
         if known.announced:
             self._changes.setdefault(update.table, []).extend(update.changes)
         self._touch(update.table)
+
+    def _check_chunk_key(self, update: SchemaUpdate, known: _Table) -> None:
+        """The chunks of a table in snapshot are ranges of one column; as another column they would mean nothing."""
+        key = self._hand_off.key_column(update.table)
+        if key is None or update.document is None:
+            return
+        before, after = (_column(doc, key) for doc in (self._documents[known.fingerprint], update.document))
+        if before != after:
+            raise SchemaError(
+                f"{update.table}: column {key!r} changed or went while the table's snapshot, which is cut by it, was "
+                "under way. Start again with a new pipeline.state, or leave the table out (source.exclude)."
+            )
+
+
+def _column(document: dict[str, Any], name: str) -> tuple[Any, Any]:
+    """What decides how values of a column compare: its logical type, and the source's own description of its text."""
+    types = {column["name"]: column["type"] for column in document["columns"]}
+    sources = {column["name"]: column for column in document.get("source", {}).get("columns", ())}
+    source = sources.get(name, {})
+    return types.get(name), (source.get("charset"), source.get("collation"))

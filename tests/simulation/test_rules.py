@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,7 @@ from raycdc.source.log_reader import LogReader
 from raycdc.source.reader import IncrementalReader
 from raycdc.source.source_event import decode
 from raycdc.testing.simulation import Settings, Simulation, SimulationError, TableKind, Visibility
-from raycdc.testing.simulation.source import SimChunkSource, SimReaderDialect
+from raycdc.testing.simulation.source import SimChunkSource, SimLogSource, SimReaderDialect
 from raycdc.testing.simulation.state import MemoryState
 
 #: Runs after which a rule counts as not needed. Most are missed at once, the rarest in one run of ten.
@@ -263,6 +264,19 @@ def publish_behind_removals_of_the_epoch(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(hand_off, "_emit", lambda table, rows: rows)
 
 
+def publish_chunks_in_the_epoch_of_a_truncation(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(HandOff, "truncate", lambda self, table: None)
+
+
+def say_nothing_of_truncations(patch: pytest.MonkeyPatch) -> None:
+    real = SimLogSource._schema_change
+
+    def silently(self: SimLogSource, transaction: Any) -> Any:
+        return replace(real(self, transaction), rows=())
+
+    patch.setattr(SimLogSource, "_schema_change", silently)
+
+
 def delete_what_is_being_folded(patch: pytest.MonkeyPatch) -> None:
     def discard(self: IncrementalReader, chunk: Any) -> None:
         if chunk.read is not None:
@@ -304,6 +318,8 @@ RULES: list[tuple[Switch, Settings, int]] = [
     (accept_manifests_of_older_generations, settings(Visibility.EXACT, crashes=0.008), 0),
     (publish_chunks_that_rows_left, MOVING, 7),
     (publish_behind_removals_of_the_epoch, MOVING, 39),
+    (publish_chunks_in_the_epoch_of_a_truncation, EXACT, 0),
+    (say_nothing_of_truncations, EXACT, 0),
     (delete_what_is_being_folded, settings(Visibility.WAIT, crashes=0.008, readers=3), 25),
 ]
 

@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow as pa
 
 from raycdc.model import Column, LogicalType, RowKind, TableId, TableSchema, TypeKind, changelog_schema
-from raycdc.schema.events import AddColumnEvent, CreateTableEvent, event_to_json
+from raycdc.schema.events import AddColumnEvent, CreateTableEvent, TruncateTableEvent, event_to_json
 
 Row = dict[str, Any]
 RowKey = tuple[Any, ...]
@@ -156,6 +156,16 @@ class SimDatabase:
             for key, row in rows.items():
                 rows[key] = {**row, name: default}
         event = event_to_json(AddColumnEvent(table.id, column))
+        self._append(Transaction(self.end + 1, [], (table.id, table.schema, event), int(now_s * 1000), now_s))
+        self.settle(now_s=float("inf"))
+
+    def truncate(self, *, now_s: float) -> None:
+        """TRUNCATE TABLE of a random table; waits for what is invisible, as the metadata lock does."""
+        table = self._random.choice(list(self.tables.values()))
+        self.settle(now_s=float("inf"))
+        table.rows.clear()
+        table.seen.clear()
+        event = event_to_json(TruncateTableEvent(table.id))
         self._append(Transaction(self.end + 1, [], (table.id, table.schema, event), int(now_s * 1000), now_s))
         self.settle(now_s=float("inf"))
 

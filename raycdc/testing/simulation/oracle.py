@@ -25,6 +25,8 @@ class Oracle:
         self._database = database
         self._spool = spool
         self._announced: set[TableId] = set()
+        #: Where the log was first read from.
+        self._start: int | None = None
 
     def manifest(self, manifest: Manifest, previous: Manifest | None) -> None:
         """Look at a manifest about to become durable; `previous` is the newest durable one."""
@@ -32,6 +34,9 @@ class Oracle:
             self._say(f"epoch {manifest.epoch} does not begin where epoch {previous.epoch} ended")
         boundaries = {0, *(t.ordinal for t in self._database.log)}
         stream = manifest.to_splits.get("stream")
+        first = manifest.from_splits.get("stream")
+        if first is not None and (self._start is None or first["ordinal"] < self._start):
+            self._start = first["ordinal"]
         if stream is not None and stream["ordinal"] not in boundaries:
             self._say(f"epoch {manifest.epoch} ends inside a transaction")
         for segment in manifest.segments:
@@ -99,6 +104,9 @@ class Oracle:
         names = [c.name for c in table.schema.columns[:3]]
         bag: Counter[tuple[Any, ...]] = Counter()
         for row in target.log:
+            if row["_op"] == "T":
+                bag.clear()
+                continue
             values = tuple(row[name] for name in names)
             bag[values] += 1 if row["_op"] in ("+I", "+U") else -1
             if bag[values] < 0:
@@ -112,8 +120,12 @@ class Oracle:
         changes = {str(c.ordinal): c for t in self._database.log for c in t.changes if c.table == table.id}
         seen: Counter[tuple[str, str]] = Counter()
         first: dict[Any, int] = {}
+        truncations: Counter[str] = Counter()
         for row in target.log:
             if row["_pos"] is None:
+                continue
+            if row["_op"] == "T":
+                truncations[row["_pos"]] += 1
                 continue
             change = changes[row["_pos"]]
             after = row["_op"] in ("+I", "+U")
@@ -125,6 +137,14 @@ class Oracle:
                 key = ()
             first[key] = min(first.get(key, change.ordinal), change.ordinal)
         self._pairs(table, target)
+        start = self._start or 0
+        wanted = Counter(
+            str(t.ordinal)
+            for t in self._database.log
+            if t.ddl and t.ddl[0] == table.id and _truncates(t.ddl[2]) and t.ordinal > start
+        )
+        if truncations != wanted:
+            self._say(f"{table.id}: truncations {dict(truncations)} instead of {dict(wanted)}")
         for place, count in seen.items():
             if count > 1:
                 self._say(f"{table.id}: log row {place} arrived {count} times")
@@ -146,6 +166,10 @@ class Oracle:
 
     def _say(self, problem: str) -> None:
         self.problems.append(problem)
+
+
+def _truncates(event: dict[str, Any]) -> bool:
+    return bool(event["type"] == "truncate_table")
 
 
 def _closed(table: SimTable, snapshot: dict[str, Any], value: int | None) -> bool:

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from raycdc.checkpoint.manifest import Manifest
 from raycdc.model import RowKind, TableId, TableSchema
-from raycdc.schema.events import AddColumnEvent, CreateTableEvent, event_from_json
+from raycdc.schema.events import AddColumnEvent, CreateTableEvent, TruncateTableEvent, event_from_json
 from raycdc.testing.simulation.spool import MemorySpool
 
 Row = dict[str, Any]
@@ -65,6 +65,9 @@ class ModelSink:
                 default = None if column.default is None else int(column.default)
                 for row in target.rows.values():
                     row[column.name] = default
+            case TruncateTableEvent():
+                # The row in the changelog does it, where it stands.
+                pass
             case event:
                 raise AssertionError(f"the model does not know {event}")
 
@@ -88,6 +91,10 @@ class ModelSink:
     def _upsert(self, target: Target, rows: list[Row], key: tuple[str, ...]) -> None:
         last: dict[tuple[Any, ...], Row] = {}
         for row in rows:
+            if row["_op"] == RowKind.TRUNCATE.symbol:
+                target.rows.clear()
+                last.clear()
+                continue
             identity = tuple(row[name] for name in key)
             if row["_pos"] is None:
                 assert identity not in target.rows, f"snapshot row {identity} would be appended twice"

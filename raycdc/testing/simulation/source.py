@@ -247,7 +247,13 @@ class SimLogSource:
         document = document_of(schema)
         update = SchemaUpdate(table, (event,), document["fingerprint"], document)
         position = {"ordinal": transaction.ordinal}
-        return LogUnit(position, transaction.ordinal, schema=(update,), event_ms=transaction.event_ms)
+        rows: tuple[LogRows, ...] = ()
+        if event["type"] == "truncate_table":
+            empty: Row = dict.fromkeys(column.name for column in schema.columns)
+            batch = changelog_batch(schema, [(RowKind.TRUNCATE, empty, self._seq, str(transaction.ordinal))])
+            rows = (LogRows(table, batch, np.array([transaction.ordinal], np.int64)),)
+            self._seq += 1
+        return LogUnit(position, transaction.ordinal, rows, (update,), event_ms=transaction.event_ms)
 
 
 @dataclass(slots=True)

@@ -125,6 +125,9 @@ class Simulation:
         if self.random.random() < 0.2 and len(self.database.tables) < 4:
             self.database.create_table(now_s=self.clock.now_s)
             self._note("create table")
+        elif self.random.random() < 0.3:
+            self.database.truncate(now_s=self.clock.now_s)
+            self._note("truncate")
         else:
             self.database.add_column(now_s=self.clock.now_s)
             self._note("add column")

@@ -27,6 +27,7 @@ from raycdc.plugins import PluginGroup, load_plugin
 from raycdc.progress import ProgressReporter
 from raycdc.runtime.launcher import JobSpec, Launcher, LocalLauncher
 from raycdc.runtime.supervisor import Supervisor, SupervisorSettings
+from raycdc.schema.behavior import SchemaChangeBehavior
 from raycdc.sinks.api import Sink, SinkContext
 from raycdc.source.coordinator import CoordinatorSettings
 from raycdc.spark.epochs import EpochLoop, EpochStatistics
@@ -215,6 +216,7 @@ class Pipeline:
                 write=self.config.sink.write,
                 run_tasks=run_tasks,
                 on_existing=self.config.pipeline.on_existing,
+                schema_change=SchemaChangeBehavior(self.config.pipeline.schema_change),
                 parallelism=self.config.sink.parallelism or at_once,
                 node=STATE_NODE if self._spark_is_here else ANYWHERE,
                 flight_token=spec.token or "",

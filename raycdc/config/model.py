@@ -52,7 +52,6 @@ class PipelineOptions(Options):
     schema_change: Literal["exception", "evolve", "try_evolve", "lenient", "ignore"] = option(
         "lenient",
         help="What the target does when the source's tables change their shape.",
-        planned=("exception", "evolve", "try_evolve", "ignore"),
     )
     include_schema_changes: tuple[str, ...] = option(
         (), help="Only these types of schema changes reach the target.", example=["add_column"], planned=True

@@ -27,6 +27,7 @@ from raycdc.checkpoint.recovery import (
     CommitVector,
 )
 from raycdc.model import TableId, TableSchema
+from raycdc.schema.behavior import SchemaChangeBehavior
 
 __all__ = [
     "CHANGELOG",
@@ -74,7 +75,8 @@ class SinkContext:
     """Handed to a sink once: the identity its commits carry and the means to run its tasks.
 
     `app_id` is ``"raycdc:" + pipeline name + ":" + checkpoint identity``. `run_tasks` runs `StageTask`s somewhere and
-    `parallelism` says how many at once are worth having. `node` and `flight_token` are what tasks need to read
+    `parallelism` says how many at once are worth having. `schema_change` is what targets do when the source's tables
+    change their shape. `node` and `flight_token` are what tasks need to read
     segments. `spark` is a SparkSession, or None where the pipeline runs without Spark.
     """
 
@@ -82,6 +84,7 @@ class SinkContext:
     write: str
     run_tasks: TaskRunner
     on_existing: str = "fail"
+    schema_change: SchemaChangeBehavior = SchemaChangeBehavior.LENIENT
     parallelism: int = 1
     node: str = ""
     flight_token: str = ""

@@ -19,7 +19,7 @@ from __future__ import annotations
 import contextlib
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -31,6 +31,7 @@ from raycdc.checkpoint.manifest import Segment
 from raycdc.errors import FencedError, SinkError
 from raycdc.failpoints import reach
 from raycdc.model import TableId
+from raycdc.schema.behavior import SchemaChangeBehavior
 from raycdc.sinks import delta_schema, delta_spark
 from raycdc.sinks.api import (
     CHANGELOG,
@@ -44,6 +45,7 @@ from raycdc.sinks.api import (
     SinkContext,
     TableWork,
 )
+from raycdc.sinks.delta_evolution import evolve, fitted
 from raycdc.sinks.delta_table import DeltaTarget, Stamp
 from raycdc.sinks.files import check_write, table_folder
 from raycdc.sinks.plan import MERGED_FILE_BYTES_MAX, TASK_BYTES_MAX, Input, by_partition, share_out
@@ -85,7 +87,7 @@ class DeltaSink:
         return handle.vector() if handle.refresh() else None
 
     def apply_schema(self, work: TableWork) -> None:
-        delta_schema.check_changes(work)
+        delta_schema.check_changes(work, self._context.schema_change)
         wanted = self._arrow(work)
         delta_schema.check_columns(work, wanted)
         if self._upsert and not work.schema.primary_key:
@@ -104,13 +106,13 @@ class DeltaSink:
         elif target.vector() is None and not target.created_by_us():
             self._take_over(target, wanted, stamp)
         elif (held := target.vector()) is None or (held.epoch, held.step) < (work.epoch, STEP_SCHEMA):
-            delta_schema.evolve(target, work, wanted, stamp, upsert=self._upsert)
+            evolve(target, work, wanted, stamp, upsert=self._upsert, behavior=self._context.schema_change)
 
     def stage(self, works: Sequence[TableWork]) -> Mapping[TableId, Any]:
         tasks: list[StageTask] = []
         places: list[list[dict[str, Any]]] = []
         staged: dict[TableId, Staged] = {}
-        for work in works:
+        for work in map(self._fitted, works):
             into = staged[work.target] = Staged()
             appended, merged = self._split(work)
             file_bytes_max = MERGED_FILE_BYTES_MAX if self._upsert else TASK_BYTES_MAX
@@ -129,6 +131,7 @@ class DeltaSink:
         target = self._target(work.target)
         if not target.refresh():
             raise _disappeared(target)
+        work = self._fitted(work)
         held = target.vector()
         if held is not None and held.generation > work.generation:
             raise FencedError(f"{work.target} was written by a newer driver (generation {held.generation}).")
@@ -152,6 +155,15 @@ class DeltaSink:
 
     def close(self) -> None:
         self._targets.clear()
+
+    def _fitted(self, work: TableWork) -> TableWork:
+        """`work` with the columns that the target takes; all, unless the user wants changes left out."""
+        if self._context.schema_change not in (SchemaChangeBehavior.IGNORE, SchemaChangeBehavior.TRY_EVOLVE):
+            return work
+        # A handle of its own, as in `_may_append`.
+        handle = DeltaTarget(table_folder(self.root, work.target), work.target, self._context.app_id)
+        names = handle.arrow().names if handle.refresh() else [c.name for c in work.schema.columns]
+        return replace(work, schema=fitted(work.schema, names, self._context.schema_change))
 
     # -- helpers ----------------------------------------------------------------------------------------------------
 

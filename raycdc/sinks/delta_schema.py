@@ -1,34 +1,19 @@
-"""What a schema change means for a Delta table: judged by what the table has, so that doing it twice is harmless.
+"""What a Delta table can have at all: names, types, defaults; each refusal says the way out.
 
-Called by `raycdc.sinks.delta`. Added columns come at the end, nullable; columns the source dropped or renamed stay.
-Changes that Delta without column mapping or type widening cannot follow are refused with the way out.
+Called by `raycdc.sinks.delta` and `delta_evolution`.
 """
 
 from __future__ import annotations
-
-from typing import assert_never
 
 import pyarrow as pa
 
 from raycdc.errors import SchemaError, SinkError
 from raycdc.model import META_COLUMNS, Column, TableId
 from raycdc.model.types import TypeKind
-from raycdc.schema.events import (
-    AddColumnEvent,
-    AlterColumnPositionEvent,
-    AlterColumnTypeEvent,
-    AlterPrimaryKeyEvent,
-    AlterTableCommentEvent,
-    CreateTableEvent,
-    DropColumnEvent,
-    DropTableEvent,
-    RenameColumnEvent,
-    RenameTableEvent,
-    TruncateTableEvent,
-    event_from_json,
-)
+from raycdc.schema.behavior import SchemaChangeBehavior
+from raycdc.schema.events import AlterPrimaryKeyEvent, CreateTableEvent, RenameTableEvent, event_from_json
 from raycdc.sinks.api import TableWork
-from raycdc.sinks.delta_table import DeltaTarget, Stamp
+from raycdc.sinks.delta_table import DeltaTarget
 
 #: Characters a Parquet column of a table without column mapping may not have (Delta's DELTA_INVALID_CHARACTERS…).
 FORBIDDEN = " ,;{}()\n\t="
@@ -54,8 +39,8 @@ _SQL_TYPES: dict[TypeKind, str] = {
 }
 
 
-def check_changes(work: TableWork) -> None:
-    """`SinkError` for a change that the target cannot follow at all; types are judged by `evolve`."""
+def check_changes(work: TableWork, behavior: SchemaChangeBehavior) -> None:
+    """`SinkError` for a change that the target cannot follow at all, or that the user does not want."""
     for data in work.changes:
         try:
             event = event_from_json(data)
@@ -72,20 +57,15 @@ def check_changes(work: TableWork) -> None:
                     f"{work.target}: the source table was renamed to {event.new_table}, and a Delta table keeps its "
                     f"folder. Rename it back, or take a new snapshot under the new name."
                 )
-            case (
-                CreateTableEvent()
-                | AddColumnEvent()
-                | DropColumnEvent()
-                | RenameColumnEvent()
-                | AlterColumnTypeEvent()
-                | AlterColumnPositionEvent()
-                | AlterTableCommentEvent()
-                | TruncateTableEvent()
-                | DropTableEvent()
-            ):
+            case CreateTableEvent():
                 continue
+            case _ if behavior is SchemaChangeBehavior.EXCEPTION:
+                raise SinkError(
+                    f'{work.target}: {event.type} at the source, and pipeline.schema_change = "exception". '
+                    'Set it to "lenient" or "evolve" to let the target follow.'
+                )
             case _:
-                assert_never(event)
+                continue
 
 
 def check_columns(work: TableWork, wanted: pa.Schema) -> None:
@@ -107,24 +87,7 @@ def check_mergeable(target: DeltaTarget, wanted: pa.Schema) -> None:
     for want in wanted:
         have = there.get(want.name.casefold())
         if have is not None and (have.type != want.type or have.name != want.name):
-            raise _type_error(target.name, have, want)
-
-
-def evolve(target: DeltaTarget, work: TableWork, wanted: pa.Schema, stamp: Stamp, *, upsert: bool) -> None:
-    """Bring the table to `wanted`: add what is missing, fill old rows with constant defaults, truncate when asked."""
-    check_mergeable(target, wanted)
-    missing = [f for f in wanted if f.name not in target.arrow().names]
-    if missing:
-        target.add_columns(missing, stamp)
-    events = [event_from_json(data) for data in work.changes]
-    if upsert:
-        if any(isinstance(event, TruncateTableEvent) for event in events):
-            target.overwrite(target.arrow().empty_table(), stamp)
-        # Judged by the changes and not by `missing`: an earlier try may have added the column and died before this.
-        added = [e.column for e in events if isinstance(e, AddColumnEvent) and e.column.default is not None]
-        if added:
-            target.fill({column.name: default_sql(target.name, column) for column in added}, stamp)
-    target.mark(stamp)
+            raise type_error(target.name, have, want)
 
 
 def default_sql(target: TableId, column: Column) -> str:
@@ -143,7 +106,8 @@ def default_sql(target: TableId, column: Column) -> str:
             return f"CAST('{text}' AS {_SQL_TYPES[kind]})"
 
 
-def _type_error(target: TableId, have: pa.Field, want: pa.Field) -> SinkError:
+def type_error(target: TableId, have: pa.Field, want: pa.Field) -> SinkError:
+    """The table has a column of another type than the rows to come."""
     return SinkError(
         f"{target}: column {have.name} is {have.type} in the Delta table and {want.type} ({want.name}) at the source, "
         f"and rows already written cannot change their type. Take a new snapshot of the table into a new path "

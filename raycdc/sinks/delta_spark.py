@@ -34,10 +34,12 @@ def _statement(target: DeltaTarget, schema: TableSchema) -> str:
     names = [_quote(column.name) for column in schema.columns]
     key = " AND ".join(f"t.{_quote(name)} = s.{_quote(name)}" for name in schema.primary_key)
     deleted = f"s.{_quote(DELETED)}"
+    gone = [_quote(name) for name in target.arrow().names if name not in {column.name for column in schema.columns}]
+    updates = [*(f"t.{name} = s.{name}" for name in names), *(f"t.{name} = NULL" for name in gone)]
     return (
         f"MERGE INTO delta.{_quote(str(target.path))} t USING changes s ON {key} "
         f"WHEN MATCHED AND {deleted} THEN DELETE "
-        f"WHEN MATCHED THEN UPDATE SET {', '.join(f't.{name} = s.{name}' for name in names)} "
+        f"WHEN MATCHED THEN UPDATE SET {', '.join(updates)} "
         f"WHEN NOT MATCHED AND NOT {deleted} THEN INSERT ({', '.join(names)}) "
         f"VALUES ({', '.join(f's.{name}' for name in names)})"
     )

@@ -19,6 +19,8 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
 from deltalake import CommitProperties, DeltaTable, TableFeatures, Transaction, write_deltalake
 from deltalake import Schema as DeltaSchema
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
@@ -70,6 +72,21 @@ class Stamp:
                 "positions": dict(self.positions),
             }
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Rewritten:
+    """A column of a table that is written anew; its values are those of `origin`, else `constant`, else null."""
+
+    field: pa.Field
+    origin: str | None
+    constant: pa.Scalar | None = None
+
+    def expression(self) -> Any:
+        if self.origin is None:
+            return pc.scalar(self.constant if self.constant is not None else pa.scalar(None, self.field.type))
+        # A value that does not fit the new type ends the commit.
+        return ds.field(self.origin).cast(self.field.type, safe=True)
 
 
 class DeltaTarget:
@@ -162,6 +179,24 @@ class DeltaTarget:
             lambda: self.table.update(values, predicate=empty, commit_properties=self._properties(stamp)),
         )
 
+    def rewrite(self, columns: Sequence[Rewritten], stamp: Stamp, *, empty: bool) -> None:
+        """Write the table anew with `columns`, batch by batch, in one commit; with `empty` without its rows."""
+
+        def run() -> None:
+            schema = pa.schema([column.field for column in columns])
+            rows = self.table.to_pyarrow_dataset().scanner(columns={c.field.name: c.expression() for c in columns})
+            batches = iter(()) if empty else (_named(batch, schema) for batch in rows.to_batches())
+            write_deltalake(
+                self.table,
+                pa.RecordBatchReader.from_batches(schema, batches),
+                mode="overwrite",
+                schema_mode="overwrite",
+                configuration={CREATED_BY: self.app_id} if self.created_by_us() else None,
+                commit_properties=self._properties(stamp),
+            )
+
+        self._committed(stamp, "cannot be written with its new columns", run)
+
     def append(self, files: Sequence[Mapping[str, Any]], stamp: Stamp) -> None:
         """Add staged Parquet files (results of `tasks.write_parquet`); none is an empty commit."""
         actions: list[AddAction | RemoveAction] = [
@@ -187,6 +222,8 @@ class DeltaTarget:
         """Upsert and delete compacted rows (`rows.last_per_key`) held in memory."""
         columns = [name for name in source.column_names if name != DELETED]
         values = {quote(name): f"s.{quote(name)}" for name in columns}
+        # What the source has no value for any more is null, in changed rows as in new ones.
+        updates = values | {quote(name): "NULL" for name in self.arrow().names if name not in columns}
         alive = f"NOT s.{quote(DELETED)}"
 
         def run() -> None:
@@ -200,7 +237,7 @@ class DeltaTarget:
                 commit_properties=self._properties(stamp),
             )
             merger = merger.when_matched_delete(f"s.{quote(DELETED)}")
-            merger = merger.when_matched_update(values, predicate=alive)
+            merger = merger.when_matched_update(updates, predicate=alive)
             merger.when_not_matched_insert(values, predicate=alive).execute()
 
         self._committed(stamp, "cannot be merged into", run)
@@ -265,6 +302,10 @@ class DeltaTarget:
 
     def _error(self, what: str, cause: Exception) -> SinkError:
         return SinkError(f"The Delta table {self.path} ({self.name}) {what}: {cause}")
+
+
+def _named(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays(batch.columns, schema=schema)
 
 
 def quote(name: str) -> str:

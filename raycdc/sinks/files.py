@@ -30,7 +30,9 @@ from raycdc.checkpoint.folder import LocalFolder, sync_folder
 from raycdc.errors import ConfigError, FencedError, SinkError
 from raycdc.failpoints import reach
 from raycdc.model import TableId
+from raycdc.schema.behavior import SchemaChangeBehavior
 from raycdc.sinks.api import CHANGELOG, STEP_LAST, STEP_TOMBSTONE, CommitVector, SinkContext, TableWork
+from raycdc.sinks.delta_schema import check_changes
 from raycdc.sinks.plugins import JsonlSinkConfig, ParquetSinkConfig
 
 _NAME = re.compile(r"epoch-(\d{10})\.(\d)-([0-9a-f]{8})\.")
@@ -49,6 +51,11 @@ class FileSink(ABC):
 
     def open(self, context: SinkContext) -> None:
         check_write(self.kind, self.writes, context.write)
+        if context.schema_change is SchemaChangeBehavior.IGNORE:
+            raise ConfigError(
+                f'pipeline.schema_change = "ignore": {self.kind} files always have the columns of their rows. '
+                'Set it to "lenient" or "exception".'
+            )
         self._context = context
         self._identity = hashlib.sha256(context.app_id.encode()).hexdigest()[:8]
 
@@ -65,7 +72,8 @@ class FileSink(ABC):
         )
 
     def apply_schema(self, work: TableWork) -> None:
-        """Files carry their own schema: only `on_existing` of a new target is left to do."""
+        """Files carry their own schema: only `on_existing` of a new target is left to do, and what nobody wants."""
+        check_changes(work, self._context.schema_change)
         folder = self.folder(work.target)
         if self.committed(work.target) is None and any(self._foreign(work.target)):
             match self._context.on_existing:

@@ -362,7 +362,7 @@ class LogReader:
             self._tables[update.table] = _Table(update.fingerprint, announced=False)
             self._touch(update.table)
             return
-        known.fingerprint = update.fingerprint
+        known.fingerprint, known.gone = update.fingerprint, False
         self._note_changes(update, known)
 
     def _note_changes(self, update: SchemaUpdate, known: _Table) -> None:

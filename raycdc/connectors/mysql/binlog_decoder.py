@@ -145,6 +145,12 @@ class BinlogDecoder:
             return self._rows.damaged_event_end - 1
         return int(self._state[index.S_POS])
 
+    def take_seq(self) -> int:
+        """A `_seq` for a row that is not in the log (a truncation), between the rows before it and those after it."""
+        seq = self._rows.next_seq
+        self._rows.next_seq += 1
+        return seq
+
     def set_table(self, table: MySqlTable) -> None:
         """Rows after this point have this schema; table maps seen before are checked again."""
         self._tables[table.id] = table

@@ -11,27 +11,49 @@ import re
 from collections.abc import Mapping
 from typing import Protocol
 
+import numpy as np
+import pyarrow as pa
+
 from raycdc.connectors.mysql.binlog_events import DdlItem
 from raycdc.connectors.mysql.ddl import AppliedDdl, DdlDialect, Refused, TableDdl, apply_ddl, parse_ddl, touched_tables
-from raycdc.connectors.mysql.ddl_statements import CreateTable, Database, DropDatabase, TemporaryTable
+from raycdc.connectors.mysql.ddl_dialect import dialect_of_session
+from raycdc.connectors.mysql.ddl_statements import CreateTable, Database, DropDatabase, DropTable, TemporaryTable
 from raycdc.connectors.mysql.documents import document_of
+from raycdc.connectors.mysql.offset import BinlogOffset, ordinal_of
 from raycdc.connectors.mysql.types import MySqlTable
 from raycdc.errors import DataError, SchemaError
-from raycdc.model import TableId
+from raycdc.model import RowKind, TableId, changelog_schema
 from raycdc.model.selector import TableSelector
 from raycdc.schema import (
     AddColumnEvent,
+    AlterColumnPositionEvent,
+    AlterColumnTypeEvent,
     AlterTableCommentEvent,
     CreateTableEvent,
-    SchemaChangeEvent,
+    DropColumnEvent,
+    DropTableEvent,
+    RenameColumnEvent,
+    TruncateTableEvent,
     event_to_json,
 )
 from raycdc.source.api import SchemaUpdate
+from raycdc.source.hand_off import LogRows
 
-#: Changes that are carried through to the sink; others stop the job by name. TRUNCATE is none of them: a changelog
-#: target has no row for it yet, and would lose it in silence.
-FOLLOWED = (CreateTableEvent, AddColumnEvent, AlterTableCommentEvent)
+#: Changes that are carried through to the sink, which does with them what ``pipeline.schema_change`` says; others (a
+#: new primary key, a new name of the table) stop the job by name.
+FOLLOWED = (
+    CreateTableEvent,
+    AddColumnEvent,
+    DropColumnEvent,
+    RenameColumnEvent,
+    AlterColumnTypeEvent,
+    AlterColumnPositionEvent,
+    AlterTableCommentEvent,
+    TruncateTableEvent,
+    DropTableEvent,
+)
 
+_CREATES = re.compile(r"\s*(?:/\*.*?\*/\s*)*CREATE\b", re.IGNORECASE | re.DOTALL)
 _DML = re.compile(r"\s*(?:/\*.*?\*/\s*)*(INSERT|UPDATE|DELETE|REPLACE|LOAD|CALL|WITH)\b", re.IGNORECASE | re.DOTALL)
 _STATEMENT_SHOWN = 500
 
@@ -43,9 +65,21 @@ class SchemaSetter(Protocol):
 
     def remove_table(self, table: TableId) -> None: ...
 
+    def take_seq(self) -> int: ...
+
+
+class Resolver(Protocol):
+    """Asks the server how a table looks that a statement does not say; see `ddl_resolver`."""
+
+    def __call__(self, table: TableId, after: BinlogOffset) -> MySqlTable | str:
+        """The table right after `after`, or why that cannot be known for sure."""
+
 
 class DdlHistory:
-    """See the module's docstring. One thread: the decoder's."""
+    """See the module's docstring. One thread: the decoder's.
+
+    `databases` are the defaults of databases; `resolve` may be missing, then what does not say its columns is refused.
+    """
 
     def __init__(
         self,
@@ -54,13 +88,18 @@ class DdlHistory:
         selector: TableSelector,
         dialect: DdlDialect,
         default_charset: tuple[str, str],
+        databases: Mapping[str, tuple[str, str]] | None = None,
+        resolve: Resolver | None = None,
     ) -> None:
         self._tables = dict(tables)
         self._selector = selector
         self._dialect = dialect
         self._default_charset = default_charset
+        self._databases = dict(databases or {})
+        self._resolve = resolve
         self._decoder: SchemaSetter | None = None
         self._updates: list[SchemaUpdate] = []
+        self._rows: list[LogRows] = []
 
     def attach(self, decoder: SchemaSetter) -> None:
         """`decoder` is told of every new schema."""
@@ -70,36 +109,49 @@ class DdlHistory:
         """The schema in force, as far as the log was decoded."""
         return self._tables.get(table)
 
-    def take_updates(self) -> tuple[SchemaUpdate, ...]:
-        """What the last statement changed, once; empty for statements that concern no captured table."""
-        updates, self._updates = tuple(self._updates), []
-        return updates
+    def take_updates(self) -> tuple[tuple[SchemaUpdate, ...], tuple[LogRows, ...]]:
+        """What the last statement changed, and the rows that say it truncated, once; nothing for other statements."""
+        taken = tuple(self._updates), tuple(self._rows)
+        self._updates, self._rows = [], []
+        return taken
 
     def on_ddl(self, item: DdlItem) -> None:
         """Apply a statement. Raises `SchemaError` or `DataError` naming it and its position."""
         if _DML.match(item.statement):
             self._check_dml(item)
             return
-        touched = touched_tables(item.statement, item.db, dialect=self._dialect)
+        dialect = dialect_of_session(self._dialect, item.session)
+        touched = touched_tables(item.statement, item.db, dialect=dialect)
         captured = [t for t in touched.tables if self._captures(t)]
-        if not captured and not any(t.db in touched.databases for t in self._tables):
+        if not captured and not touched.defaults and not any(t.db in touched.databases for t in self._tables):
             return
-        parsed = parse_ddl(item.statement, item.db, dialect=self._dialect)
+        parsed = parse_ddl(item.statement, item.db, dialect=dialect)
         if isinstance(parsed, Refused):
-            raise self._refusal(item, parsed.reason)
+            self._refused(item, parsed.reason, captured)
+            return
         for ddl in parsed:
-            self._apply(item, ddl)
+            self._apply(item, ddl, dialect)
 
     def _captures(self, table: TableId) -> bool:
         return table in self._tables or self._selector.matches(table)
 
-    def _apply(self, item: DdlItem, ddl: TableDdl) -> None:
-        if isinstance(ddl, Database | TemporaryTable):
-            return
-        if isinstance(ddl, DropDatabase):
-            raise self._refusal(item, f"it drops captured tables of {ddl.db}")
+    def _apply(self, item: DdlItem, ddl: TableDdl, dialect: DdlDialect) -> None:
+        match ddl:
+            case TemporaryTable():
+                return
+            case Database(db, charset, collation):
+                if ddl.or_replace:
+                    self._drop_database(item, db)
+                if not (ddl.if_not_exists and db in self._databases):
+                    known = self._databases.get(db, self._default_charset)
+                    self._databases[db] = (charset, collation) if charset else known
+                return
+            case DropDatabase(db):
+                self._databases.pop(db, None)
+                self._drop_database(item, db)
+                return
         if not self._captures(ddl.table):
-            if isinstance(ddl, CreateTable):
+            if isinstance(ddl, CreateTable | DropTable):
                 return
             raise self._refusal(item, f"it concerns {ddl.table} and captured tables in one statement")
         try:
@@ -107,30 +159,69 @@ class DdlHistory:
                 self._tables.get(ddl.table),
                 ddl,
                 lookup=self._tables.get,
-                dialect=self._dialect,
-                default_charset=self._default_charset,
+                dialect=dialect,
+                default_charset=self._databases.get(ddl.table.db, self._default_charset),
             )
         except SchemaError as cause:
-            raise self._refusal(item, str(cause)) from cause
+            self._refused(item, str(cause), [ddl.table] if isinstance(ddl, CreateTable) else [])
+            return
         if applied.rewrites is not None:
             raise self._refusal(item, applied.rewrites)
         self._take(item, ddl.table, applied)
+
+    def _drop_database(self, item: DdlItem, db: str) -> None:
+        for table in [t for t in self._tables if t.db == db]:
+            self._take(item, table, AppliedDdl(None, (DropTableEvent(table),)))
+
+    def _refused(self, item: DdlItem, reason: str, captured: list[TableId]) -> None:
+        """A table that is created in a way we cannot read may be looked up; anything else ends here."""
+        new = len(captured) == 1 and captured[0] not in self._tables and _CREATES.match(item.statement)
+        if self._resolve is None or not new:
+            raise self._refusal(item, reason)
+        found = self._resolve(captured[0], item.position)
+        if isinstance(found, str):
+            raise self._refusal(item, f"{reason}, and {found}")
+        self._take(item, found.id, AppliedDdl(found, (CreateTableEvent(found.id, found.schema()),)))
 
     def _take(self, item: DdlItem, table: TableId, applied: AppliedDdl) -> None:
         for event in applied.events:
             if not isinstance(event, FOLLOWED):
                 raise self._refusal(item, f"{event.type} is not followed")
-        if applied.table is None or applied.table == self._tables.get(table):
+        before, now = self._tables.get(table), applied.table
+        emptied = any(isinstance(event, TruncateTableEvent | DropTableEvent) for event in applied.events)
+        if before is None and now is None:
             return
-        self._tables[table] = applied.table
+        if now == before and not applied.events:
+            return
         assert self._decoder is not None
-        self._decoder.set_table(applied.table)
-        self._update(table, applied.table, applied.events)
+        events = tuple(event_to_json(event) for event in applied.events)
+        if before is not None and any(isinstance(event, DropTableEvent) for event in applied.events):
+            del self._tables[table]
+            self._decoder.remove_table(table)
+            self._updates.append(SchemaUpdate(table, events if now is None else events[:1], None, None))
+            events = events[1:]
+        if now is not None:
+            if now != before:
+                self._tables[table] = now
+                self._decoder.set_table(now)
+            document = document_of(now)
+            self._updates.append(SchemaUpdate(table, events, document["fingerprint"], document))
+        if emptied:
+            self._truncation(item, now or before, self._decoder.take_seq())
 
-    def _update(self, table: TableId, now: MySqlTable, events: tuple[SchemaChangeEvent, ...]) -> None:
-        document = document_of(now)
-        changes = tuple(event_to_json(event) for event in events)
-        self._updates.append(SchemaUpdate(table, changes, document["fingerprint"], document))
+    def _truncation(self, item: DdlItem, table: MySqlTable | None, seq: int) -> None:
+        """The changelog row that says that all rows are gone: null in every column."""
+        assert table is not None
+        schema = changelog_schema(table.schema())
+        meta = {
+            "_op": int(RowKind.TRUNCATE),
+            "_seq": seq,
+            "_ts_ms": item.ts_ms,
+            "_pos": f"{item.position.file}:{item.position.pos}:0",
+        }
+        arrays = [pa.array([meta[field.name]] if field.name in meta else [None], field.type) for field in schema]
+        batch = pa.RecordBatch.from_arrays(arrays, schema=schema)
+        self._rows.append(LogRows(table.id, batch, np.array([ordinal_of(item.position)], np.int64)))
 
     def _check_dml(self, item: DdlItem) -> None:
         """A change of rows that was logged as a statement names a captured table: its rows are not in the log."""

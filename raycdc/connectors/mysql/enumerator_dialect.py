@@ -17,7 +17,7 @@ from raycdc.connectors.mysql.chunk_keys import best_key
 from raycdc.connectors.mysql.chunks import ChunkPlanner, ChunkRange, ChunkSettings
 from raycdc.connectors.mysql.documents import Capture, document_of, table_of
 from raycdc.connectors.mysql.keys import column_named, has_null_chunk, value_to_json
-from raycdc.connectors.mysql.log_split_reader import ordinal_of
+from raycdc.connectors.mysql.offset import ordinal_of
 from raycdc.connectors.mysql.server import current_position, probe, start_position
 from raycdc.connectors.mysql.types import MySqlTable, TypeOptions
 from raycdc.errors import SourceError

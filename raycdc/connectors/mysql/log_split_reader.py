@@ -5,7 +5,9 @@ them is decoded; the reader's thread meets them as units of their own and ends t
 
 | statement on a captured table | becomes |
 |---|---|
-| ADD COLUMN, and actions without effect on rows (indexes, comments, …) | schema update, or nothing |
+| ADD, DROP, RENAME COLUMN, a wider type, new labels, a position, a comment | schema update |
+| indexes, options, partitions that keep their rows | nothing |
+| TRUNCATE, DROP TABLE, DROP DATABASE | schema update, and a truncation among the rows |
 | CREATE TABLE that the selection matches | the table is followed from here on, without a snapshot |
 | anything else with effect on columns or rows, and what cannot be parsed | `SchemaError` naming the statement |
 
@@ -23,7 +25,7 @@ from raycdc.connectors.mysql.binlog_events import DdlItem, RowsItem
 from raycdc.connectors.mysql.binlog_stream import BinlogStream
 from raycdc.connectors.mysql.ddl_history import DdlHistory
 from raycdc.connectors.mysql.log_filter import LogFilter
-from raycdc.connectors.mysql.offset import BinlogOffset
+from raycdc.connectors.mysql.offset import BinlogOffset, ordinal_of
 from raycdc.source.api import LogUnit, SchemaUpdate
 from raycdc.source.hand_off import LogRows
 
@@ -31,13 +33,6 @@ from raycdc.source.hand_off import LogRows
 READ_BYTES_MAX = 4 << 20
 #: Longest a fetch waits for the server, so that closing does not.
 READ_TIMEOUT_S = 0.2
-#: Room for positions within one file; the file's number is above it.
-_POSITION_BITS = 40
-
-
-def ordinal_of(offset: BinlogOffset) -> int:
-    """Positions of one server's log as ascending integers."""
-    return (offset.file_number << _POSITION_BITS) | offset.pos
 
 
 class MySqlLogSplitReader:
@@ -89,11 +84,11 @@ class MySqlLogSplitReader:
                 case RowsItem():
                     pending.append(item)
                 case DdlItem():
-                    updates = self._history.take_updates()
+                    updates, truncations = self._history.take_updates()
                     if updates:
                         self._rows_unit(pending, item.before, in_transaction=False, fetched_ms=fetched_ms)
                         pending = []
-                        self._schema_unit(updates, item, fetched_ms=fetched_ms)
+                        self._schema_unit(updates, truncations, item, fetched_ms=fetched_ms)
         decoder = self._decoder
         self._rows_unit(pending, decoder.position, in_transaction=decoder.in_transaction, fetched_ms=fetched_ms)
 
@@ -126,7 +121,9 @@ class MySqlLogSplitReader:
             batch, row_pos = left
         return LogRows(item.table, batch, row_pos + ordinal_of(BinlogOffset(item.file, 0)))
 
-    def _schema_unit(self, updates: tuple[SchemaUpdate, ...], item: DdlItem, *, fetched_ms: int) -> None:
+    def _schema_unit(
+        self, updates: tuple[SchemaUpdate, ...], truncations: tuple[LogRows, ...], item: DdlItem, *, fetched_ms: int
+    ) -> None:
         self._position = item.position
         if self._row_filter is not None:
             updates = tuple(self._row_filter.update(update) for update in updates)
@@ -134,6 +131,7 @@ class MySqlLogSplitReader:
             LogUnit(
                 position=item.position.to_json(),
                 ordinal=ordinal_of(item.position),
+                rows=truncations,
                 schema=updates,
                 event_ms=item.ts_ms,
                 fetched_ms=fetched_ms,

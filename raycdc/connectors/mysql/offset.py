@@ -66,3 +66,12 @@ class BinlogOffset:
 
 
 _OPTIONAL = ("server", "by_gtid", "prepared", "skip_events", "skip_rows")
+
+
+#: Room for positions within one file; the file's number is above it.
+_POSITION_BITS = 40
+
+
+def ordinal_of(offset: BinlogOffset) -> int:
+    """Positions of one server's log as ascending integers."""
+    return (offset.file_number << _POSITION_BITS) | offset.pos

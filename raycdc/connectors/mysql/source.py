@@ -32,8 +32,8 @@ from raycdc.connectors.mysql.documents import Capture, capture_of, table_of
 from raycdc.connectors.mysql.enumerator_dialect import MySqlEnumeratorDialect
 from raycdc.connectors.mysql.log_filter import LogFilter
 from raycdc.connectors.mysql.log_key_order import MySqlKeyOrder
-from raycdc.connectors.mysql.log_split_reader import MySqlLogSplitReader, ordinal_of
-from raycdc.connectors.mysql.offset import BinlogOffset
+from raycdc.connectors.mysql.log_split_reader import MySqlLogSplitReader
+from raycdc.connectors.mysql.offset import BinlogOffset, ordinal_of
 from raycdc.connectors.mysql.pace import Pace
 from raycdc.connectors.mysql.plugin import MySqlSourceConfig, StartupMode
 from raycdc.connectors.mysql.row_filter import parse_filter

@@ -497,7 +497,7 @@ def test_ignore_leaves_new_columns_out_and_exception_stops(delta: World) -> None
     add_column(orders, Column("at", LogicalType(TypeKind.STRING)))
     orders.insert({"id": 1000, "name": "new", "qty": 1, "at": "now"})
     delta.script.seal(final=True)
-    with pytest.raises(SinkError, match='add_column at the source, and pipeline.schema_change = "exception"'):
+    with pytest.raises(SinkError, match="add_column at the source, and pipeline"):
         delta.loop(delta.sink(schema_change="exception")).run()
     delta.restart(sink=delta.sink(schema_change="ignore"))
     expected = [{name: row[name] for name in ("id", "name", "qty")} for row in orders.contents()]

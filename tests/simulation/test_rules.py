@@ -40,8 +40,9 @@ def settings(
     faults: float = 0.0,
     readers: int = 2,
     steps: int = 1200,
+    truncations: float = 0.0,
 ) -> Settings:
-    return Settings(visibility, kinds or (TableKind.PLAIN,), steps, faults, crashes, readers)
+    return Settings(visibility, kinds or (TableKind.PLAIN,), steps, faults, crashes, readers, truncations)
 
 
 EXACT = settings(Visibility.EXACT, TableKind.PLAIN)
@@ -318,8 +319,8 @@ RULES: list[tuple[Switch, Settings, int]] = [
     (accept_manifests_of_older_generations, settings(Visibility.EXACT, crashes=0.008), 0),
     (publish_chunks_that_rows_left, MOVING, 7),
     (publish_behind_removals_of_the_epoch, MOVING, 39),
-    (publish_chunks_in_the_epoch_of_a_truncation, EXACT, 0),
-    (say_nothing_of_truncations, EXACT, 0),
+    (publish_chunks_in_the_epoch_of_a_truncation, settings(Visibility.EXACT, truncations=0.5), 0),
+    (say_nothing_of_truncations, settings(Visibility.EXACT, truncations=0.5), 0),
     (delete_what_is_being_folded, settings(Visibility.WAIT, crashes=0.008, readers=3), 25),
 ]
 

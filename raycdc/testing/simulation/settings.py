@@ -18,6 +18,8 @@ class Settings:
     network_faults: float
     crashes: float
     readers: int
+    #: Share of the schema changes that empty a table.
+    truncations: float = 0.0
 
     @classmethod
     def of(cls, chance: random.Random, steps: int) -> Settings:
@@ -28,6 +30,7 @@ class Settings:
             network_faults=chance.choice([0.0, 0.05, 0.3]),
             crashes=chance.choice([0.0, 0.002, 0.005, 0.015]),
             readers=chance.choice([1, 2, 3]),
+            truncations=0.3,
         )
 
 

@@ -125,7 +125,7 @@ class Simulation:
         if self.random.random() < 0.2 and len(self.database.tables) < 4:
             self.database.create_table(now_s=self.clock.now_s)
             self._note("create table")
-        elif self.random.random() < 0.3:
+        elif self.settings.truncations and self.random.random() < self.settings.truncations:
             self.database.truncate(now_s=self.clock.now_s)
             self._note("truncate")
         else:

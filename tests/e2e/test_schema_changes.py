@@ -1,0 +1,118 @@
+"""`raycdc run` over schema changes and truncations, made while it was away and while it ran."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from raycdc.testing.changelog import check_changelog, read_changelog
+from raycdc.testing.compare import read_delta, read_source
+from raycdc.testing.jobs import Job, catch_up
+from raycdc.testing.servers import DatabaseServer, MariaDbServer
+from raycdc.testing.shop import ShopSize, create_shop
+
+pytestmark = pytest.mark.server
+
+SIZE = ShopSize(customers=300, products=100, orders=900)
+TABLES = ("customers", "products", "orders")
+
+_ORDER = "INSERT INTO orders (id, customer_id, product_id, quantity, amount, status, placed_at)"
+
+#: What lenient targets follow, with changes of rows in between.
+CHANGES = (
+    "ALTER TABLE products MODIFY stock BIGINT NOT NULL, MODIFY title TEXT NOT NULL FIRST",
+    "UPDATE products SET stock = 5000000000 WHERE id < 10",
+    "ALTER TABLE customers MODIFY tier ENUM('platinum', 'gold', 'regular', 'new') NOT NULL DEFAULT 'new'",
+    "UPDATE customers SET tier = 'platinum' WHERE id % 3 = 0",
+    "ALTER TABLE products DROP COLUMN handling, ADD COLUMN colour VARCHAR(9) NOT NULL DEFAULT 'red'",
+    "UPDATE products SET colour = 'blue' WHERE id < 20",
+    "TRUNCATE TABLE orders",
+    f"{_ORDER} VALUES (1, 1, 1, 1, 9.99, 'paid', NOW()), (2000, 2, 2, 2, 1, 'placed', '2024-01-01 00:00:00')",
+    "DELETE FROM products WHERE id > 90",
+)
+
+
+def shop(server: DatabaseServer, name: str) -> None:
+    server.execute(f"DROP DATABASE IF EXISTS {name}")
+    with server.connect() as connection:
+        create_shop(connection, name, SIZE)
+
+
+def test_what_changed_while_the_job_was_away_is_found_and_applied(any_server: DatabaseServer, tmp_path: Path) -> None:
+    database = "away"
+    shop(any_server, database)
+    job = Job(tmp_path, any_server, database, TABLES, local=True)
+    catch_up(job)
+    any_server.execute(*CHANGES, database=database)
+    catch_up(job)
+    for table in TABLES:
+        with any_server.connect() as connection:
+            lake = read_delta(job.lake / database / table)
+            source = read_source(connection, database, table, like=lake.schema)
+        held = lake.select(source.column_names).sort_by("id").to_pylist()
+        assert held == source.sort_by("id").to_pylist()
+    products = read_delta(job.lake / database / "products")
+    assert products.schema.field("stock").type.bit_width == 64
+    # Dropped at the source: it stays in a lenient target, and rows changed since have no value there.
+    changed = [row["handling"] for row in products.select(["id", "handling"]).to_pylist() if row["id"] < 20]
+    assert changed == [None] * 19
+
+
+def test_a_changelog_says_that_a_table_was_emptied_and_dropped(mariadb: MariaDbServer, tmp_path: Path) -> None:
+    database = "dropped"
+    shop(mariadb, database)
+    job = Job(tmp_path, mariadb, database, ("products", "orders"), sink="jsonl", write="changelog", local=True)
+    catch_up(job)
+    mariadb.execute(
+        "UPDATE products SET stock = 7 WHERE id = 1",
+        "TRUNCATE TABLE products",
+        "INSERT INTO products (sku, title, price, stock) VALUES ('x', 'y', 1, 1)",
+        "DROP TABLE products",
+        "CREATE TABLE products (id INT PRIMARY KEY, other INT)",
+        "INSERT INTO products VALUES (1, 2)",
+        database=database,
+    )
+    catch_up(job)
+    rows = sorted(read_changelog(job.lake / database / "products", "jsonl"), key=lambda row: row["_seq"])
+    assert [row["_op"] for row in rows[SIZE.products :]] == ["-U", "+U", "T", "+I", "T", "+I"]
+    assert {value for name, value in rows[SIZE.products + 2].items() if not name.startswith("_")} == {None}
+    assert (rows[-1]["id"], rows[-1]["other"]) == (1, 2)
+    assert check_changelog(rows, ["id"]) == []
+
+
+@pytest.mark.parametrize("kind", ["mariadb", "mysql80_nogtid"])
+def test_a_table_emptied_again_and_again_in_its_snapshot_is_the_same_in_the_end(
+    kind: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    any_server: DatabaseServer = request.getfixturevalue(kind)
+    database = "refilled"
+    shop(any_server, database)
+    job = Job(tmp_path, any_server, database, TABLES, sink="jsonl", write="changelog", local=True, chunk_rows=20)
+    run = job.start("--until", "caught-up")
+    assert run.wait_for(lambda: any(event["event"] == "commit" for event in list(run.events))), run.story()
+    for number in range(3):
+        any_server.execute(
+            "TRUNCATE TABLE orders",
+            f"{_ORDER} SELECT id + {number}, id, 1, 1, 1, 'paid', '2024-01-01 00:00:00' FROM customers",
+            database=database,
+        )
+    assert run.wait() == 0, run.story()
+    catch_up(job)
+    rows = read_changelog(job.lake / database / "orders", "jsonl")
+    assert check_changelog(rows, ["id"]) == []
+    assert any_server.scalar("SELECT COUNT(*) FROM orders", database=database) == _alive(rows)
+
+
+def _alive(rows: list[dict[str, object]]) -> int:
+    """How many rows a changelog leaves."""
+    keys: set[object] = set()
+    for row in sorted(rows, key=lambda each: int(str(each["_seq"]))):
+        match row["_op"]:
+            case "T":
+                keys.clear()
+            case "+I" | "+U":
+                keys.add(row["id"])
+            case _:
+                keys.discard(row["id"])
+    return len(keys)

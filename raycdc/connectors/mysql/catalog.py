@@ -92,6 +92,13 @@ def load_tables(connection: Connection[Any], tables: Iterable[TableId]) -> dict[
     }
 
 
+def database_charsets(connection: Connection[Any]) -> dict[str, tuple[str, str]]:
+    """Default character set and collation of each database: what tables created there inherit."""
+    columns = "SCHEMA_NAME, DEFAULT_CHARACTER_SET_NAME, DEFAULT_COLLATION_NAME"
+    rows = query(connection, f"SELECT {columns} FROM information_schema.SCHEMATA")
+    return {_text(name): (_text(charset), _text(collation)) for name, charset, collation in rows}
+
+
 def load_table(connection: Connection[Any], table: TableId) -> MySqlTable:
     """One table; `SourceError` when it does not exist or may not be read."""
     found = load_tables(connection, [table]).get(table)

@@ -58,9 +58,14 @@ class LogFilter:
             if found is None:
                 return None
             batch, row_pos = found
-        if capture.columns is not None:
-            batch = batch.select([n for n in batch.schema.names if n in capture.columns or n in META_COLUMNS])
-        return batch, row_pos
+        return self.narrowed(table, batch), row_pos
+
+    def narrowed(self, table: TableId, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The captured columns of a batch."""
+        listed = self._captures.get(table, ALL).columns
+        if listed is None:
+            return batch
+        return batch.select([n for n in batch.schema.names if n in listed or n in META_COLUMNS])
 
     def update(self, update: SchemaUpdate) -> SchemaUpdate:
         """A schema change as the target sees it; one of columns that are not captured changes nothing there."""

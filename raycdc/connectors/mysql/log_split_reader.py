@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from raycdc.connectors.mysql.binlog_decoder import BinlogDecoder
@@ -127,6 +128,8 @@ class MySqlLogSplitReader:
         self._position = item.position
         if self._row_filter is not None:
             updates = tuple(self._row_filter.update(update) for update in updates)
+            narrowed = self._row_filter.narrowed
+            truncations = tuple(replace(rows, batch=narrowed(rows.table, rows.batch)) for rows in truncations)
         self._units.append(
             LogUnit(
                 position=item.position.to_json(),

@@ -20,7 +20,7 @@ from pymysql.connections import Connection
 
 from raycdc.connectors.mysql.binlog_decoder import BinlogDecoder
 from raycdc.connectors.mysql.binlog_stream import BinlogStream
-from raycdc.connectors.mysql.catalog import discover_tables, load_tables
+from raycdc.connectors.mysql.catalog import database_charsets, discover_tables, load_tables
 from raycdc.connectors.mysql.checks import check_source, lease_server_id, require_ok
 from raycdc.connectors.mysql.chunk_keys import chunk_key
 from raycdc.connectors.mysql.chunks import ChunkRange, ChunkSettings, Strategy
@@ -136,6 +136,7 @@ class MySqlSource:
                 info.variables.get("character_set_server", "utf8mb4"),
                 info.variables.get("collation_server", ""),
             ),
+            databases=self._database_charsets(),
         )
         decoder = BinlogDecoder(
             tables,
@@ -153,6 +154,10 @@ class MySqlSource:
             start=start,
             row_filter=LogFilter(self._connect, captures, history.table) if captures else None,
         )
+
+    def _database_charsets(self) -> dict[str, tuple[str, str]]:
+        with closing(self._connect()) as connection:
+            return database_charsets(connection)
 
     def chunk_reader(self) -> MySqlChunkReader:
         return MySqlChunkReader(

@@ -56,9 +56,7 @@ class BinlogDecoder:
     `tables` holds the schemas in force at `start`; `set_table` replaces one. `wanted` decides, once per table map,
     whether a table's rows are decoded. `on_ddl` is called at each DDL, before any row after it is decoded, and may
     call `set_table`. `infer` makes schemas of tables from the table maps, where `schemas` has none that fits. With
-    `with_pos`, `_pos` is filled.
-    `verify_checksums` compares each event's CRC32. `whole_file`: what is fed are files as a server wrote them, in which
-    each event ends where it lies.
+    `with_pos`, `_pos` is filled. `verify_checksums` compares CRC32s. `whole_file`: events end where they lie.
     """
 
     def __init__(
@@ -141,15 +139,12 @@ class BinlogDecoder:
     @property
     def damage_position(self) -> int:
         """After an error: the end of the last event before the damage, in `event_position.file`."""
-        if self._rows.damaged_event_end:
-            return self._rows.damaged_event_end - 1
-        return int(self._state[index.S_POS])
+        damaged = self._rows.damaged_event_end
+        return damaged - 1 if damaged else int(self._state[index.S_POS])
 
     def take_seq(self) -> int:
         """A `_seq` for a row that is not in the log (a truncation), between the rows before it and those after it."""
-        seq = self._rows.next_seq
-        self._rows.next_seq += 1
-        return seq
+        return self._rows.take_seq()
 
     def set_table(self, table: MySqlTable) -> None:
         """Rows after this point have this schema; table maps seen before are checked again."""

@@ -46,6 +46,11 @@ class RowBatches:
         self._scratch: dict[int, Scratch] = {}
         self._zero_dates = self._replaced = 0
 
+    def take_seq(self) -> int:
+        """The next `_seq`, for a row made here."""
+        self.next_seq += 1
+        return self.next_seq - 1
+
     def statistics(self) -> dict[str, int]:
         arenas = [d.arena for d in self._decodings.values()]
         return {

@@ -1,0 +1,148 @@
+"""Schema changes carried to a Delta table by the epoch loop: what each behaviour makes of them, whatever dies where."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from raycdc import failpoints
+from raycdc.errors import SinkError
+from raycdc.failpoints import FailpointError
+from raycdc.model import Column, LogicalType, TypeKind
+from raycdc.schema import (
+    AddColumnEvent,
+    AlterColumnPositionEvent,
+    AlterColumnTypeEvent,
+    DropColumnEvent,
+    First,
+    RenameColumnEvent,
+    SchemaChangeEvent,
+    event_to_json,
+)
+from raycdc.testing.epochs import ScriptedTable
+from tests.integration.test_epoch_loop import World, add_column, new_world, play
+
+
+@pytest.fixture
+def delta(tmp_path: Path) -> World:
+    return new_world("delta-upsert", tmp_path)
+
+
+@pytest.fixture
+def fail_at(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str, int], None]:
+    def plan(name: str, count: int) -> None:
+        monkeypatch.setenv("RAYCDC_FAILPOINT_DIR", str(tmp_path))
+        monkeypatch.setattr(failpoints, "_plan", {name: ("raise", count)})
+        monkeypatch.setattr(failpoints, "_reached", {})
+
+    return plan
+
+
+def changed(table: ScriptedTable, columns: Sequence[Column], *events: SchemaChangeEvent) -> None:
+    """The source's ALTER TABLE: its columns from here on, and what led there."""
+    table.schema = replace(table.schema, columns=tuple(columns))
+    table.changes.extend(event_to_json(event) for event in events)
+
+
+def column_of(table: ScriptedTable, name: str) -> Column:
+    return next(c for c in table.schema.columns if c.name == name)
+
+
+def alter_orders(world: World) -> tuple[ScriptedTable, dict[tuple[Any, ...], str | None]]:
+    """Two epochs, then: qty becomes a BIGINT, name is dropped, id keeps its place; one row changes, one is new.
+
+    With the names that the target keeps, by key.
+    """
+    play(world, epochs=2, final=False)
+    orders = world.script.table("shop.orders")
+    wide = LogicalType(TypeKind.INT64)
+    kept = [replace(c, type=wide) if c.name == "qty" else c for c in orders.schema.columns if c.name != "name"]
+    events = AlterColumnTypeEvent(orders.id, "qty", wide), DropColumnEvent(orders.id, "name")
+    before = {key: row["name"] for key, row in orders.rows.items()}
+    orders.rows = {key: {n: v for n, v in row.items() if n != "name"} for key, row in orders.rows.items()}
+    changed(orders, kept, *events)
+    orders.update((100,), qty=1 << 40)
+    orders.insert({"id": 1000, "qty": 1})
+    world.script.seal(final=True)
+    return orders, {**before, (100,): None, (1000,): None}
+
+
+@pytest.mark.parametrize("point", [None, "before_stage", "after_stage", "in_commit", "after_commit"])
+def test_a_wider_type_is_followed_and_a_dropped_column_stays_as_nulls(
+    delta: World, point: str | None, fail_at: Callable[[str, int], None]
+) -> None:
+    orders, names = alter_orders(delta)
+    if point:
+        fail_at(point, 5 if point == "in_commit" else 3)
+        with pytest.raises(FailpointError):
+            delta.loop().run()
+        delta.restart()
+    else:
+        delta.loop().run()
+    expected = [{**row, "name": names[orders.key(row)]} for row in orders.contents()]
+    assert sorted(delta.rows(orders), key=lambda row: row["id"]) == expected
+
+
+def test_evolve_drops_renames_and_moves_columns_in_the_target(delta: World) -> None:
+    play(delta, epochs=2, final=False)
+    orders = delta.script.table("shop.orders")
+    orders.rows = {key: {"amount": row["qty"], "id": row["id"], "at": "x"} for key, row in orders.rows.items()}
+    amount = replace(column_of(orders, "qty"), name="amount")
+    at = Column("at", LogicalType(TypeKind.STRING), default="x")
+    changed(
+        orders,
+        [amount, column_of(orders, "id"), at],
+        DropColumnEvent(orders.id, "name"),
+        RenameColumnEvent(orders.id, "qty", "amount"),
+        AlterColumnPositionEvent(orders.id, "amount", First()),
+        AddColumnEvent(orders.id, at),
+    )
+    orders.insert({"amount": 1, "id": 1000, "at": None})
+    delta.script.seal(final=True)
+    delta.loop(delta.sink(schema_change="evolve")).run()
+    delta.check()
+    assert list(delta.rows(orders)[0]) == ["amount", "id", "at"]
+
+
+def test_a_column_that_comes_again_begins_anew(delta: World) -> None:
+    play(delta, epochs=2, final=False)
+    orders = delta.script.table("shop.orders")
+    changed(
+        orders,
+        orders.schema.columns,
+        DropColumnEvent(orders.id, "qty"),
+        AddColumnEvent(orders.id, column_of(orders, "qty")),
+    )
+    orders.rows = {key: {**row, "qty": None} for key, row in orders.rows.items()}
+    delta.script.seal(final=True)
+    delta.loop().run()
+    delta.check()
+
+
+def test_ignore_leaves_new_columns_out_and_exception_stops(delta: World) -> None:
+    play(delta, epochs=1, final=False)
+    orders = delta.script.table("shop.orders")
+    orders.rows = {key: dict(row) for key, row in orders.rows.items()}
+    add_column(orders, Column("at", LogicalType(TypeKind.STRING)))
+    orders.insert({"id": 1000, "name": "new", "qty": 1, "at": "now"})
+    delta.script.seal(final=True)
+    with pytest.raises(SinkError, match="add_column at the source, and pipeline"):
+        delta.loop(delta.sink(schema_change="exception")).run()
+    delta.restart(sink=delta.sink(schema_change="ignore"))
+    expected = [{name: row[name] for name in ("id", "name", "qty")} for row in orders.contents()]
+    assert sorted(delta.rows(orders), key=lambda row: row["id"]) == expected
+
+
+def test_lenient_never_renames_the_key(delta: World) -> None:
+    play(delta, epochs=1, final=False)
+    orders = delta.script.table("shop.orders")
+    orders.schema = replace(orders.schema, primary_key=("key",))
+    columns = [replace(c, name="key") if c.name == "id" else c for c in orders.schema.columns]
+    changed(orders, columns, RenameColumnEvent(orders.id, "id", "key"))
+    delta.script.seal(final=True)
+    with pytest.raises(SinkError, match="the key column 'id' was renamed to 'key'"):
+        delta.loop().run()

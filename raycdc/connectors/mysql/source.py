@@ -124,7 +124,6 @@ class MySqlSource:
         """Connect and start the dump where the split says. Blocks; raises `LogLostError` when that is purged."""
         start = BinlogOffset.from_json(split.state["position"])
         tables = tables_of(split)
-        self._check_captures(split)
         snapshot = self._config.snapshot
         captures = {t: self._capture(t) for t in map(TableId.parse, {**snapshot.filter, **self._config.columns})}
         info = self._server()
@@ -168,6 +167,8 @@ class MySqlSource:
         )
 
     def key_order(self, split: StreamSplit) -> MySqlKeyOrder:
+        # Here and not where the log is opened: that happens in the background, and a run may end before.
+        self._check_captures(split)
         order = MySqlKeyOrder(self._connect, tables_of(split))
         for name, table in split.state["tables"].items():
             if table["snapshot"] is not None and table["snapshot"]["key"] is not None:

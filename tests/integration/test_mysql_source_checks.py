@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from raycdc.connectors.mysql.catalog import discover_tables, load_table, load_tables, table_sizes
@@ -13,6 +15,7 @@ from raycdc.connectors.mysql.server import (
     ServerInfo,
     current_position,
     ensure_available,
+    gtids_before,
     log_files,
     oldest_position,
     probe,
@@ -242,3 +245,47 @@ def test_a_taken_server_id_is_not_used(any_server: DatabaseServer) -> None:
             assert not taken.ok
         with pytest.raises(SourceError, match=r"source\.server_id"):
             lease_server_id(connection, info, [info.server_id])
+
+
+def test_mariadb_notices_a_log_that_was_reset_or_is_another_servers() -> None:
+    with MariaDbServer() as server, session(server, "root") as connection:
+        info = probe(connection)
+        query(connection, "CREATE DATABASE d")
+        query(connection, "CREATE TABLE d.t (a VARCHAR(200))")
+        for _ in range(3):
+            query(connection, "INSERT INTO d.t VALUES (REPEAT('x', 100))")
+        known = current_position(connection, info)
+        ensure_available(connection, info, known)
+        query(connection, "FLUSH LOGS")
+        rotated = current_position(connection, info)
+        ensure_available(connection, info, known)
+        ensure_available(connection, info, BinlogOffset(rotated.file, 4, known.gtid_set, server=info.identity))
+        query(connection, "RESET MASTER")
+        for _ in range(20):
+            query(connection, "INSERT INTO d.t VALUES (REPEAT('y', 100))")
+
+        with pytest.raises(LogLostError, match="RESET MASTER"):
+            ensure_available(connection, info, known)
+
+
+def test_mysql_positions_of_another_server_are_refused(mysql80: MySqlServer) -> None:
+    with session(mysql80, "root") as connection:
+        info = probe(connection)
+        here = current_position(connection, info)
+        ensure_available(connection, info, here)
+
+        with pytest.raises(LogLostError, match="positions of two servers cannot be compared"):
+            ensure_available(connection, info, replace(here, server="another-uuid"))
+
+
+def test_the_transactions_before_a_position_are_told_from_those_behind_it(mysql80: MySqlServer) -> None:
+    with mysql80.fresh_database() as database, session(mysql80, "root") as connection:
+        info = probe(connection)
+        query(connection, f"CREATE TABLE {database}.t (a INT)")
+        here = current_position(connection, info)
+        query(connection, f"INSERT INTO {database}.t VALUES (1)")
+        query(connection, "FLUSH LOGS")
+        query(connection, f"INSERT INTO {database}.t VALUES (2)")
+
+        assert gtids_before(connection, info, here) == here.gtid_set
+        assert gtids_before(connection, info, here) != current_position(connection, info).gtid_set

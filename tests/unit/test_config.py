@@ -169,7 +169,6 @@ def test_a_problem_says_what_and_where(sections: dict[str, dict[str, Any]], text
     [
         ({"pipeline": {"on_log_lost": "resnapshot"}}, 'pipeline.on_log_lost: "resnapshot" is not supported yet'),
         ({"pipeline": {"time_zone": "CET"}}, 'pipeline.time_zone: "CET" is not supported yet; leave it out'),
-        ({"source": {"startup": {"mode": "offset"}}}, 'source.startup.mode: "offset" is not supported yet'),
         (
             {"pipeline": {"exclude_schema_changes": ["x"]}},
             'pipeline.exclude_schema_changes: ["x"] is not supported yet; leave it out',

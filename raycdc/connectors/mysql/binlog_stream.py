@@ -24,11 +24,14 @@ from pymysql.connections import Connection
 
 from raycdc.connectors.mysql import packet_loops as packets
 from raycdc.connectors.mysql.connection import NET_TIMEOUT_S, address_of, close_quietly, query, query_error
+from raycdc.connectors.mysql.gtid import MariaDbGtidSet, MySqlGtidSet
 from raycdc.connectors.mysql.offset import BinlogOffset
 from raycdc.errors import CorruptLogError, LogLostError, SourceError, SourceUnavailableError
 
 _COM_BINLOG_DUMP = 0x12
 _COM_REGISTER_SLAVE = 0x15
+_COM_BINLOG_DUMP_GTID = 0x1E
+_BINLOG_THROUGH_GTID = 4
 #: Bytes asked of the socket at a time: a system call per megabyte is nothing, and the buffer stays in the cache.
 _RECEIVE_BYTES = 1 << 20
 #: COM_BINLOG_DUMP has a 32-bit position.
@@ -38,7 +41,17 @@ _SILENT_HEARTBEATS = 3
 
 _ER_FATAL_READING = 1236
 _DENIED = frozenset({1044, 1045, 1142, 1227})
-_LOST_TEXTS = ("could not find first log", "position >", "impossible position", "purged", "not found in binary log")
+_LOST_TEXTS = (
+    "gtid state",
+    "requested slave state",
+    "missing transactions",
+    "not in the master's binlog",
+    "could not find first log",
+    "position >",
+    "impossible position",
+    "purged",
+    "not found in binary log",
+)
 _DAMAGE_TEXTS = ("bogus data", "checksum", "truncated", "corrupt")
 _DUPLICATE_TEXTS = ("same server_uuid/server_id", "same server_uuid", "same server_id", "same server id")
 
@@ -183,7 +196,7 @@ class BinlogStream:
 
     def _start(self, heartbeat_s: float) -> None:
         connection, offset = self._connection, self._offset
-        if offset.pos > _POSITION_MAX:
+        if offset.pos > _POSITION_MAX and not offset.by_gtid:
             raise SourceError(
                 f"{offset} lies beyond 4 GiB in its file, where a replica cannot start. Take a new snapshot."
             )
@@ -194,6 +207,7 @@ class BinlogStream:
             f"SET @master_heartbeat_period = {nanoseconds}, @source_heartbeat_period = {nanoseconds}",
             "SET @mariadb_slave_capability = 4",
             f"SET SESSION net_write_timeout = {NET_TIMEOUT_S}, SESSION net_read_timeout = {NET_TIMEOUT_S}",
+            *_mariadb_state(offset),
         ):
             query(connection, statement)
         register = struct.pack("<I", self._server_id) + b"\0\0\0" + struct.pack("<HII", 0, 0, 0)
@@ -205,8 +219,16 @@ class BinlogStream:
             if code in _DENIED:
                 raise self._refused(code, str(cause.args[-1])) from cause
             raise query_error(connection, "COM_REGISTER_SLAVE", cause) from cause
-        name = offset.file.encode()
-        self._command(_COM_BINLOG_DUMP, struct.pack("<IHI", offset.pos, 0, self._server_id) + name)
+        if not offset.by_gtid:
+            self._command(_COM_BINLOG_DUMP, struct.pack("<IHI", offset.pos, 0, self._server_id) + offset.file.encode())
+        elif _is_mariadb_position(offset):
+            # The position was set as @slave_connect_state; no file is named.
+            self._command(_COM_BINLOG_DUMP, struct.pack("<IHI", 4, 0, self._server_id))
+        else:
+            # flags(2) server_id(4) name_length(4) name pos(8) length(4) set: all that the set lacks.
+            gtids = MySqlGtidSet.parse(offset.gtid_set).encode()
+            head = struct.pack("<HIIQI", _BINLOG_THROUGH_GTID, self._server_id, 0, 4, len(gtids))
+            self._command(_COM_BINLOG_DUMP_GTID, head + gtids)
 
     def _command(self, number: int, body: bytes) -> None:
         connection: Any = self._connection
@@ -247,3 +269,20 @@ class BinlogStream:
         if code in (1053, 1317, 1927):
             return self._lost(text)
         return SourceError(f"{self._address} ended the log stream with error {code}: {text}")
+
+
+def _is_mariadb_position(offset: BinlogOffset) -> bool:
+    """``0-1-5``, not ``uuid:1-5``."""
+    return ":" not in offset.gtid_set
+
+
+def _mariadb_state(offset: BinlogOffset) -> tuple[str, ...]:
+    """MariaDB knowledge base, "Replica: requesting a GTID position"."""
+    if not offset.by_gtid or not _is_mariadb_position(offset):
+        return ()
+    position = ",".join(part.strip() for part in offset.gtid_set.split(","))
+    return (
+        f"SET @slave_connect_state = '{MariaDbGtidSet.parse(position)}'",
+        "SET @slave_gtid_strict_mode = 0",
+        "SET @slave_gtid_ignore_duplicates = 0",
+    )

@@ -19,6 +19,7 @@ from raycdc.connectors.mysql.documents import Capture, document_of, table_of
 from raycdc.connectors.mysql.keys import column_named, has_null_chunk, value_to_json
 from raycdc.connectors.mysql.offset import ordinal_of
 from raycdc.connectors.mysql.server import current_position, probe, start_position
+from raycdc.connectors.mysql.startup import PastPoint
 from raycdc.connectors.mysql.types import MySqlTable, TypeOptions
 from raycdc.errors import SourceError
 from raycdc.model import TableId
@@ -31,7 +32,10 @@ _START_TRIES = 10
 
 
 class MySqlEnumeratorDialect:
-    """`raycdc.source.enumerator.EnumeratorDialect`. `snapshot` is False when only the log is wanted."""
+    """`raycdc.source.enumerator.EnumeratorDialect`. `snapshot` is False when only the log is wanted.
+
+    `past` finds the start where that is not now.
+    """
 
     def __init__(
         self,
@@ -43,6 +47,7 @@ class MySqlEnumeratorDialect:
         capture: Callable[[TableId], Capture],
         accept_cascades: bool,
         types: TypeOptions | None = None,
+        past: PastPoint | None = None,
     ) -> None:
         self._connect = connect
         self._selector = selector
@@ -51,6 +56,7 @@ class MySqlEnumeratorDialect:
         self._capture = capture
         self._accept_cascades = accept_cascades
         self._types = types or TypeOptions()
+        self._past = past
 
     def start_point(self) -> StartPoint:
         """Schemas, position, schemas and names again: equal ones prove that these are the tables at the position."""
@@ -58,6 +64,9 @@ class MySqlEnumeratorDialect:
             info = probe(connection)
             tables = self._discover(connection)
             require_ok(check_source(connection, info, tables, accept_cascades=self._accept_cascades), info)
+            if self._past is not None:
+                then, position = self._past(connection, info, tables)
+                return StartPoint(position.to_json(), ordinal_of(position), self._plans(connection, then))
             for _ in range(_START_TRIES):
                 before = load_tables(connection, tables)
                 position = start_position(connection, info)

@@ -87,6 +87,32 @@ class MySqlGtidSet:
                     rest.add(server, at, last)
         return rest
 
+    @classmethod
+    def decode(cls, data: bytes) -> MySqlGtidSet:
+        """What `encode` wrote, or the body of a PREVIOUS_GTIDS event. Raises `DataError`."""
+        found = cls()
+        try:
+            (head,) = struct.unpack_from("<Q", data)
+            tagged = head >> 56 == 1
+            at = 8
+            for _ in range(head >> 8 & (1 << 48) - 1 if tagged else head):
+                name = str(uuid.UUID(bytes=data[at : at + 16]))
+                at += 16
+                if tagged:
+                    size = data[at] >> 1
+                    tag = data[at + 1 : at + 1 + size].decode("ascii")
+                    name = f"{name}:{tag}" if tag else name
+                    at += 1 + size
+                (count,) = struct.unpack_from("<Q", data, at)
+                at += 8
+                for _ in range(count):
+                    first, after = struct.unpack_from("<QQ", data, at)
+                    found.add(name, first, after - 1)
+                    at += 16
+        except (struct.error, ValueError, IndexError) as cause:
+            raise DataError("a GTID set in the log is damaged") from cause
+        return found
+
     def encode(self) -> bytes:
         """As COM_BINLOG_DUMP_GTID wants it (sql/rpl_gtid_set.cc, ``Gtid_set::encode``); with tags it is another format.
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, BeforeValidator, PlainSerializer
+from pydantic import AfterValidator, BeforeValidator, PlainSerializer, model_validator
 
 from raycdc.config import Duration, Options, Secret, Size, SourceConfig, option
 from raycdc.connectors.mysql.connection import MySqlSettings, TlsMode
@@ -68,15 +68,23 @@ class StartupOptions(Options):
 
     mode: StartupMode = option(
         StartupMode.INITIAL,
-        help="initial: snapshot, then the log. snapshot: the snapshot only. latest: the log from now on.",
-        planned=("earliest", "offset", "timestamp"),
+        help="initial: snapshot, then the log. snapshot: the snapshot only. latest: the log from now on. earliest: the "
+        "log from its oldest file on. offset: from file and pos, or after gtid_set. timestamp: from timestamp_ms on.",
     )
-    file: str | None = option(None, help="Binlog file to start in, with mode = offset.", planned=True)
-    pos: int | None = option(None, help="Position in that file, with mode = offset.", planned=True)
-    gtid_set: str | None = option(None, help="GTID set to start after, with mode = offset.", planned=True)
-    skip_events: int = option(0, help="Events to leave out after the offset.", planned=True)
-    skip_rows: int = option(0, help="Rows of the next event to leave out.", planned=True)
-    timestamp_ms: int | None = option(None, help="Commit time to start at, with mode = timestamp.", planned=True)
+    file: str | None = option(None, help="Binlog file to start in, with mode = offset.", example="binlog.000007")
+    pos: int = option(4, help="Position in that file, between two transactions.", ge=4)
+    gtid_set: str | None = option(None, help="GTID set to start after, with mode = offset.")
+    skip_events: int = option(0, help="Events of the log to leave out after the offset.", ge=0)
+    skip_rows: int = option(0, help="Changed rows of the next event to leave out.", ge=0)
+    timestamp_ms: int | None = option(None, help="Commit time to start at, with mode = timestamp.", unit="ms", ge=0)
+
+    @model_validator(mode="after")
+    def _names_a_place(self) -> Self:
+        if self.mode is StartupMode.OFFSET and (self.file is None) == (self.gtid_set is None):
+            raise ValueError('mode = "offset" needs either file (and pos) or gtid_set')
+        if self.mode is StartupMode.TIMESTAMP and self.timestamp_ms is None:
+            raise ValueError('mode = "timestamp" needs timestamp_ms')
+        return self
 
 
 class SnapshotOptions(Options):

@@ -6,19 +6,22 @@ so that `checks` can say what is missing.
 
 from __future__ import annotations
 
+import re
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
 from pymysql.connections import Connection
 
 from raycdc.connectors.mysql.connection import address_of, query, query_dict, query_one
+from raycdc.connectors.mysql.gtid import MariaDbGtidSet, MySqlGtidSet
 from raycdc.connectors.mysql.offset import BinlogOffset
 from raycdc.errors import LogLostError, SourceError
 
 #: How often `current_position` looks again for a GTID set that belongs exactly to the position, on a busy server.
 _GTID_TRIES = 5
+_GTID_NEXT = re.compile(r"GTID_NEXT=\s*'([^']+:\d+)'")
 #: Longest time a commit takes from the log to visibility on a server that waits for no replica.
 _COMMIT_SETTLE_S = 1.0
 
@@ -143,10 +146,10 @@ def current_position(connection: Connection[Any], info: ServerInfo) -> BinlogOff
         file, position = str(status["File"]), int(status["Position"])
         if not info.is_mariadb:
             gtid_set = str(status.get("Executed_Gtid_Set") or "").replace("\n", "")
-            return BinlogOffset(file, position, gtid_set if info.gtid_mode else "")
+            return BinlogOffset(file, position, gtid_set if info.gtid_mode else "", server=info.identity)
         if before == _mariadb_gtid(connection):
-            return BinlogOffset(file, position, before)
-    return BinlogOffset(file, position, mariadb_gtid_at(connection, file, position))
+            return BinlogOffset(file, position, before, server=info.identity)
+    return BinlogOffset(file, position, mariadb_gtid_at(connection, file, position), server=info.identity)
 
 
 def start_position(connection: Connection[Any], info: ServerInfo) -> BinlogOffset:
@@ -170,8 +173,28 @@ def start_position(connection: Connection[Any], info: ServerInfo) -> BinlogOffse
         if settled == offset:
             return settled
         offset = settled
+    # So busy that its log moved each time we looked: the set is told apart by what is behind the position.
     wait_for_commits(connection, info)
-    return offset
+    return replace(offset, gtid_set=gtids_before(connection, info, offset))
+
+
+def gtids_before(connection: Connection[Any], info: ServerInfo, offset: BinlogOffset) -> str:
+    """MySQL: the exact set of transactions before a position near the log's end, once all of them are visible."""
+    row = query_one(connection, "SELECT @@GLOBAL.gtid_executed")
+    executed = MySqlGtidSet.parse(str(row[0] or "").replace("\n", "") if row else "")
+    # What is executed by now is in the log by now, so all of it behind the position is found between the two.
+    end = current_position(connection, info)
+    behind = MySqlGtidSet()
+    for file, _ in log_files(connection, info):
+        if not offset.file_number <= _file_number(file) <= end.file_number:
+            continue
+        begin = offset.pos if file == offset.file else 4
+        for event in query(connection, "SHOW BINLOG EVENTS IN %s FROM %s", (file, begin)):
+            found = _GTID_NEXT.search(str(event[5])) if str(event[2]).startswith("Gtid") else None
+            if found is not None:
+                for server, ranges in MySqlGtidSet.parse(found[1]).intervals.items():
+                    behind.add(server, *ranges[0])
+    return str(executed.without(behind))
 
 
 def wait_for_commits(connection: Connection[Any], info: ServerInfo, *, timeout_s: float = 60.0) -> None:
@@ -212,7 +235,17 @@ def log_files(connection: Connection[Any], info: ServerInfo) -> list[tuple[str, 
 
 
 def ensure_available(connection: Connection[Any], info: ServerInfo, offset: BinlogOffset) -> None:
-    """Raise `LogLostError` unless the server can serve its log from `offset` on and the log is the one we know."""
+    """Raise `LogLostError` unless the server can serve its log from `offset` on and the log is the one we know.
+
+    A file and position mean nothing on another server, however much its log resembles: MySQL says by its UUID who it
+    is; MariaDB has none, but its log must hold the same transactions up to the same byte.
+    """
+    if offset.server and not info.is_mariadb and offset.server != info.identity:
+        raise LogLostError(
+            f"{offset} is a position of the server {offset.server}, and {info.address} is {info.identity}: positions "
+            f"of two servers cannot be compared. Point source.host at the old one, or begin on this one with another "
+            f'pipeline.state and startup = {{ mode = "offset", gtid_set = "{offset.gtid_set}" }}.'
+        )
     files = log_files(connection, info)
     sizes = dict(files)
     oldest, newest = files[0][0], files[-1][0]
@@ -234,6 +267,25 @@ def ensure_available(connection: Connection[Any], info: ServerInfo, offset: Binl
         )
     if info.gtid_mode and not info.is_mariadb and offset.gtid_set:
         _ensure_gtid_history(connection, info, offset, snapshot)
+    if info.is_mariadb and offset.gtid_set and not offset.by_gtid:
+        _ensure_same_log(connection, info, offset, snapshot)
+
+
+def _ensure_same_log(connection: Connection[Any], info: ServerInfo, offset: BinlogOffset, snapshot: str) -> None:
+    """MariaDB: the transactions before our byte are those we read; RESET MASTER and other servers have others there.
+
+    A domain that we know and the file does not was deleted since (FLUSH BINARY LOGS DELETE_DOMAIN_ID).
+    """
+    theirs = MariaDbGtidSet.parse(mariadb_gtid_at(connection, offset.file, offset.pos)).last
+    ours = MariaDbGtidSet.parse(offset.gtid_set).last
+    same = theirs and all(ours.get(domain) == last for domain, last in theirs.items())
+    if not same:
+        there = str(MariaDbGtidSet(theirs)) or "none"
+        raise LogLostError(
+            f"{offset} on {info.address} comes after the transactions {there}, but those read up to there were "
+            f"{offset.gtid_set}: the log was reset (RESET MASTER), or this is another server. {snapshot}, or point "
+            f"source.host at the server the state belongs to."
+        )
 
 
 def _ensure_gtid_history(connection: Connection[Any], info: ServerInfo, offset: BinlogOffset, snapshot: str) -> None:

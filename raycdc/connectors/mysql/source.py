@@ -12,6 +12,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import closing
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -38,6 +39,7 @@ from raycdc.connectors.mysql.pace import Pace
 from raycdc.connectors.mysql.plugin import MySqlSourceConfig, StartupMode
 from raycdc.connectors.mysql.row_filter import parse_filter
 from raycdc.connectors.mysql.server import ServerInfo, ensure_available, probe
+from raycdc.connectors.mysql.startup import PastPoint, PastStart, past_point
 from raycdc.connectors.mysql.types import MySqlTable
 from raycdc.connectors.mysql.visibility import ChunkRead, read_chunk
 from raycdc.errors import ConfigError
@@ -118,6 +120,7 @@ class MySqlSource:
             snapshot=config.startup.mode in (StartupMode.INITIAL, StartupMode.SNAPSHOT),
             capture=self._capture,
             accept_cascades=self._accept_cascades,
+            past=self._past(),
         )
 
     def log_reader(self, split: StreamSplit) -> MySqlLogSplitReader:
@@ -207,6 +210,27 @@ class MySqlSource:
     def _visible_within_s(self) -> float:
         return self._config.snapshot.visible_within.total_seconds()
 
+    def _past(self) -> PastPoint | None:
+        """Where to begin, if not now."""
+        options = self._config.startup
+        match options.mode:
+            case StartupMode.EARLIEST:
+                start = PastStart(earliest=True)
+            case StartupMode.TIMESTAMP:
+                start = PastStart(timestamp_ms=options.timestamp_ms)
+            case StartupMode.OFFSET:
+                start = PastStart(
+                    file=options.file or "",
+                    pos=options.pos,
+                    gtid_set=options.gtid_set or "",
+                    skip_events=options.skip_events,
+                    skip_rows=options.skip_rows,
+                )
+            case _:
+                return None
+        captured = self._config.selector().matches
+        return partial(past_point, start=start, open_log=self._open_stream, captured=captured)
+
     def _connect(self) -> Connection[Any]:
         return connect(self._config.settings())
 
@@ -218,8 +242,9 @@ class MySqlSource:
 
     def _open_stream(self, start: BinlogOffset) -> BinlogStream:
         config = self._config
-        with closing(self._connect()) as connection:
-            ensure_available(connection, self._server(), start)
+        if not start.by_gtid:
+            with closing(self._connect()) as connection:
+                ensure_available(connection, self._server(), start)
         heartbeat_s = config.heartbeat.total_seconds()
         ids = range(config.server_id.first, config.server_id.last + 1)
         connection = self._connect()

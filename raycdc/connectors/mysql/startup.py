@@ -1,0 +1,306 @@
+"""Where a pipeline without state begins in the log, and what its tables looked like there.
+
+Called by `enumerator_dialect` for ``source.startup`` modes other than "now". Beginning in the past has two traps, and
+both are answered by reading the log once from there to its end, without decoding a row:
+
+- *Which transactions lie before a place?* MySQL does not tell; the file's PREVIOUS_GTIDS and what follows do. Without
+  the exact set a later fail-over, or a check against purged transactions, would be wrong.
+- *What did a table look like there?* As it does now, unless a statement in between changed it: created in between, it
+  is followed from its CREATE; changed otherwise, the start is refused, naming the statement.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import closing
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from pymysql.connections import Connection
+
+from raycdc.connectors.mysql.binlog_decoder import BinlogDecoder
+from raycdc.connectors.mysql.binlog_events import DdlItem
+from raycdc.connectors.mysql.binlog_index_loops import HEADER_BYTES
+from raycdc.connectors.mysql.binlog_stream import BinlogStream
+from raycdc.connectors.mysql.catalog import load_tables
+from raycdc.connectors.mysql.ddl import DdlDialect, Refused, apply_ddl, parse_ddl, touched_tables
+from raycdc.connectors.mysql.ddl_dialect import dialect_of
+from raycdc.connectors.mysql.ddl_statements import CreateTable, DropTable
+from raycdc.connectors.mysql.gtid import MySqlGtidSet
+from raycdc.connectors.mysql.offset import BinlogOffset
+from raycdc.connectors.mysql.server import ServerInfo, current_position, log_files, mariadb_gtid_at
+from raycdc.connectors.mysql.types import MySqlTable
+from raycdc.errors import ConfigError, SchemaError, SourceError
+from raycdc.model import TableId
+
+_READ_BYTES = 4 << 20
+_READ_TIMEOUT_S = 10.0
+_PREVIOUS_GTIDS, _FORMAT_DESCRIPTION = 35, 15
+_STATEMENT_SHOWN = 300
+
+
+@dataclass(frozen=True, slots=True)
+class PastStart:
+    """``source.startup`` as far as it names a place in the past; exactly one of the three groups is set."""
+
+    earliest: bool = False
+    file: str = ""
+    pos: int = 4
+    gtid_set: str = ""
+    timestamp_ms: int | None = None
+    skip_events: int = 0
+    skip_rows: int = 0
+
+
+#: Opens the log at a position; the caller closes it.
+OpenLog = Callable[[BinlogOffset], BinlogStream]
+#: (connection, server, captured tables of now) → (the tables as they were at the start, where that is)
+PastPoint = Callable[["Connection[Any]", ServerInfo, list[TableId]], tuple[dict[TableId, MySqlTable], BinlogOffset]]
+
+
+def past_point(
+    connection: Connection[Any],
+    info: ServerInfo,
+    tables: list[TableId],
+    *,
+    start: PastStart,
+    open_log: OpenLog,
+    captured: Callable[[TableId], bool],
+) -> tuple[dict[TableId, MySqlTable], BinlogOffset]:
+    """The place `start` names, and today's tables taken back over the statements between it and now."""
+    position = past_position(connection, info, start, open_log)
+    now = load_tables(connection, tables)
+    between = statements_between(info, position, current_position(connection, info), open_log)
+    return tables_at(now, between, captured=captured, dialect=dialect_of(info)), position
+
+
+def past_position(connection: Connection[Any], info: ServerInfo, start: PastStart, open_log: OpenLog) -> BinlogOffset:
+    """The place `start` names, with its exact GTID set. Raises `ConfigError` when the log has no such place."""
+    files = log_files(connection, info)
+    sizes = dict(files)
+    if start.gtid_set:
+        return _after_gtids(info, start, files[0][0])
+    if start.timestamp_ms is not None:
+        file = _file_at(info, [name for name, _ in files], start.timestamp_ms, open_log)
+        return _first_since(info, BinlogOffset(file, 4), start.timestamp_ms, open_log, end=_end(files))
+    if start.earliest:
+        return _exact(connection, info, BinlogOffset(files[0][0], 4), open_log)
+    if start.file not in sizes:
+        raise ConfigError(
+            f"source.startup.file: {info.address} has no log file {start.file!r} (it has {files[0][0]} to "
+            f"{files[-1][0]})."
+        )
+    if not 4 <= start.pos <= sizes[start.file]:
+        raise ConfigError(f"source.startup.pos: {start.file} on {info.address} has {sizes[start.file]} bytes.")
+    place = _exact(connection, info, BinlogOffset(start.file, start.pos), open_log)
+    return replace(place, skip_events=start.skip_events, skip_rows=start.skip_rows)
+
+
+def tables_at(
+    tables: Mapping[TableId, MySqlTable],
+    statements: Iterable[DdlItem],
+    *,
+    captured: Callable[[TableId], bool],
+    dialect: DdlDialect,
+) -> dict[TableId, MySqlTable]:
+    """The `tables` of now as they were before `statements`; those that were created in between are left out.
+
+    Raises `SchemaError` naming the first statement after which a table had another shape than before.
+    """
+    found = dict(tables)
+    settled: set[TableId] = set()
+    for item in statements:
+        for table_id in touched_tables(item.statement, item.db, dialect=dialect).tables:
+            if table_id in settled or not captured(table_id) or table_id not in tables:
+                continue
+            match _effect(item, table_id, tables[table_id], dialect):
+                case "created":
+                    found.pop(table_id, None)
+                    settled.add(table_id)
+                case "changed":
+                    shown = " ".join(item.statement.split())[:_STATEMENT_SHOWN]
+                    raise SchemaError(
+                        f"{item.position}: {table_id} had another shape before this statement, so its rows between "
+                        f"the start position and here cannot be read: {shown}. Start behind it (source.startup), or "
+                        'take a snapshot with startup.mode = "initial".'
+                    )
+    return found
+
+
+def _effect(item: DdlItem, table_id: TableId, now: MySqlTable, dialect: DdlDialect) -> str:
+    parsed = parse_ddl(item.statement, item.db, dialect=dialect)
+    if isinstance(parsed, Refused):
+        return "changed"
+    for ddl in parsed:
+        if isinstance(ddl, CreateTable) and ddl.table == table_id:
+            return "created"
+        if isinstance(ddl, DropTable):
+            continue  # Of an earlier table of the name: rows of that one are refused where they come.
+        try:
+            applied = apply_ddl(now, ddl, dialect=dialect)
+        except SchemaError:
+            return "changed"
+        if applied.events or applied.rewrites is not None or applied.table != now:
+            return "changed"
+    return "none"
+
+
+def statements_between(info: ServerInfo, start: BinlogOffset, end: BinlogOffset, open_log: OpenLog) -> list[DdlItem]:
+    """The statements of the log from `start` to `end`, in order."""
+    found: list[DdlItem] = []
+    if not start.by_gtid and start >= end:
+        return found
+    decoder = _blind_decoder(info, start)
+    with closing(open_log(start)) as stream:
+        while decoder.position < end:
+            data = stream.read(bytes_max=_READ_BYTES, timeout_s=_READ_TIMEOUT_S)
+            found += [item for item in decoder.items(data) if isinstance(item, DdlItem)]
+            if len(data) == 0:
+                if start.by_gtid:
+                    break  # The server passed over what we have, up to its log's end.
+                raise SourceError(f"{info.address} sent nothing of its log between {decoder.position} and {end}.")
+    return found
+
+
+def _blind_decoder(info: ServerInfo, start: BinlogOffset) -> BinlogDecoder:
+    flavor = "mariadb" if info.is_mariadb else "mysql"
+    plain = replace(start, skip_events=0, skip_rows=0)
+    # XA transactions that were prepared earlier are no concern here: no row is looked at.
+    return BinlogDecoder({}, wanted=lambda _: False, start=plain, flavor=flavor, infer=True)  # type: ignore[arg-type]
+
+
+def _end(files: list[tuple[str, int]]) -> BinlogOffset:
+    return BinlogOffset(*files[-1])
+
+
+def _after_gtids(info: ServerInfo, start: PastStart, oldest: str) -> BinlogOffset:
+    if not info.gtid_mode:
+        raise ConfigError(f"source.startup.gtid_set: {info.address} has no GTIDs (gtid_mode). Use file and pos.")
+    if not info.is_mariadb:
+        MySqlGtidSet.parse(start.gtid_set)
+    return BinlogOffset(
+        oldest,
+        4,
+        start.gtid_set,
+        server=info.identity,
+        by_gtid=True,
+        skip_events=start.skip_events,
+        skip_rows=start.skip_rows,
+    )
+
+
+def _exact(connection: Connection[Any], info: ServerInfo, place: BinlogOffset, open_log: OpenLog) -> BinlogOffset:
+    """`place` with the GTID set of everything before it."""
+    if info.is_mariadb:
+        gtids = mariadb_gtid_at(connection, place.file, place.pos)
+        return replace(place, gtid_set=gtids, server=info.identity)
+    if not info.gtid_mode:
+        return replace(place, server=info.identity)
+    decoder = _blind_decoder(info, BinlogOffset(place.file, 4))
+    previous = MySqlGtidSet()
+    seen_previous = False
+    with closing(open_log(BinlogOffset(place.file, 4))) as stream:
+        while not seen_previous or decoder.position.pos < place.pos:
+            data = bytes(stream.read(bytes_max=_READ_BYTES, timeout_s=_READ_TIMEOUT_S))
+            if not data:
+                raise SourceError(f"{info.address} sent nothing of {place.file} up to {place}.")
+            for start, end, kind in event_bounds(data):
+                if kind == _PREVIOUS_GTIDS:
+                    checksum = 4 if info.checksum == "CRC32" else 0
+                    previous = MySqlGtidSet.decode(data[start + HEADER_BYTES : end - checksum])
+                    seen_previous = True
+                position = int.from_bytes(data[start + 13 : start + 17], "little")
+                if seen_previous and position > place.pos:
+                    return _checked_place(decoder, previous, place, info)
+                for _ in decoder.items(np.frombuffer(data[start:end], np.uint8)):
+                    pass
+    return _checked_place(decoder, previous, place, info)
+
+
+def _checked_place(
+    decoder: BinlogDecoder, previous: MySqlGtidSet, place: BinlogOffset, info: ServerInfo
+) -> BinlogOffset:
+    if place.pos != 4 and (decoder.event_position.pos != place.pos or decoder.in_transaction):
+        raise ConfigError(
+            f"source.startup.pos: {place} lies inside an event or a transaction; the nearest place before it is "
+            f"{decoder.position}."
+        )
+    gtids = MySqlGtidSet.parse(decoder.position.gtid_set) if place.pos != 4 else MySqlGtidSet()
+    for server, ranges in previous.intervals.items():
+        for first, last in ranges:
+            gtids.add(server, first, last)
+    return replace(place, gtid_set=str(gtids), server=info.identity)
+
+
+def event_bounds(data: bytes) -> Iterable[tuple[int, int, int]]:
+    """(start, end, type) of the events of a buffer."""
+    at = 0
+    while at + HEADER_BYTES <= len(data):
+        length = int.from_bytes(data[at + 9 : at + 13], "little")
+        yield at, at + length, data[at + 4]
+        at += length
+
+
+def _file_at(info: ServerInfo, files: list[str], timestamp_ms: int, open_log: OpenLog) -> str:
+    """The newest file that was begun before the time; the oldest one when all are younger."""
+    low, high = 0, len(files) - 1
+    while low < high:
+        middle = (low + high + 1) // 2
+        if _begun_ms(info, files[middle], open_log) < timestamp_ms:
+            low = middle
+        else:
+            high = middle - 1
+    return files[low]
+
+
+def _begun_ms(info: ServerInfo, file: str, open_log: OpenLog) -> int:
+    """When a file was begun: the time of its FORMAT_DESCRIPTION."""
+    with closing(open_log(BinlogOffset(file, 4))) as stream:
+        for _ in range(5):
+            data = bytes(stream.read(bytes_max=1, timeout_s=_READ_TIMEOUT_S))
+            for start, _, kind in event_bounds(data):
+                if kind == _FORMAT_DESCRIPTION:
+                    return int.from_bytes(data[start : start + 4], "little") * 1000
+    raise SourceError(f"{info.address} sent no beginning of its log file {file}.")
+
+
+def _first_since(
+    info: ServerInfo, begin: BinlogOffset, timestamp_ms: int, open_log: OpenLog, *, end: BinlogOffset
+) -> BinlogOffset:
+    """The end of the last transaction before the first one that was committed at the time or later."""
+    decoder = _blind_decoder(info, begin)
+    previous = MySqlGtidSet()
+    place = begin
+    with closing(open_log(begin)) as stream:
+        while decoder.position < end:
+            data = bytes(stream.read(bytes_max=_READ_BYTES, timeout_s=_READ_TIMEOUT_S))
+            if not data:
+                raise SourceError(f"{info.address} sent nothing of its log between {decoder.position} and {end}.")
+            for start, stop, kind in event_bounds(data):
+                if kind == _PREVIOUS_GTIDS and not info.is_mariadb and not previous.intervals:
+                    checksum = 4 if info.checksum == "CRC32" else 0
+                    previous = MySqlGtidSet.decode(data[start + HEADER_BYTES : stop - checksum])
+                if not decoder.in_transaction:
+                    place = decoder.position
+                inside = decoder.in_transaction
+                for _ in decoder.items(np.frombuffer(data[start:stop], np.uint8)):
+                    pass
+                if (inside or decoder.in_transaction) and _since(decoder.last_ts_ms, timestamp_ms):
+                    return _with_previous(place, previous, info)
+    return _with_previous(decoder.position, previous, info)
+
+
+def _since(event_ms: int, timestamp_ms: int) -> bool:
+    """Whether an event counts as at or after the time; whole seconds may stand for any moment in them."""
+    return event_ms >= timestamp_ms or (event_ms % 1000 == 0 and event_ms + 999 >= timestamp_ms)
+
+
+def _with_previous(place: BinlogOffset, previous: MySqlGtidSet, info: ServerInfo) -> BinlogOffset:
+    if info.is_mariadb or not info.gtid_mode:
+        return replace(place, server=info.identity)
+    gtids = MySqlGtidSet.parse(place.gtid_set)
+    for server, ranges in previous.intervals.items():
+        for first, last in ranges:
+            gtids.add(server, first, last)
+    return replace(place, gtid_set=str(gtids), server=info.identity)

@@ -23,7 +23,7 @@ from raycdc.errors import ConfigError
 PLANNED: dict[str, tuple[str, ...]] = {
     "raycdc.sources": ("mongodb", "kafka", "datagen"),
     "raycdc.sinks": ("iceberg", "jdbc", "kafka", "mongodb"),
-    "raycdc.formats": ("maxwell_json", "canal_json", "debezium_json", "ogg_json"),
+    "raycdc.formats": (),
 }
 
 

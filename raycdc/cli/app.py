@@ -20,7 +20,9 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
-inspect = typer.Typer(help="Look into checkpoints, binlogs and DDL.", no_args_is_help=True, rich_markup_mode=None)
+inspect = typer.Typer(
+    help="Look into checkpoints, binlogs, messages and DDL.", no_args_is_help=True, rich_markup_mode=None
+)
 app.add_typer(inspect, name="inspect")
 
 ConfigPath = Annotated[Path, typer.Argument(metavar="CONFIG", help="The pipeline's TOML file.")]
@@ -170,6 +172,20 @@ def inspect_binlog(
     from raycdc.cli import inspect_binlog as command
 
     return int(command.run(files, schema) or 0)
+
+
+@inspect.command("messages")
+def inspect_messages(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="One message per line; an empty line is a tombstone.")],
+    format_: Annotated[str, typer.Option("--format", metavar="FORMAT", help="maxwell-json, canal-json, …")],
+    schema: Annotated[
+        str | None, typer.Option(metavar="COLUMNS", help='The columns, e.g. "id BIGINT, name STRING".')
+    ] = None,
+) -> int:
+    """Print the changelog that messages mean as JSON lines."""
+    from raycdc.cli.inspect_messages import print_messages
+
+    return int(print_messages(file, format_, schema))
 
 
 @inspect.command("ddl")

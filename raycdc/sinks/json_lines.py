@@ -16,20 +16,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from raycdc.model import TableSchema
+from raycdc.model.json_text import json_values
 from raycdc.model.types import LogicalType, TypeKind
-
-#: Decimal digits of a second in an Arrow timestamp's text.
-_FRACTION_DIGITS = 6
-_SECONDS_LENGTH = len("2026-01-31 23:59:59")
-
-_TEXT = frozenset({TypeKind.STRING, TypeKind.TIME, TypeKind.ENUM, TypeKind.SET})
-_NUMBER = frozenset({TypeKind.INT8, TypeKind.INT16, TypeKind.INT32, TypeKind.INT64, TypeKind.YEAR})
-
-# JSON's own short escapes; other control characters are written as \u00XX.
-_SHORT_ESCAPES = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t", "\b": "\\b", "\f": "\\f"}
-_NEEDS_ESCAPE = '[\\x00-\\x1f"\\\\]'
-
-_BASE64 = np.frombuffer(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/", np.uint8)
 
 
 def json_lines(batch: pa.RecordBatch, schema: TableSchema) -> pa.Buffer:
@@ -46,34 +34,6 @@ def json_lines(batch: pa.RecordBatch, schema: TableSchema) -> pa.Buffer:
     pieces.append("}\n")
     lines = pc.binary_join_element_wise(*pieces, "", null_handling="replace", null_replacement="null")
     return _content(lines)
-
-
-def json_values(array: pa.Array, logical: LogicalType) -> pa.Array:
-    """Each value of `array` as JSON text; null stays null."""
-    match logical.kind:
-        case kind if kind in _TEXT:
-            return _quoted(array)
-        case TypeKind.BINARY:
-            return _binary(array)
-        case TypeKind.JSON:
-            # A line break may stand between the tokens of a document, where a blank means the same.
-            return pc.replace_substring_regex(array, "[\\r\\n]", " ")
-        case TypeKind.BOOLEAN:
-            return pc.if_else(array, "true", "false")
-        case TypeKind.DATETIME | TypeKind.TIMESTAMP:
-            return _between_quotes(_timestamp_text(array, logical.fsp))
-        case TypeKind.DATE:
-            return _between_quotes(array.cast(pa.string()))
-        case TypeKind.DECIMAL:
-            return _between_quotes(_decimal_text(array, logical.scale))
-        case TypeKind.FLOAT32 | TypeKind.FLOAT64:
-            finite = pc.if_else(pc.is_finite(array), array, pa.scalar(None, array.type))
-            return finite.cast(pa.string())
-        case TypeKind.BIT | TypeKind.UINT64:
-            return _decimal_text(array, 0) if pa.types.is_decimal(array.type) else array.cast(pa.string())
-        case kind:
-            assert kind in _NUMBER, kind
-            return array.cast(pa.string())
 
 
 def write_lines(file: Any, batches: Iterable[pa.RecordBatch], schema: TableSchema) -> int:
@@ -94,61 +54,3 @@ def _content(lines: pa.Array) -> pa.Buffer:
     """The bytes of a string array without nulls: its data buffer, which holds the values one after the other."""
     offsets = np.frombuffer(lines.buffers()[1], np.int32)[lines.offset : lines.offset + len(lines) + 1]
     return lines.buffers()[2].slice(int(offsets[0]), int(offsets[-1] - offsets[0]))
-
-
-def _between_quotes(text: pa.Array) -> pa.Array:
-    return pc.binary_join_element_wise('"', text, '"', "")
-
-
-def _quoted(array: pa.Array) -> pa.Array:
-    if pc.any(pc.match_substring_regex(array, _NEEDS_ESCAPE)).as_py():
-        array = pc.replace_substring(array, "\\", "\\\\")
-        for code in range(0x20):
-            character = chr(code)
-            # Most texts have none of them; looking costs less than replacing.
-            if pc.any(pc.match_substring(array, character)).as_py():
-                array = pc.replace_substring(array, character, _SHORT_ESCAPES.get(character, f"\\u{code:04x}"))
-        array = pc.replace_substring(array, '"', '\\"')
-    return _between_quotes(array)
-
-
-def _timestamp_text(array: pa.Array, fsp: int) -> pa.Array:
-    """``YYYY-MM-DD hh:mm:ss`` with `fsp` digits after the point, none and no point for 0."""
-    text = array.cast(pa.timestamp("us")).cast(pa.string())
-    assert 0 <= fsp <= _FRACTION_DIGITS
-    return pc.utf8_slice_codeunits(text, 0, _SECONDS_LENGTH + (1 + fsp if fsp else 0))
-
-
-def _decimal_text(array: pa.Array, scale: int) -> pa.Array:
-    """All digits with exactly `scale` after the point; Arrow's own text turns to exponents for small numbers."""
-    offset = array.offset
-    unscaled = pa.Array.from_buffers(pa.decimal128(38, 0), len(array), array.buffers(), array.null_count, offset)
-    if not scale:
-        return unscaled.cast(pa.string())
-    digits = pc.replace_substring(pc.cast(unscaled, pa.string()), "-", "", max_replacements=1)
-    digits = pc.utf8_lpad(digits, scale + 1, "0")
-    whole = pc.utf8_slice_codeunits(digits, 0, -scale)
-    fraction = pc.utf8_slice_codeunits(digits, -scale)
-    sign = pc.if_else(pc.less(unscaled, pa.scalar(0, pa.decimal128(38, 0))), "-", "")
-    return pc.binary_join_element_wise(pc.binary_join_element_wise(sign, whole, ""), fraction, ".")
-
-
-def _binary(array: pa.Array) -> pa.Array:
-    """``{"$binary":"…"}`` around the base64 of each value, encoded in one sweep over all bytes of the column."""
-    offsets = np.frombuffer(array.buffers()[1], np.int32)[array.offset : array.offset + len(array) + 1].astype(np.int64)
-    lengths = np.diff(offsets)
-    data = np.frombuffer(array.buffers()[2] or b"", np.uint8)[offsets[0] : offsets[-1]]
-    # Every value moves to a multiple of three bytes, so that groups of three never span two values.
-    groups = -(-lengths // 3)
-    starts = np.concatenate(([0], np.cumsum(groups)))
-    padded = np.zeros(int(starts[-1]) * 3, np.uint8)
-    padded[np.arange(len(data)) + np.repeat(starts[:-1] * 3 - (offsets[:-1] - offsets[0]), lengths)] = data
-    a, b, c = (padded[i::3].astype(np.uint32) for i in range(3))
-    bits = (a << 16) | (b << 8) | c
-    text = np.stack([_BASE64[(bits >> shift) & 63] for shift in (18, 12, 6, 0)], axis=1).reshape(-1)
-    ends = starts[1:] * 4
-    text[ends[(lengths % 3 > 0)] - 1] = ord("=")
-    text[ends[(lengths % 3 == 1)] - 2] = ord("=")
-    encoded = pa.StringArray.from_buffers(len(array), pa.py_buffer((starts * 4).astype(np.int32)), pa.py_buffer(text))
-    wrapped = pc.binary_join_element_wise('{"$binary":"', encoded, '"}', "")
-    return pc.if_else(array.is_valid(), wrapped, pa.scalar(None, pa.string()))

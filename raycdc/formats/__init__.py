@@ -1,0 +1,47 @@
+"""Formats: bytes of messages ⇄ changelog batches. Built-ins and third parties' come through ``raycdc.formats``."""
+
+from __future__ import annotations
+
+from raycdc.formats.api import (
+    BadMessage,
+    BadMessageError,
+    ChangeItem,
+    CorruptMessageError,
+    Decoded,
+    EncodedBatch,
+    Format,
+    FormatDecoder,
+    FormatEncoder,
+    MessageBatch,
+    MissingBeforeImageError,
+    Origin,
+    RowsItem,
+    UnfitValueError,
+    UnknownTypeError,
+)
+
+__all__ = [
+    "BadMessage",
+    "BadMessageError",
+    "ChangeItem",
+    "CorruptMessageError",
+    "Decoded",
+    "EncodedBatch",
+    "Format",
+    "FormatDecoder",
+    "FormatEncoder",
+    "MessageBatch",
+    "MissingBeforeImageError",
+    "Origin",
+    "RowsItem",
+    "UnfitValueError",
+    "UnknownTypeError",
+    "warm_up",
+]
+
+
+def warm_up() -> None:
+    """Compile every loop of the formats into the user's cache; quick when that was done before."""
+    from raycdc.formats.warm_up import compile_all
+
+    compile_all()

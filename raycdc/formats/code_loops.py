@@ -1,0 +1,34 @@
+"""Numbers that the formats' loops and their callers share: kinds of columns, spellings of values, errors."""
+
+from __future__ import annotations
+
+# Kinds of columns. Those from `K_TEXT` on have their values in text slots, the others in 64-bit words.
+K_BOOL, K_INT, K_FLOAT32, K_FLOAT64, K_DECIMAL, K_DATE, K_MOMENT, K_BIT = range(8)
+K_TEXT, K_BYTES, K_TIME, K_JSON, K_SET = range(8, 13)
+
+#: Columns of `ArenaView.col`; `C_P1` and `C_P2`: precision and scale, bytes of an integer, bits, fractional digits.
+C_KIND, C_P1, C_P2, C_WIRE, C_BASE, C_SLOT, C_HAS_NULL, C_WIDE = range(8)
+#: Columns of `ArenaView.slot`.
+S_BASE, S_ROOM = 0, 1
+
+# Wires. A column has one that its kind knows; `WIRE_PLAIN` is what JSON and MySQL's text say.
+WIRE_PLAIN = 0
+WIRE_BASE64 = 1  # decimals: unscaled two's complement, big end first; bits: little end first
+WIRE_EITHER = 2  # decimals: text or base64, refused where both would do
+WIRE_LATIN1 = 3  # bytes: one character of U+0000 to U+00FF each
+WIRE_HEX = 4
+WIRE_TEXT = 5  # JSON inside a string
+WIRE_VARIABLE = 6  # decimals as text: {"scale": …, "value": base64}
+WIRE_SECONDS, WIRE_MILLIS, WIRE_MICROS, WIRE_NANOS = 10, 13, 16, 19  # temporals as numbers
+WIRE_DAYS = 20
+
+# What `put_cell` returns; `NULL_VALUE` is a value that counts as null.
+OK, FULL, NULL_VALUE = 0, -1, -2
+WRONG_KIND, OUT_OF_RANGE, TOO_PRECISE, NOT_A_NUMBER, NOT_A_TIME, NOT_BASE64 = 40, 41, 42, 43, 44, 45
+HALF_SURROGATE, AMBIGUOUS_DECIMAL, UNAVAILABLE, NOT_LATIN1, NOT_HEX, TOO_LONG = 46, 47, 48, 49, 50, 51
+
+#: Indices into `ArenaView.counters`.
+FULL_SLOT, FULL_NEED, ZERO_DATES, ERROR_COLUMN, ERROR_TOKEN, ROWS = range(6)
+
+#: Room that every text value has beyond its own length: for numbers that become text, and quotes.
+TEXT_SLACK = 128

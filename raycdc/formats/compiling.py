@@ -1,0 +1,62 @@
+"""How the formats' loops are compiled: as `raycdc.compiled`, without reference counts and with calls that are none.
+
+numba passes a tuple of arrays by value, some eighty machine words for each call, and counts references around it. In
+loops over the cells of a row both cost more than the work. Nothing here owns memory, so `helper` and `njit` switch the
+counting off; `inlined` also marks helpers that LLVM must put into their caller, where the words stay in registers.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
+
+from raycdc.compiled import CompiledFunction
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def _dispatcher(function: Callable[..., Any], *, inline: bool) -> Any:
+    from raycdc import compiled_build
+
+    options = {**compiled_build._OPTIONS, "_nrt": False, "forceinline": inline}
+    dispatcher = compiled_build.numba.njit(**options)(function)
+    compiled_build._dispatchers.append(dispatcher)
+    return compiled_build.types.Dispatcher(dispatcher)
+
+
+class _Helper:
+    """Shows numba a dispatcher, and everyone else the plain function."""
+
+    def __init__(self, function: Callable[..., Any], *, inline: bool) -> None:
+        self._function = function
+        self._inline = inline
+        functools.update_wrapper(self, function)
+
+    def __call__(self, *args: Any) -> Any:
+        return self._function(*args)
+
+    @functools.cached_property
+    def _numba_type_(self) -> Any:
+        return _dispatcher(self._function, inline=self._inline)
+
+
+class _Entry(CompiledFunction):
+    @functools.cached_property
+    def _numba_type_(self) -> Any:
+        return _dispatcher(self._function, inline=False)
+
+
+def helper(function: Function) -> Function:
+    """A function that is compiled into its callers, perhaps as a call."""
+    return cast("Function", _Helper(function, inline=False))
+
+
+def inlined(function: Function) -> Function:
+    """A function that becomes part of its callers."""
+    return cast("Function", _Helper(function, inline=True))
+
+
+def njit(function: Function) -> Function:
+    """A compiled function that Python may call."""
+    return cast("Function", _Entry(function))

@@ -1,0 +1,65 @@
+"""The options every format shares; a format's own model adds to them."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator
+
+from raycdc.config import Options, option
+from raycdc.formats.sql_types import parse_columns
+from raycdc.model import TableSchema
+from raycdc.model.selector import TableSelector, check_pattern
+
+Pattern = Annotated[str, AfterValidator(check_pattern)]
+
+
+def _check_columns(text: str) -> str:
+    parse_columns(text, place="columns")
+    return text
+
+
+Columns = Annotated[str, AfterValidator(_check_columns)]
+
+
+class FormatOptions(Options):
+    """``format = { type = "maxwell-json", … }`` of a Kafka source or sink."""
+
+    type: str = option(help="Identifier of the format.", example="maxwell-json")
+    columns: Columns | None = option(
+        None,
+        help="Columns of the tables, as in CREATE TABLE. Without it they come from the messages.",
+        example="id BIGINT, name STRING, PRIMARY KEY (id)",
+    )
+    tables: dict[str, Columns] = option(
+        {}, help="Columns per table (DATABASE.TABLE).", example={"shop.orders": "id BIGINT, total DECIMAL(10,2)"}
+    )
+    include: tuple[Pattern, ...] = option((), help="Tables to take: names or patterns as in source.tables.")
+    exclude: tuple[Pattern, ...] = option((), help="Tables to leave out.")
+    on_error: Literal["fail", "skip", "dead-letter"] = option(
+        "fail", help="What becomes of a message that cannot be decoded."
+    )
+    before_image: Literal["required", "optional"] = option(
+        "required",
+        help="optional: an update that does not say what the row was before is its new row alone, which is enough for "
+        "a target with a key.",
+    )
+    case_sensitive: bool = option(default=False, help="Whether fields must be spelled exactly as the columns.")
+    metadata: dict[str, str] = option(
+        {}, help="Fields of the envelope as columns: name of the field, name of the column.", example={"xid": "_xid"}
+    )
+    include_schema: bool = option(default=False, help="Writing: put the schema into every message (Debezium).")
+    tombstones: bool = option(
+        default=False, help="Writing: a message without value after each delete, for compacted topics."
+    )
+
+    def schema_of(self, table: str) -> TableSchema | None:
+        """The schema given for `table` (DATABASE.TABLE), if one is."""
+        text = self.tables.get(table, self.columns)
+        return None if text is None else parse_columns(text, place="columns")
+
+    def selector(self) -> TableSelector | None:
+        """Which tables are taken; None for all."""
+        if not self.include and not self.exclude:
+            return None
+        return TableSelector(self.include or (r".*\..*",), self.exclude, place="source.format")

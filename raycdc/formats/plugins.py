@@ -1,0 +1,45 @@
+"""The built-in formats as plug-ins, and `load_format`. Imports quickly: decoders come when one is used."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import ValidationError
+
+from raycdc.errors import ConfigError
+from raycdc.formats.api import Format
+from raycdc.formats.debezium_json import DebeziumOptions
+from raycdc.formats.options import FormatOptions
+from raycdc.plugins import Plugin, PluginGroup, load_plugin
+
+MAXWELL_JSON = Plugin(
+    "maxwell-json",
+    "Maxwell's daemon: rows, bootstraps, definitions",
+    FormatOptions,
+    "raycdc.formats.maxwell_json:MaxwellJson",
+)
+CANAL_JSON = Plugin(
+    "canal-json", "Canal's flat messages, several rows each", FormatOptions, "raycdc.formats.canal_json:CanalJson"
+)
+DEBEZIUM_JSON = Plugin(
+    "debezium-json",
+    "Debezium's change events, with or without schema, MongoDB's too",
+    DebeziumOptions,
+    "raycdc.formats.debezium_json:DebeziumJson",
+)
+OGG_JSON = Plugin("ogg-json", "Oracle GoldenGate's JSON", FormatOptions, "raycdc.formats.ogg_json:OggJson")
+PLAIN_JSON = Plugin("json", "Every message is a row", FormatOptions, "raycdc.formats.plain_json:PlainJson")
+
+
+def load_format(identifier: str, *, place: str = "source.format", **options: Any) -> Format:
+    """The format called `identifier` with `options`. Raises `ConfigError` at `place`, all problems at once."""
+    plugin = load_plugin(PluginGroup.FORMATS, identifier.replace("_", "-"), place=place)
+    try:
+        config = plugin.config(type=plugin.name, **options)
+    except ValidationError as error:
+        problems = (
+            f"{place}.{'.'.join(str(part) for part in problem['loc'])}: {problem['msg']}" for problem in error.errors()
+        )
+        raise ConfigError(*problems) from error
+    created: Format = plugin.create(config)
+    return created

@@ -14,6 +14,7 @@ from raycdc.config.model import (
     SourceConfig,
     SparkOptions,
     appends_only,
+    flattened_texts,
 )
 
 __all__ = [
@@ -31,6 +32,7 @@ __all__ = [
     "SparkOptions",
     "appends_only",
     "config_from_dict",
+    "flattened_texts",
     "load_config",
     "option",
 ]

@@ -162,9 +162,7 @@ class SparkOptions(Options):
     @field_validator("conf", mode="before")
     @classmethod
     def _texts(cls, conf: Any) -> Any:
-        if not isinstance(conf, dict):
-            return conf
-        return {key: str(v).lower() if isinstance(v, bool) else str(v) for key, v in _flattened(conf).items()}
+        return flattened_texts(conf) if isinstance(conf, dict) else conf
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -221,6 +219,11 @@ def appends_only(sink_type: str, write: Any) -> Any:
     if write == "upsert":
         raise ValueError(f'{sink_type} can only append; use write = "changelog", or a sink that merges, such as delta')
     return write
+
+
+def flattened_texts(table: dict[str, Any]) -> dict[str, str]:
+    """Dotted names and texts, as Spark and Kafka want their settings, of what TOML reads as nested and typed."""
+    return {key: str(v).lower() if isinstance(v, bool) else str(v) for key, v in _flattened(table).items()}
 
 
 def _flattened(table: dict[str, Any], prefix: str = "") -> dict[str, Any]:

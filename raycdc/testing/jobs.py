@@ -39,6 +39,7 @@ class Job:
     local: bool = False
     chunk_rows: int = 500
     readers: int = 3
+    readers_min: int = 1
     epoch_interval: str = "500ms"
     #: Only MySQL without GTIDs waits for it; these servers make a transaction visible within milliseconds.
     visible_within: str = "2s"
@@ -70,9 +71,6 @@ class Job:
         """Write the configuration and return its path."""
         self.markers.mkdir(parents=True, exist_ok=True)
         path = self.folder / "job.toml"
-        names = ", ".join(json.dumps(f"{self.database}.{table}") for table in self.tables)
-        snapshot = f'chunk_rows = {self.chunk_rows}, visible_within = "{self.visible_within}"'
-        snapshot += f", {self.snapshot}" if self.snapshot else ""
         path.write_text(
             f"""
 [pipeline]
@@ -81,16 +79,10 @@ state = "{self.state}"
 epoch_interval = "{self.epoch_interval}"
 
 [source]
-type = "mysql"
-host = "{self.server.host}"
-port = {self.server.port}
-user = "{self.server.cdc_user}"
-password = "${{env:RAYCDC_TEST_PASSWORD}}"
-tables = [{names}]
-snapshot = {{ {snapshot} }}
-{self.source}
+{self.source_section()}
 
 [readers]
+min = {self.readers_min}
 max = {self.readers}
 
 [sink]
@@ -102,6 +94,22 @@ write = "{self.write}"
 """
         )
         return path
+
+    def source_section(self) -> str:
+        """The keys of ``[source]``."""
+        names = ", ".join(json.dumps(f"{self.database}.{table}") for table in self.tables)
+        snapshot = f'chunk_rows = {self.chunk_rows}, visible_within = "{self.visible_within}"'
+        snapshot += f", {self.snapshot}" if self.snapshot else ""
+        return f"""
+type = "mysql"
+host = "{self.server.host}"
+port = {self.server.port}
+user = "{self.server.cdc_user}"
+password = "${{env:RAYCDC_TEST_PASSWORD}}"
+tables = [{names}]
+snapshot = {{ {snapshot} }}
+{self.source}
+"""
 
     def start(self, *arguments: str, failpoints: str = "") -> Run:
         """Start ``raycdc run``; `failpoints` as in ``RAYCDC_FAILPOINTS``."""

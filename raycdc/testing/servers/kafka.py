@@ -83,6 +83,7 @@ class KafkaServer:
     """See the module's docstring. ``with KafkaServer() as kafka:``; `options` are further broker settings."""
 
     host = "127.0.0.1"
+    cdc_user = "cdc"
 
     def __init__(self, options: Mapping[str, str] | None = None, *, port: int | None = None) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="raycdc-kafka-"))

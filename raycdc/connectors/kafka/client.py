@@ -1,0 +1,157 @@
+"""Connections to a cluster: librdkafka's properties, and its errors as ours.
+
+Everything that asks the cluster something for the enumerator is here, blocking; reading is in `partition_reader`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._listoffsets import OffsetSpec
+
+from raycdc.connectors.kafka.plugin import KafkaSourceConfig
+from raycdc.errors import SourceError, SourceUnavailableError
+
+#: How long one question to the cluster may take.
+TIMEOUT_S = 20.0
+
+#: Answers that trying again may change, as the cluster is (partly) away.
+_AWAY = frozenset(
+    {
+        KafkaError._TRANSPORT,
+        KafkaError._ALL_BROKERS_DOWN,
+        KafkaError._TIMED_OUT,
+        KafkaError._TIMED_OUT_QUEUE,
+        KafkaError._RESOLVE,
+        KafkaError.LEADER_NOT_AVAILABLE,
+        KafkaError.NOT_LEADER_FOR_PARTITION,
+        KafkaError.REQUEST_TIMED_OUT,
+        KafkaError.BROKER_NOT_AVAILABLE,
+        KafkaError.COORDINATOR_NOT_AVAILABLE,
+        KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+        KafkaError.NOT_COORDINATOR,
+    }
+)
+
+T = TypeVar("T")
+Partition = tuple[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """A topic as the cluster has it now; `identity` changes when it is deleted and created again."""
+
+    name: str
+    identity: str
+    partitions: tuple[int, ...]
+
+
+def client_properties(config: KafkaSourceConfig) -> dict[str, Any]:
+    """What every client of `config`'s cluster is made with."""
+    return {"bootstrap.servers": config.bootstrap_servers, "client.id": "raycdc", "log_level": 0, **config.properties}
+
+
+def consumer_properties(config: KafkaSourceConfig) -> dict[str, Any]:
+    """A consumer that is told what to read and never commits by itself."""
+    return {
+        "fetch.wait.max.ms": "100",
+        "queued.max.messages.kbytes": "65536",
+        **client_properties(config),
+        "group.id": config.group_id or "raycdc",
+        "enable.auto.commit": "false",
+        "enable.auto.offset.store": "false",
+        "enable.partition.eof": "true",
+        "auto.offset.reset": "error",
+        "isolation.level": config.isolation,
+        "allow.auto.create.topics": "false",
+    }
+
+
+def is_away(error: KafkaError) -> bool:
+    """Whether the cluster or a broker is merely not there now."""
+    return error.code() in _AWAY or error.retriable()
+
+
+def source_error(error: KafkaError, where: str) -> SourceError:
+    """The error to raise for librdkafka's `error`."""
+    kind = SourceUnavailableError if is_away(error) else SourceError
+    fix = "Is the broker running and reachable?" if is_away(error) else "See the broker's log and ACLs."
+    return kind(f"Kafka at {where}: {error.str()} ({error.name()}). {fix}")
+
+
+class Cluster:
+    """Questions to the cluster; each blocks up to `TIMEOUT_S` and raises `SourceError`."""
+
+    def __init__(self, config: KafkaSourceConfig) -> None:
+        self._config = config
+        self._admin = AdminClient(client_properties(config))
+
+    def topics(self) -> list[Topic]:
+        """The selected topics that exist, with their partitions."""
+        metadata = self._ask(lambda: self._admin.list_topics(timeout=TIMEOUT_S))
+        names = sorted(name for name, t in metadata.topics.items() if t.error is None and self._config.selects(name))
+        if not names:
+            return []
+        described = self._ask(lambda: self._admin.describe_topics(TopicCollection(names)))
+        identities = {name: str(self._result(future).topic_id) for name, future in described.items()}
+        return [Topic(name, identities[name], tuple(sorted(metadata.topics[name].partitions))) for name in names]
+
+    def earliest(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
+        """The first offset that each partition still has."""
+        return self._offsets(partitions, OffsetSpec.earliest())  # type: ignore[no-untyped-call]
+
+    def latest(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
+        """Where each partition ends now, for readers of our isolation level (the last stable offset)."""
+        return self._offsets(partitions, OffsetSpec.latest())  # type: ignore[no-untyped-call]
+
+    def at_time(self, partitions: Iterable[Partition], timestamp_ms: int) -> dict[Partition, int]:
+        """The first message at or after a time; the end where there is none."""
+        asked = list(partitions)
+        found = self._offsets(asked, OffsetSpec.for_timestamp(timestamp_ms))
+        ends = self.latest([p for p in asked if found[p] < 0])
+        return {**found, **ends}
+
+    def committed(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
+        """What the consumer group has committed; partitions without are left out."""
+        consumer = Consumer(consumer_properties(self._config))
+        try:
+            asked = [TopicPartition(*p) for p in partitions]
+            answers = self._ask(lambda: consumer.committed(asked, timeout=TIMEOUT_S))
+        finally:
+            consumer.close()
+        return {(a.topic, a.partition): a.offset for a in answers if a.offset >= 0}
+
+    def commit(self, offsets: Mapping[Partition, int]) -> None:
+        """Set the group's offsets."""
+        consumer = Consumer(consumer_properties(self._config))
+        try:
+            wanted = [TopicPartition(*p, offset) for p, offset in offsets.items()]
+            self._ask(lambda: consumer.commit(offsets=wanted, asynchronous=False))
+        finally:
+            consumer.close()
+
+    def _offsets(self, partitions: Iterable[Partition], spec: Any) -> dict[Partition, int]:
+        asked = {TopicPartition(*p): spec for p in partitions}
+        if not asked:
+            return {}
+        committed = self._config.isolation == "read_committed"
+        level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
+        futures = self._ask(lambda: self._admin.list_offsets(asked, isolation_level=level, request_timeout=TIMEOUT_S))
+        return {(p.topic, p.partition): self._result(future).offset for p, future in futures.items()}
+
+    def _result(self, future: Any) -> Any:
+        return self._ask(lambda: future.result(TIMEOUT_S))
+
+    def _ask(self, question: Callable[[], T]) -> T:
+        try:
+            return question()
+        except KafkaException as cause:
+            raise source_error(cause.args[0], self._config.bootstrap_servers) from cause
+        except TimeoutError as cause:
+            raise SourceUnavailableError(
+                f"Kafka at {self._config.bootstrap_servers} did not answer within {TIMEOUT_S:g} s. Is it running?"
+            ) from cause

@@ -1,0 +1,64 @@
+"""The format of a source, opened from its section of the configuration; and messages it left out, as rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from raycdc.errors import ConfigError
+from raycdc.formats.api import BadMessage, Format
+from raycdc.formats.plugins import load_format
+from raycdc.model import Column, LogicalType, RowKind, TableId, TableSchema, TypeKind, changelog_schema
+
+#: Where messages that could not be decoded go with ``on_error = "dead-letter"``: through the same sink, exactly once.
+DEAD_LETTERS = TableId("_raycdc", "dead_letters")
+DEAD_LETTER_SCHEMA = TableSchema(
+    (
+        Column("topic", LogicalType(TypeKind.STRING), nullable=False),
+        Column("partition", LogicalType(TypeKind.INT32), nullable=False),
+        Column("offset", LogicalType(TypeKind.INT64), nullable=False),
+        Column("key", LogicalType(TypeKind.BINARY)),
+        Column("value", LogicalType(TypeKind.BINARY)),
+        Column("reason", LogicalType(TypeKind.STRING)),
+    ),
+    ("topic", "partition", "offset"),
+)
+
+
+def open_format(section: Mapping[str, Any]) -> Format:
+    """The format that ``source.format`` describes. Raises ValueError with every problem of the section."""
+    identifier = str(section.get("type", ""))
+    if not identifier:
+        raise ValueError('needs type, e.g. { type = "maxwell-json" }')
+    options = {key: value for key, value in section.items() if key != "type"}
+    try:
+        return load_format(identifier, **options)
+    except ConfigError as cause:
+        raise ValueError("; ".join(cause.problems)) from cause
+
+
+def keeps_dead_letters(section: Mapping[str, Any]) -> bool:
+    """Whether messages that cannot be decoded are kept as rows of `DEAD_LETTERS`."""
+    return section.get("on_error") == "dead-letter"
+
+
+def dead_letters(bad: Sequence[BadMessage], *, now_ms: int) -> pa.RecordBatch:
+    """Messages that were left out, as inserts into `DEAD_LETTERS` (`_seq` from 0)."""
+    count = len(bad)
+    columns: list[Sequence[Any]] = [
+        [message.origin.topic for message in bad],
+        [message.origin.partition for message in bad],
+        [message.offset for message in bad],
+        [message.key for message in bad],
+        [message.value for message in bad],
+        [str(message.error) for message in bad],
+        [int(RowKind.INSERT)] * count,
+        range(count),
+        [now_ms] * count,
+        [message.origin.place(message.offset) for message in bad],
+    ]
+    schema = changelog_schema(DEAD_LETTER_SCHEMA)
+    arrays = [pa.array(values, field.type) for values, field in zip(columns, schema, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)

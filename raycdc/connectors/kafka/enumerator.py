@@ -1,0 +1,306 @@
+"""The split enumerator for topics: finds partitions, fixes their ends, gives them to readers and keeps those balanced.
+
+A partition's first and last offsets are decided when it is found, now and for ever. Who reads it is the assigner's
+matter (`raycdc.source.assigner`); one that is sealed at its end is given to nobody any more.
+
+State (in every manifest): what was found and given to nobody yet, and the tables' schemas. The positions of the others
+are the manifest's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+from raycdc.checkpoint.manifest import Manifest, TableEpoch
+from raycdc.connectors.kafka.client import Topic
+from raycdc.connectors.kafka.offsets import Offsets, Partition, new_states
+from raycdc.connectors.kafka.plugin import KafkaSourceConfig
+from raycdc.connectors.kafka.schemas import SchemaRegistry
+from raycdc.connectors.kafka.split import PartitionState
+from raycdc.connectors.kafka.watermark import Alignment
+from raycdc.errors import LogLostError, ProtocolError, SourceError, SourceUnavailableError, StateError
+from raycdc.model import TableId, TableSchema
+from raycdc.schema import event_to_json
+from raycdc.source.api import EpochShare, SplitEnumeratorContext
+from raycdc.source.assigner import PartitionAssigner
+from raycdc.source.split import PartitionSplit, SourceSplit
+
+#: Version of this enumerator's state.
+STATE_VERSION = 1
+
+
+class ClusterQuestions(Offsets, Protocol):
+    """What the enumerator asks the cluster. Blocks; called off the coordinator's thread."""
+
+    def topics(self) -> list[Topic]: ...
+
+    def commit(self, offsets: Mapping[Partition, int]) -> None: ...
+
+
+class Discovery:
+    """One look at the cluster: new partitions with their offsets, and this run's ends when it is bounded."""
+
+    def __init__(self, topics: list[Topic], states: list[PartitionState], ends: dict[str, int]) -> None:
+        self.topics = topics
+        self.states = states
+        self.ends = ends
+
+
+class KafkaEnumerator:
+    """See the module's docstring. `until` as `IncrementalSnapshotEnumerator`'s; anything but None bounds the run."""
+
+    def __init__(
+        self,
+        context: SplitEnumeratorContext,
+        config: KafkaSourceConfig,
+        *,
+        cluster: Callable[[], ClusterQuestions],
+        until: str | None,
+    ) -> None:
+        self._context = context
+        self._config = config
+        self._cluster = cluster
+        self._until = until
+        #: What every known partition was last sealed at, or starts from.
+        self._states: dict[str, PartitionState] = {}
+        self._assigner = PartitionAssigner(context, self._split)
+        self._ends: dict[str, int] = {}
+        self._found_once = False
+        self._looked = False
+        self._finished = False
+        self._schemas = SchemaRegistry({}, open_epoch=lambda: context.open_epoch)
+        drift = config.alignment.max_drift
+        self._alignment = Alignment(max_drift_ms=round(drift.total_seconds() * 1000)) if drift else None
+        self._limit_ms: int | None = None
+        self._positions: dict[int, dict[Partition, int]] = {}
+        self._problems: dict[str, str] = {}
+
+    def __repr__(self) -> str:
+        return f"KafkaEnumerator(known={len(self._states)}, {self._assigner!r})"
+
+    @property
+    def _bounded(self) -> bool:
+        return self._until is not None or self._config.stops
+
+    # -- life
+
+    def restore(self, last: Manifest, *, document: Callable[[str], dict[str, Any]]) -> None:
+        """Go on as `last` says; called once, before `start`."""
+        state = last.enumerator
+        if state.get("kind") != "kafka" or state["version"] > STATE_VERSION:
+            raise StateError(
+                "The state was written by another kind of source or a newer raycdc. "
+                "Use another pipeline.name, or that version."
+            )
+        self._found_once = state["found_once"]
+        known = [PartitionState.from_json(data) for data in (*last.to_splits.values(), *state["waiting"])]
+        self._states = {s.split_id: s for s in known}
+        tables = {TableId.parse(t): TableSchema.from_json(document(fp)) for t, fp in state["tables"].items()}
+        self._schemas = SchemaRegistry(tables, open_epoch=lambda: self._context.open_epoch)
+
+    def start(self) -> None:
+        """Look at the cluster now; nothing is given out before."""
+        self._context.call_async(self._discover, self._on_discovered)
+
+    def close(self) -> None:
+        """Connections live only inside calls."""
+
+    # -- discovery
+
+    def _discover(self) -> Discovery | None:
+        """Runs off the coordinator's thread. None: the cluster was away, and a later look will do."""
+        try:
+            cluster = self._cluster()
+            topics = cluster.topics()
+            found = [(topic.name, number) for topic in topics for number in topic.partitions]
+            known = {(state.topic, state.partition) for state in self._states.values()}
+            identities = {topic.name: topic.identity for topic in topics}
+            start = None if self._found_once else self._config.start
+            fresh = [partition for partition in found if partition not in known]
+            states = new_states(cluster, fresh, identities, start=start, stop=self._config.stop)
+            ends = {f"{t}:{p}": end for (t, p), end in cluster.latest(found).items()} if self._until else {}
+        except SourceUnavailableError:
+            if not self._looked:
+                raise
+            return None
+        return Discovery(topics, states, ends)
+
+    def _on_discovered(self, found: Discovery | None) -> None:
+        self._problems.pop("discovery", None)
+        if found is None:
+            self._problems["discovery"] = "the cluster was away at the last look"
+        else:
+            self._take(found)
+        again = self._config.discovery_interval
+        if again is None or self._bounded:
+            for reader in self._context.registered_readers():
+                self._context.signal_no_more_splits(reader)
+            return
+        self._context.call_async(self._discover, self._on_discovered, after_s=again.total_seconds())
+
+    def _take(self, found: Discovery) -> None:
+        self._check(found.topics)
+        self._states.update({state.split_id: state for state in found.states})
+        if not self._looked:
+            self._ends = found.ends
+        self._found_once = self._looked = True
+        self._assigner.add(s for s, p in self._states.items() if self._config.selects(p.topic) and not self._ended(s))
+
+    def _check(self, topics: Sequence[Topic]) -> None:
+        """A topic that is missing, or that another one of the same name took the place of, is refused."""
+        identities = {topic.name: topic.identity for topic in topics}
+        missing = [name for name in self._config.topics if name not in identities]
+        if missing:
+            raise SourceError(
+                f'Topic "{missing[0]}" does not exist at {self._config.bootstrap_servers}. Create it, or correct '
+                "source.topics; topics that come later are found by source.topic_pattern."
+            )
+        for state in self._states.values():
+            now = identities.get(state.topic)
+            if now is not None and now != state.identity and self._config.selects(state.topic):
+                raise LogLostError(
+                    f"Topic {state.topic} was deleted and created again: offset {state.offset} of partition "
+                    f"{state.partition} is of the old one. Start another pipeline for the new topic."
+                )
+
+    # -- assignment
+
+    def add_reader(self, subtask_id: int) -> None:
+        for update in self._schemas.updates():
+            if update.schemas:
+                self._context.send_event(subtask_id, update.to_event())
+        if self._limit_ms is not None:
+            self._context.send_event(subtask_id, {"type": "align", "limit_ms": self._limit_ms})
+        self._assigner.give()
+        self._assigner.balance()
+        if self._looked and (self._bounded or self._config.discovery_interval is None):
+            self._context.signal_no_more_splits(subtask_id)
+
+    def handle_split_request(self, subtask_id: int) -> None:
+        """Partitions are given, not asked for."""
+
+    def handle_splits_finished(self, split_ids: Sequence[str]) -> None:
+        """No bounded splits here: a partition that reached its end is known by its state."""
+
+    def add_splits_back(self, splits: Sequence[SourceSplit], subtask_id: int) -> None:
+        """Partitions of a lost reader, or of one that let them go; in the state last sealed."""
+        gone = subtask_id not in self._context.registered_readers()
+        if gone and self._alignment is not None:
+            self._alignment.forget(subtask_id)
+        for split in splits:
+            if not isinstance(split, PartitionSplit):
+                raise ProtocolError(f"{split.split_id} is none of this enumerator's splits")
+            self._states[split.split_id] = PartitionState.from_json(split.state)
+        ended = [split.split_id for split in splits if self._ended(split.split_id)]
+        self._assigner.forget(ended)
+        self._assigner.back(split.split_id for split in splits if split.split_id not in ended)
+
+    def _split(self, split_id: str) -> PartitionSplit:
+        return PartitionSplit(split_id, self._states[split_id].to_json(), self._ends.get(split_id))
+
+    def _ended(self, split_id: str) -> bool:
+        return self._states[split_id].ended(self._ends.get(split_id))
+
+    # -- events
+
+    def handle_source_event(self, subtask_id: int, event: dict[str, Any]) -> None:
+        match event["type"]:
+            case "schema_request":
+                table = TableId.parse(event["table"])
+                update = self._schemas.request(table, TableSchema.from_json(event["schema"]))
+                if update is not None:
+                    self._tell_all(update.to_event())
+            case "watermarks" if self._alignment is not None:
+                self._alignment.report(subtask_id, event["splits"])
+                if self._alignment.limit_ms != self._limit_ms:
+                    self._limit_ms = self._alignment.limit_ms
+                    self._tell_all({"type": "align", "limit_ms": self._limit_ms})
+            case kind:
+                raise ProtocolError(f"The Kafka enumerator does not know the event {kind!r}")
+
+    def _tell_all(self, event: dict[str, Any]) -> None:
+        for reader in self._context.registered_readers():
+            self._context.send_event(reader, event)
+
+    # -- epochs
+
+    def epoch_sealed(self, epoch: int, splits: Mapping[str, Any]) -> EpochShare:
+        """Schemas that begin with this epoch; whether everything was read; balance again."""
+        for split_id, data in splits.items():
+            self._states[split_id] = PartitionState.from_json(data)
+        if self._config.group_id is not None:
+            sealed = [PartitionState.from_json(data) for data in splits.values()]
+            self._positions[epoch] = {(s.topic, s.partition): s.offset for s in sealed}
+        update = self._schemas.sealed(epoch)
+        tables = {
+            table: TableEpoch(
+                schema.fingerprint(),
+                snapshot=False,
+                changes=tuple(event_to_json(change) for change in update.changes[table]),
+            )
+            for table, schema in update.schemas.items()
+        }
+        documents = {
+            schema.fingerprint(): {**schema.to_json(), "fingerprint": schema.fingerprint()}
+            for schema in update.schemas.values()
+        }
+        self._assigner.forget([split_id for split_id in splits if self._ended(split_id)])
+        self._finished = self._bounded and self._looked and self._all_ended()
+        self._assigner.balance()
+        return EpochShare(tables, documents, final=self._finished)
+
+    def snapshot_state(self, checkpoint_id: int) -> dict[str, Any]:
+        return {
+            "kind": "kafka",
+            "version": STATE_VERSION,
+            "found_once": self._found_once,
+            "waiting": [self._states[s].to_json() for s in sorted(self._assigner.waiting)],
+            "tables": {str(table): schema.fingerprint() for table, schema in self._schemas.tables.items()},
+        }
+
+    @property
+    def wants_seal(self) -> bool:
+        """A bounded run that has nothing (more) to read still ends with an epoch."""
+        return self._bounded and self._looked and not self._finished and self._all_ended()
+
+    def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
+        """Tell the consumer group, for people who watch it; a failure is only noted."""
+        done = [epoch for epoch in self._positions if epoch <= checkpoint_id]
+        if not done:
+            return
+        offsets = self._positions[max(done)]
+        for epoch in done:
+            del self._positions[epoch]
+        if offsets:
+            self._context.call_async(lambda: self._commit(offsets), self._on_committed)
+
+    def _commit(self, offsets: Mapping[Partition, int]) -> str | None:
+        try:
+            self._cluster().commit(offsets)
+        except SourceError as error:
+            return str(error)
+        return None
+
+    def _on_committed(self, problem: str | None) -> None:
+        self._problems.pop("commit", None)
+        if problem is not None:
+            self._problems["commit"] = problem
+
+    def _all_ended(self) -> bool:
+        return all(self._ended(s) for s, state in self._states.items() if self._config.selects(state.topic))
+
+    # -- figures
+
+    @property
+    def chunks_waiting(self) -> int:
+        """Partitions that nobody reads yet."""
+        return len(self._assigner.waiting)
+
+    def progress(self) -> dict[str, Any]:
+        return {str(table): {"phase": "stream", "chunks_done": 0, "chunks_total": 0} for table in self._schemas.tables}
+
+    @property
+    def problems(self) -> dict[str, str]:
+        """What went wrong without harm: the last look at the cluster, the last commit to the group."""
+        return dict(self._problems)

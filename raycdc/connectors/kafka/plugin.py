@@ -1,0 +1,202 @@
+"""The Kafka source as a plug-in: its section of the configuration, and what makes the source from it."""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+from enum import StrEnum
+from typing import Any, Literal, Self
+
+from pydantic import field_validator, model_validator
+
+from raycdc.config import Duration, Options, SourceConfig, flattened_texts, option
+from raycdc.plugins import Plugin
+
+#: Kafka's own rule for topic names ("Topic names", Kafka's documentation); a partition's name is TOPIC:NUMBER.
+_TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
+
+
+class StartMode(StrEnum):
+    """Where partitions that are there at the first start begin; later ones begin at their beginning."""
+
+    EARLIEST = "earliest"
+    LATEST = "latest"
+    GROUP_OFFSETS = "group-offsets"
+    OFFSETS = "offsets"
+    TIMESTAMP = "timestamp"
+
+
+class StopMode(StrEnum):
+    """Where partitions end."""
+
+    NEVER = "never"
+    LATEST = "latest"
+    OFFSETS = "offsets"
+    TIMESTAMP = "timestamp"
+
+
+class StartOptions(Options):
+    """Where to begin; consulted only while the pipeline has no state."""
+
+    mode: StartMode = option(StartMode.EARLIEST, help="earliest, latest, group-offsets, offsets or timestamp.")
+    offsets: dict[str, int] = option({}, help="With offsets: first offset per partition.", example={"orders:0": 42})
+    timestamp_ms: int | None = option(None, help="With timestamp: the first message at or after this time.")
+    otherwise: Literal["earliest", "latest", "fail"] = option(
+        "earliest", help="For partitions without a committed or given offset."
+    )
+
+    @model_validator(mode="after")
+    def _complete(self) -> Self:
+        _check_complete(self.mode.value, self.offsets, self.timestamp_ms)
+        return self
+
+
+class StopOptions(Options):
+    """Where to stop, fixed when a partition is found. A pipeline that stops anywhere is bounded."""
+
+    mode: StopMode = option(StopMode.NEVER, help="never, latest (at the first start), offsets or timestamp.")
+    offsets: dict[str, int] = option({}, help="With offsets: the first offset not read any more, per partition.")
+    timestamp_ms: int | None = option(None, help="With timestamp: stop before the first message at or after it.")
+
+    @model_validator(mode="after")
+    def _complete(self) -> Self:
+        _check_complete(self.mode.value, self.offsets, self.timestamp_ms)
+        return self
+
+
+def _check_complete(mode: str, offsets: dict[str, int], timestamp_ms: int | None) -> None:
+    if (mode == "offsets") != bool(offsets):
+        raise ValueError('mode = "offsets" and offsets = { "TOPIC:PARTITION" = … } belong together')
+    if (mode == "timestamp") != (timestamp_ms is not None):
+        raise ValueError('mode = "timestamp" and timestamp_ms belong together')
+    for name in offsets:
+        topic, _, number = name.rpartition(":")
+        if not _TOPIC.fullmatch(topic) or not number.isdecimal():
+            raise ValueError(f'"{name}" is not TOPIC:PARTITION')
+
+
+class AlignmentOptions(Options):
+    """Keep partitions together in event time."""
+
+    max_drift: Duration | None = option(
+        None, help="A partition whose events are this much later than the slowest one's waits.", unit="duration"
+    )
+    idle_after: Duration = option(
+        timedelta(seconds=30),
+        help="A partition without messages for this long holds no other one back.",
+        unit="duration",
+    )
+
+
+class KafkaSourceConfig(SourceConfig):
+    """``[source] type = "kafka"``: topics that carry changes."""
+
+    type: Literal["kafka"] = option("kafka", help="Kafka.")
+    bootstrap_servers: str = option(help="Brokers to ask first.", example="127.0.0.1:9092", min_length=1)
+    topics: tuple[str, ...] = option((), help="Names of topics to read.", example=["maxwell"])
+    topic_pattern: str | None = option(
+        None, help="Regular expression that the whole name of a topic must match.", example=r"shop\..*"
+    )
+    format: dict[str, Any] = option(
+        help="Format of the messages: its identifier, or its section.", example={"type": "maxwell-json"}
+    )
+    group_id: str | None = option(
+        None, help="Consumer group whose offsets show the progress; raycdc itself never relies on them."
+    )
+    start: StartOptions = option(StartOptions(), help="Where to begin.", example={"mode": "earliest"})
+    stop: StopOptions = option(StopOptions(), help="Where to stop.", example={"mode": "latest"})
+    discovery_interval: Duration | None = option(
+        timedelta(seconds=30), help='How often new topics and partitions are looked for; "off" never.', unit="duration"
+    )
+    isolation: Literal["read_committed", "read_uncommitted"] = option(
+        "read_committed", help="Whether messages of transactions wait for their commit."
+    )
+    on_out_of_range: Literal["fail", "earliest", "latest"] = option(
+        "fail", help="What happens when the topic no longer has the offset to read from."
+    )
+    order_by: str | None = option(
+        None, help="Column whose greatest value wins where changes of one key lie in several partitions.", planned=True
+    )
+    alignment: AlignmentOptions = option(AlignmentOptions(), help="Keep partitions together in event time.")
+    properties: dict[str, str] = option(
+        {},
+        help="Further properties of librdkafka: TLS, SASL and tuning.",
+        example={"security.protocol": "SASL_SSL", "sasl.mechanism": "SCRAM-SHA-512"},
+        repr=False,
+    )
+
+    @field_validator("start", "stop", mode="before")
+    @classmethod
+    def _short(cls, value: Any) -> Any:
+        """``start = "latest"`` for ``start = { mode = "latest" }``."""
+        return {"mode": value} if isinstance(value, str) else value
+
+    @field_validator("format", mode="before")
+    @classmethod
+    def _short_format(cls, value: Any) -> Any:
+        return {"type": value} if isinstance(value, str) else value
+
+    @field_validator("format")
+    @classmethod
+    def _known_format(cls, value: dict[str, Any]) -> dict[str, Any]:
+        from raycdc.connectors.kafka.decoding import open_format
+
+        open_format(value)
+        return value
+
+    @field_validator("discovery_interval", mode="before")
+    @classmethod
+    def _off(cls, value: Any) -> Any:
+        return None if value == "off" else value
+
+    @field_validator("topics", mode="before")
+    @classmethod
+    def _one_topic(cls, value: Any) -> Any:
+        return (value,) if isinstance(value, str) else value
+
+    @field_validator("topics")
+    @classmethod
+    def _names(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for name in value:
+            if not _TOPIC.fullmatch(name):
+                raise ValueError(f'"{name}" cannot be a topic: letters, digits, ".", "_" and "-" (use topic_pattern)')
+        return value
+
+    @field_validator("topic_pattern")
+    @classmethod
+    def _pattern(cls, value: str | None) -> str | None:
+        try:
+            re.compile(value or "")
+        except re.error as error:
+            raise ValueError(f'"{value}" is not a regular expression: {error.msg}') from error
+        return value
+
+    @field_validator("properties", mode="before")
+    @classmethod
+    def _texts(cls, value: Any) -> Any:
+        return flattened_texts(value) if isinstance(value, dict) else value
+
+    @model_validator(mode="after")
+    def _one_way_to_name_topics(self) -> Self:
+        if bool(self.topics) == (self.topic_pattern is not None):
+            raise ValueError("name the topics in topics or by topic_pattern, one of the two")
+        return self
+
+    @property
+    def stops(self) -> bool:
+        """Whether the partitions have an end."""
+        return self.stop.mode is not StopMode.NEVER
+
+    def selects(self, topic: str) -> bool:
+        """Whether `topic` is one to read."""
+        if self.topic_pattern is not None:
+            return re.fullmatch(self.topic_pattern, topic) is not None
+        return topic in self.topics
+
+
+PLUGIN = Plugin(
+    name="kafka",
+    summary="Kafka topics that carry changes, in any of the formats",
+    config=KafkaSourceConfig,
+    factory="raycdc.connectors.kafka.source:KafkaSource",
+)

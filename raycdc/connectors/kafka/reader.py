@@ -1,0 +1,439 @@
+"""The source reader for partitions: decodes what the fetcher brings, and seals positions and rows together.
+
+One class, no thread of its own, called as every `raycdc.source.api.SourceReader`. Life of a batch: fetched in the
+fetcher's thread → decoded here → *held* until the schemas it needs are in force (`raycdc.connectors.kafka.schemas`) →
+emitted into the open epoch, and only then its partition's state moves. A cut in between leaves it for the next epoch.
+
+| message | does |
+|---|---|
+| `AddSplits` | starts reading from the state's offset |
+| `RemoveSplits` | stops reading; answered after the next cut, with the states it sealed |
+| ``schemas`` | schemas that hold from an epoch on |
+| ``align`` | partitions whose events are later than this wait |
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from raycdc.connectors.kafka.decoding import DEAD_LETTER_SCHEMA, DEAD_LETTERS, dead_letters
+from raycdc.connectors.kafka.messages import Fetched, within
+from raycdc.connectors.kafka.partition_reader import Fetch
+from raycdc.connectors.kafka.schemas import Update, conform, fits
+from raycdc.connectors.kafka.split import PartitionState
+from raycdc.connectors.kafka.watermark import Watermarks
+from raycdc.errors import ProtocolError, SchemaError
+from raycdc.failpoints import reach
+from raycdc.formats.api import ChangeItem, Decoded, FormatDecoder, RowsItem
+from raycdc.model import TableId, TableSchema
+from raycdc.schema import DropTableEvent, RenameTableEvent, TruncateTableEvent
+from raycdc.source.api import InputStatus
+from raycdc.source.partition_set import PartitionSet
+from raycdc.source.partitioned import ReaderContext
+from raycdc.source.source_event import (
+    AddSplits,
+    CheckpointComplete,
+    EpochSealed,
+    Heartbeat,
+    Message,
+    NoMoreSplits,
+    Registered,
+    RemoveSplits,
+    SealEpoch,
+    SourceEventWrapper,
+)
+from raycdc.source.split import PartitionSplit
+
+#: How often the enumerator is told the watermarks, when partitions are kept together.
+WATERMARKS_EVERY_S = 0.5
+
+
+class Partitions(Protocol):
+    """The fetcher's side: `KafkaPartitionReader` behind a `SplitFetcher`. No call blocks."""
+
+    def add(self, topic: str, partition: int, offset: int) -> None: ...
+
+    def remove(self, split_id: str) -> None: ...
+
+    def pause(self, split_ids: Iterable[str]) -> None: ...
+
+    def resume(self, split_ids: Iterable[str]) -> None: ...
+
+    def poll(self) -> Fetch | None: ...
+
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class ReaderSettings:
+    """What of the configuration concerns a reader."""
+
+    idle_after_s: float
+    aligned: bool = False
+    dead_letters: bool = False
+
+
+@dataclass(slots=True)
+class _Split:
+    state: PartitionState
+    until: int | None
+    decoder: FormatDecoder
+    ended: bool = False
+    log_end: int | None = None
+
+    @property
+    def end(self) -> int | None:
+        return min((e for e in (self.state.stop, self.until) if e is not None), default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """A decoded batch that was not emitted yet."""
+
+    split: _Split
+    fetched: Fetched
+    decoded: Decoded | None
+
+    def rows(self) -> list[RowsItem]:
+        items = self.decoded.items if self.decoded is not None else ()
+        return [item for item in items if isinstance(item, RowsItem)]
+
+
+class KafkaReader:
+    """See the module's docstring. `wall_ms` is only for figures and dead letters; nothing depends on it."""
+
+    def __init__(
+        self,
+        context: ReaderContext,
+        *,
+        partitions: Partitions,
+        make_decoder: Callable[[], FormatDecoder],
+        settings: ReaderSettings,
+        wall_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+    ) -> None:
+        self._context = context
+        self._partitions = partitions
+        self._make_decoder = make_decoder
+        self._settings = settings
+        self._wall_ms = wall_ms
+        self._epoch = 0
+        self._seal: int | None = None
+        self._splits: PartitionSet[_Split] = PartitionSet(
+            context.send,
+            open_split=self._open_split,
+            state_of=lambda split: split.state.to_json(),
+            close_split=self._close_split,
+        )
+        self._no_more = False
+        self._fetched: deque[Fetched] = deque()
+        self._held: _Held | None = None
+        self._asked: set[tuple[TableId, str]] = set()
+        self._schemas: dict[TableId, tuple[TableSchema, str]] = {}
+        self._updates: list[Update] = []
+        self._touched: set[TableId] = set()
+        self._rows = 0
+        self._dirty = False
+        self._wants_seal = False
+        self._watermarks = Watermarks(idle_after_s=settings.idle_after_s)
+        self._waiting: set[str] = set()
+        self._limit_ms: int | None = None
+        self._told_s = 0.0
+        self._last_row_s = context.now_s()
+        self._event_lags: dict[str, int | None] = {"fetch": None, "emit": None}
+        self._bad = 0
+
+    def __repr__(self) -> str:
+        return f"KafkaReader(epoch={self._epoch}, {self._splits!r}, held={self._held is not None})"
+
+    def start(self) -> None:
+        """Nothing to do before registration; splits come with messages."""
+
+    def close(self) -> None:
+        self._partitions.close()
+        self._context.output.close()
+
+    # -- messages
+
+    def handle(self, message: Message) -> None:
+        """React to one message of the coordinator. Unknown or misdirected ones are a `ProtocolError`."""
+        match message:
+            case Registered(epoch):
+                self._epoch = epoch
+                self._apply_updates()
+            case AddSplits(splits):
+                self._splits.add(splits)
+            case RemoveSplits(split_ids):
+                self._remove(split_ids)
+            case NoMoreSplits():
+                self._no_more = True
+            case SourceEventWrapper(event):
+                self._on_event(event)
+            case SealEpoch(epoch):
+                self._seal = epoch
+            case CheckpointComplete(_, release):
+                self._context.output.release(release)
+            case _:
+                raise ProtocolError(f"{type(message).__name__} is not a message for a reader")
+
+    def _open_split(self, split: PartitionSplit) -> _Split:
+        state = PartitionState.from_json(split.state)
+        decoder = self._make_decoder()
+        decoder.restore_state(state.decoder)
+        self._watermarks.add(split.split_id, now_s=self._context.now_s())
+        self._partitions.add(state.topic, state.partition, state.offset)
+        opened = _Split(state, split.until, decoder)
+        self._note_end(opened)
+        return opened
+
+    def _close_split(self, split: _Split) -> None:
+        self._watermarks.remove(split.state.split_id)
+        self._waiting.discard(split.state.split_id)
+
+    def _remove(self, split_ids: Sequence[str]) -> None:
+        self._splits.remove(split_ids)
+        for split_id in split_ids:
+            self._partitions.remove(split_id)
+        if self._held is not None and self._held.split.state.split_id in split_ids:
+            self._held = None  # It was not emitted: whoever has the partition next reads it again.
+
+    def _on_event(self, event: dict[str, Any]) -> None:
+        match event["type"]:
+            case "schemas":
+                self._updates.append(Update.from_event(event))
+                self._apply_updates()
+            case "align":
+                self._limit_ms = event["limit_ms"]
+            case kind:
+                raise ProtocolError(f"A Kafka reader does not know the event {kind!r}")
+
+    def _apply_updates(self) -> None:
+        due = [update for update in self._updates if update.from_epoch <= self._epoch]
+        self._updates = [update for update in self._updates if update.from_epoch > self._epoch]
+        for update in due:
+            self._schemas.update({table: (s, s.fingerprint()) for table, s in update.schemas.items()})
+        if due:
+            self._asked.clear()
+
+    # -- work
+
+    def poll_next(self) -> InputStatus:
+        """Do one piece of work: seal, emit what waited, or take one batch of one partition."""
+        if self._seal is not None:
+            self._cut(self._seal)
+            return InputStatus.MORE_AVAILABLE
+        self._align()
+        if self._context.output.open_bytes >= self._context.epoch_bytes_max:
+            return InputStatus.NOTHING_AVAILABLE
+        if self._held is not None:
+            return InputStatus.MORE_AVAILABLE if self._emit_held() else InputStatus.NOTHING_AVAILABLE
+        if not self._fetched:
+            fetch = self._partitions.poll()
+            if fetch is None:
+                finished = self._no_more and len(self._splits) > 0 and all(s.ended for _, s in self._splits.active())
+                return InputStatus.END_OF_INPUT if finished and not self._dirty else InputStatus.NOTHING_AVAILABLE
+            self._fetched.extend(fetch.parts)
+            for split_id, split in self._splits.active():
+                split.log_end = fetch.ends.get(split_id, split.log_end)
+        if self._fetched:
+            self._decode(self._fetched.popleft())
+        return InputStatus.MORE_AVAILABLE
+
+    def _decode(self, fetched: Fetched) -> None:
+        split = dict(self._splits.active()).get(fetched.split_id)
+        if split is None or split.ended:
+            return
+        fetched = within(fetched, first=split.state.offset, end=split.end)
+        decoded = split.decoder.decode(fetched.batch) if fetched.batch is not None else None
+        if decoded is not None:
+            self._refuse_what_no_sink_can_do(decoded)
+        if fetched.event_ms is not None:
+            self._event_lags["fetch"] = max(0, fetched.fetched_ms - fetched.event_ms)
+        self._held = _Held(split, fetched, decoded)
+        self._emit_held()
+
+    def _refuse_what_no_sink_can_do(self, decoded: Decoded) -> None:
+        for item in decoded.items:
+            if isinstance(item, ChangeItem):
+                for event in item.events:
+                    if isinstance(event, TruncateTableEvent | DropTableEvent | RenameTableEvent):
+                        raise SchemaError(
+                            f"{item.table}: the messages say {item.statement or event.type!r}, which would empty or "
+                            "move the target and is not carried out yet. Exclude the table with "
+                            "source.format.exclude, or start at a later offset in a pipeline of its own."
+                        )
+
+    def _emit_held(self) -> bool:
+        """Emit the held batch if its schemas are in force; else see that they will be."""
+        held = self._held
+        assert held is not None
+        # A table's schema may change within the batch.
+        needed = [(item.table, item.schema) for item in held.rows()]
+        if held.decoded is not None and held.decoded.bad and self._settings.dead_letters:
+            needed.append((DEAD_LETTERS, DEAD_LETTER_SCHEMA))
+        lacking = [(table, schema) for table, schema in needed if not fits(self._in_force(table), schema)]
+        if lacking:
+            self._ask_for(lacking)
+            return False
+        self._held = None
+        self._emit(held)
+        return True
+
+    def _in_force(self, table: TableId) -> TableSchema | None:
+        known = self._schemas.get(table)
+        return known[0] if known else None
+
+    def _ask_for(self, lacking: Sequence[tuple[TableId, TableSchema]]) -> None:
+        for table, schema in lacking:
+            question = (table, schema.fingerprint())
+            if question not in self._asked:
+                self._asked.add(question)
+                event = {"type": "schema_request", "table": str(table), "schema": schema.to_json()}
+                self._context.send(SourceEventWrapper(event))
+        self._wants_seal = True
+
+    def _emit(self, held: _Held) -> None:
+        split, fetched, decoded = held.split, held.fetched, held.decoded
+        now_s = self._context.now_s()
+        event_ms = fetched.event_ms
+        state = split.state.decoder
+        if decoded is not None:
+            for item in held.rows():
+                event_ms = _latest(item.batch, event_ms)
+                self._collect(item.table, item.batch, split.state.split_id)
+            if decoded.bad and self._settings.dead_letters:
+                self._collect(DEAD_LETTERS, dead_letters(decoded.bad, now_ms=self._wall_ms()), split.state.split_id)
+            self._bad += len(decoded.bad)
+            if decoded.failure is not None:
+                raise decoded.failure
+            if not state or any(isinstance(item, ChangeItem) for item in decoded.items):
+                state = split.decoder.snapshot_state()
+            self._last_row_s = now_s
+            self._watermarks.read(split.state.split_id, event_ms=event_ms, now_s=now_s)
+            if event_ms is not None:
+                self._event_lags["emit"] = max(0, self._wall_ms() - event_ms)
+        if fetched.next_offset > split.state.offset:
+            split.state = split.state.moved(fetched.next_offset, state)
+            self._dirty = True
+        self._note_end(split)
+
+    def _collect(self, table: TableId, batch: pa.RecordBatch, split_id: str) -> None:
+        if batch.num_rows == 0:
+            return
+        schema, fingerprint = self._schemas[table]
+        conformed = conform(table, batch, schema)
+        numbers = pa.array(np.arange(self._rows, self._rows + batch.num_rows, dtype=np.int64))
+        self._rows += batch.num_rows
+        index = conformed.schema.get_field_index("_seq")
+        conformed = conformed.set_column(index, conformed.schema.field(index), numbers)
+        self._context.output.collect(table, fingerprint=fingerprint, batch=conformed, split_id=split_id)
+        self._touched.add(table)
+
+    def _note_end(self, split: _Split) -> None:
+        if not split.ended and split.state.ended(split.until):
+            split.ended = True
+            self._wants_seal = True
+            self._watermarks.remove(split.state.split_id)
+            self._partitions.pause([split.state.split_id])
+
+    def _align(self) -> None:
+        """Hold back partitions that are too far ahead, let the others go on, tell what ours have reached."""
+        if not self._settings.aligned:
+            return
+        now_s = self._context.now_s()
+        ahead = self._watermarks.ahead(self._limit_ms) if self._limit_ms is not None else set()
+        if ahead != self._waiting:
+            self._partitions.pause(ahead - self._waiting)
+            self._partitions.resume(self._waiting - ahead)
+            self._waiting = ahead
+        for split_id in ahead:
+            self._watermarks.waits(split_id, now_s=now_s)
+        if now_s >= self._told_s + WATERMARKS_EVERY_S:
+            self._told_s = now_s
+            self._context.send(
+                SourceEventWrapper({"type": "watermarks", "splits": self._watermarks.active(now_s=now_s)})
+            )
+
+    # -- epochs
+
+    def _cut(self, epoch: int) -> None:
+        self._seal = None
+        if epoch < self._epoch:
+            return  # Sealed before; the report is on its way or was handled.
+        reach("before_seal")
+        segments = self._context.output.cut(epoch)
+        active = self._watermarks.active(now_s=self._context.now_s())
+        tables = {
+            str(t): {"schema": self._schemas[t][1], "snapshot": False, "changes": []} for t in sorted(self._touched)
+        }
+        self._context.send(
+            EpochSealed(
+                epoch=epoch,
+                splits=self._splits.states(),
+                segments=segments,
+                tables=tables,
+                schemas={},
+                finished=(),
+                watermark_ms=min(active.values(), default=None),
+                end_of_input=False,
+            )
+        )
+        reach("after_seal")
+        self._epoch = epoch + 1
+        self._touched.clear()
+        self._dirty = self._wants_seal = False
+        self._apply_updates()
+        self._splits.after_cut()
+
+    # -- figures
+
+    def heartbeat(self) -> Heartbeat:
+        """What the coordinator should know now."""
+        return Heartbeat(
+            open_bytes=self._context.output.open_bytes,
+            wants_seal=self._seal_is_wanted,
+            metrics={**self.metrics(), "dirty": self._dirty},
+        )
+
+    @property
+    def _seal_is_wanted(self) -> bool:
+        return self._wants_seal or self._splits.wants_seal
+
+    @property
+    def seal_matters(self) -> tuple[bool, bool]:
+        """What the coordinator should hear at once when it changes: the epoch should end; the epoch has rows."""
+        return self._seal_is_wanted, self._context.output.open_bytes > 0
+
+    def metrics(self) -> dict[str, Any]:
+        now_s = self._context.now_s()
+        active = self._watermarks.active(now_s=now_s)
+        watermark = min(active.values(), default=None)
+        pending = [max(0, s.log_end - s.state.offset) for _, s in self._splits.active() if s.log_end is not None]
+        return {
+            "currentFetchEventTimeLag": self._event_lags["fetch"],
+            "currentEmitEventTimeLag": self._event_lags["emit"],
+            "sourceIdleTime": round((now_s - self._last_row_s) * 1000),
+            "pendingRecords": sum(pending) if pending else None,
+            "watermarkLag": None if watermark is None else max(0, self._wall_ms() - watermark),
+            "badMessages": self._bad,
+            "waiting": sorted(self._waiting),
+            "offsets": {split_id: split.state.offset for split_id, split in self._splits.active()},
+            "fetch_lag_ms": self._event_lags["fetch"],
+            "log": None,
+            "chunks": {},
+        }
+
+
+def _latest(batch: pa.RecordBatch, known: int | None) -> int | None:
+    """The latest event time: the rows' own where they have one, else the broker's."""
+    times = batch.column("_ts_ms")
+    if times.null_count == len(times):
+        return known
+    latest = int(np.max(times.drop_null().to_numpy()))
+    return latest if latest > 0 else known

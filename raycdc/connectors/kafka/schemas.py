@@ -1,0 +1,199 @@
+"""Schemas of tables whose messages lie in many partitions: one version per epoch, agreed on by the enumerator.
+
+Each partition's decoder learns a table's columns by itself, in its own order. What it gives is *conformed* to the
+schema in force: columns it does not know are null, narrower types are widened. A batch that does not fit waits: its
+reader asks for a wider schema, the enumerator merges what everyone asked for, tells all readers from which epoch on it
+holds, and the batch goes into that epoch. So one (table, epoch) has one schema, whoever reads it. Schemas only grow: a
+field that disappears stays a column. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from raycdc.errors import SchemaError
+from raycdc.model import META_FIELDS, LogicalType, TableId, TableSchema, TypeKind
+from raycdc.model.types import DECIMAL_PRECISION_MAX
+from raycdc.schema import (
+    AddColumnEvent,
+    AlterColumnTypeEvent,
+    AlterPrimaryKeyEvent,
+    CreateTableEvent,
+    SchemaChangeEvent,
+)
+
+_INTEGERS = (TypeKind.INT8, TypeKind.INT16, TypeKind.INT32, TypeKind.INT64)
+_DIGITS = {TypeKind.INT8: 3, TypeKind.INT16: 5, TypeKind.INT32: 10, TypeKind.INT64: 19, TypeKind.UINT64: 20}
+_FLOATS = (TypeKind.FLOAT32, TypeKind.FLOAT64)
+_STRING = LogicalType(TypeKind.STRING)
+
+
+def wider(known: LogicalType, other: LogicalType) -> LogicalType:
+    """The narrowest type that holds the values of both; `known` itself where it does."""
+    if known.arrow() == other.arrow():
+        return known if known.fsp >= other.fsp else replace(known, fsp=other.fsp)
+    kinds = (known.kind, other.kind)
+    if all(kind in _INTEGERS for kind in kinds):
+        return max(known, other, key=lambda t: _INTEGERS.index(t.kind))
+    if any(kind in _FLOATS for kind in kinds) and all(kind in (*_FLOATS, *_INTEGERS) for kind in kinds):
+        return LogicalType(TypeKind.FLOAT64)
+    sizes = [_decimal_size(t) for t in (known, other)]
+    if all(size is not None for size in sizes):
+        whole, scale = (max(size[i] for size in sizes if size is not None) for i in (0, 1))
+        if whole + scale <= DECIMAL_PRECISION_MAX:
+            return LogicalType(TypeKind.DECIMAL, precision=whole + scale, scale=scale)
+    return _STRING
+
+
+def _decimal_size(logical: LogicalType) -> tuple[int, int] | None:
+    """Digits before and after the point."""
+    if logical.kind is TypeKind.DECIMAL:
+        return logical.precision - logical.scale, logical.scale
+    digits = _DIGITS.get(logical.kind)
+    return None if digits is None else (digits, 0)
+
+
+def merge(
+    table: TableId, known: TableSchema | None, other: TableSchema
+) -> tuple[TableSchema, tuple[SchemaChangeEvent, ...]]:
+    """The schema that fits batches of both, and what leads to it from `known`. No events: `other` fits already.
+
+    Raises `SchemaError` when the two have different keys.
+    """
+    if known is None:
+        return other, (CreateTableEvent(table, other),)
+    events: list[SchemaChangeEvent] = []
+    columns = list(known.columns)
+    places = {column.name: index for index, column in enumerate(columns)}
+    for column in other.columns:
+        place = places.get(column.name)
+        if place is None:
+            added = replace(column, nullable=True)
+            columns.append(added)
+            events.append(AddColumnEvent(table, added))
+            continue
+        merged = wider(columns[place].type, column.type)
+        if merged.arrow() != columns[place].type.arrow():
+            columns[place] = replace(columns[place], type=merged)
+            events.append(AlterColumnTypeEvent(table, column.name, merged))
+    key = known.primary_key
+    if other.primary_key and other.primary_key != key:
+        if key:
+            raise SchemaError(
+                f"Messages of {table} name two primary keys: ({', '.join(key)}) and ({', '.join(other.primary_key)}). "
+                "Give the table's columns with its PRIMARY KEY in source.format."
+            )
+        key = other.primary_key
+        events.append(AlterPrimaryKeyEvent(table, key))
+    return TableSchema(tuple(columns), key), tuple(events)
+
+
+def fits(known: TableSchema | None, other: TableSchema) -> bool:
+    """Whether a batch of schema `other` can be conformed to `known`."""
+    if known is None or (other.primary_key and other.primary_key != known.primary_key):
+        return False
+    types = {column.name: column.type for column in known.columns}
+    return all(
+        column.name in types and wider(types[column.name], column.type).arrow() == types[column.name].arrow()
+        for column in other.columns
+    )
+
+
+def conform(table: TableId, batch: pa.RecordBatch, schema: TableSchema) -> pa.RecordBatch:
+    """`batch` with exactly the columns of `schema` and the metadata columns; no copy where it has them already."""
+    wanted = pa.schema([*schema.arrow(), *META_FIELDS])
+    if batch.schema.equals(wanted):
+        return batch
+    present = {name: index for index, name in enumerate(batch.schema.names)}
+    arrays = []
+    for column in wanted:
+        index = present.get(column.name)
+        if index is None:
+            arrays.append(pa.nulls(batch.num_rows, column.type))
+            continue
+        try:
+            arrays.append(_cast(batch.column(index), column.type))
+        except pa.ArrowInvalid as cause:
+            raise SchemaError(
+                f"{table}: a value of column {column.name!r} does not fit {column.type}: {cause}. "
+                "Give the table's columns in source.format."
+            ) from cause
+    return pa.RecordBatch.from_arrays(arrays, schema=wanted)
+
+
+def _cast(array: pa.Array, wanted: pa.DataType) -> pa.Array:
+    if array.type.equals(wanted):
+        return array
+    if pa.types.is_binary(array.type) and pa.types.is_string(wanted):
+        return pc.binary_join_element_wise("", pc.cast(array, pa.string()), "")
+    return pc.cast(array, wanted)
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """Schemas that hold from an epoch on, with what leads to them."""
+
+    from_epoch: int
+    schemas: dict[TableId, TableSchema]
+    changes: dict[TableId, tuple[SchemaChangeEvent, ...]] = field(default_factory=dict)
+
+    def to_event(self) -> dict[str, Any]:
+        """For the readers."""
+        tables = {str(table): schema.to_json() for table, schema in self.schemas.items()}
+        return {"type": "schemas", "from_epoch": self.from_epoch, "tables": tables}
+
+    @classmethod
+    def from_event(cls, event: dict[str, Any]) -> Update:
+        tables = {TableId.parse(name): TableSchema.from_json(data) for name, data in event["tables"].items()}
+        return cls(event["from_epoch"], tables)
+
+
+class SchemaRegistry:
+    """The enumerator's side. `open_epoch` tells the epoch that a message sent now still reaches."""
+
+    def __init__(self, schemas: dict[TableId, TableSchema], *, open_epoch: Callable[[], int]) -> None:
+        self._schemas = schemas
+        self._open_epoch = open_epoch
+        self._pending: list[Update] = []
+
+    def request(self, table: TableId, schema: TableSchema) -> Update | None:
+        """A reader met a batch of `schema`. The update to tell all readers; None where they know it or will."""
+        merged, changes = merge(table, self._latest(table), schema)
+        if not changes:
+            return None
+        epoch = self._open_epoch() + 1
+        update = Update(epoch, {table: merged}, {table: changes})
+        self._pending.append(update)
+        return update
+
+    def updates(self) -> Sequence[Update]:
+        """Everything a new reader must know, in order."""
+        return [Update(0, dict(self._schemas)), *self._pending]
+
+    def sealed(self, epoch: int) -> Update:
+        """The updates that `epoch` begins with; they are in force from now on."""
+        due = [update for update in self._pending if update.from_epoch <= epoch]
+        self._pending = [update for update in self._pending if update.from_epoch > epoch]
+        together = Update(epoch, {})
+        for update in due:
+            together.schemas.update(update.schemas)
+            for table, changes in update.changes.items():
+                together.changes[table] = (*together.changes.get(table, ()), *changes)
+        self._schemas.update(together.schemas)
+        return together
+
+    @property
+    def tables(self) -> dict[TableId, TableSchema]:
+        """In force after the last sealed epoch."""
+        return self._schemas
+
+    def _latest(self, table: TableId) -> TableSchema | None:
+        for update in reversed(self._pending):
+            if table in update.schemas:
+                return update.schemas[table]
+        return self._schemas.get(table)

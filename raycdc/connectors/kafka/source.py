@@ -1,0 +1,113 @@
+"""The Kafka source: made from its configuration in every process, it hands out that process's part."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from raycdc.checkpoint.manifest import Manifest
+from raycdc.connectors.kafka.client import Cluster
+from raycdc.connectors.kafka.decoding import keeps_dead_letters, open_format
+from raycdc.connectors.kafka.enumerator import KafkaEnumerator
+from raycdc.connectors.kafka.partition_reader import Fetch, KafkaPartitionReader
+from raycdc.connectors.kafka.plugin import KafkaSourceConfig
+from raycdc.connectors.kafka.reader import KafkaReader, ReaderSettings
+from raycdc.connectors.kafka.split import PartitionState
+from raycdc.errors import LogLostError, SourceError
+from raycdc.source.api import SplitEnumeratorContext
+from raycdc.source.fetcher import SplitFetcher
+from raycdc.source.partitioned import ReaderContext
+
+
+class KafkaSource:
+    """See the module's docstring. Picklable: it holds the configuration, never a connection."""
+
+    def __init__(self, config: KafkaSourceConfig) -> None:
+        self._config = config
+
+    def __repr__(self) -> str:
+        return f"KafkaSource({self._config.bootstrap_servers})"
+
+    def preflight(self, splits: dict[str, Any] | None) -> None:
+        """Refuse early, in the driver, what could not work: `splits` are the last sealed states, None at a first start.
+
+        Raises `SourceError` with the fix; `LogLostError` when a topic no longer reaches back to our position.
+        """
+        cluster = Cluster(self._config)
+        topics = cluster.topics()
+        missing = [name for name in self._config.topics if name not in {topic.name for topic in topics}]
+        if missing:
+            raise SourceError(
+                f'Topic "{missing[0]}" does not exist at {self._config.bootstrap_servers}. '
+                "Create it, or correct source.topics."
+            )
+        if splits is None or self._config.on_out_of_range != "fail":
+            return
+        states = [PartitionState.from_json(data) for data in splits.values()]
+        there = {(topic.name, number) for topic in topics for number in topic.partitions}
+        wanted = [s for s in states if (s.topic, s.partition) in there and not s.ended()]
+        oldest = cluster.earliest((s.topic, s.partition) for s in wanted)
+        for state in wanted:
+            if state.offset < oldest[state.topic, state.partition]:
+                raise LogLostError(
+                    f"{state.split_id}@{state.offset} is not in the topic any more (oldest is "
+                    f"{oldest[state.topic, state.partition]}). Accept that messages are missing with "
+                    'source.on_out_of_range = "earliest", or start another pipeline.'
+                )
+
+    def make_enumerator(
+        self,
+        context: SplitEnumeratorContext,
+        *,
+        until: str | None,
+        last: Manifest | None,
+        document: Callable[[str], dict[str, Any]],
+    ) -> KafkaEnumerator:
+        """See `raycdc.source.partitioned.PartitionedSource`."""
+        enumerator = KafkaEnumerator(context, self._config, cluster=lambda: Cluster(self._config), until=until)
+        if last is not None:
+            enumerator.restore(last, document=document)
+        return enumerator
+
+    def make_reader(self, context: ReaderContext) -> KafkaReader:
+        """See `raycdc.source.partitioned.PartitionedSource`."""
+        opened = open_format(self._config.format)
+        alignment = self._config.alignment
+        return KafkaReader(
+            context,
+            partitions=FetchedPartitions(self._config, context.notify),
+            make_decoder=opened.decoder,
+            settings=ReaderSettings(
+                idle_after_s=alignment.idle_after.total_seconds(),
+                aligned=alignment.max_drift is not None,
+                dead_letters=keeps_dead_letters(self._config.format),
+            ),
+        )
+
+
+class FetchedPartitions:
+    """`raycdc.connectors.kafka.reader.Partitions`: the blocking reader behind its fetcher's thread."""
+
+    def __init__(self, config: KafkaSourceConfig, notify: Callable[[], None]) -> None:
+        self._reader = KafkaPartitionReader(config)
+        self._fetcher: SplitFetcher[Fetch] = SplitFetcher(
+            lambda: self._reader, name="kafka-fetcher", size=lambda fetch: fetch.bytes, notify=notify
+        )
+
+    def add(self, topic: str, partition: int, offset: int) -> None:
+        self._reader.add(topic, partition, offset)
+
+    def remove(self, split_id: str) -> None:
+        self._reader.remove(split_id)
+
+    def pause(self, split_ids: Iterable[str]) -> None:
+        self._reader.pause(split_ids)
+
+    def resume(self, split_ids: Iterable[str]) -> None:
+        self._reader.resume(split_ids)
+
+    def poll(self) -> Fetch | None:
+        return self._fetcher.poll()
+
+    def close(self) -> None:
+        self._fetcher.close()

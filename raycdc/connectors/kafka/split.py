@@ -1,0 +1,63 @@
+"""A partition's state: what a split carries, a manifest keeps and a reader goes on from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Self
+
+from raycdc.errors import StateError
+
+#: Version of the state below.
+STATE_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionState:
+    """The next message to read is the first at or after `offset`; those from `stop` on are not read.
+
+    Offsets are positions, not counts: aborted and compacted messages and transaction markers leave gaps. `identity` is
+    the topic's id in the cluster. `decoder` is what the format's decoder knows after the last message read.
+    """
+
+    topic: str
+    partition: int
+    identity: str
+    offset: int
+    stop: int | None = None
+    decoder: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def split_id(self) -> str:
+        return f"{self.topic}:{self.partition}"
+
+    def ended(self, until: int | None = None) -> bool:
+        """Whether everything before the end was read; `until` ends this run."""
+        return any(self.offset >= end for end in (self.stop, until) if end is not None)
+
+    def moved(self, offset: int, decoder: Mapping[str, Any]) -> Self:
+        return replace(self, offset=offset, decoder=decoder)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "version": STATE_VERSION,
+            "position": {"topic": self.topic, "partition": self.partition, "offset": self.offset},
+            "identity": self.identity,
+            "stop": self.stop,
+            "decoder": dict(self.decoder),
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Self:
+        """Inverse of `to_json`. Raises `StateError` for the state of another source or a newer version."""
+        version = data.get("version")
+        position = data.get("position")
+        if not isinstance(version, int) or not isinstance(position, dict) or "topic" not in position:
+            raise StateError("The state is not that of a Kafka source. Use another pipeline.name or pipeline.state.")
+        if version > STATE_VERSION:
+            raise StateError(
+                f"The state of {position['topic']}:{position['partition']} has version {version}, newer than this "
+                f"raycdc knows ({STATE_VERSION}). Upgrade raycdc."
+            )
+        topic, partition, offset = position["topic"], position["partition"], position["offset"]
+        return cls(topic, partition, data["identity"], offset, data["stop"], data["decoder"])

@@ -1,0 +1,227 @@
+"""The Kafka source on a real broker: where it starts and ends, what it finds later, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Generator, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+from raycdc.connectors.kafka.plugin import KafkaSourceConfig
+from raycdc.errors import LogLostError, SourceError, SourceUnavailableError
+from raycdc.pipeline import Pipeline
+from raycdc.testing.product_feed import COLUMNS
+from raycdc.testing.servers import KafkaServer
+from raycdc.testing.servers.process import free_port
+
+pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
+
+Rows = list[dict[str, Any]]
+
+
+def message(number: int, *, table: str = "product", **fields: Any) -> bytes:
+    row = {"id": number, "name": f"n{number}", "weight": number / 2, **fields}
+    body = {"database": "shop", "table": table, "type": "insert", "ts": 1_700_000_000, "data": row}
+    return json.dumps({**body, "primary_key_columns": ["id"]}).encode()
+
+
+def produce(kafka: KafkaServer, topic: str, numbers: Sequence[int], *, partitions: int = 1, **options: Any) -> None:
+    """Messages of rows `numbers`, each to the partition that its number says."""
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
+    for number in numbers:
+        producer.produce(topic, message(number), str(number).encode(), partition=number % partitions, **options)
+    assert producer.flush(20) == 0
+
+
+def transaction(kafka: KafkaServer, topic: str, numbers: Sequence[int], *, commit: bool) -> None:
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "transactional.id": f"t-{topic}"})
+    producer.init_transactions(20)
+    producer.begin_transaction()
+    for number in numbers:
+        producer.produce(topic, message(number), partition=0)
+    producer.flush(20)
+    (producer.commit_transaction if commit else producer.abort_transaction)(20)
+
+
+def pipeline(kafka: KafkaServer, state: Path, **options: Any) -> Pipeline:
+    settings = {
+        "bootstrap_servers": kafka.bootstrap_servers,
+        "format": {"type": "maxwell-json", "columns": COLUMNS},
+        "discovery_interval": "200ms",
+        **options,
+    }
+    return Pipeline(name="k", state=state, source=KafkaSourceConfig(**settings), epoch_interval="100ms")
+
+
+def epochs(made: Pipeline, until: str | None) -> Generator[Rows, None, None]:
+    """Rows epoch by epoch, each acknowledged when the next is asked for."""
+    for epoch in made.epochs(until=until):
+        yield [
+            {**row, "_table": str(table)}
+            for table in epoch.tables
+            for batch in epoch.batches(table)
+            for row in batch.to_pylist()
+        ]
+        epoch.ack()
+
+
+def read(kafka: KafkaServer, state: Path, *, until: str | None = "caught-up", **options: Any) -> list[int]:
+    """Ids of the rows that a run brings, in no particular order between partitions."""
+    return [row["id"] for rows in epochs(pipeline(kafka, state, **options), until) for row in rows]
+
+
+def read_until(made: Pipeline, enough: Callable[[Rows], bool]) -> Rows:
+    """Rows of a run without an end, until there are `enough`."""
+    found: Rows = []
+    with closing(epochs(made, None)) as sealed:
+        for rows in sealed:
+            found += rows
+            if enough(found):
+                break
+    return found
+
+
+def test_a_run_reads_what_is_there_and_the_next_one_what_came_since(kafka: KafkaServer, tmp_path: Path) -> None:
+    with kafka.fresh_topic(partitions=3) as topic:
+        produce(kafka, topic, range(20), partitions=3)
+        assert sorted(read(kafka, tmp_path, topics=[topic])) == list(range(20))
+        assert read(kafka, tmp_path, topics=[topic]) == []
+        produce(kafka, topic, range(20, 25), partitions=3)
+        assert sorted(read(kafka, tmp_path, topics=[topic])) == list(range(20, 25))
+
+
+def test_a_bounded_topic_ends_behind_its_markers_and_aborted_messages_are_not_seen(
+    kafka: KafkaServer, tmp_path: Path
+) -> None:
+    with kafka.fresh_topic() as topic:
+        transaction(kafka, topic, [1, 2], commit=True)
+        transaction(kafka, topic, [3, 4], commit=False)
+        transaction(kafka, topic, [5], commit=True)
+        transaction(kafka, topic, [6], commit=False)
+        assert read(kafka, tmp_path / "a", topics=[topic], stop="latest", until=None) == [1, 2, 5]
+        assert read(kafka, tmp_path / "b", topics=[topic], isolation="read_uncommitted") == [1, 2, 3, 4, 5, 6]
+
+
+def test_the_start_is_a_time_the_groups_offsets_given_ones_or_the_end(kafka: KafkaServer, tmp_path: Path) -> None:
+    with kafka.fresh_topic() as topic:
+        produce(kafka, topic, range(4), timestamp=1_000)
+        produce(kafka, topic, range(4, 8), timestamp=9_000)
+        consumer = Consumer({"bootstrap.servers": kafka.bootstrap_servers, "group.id": f"g-{topic}"})
+        consumer.commit(offsets=[TopicPartition(topic, 0, 6)], asynchronous=False)
+        consumer.close()
+        late = {"mode": "timestamp", "timestamp_ms": 5_000}
+        given = {"mode": "offsets", "offsets": {f"{topic}:0": 7}}
+        until_five = {"mode": "timestamp", "timestamp_ms": 5_000}
+        found = [
+            read(kafka, tmp_path / "1", topics=[topic], start=late),
+            read(kafka, tmp_path / "2", topics=[topic], start="group-offsets", group_id=f"g-{topic}"),
+            read(kafka, tmp_path / "3", topics=[topic], start=given),
+            read(kafka, tmp_path / "4", topics=[topic], start="latest"),
+            read(kafka, tmp_path / "5", topics=[topic], stop=until_five, until=None),
+        ]
+        assert found == [[4, 5, 6, 7], [6, 7], [7], [], [0, 1, 2, 3]]
+
+
+def test_topics_and_partitions_that_come_later_are_read_from_their_beginning(
+    kafka: KafkaServer, tmp_path: Path
+) -> None:
+    with kafka.fresh_topic() as topic:
+        produce(kafka, topic, [1])
+        found: Rows = []
+        with closing(epochs(pipeline(kafka, tmp_path, topic_pattern=f"{topic}.*"), None)) as sealed:
+            while not found:
+                found += next(sealed)
+            other = kafka.create_topic(f"{topic}.more")
+            produce(kafka, other, [2, 4])
+            kafka.add_partitions(topic, 2)
+            produce(kafka, topic, [3], partitions=2)
+            while len(found) < 4:
+                found += next(sealed)
+        assert sorted(row["id"] for row in found) == [1, 2, 3, 4]
+
+
+def test_compacted_topics_have_gaps_that_nobody_waits_for(kafka: KafkaServer, tmp_path: Path) -> None:
+    settings = {"cleanup.policy": "compact", "segment.ms": "100", "min.cleanable.dirty.ratio": "0.01"}
+    with kafka.fresh_topic(config=settings) as topic:
+        producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
+        for number in range(30):
+            producer.produce(topic, message(number % 3), str(number % 3).encode())
+            producer.flush(20)
+        assert set(read(kafka, tmp_path, topics=[topic], stop="latest", until=None)) == {0, 1, 2}
+
+
+def test_an_offset_that_is_gone_is_refused_or_passed_over_as_told(kafka: KafkaServer, tmp_path: Path) -> None:
+    with kafka.fresh_topic() as topic:
+        produce(kafka, topic, range(3))
+        assert len(read(kafka, tmp_path / "known", topics=[topic])) == 3
+        produce(kafka, topic, range(3, 9))
+        admin = kafka.admin()
+        gone = TopicPartition(topic, 0, 6)
+        admin.delete_records([gone])[gone].result(20)
+        given = {"mode": "offsets", "offsets": {f"{topic}:0": 2}}
+        with pytest.raises(LogLostError, match=rf"{topic}:0@3 is not in the topic any more"):
+            read(kafka, tmp_path / "known", topics=[topic])
+        with pytest.raises(LogLostError, match=rf"{topic}:0@2 .*on_out_of_range"):
+            read(kafka, tmp_path / "given", topics=[topic], start=given)
+        told = read(kafka, tmp_path / "told", topics=[topic], start=given, on_out_of_range="earliest")
+        assert told == [6, 7, 8]
+        assert read(kafka, tmp_path / "known", topics=[topic], on_out_of_range="earliest") == [6, 7, 8]
+
+
+def test_tls_and_sasl_settings_are_passed_on(kafka: KafkaServer, tmp_path: Path) -> None:
+    with kafka.fresh_topic() as topic:
+        produce(kafka, topic, [1])
+        secure = dict(kafka.secure_properties)
+        where = secure.pop("bootstrap.servers")
+        assert read(kafka, tmp_path, topics=[topic], bootstrap_servers=where, properties=secure) == [1]
+        shown = repr(pipeline(kafka, tmp_path, topics=[topic], properties=secure).config.source)
+        assert "SASL_SSL" not in shown
+
+
+def test_what_is_not_there_is_named(kafka: KafkaServer, tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match='Topic "nowhere" does not exist'):
+        read(kafka, tmp_path, topics=["nowhere"])
+    with pytest.raises(SourceUnavailableError, match="Is the broker running"):
+        read(kafka, tmp_path, topics=["m"], bootstrap_servers=f"127.0.0.1:{free_port()}")
+
+
+def test_tables_and_fields_that_appear_in_any_partition_grow_one_schema(kafka: KafkaServer, tmp_path: Path) -> None:
+    with kafka.fresh_topic(partitions=2) as topic:
+        producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
+        producer.produce(topic, message(1), partition=0)
+        producer.produce(topic, message(2, note="x"), partition=1)
+        producer.produce(topic, message(3, table="orders"), partition=0)
+        producer.produce(topic, message(4, weight="heavy"), partition=1)
+        assert producer.flush(20) == 0
+        made = pipeline(kafka, tmp_path, topics=[topic], format="maxwell-json")
+        found = [row for rows in epochs(made, "caught-up") for row in rows]
+        shown = sorted((row["_table"], row["id"], row.get("note")) for row in found)
+        assert shown == [
+            ("shop.orders", 3, None),
+            ("shop.product", 1, None),
+            ("shop.product", 2, "x"),
+            ("shop.product", 4, None),
+        ]
+
+
+def test_the_group_shows_how_far_the_sink_is(kafka: KafkaServer, tmp_path: Path) -> None:
+    with kafka.fresh_topic() as topic:
+        produce(kafka, topic, range(5))
+        made = pipeline(kafka, tmp_path, topics=[topic], group_id=f"g-{topic}")
+        produce_more = iter([5, 6])
+
+        def committed(rows: Rows) -> bool:
+            more = next(produce_more, None)
+            if more is not None:
+                produce(kafka, topic, [more])
+            return len(rows) >= 7
+
+        read_until(made, committed)
+        consumer = Consumer({"bootstrap.servers": kafka.bootstrap_servers, "group.id": f"g-{topic}"})
+        (answer,) = consumer.committed([TopicPartition(topic, 0)], timeout=20)
+        consumer.close()
+        assert answer.offset >= 5

@@ -46,7 +46,7 @@ def write_parquet(
     table = TableSchema.from_json(schema)
     arrow = changelog_arrow(table) if changelog else table.arrow()
     names = changelog_names(table) if changelog else [c.name for c in table.columns]
-    batches = _read(inputs, names, node=node, token=token, symbols=changelog)
+    batches = read_inputs(inputs, names, node=node, token=token, symbols=changelog)
     return write_parquet_file(Path(path), arrow, batches)
 
 
@@ -55,7 +55,7 @@ def write_json_lines(
 ) -> dict[str, Any]:
     """Rows as events, one JSON object per line."""
     table = TableSchema.from_json(schema)
-    batches = _read(inputs, changelog_names(table), node=node, token=token, symbols=True)
+    batches = read_inputs(inputs, changelog_names(table), node=node, token=token, symbols=True)
     with _Replaced(Path(path)) as file:
         rows = write_lines(file, batches, table)
     return {"path": path, "rows": rows}
@@ -65,7 +65,7 @@ def compact(inputs: list[dict[str, Any]], schema: dict[str, Any], path: str, nod
     """The last row of each key with `DELETED`, as Parquet, for a merge."""
     table = TableSchema.from_json(schema)
     columns = [c.name for c in table.columns]
-    batches = _read(inputs, [*columns, "_op", "_seq"], node=node, token=token, symbols=False)
+    batches = read_inputs(inputs, [*columns, "_op", "_seq"], node=node, token=token, symbols=False)
     stored = pa.schema([*table.arrow(), pa.field("_op", pa.int8()), pa.field("_seq", pa.int64())])
     rows = pa.Table.from_batches([_as(batch, stored) for batch in batches], schema=stored)
     compacted = last_per_key(rows, table.primary_key, columns)
@@ -87,9 +87,10 @@ def write_parquet_file(path: Path, schema: pa.Schema, batches: Iterable[pa.Recor
     return {"path": str(path), "rows": rows, "size": size, "statistics": json.dumps(statistics)}
 
 
-def _read(
-    inputs: list[dict[str, Any]], columns: list[str], *, node: str, token: str, symbols: bool
+def read_inputs(
+    inputs: list[dict[str, Any]], columns: list[str], *, node: str, token: str, symbols: bool = False
 ) -> Iterator[pa.RecordBatch]:
+    """The batches of `inputs` (`Input.to_json`) in order."""
     for entry in map(Input.from_json, inputs):
         yield from read_segment(
             entry.segment, columns, node=node or None, token=token or None, part=entry.part, symbols=symbols

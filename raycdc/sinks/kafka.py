@@ -1,0 +1,170 @@
+"""Changes back into Kafka, as messages of a CDC format: one transaction per table and epoch.
+
+| step | does |
+|---|---|
+| `apply_schema` | creates the topic; tells of the change in ``ddl_topic``, with its record in the same transaction |
+| `stage` | nothing: a transaction cannot change hands, so what opens it must also commit it |
+| `commit` | one task: reads the segments, encodes, writes messages and record in one transaction |
+
+What a target holds is read from the cluster after fencing whoever might still write to it (`kafka_tasks`). Order: all
+changes of a key are written by one task in order and have one message key, so they are in one partition in order.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._listoffsets import OffsetSpec
+from confluent_kafka.cimpl import NewTopic, TopicPartition
+
+from raycdc.bridge.tasks import StageTask
+from raycdc.errors import SinkError
+from raycdc.failpoints import reach
+from raycdc.model import TableId
+from raycdc.sinks.api import CHANGELOG, STEP_LAST, STEP_SCHEMA, STEP_TOMBSTONE, CommitVector, SinkContext, TableWork
+from raycdc.sinks.kafka_plugin import KafkaSinkConfig
+from raycdc.sinks.kafka_tasks import TIMEOUT_S, Target, Transactions, open_format
+from raycdc.sinks.plan import by_partition
+
+
+class KafkaSink:
+    """See the module's docstring."""
+
+    writes: ClassVar[tuple[str, ...]] = (CHANGELOG,)
+    durable: ClassVar[bool] = True
+
+    def __init__(self, config: KafkaSinkConfig) -> None:
+        self._config = config
+        self._properties = {"bootstrap.servers": config.bootstrap_servers, "client.id": "raycdc", **config.properties}
+        self._format = {
+            **config.format,
+            **({"tombstones": True} if config.tombstones else {}),
+            **({"include_schema": True} if config.include_schema else {}),
+        }
+
+    def open(self, context: SinkContext) -> None:
+        self._context = context
+        open_format(self._format)
+        self._admin = AdminClient({**self._properties, "log_level": 0})
+        try:
+            self._admin.list_topics(timeout=TIMEOUT_S)
+        except KafkaException as cause:
+            raise SinkError(f"Kafka at {self._config.bootstrap_servers} cannot be reached: {cause.args[0]}") from cause
+
+    def committed(self, target: TableId) -> CommitVector | None:
+        if not self._exists(self._config.topic_of(target)):
+            return None
+        with Transactions(self._target(target)) as transactions:
+            return transactions.held()
+
+    def apply_schema(self, work: TableWork) -> None:
+        topic = self._config.topic_of(work.target)
+        if self._exists(topic):
+            self._check_existing(topic, work)
+        else:
+            self._create(topic, self._config.partitions)
+        ddl_topic = self._config.ddl_topic
+        if ddl_topic is None:
+            return
+        if not self._exists(ddl_topic):
+            self._create(ddl_topic, 1)
+        self._run(
+            StageTask(
+                "raycdc.sinks.kafka_tasks:write_changes",
+                {**self._common(work, STEP_SCHEMA), "changes": list(work.changes), "ddl_topic": ddl_topic},
+            ),
+            ts_ms=time.time_ns() // 1_000_000,
+        )
+
+    def stage(self, works: Sequence[TableWork]) -> Mapping[TableId, Any]:
+        return {work.target: None for work in works}
+
+    def commit(self, work: TableWork, staged: Any) -> None:
+        inputs = [entry for group in by_partition(work.segments) for entry in group]
+        reach("before_commit")
+        self._run(
+            StageTask(
+                "raycdc.sinks.kafka_tasks:write_epoch",
+                {**self._common(work, STEP_LAST), "inputs": [entry.to_json() for entry in inputs]},
+                input_bytes=work.input_bytes,
+            ),
+            node=self._context.node,
+            token=self._context.flight_token,
+        )
+
+    def tombstone(self, work: TableWork) -> None:
+        topic = self._config.topic_of(work.target)
+        if not self._exists(topic):
+            self._create(topic, self._config.partitions)
+        task = StageTask(
+            "raycdc.sinks.kafka_tasks:write_changes",
+            {**self._common(work, STEP_TOMBSTONE), "changes": [], "ddl_topic": topic},
+        )
+        self._run(task, ts_ms=0)
+
+    def close(self) -> None:
+        """Producers live only inside their transactions."""
+
+    # -- how
+
+    def _common(self, work: TableWork, step: int) -> dict[str, Any]:
+        return {
+            "target": self._target(work.target).to_json(),
+            "vector": [work.epoch, step, work.generation],
+            "table": str(work.target),
+            "schema": work.schema.to_json(),
+            "format": self._format,
+        }
+
+    def _run(self, task: StageTask, **arguments: Any) -> None:
+        whole = StageTask(task.function, {**task.args, **arguments}, task.input_bytes)
+        self._context.run_tasks([whole])
+
+    def _target(self, table: TableId) -> Target:
+        """The identity is hashed where the names would be longer than a group's may be."""
+        identity = f"{self._context.app_id}:{table}"
+        if len(identity) > 200:
+            identity = f"raycdc:{hashlib.sha256(identity.encode()).hexdigest()}"
+        return Target(self._properties, self._config.topic_of(table), identity)
+
+    def _exists(self, topic: str) -> bool:
+        """Asked with all topics: asking for one would create it where brokers do that."""
+        try:
+            return topic in self._admin.list_topics(timeout=TIMEOUT_S).topics
+        except KafkaException as cause:
+            raise SinkError(f"Kafka at {self._config.bootstrap_servers}: {cause.args[0]}") from cause
+
+    def _create(self, topic: str, partitions: int) -> None:
+        new = NewTopic(topic, num_partitions=partitions, replication_factor=self._config.replication_factor)
+        try:
+            self._admin.create_topics([new])[topic].result(TIMEOUT_S)
+        except KafkaException as cause:
+            if cause.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                raise SinkError(f"Topic {topic} cannot be created: {cause.args[0].str()}") from cause
+
+    def _check_existing(self, topic: str, work: TableWork) -> None:
+        """A topic with messages that this pipeline never wrote to is somebody else's, unless that was allowed."""
+        if self._config.shared or self._context.on_existing == "merge" or self.committed(work.target) is not None:
+            return
+        if not self._has_messages(topic):
+            return
+        raise SinkError(
+            f"Topic {topic} has messages that this pipeline did not write. Set pipeline.on_existing = "
+            '"merge" to write behind them, delete the topic, or choose another sink.topic.'
+        )
+
+    def _has_messages(self, topic: str) -> bool:
+        found = self._admin.list_topics(timeout=TIMEOUT_S).topics[topic].partitions
+        partitions = [TopicPartition(topic, number) for number in found]
+        first: OffsetSpec = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
+        end: OffsetSpec = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+        return self._offsets(partitions, first) != self._offsets(partitions, end)
+
+    def _offsets(self, partitions: Sequence[TopicPartition], spec: OffsetSpec) -> dict[int, int]:
+        asked = self._admin.list_offsets(dict.fromkeys(partitions, spec))
+        return {partition.partition: future.result(TIMEOUT_S).offset for partition, future in asked.items()}

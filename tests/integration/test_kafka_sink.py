@@ -1,0 +1,240 @@
+"""The Kafka sink on a real broker: every change once whatever dies where, and who may write."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+from raycdc import failpoints
+from raycdc.bridge import run_in_process
+from raycdc.checkpoint.manifest import Manifest
+from raycdc.checkpoint.store import CheckpointStore
+from raycdc.errors import FencedError, SinkError
+from raycdc.failpoints import FailpointError
+from raycdc.formats.api import EncodedBatch
+from raycdc.model import RowKind, TableId, TableSchema
+from raycdc.model.row_kind import SYMBOLS
+from raycdc.schema import SchemaChangeEvent
+from raycdc.sinks import kafka_tasks
+from raycdc.sinks.api import STEP_LAST, STEP_TOMBSTONE, CommitVector, SinkContext, TableWork
+from raycdc.sinks.kafka import KafkaSink
+from raycdc.sinks.kafka_plugin import KafkaSinkConfig
+from raycdc.sinks.kafka_tasks import Transactions
+from raycdc.spark.epochs import EpochLoop
+from raycdc.testing.epochs import EpochScript, ScriptedTable
+from raycdc.testing.servers import KafkaServer
+
+pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
+
+POINTS = ("before_commit", "in_commit", "after_commit", "after_last_commit", "after_record")
+
+
+@dataclass
+class World:
+    """A pipeline without a source: scripted epochs into a topic."""
+
+    kafka: KafkaServer
+    script: EpochScript
+    topic: str
+    options: dict[str, Any]
+
+    @property
+    def store(self) -> CheckpointStore:
+        return self.script.store
+
+    def sink(self, *, on_existing: str = "fail") -> KafkaSink:
+        settings = {"format": {"type": "maxwell-json"}, **self.options}
+        config = KafkaSinkConfig(bootstrap_servers=self.kafka.bootstrap_servers, topic=self.topic, **settings)
+        sink = KafkaSink(config)
+        sink.open(SinkContext(self.store.app_id, "changelog", run_in_process, on_existing))
+        return sink
+
+    def restart(self) -> None:
+        """What a new driver does: a new generation, recovery, then everything that is sealed."""
+        self.script.generation = self.store.next_generation()
+        loop = EpochLoop(self.store, self.sink(), generation=self.store.generation, next_sealed=self.next_sealed)
+        loop.recover()
+        if loop.committed < self.store.next_epoch() - 1 and self.store.sealed_epochs(loop.committed):
+            loop.run()
+
+    def next_sealed(self, after: int, _timeout_s: float) -> Manifest | None:
+        return next(iter(self.store.manifests(after)), None)
+
+    def table(self) -> ScriptedTable:
+        return next(iter(self.script.tables.values()))
+
+
+def read(kafka: KafkaServer, topic: str) -> list[tuple[bytes | None, bytes | None]]:
+    """Committed messages of a topic with one partition: key and value."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": kafka.bootstrap_servers,
+            "group.id": "reader",
+            "enable.partition.eof": True,
+            "isolation.level": "read_committed",
+        }
+    )
+    consumer.assign([TopicPartition(topic, 0, 0)])
+    found: list[tuple[bytes | None, bytes | None]] = []
+    while True:
+        for message in consumer.consume(1000, timeout=5):
+            if message.error() is not None:
+                consumer.close()
+                return found
+            found.append((message.key(), message.value()))
+
+
+class RowEncoder:
+    """A format of the test's own: every row is a message, tombstones follow deletes, changes have messages."""
+
+    def __init__(self, table: TableId, schema: TableSchema, *, tombstones: bool) -> None:
+        self._table = table
+        self._key = schema.primary_key
+        self._tombstones = tombstones
+
+    def encode(self, batch: pa.RecordBatch) -> EncodedBatch:
+        keys: list[bytes] = []
+        values: list[bytes | None] = []
+        for row in batch.to_pylist():
+            keys.append("/".join(str(row[name]) for name in self._key).encode())
+            values.append(json.dumps({**row, "_op": SYMBOLS[row["_op"]]}).encode())
+            if self._tombstones and row["_op"] == RowKind.DELETE:
+                keys.append(keys[-1])
+                values.append(None)
+        return EncodedBatch(pa.array(keys, pa.binary()), pa.array(values, pa.binary()))
+
+    def encode_change(self, event: SchemaChangeEvent, *, ts_ms: int) -> bytes | None:
+        return event.type.encode()
+
+
+class RowFormat:
+    """See `RowEncoder`."""
+
+    def __init__(self, *, tombstones: bool = False, **_: Any) -> None:
+        self._tombstones = tombstones
+
+    def encoder(self, table: TableId, schema: TableSchema) -> RowEncoder:
+        return RowEncoder(table, schema, tombstones=self._tombstones)
+
+
+@pytest.fixture(autouse=True)
+def _row_format(monkeypatch: pytest.MonkeyPatch) -> None:
+    def load(_identifier: str, **options: Any) -> RowFormat:
+        return RowFormat(**options)
+
+    monkeypatch.setattr(kafka_tasks, "load_format", load)
+
+
+def new_world(kafka: KafkaServer, folder: Path, topic: str, **options: Any) -> World:
+    world = World(kafka, EpochScript(CheckpointStore(folder / "state", pipeline="p")), topic, options)
+    world.script.table(f"shop.{topic}")
+    return world
+
+
+def expect_changelog(world: World) -> None:
+    """The topic holds every change once, in order, and nothing else."""
+    names = [column.name for column in world.table().schema.columns]
+    rows = [json.loads(value) for _, value in read(world.kafka, world.topic) if value is not None]
+    ordered = sorted(rows, key=lambda row: row["_seq"])
+    assert [(row["_op"], {name: row[name] for name in names}) for row in ordered] == world.table().changelog
+
+
+@pytest.mark.parametrize("point", POINTS)
+def test_every_change_is_there_once_wherever_the_driver_dies(
+    kafka: KafkaServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, point: str
+) -> None:
+    with kafka.fresh_topic() as topic:
+        world = new_world(kafka, tmp_path, topic)
+        for last in (False, False, True):
+            world.script.random_epoch(operations=30)
+            world.script.seal(final=last)
+        monkeypatch.setattr(failpoints, "_plan", {point: ("raise", 2)})
+        monkeypatch.setenv("RAYCDC_FAILPOINT_DIR", str(tmp_path))
+        failpoints._reached.clear()
+        with pytest.raises(FailpointError):
+            world.restart()
+        world.restart()
+        world.restart()
+        expect_changelog(world)
+
+
+def test_a_driver_that_wakes_from_a_pause_can_commit_nothing_any_more(kafka: KafkaServer, tmp_path: Path) -> None:
+    with kafka.fresh_topic() as topic:
+        world = new_world(kafka, tmp_path, topic)
+        world.script.random_epoch(operations=5)
+        manifest = world.script.seal()
+        old, new = world.sink(), world.sink()
+        work = work_of(world, manifest)
+        with Transactions(old._target(work.target)) as paused:
+            paused._producer.begin_transaction()
+            paused._producer.produce(topic, b"late")
+            new.tombstone(replace(work, generation=2, segments=()))
+            assert new.committed(work.target) == CommitVector(manifest.epoch, STEP_TOMBSTONE, 2)
+            with pytest.raises(SinkError, match="another process took over"):
+                paused._ask(lambda: paused._producer.commit_transaction(20))
+        with pytest.raises(FencedError, match="generation 2"):
+            old.commit(work, None)
+        assert read(kafka, topic) == []
+
+
+def work_of(world: World, manifest: Manifest) -> TableWork:
+    table = world.table()
+    return TableWork(
+        epoch=manifest.epoch,
+        generation=1,
+        source=table.id,
+        target=table.id,
+        schema=table.schema,
+        changes=(),
+        segments=manifest.segments,
+        positions={},
+    )
+
+
+def test_the_record_is_read_from_the_cluster_and_belongs_to_the_topic(kafka: KafkaServer, tmp_path: Path) -> None:
+    with kafka.fresh_topic() as topic:
+        world = new_world(kafka, tmp_path, topic)
+        world.script.random_epoch(operations=5)
+        manifest = world.script.seal()
+        sink, work = world.sink(), work_of(world, manifest)
+        assert sink.committed(work.target) is None
+        sink.commit(work, None)
+        sink.commit(work, None)
+        assert world.sink().committed(work.target) == CommitVector(manifest.epoch, STEP_LAST, 1)
+        expect_changelog(world)
+
+
+def test_somebody_elses_topic_is_not_written_to_unless_told(kafka: KafkaServer, tmp_path: Path) -> None:
+    with kafka.fresh_topic() as topic:
+        producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
+        producer.produce(topic, b"mine")
+        assert producer.flush(20) == 0
+        world = new_world(kafka, tmp_path, topic)
+        world.topic = "{table}"
+        work = work_of(world, world.script.seal())
+        with pytest.raises(SinkError, match="did not write"):
+            world.sink().apply_schema(work)
+        world.sink(on_existing="merge").apply_schema(work)
+
+
+def test_deletes_have_tombstones_and_schema_changes_their_own_topic(kafka: KafkaServer, tmp_path: Path) -> None:
+    with kafka.fresh_topic() as topic:
+        world = new_world(kafka, tmp_path, topic, tombstones=True, ddl_topic=f"{topic}.ddl")
+        table = world.table()
+        table.insert({"id": 1, "name": "a", "qty": 1})
+        table.delete((1,))
+        world.script.seal(final=True)
+        world.restart()
+        world.restart()
+        assert [(key, value is None) for key, value in read(kafka, topic)] == [
+            (b"1", False),
+            (b"1", False),
+            (b"1", True),
+        ]
+        assert [value for _, value in read(kafka, f"{topic}.ddl")] == [b"create_table"]

@@ -52,7 +52,7 @@ def run(options: Options) -> Iterator[Measurement]:
         if options.server == "mysql"
         else MariaDbServer(settings) as server,
     ):
-        bench = _Bench(Path(folder), server, rows)
+        bench = Bench(Path(folder), server, rows)
         connection = tables.connect(server.port)
         tables.prepare(connection)
         with connection.cursor() as cursor:
@@ -84,41 +84,41 @@ class _Run:
         return [(at, event) for at, event in self.events if event["event"] == kind]
 
 
-class _Bench:
+class Bench:
     """What the cases share: folders, the server, running a command under watch."""
 
     def __init__(self, folder: Path, server: Any, rows: int) -> None:
-        self._folder = folder
-        self._server = server
-        self._rows = rows
+        self.folder = folder
+        self.server = server
+        self.rows = rows
 
     def fill(self, connection: Any) -> None:
         """Write the table's rows, a line of progress per tenth."""
-        step = max(self._rows // 10, 1)
+        step = max(self.rows // 10, 1)
 
         def done(rows: int) -> None:
             if rows % step < tables.ROWS_PER_STATEMENT:
-                progress(f"{rows:,d} of {self._rows:,d} rows written")
+                progress(f"{rows:,d} of {self.rows:,d} rows written")
 
-        tables.fill(connection, "bench.standard", tables.STANDARD_VALUES, self._rows, done=done)
+        tables.fill(connection, "bench.standard", tables.STANDARD_VALUES, self.rows, done=done)
 
     def backlog(self, connection: Any) -> Measurement:
         """Catch up once on the empty table, write the log, catch up again."""
         config = self._configuration("backlog", write="changelog")
         progress("backlog_to_changelog: first run, on the empty table ...")
-        self._raycdc(config)
+        self.raycdc(config)
         self.fill(connection)
-        updates = max(self._rows // _ROWS_PER_UPDATE, 1)
+        updates = max(self.rows // _ROWS_PER_UPDATE, 1)
         progress(f"backlog_to_changelog: writing {updates:,d} single-row updates ...")
-        tables.update_single_rows(connection, self._rows, updates)
+        tables.update_single_rows(connection, self.rows, updates)
         progress("backlog_to_changelog: measuring raycdc ...")
-        return _raycdc_measurement("backlog_to_changelog", self._rows + updates, self._raycdc(config))
+        return raycdc_measurement("backlog_to_changelog", self.rows + updates, self.raycdc(config))
 
     def snapshot(self) -> Measurement:
         """A first start on the full table."""
         progress("snapshot_to_delta: measuring raycdc ...")
-        run = self._raycdc(self._configuration("snapshot", write="upsert"))
-        return _raycdc_measurement("snapshot_to_delta", self._rows, run)
+        run = self.raycdc(self._configuration("snapshot", write="upsert"))
+        return raycdc_measurement("snapshot_to_delta", self.rows, run)
 
     def spark_jdbc(self) -> Measurement:
         """The peer on the same table."""
@@ -132,56 +132,56 @@ class _Bench:
         connector = build_once("mysql-connector-j", download)
         progress("snapshot_to_delta: measuring spark-jdbc ...")
         given = {
-            "port": self._server.port,
+            "port": self.server.port,
             "table": "standard",
-            "rows": self._rows,
+            "rows": self.rows,
             "jars": [str(jar) for jar in (*delta_jars(), *sorted(connector.glob("*.jar")))],
-            "lake": str(self._folder / "spark-lake"),
-            "scratch": str(self._folder / "spark-scratch"),
+            "lake": str(self.folder / "spark-lake"),
+            "scratch": str(self.folder / "spark-scratch"),
         }
-        run = self._watched([sys.executable, "-m", "bench.spark_jdbc", json.dumps(given)])
+        run = self.watched([sys.executable, "-m", "bench.spark_jdbc", json.dumps(given)])
         (started, _), (done, _) = run.of("started")[0], run.of("done")[0]
-        figures = _figures(run, started, done)
+        figures = figures_of(run, started, done)
         shutil.rmtree(given["lake"])
-        return Measurement(case="snapshot_to_delta", system="spark-jdbc", rows=self._rows, **figures)
+        return Measurement(case="snapshot_to_delta", system="spark-jdbc", rows=self.rows, **figures)
 
     def _configuration(self, name: str, *, write: str) -> Path:
-        path = self._folder / f"{name}.toml"
+        path = self.folder / f"{name}.toml"
         path.write_text(
             f"""
 [pipeline]
 name = "{name}"
-state = "{self._folder / name}"
+state = "{self.folder / name}"
 
 [source]
 type = "mysql"
-port = {self._server.port}
-user = "{self._server.cdc_user}"
-password = "{self._server.cdc_password}"
+port = {self.server.port}
+user = "{self.server.cdc_user}"
+password = "{self.server.cdc_password}"
 tables = ["bench.standard"]
 
 [readers]
-max = {_readers()}
+max = {readers_max()}
 
 [sink]
 type = "delta"
-path = "{self._folder / name}-lake"
+path = "{self.folder / name}-lake"
 write = "{write}"
 """
         )
         return path
 
-    def _raycdc(self, config: Path) -> _Run:
-        return self._watched([sys.executable, "-m", "raycdc.cli", "run", str(config), "--json", "--until", "caught-up"])
+    def raycdc(self, config: Path) -> _Run:
+        return self.watched([sys.executable, "-m", "raycdc.cli", "run", str(config), "--json", "--until", "caught-up"])
 
-    def _watched(self, command: Sequence[str]) -> _Run:
+    def watched(self, command: Sequence[str]) -> _Run:
         """Run `command` to its end, reading its events; it must succeed."""
-        log = self._folder / "stderr.log"
+        log = self.folder / "stderr.log"
         spawned = time.monotonic()
         with log.open("wb") as errors:
             process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True)
         with ProcessTree(process.pid) as tree, process:
-            run = _Run(spawned, 0.0, tree, self._server.pid)
+            run = _Run(spawned, 0.0, tree, self.server.pid)
             run.server_cpu["spawned"] = process_cpu_s(run.server_pid)
             assert process.stdout is not None
             for line in process.stdout:
@@ -196,16 +196,16 @@ write = "{write}"
         return run
 
 
-def _readers() -> int:
+def readers_max() -> int:
     return max(2, (os.cpu_count() or 1) // 2)
 
 
-def _raycdc_measurement(case: str, rows: int, run: _Run) -> Measurement:
+def raycdc_measurement(case: str, rows: int, run: _Run) -> Measurement:
     """Figures of a run of ``raycdc run --json`` with where its time went."""
     commits = [(at, event) for at, event in run.of("commit") if event["rows"]]
     up = next(at for at, event in run.of("started") if event["pids"]["readers"])
     started = max(run.spawned, up - _STARTED_LATE_S)
-    figures = _figures(run, started, commits[-1][0])
+    figures = figures_of(run, started, commits[-1][0])
     figures["more"] |= {
         "changelog_rows": sum(event["rows"] for _, event in commits),
         "epochs": len(commits),
@@ -229,7 +229,7 @@ def _reader_seconds(run: _Run) -> dict[str, float]:
     return sums
 
 
-def _figures(run: _Run, started: float, done: float) -> dict[str, Any]:
+def figures_of(run: _Run, started: float, done: float) -> dict[str, Any]:
     """What every system has: between `started` and `done`, and from spawning to the end."""
     before, after = run.tree.cpu_s(started), run.tree.cpu_s(done)
     by_role = {role: round(after[role] - before.get(role, 0.0), 2) for role in sorted(after)}

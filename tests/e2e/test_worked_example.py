@@ -1,0 +1,95 @@
+"""The worked example: products changed on a server, Maxwell's messages, a lake, and sums that agree at every step."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+
+from raycdc.config import load_config
+from raycdc.pipeline import Pipeline
+from raycdc.spark.session import spark_session
+from raycdc.testing.servers import KafkaServer, MariaDbServer
+
+pytestmark = [pytest.mark.server, pytest.mark.spark, pytest.mark.timeout(300)]
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+CREATE = "CREATE TABLE product (id INT PRIMARY KEY, name VARCHAR(50), description VARCHAR(200), weight FLOAT)"
+FIRST = (
+    "(101, 'scooter', 'Small 2-wheel scooter', 3.14), (102, 'battery', '12V', 8.1), (103, 'drill', 'bits', 0.8), "
+    "(104, 'hammer', '12oz', 0.75), (105, 'hammer', '14oz', 0.875), (106, 'hammer', NULL, 1), (107, 'rocks', '', 5.3)"
+)
+STATEMENTS = (
+    f"INSERT INTO product VALUES {FIRST}",
+    "UPDATE product SET description = '18oz hammer', weight = 1.5 WHERE id = 106",
+    "UPDATE product SET name = 'jacket', weight = 0.2 WHERE id IN (104, 107)",
+    "DELETE FROM product WHERE name = 'battery' OR id = 105",
+    "INSERT INTO product VALUES (110, 'jacket', 'new', 0.1), (102, 'battery', NULL, 2.55)",
+)
+SUMS = "SELECT name, SUM(CAST(weight AS DECIMAL(10,2))) FROM product GROUP BY name"
+
+Rows = dict[int, dict[str, Any]]
+
+
+def contents(server: MariaDbServer, database: str) -> Rows:
+    names = ("id", "name", "description", "weight")
+    return {
+        row[0]: dict(zip(names, row, strict=True)) for row in server.execute("SELECT * FROM product", database=database)
+    }
+
+
+def messages(before: Rows, after: Rows) -> list[bytes]:
+    """What Maxwell says of one statement."""
+    told: list[dict[str, Any]] = []
+    for identity in sorted({*before, *after}):
+        old, new = before.get(identity), after.get(identity)
+        if old is None:
+            told.append({"type": "insert", "data": new})
+        elif new is None:
+            told.append({"type": "delete", "data": old})
+        elif old != new:
+            changed = {name: value for name, value in old.items() if value != new[name]}
+            told.append({"type": "update", "data": new, "old": changed})
+    envelope = {"database": "shop", "table": "product", "ts": 1_700_000_000, "xid": 1, "commit": True}
+    return [json.dumps({**envelope, **entry}).encode() for entry in told]
+
+
+def test_sums_over_the_changelog_agree_with_the_server_after_every_statement(
+    mariadb: MariaDbServer, kafka: KafkaServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
+    spark = spark_session("local[2]", tmp_path / "spark", {"spark.sql.shuffle.partitions": "1"})
+    try:
+        with mariadb.fresh_database() as database, kafka.fresh_topic() as topic:
+            environment = {"KAFKA": kafka.bootstrap_servers, "TOPIC": topic, "LAKE": str(tmp_path / "lake")}
+            mariadb.execute(CREATE, database=database)
+            for statement in STATEMENTS:
+                before = contents(mariadb, database)
+                mariadb.execute(statement, database=database)
+                for text in messages(before, contents(mariadb, database)):
+                    producer.produce(topic, text)
+                assert producer.flush(20) == 0
+                config = load_config(EXAMPLES / "maxwell_to_lake.toml", environment=environment)
+                Pipeline.from_config(config).run(until="caught-up", local=True)
+                example().maintain(spark, str(tmp_path / "lake"), str(tmp_path / "sums"))
+                found = spark.read.format("delta").load(str(tmp_path / "sums")).collect()
+                expected: dict[str, Decimal] = dict(mariadb.execute(SUMS, database=database))
+                assert {row["name"]: row["weight"] for row in found} == expected, statement
+    finally:
+        spark.stop()
+
+
+def example() -> Any:
+    """The script beside the configuration."""
+    specification = importlib.util.spec_from_file_location("maxwell_weights", EXAMPLES / "maxwell_weights.py")
+    assert specification is not None
+    assert specification.loader is not None
+    module = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(module)
+    return module

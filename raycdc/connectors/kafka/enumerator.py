@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 from raycdc.checkpoint.manifest import Manifest, TableEpoch
 from raycdc.connectors.kafka.client import Topic
+from raycdc.connectors.kafka.keys import KeyOwners
 from raycdc.connectors.kafka.offsets import Offsets, Partition, new_states
 from raycdc.connectors.kafka.plugin import KafkaSourceConfig
 from raycdc.connectors.kafka.schemas import SchemaRegistry
@@ -73,6 +74,8 @@ class KafkaEnumerator:
         drift = config.alignment.max_drift
         self._alignment = Alignment(max_drift_ms=round(drift.total_seconds() * 1000)) if drift else None
         self._limit_ms: int | None = None
+        self._keys = KeyOwners()
+        self._checking = False
         self._positions: dict[int, dict[Partition, int]] = {}
         self._problems: dict[str, str] = {}
 
@@ -145,6 +148,10 @@ class KafkaEnumerator:
         if not self._looked:
             self._ends = found.ends
         self._found_once = self._looked = True
+        selected = [state for state in self._states.values() if self._config.selects(state.topic)]
+        if len(selected) > 1 and not self._checking and self._config.same_key == "refuse":
+            self._checking = True
+            self._tell_all({"type": "check_keys"})
         self._assigner.add(s for s, p in self._states.items() if self._config.selects(p.topic) and not self._ended(s))
 
     def _check(self, topics: Sequence[Topic]) -> None:
@@ -170,6 +177,8 @@ class KafkaEnumerator:
         for update in self._schemas.updates():
             if update.schemas:
                 self._context.send_event(subtask_id, update.to_event())
+        if self._checking:
+            self._context.send_event(subtask_id, {"type": "check_keys"})
         if self._limit_ms is not None:
             self._context.send_event(subtask_id, {"type": "align", "limit_ms": self._limit_ms})
         self._assigner.give()
@@ -211,6 +220,8 @@ class KafkaEnumerator:
                 update = self._schemas.request(table, TableSchema.from_json(event["schema"]))
                 if update is not None:
                     self._tell_all(update.to_event())
+            case "keys":
+                self._keys.told(event["table"], event["split"], event["hashes"])
             case "watermarks" if self._alignment is not None:
                 self._alignment.report(subtask_id, event["splits"])
                 if self._alignment.limit_ms != self._limit_ms:
@@ -303,4 +314,5 @@ class KafkaEnumerator:
     @property
     def problems(self) -> dict[str, str]:
         """What went wrong without harm: the last look at the cluster, the last commit to the group."""
-        return dict(self._problems)
+        unchecked = {f"keys of {table}": "too many to look for one in two partitions" for table in self._keys.full}
+        return {**self._problems, **unchecked}

@@ -114,6 +114,10 @@ class KafkaSourceConfig(SourceConfig):
     on_out_of_range: Literal["fail", "earliest", "latest"] = option(
         "fail", help="What happens when the topic no longer has the offset to read from."
     )
+    same_key: Literal["refuse", "trust"] = option(
+        "refuse",
+        help="What happens when changes of one key lie in two partitions. trust: any order between them is fine.",
+    )
     order_by: str | None = option(
         None, help="Column whose greatest value wins where changes of one key lie in several partitions.", planned=True
     )

@@ -10,6 +10,7 @@ emitted into the open epoch, and only then its partition's state moves. A cut in
 | `RemoveSplits` | stops reading; answered after the next cut, with the states it sealed |
 | ``schemas`` | schemas that hold from an epoch on |
 | ``align`` | partitions whose events are later than this wait |
+| ``check_keys`` | from now on the enumerator is told which keys come from which partition |
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ import numpy as np
 import pyarrow as pa
 
 from raycdc.connectors.kafka.decoding import DEAD_LETTER_SCHEMA, DEAD_LETTERS, dead_letters
+from raycdc.connectors.kafka.keys import NewKeys, hashes_of
 from raycdc.connectors.kafka.messages import Fetched, within
 from raycdc.connectors.kafka.partition_reader import Fetch
 from raycdc.connectors.kafka.schemas import Update, conform, fits
@@ -148,6 +150,8 @@ class KafkaReader:
         self._last_row_s = context.now_s()
         self._event_lags: dict[str, int | None] = {"fetch": None, "emit": None}
         self._bad = 0
+        #: Only while partitions may share keys, which the enumerator knows.
+        self._keys: NewKeys | None = None
 
     def __repr__(self) -> str:
         return f"KafkaReader(epoch={self._epoch}, {self._splits!r}, held={self._held is not None})"
@@ -208,6 +212,8 @@ class KafkaReader:
             case "schemas":
                 self._updates.append(Update.from_event(event))
                 self._apply_updates()
+            case "check_keys":
+                self._keys = self._keys or NewKeys()
             case "align":
                 self._limit_ms = event["limit_ms"]
             case kind:
@@ -334,6 +340,8 @@ class KafkaReader:
         conformed = conformed.set_column(index, conformed.schema.field(index), numbers)
         self._context.output.collect(table, fingerprint=fingerprint, batch=conformed, split_id=split_id)
         self._touched.add(table)
+        if self._keys is not None and schema.primary_key and table != DEAD_LETTERS:
+            self._keys.read(table, split_id, hashes_of(conformed, schema.primary_key))
 
     def _note_end(self, split: _Split) -> None:
         if not split.ended and split.state.ended(split.until):
@@ -367,6 +375,8 @@ class KafkaReader:
         if epoch < self._epoch:
             return  # Sealed before; the report is on its way or was handled.
         reach("before_seal")
+        for event in self._keys.take() if self._keys is not None else ():
+            self._context.send(SourceEventWrapper(event))
         segments = self._context.output.cut(epoch)
         active = self._watermarks.active(now_s=self._context.now_s())
         tables = {

@@ -1,0 +1,146 @@
+"""One key in two partitions has no order between its changes: found out, and refused by name.
+
+Each reader tells the enumerator the keys it has not told before, as 64-bit hashes, right before it reports a seal; the
+enumerator knows which partition each key came from. So a key that comes from a second one ends the job before the
+epoch has a manifest. What is remembered is this run's, `KEYS_MAX` per table at most. Two keys with the same hash would
+be refused wrongly: with that many, once in some hundred thousand tables. Pure but for the hashing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from raycdc.errors import DataError
+from raycdc.model import TableId
+
+#: Keys remembered per table: ten bytes each.
+KEYS_MAX = 4_000_000
+
+Hashes = npt.NDArray[np.uint64]
+_NONE = np.array([], np.uint64)
+_BASE = np.uint64(0x9E3779B97F4A7C15)
+_NULL = np.uint64(0x5851F42D4C957F2D)
+#: A fixed random number for each byte.
+_BYTES: Hashes = np.random.Generator(np.random.PCG64(7)).integers(0, 2**64, 256, np.uint64)
+
+
+def hashes_of(batch: pa.RecordBatch, key: Sequence[str]) -> Hashes:
+    """One hash per row over the columns `key`, the same in every process. Whole columns at a time."""
+    combined = np.zeros(batch.num_rows, np.uint64)
+    for name in key:
+        column = batch.column(name)
+        one = _of_integers(column) if pa.types.is_integer(column.type) else _of_texts(column)
+        combined = _mixed(combined + one)
+    return combined
+
+
+def _of_integers(column: pa.Array) -> Hashes:
+    present = column.fill_null(0).cast(pa.int64()).to_numpy().view(np.uint64)
+    hashes = _mixed(present)
+    return hashes if column.null_count == 0 else np.where(_is_null(column), _NULL, hashes)
+
+
+def _of_texts(column: pa.Array) -> Hashes:
+    """Each byte's number times its place's weight, summed up over the text by one running sum over all bytes."""
+    texts = column if pa.types.is_binary(column.type) else column.cast(pa.string())
+    texts = texts.cast(pa.large_binary())
+    _, ends, data = texts.buffers()
+    bounds = np.frombuffer(ends, np.int64)[texts.offset : texts.offset + len(texts) + 1]
+    lengths = np.diff(bounds)
+    content = np.frombuffer(data or b"", np.uint8)[bounds[0] : bounds[-1]]
+    weights = np.full(max(1, int(lengths.max(initial=1))), _BASE, np.uint64).cumprod()
+    places = np.arange(len(content)) - np.repeat(bounds[:-1] - bounds[0], lengths)
+    sums = np.concatenate([np.zeros(1, np.uint64), np.cumsum(_BYTES[content] * weights[places], dtype=np.uint64)])
+    starts = bounds - bounds[0]
+    hashes = _mixed(sums[starts[1:]] - sums[starts[:-1]] + lengths.astype(np.uint64))
+    return hashes if column.null_count == 0 else np.where(_is_null(column), _NULL, hashes)
+
+
+def _is_null(column: pa.Array) -> npt.NDArray[np.bool_]:
+    found: npt.NDArray[np.bool_] = column.is_null().to_numpy(zero_copy_only=False)
+    return found
+
+
+def _mixed(values: Hashes) -> Hashes:
+    """The finalizer of SplitMix64 (Steele, Lea, Flood 2014): every bit of the input moves half of the output."""
+    mixed = values + _BASE
+    mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return mixed ^ (mixed >> np.uint64(31))
+
+
+class NewKeys:
+    """A reader's side: which keys of which partition were not told yet."""
+
+    def __init__(self) -> None:
+        self._told: dict[tuple[str, str], Hashes] = {}
+        self._read: dict[tuple[str, str], list[Hashes]] = {}
+
+    def read(self, table: TableId, split_id: str, hashes: Hashes) -> None:
+        """Rows with these keys were read of a partition."""
+        self._read.setdefault((str(table), split_id), []).append(np.unique(hashes))
+
+    def take(self) -> list[dict[str, Any]]:
+        """Events that tell what was read since the last call."""
+        events = []
+        for (table, split_id), parts in self._read.items():
+            told = self._told.get((table, split_id), _NONE)
+            fresh = _missing(np.unique(np.concatenate(parts)), told)
+            if len(fresh):
+                self._told[table, split_id] = np.sort(np.concatenate([told, fresh]), kind="stable")
+                events.append({"type": "keys", "table": table, "split": split_id, "hashes": fresh.tobytes()})
+        self._read.clear()
+        return events
+
+
+class KeyOwners:
+    """The enumerator's side."""
+
+    def __init__(self, *, keys_max: int = KEYS_MAX) -> None:
+        self._keys_max = keys_max
+        self._known: dict[str, tuple[Hashes, npt.NDArray[np.int32]]] = {}
+        self._splits: list[str] = []
+        #: Tables with more keys than are remembered: later ones are not checked.
+        self.full: set[str] = set()
+
+    def told(self, table: str, split_id: str, data: bytes) -> None:
+        """Keys (sorted, each once) that a partition has. Raises `DataError` where another one has one of them."""
+        hashes: Hashes = np.frombuffer(data, np.uint64)
+        if split_id not in self._splits:
+            self._splits.append(split_id)
+        number = self._splits.index(split_id)
+        keys, owners = self._known.get(table, (_NONE, np.array([], np.int32)))
+        places = np.searchsorted(keys, hashes)
+        there = np.zeros(len(hashes), bool)
+        inside = places < len(keys)
+        there[inside] = keys[places[inside]] == hashes[inside]
+        others = owners[places[there]]
+        if (others != number).any():
+            other = self._splits[int(others[others != number][0])]
+            raise DataError(
+                f"Changes of one row of {table} lie in two partitions, {other} and {split_id}: nothing says which is "
+                "the later one. Produce them by the table's key (a partition added later moves keys), or accept any "
+                'order with source.same_key = "trust".'
+            )
+        fresh = hashes[~there]
+        if len(keys) + len(fresh) > self._keys_max:
+            self.full.add(table)
+            return
+        merged = np.concatenate([keys, fresh])
+        order = np.argsort(merged, kind="stable")
+        numbers = np.concatenate([owners, np.full(len(fresh), number, np.int32)])
+        self._known[table] = (merged[order], numbers[order])
+
+
+def _missing(wanted: Hashes, known: Hashes) -> Hashes:
+    """Those of `wanted` that are not in `known`; both are sorted."""
+    if not len(known):
+        return wanted
+    places = np.minimum(np.searchsorted(known, wanted), len(known) - 1)
+    fresh: Hashes = wanted[known[places] != wanted]
+    return fresh

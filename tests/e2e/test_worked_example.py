@@ -8,11 +8,13 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from confluent_kafka import Producer
 
 from raycdc.config import load_config
 from raycdc.pipeline import Pipeline
+from raycdc.sinks.kafka_plugin import KafkaSinkConfig
 from raycdc.spark.session import spark_session
 from raycdc.testing.servers import KafkaServer, MariaDbServer
 
@@ -32,6 +34,8 @@ STATEMENTS = (
     "INSERT INTO product VALUES (110, 'jacket', 'new', 0.1), (102, 'battery', NULL, 2.55)",
 )
 SUMS = "SELECT name, SUM(CAST(weight AS DECIMAL(10,2))) FROM product GROUP BY name"
+
+MAXWELL = {"type": "maxwell-json"}
 
 Rows = dict[int, dict[str, Any]]
 
@@ -83,6 +87,42 @@ def test_sums_over_the_changelog_agree_with_the_server_after_every_statement(
                 assert {row["name"]: row["weight"] for row in found} == expected, statement
     finally:
         spark.stop()
+
+
+@pytest.mark.timeout(180)
+def test_the_changelog_written_back_as_maxwell_and_read_again_gives_the_same_table(
+    mariadb: MariaDbServer, kafka: KafkaServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
+    with mariadb.fresh_database() as database, kafka.fresh_topic() as topic:
+        mariadb.execute(CREATE, database=database)
+        for statement in STATEMENTS:
+            before = contents(mariadb, database)
+            mariadb.execute(statement, database=database)
+            for text in messages(before, contents(mariadb, database)):
+                producer.produce(topic, text)
+        assert producer.flush(20) == 0
+        environment = {"KAFKA": kafka.bootstrap_servers, "TOPIC": topic}
+        first = load_config(EXAMPLES / "maxwell_to_lake.toml", environment=environment)
+        back = KafkaSinkConfig(bootstrap_servers=kafka.bootstrap_servers, topic=f"{topic}.back", format=MAXWELL)
+        Pipeline(name="back", state=tmp_path / "back", source=first.source, sink=back).run(
+            until="caught-up", local=True
+        )
+        again = first.source.model_copy(update={"topics": (f"{topic}.back",)})
+        rows: Rows = {}
+        for epoch in Pipeline(name="again", state=tmp_path / "again", source=again).epochs(until="caught-up"):
+            for table in epoch.tables:
+                for batch in epoch.batches(table):
+                    for row in batch.select(["id", "name", "description", "weight", "_op"]).to_pylist():
+                        if row.pop("_op") in ("+I", "+U"):
+                            rows[row["id"]] = row
+                        else:
+                            del rows[row["id"]]
+            epoch.ack()
+        there = contents(mariadb, database)
+        expected = {k: {**row, "weight": float(np.float32(row["weight"]))} for k, row in there.items()}
+        assert rows == expected
 
 
 def example() -> Any:

@@ -101,7 +101,7 @@ def consume(servers: str, count: int, columns: bool) -> dict[str, Any]:
         while seen < count:
             batch = consumer.consume(30_000, timeout=0.1)
             if columns:
-                parts, _ = gather(batch, fetched_ms=0)
+                parts, _ = gather(batch, fetched_ms=0, topic=TOPIC)
                 seen += sum(len(part.batch) for part in parts if part.batch is not None)
             else:
                 seen += len(batch)

@@ -8,8 +8,10 @@ from dataclasses import dataclass, field
 import numpy as np
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from raycdc.connectors.kafka.messages import Fetched, within
+from raycdc.connectors.kafka.messages import Fetched, binary, within
 from raycdc.connectors.kafka.offsets import Partition, new_states
 from raycdc.connectors.kafka.plugin import StartMode, StartOptions, StopMode, StopOptions
 from raycdc.connectors.kafka.schemas import SchemaRegistry, conform, fits, merge, wider
@@ -201,6 +203,13 @@ def fetched(offsets: list[int], next_offset: int | None = None) -> Fetched:
 
 def offsets_of(part: Fetched) -> list[int]:
     return part.batch.offsets.tolist() if part.batch is not None else []
+
+
+@given(st.lists(st.none() | st.binary(max_size=5), max_size=20))
+def test_bytes_become_an_array(values: list[bytes | None]) -> None:
+    found = binary(values)
+    found.validate(full=True)
+    assert found.to_pylist() == values
 
 
 def test_ends_are_judged_by_positions_where_markers_and_compaction_leave_gaps() -> None:

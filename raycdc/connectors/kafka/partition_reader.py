@@ -50,6 +50,8 @@ class KafkaPartitionReader:
         self._changed = threading.Event()
         self._positions: dict[str, TopicPartition] = {}
         self._paused: set[str] = set()
+        #: Ever read here: a message of a partition that was taken away may still come.
+        self._topics: set[str] = set()
         self._ends_at_s = 0.0
         self._message_bytes = 1024.0
         #: Times the cluster or a broker was away, and times a position was set anew by policy.
@@ -68,6 +70,7 @@ class KafkaPartitionReader:
 
         def change(consumer: Consumer) -> None:
             self._positions[f"{topic}:{partition}"] = where
+            self._topics.add(topic)
             consumer.incremental_assign([where])
 
         self._change(change)
@@ -124,7 +127,8 @@ class KafkaPartitionReader:
             messages = self._consumer.consume(wanted, timeout=FETCH_WAIT_S)
         except KafkaException as cause:
             raise source_error(cause.args[0], self._config.bootstrap_servers) from cause
-        parts, troubles = gather(messages, fetched_ms=time.time_ns() // 1_000_000)
+        topic = next(iter(self._topics)) if len(self._topics) == 1 else None
+        parts, troubles = gather(messages, fetched_ms=time.time_ns() // 1_000_000, topic=topic)
         for trouble in troubles:
             self._handle(trouble)
         parts = [part for part in parts if part.split_id in self._positions]

@@ -1,0 +1,249 @@
+"""The Kafka enumerator without a broker: what is found, shared, moved, ended and refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from raycdc.checkpoint.manifest import Manifest
+from raycdc.connectors.kafka.client import Topic
+from raycdc.connectors.kafka.enumerator import KafkaEnumerator
+from raycdc.connectors.kafka.offsets import Partition
+from raycdc.connectors.kafka.plugin import KafkaSourceConfig, StopMode, StopOptions
+from raycdc.connectors.kafka.split import PartitionState
+from raycdc.errors import LogLostError, SourceUnavailableError
+from raycdc.source.split import PartitionSplit, SourceSplit
+
+
+class Cluster:
+    """Topics with as many partitions as told, each holding 10 to 100."""
+
+    def __init__(self, **partitions: int) -> None:
+        self.partitions = partitions
+        self.identities = dict.fromkeys(partitions, "1")
+        self.committed_offsets: list[Mapping[Partition, int]] = []
+        self.away = False
+
+    def topics(self) -> list[Topic]:
+        if self.away:
+            raise SourceUnavailableError("away")
+        return [Topic(name, self.identities[name], tuple(range(n))) for name, n in self.partitions.items()]
+
+    def earliest(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
+        return dict.fromkeys(partitions, 10)
+
+    def latest(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
+        return dict.fromkeys(partitions, 100)
+
+    def at_time(self, partitions: Iterable[Partition], timestamp_ms: int) -> dict[Partition, int]:
+        return dict.fromkeys(partitions, 50)
+
+    def committed(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
+        return {}
+
+    def commit(self, offsets: Mapping[Partition, int]) -> None:
+        self.committed_offsets.append(offsets)
+
+
+class Context:
+    """The enumerator's surroundings; asynchronous calls run when the test says so."""
+
+    def __init__(self) -> None:
+        self.readers: list[int] = []
+        self.assigned: dict[int, dict[str, PartitionSplit]] = {}
+        self.removed: list[tuple[int, str]] = []
+        self.finished: list[int] = []
+        self.events: list[tuple[int, dict[str, Any]]] = []
+        self.calls: list[tuple[Callable[[], Any], Callable[[Any], None]]] = []
+        self.open_epoch = 1
+
+    def registered_readers(self) -> Sequence[int]:
+        return self.readers
+
+    def assign_splits(self, assignment: Mapping[int, Sequence[SourceSplit]]) -> None:
+        for reader, splits in assignment.items():
+            for split in splits:
+                assert isinstance(split, PartitionSplit)
+                self.assigned.setdefault(reader, {})[split.split_id] = split
+
+    def remove_splits(self, subtask_id: int, split_ids: Sequence[str]) -> None:
+        self.removed += [(subtask_id, split_id) for split_id in split_ids]
+
+    def send_event(self, subtask_id: int, event: dict[str, Any]) -> None:
+        self.events.append((subtask_id, event))
+
+    def signal_no_more_splits(self, subtask_id: int) -> None:
+        self.finished.append(subtask_id)
+
+    def call_async(self, call: Callable[[], Any], handler: Callable[[Any], None], *, after_s: float = 0.0) -> None:
+        self.calls.append((call, handler))
+
+    def run(self) -> None:
+        """Carry out the oldest asynchronous call."""
+        call, handler = self.calls.pop(0)
+        handler(call())
+
+    def owned(self) -> dict[int, list[str]]:
+        return {reader: sorted(splits) for reader, splits in self.assigned.items() if splits}
+
+
+def start(
+    cluster: Cluster, *, readers: int = 1, until: str | None = None, last: Manifest | None = None, **options: Any
+) -> tuple[KafkaEnumerator, Context]:
+    settings = {"topics": sorted(cluster.partitions), "discovery_interval": "1ms", **options}
+    config = KafkaSourceConfig(bootstrap_servers="k:1", format={"type": "maxwell-json"}, **settings)
+    context = Context()
+    enumerator = KafkaEnumerator(context, config, cluster=lambda: cluster, until=until)
+    if last is not None:
+        enumerator.restore(last, document=lambda _: {})
+    enumerator.start()
+    for reader in range(readers):
+        context.readers.append(reader)
+        enumerator.add_reader(reader)
+    context.run()
+    return enumerator, context
+
+
+def states(context: Context, **offsets: int) -> dict[str, Any]:
+    """What a manifest has of all assigned partitions; `offsets` by partition number."""
+    found = {s: split.state for splits in context.assigned.values() for s, split in splits.items()}
+    return {
+        split_id: PartitionState.from_json(state).moved(offsets.get(f"p{split_id.split(':')[1]}", 10), {}).to_json()
+        for split_id, state in found.items()
+    }
+
+
+def seal(enumerator: KafkaEnumerator, context: Context, splits: dict[str, Any], epoch: int = 1) -> Manifest:
+    share = enumerator.epoch_sealed(epoch, splits)
+    context.open_epoch = epoch + 1
+    return Manifest(
+        epoch=epoch,
+        generation=1,
+        created_ms=0,
+        from_splits={},
+        to_splits=splits,
+        enumerator=enumerator.snapshot_state(epoch),
+        tables=dict(share.tables),
+        final=bool(share.final),
+    )
+
+
+def test_partitions_are_shared_and_new_ones_found_later_begin_at_their_beginning() -> None:
+    cluster = Cluster(m=4)
+    enumerator, context = start(cluster, readers=3, start="latest")
+    assert context.owned() == {0: ["m:0", "m:3"], 1: ["m:1"], 2: ["m:2"]}
+    cluster.partitions["m"] = 5
+    context.run()
+    new = context.assigned[1]["m:4"]
+    assert new.state["position"]["offset"] == 10
+    assert context.assigned[0]["m:0"].state["position"]["offset"] == 100
+    assert context.finished == []
+    assert repr(enumerator)
+
+
+def test_more_readers_than_partitions_leave_some_idle() -> None:
+    _, context = start(Cluster(m=2), readers=4)
+    assert context.owned() == {0: ["m:0"], 1: ["m:1"]}
+
+
+def test_with_discovery_off_no_more_splits_follows_the_first_assignment() -> None:
+    _, context = start(Cluster(m=1), readers=2, discovery_interval="off")
+    assert (context.finished, context.calls) == ([0, 1], [])
+
+
+def test_a_reader_that_joins_gets_its_share_after_the_next_seal() -> None:
+    enumerator, context = start(Cluster(m=4))
+    context.readers.append(1)
+    enumerator.add_reader(1)
+    assert context.removed == [(0, "m:3"), (0, "m:2")]
+    for _, split_id in context.removed:
+        split = context.assigned[0].pop(split_id)
+        sealed = PartitionState.from_json(split.state).moved(42, {}).to_json()
+        enumerator.add_splits_back([PartitionSplit(split_id, sealed)], 0)
+    assert context.owned() == {0: ["m:0", "m:1"], 1: ["m:2", "m:3"]}
+    assert context.assigned[1]["m:3"].state["position"]["offset"] == 42
+
+
+def test_a_lost_readers_partitions_go_to_the_others() -> None:
+    enumerator, context = start(Cluster(m=2), readers=2)
+    context.readers.remove(1)
+    enumerator.add_splits_back([context.assigned.pop(1)["m:1"]], 1)
+    assert context.owned() == {0: ["m:0", "m:1"]}
+
+
+def test_a_restart_goes_on_from_the_manifest_and_keeps_what_was_given_to_nobody() -> None:
+    cluster = Cluster(m=2)
+    enumerator, context = start(cluster)
+    cluster.partitions["m"] = 3
+    context.readers.clear()
+    context.run()
+    last = seal(enumerator, context, states(context, p0=20, p1=30))
+    assert [s["position"]["partition"] for s in last.enumerator["waiting"]] == [2]
+    cluster.partitions["m"] = 4
+    _, again = start(cluster, last=last, start="latest")
+    offsets = {s: split.state["position"]["offset"] for s, split in again.assigned[0].items()}
+    assert offsets == {"m:0": 20, "m:1": 30, "m:2": 10, "m:3": 10}
+
+
+def test_a_topic_that_was_deleted_and_created_again_is_refused() -> None:
+    cluster = Cluster(m=1)
+    enumerator, context = start(cluster)
+    last = seal(enumerator, context, states(context))
+    cluster.identities["m"] = "2"
+    with pytest.raises(LogLostError, match="deleted and created again"):
+        start(cluster, last=last)
+
+
+def test_a_bounded_run_is_over_when_every_partition_was_sealed_at_its_end() -> None:
+    enumerator, context = start(Cluster(m=2), stop=StopOptions(mode=StopMode.LATEST))
+    assert not seal(enumerator, context, states(context, p0=100, p1=60)).final
+    assert seal(enumerator, context, states(context, p0=100, p1=100), epoch=2).final
+    assert context.finished == [0]
+
+
+def test_a_run_until_caught_up_ends_at_the_positions_of_its_start_even_with_nothing_to_read() -> None:
+    cluster = Cluster(m=1)
+    enumerator, context = start(cluster, until="caught-up")
+    assert context.assigned[0]["m:0"].until == 100
+    last = seal(enumerator, context, states(context, p0=100))
+    assert last.final
+    again, later = start(cluster, until="caught-up", last=last)
+    assert (later.assigned, again.wants_seal) == ({}, True)
+    assert seal(again, later, dict(last.to_splits), epoch=2).final
+    assert not again.wants_seal
+
+
+def test_a_cluster_that_is_away_later_is_looked_for_again() -> None:
+    cluster = Cluster(m=1)
+    enumerator, context = start(cluster)
+    cluster.away = True
+    context.run()
+    assert "away" in enumerator.problems["discovery"]
+    cluster.away, cluster.partitions["m"] = False, 2
+    context.run()
+    assert (context.owned(), enumerator.problems) == ({0: ["m:0", "m:1"]}, {})
+
+
+def test_offsets_go_to_the_group_when_the_sink_holds_the_epoch() -> None:
+    cluster = Cluster(m=1)
+    enumerator, context = start(cluster, group_id="watchers")
+    seal(enumerator, context, states(context, p0=33))
+    context.calls.clear()
+    enumerator.notify_checkpoint_complete(1)
+    context.run()
+    assert cluster.committed_offsets == [{("m", 0): 33}]
+
+
+def test_everyone_hears_of_a_schema_and_its_changes_are_in_the_epoch_it_begins_with() -> None:
+    enumerator, context = start(Cluster(m=2), readers=2)
+    columns = [{"name": "id", "type": {"kind": "int64"}, "nullable": True, "default": None}]
+    request = {"type": "schema_request", "table": "shop.product", "schema": {"columns": columns, "primary_key": ["id"]}}
+    enumerator.handle_source_event(0, request)
+    enumerator.handle_source_event(1, request)
+    told = [(reader, event["from_epoch"]) for reader, event in context.events if event["type"] == "schemas"]
+    assert told == [(0, 2), (1, 2)]
+    assert seal(enumerator, context, states(context)).tables == {}
+    (entry,) = seal(enumerator, context, states(context), epoch=2).tables.values()
+    assert [change["type"] for change in entry.changes] == ["create_table"]

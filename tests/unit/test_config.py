@@ -137,8 +137,11 @@ def test_every_problem_is_reported_at_once_with_its_place() -> None:
             {"source": {"server_id": "abc"}},
             'source.server_id: must be a number such as 5400 or a range such as "5400-5499", got "abc"',
         ),
-        ({"source": {"type": "mysq"}}, 'source.type: unknown type "mysq"; did you mean "mysql"? Available: mysql'),
-        ({"source": {"type": "mongodb"}}, 'source.type: "mongodb" is not supported yet (available: mysql)'),
+        (
+            {"source": {"type": "mysq"}},
+            'source.type: unknown type "mysq"; did you mean "mysql"? Available: kafka, mysql',
+        ),
+        ({"source": {"type": "mongodb"}}, 'source.type: "mongodb" is not supported yet (available: kafka, mysql)'),
         ({"sink": {"type": 5}}, 'sink.type: is required, e.g. type = "delta"'),
         (
             {"sink": {"type": "iceberg"}},
@@ -321,11 +324,12 @@ def test_file_errors_name_the_file(tmp_path: Path) -> None:
 
 def test_built_in_plugins_come_through_the_same_door_and_load() -> None:
     assert [(p.group.value, p.type, p.error) for p in list_plugins()] == [
-        ("raycdc.sources", "mysql", None),
-        ("raycdc.sinks", "console", None),
-        ("raycdc.sinks", "delta", None),
-        ("raycdc.sinks", "jsonl", None),
-        ("raycdc.sinks", "parquet", None),
+        *(("raycdc.sources", name, None) for name in ("kafka", "mysql")),
+        *(("raycdc.sinks", name, None) for name in ("console", "delta", "jsonl", "kafka", "parquet")),
+        *(
+            ("raycdc.formats", name, None)
+            for name in ("canal-json", "debezium-json", "json", "maxwell-json", "ogg-json")
+        ),
     ]
 
 

@@ -1,0 +1,1 @@
+"""Pulse's change messages for raycdc."""

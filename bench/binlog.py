@@ -1,23 +1,45 @@
-"""Binlog backlog to Arrow: raycdc against mysql-replication, over the wire from the same server in the same run.
+"""Binlog backlog to Arrow: raycdc against its peers, over the wire from the same server in the same run.
 
 Cases: ``standard`` (multi-row inserts of the standard table), ``single_row_transactions`` (one-row updates, each with
-its own GTID, BEGIN, table map and XID), ``wide`` (sixty columns). The peer reads a part of the same log, because it
-is too slow for all of it; both are measured in rows per CPU-second.
+its own GTID, BEGIN, table map and XID), ``wide`` (sixty columns), ``narrow`` (two integers), ``string_heavy`` (ten
+texts of some fifty characters) and ``json_heavy`` (documents of some 300 bytes). mysql-replication reads a part of the
+same log, because it is too slow for all of it; all are measured in rows per CPU-second. The compiled peers
+(`compiled_peers`) are there where they can be had. ``first_row_s`` is the time from the start of a process to its first
+decoded row.
 """
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from bench import tables
+from bench.compiled_peers import mysqlbinlog_command, rust_program
 from bench.measure import Measurement, Options, best_of, measure, measured, progress
 
-CASES = ("standard", "single_row_transactions", "wide")
+CASES = ("standard", "single_row_transactions", "wide", "narrow", "string_heavy", "json_heavy")
 
 _ROWS = 2_000_000
 #: Rows the peer reads: some seconds of its work.
-_PEER_ROWS = {"standard": 100_000, "single_row_transactions": 20_000, "wide": 10_000}
+_PEER_ROWS = {
+    "standard": 100_000,
+    "single_row_transactions": 20_000,
+    "wide": 10_000,
+    "narrow": 200_000,
+    "string_heavy": 50_000,
+    "json_heavy": 20_000,
+}
+#: Case → table, its definition, expressions of the row number, and which part of the standard case's rows it has.
+_TABLES = {
+    "standard": ("bench.standard", tables.STANDARD, tables.STANDARD_VALUES, 1),
+    "wide": ("bench.wide", tables.wide_table(), tables.wide_values(), 10),
+    "narrow": ("bench.narrow", tables.NARROW, tables.NARROW_VALUES, 1),
+    "string_heavy": ("bench.string_heavy", tables.STRING_HEAVY, tables.STRING_HEAVY_VALUES, 5),
+    "json_heavy": ("bench.json_heavy", tables.JSON_HEAVY, tables.JSON_HEAVY_VALUES, 10),
+}
 _READ_BYTES = 4 << 20
 
 
@@ -44,43 +66,37 @@ def run(options: Options) -> Iterator[Measurement]:
                 yield best_of(3, lambda s=system, f=function, a=arguments, c=case: measure(c, s, f, a))
             peer = arguments | {"rows": min(arguments["rows"], _PEER_ROWS[case])}
             yield measure(case, "mysql-replication", "bench.binlog:read_mysql_replication", peer)
+            yield from _compiled_peers(case, arguments)
+
+
+def _compiled_peers(case: str, arguments: dict[str, Any]) -> Iterator[Measurement]:
+    """The peers that are there; a compiled one decodes all of the case."""
+    common = {name: arguments[name] for name in ("port", "file", "pos", "rows")}
+    if program := rust_program():
+        rust = common | {"program": str(program)}
+        yield best_of(3, lambda: measure(case, "rust-mysql", "bench.compiled_peers:read_rust", rust))
+    if command := mysqlbinlog_command(arguments["flavor"]):
+        text = common | {"command": command, "end_pos": arguments["end_pos"]}
+        yield measure(case, "mysqlbinlog -v", "bench.compiled_peers:read_mysqlbinlog", text)
 
 
 def _write_log(connection: Any, case: str, rows: int) -> dict[str, Any]:
     """Write the case's log; returns where it begins and ends and how many row changes it has."""
-    if case == "standard":
-        _execute(connection, tables.STANDARD)
-    elif case == "wide":
-        _execute(connection, tables.wide_table())
+    if case in _TABLES:
+        _execute(connection, _TABLES[case][1])
     _execute(connection, "FLUSH LOGS")
     first, first_pos = _position(connection)
-    match case:
-        case "standard":
-            tables.fill(connection, "bench.standard", tables.STANDARD_VALUES, rows, done=_Progress(rows))
-            count = rows
-        case "single_row_transactions":
-            count = max(rows // 20, 1)
-            progress(f"single_row_transactions: writing {count:,d} ...")
-            tables.update_single_rows(connection, rows, count)
-        case _:
-            count = max(rows // 10, 1)
-            progress(f"wide: writing {count:,d} rows ...")
-            tables.fill(connection, "bench.wide", tables.wide_values(), count)
+    if case == "single_row_transactions":
+        count = max(rows // 20, 1)
+        progress(f"single_row_transactions: writing {count:,d} ...")
+        tables.update_single_rows(connection, rows, count)
+    else:
+        table, _, values, part = _TABLES[case]
+        count = max(rows // part, 1)
+        progress(f"{case}: writing {count:,d} rows ...")
+        tables.fill(connection, table, values, count)
     last, last_pos = _position(connection)
     return {"file": first, "pos": first_pos, "end_file": last, "end_pos": last_pos, "rows": count}
-
-
-class _Progress:
-    """A line for each tenth of the rows."""
-
-    def __init__(self, rows: int) -> None:
-        self._rows = rows
-        self._next = rows // 10
-
-    def __call__(self, done: int) -> None:
-        if done >= self._next:
-            progress(f"standard: {done:,d} of {self._rows:,d} rows written")
-            self._next += max(self._rows // 10, 1)
 
 
 def _execute(connection: Any, sql: str) -> None:
@@ -115,6 +131,7 @@ def read_raycdc(
 
     warm_up()
     figures: dict[str, Any] = {"rows": rows}
+    first_row_s = 0.0
     start, end = BinlogOffset(file, pos), BinlogOffset(end_file, end_pos)
     arrow_rows = arrow_bytes = 0
     for timed in (False, True):
@@ -136,14 +153,22 @@ def read_raycdc(
                         arrow_rows += item.rows
                         arrow_bytes += item.batch.nbytes
                 if not timed and arrow_rows:
+                    first_row_s = _process_age_s()
                     break
         stream.close()
     figures |= {
+        "first_row_s": round(first_row_s, 3),
         "arrow_rows": arrow_rows,
         "arrow_mb": round(arrow_bytes / 1e6, 1),
         "log_mb": round(stream.received_bytes / 1e6, 1),
     }
     return figures
+
+
+def _process_age_s() -> float:
+    """Seconds since this process was started (proc(5): field 22 of stat, in clock ticks since boot)."""
+    ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
 
 
 def receive_only(

@@ -26,6 +26,26 @@ STANDARD_VALUES = (
     "FROM_UNIXTIME(1700000000 + n / 1000), n % 100, n * 0.37e0, n % 1000"
 )
 
+NARROW = "CREATE TABLE bench.narrow (id INT NOT NULL PRIMARY KEY, v INT NOT NULL)"
+NARROW_VALUES = "n, n % 1000"
+
+STRING_HEAVY = (
+    "CREATE TABLE bench.string_heavy (id BIGINT NOT NULL PRIMARY KEY, "
+    + ", ".join(f"s{i} VARCHAR(120) NOT NULL" for i in range(10))
+    + ") CHARACTER SET utf8mb4"
+)
+STRING_HEAVY_VALUES = "n, " + ", ".join(f"CONCAT(REPEAT('text ', {5 + i}), n * {i + 1} % 99991)" for i in range(10))
+
+#: MariaDB's JSON is text; MySQL's is decoded from its binary form.
+JSON_HEAVY = "CREATE TABLE bench.json_heavy (id BIGINT NOT NULL PRIMARY KEY, document JSON NOT NULL)"
+JSON_HEAVY_VALUES = (
+    "n, JSON_OBJECT('id', n, 'name', CONCAT('customer ', n % 50000), 'price', n * 0.37e0, 'tags', "
+    "JSON_ARRAY('alpha', 'beta', CONCAT('tag ', n % 100)), 'address', "
+    "JSON_OBJECT('street', CONCAT('street ', n % 9973), "
+    "'zip', n % 99999, 'geo', JSON_ARRAY(n * 0.001e0, n * -0.002e0)), 'active', true, 'note', REPEAT('x', n % 60), "
+    "'items', JSON_ARRAY(JSON_OBJECT('sku', n % 1000, 'count', n % 7), JSON_OBJECT('sku', n % 997, 'count', 1)))"
+)
+
 _WIDE_GROUPS = 15
 
 

@@ -32,7 +32,7 @@ from raycdc.connectors.mysql.binlog_events import (
 )
 from raycdc.connectors.mysql.binlog_expand import WRONG_POSITION, Expander
 from raycdc.connectors.mysql.binlog_expand_loops import find_compressed
-from raycdc.connectors.mysql.binlog_plan import WirePlan, wire_plan
+from raycdc.connectors.mysql.binlog_plan import WirePlan, wire_plan, with_logged_labels
 from raycdc.connectors.mysql.binlog_rows import RowBatches
 from raycdc.connectors.mysql.binlog_table_map import TableMap, infer_table, parse_table_map
 from raycdc.connectors.mysql.gtid import ExecutedGtids
@@ -351,8 +351,8 @@ class BinlogDecoder:
                 raise SchemaError(
                     f"{self.event_position}: rows of table {table_map.table}, whose schema is not known here."
                 )
-            table = known
             try:
+                table = with_logged_labels(table_map, known)
                 plan = wire_plan(table_map, table)
             except SchemaError as cause:
                 raise SchemaError(f"{self.event_position}: {cause}") from cause

@@ -11,7 +11,7 @@ the rows, the loop would refuse the event.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -62,6 +62,8 @@ class Scratch:
         return cls(np.zeros((2, columns + 1), np.int64), at, size)
 
 
+_BEYOND_BMP = frozenset({"utf8mb4", "utf16", "utf16le", "utf32", "gb18030"})
+_BEYOND = re.compile("[\U00010000-\U0010ffff]")
 #: Names MySQL gives to the columns behind functional indexes: a hash at first, then ``!hidden!INDEX!0!0``.
 _HIDDEN = re.compile(r"[0-9a-f]{32}|!hidden!.*", re.DOTALL)
 
@@ -98,6 +100,28 @@ def wire_plan(table_map: TableMap, table: MySqlTable) -> WirePlan:
         targets=np.array([*range(len(known)), *([-1] * hidden)], np.int64),
         plan=np.array(rows, np.int64).reshape(-1, loops.P_SIZE),
     )
+
+
+def with_logged_labels(table_map: TableMap, table: MySqlTable) -> MySqlTable:
+    """`table` with the labels of the log where ``information_schema`` cannot print them.
+
+    It prints a ``?`` for each character beyond U+FFFF, so a label with one may be another. Raises `SchemaError` where
+    the log has no labels either.
+    """
+    columns = list(table.columns)
+    for index, (found, known) in enumerate(zip(table_map.columns, table.columns, strict=False)):
+        shape = known.shape
+        doubtful = known.charset in _BEYOND_BMP and any("?" in label for label in shape.labels)
+        if not doubtful or found.type not in (maps.ENUM, maps.SET):
+            continue
+        if tuple(_BEYOND.sub("?", label) for label in found.labels) != shape.labels:
+            raise SchemaError(
+                f"Column {known.name!r} of table {table.id} has a label with a ?, which also stands for any character "
+                "beyond U+FFFF in the server's catalogue, and the log has no labels. Set binlog_row_metadata = FULL on "
+                "the source, or leave the table out with source.exclude."
+            )
+        columns[index] = replace(known, column_type=type_text(found))
+    return table if tuple(columns) == table.columns else replace(table, columns=tuple(columns))
 
 
 def _mismatch(table_map: TableMap, table: MySqlTable, what: str) -> SchemaError:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from raycdc.connectors.mysql.charsets import bytes_per_character, charset_of_collation
+from raycdc.connectors.mysql.charsets import bytes_per_character, charset_of_collation, codec_of
 from raycdc.connectors.mysql.types import MySqlColumn, MySqlTable
 from raycdc.connectors.mysql.value_text import TEXT_OR_BYTES
 from raycdc.errors import CorruptLogError
@@ -204,8 +204,12 @@ def _with_metadata(table_map: TableMap, optional: dict[int, bytes], with_sign: f
     labels: dict[int, tuple[str, ...]] = {}
     for kind, type_ in ((5, SET), (6, ENUM)):
         if kind in optional:
-            lists = _label_lists(optional[kind])
-            labels |= dict(zip((i for i in labelled if columns[i].type == type_), lists, strict=False))
+            for index, found in zip(
+                (i for i in labelled if columns[i].type == type_), _label_lists(optional[kind]), strict=False
+            ):
+                # Labels are in the column's own character set.
+                codec = codec_of(charsets.get(index, ""))
+                labels[index] = tuple(label.decode(codec, "replace") for label in found)
     key: tuple[int, ...] = ()
     if 8 in optional:
         key = tuple(_numbers(optional[8]))
@@ -231,10 +235,10 @@ def _texts(data: bytes) -> Iterator[str]:
         yield reader.text()
 
 
-def _label_lists(data: bytes) -> Iterator[tuple[str, ...]]:
+def _label_lists(data: bytes) -> Iterator[tuple[bytes, ...]]:
     reader = _Reader(data)
     while reader.more:
-        yield tuple(reader.text() for _ in range(reader.packed()))
+        yield tuple(reader.take(reader.packed()) for _ in range(reader.packed()))
 
 
 def _charsets(columns: list[int], default: bytes | None, each: bytes | None) -> dict[int, str]:
@@ -286,7 +290,8 @@ def type_text(column: MapColumn) -> str:  # noqa: PLR0911  one line per type
             return "vector"
         case 247 | 248:
             word = "enum" if column.type == ENUM else "set"
-            return word + "(" + ",".join("'" + label.replace("'", "''") + "'" for label in column.labels) + ")"
+            quoted = (label.replace("\\", "\\\\").replace("'", "''") for label in column.labels)
+            return word + "(" + ",".join(f"'{label}'" for label in quoted) + ")"
         case _:
             return f"type {column.type}"
 

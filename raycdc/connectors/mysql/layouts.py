@@ -15,7 +15,7 @@ import pyarrow as pa
 from raycdc.connectors.mysql import charsets
 from raycdc.connectors.mysql.charset_loops import FAMILY_UTF8
 from raycdc.connectors.mysql.time_loops import DATES_ERROR, DATES_NULL
-from raycdc.connectors.mysql.types import GEOMETRIES, MySqlColumn, MySqlTable, Treatment
+from raycdc.connectors.mysql.types import MySqlColumn, MySqlTable, Treatment
 from raycdc.model import TypeKind
 
 
@@ -132,12 +132,12 @@ def _column(column: MySqlColumn, labels: list[bytes]) -> ColumnLayout:
     logical, shape = column.logical(), column.shape
     arrow = logical.arrow()
     form = _BY_BASE.get(shape.base, Form.TEXT)
+    if column.treatment is Treatment.GEOJSON:
+        return ColumnLayout(Form.GEOJSON, 0, arrow)
     if form in (Form.TEXT, Form.DECIMAL_TEXT) and logical.kind in _FORMS:
         form = _FORMS[logical.kind]
     width = 0 if pa.types.is_string(arrow) or pa.types.is_binary(arrow) else max(int(arrow.bit_width) // 8, 1)
     match form:
-        case Form.TEXT if shape.base in GEOMETRIES:
-            return ColumnLayout(Form.GEOJSON, 0, arrow)
         case Form.TEXT | Form.ENUM | Form.SET:
             first, count = len(labels), 0
             if form is not Form.TEXT:

@@ -1,0 +1,45 @@
+//! Reads a server's log as a replica and decodes every row with the crate `mysql`.
+//! Arguments: port, file, position, rows to stop at. Prints rows, wall and CPU seconds.
+use mysql::binlog::events::EventData;
+use mysql::binlog::BinlogDumpFlags;
+use mysql::{BinlogRequest, Conn, OptsBuilder};
+use std::time::Instant;
+
+fn cpu_seconds() -> f64 {
+    let stat = std::fs::read_to_string("/proc/self/stat").unwrap();
+    let fields: Vec<&str> = stat.rsplit(')').next().unwrap().split_whitespace().collect();
+    (fields[11].parse::<f64>().unwrap() + fields[12].parse::<f64>().unwrap()) / 100.0
+}
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let arguments: Vec<String> = std::env::args().collect();
+    let options = OptsBuilder::new()
+        .ip_or_hostname(Some("127.0.0.1"))
+        .tcp_port(arguments[1].parse()?)
+        .user(Some("root"))
+        .pass(Some("root"));
+    let request = BinlogRequest::new(7103)
+        .with_flags(BinlogDumpFlags::BINLOG_DUMP_NON_BLOCK)
+        .with_filename(arguments[2].as_bytes())
+        .with_pos(arguments[3].parse::<u64>()?);
+    let wanted: u64 = arguments[4].parse()?;
+    let (wall, cpu) = (Instant::now(), cpu_seconds());
+    let mut stream = Conn::new(options)?.get_binlog_stream(request)?;
+    let (mut rows, mut values) = (0u64, 0usize);
+    while let Some(event) = stream.next() {
+        let event = event?;
+        if let Some(EventData::RowsEvent(data)) = event.read_data()? {
+            let table = stream.get_tme(data.table_id()).ok_or("no table map")?;
+            for row in data.rows(table) {
+                let (before, after) = row?;
+                values += before.map_or(0, |r| r.unwrap().len()) + after.map_or(0, |r| r.unwrap().len());
+                rows += 1;
+            }
+            if rows >= wanted {
+                break;
+            }
+        }
+    }
+    println!("{rows} {values} {} {}", wall.elapsed().as_secs_f64(), cpu_seconds() - cpu);
+    Ok(())
+}

@@ -1,8 +1,8 @@
 """Compiled: MariaDB's UUID, INET4 and INET6 as the server prints them.
 
 The log holds their bytes in the order of the text, without trailing zero bytes (MariaDB, sql/sql_type_fixedbin.h).
-INET6 follows RFC 5952 as the server does it: the first longest run of two or more zero groups becomes ``::``, and an
-address that embeds an IPv4 address shows it with dots (sql/sql_type_inet.cc, ``Inet6::to_string``).
+INET6 is as the server prints it: the first longest run of zero groups becomes ``::``, even of one (RFC 5952 asks for
+two), and an address that embeds an IPv4 address shows it with dots (sql/sql_type_inet.cc, ``Inet6::to_string``).
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def _group(data: Any, at: Any, size: Any, group: Any) -> Any:
 
 @helper
 def _inet6(data: Any, at: Any, size: Any, out: Any, to: Any) -> Any:
-    best, best_length = np.int64(-1), np.int64(1)
+    best, best_length = np.int64(-1), np.int64(0)
     run = np.int64(0)
     for index in range(8):
         run = run + 1 if _group(data, at, size, index) == 0 else np.int64(0)

@@ -34,7 +34,7 @@ VECTOR, JSON, NEWDECIMAL, ENUM, SET, TINY_BLOB, MEDIUM_BLOB, LONG_BLOB, BLOB = (
 )
 VAR_STRING, STRING, GEOMETRY = 253, 254, 255
 
-#: Types with a bit in the signedness list; MariaDB counts YEAR too.
+#: Types with a bit in the signedness list; MariaDB and newer MySQL count YEAR too.
 _NUMERIC = frozenset({TINY, SHORT, INT24, LONG, LONGLONG, FLOAT, DOUBLE, NEWDECIMAL})
 _NUMERIC_MARIADB = _NUMERIC | {YEAR}
 _CHARACTER = frozenset({VARCHAR, VAR_STRING, STRING, TINY_BLOB, MEDIUM_BLOB, LONG_BLOB, BLOB})
@@ -146,9 +146,7 @@ def parse_table_map(content: bytes, *, mariadb: bool) -> TableMap:
     while reader.more:
         kind = reader.take(1)[0]
         optional[kind] = reader.take(reader.packed())
-    return _with_metadata(
-        TableMap(TableId(db, table), tuple(columns)), optional, _NUMERIC_MARIADB if mariadb else _NUMERIC
-    )
+    return _with_metadata(TableMap(TableId(db, table), tuple(columns)), optional, mariadb=mariadb)
 
 
 def _column(type_: int, metadata: _Reader) -> MapColumn:
@@ -189,14 +187,10 @@ def _possible(column: MapColumn) -> bool:
             return True
 
 
-def _with_metadata(table_map: TableMap, optional: dict[int, bytes], with_sign: frozenset[int]) -> TableMap:
+def _with_metadata(table_map: TableMap, optional: dict[int, bytes], *, mariadb: bool) -> TableMap:
     """Merge the optional metadata: signedness, names, character sets, labels, primary key."""
     columns = table_map.columns
-    numeric = [i for i, c in enumerate(columns) if c.type in with_sign]
-    signs = optional.get(1)
-    unsigned: dict[int, bool] = {}
-    if signs is not None and len(signs) * 8 >= len(numeric):
-        unsigned = {c: bool(signs[i // 8] >> (7 - i % 8) & 1) for i, c in enumerate(numeric)}
+    unsigned = _unsigned(columns, optional.get(1), mariadb=mariadb)
     names = list(_texts(optional[4])) if 4 in optional else []
     charsets = _charsets([i for i, c in enumerate(columns) if c.type in _CHARACTER], optional.get(2), optional.get(3))
     labelled = [i for i, c in enumerate(columns) if c.type in (ENUM, SET)]
@@ -221,6 +215,23 @@ def _with_metadata(table_map: TableMap, optional: dict[int, bytes], with_sign: f
         for i, c in enumerate(columns)
     )
     return TableMap(table_map.table, merged, tuple(k for k in key if k < len(columns)))
+
+
+def _unsigned(columns: tuple[MapColumn, ...], signs: bytes | None, *, mariadb: bool) -> dict[int, bool]:
+    """Signedness by column, where it is certain: MySQL counts YEAR, which is unsigned, from some version on."""
+    if signs is None:
+        return {}
+    readings: list[dict[int, bool]] = []
+    for counted in (_NUMERIC_MARIADB,) if mariadb else (_NUMERIC, _NUMERIC_MARIADB):
+        numeric = [i for i, c in enumerate(columns) if c.type in counted]
+        bits = [bool(signs[i // 8] >> (7 - i % 8) & 1) for i in range(len(signs) * 8)]
+        reading = dict(zip(numeric, bits, strict=False))
+        years = all(reading[i] for i in reading if columns[i].type == YEAR)
+        if len(bits) >= len(numeric) and (mariadb or (years and not any(bits[len(numeric) :]))):
+            readings.append(reading)
+    if not readings:
+        return {}
+    return {i: sign for i, sign in readings[0].items() if all(other.get(i) == sign for other in readings)}
 
 
 def _numbers(data: bytes) -> Iterator[int]:

@@ -149,6 +149,13 @@ def bench(context: typer.Context) -> int:
     return bench_command.run(context.args)
 
 
+@inspect.callback()
+def _inspect() -> None:
+    from raycdc.cli.light import without_pandas
+
+    without_pandas()
+
+
 @inspect.command("checkpoint")
 def inspect_checkpoint(
     state: Annotated[Path, typer.Argument(metavar="STATE_OR_CONFIG", help="State folder, or a pipeline's TOML file.")],

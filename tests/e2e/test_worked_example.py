@@ -18,7 +18,14 @@ from raycdc.sinks.kafka_plugin import KafkaSinkConfig
 from raycdc.spark.session import spark_session
 from raycdc.testing.servers import KafkaServer, MariaDbServer
 
-pytestmark = [pytest.mark.server, pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = [
+    pytest.mark.server,
+    pytest.mark.spark,
+    pytest.mark.timeout(300),
+    # py4j leaves sockets of its gateway to the garbage collector.
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+]
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 CREATE = "CREATE TABLE product (id INT PRIMARY KEY, name VARCHAR(50), description VARCHAR(200), weight FLOAT)"

@@ -6,6 +6,7 @@ Spark's own Kafka connector is in no package that its resolver finds complete; t
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -47,6 +48,7 @@ def main(given: dict[str, Any]) -> None:
     from pyspark.sql import SparkSession
     from pyspark.sql import functions as sql
 
+    os.environ["PYSPARK_PYTHON"] = sys.executable
     builder = SparkSession.builder.master("local[*]").config("spark.driver.host", "127.0.0.1")
     session = builder.config("spark.driver.memory", "4g").config("spark.ui.enabled", "false").getOrCreate()
     session.sparkContext.setLogLevel("ERROR")

@@ -21,7 +21,7 @@ from raycdc.testing.servers import KafkaServer, MariaDbServer
 pytestmark = [
     pytest.mark.server,
     pytest.mark.spark,
-    pytest.mark.timeout(300),
+    pytest.mark.timeout(600),
     # py4j leaves sockets of its gateway to the garbage collector.
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
@@ -96,7 +96,6 @@ def test_sums_over_the_changelog_agree_with_the_server_after_every_statement(
         spark.stop()
 
 
-@pytest.mark.timeout(180)
 def test_the_changelog_written_back_as_maxwell_and_read_again_gives_the_same_table(
     mariadb: MariaDbServer, kafka: KafkaServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from typing import Any
+from weakref import WeakSet
 
 import ray
 from ray.autoscaler.sdk import request_resources
@@ -171,7 +172,8 @@ class RayLauncher:
         self._count = 0
         self._owned = not ray.is_initialized()
         self._joined = address != "local"
-        self._readers: list[RayReader] = []
+        #: Readers somebody still has a handle of; Ray ends an actor that nobody has and that has nothing left to do.
+        self._readers: WeakSet[RayReader] = WeakSet()
         if self._owned:
             start_ray(address, workers=1 + readers)
         try:
@@ -206,7 +208,7 @@ class RayLauncher:
             self._spec, identity, self._coordinator_name(), self._namespace, spool
         )
         reader = RayReader(identity, actor, node=node)
-        self._readers.append(reader)
+        self._readers.add(reader)
         return reader
 
     def request_readers(self, count: int) -> None:
@@ -233,10 +235,9 @@ class RayLauncher:
 
     def _place(self) -> tuple[str | None, SpoolAddress | None]:
         """The node with the fewest of our readers, the driver's first, and its spool; None in a private Ray."""
-        self._readers = [reader for reader in self._readers if reader.ended() is None]
         if self._spools is None:
             return None, None
-        load = Counter(reader.node for reader in self._readers)
+        load = Counter(reader.node for reader in self._readers if reader.ended() is None)
         spools = self._spools.addresses()
         if not spools:
             raise CoordinatorLostError("no node has a spool server")

@@ -112,9 +112,9 @@ def _position(connection: Any) -> tuple[str, int]:
 
 
 def _stream(port: int, file: str, pos: int) -> Any:
-    from raycdc.connectors.mysql.binlog_stream import BinlogStream
+    from raycdc.connectors.mysql.binlog.offset import BinlogOffset
+    from raycdc.connectors.mysql.binlog.stream import BinlogStream
     from raycdc.connectors.mysql.connection import MySqlSettings, connect
-    from raycdc.connectors.mysql.offset import BinlogOffset
 
     settings = MySqlSettings(host="127.0.0.1", port=port, user="root", password="root")
     return BinlogStream(connect(settings), server_id=7101, offset=BinlogOffset(file, pos))
@@ -125,9 +125,9 @@ def read_raycdc(
 ) -> dict[str, Any]:
     """Stream, decode to Arrow batches with all metadata columns, count."""
     from raycdc.connectors.mysql import warm_up
-    from raycdc.connectors.mysql.binlog_decoder import BinlogDecoder
-    from raycdc.connectors.mysql.binlog_events import RowsItem
-    from raycdc.connectors.mysql.offset import BinlogOffset
+    from raycdc.connectors.mysql.binlog.decoder import BinlogDecoder
+    from raycdc.connectors.mysql.binlog.events import RowsItem
+    from raycdc.connectors.mysql.binlog.offset import BinlogOffset
 
     warm_up()
     figures: dict[str, Any] = {"rows": rows}

@@ -16,15 +16,15 @@ from typing import Any, TextIO
 import numpy as np
 import numpy.typing as npt
 
-from raycdc.connectors.mysql import binlog_index_loops as index
-from raycdc.connectors.mysql.binlog_decoder import BinlogDecoder
-from raycdc.connectors.mysql.binlog_events import DdlItem, RowsItem, parse_query, parse_rotate
-from raycdc.connectors.mysql.binlog_file import BinlogFile
-from raycdc.connectors.mysql.gtid import gtid_text
-from raycdc.connectors.mysql.offset import BinlogOffset
-from raycdc.connectors.mysql.types import MySqlTable
-from raycdc.connectors.mysql.value_text import printers
-from raycdc.connectors.mysql.xa_transactions import prepared_xid
+from raycdc.connectors.mysql.binlog import index_loops as index
+from raycdc.connectors.mysql.binlog.decoder import BinlogDecoder
+from raycdc.connectors.mysql.binlog.events import DdlItem, RowsItem, parse_query, parse_rotate
+from raycdc.connectors.mysql.binlog.file import BinlogFile
+from raycdc.connectors.mysql.binlog.gtid import gtid_text
+from raycdc.connectors.mysql.binlog.offset import BinlogOffset
+from raycdc.connectors.mysql.binlog.xa_transactions import prepared_xid
+from raycdc.connectors.mysql.values.types import MySqlTable
+from raycdc.connectors.mysql.values.value_text import printers
 from raycdc.errors import ConfigError, DataError, ExitCode
 from raycdc.model import RowKind, TableId
 
@@ -75,9 +75,9 @@ class _AnyDatabase(dict[TableId, MySqlTable]):
 
 
 def _read_schema(path: Path) -> dict[TableId, MySqlTable]:
-    from raycdc.connectors.mysql.ddl import Refused
-    from raycdc.connectors.mysql.ddl_catalogue import DdlCatalogue
-    from raycdc.connectors.mysql.ddl_tokens import split_statements
+    from raycdc.connectors.mysql.ddl.apply import Refused
+    from raycdc.connectors.mysql.ddl.catalogue import DdlCatalogue
+    from raycdc.connectors.mysql.ddl.tokens import split_statements
 
     try:
         script = path.read_text(encoding="utf-8")

@@ -7,10 +7,10 @@ import re
 from pathlib import Path
 from typing import Any
 
-from raycdc.connectors.mysql.ddl import DdlDialect, Refused
-from raycdc.connectors.mysql.ddl_catalogue import DdlCatalogue
-from raycdc.connectors.mysql.ddl_tokens import split_statements
-from raycdc.connectors.mysql.types import MySqlTable
+from raycdc.connectors.mysql.ddl.apply import DdlDialect, Refused
+from raycdc.connectors.mysql.ddl.catalogue import DdlCatalogue
+from raycdc.connectors.mysql.ddl.tokens import split_statements
+from raycdc.connectors.mysql.values.types import MySqlTable
 from raycdc.errors import ConfigError, DataError, ExitCode
 from raycdc.schema import event_to_json
 

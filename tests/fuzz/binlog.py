@@ -27,10 +27,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from raycdc.connectors.mysql.binlog_decoder import BinlogDecoder
-from raycdc.connectors.mysql.binlog_events import FormatDescription, RowsItem
-from raycdc.connectors.mysql.binlog_file import BinlogFile
-from raycdc.connectors.mysql.offset import BinlogOffset
+from raycdc.connectors.mysql.binlog.decoder import BinlogDecoder
+from raycdc.connectors.mysql.binlog.events import FormatDescription, RowsItem
+from raycdc.connectors.mysql.binlog.file import BinlogFile
+from raycdc.connectors.mysql.binlog.offset import BinlogOffset
 from raycdc.errors import DataError
 
 CORPUS = Path(__file__).with_name("corpus")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from raycdc.connectors.mysql.ddl_tokens import split_statements
+from raycdc.connectors.mysql.ddl.tokens import split_statements
 from raycdc.testing.ddl_generator import DdlGenerator
 from raycdc.testing.ddl_replay import DdlReplay, Outcome, Verdict, summary
 from raycdc.testing.servers import DatabaseServer

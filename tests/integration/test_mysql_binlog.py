@@ -13,15 +13,15 @@ import pyarrow as pa
 import pytest
 
 from raycdc.cli.inspect_binlog import inspect_binlog
-from raycdc.connectors.mysql.binlog_decoder import BinlogDecoder
-from raycdc.connectors.mysql.binlog_events import RowsItem
-from raycdc.connectors.mysql.binlog_stream import BinlogStream
+from raycdc.connectors.mysql.binlog.decoder import BinlogDecoder
+from raycdc.connectors.mysql.binlog.events import RowsItem
+from raycdc.connectors.mysql.binlog.offset import BinlogOffset
+from raycdc.connectors.mysql.binlog.stream import BinlogStream
 from raycdc.connectors.mysql.catalog import load_table
 from raycdc.connectors.mysql.connection import TlsMode, connect, query
-from raycdc.connectors.mysql.offset import BinlogOffset
-from raycdc.connectors.mysql.resultset import stream_query
 from raycdc.connectors.mysql.server import current_position, probe
-from raycdc.connectors.mysql.types import MySqlTable
+from raycdc.connectors.mysql.snapshot.resultset import stream_query
+from raycdc.connectors.mysql.values.types import MySqlTable
 from raycdc.errors import ExitCode, LogLostError, SourceError
 from raycdc.model import RowKind, TableId
 from raycdc.testing.servers import DatabaseServer, MariaDbServer, MySqlServer

@@ -11,10 +11,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from raycdc.connectors.mysql.catalog import load_table
-from raycdc.connectors.mysql.chunk_keys import best_key
-from raycdc.connectors.mysql.chunks import ChunkPlanner, ChunkRange, ChunkSettings, Strategy
 from raycdc.connectors.mysql.connection import connect, query
-from raycdc.connectors.mysql.types import MySqlTable
+from raycdc.connectors.mysql.snapshot.chunk_keys import best_key
+from raycdc.connectors.mysql.snapshot.chunks import ChunkPlanner, ChunkRange, ChunkSettings, Strategy
+from raycdc.connectors.mysql.values.types import MySqlTable
 from raycdc.errors import ConfigError, SourceError
 from raycdc.model import TableId
 from raycdc.testing.servers import DatabaseServer, MariaDbServer

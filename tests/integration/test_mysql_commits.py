@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from raycdc.connectors.mysql import commits
 from raycdc.connectors.mysql.catalog import load_table
-from raycdc.connectors.mysql.chunks import ChunkRange
-from raycdc.connectors.mysql.commits import CommitWatch, sees_commits, wait_until_visible
 from raycdc.connectors.mysql.connection import query
 from raycdc.connectors.mysql.server import current_position, probe
-from raycdc.connectors.mysql.visibility import read_chunk
+from raycdc.connectors.mysql.snapshot import commits
+from raycdc.connectors.mysql.snapshot.chunks import ChunkRange
+from raycdc.connectors.mysql.snapshot.commits import CommitWatch, sees_commits, wait_until_visible
+from raycdc.connectors.mysql.snapshot.visibility import read_chunk
 from raycdc.errors import SourceError
 from raycdc.model import TableId
 from raycdc.testing.servers import DatabaseServer, MySqlServer

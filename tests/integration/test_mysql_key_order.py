@@ -8,12 +8,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from raycdc.connectors.mysql import keys
 from raycdc.connectors.mysql.catalog import load_table
 from raycdc.connectors.mysql.connection import query
-from raycdc.connectors.mysql.key_order import bound_keys, can_be_ordered, classify, sort_keys
-from raycdc.connectors.mysql.resultset import stream_query
-from raycdc.connectors.mysql.types import MySqlTable
+from raycdc.connectors.mysql.snapshot import keys
+from raycdc.connectors.mysql.snapshot.key_order import bound_keys, can_be_ordered, classify, sort_keys
+from raycdc.connectors.mysql.snapshot.resultset import stream_query
+from raycdc.connectors.mysql.values.types import MySqlTable
 from raycdc.model import TableId
 from raycdc.testing.servers import DatabaseServer
 from raycdc.testing.sessions import session

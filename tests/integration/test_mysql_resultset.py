@@ -15,8 +15,8 @@ import pytest
 
 from raycdc.connectors.mysql.catalog import load_table
 from raycdc.connectors.mysql.connection import TlsMode, query
-from raycdc.connectors.mysql.resultset import arena_for, stream_query
-from raycdc.connectors.mysql.types import MySqlColumn, MySqlTable
+from raycdc.connectors.mysql.snapshot.resultset import arena_for, stream_query
+from raycdc.connectors.mysql.values.types import MySqlColumn, MySqlTable
 from raycdc.errors import SchemaError, SourceError, SourceUnavailableError
 from raycdc.model import TableId
 from raycdc.testing.servers import DatabaseServer, MariaDbServer, MySqlServer

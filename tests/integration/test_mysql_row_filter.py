@@ -9,14 +9,14 @@ import pyarrow as pa
 import pytest
 
 from raycdc.connectors.mysql.catalog import load_table
-from raycdc.connectors.mysql.chunks import ChunkRange
 from raycdc.connectors.mysql.connection import connect, query
-from raycdc.connectors.mysql.documents import Capture
 from raycdc.connectors.mysql.log_filter import LogFilter
-from raycdc.connectors.mysql.resultset import stream_query
-from raycdc.connectors.mysql.row_filter import parse_filter, server_answers
-from raycdc.connectors.mysql.types import MySqlTable
-from raycdc.connectors.mysql.visibility import select_statement
+from raycdc.connectors.mysql.snapshot.chunks import ChunkRange
+from raycdc.connectors.mysql.snapshot.resultset import stream_query
+from raycdc.connectors.mysql.snapshot.row_filter import parse_filter, server_answers
+from raycdc.connectors.mysql.snapshot.visibility import select_statement
+from raycdc.connectors.mysql.values.documents import Capture
+from raycdc.connectors.mysql.values.types import MySqlTable
 from raycdc.errors import ConfigError
 from raycdc.model import RowKind, TableId
 from raycdc.testing.servers import DatabaseServer, MariaDbServer

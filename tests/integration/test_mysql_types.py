@@ -11,7 +11,7 @@ import pytest
 
 from raycdc.connectors.mysql.catalog import load_table
 from raycdc.connectors.mysql.connection import query
-from raycdc.connectors.mysql.types import MySqlTable, TypeOptions
+from raycdc.connectors.mysql.values.types import MySqlTable, TypeOptions
 from raycdc.errors import DataError, SchemaError
 from raycdc.model import TableId
 from raycdc.testing.servers import DatabaseServer, MariaDbServer, MySqlServer

@@ -14,14 +14,14 @@ from typing import Any
 
 import pytest
 
-from raycdc.connectors.mysql import visibility
+from raycdc.connectors.mysql.binlog.offset import BinlogOffset
 from raycdc.connectors.mysql.catalog import load_table
-from raycdc.connectors.mysql.chunks import ChunkRange
 from raycdc.connectors.mysql.connection import query
-from raycdc.connectors.mysql.offset import BinlogOffset
 from raycdc.connectors.mysql.server import ServerInfo, current_position, probe, start_position
-from raycdc.connectors.mysql.types import MySqlTable
-from raycdc.connectors.mysql.visibility import read_chunk
+from raycdc.connectors.mysql.snapshot import visibility
+from raycdc.connectors.mysql.snapshot.chunks import ChunkRange
+from raycdc.connectors.mysql.snapshot.visibility import read_chunk
+from raycdc.connectors.mysql.values.types import MySqlTable
 from raycdc.errors import SourceError
 from raycdc.model import TableId
 from raycdc.testing.servers import DatabaseServer, MariaDbServer, MySqlServer

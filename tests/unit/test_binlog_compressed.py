@@ -11,11 +11,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from raycdc.connectors.mysql.binlog_decoder import BinlogDecoder, Flavor
-from raycdc.connectors.mysql.binlog_events import DdlItem, LogItem, RowsItem
-from raycdc.connectors.mysql.gtid import MySqlGtidSet
-from raycdc.connectors.mysql.offset import BinlogOffset
-from raycdc.connectors.mysql.types import MySqlColumn, MySqlTable
+from raycdc.connectors.mysql.binlog.decoder import BinlogDecoder, Flavor
+from raycdc.connectors.mysql.binlog.events import DdlItem, LogItem, RowsItem
+from raycdc.connectors.mysql.binlog.gtid import MySqlGtidSet
+from raycdc.connectors.mysql.binlog.offset import BinlogOffset
+from raycdc.connectors.mysql.values.types import MySqlColumn, MySqlTable
 from raycdc.errors import CorruptLogError, DataError
 from raycdc.model import TableId
 from tests.unit.binlog_bytes import UUID, LogWriter, int_row

@@ -11,10 +11,10 @@ from contextlib import suppress
 import numpy as np
 import pytest
 
-from raycdc.connectors.mysql.binlog_decoder import BinlogDecoder, Flavor
-from raycdc.connectors.mysql.binlog_events import DdlItem, RowsItem
-from raycdc.connectors.mysql.offset import BinlogOffset
-from raycdc.connectors.mysql.types import MySqlColumn, MySqlTable
+from raycdc.connectors.mysql.binlog.decoder import BinlogDecoder, Flavor
+from raycdc.connectors.mysql.binlog.events import DdlItem, RowsItem
+from raycdc.connectors.mysql.binlog.offset import BinlogOffset
+from raycdc.connectors.mysql.values.types import MySqlColumn, MySqlTable
 from raycdc.errors import CorruptLogError, DataError, SchemaError
 from raycdc.model import TableId, changelog_schema
 from tests.unit.binlog_bytes import UUID, LogWriter, int_row

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from raycdc.connectors.mysql.binlog_decoder import BinlogDecoder
-from raycdc.connectors.mysql.binlog_stream import BinlogStream
-from raycdc.connectors.mysql.ddl import DdlDialect
-from raycdc.connectors.mysql.ddl_history import DdlHistory
+from raycdc.connectors.mysql.binlog.decoder import BinlogDecoder
+from raycdc.connectors.mysql.binlog.offset import BinlogOffset
+from raycdc.connectors.mysql.binlog.stream import BinlogStream
+from raycdc.connectors.mysql.ddl.apply import DdlDialect
+from raycdc.connectors.mysql.ddl.history import DdlHistory
 from raycdc.connectors.mysql.log_split_reader import MySqlLogSplitReader
-from raycdc.connectors.mysql.offset import BinlogOffset
-from raycdc.connectors.mysql.types import MySqlColumn, MySqlTable
+from raycdc.connectors.mysql.values.types import MySqlColumn, MySqlTable
 from raycdc.model import TableId
 from raycdc.model.selector import TableSelector
 from raycdc.source.api import LogUnit

@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from raycdc.connectors.mysql.ddl import (
+from raycdc.connectors.mysql.ddl.apply import (
     AppliedDdl,
     DdlDialect,
     Refused,
     apply_ddl,
     parse_ddl,
 )
-from raycdc.connectors.mysql.types import MySqlTable
+from raycdc.connectors.mysql.values.types import MySqlTable
 from raycdc.errors import SchemaError
 from raycdc.model import Column, LogicalType, TableId, TypeKind
 from raycdc.schema import (

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from raycdc.connectors.mysql.binlog_session import SessionState, parse_session
-from raycdc.connectors.mysql.ddl import DdlDialect, Touched, parse_ddl, touched_tables
-from raycdc.connectors.mysql.ddl_statements import CreateTable
-from raycdc.connectors.mysql.ddl_tokens import split_statements
+from raycdc.connectors.mysql.binlog.session import SessionState, parse_session
+from raycdc.connectors.mysql.ddl.apply import DdlDialect, Touched, parse_ddl, touched_tables
+from raycdc.connectors.mysql.ddl.statements import CreateTable
+from raycdc.connectors.mysql.ddl.tokens import split_statements
 from raycdc.model import TableId
 
 ORDERS = TableId("shop", "orders")

@@ -7,9 +7,9 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raycdc.connectors.mysql.key_space import from_number, to_number
-from raycdc.connectors.mysql.keys import KeyValue
-from raycdc.connectors.mysql.types import MySqlColumn
+from raycdc.connectors.mysql.snapshot.key_space import from_number, to_number
+from raycdc.connectors.mysql.snapshot.keys import KeyValue
+from raycdc.connectors.mysql.values.types import MySqlColumn
 
 DECIMAL = MySqlColumn("k", "decimal(38,4)")
 MOMENT = MySqlColumn("k", "datetime(3)")

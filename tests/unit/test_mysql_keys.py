@@ -13,13 +13,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from raycdc.connectors.mysql import keys, resultset_loops
 from raycdc.connectors.mysql.catalog import constant_default
-from raycdc.connectors.mysql.chunk_keys import chunk_key
-from raycdc.connectors.mysql.chunks import ChunkRange
-from raycdc.connectors.mysql.key_order import NULL_INTERVAL, SortKeys, bound_keys, classify, sort_keys
 from raycdc.connectors.mysql.server import parse_version
-from raycdc.connectors.mysql.types import MySqlColumn, MySqlTable
+from raycdc.connectors.mysql.snapshot import keys, resultset_loops
+from raycdc.connectors.mysql.snapshot.chunk_keys import chunk_key
+from raycdc.connectors.mysql.snapshot.chunks import ChunkRange
+from raycdc.connectors.mysql.snapshot.key_order import NULL_INTERVAL, SortKeys, bound_keys, classify, sort_keys
+from raycdc.connectors.mysql.values.types import MySqlColumn, MySqlTable
 from raycdc.model import TableId
 
 #: The first example may load machine code.

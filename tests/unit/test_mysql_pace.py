@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from raycdc.connectors.mysql.pace import Pace
+from raycdc.connectors.mysql.snapshot.pace import Pace
 
 
 def test_rows_take_their_time_and_pauses_are_not_saved_up() -> None:

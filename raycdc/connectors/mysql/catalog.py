@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from pymysql.connections import Connection
 
 from raycdc.connectors.mysql.connection import query, quote_name
-from raycdc.connectors.mysql.types import MySqlColumn, MySqlTable
+from raycdc.connectors.mysql.values.types import MySqlColumn, MySqlTable
 from raycdc.errors import SourceError
 from raycdc.model import TableId
 

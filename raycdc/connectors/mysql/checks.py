@@ -16,10 +16,10 @@ import pymysql
 from pymysql.connections import Connection
 
 from raycdc.connectors.mysql.catalog import load_tables, table_sizes
-from raycdc.connectors.mysql.commits import sees_commits
 from raycdc.connectors.mysql.connection import query, query_one, quote_name
 from raycdc.connectors.mysql.server import ServerInfo, current_position
-from raycdc.connectors.mysql.types import MySqlTable
+from raycdc.connectors.mysql.snapshot.commits import sees_commits
+from raycdc.connectors.mysql.values.types import MySqlTable
 from raycdc.errors import SchemaError, SourceError, SourceUnavailableError
 from raycdc.model import TableId
 

@@ -11,16 +11,16 @@ from typing import Any
 
 from pymysql.connections import Connection
 
+from raycdc.connectors.mysql.binlog.offset import ordinal_of
 from raycdc.connectors.mysql.catalog import discover_tables, load_tables
 from raycdc.connectors.mysql.checks import check_source, require_ok
-from raycdc.connectors.mysql.chunk_keys import best_key
-from raycdc.connectors.mysql.chunks import ChunkPlanner, ChunkRange, ChunkSettings
-from raycdc.connectors.mysql.documents import Capture, document_of, table_of
-from raycdc.connectors.mysql.keys import column_named, has_null_chunk, value_to_json
-from raycdc.connectors.mysql.offset import ordinal_of
 from raycdc.connectors.mysql.server import current_position, probe, start_position
+from raycdc.connectors.mysql.snapshot.chunk_keys import best_key
+from raycdc.connectors.mysql.snapshot.chunks import ChunkPlanner, ChunkRange, ChunkSettings
+from raycdc.connectors.mysql.snapshot.keys import column_named, has_null_chunk, value_to_json
 from raycdc.connectors.mysql.startup import PastPoint
-from raycdc.connectors.mysql.types import MySqlTable, TypeOptions
+from raycdc.connectors.mysql.values.documents import Capture, document_of, table_of
+from raycdc.connectors.mysql.values.types import MySqlTable, TypeOptions
 from raycdc.errors import SourceError
 from raycdc.model import TableId
 from raycdc.model.selector import TableSelector

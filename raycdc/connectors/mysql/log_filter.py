@@ -22,9 +22,9 @@ import pyarrow as pa
 from pymysql.connections import Connection
 
 from raycdc.connectors.mysql.connection import close_quietly
-from raycdc.connectors.mysql.documents import ALL, Capture, document_of
-from raycdc.connectors.mysql.row_filter import Condition, parse_filter, server_answers
-from raycdc.connectors.mysql.types import MySqlTable
+from raycdc.connectors.mysql.snapshot.row_filter import Condition, parse_filter, server_answers
+from raycdc.connectors.mysql.values.documents import ALL, Capture, document_of
+from raycdc.connectors.mysql.values.types import MySqlTable
 from raycdc.errors import SourceUnavailableError
 from raycdc.model import META_COLUMNS, RowKind, TableId
 from raycdc.source.api import SchemaUpdate

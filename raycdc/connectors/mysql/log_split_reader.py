@@ -21,12 +21,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from raycdc.connectors.mysql.binlog_decoder import BinlogDecoder
-from raycdc.connectors.mysql.binlog_events import DdlItem, RowsItem
-from raycdc.connectors.mysql.binlog_stream import BinlogStream
-from raycdc.connectors.mysql.ddl_history import DdlHistory
+from raycdc.connectors.mysql.binlog.decoder import BinlogDecoder
+from raycdc.connectors.mysql.binlog.events import DdlItem, RowsItem
+from raycdc.connectors.mysql.binlog.offset import BinlogOffset, ordinal_of
+from raycdc.connectors.mysql.binlog.stream import BinlogStream
+from raycdc.connectors.mysql.ddl.history import DdlHistory
 from raycdc.connectors.mysql.log_filter import LogFilter
-from raycdc.connectors.mysql.offset import BinlogOffset, ordinal_of
 from raycdc.source.api import LogUnit, SchemaUpdate
 from raycdc.source.hand_off import LogRows
 

@@ -11,7 +11,7 @@ from pydantic import AfterValidator, BeforeValidator, PlainSerializer, model_val
 
 from raycdc.config import Duration, Options, Secret, Size, SourceConfig, option
 from raycdc.connectors.mysql.connection import MySqlSettings, TlsMode
-from raycdc.connectors.mysql.types import TypeOptions
+from raycdc.connectors.mysql.values.types import TypeOptions
 from raycdc.model.selector import TableSelector, check_pattern
 from raycdc.plugins import Plugin
 

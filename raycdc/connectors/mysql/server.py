@@ -14,9 +14,9 @@ from typing import Any
 
 from pymysql.connections import Connection
 
+from raycdc.connectors.mysql.binlog.gtid import MariaDbGtidSet, MySqlGtidSet
+from raycdc.connectors.mysql.binlog.offset import BinlogOffset
 from raycdc.connectors.mysql.connection import address_of, query, query_dict, query_one
-from raycdc.connectors.mysql.gtid import MariaDbGtidSet, MySqlGtidSet
-from raycdc.connectors.mysql.offset import BinlogOffset
 from raycdc.errors import LogLostError, SourceError
 
 #: How often `current_position` looks again for a GTID set that belongs exactly to the position, on a busy server.

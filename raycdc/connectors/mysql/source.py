@@ -19,29 +19,29 @@ import numpy as np
 import pyarrow as pa
 from pymysql.connections import Connection
 
-from raycdc.connectors.mysql.binlog_decoder import BinlogDecoder
-from raycdc.connectors.mysql.binlog_stream import BinlogStream
+from raycdc.connectors.mysql.binlog.decoder import BinlogDecoder
+from raycdc.connectors.mysql.binlog.offset import BinlogOffset, ordinal_of
+from raycdc.connectors.mysql.binlog.stream import BinlogStream
 from raycdc.connectors.mysql.catalog import database_charsets, discover_tables, load_tables
 from raycdc.connectors.mysql.checks import check_source, lease_server_id, require_ok
-from raycdc.connectors.mysql.chunk_keys import chunk_key
-from raycdc.connectors.mysql.chunks import ChunkRange, ChunkSettings, Strategy
-from raycdc.connectors.mysql.commits import CommitWatch, sees_commits
 from raycdc.connectors.mysql.connection import close_quietly, connect
-from raycdc.connectors.mysql.ddl_dialect import dialect_of
-from raycdc.connectors.mysql.ddl_history import DdlHistory
-from raycdc.connectors.mysql.documents import Capture, capture_of, table_of
+from raycdc.connectors.mysql.ddl.dialect import dialect_of
+from raycdc.connectors.mysql.ddl.history import DdlHistory
 from raycdc.connectors.mysql.enumerator_dialect import MySqlEnumeratorDialect
 from raycdc.connectors.mysql.log_filter import LogFilter
-from raycdc.connectors.mysql.log_key_order import MySqlKeyOrder
 from raycdc.connectors.mysql.log_split_reader import MySqlLogSplitReader
-from raycdc.connectors.mysql.offset import BinlogOffset, ordinal_of
-from raycdc.connectors.mysql.pace import Pace
 from raycdc.connectors.mysql.plugin import MySqlSourceConfig, StartupMode
-from raycdc.connectors.mysql.row_filter import parse_filter
 from raycdc.connectors.mysql.server import ServerInfo, ensure_available, probe
+from raycdc.connectors.mysql.snapshot.chunk_keys import chunk_key
+from raycdc.connectors.mysql.snapshot.chunks import ChunkRange, ChunkSettings, Strategy
+from raycdc.connectors.mysql.snapshot.commits import CommitWatch, sees_commits
+from raycdc.connectors.mysql.snapshot.log_key_order import MySqlKeyOrder
+from raycdc.connectors.mysql.snapshot.pace import Pace
+from raycdc.connectors.mysql.snapshot.row_filter import parse_filter
+from raycdc.connectors.mysql.snapshot.visibility import ChunkRead, read_chunk
 from raycdc.connectors.mysql.startup import PastPoint, PastStart, past_point
-from raycdc.connectors.mysql.types import MySqlTable
-from raycdc.connectors.mysql.visibility import ChunkRead, read_chunk
+from raycdc.connectors.mysql.values.documents import Capture, capture_of, table_of
+from raycdc.connectors.mysql.values.types import MySqlTable
 from raycdc.errors import ConfigError
 from raycdc.model import META_FIELDS, RowKind, TableId, changelog_schema
 from raycdc.source.reading import HighWatermark

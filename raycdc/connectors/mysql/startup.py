@@ -19,18 +19,18 @@ from typing import Any
 import numpy as np
 from pymysql.connections import Connection
 
-from raycdc.connectors.mysql.binlog_decoder import BinlogDecoder
-from raycdc.connectors.mysql.binlog_events import DdlItem
-from raycdc.connectors.mysql.binlog_index_loops import HEADER_BYTES
-from raycdc.connectors.mysql.binlog_stream import BinlogStream
+from raycdc.connectors.mysql.binlog.decoder import BinlogDecoder
+from raycdc.connectors.mysql.binlog.events import DdlItem
+from raycdc.connectors.mysql.binlog.gtid import MySqlGtidSet
+from raycdc.connectors.mysql.binlog.index_loops import HEADER_BYTES
+from raycdc.connectors.mysql.binlog.offset import BinlogOffset
+from raycdc.connectors.mysql.binlog.stream import BinlogStream
 from raycdc.connectors.mysql.catalog import load_tables
-from raycdc.connectors.mysql.ddl import DdlDialect, Refused, apply_ddl, parse_ddl, touched_tables
-from raycdc.connectors.mysql.ddl_dialect import dialect_of
-from raycdc.connectors.mysql.ddl_statements import CreateTable, DropTable
-from raycdc.connectors.mysql.gtid import MySqlGtidSet
-from raycdc.connectors.mysql.offset import BinlogOffset
+from raycdc.connectors.mysql.ddl.apply import DdlDialect, Refused, apply_ddl, parse_ddl, touched_tables
+from raycdc.connectors.mysql.ddl.dialect import dialect_of
+from raycdc.connectors.mysql.ddl.statements import CreateTable, DropTable
 from raycdc.connectors.mysql.server import ServerInfo, current_position, log_files, mariadb_gtid_at
-from raycdc.connectors.mysql.types import MySqlTable
+from raycdc.connectors.mysql.values.types import MySqlTable
 from raycdc.errors import ConfigError, SchemaError, SourceError
 from raycdc.model import TableId
 

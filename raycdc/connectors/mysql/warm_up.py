@@ -9,12 +9,13 @@ import struct
 
 import numpy as np
 
-from raycdc.connectors.mysql import key_order, packet_loops, resultset
-from raycdc.connectors.mysql.binlog_decoder import BinlogDecoder
-from raycdc.connectors.mysql.binlog_index_loops import complete_events
-from raycdc.connectors.mysql.gtid import gtid_text
-from raycdc.connectors.mysql.offset import BinlogOffset
-from raycdc.connectors.mysql.types import MySqlColumn, MySqlTable
+from raycdc.connectors.mysql.binlog import packet_loops
+from raycdc.connectors.mysql.binlog.decoder import BinlogDecoder
+from raycdc.connectors.mysql.binlog.gtid import gtid_text
+from raycdc.connectors.mysql.binlog.index_loops import complete_events
+from raycdc.connectors.mysql.binlog.offset import BinlogOffset
+from raycdc.connectors.mysql.snapshot import key_order, resultset
+from raycdc.connectors.mysql.values.types import MySqlColumn, MySqlTable
 from raycdc.model import TableId
 
 _TABLE = MySqlTable(TableId("d", "t"), (MySqlColumn("id", "int"),), ("id",))

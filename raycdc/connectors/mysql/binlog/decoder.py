@@ -1,0 +1,500 @@
+"""Raw binlog events in, Arrow batches and DDL out. No I/O, no threads, no clock.
+
+`BinlogDecoder` is called by the log reader and by ``inspect binlog`` with buffers of complete events. Per buffer it
+runs one compiled pass that lists the row events (`index_loops`), one compiled decode per table map
+(`row_loops`), and copies the arenas into batches. Python work is per table, DDL and new table map.
+
+Invariants: items come in log order; a DDL separates the rows before it from those after it; `position` is always a
+transaction boundary; after an error the decoder is of no more use (begin again from a position).
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from raycdc.connectors.mysql.binlog import index_loops as index
+from raycdc.connectors.mysql.binlog.events import (
+    IGNORABLE_FLAG,
+    REFUSED_EVENTS,
+    DdlItem,
+    LogItem,
+    RowsItem,
+    event_name,
+    parse_format_description,
+    parse_query,
+    parse_rotate,
+)
+from raycdc.connectors.mysql.binlog.expand import WRONG_POSITION, Expander
+from raycdc.connectors.mysql.binlog.expand_loops import find_compressed
+from raycdc.connectors.mysql.binlog.gtid import ExecutedGtids
+from raycdc.connectors.mysql.binlog.offset import BinlogOffset
+from raycdc.connectors.mysql.binlog.partial_updates import PartialUpdates
+from raycdc.connectors.mysql.binlog.plan import WirePlan, wire_plan, with_logged_labels
+from raycdc.connectors.mysql.binlog.rows import RowBatches
+from raycdc.connectors.mysql.binlog.table_decoding import ReadyMap
+from raycdc.connectors.mysql.binlog.table_map import TableMap, infer_table, parse_table_map
+from raycdc.connectors.mysql.binlog.table_map_registry import TableMapRegistry
+from raycdc.connectors.mysql.binlog.xa_transactions import XaTransactions
+from raycdc.connectors.mysql.values.types import MySqlTable
+from raycdc.errors import CorruptLogError, DataError, SchemaError
+from raycdc.model import TableId
+from raycdc.model.batch import BATCH_BYTES_MAX, BATCH_ROWS_MAX
+
+Flavor = Literal["mysql", "mariadb"]
+Bytes = bytes | bytearray | memoryview | npt.NDArray[np.uint8]
+
+
+class BinlogDecoder:
+    """See the module's docstring. One thread at a time.
+
+    `tables` holds the schemas in force at `start`; `set_table` replaces one. `wanted` decides, once per table map,
+    whether a table's rows are decoded. `on_ddl` is called at each DDL, before any row after it is decoded, and may
+    call `set_table`. `infer` makes schemas of tables from the table maps, where `schemas` has none that fits. With
+    `with_pos`, `_pos` is filled. `verify_checksums` compares CRC32s. `whole_file`: events end where they lie.
+    """
+
+    def __init__(
+        self,
+        tables: Mapping[TableId, MySqlTable],
+        *,
+        wanted: Callable[[TableId], bool],
+        start: BinlogOffset,
+        flavor: Flavor,
+        with_pos: bool = False,
+        on_ddl: Callable[[DdlItem], None] | None = None,
+        infer: bool = False,
+        schemas: Mapping[TableId, MySqlTable] | None = None,
+        verify_checksums: bool = True,
+        whole_file: bool = False,
+        rows_max: int = BATCH_ROWS_MAX,
+        bytes_max: int = BATCH_BYTES_MAX,
+    ) -> None:
+        self._tables = dict(tables)
+        self._wanted = wanted
+        self._on_ddl = on_ddl
+        self._infer = infer
+        self._schemas: Mapping[TableId, MySqlTable] = schemas or {}
+        self._mariadb = flavor == "mariadb"
+        self._start = start
+        self._file = start.file
+        self._state = np.zeros(index.S_SIZE, np.int64)
+        self._state[index.S_POS] = self._state[index.S_TX_POS] = start.pos
+        self._state[index.S_GTID_SLOT] = -1
+        self._state[index.S_VERIFY] = int(verify_checksums)
+        self._state[index.S_SEEK] = int(start.by_gtid)
+        self._state[index.S_SKIP] = start.skip_events
+        self._state[index.S_EXACT] = int(whole_file)
+        self._gtids = ExecutedGtids(start.gtid_set, mariadb=self._mariadb)
+        self._registry = TableMapRegistry()
+        self._rows = RowBatches(rows_max=rows_max, bytes_max=bytes_max, with_pos=with_pos)
+        self._rows.skip_rows = start.skip_rows
+        self._xa = XaTransactions(start.prepared)
+        self._expander = Expander()
+        self._partial = PartialUpdates()
+        self._boundary_file = start.file
+        self._formatted = False
+        self._stripped = False
+
+    # -- what the caller asks between feeds ---------------------------------------------------------------------------
+
+    @property
+    def position(self) -> BinlogOffset:
+        """End of the last complete transaction, with the GTID set up to it."""
+        self._gtids.merge(self._state)
+        return self._offset(self._boundary_file, int(self._state[index.S_TX_POS]))
+
+    @property
+    def event_position(self) -> BinlogOffset:
+        """End of the last event; inside a transaction no place to restart from."""
+        return BinlogOffset(self._file, int(self._state[index.S_POS]))
+
+    @property
+    def in_transaction(self) -> bool:
+        return int(self._state[index.S_TX]) != index.TX_NONE
+
+    @property
+    def last_ts_ms(self) -> int:
+        """Commit time of the last event that has one, 0 before the first."""
+        return int(self._state[index.S_LAST_MS])
+
+    @property
+    def next_seq(self) -> int:
+        """The `_seq` the next row will get."""
+        return self._rows.next_seq
+
+    def statistics(self) -> dict[str, int]:
+        """Counts since construction: rows, zero dates that became null, values with replaced characters, maps."""
+        return {**self._rows.statistics(), "table_maps": self._registry.count}
+
+    def table(self, table: TableId) -> MySqlTable:
+        """The schema its last rows were decoded with; KeyError before the first."""
+        return self._rows.table(table)
+
+    @property
+    def damage_position(self) -> int:
+        """After an error: the end of the last event before the damage, in `event_position.file`."""
+        damaged = self._rows.damaged_event_end
+        return damaged - 1 if damaged else int(self._state[index.S_POS])
+
+    def take_seq(self) -> int:
+        """A `_seq` for a row that is not in the log (a truncation), between the rows before it and those after it."""
+        return self._rows.take_seq()
+
+    def set_table(self, table: MySqlTable) -> None:
+        """Rows after this point have this schema; table maps seen before are checked again."""
+        self._tables[table.id] = table
+        self._forget(table.id)
+
+    def remove_table(self, table: TableId) -> None:
+        """The table is gone; its rows would be refused as unknown."""
+        self._tables.pop(table, None)
+        self._forget(table)
+
+    def cut(self, events: Bytes, start: int = 0) -> int:
+        """Offset after the last event of the buffer that leaves no transaction open, or `start` when there is none.
+
+        Feeding ``events[start:cut]`` then ends between transactions. Does not change the decoder.
+        """
+        data = _as_array(events)
+        state = self._state
+        return int(index.last_boundary(data, start, len(data), int(state[index.S_TX]), int(state[index.S_CHECKSUM])))
+
+    def feed(self, events: Bytes) -> list[LogItem]:
+        """Decode complete events that follow those fed before; the buffer may be reused afterwards.
+
+        Raises `CorruptLogError` (damage, with file and position), `SchemaError` (a table map does not fit its table)
+        and `DataError` (an event that cannot be followed). On an error inside the buffer nothing of it is returned.
+        """
+        return list(self.items(events))
+
+    def items(self, events: Bytes) -> Iterator[LogItem]:
+        """`feed`, item by item, so that what precedes damage is seen before the error. Consume it to its end."""
+        data = _as_array(events)
+        if not self.in_transaction:
+            self._registry.trim_ids(self._state)
+        yield from self._walk(data)
+
+    def pieces(self, events: Bytes) -> Iterator[tuple[npt.NDArray[np.uint8], bool]]:
+        """The events as they are, but what is compressed expanded: (piece, whether its events have no checksum).
+
+        For callers that look at every event themselves: each piece goes to `items_of` before the next is asked for.
+        """
+        data = _as_array(events)
+        at = 0
+        while at < len(data):
+            found = int(find_compressed(data, at, len(data)))
+            if found > at:
+                yield data[at:found], False
+            at = found
+            if at < len(data):
+                for piece in self._expanded(data, at):
+                    yield piece, True
+                at = self._expander.at
+
+    def items_of(self, piece: npt.NDArray[np.uint8], *, stripped: bool) -> Iterator[LogItem]:
+        """`items` of one of `pieces`."""
+        if stripped:
+            yield from self._stripped_items(piece)
+        else:
+            yield from self.items(piece)
+
+    # -- the passes ---------------------------------------------------------------------------------------------------
+
+    def _walk(self, data: npt.NDArray[np.uint8]) -> Iterator[LogItem]:
+        """Index, and act where the compiled pass stops; rows listed before are decoded first."""
+        at, count = 0, 0
+        while True:
+            code, at, length, count = self._index(data, at, count)
+            match code:
+                case index.STOP_FULL:
+                    if not self._rows.grow():
+                        yield from self._flush(data, count)
+                        count = 0
+                    continue
+                case index.STOP_MAP:
+                    try:
+                        self._register(data, at, length)
+                    except DataError:
+                        yield from self._flush(data, count)
+                        raise
+                    continue
+                case index.STOP_GTIDS:
+                    self._gtids.make_room(self._state)
+                    continue
+                case index.STOP_TABLE_IDS:
+                    self._registry.grow_ids(self._state)
+                    continue
+            yield from self._flush(data, count)
+            count = 0
+            match code:
+                case index.STOP_END:
+                    return
+                case index.STOP_QUERY:
+                    yield self._ddl(data, at, length)
+                    at += length
+                case index.STOP_EVENT:
+                    self._handle(data, at, length)
+                    at += length
+                case index.STOP_COMPRESSED:
+                    for piece in self._expanded(data, at):
+                        yield from self._stripped_items(piece)
+                    at = self._expander.at
+                case index.STOP_PARTIAL:
+                    yield from self._stripped_items(self._completed(data, at))
+                    at = self._partial.at
+                case index.STOP_XA:
+                    yield from self._xa_event(data, at, length)
+                    at += length
+                case index.STOP_ERROR:
+                    raise self._damage()
+                case _:
+                    raise AssertionError(f"unknown stop {code}")
+
+    def _stripped_items(self, piece: npt.NDArray[np.uint8]) -> Iterator[LogItem]:
+        """The items of events that have no checksums any more."""
+        state = self._state
+        before = int(state[index.S_CHECKSUM]), int(state[index.S_STRIPPED])
+        state[index.S_CHECKSUM], state[index.S_STRIPPED] = 0, 1
+        yield from self._walk(piece)
+        state[index.S_CHECKSUM], state[index.S_STRIPPED] = before
+
+    def _expanded(self, data: npt.NDArray[np.uint8], at: int) -> Iterator[npt.NDArray[np.uint8]]:
+        state = self._state
+        try:
+            yield from self._expander.pieces(
+                data,
+                at,
+                checksum_bytes=int(state[index.S_CHECKSUM]),
+                verify=bool(state[index.S_VERIFY]),
+                position=int(state[index.S_POS]) & 0xFFFFFFFF if state[index.S_EXACT] else -1,
+            )
+        except CorruptLogError as cause:
+            raise CorruptLogError(f"{self.event_position}: {cause}") from cause
+
+    def _completed(self, data: npt.NDArray[np.uint8], at: int) -> npt.NDArray[np.uint8]:
+        state, registry = self._state, self._registry
+
+        def known(number: int) -> tuple[bool, WirePlan | None] | None:
+            if number < 0:
+                return None
+            ready = self._rows.maps.get(number)
+            return bool(registry.wanted[number]), None if ready is None else ready.plan
+
+        try:
+            return self._partial.piece(
+                data,
+                at,
+                checksum_bytes=int(state[index.S_CHECKSUM]),
+                verify=bool(state[index.S_VERIFY]),
+                by_id=lambda table_id: known(registry.number_of_id(table_id)),
+                by_content=lambda content: known(registry.number_of(content)),
+            )
+        except CorruptLogError as cause:
+            raise CorruptLogError(f"{self.event_position}: {cause}") from cause
+
+    def _index(
+        self, data: npt.NDArray[np.uint8], at: int, count: int, *, end: int | None = None
+    ) -> tuple[int, int, int, int]:
+        registry, gtids = self._registry, self._gtids
+        code, at, length, count = index.index_events(
+            data, at, len(data) if end is None else end, self._mariadb, self._state, self._rows.events, count,
+            registry.maps, registry.wanted, registry.content, registry.map_keys, registry.map_values,
+            registry.id_keys, registry.id_values, gtids.keys, gtids.first, gtids.last, gtids.runs,
+        )  # fmt: skip
+        if int(self._state[index.S_TX]) == index.TX_NONE:
+            self._boundary_file = self._file
+        return int(code), int(at), int(length), int(count)
+
+    def _pass(self, data: npt.NDArray[np.uint8], at: int, length: int) -> None:
+        """Count an event that the compiled pass stopped at."""
+        self._state[index.S_PASS] = 1
+        while (code := self._index(data, at, 0, end=at + length)[0]) == index.STOP_GTIDS:
+            self._gtids.make_room(self._state)
+        self._state[index.S_PASS] = 0
+        if code == index.STOP_ERROR:
+            raise self._damage()
+
+    def _flush(self, data: npt.NDArray[np.uint8], count: int) -> Iterator[RowsItem]:
+        return self._rows.flush(data, count, file=self._file)
+
+    # -- single events ------------------------------------------------------------------------------------------------
+
+    def _register(self, data: npt.NDArray[np.uint8], at: int, length: int) -> None:
+        """A TABLE_MAP not seen before: parse it, check it, make its decode plan."""
+        end = at + length - int(self._state[index.S_CHECKSUM])
+        content = data[at + index.HEADER_BYTES + 8 : end]
+        try:
+            table_map = parse_table_map(content.tobytes(), mariadb=self._mariadb)
+        except CorruptLogError as cause:
+            raise CorruptLogError(f"{self.event_position}: {cause}") from cause
+        wanted = self._wanted(table_map.table)
+        ready = self._ready(table_map) if wanted else None
+        number = self._registry.add(content, wanted=wanted)
+        if ready is not None:
+            self._rows.maps[number] = ready
+
+    def _ready(self, table_map: TableMap) -> ReadyMap:
+        if self._infer:
+            try:
+                table, plan = self._inferred(table_map)
+            except SchemaError as cause:
+                raise SchemaError(f"{self.event_position}: {cause}") from cause
+        else:
+            known = self._tables.get(table_map.table)
+            if known is None:
+                raise SchemaError(
+                    f"{self.event_position}: rows of table {table_map.table}, whose schema is not known here."
+                )
+            try:
+                table = with_logged_labels(table_map, known)
+                plan = wire_plan(table_map, table)
+            except SchemaError as cause:
+                raise SchemaError(f"{self.event_position}: {cause}") from cause
+        return ReadyMap(table.id, self._rows.decoding(table), plan, self._rows.scratch(len(plan.steps)))
+
+    def _inferred(self, table_map: TableMap) -> tuple[MySqlTable, WirePlan]:
+        given = self._schemas.get(table_map.table)
+        if given is not None:
+            with suppress(SchemaError):  # it was written for another version of the table
+                return given, wire_plan(table_map, given)
+        table = infer_table(table_map)
+        return table, wire_plan(table_map, table)
+
+    def _forget(self, table: TableId) -> None:
+        for number in self._rows.forget(table):
+            self._registry.forget(number)
+
+    # -- XA -----------------------------------------------------------------------------------------------------------
+
+    def _xa_event(self, data: npt.NDArray[np.uint8], at: int, length: int) -> Iterator[LogItem]:
+        """Keep the rows of a transaction that may be prepared; hand them out where it is committed."""
+        state = self._state
+        event = data[at : at + length - int(state[index.S_CHECKSUM])].tobytes()
+        try:
+            released = self._xa.on_event(event, wanted=self._wanted, from_the_start=self._infer)
+        except CorruptLogError as cause:
+            raise CorruptLogError(f"{self.event_position}: {cause}") from cause
+        except DataError as cause:
+            raise DataError(f"{self.event_position}: {cause}") from cause
+        state[index.S_XA] = 0
+        if released and int(state[index.S_SKIP]) == 0:
+            before = int(state[index.S_POS])
+            yield from self._stripped_items(np.frombuffer(released, np.uint8))
+            state[index.S_POS] = before
+        state[index.S_XA] = int(self._xa.is_open)
+        self._pass(data, at, length)
+        state[index.S_XA] = int(self._xa.is_open)
+        self._at_boundary()
+
+    def _ddl(self, data: npt.NDArray[np.uint8], at: int, length: int) -> DdlItem:
+        before = self.position
+        self._pass(data, at, length)
+        end = at + length - int(self._state[index.S_CHECKSUM])
+        query = parse_query(data[at + index.HEADER_BYTES : end].tobytes())
+        self._gtids.merge(self._state)
+        item = DdlItem(
+            db=query.db,
+            statement=query.statement,
+            before=before,
+            position=self._offset(self._file, int(self._state[index.S_POS])),
+            ts_ms=self.last_ts_ms,
+            in_transaction=self.in_transaction,
+            session=query.session,
+        )
+        if self._on_ddl is not None:
+            self._on_ddl(item)
+        return item
+
+    def _handle(self, data: npt.NDArray[np.uint8], at: int, length: int) -> None:
+        """An event the compiled pass leaves to Python: a new file, a format, or one that cannot be followed."""
+        event = data[at : at + length].tobytes()
+        kind = event[4]
+        try:
+            match kind:
+                case index.ROTATE:
+                    self._rotate(event)
+                case index.FORMAT_DESCRIPTION:
+                    self._format(event)
+                case _ if kind not in REFUSED_EVENTS and event[17] & IGNORABLE_FLAG:
+                    self._moved(event)
+                case _:
+                    reason = REFUSED_EVENTS.get(kind, "this version does not know it")
+                    raise DataError(f"{event_name(kind)} cannot be followed: {reason}.")
+        except CorruptLogError as cause:
+            raise CorruptLogError(f"{self.event_position}: {cause}") from cause
+        except DataError as cause:
+            raise DataError(f"{self.event_position}: {cause}") from cause
+
+    def _rotate(self, event: bytes) -> None:
+        body = event[index.HEADER_BYTES : len(event) - int(self._state[index.S_CHECKSUM])]
+        if not self._formatted and len(event) > 32 and zlib.crc32(event[:-4]) == int.from_bytes(event[-4:], "little"):
+            body = event[index.HEADER_BYTES : -4]  # the dump's first event comes before the format that announces CRCs
+        file, pos = parse_rotate(body)
+        if self.in_transaction and file != self._file:
+            raise CorruptLogError(f"the log goes on in {file} in the middle of a transaction")
+        self._file = file
+        self._state[index.S_POS] = pos
+        if event[13:17] == bytes(4):
+            # Not of this file: it is a relay log, which goes on with another server's positions.
+            self._state[index.S_EXACT] = 0
+        self._at_boundary()
+
+    def _format(self, event: bytes) -> None:
+        format_ = parse_format_description(event)
+        self._formatted = True
+        self._state[index.S_CHECKSUM] = format_.checksum_bytes
+        if "MariaDB" in format_.server_version and not self._mariadb:
+            raise DataError(f"the log was written by MariaDB ({format_.server_version}), not by MySQL")
+        self._moved(event)
+
+    def _moved(self, event: bytes) -> None:
+        position = int.from_bytes(event[13:17], "little")
+        if position > int(self._state[index.S_POS]):
+            self._state[index.S_POS] = position
+        self._at_boundary()
+
+    def _at_boundary(self) -> None:
+        if not self.in_transaction:
+            self._state[index.S_TX_POS] = self._state[index.S_POS]
+            self._boundary_file = self._file
+
+    def _offset(self, file: str, pos: int) -> BinlogOffset:
+        start = self._start
+        if start.skip_events or start.skip_rows:
+            left = int(self._state[index.S_SKIP]), self._rows.skip_rows
+            if (file, pos) == (start.file, start.pos):
+                left = start.skip_events, start.skip_rows
+        else:
+            left = 0, 0
+        return BinlogOffset(
+            file,
+            pos,
+            str(self._gtids),
+            server=start.server,
+            by_gtid=start.by_gtid,
+            prepared=self._xa.stored,
+            skip_events=left[0],
+            skip_rows=left[1],
+        )
+
+    # -- errors -------------------------------------------------------------------------------------------------------
+
+    def _damage(self) -> CorruptLogError:
+        what = {
+            index.ERROR_LENGTH: "an event's length is impossible, or it ends after the data",
+            index.ERROR_CHECKSUM: "the checksum of an event does not match",
+            index.ERROR_TABLE_ID: "a row event names a table id that no table map announced",
+            index.ERROR_BODY: "an event is shorter than its type requires",
+            index.ERROR_POSITION: WRONG_POSITION,
+        }[int(self._state[index.S_ERROR])]
+        return CorruptLogError(f"{self.event_position}: {what}")
+
+
+def _as_array(events: Bytes) -> npt.NDArray[np.uint8]:
+    return events if isinstance(events, np.ndarray) else np.frombuffer(events, np.uint8)

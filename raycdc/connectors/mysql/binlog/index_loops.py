@@ -1,0 +1,457 @@
+"""The compiled pass over raw binlog events: transactions, positions, GTIDs and the list of row events to decode.
+
+Called by `binlog_decoder.BinlogDecoder` with a buffer of complete events. It recognises repeated TABLE_MAP events by
+their bytes, so that a feed costs Python work per *new* table map, DDL and file, not per event. It returns where it
+stopped and why (``STOP_…``); Python handles that one event and calls again.
+
+Event layouts: MySQL Internals manual, "Binary Log Event Structure"; MariaDB knowledge base, "Replication Protocol".
+All multi-byte integers of event headers are little endian. Offsets below are from the start of an event:
+0 timestamp(4), 4 type(1), 5 server_id(4), 9 event_length(4), 13 end_log_pos(4), 17 flags(2), 19 body.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from raycdc.compiled import helper, load, njit
+from raycdc.connectors.mysql.binlog.checksum_loops import crc32
+from raycdc.connectors.mysql.binlog.gtid_loops import tagged_gtid
+from raycdc.connectors.mysql.binlog.query_loops import (
+    Q_BAD,
+    Q_BEGIN,
+    Q_END,
+    Q_OTHER,
+    Q_XA_FINISH,
+    Q_XA_START,
+    query_kind,
+)
+from raycdc.connectors.mysql.values.arena_loops import little_endian
+
+HEADER_BYTES = 19
+
+# Event types.
+QUERY = 2
+STOP = 3
+ROTATE = 4
+FORMAT_DESCRIPTION = 15
+XID = 16
+TABLE_MAP = 19
+INCIDENT = 26
+HEARTBEAT = 27
+GTID = 33
+ANONYMOUS_GTID = 34
+XA_PREPARE = 38
+PARTIAL_UPDATE_ROWS = 39
+TRANSACTION_PAYLOAD = 40
+HEARTBEAT_V2 = 41
+GTID_TAGGED = 42
+MARIADB_GTID = 162
+#: MariaDB's QUERY_COMPRESSED, then WRITE, UPDATE and DELETE_ROWS_COMPRESSED in version 1 and 2.
+COMPRESSED_FIRST = 165
+COMPRESSED_LAST = 171
+
+# Indices into the state vector, which survives from feed to feed.
+S_TX = 0  # one of TX_…
+S_CHECKSUM = 1  # bytes of checksum after each event: 0 or 4
+S_POS = 2  # end of the last event, 64 bits
+S_TX_POS = 3  # end of the last complete transaction
+S_TX_MS = 4  # commit time of the open transaction in ms, 0 when the log does not say
+S_GTID_SLOT = 5  # GTID of the open transaction: slot (-1: anonymous) and number
+S_GTID_NUMBER = 6
+S_LAST_MS = 7  # time of the last event that has one
+S_GTIDS = 8  # slots in use
+S_RUNS = 9  # entries of `runs` in use
+S_TABLE_IDS = 10  # entries of the table id hash in use
+S_ERROR = 11  # detail of STOP_ERROR: one of ERROR_…
+S_VERIFY = 12  # 1: check each event's CRC32
+S_GTID_SERVER = 13  # MariaDB: server id of the open transaction
+S_TX_ROWS = 14  # row events of wanted tables in the open transaction
+S_PASS = 15  # 1: count the event without stopping at it or listing it
+S_XA = 16  # 1: inside an XA transaction that may be prepared: rows are for Python to keep
+S_SKIP = 17  # events whose rows are left out, still to come
+S_SEEK = 18  # 1: heartbeats tell where the server is (it passes over transactions we have)
+S_EXACT = 19  # 1: each event ends where it lies, as in a file that is whole
+S_STRIPPED = 20  # 1: events have lost their checksums, and several may end at one place
+S_SIZE = 21
+
+TX_NONE = 0  # between transactions
+TX_GTID = 1  # a GTID came: one statement follows, or BEGIN
+TX_OPEN = 2  # inside BEGIN … COMMIT
+
+STOP_END = 0  # all events are consumed
+STOP_FULL = 1  # `events` is full
+STOP_MAP = 2  # a TABLE_MAP not seen before; call again at the same place once it is registered
+STOP_QUERY = 3  # a statement (DDL, mostly), not yet counted; S_PASS lets it through
+STOP_EVENT = 4  # an event for Python (rotate, format description, unknown type); not yet counted
+STOP_GTIDS = 5  # `runs` or the GTID slots are full; call again at the same place
+STOP_TABLE_IDS = 6  # the table id hash is full; call again at the same place
+STOP_ERROR = 7  # damage; S_ERROR says which
+STOP_COMPRESSED = 8  # an event that holds others, compressed; not yet counted
+STOP_PARTIAL = 9  # an update of a wanted table that logs JSON values as differences; not yet counted
+STOP_XA = 10  # an event of an XA transaction; not yet counted, S_PASS lets it through
+
+ERROR_LENGTH = 1
+ERROR_CHECKSUM = 2
+ERROR_TABLE_ID = 3
+ERROR_BODY = 4
+ERROR_POSITION = 5
+
+# Columns of `events`, one line per row event of a wanted table.
+E_AT = 0  # start of the body
+E_END = 1  # end of the body (checksum excluded)
+E_OP = 2  # 0 insert, 1 update, 2 delete
+E_V2 = 3
+E_MAP = 4  # number of the table map
+E_MS = 5  # commit time, ms
+E_POS = 6  # end position in the file
+E_ROWS = 7  # filled in by the row loop
+E_SIZE = 8
+
+
+@helper
+def event_length(data: Any, at: Any, end: Any) -> Any:
+    """Length of the event at `at`; 0 when it is not complete before `end`, -1 when it cannot be an event."""
+    if at + HEADER_BYTES > end:
+        return 0
+    length = little_endian(data, at + 9, 4)
+    if length < HEADER_BYTES:
+        return -1
+    return length if at + length <= end else 0
+
+
+@njit
+def complete_events(data: Any, at: Any, end: Any) -> Any:
+    """(offset after the last complete event, length of the incomplete one or 0 if unknown, -1 if impossible)."""
+    while True:
+        length = event_length(data, at, end)
+        if length <= 0:
+            if length == 0 and at + HEADER_BYTES <= end:
+                return at, little_endian(data, at + 9, 4)
+            return at, length
+        at += length
+
+
+@helper
+def is_row_event(kind: Any) -> Any:
+    """WRITE, UPDATE and DELETE_ROWS in version 1 and 2, and PARTIAL_UPDATE_ROWS."""
+    return 23 <= kind <= 25 or 30 <= kind <= 32 or kind == PARTIAL_UPDATE_ROWS
+
+
+@helper
+def after_event(tx: Any, kind: Any, data: Any, at: Any, end: Any) -> Any:
+    """The transaction state after the event at `at`; the one place that knows how transactions begin and end."""
+    if kind == QUERY:
+        meaning = query_kind(data, at + HEADER_BYTES, end)
+        if meaning == Q_BEGIN or meaning == Q_XA_START:
+            return TX_OPEN
+        if meaning == Q_END or meaning == Q_XA_FINISH or (tx == TX_GTID and meaning == Q_OTHER):
+            return TX_NONE
+        return tx
+    if kind == XID or kind == XA_PREPARE or kind == TRANSACTION_PAYLOAD:
+        return TX_NONE
+    if kind == GTID or kind == ANONYMOUS_GTID or kind == GTID_TAGGED:
+        return TX_GTID
+    if kind == MARIADB_GTID:
+        # Flags (1) follow sequence (8) and domain (4); bit 0 is FL_STANDALONE: one statement without COMMIT.
+        if at + HEADER_BYTES + 13 > end:
+            return tx
+        return TX_GTID if data[at + HEADER_BYTES + 12] & 1 else TX_OPEN
+    if is_row_event(kind):
+        return TX_OPEN
+    return tx
+
+
+@njit
+def last_boundary(data: Any, start: Any, end: Any, tx: Any, checksum: Any) -> Any:
+    """Offset after the last event that leaves no transaction open; `start` when there is none."""
+    at = start
+    found = start
+    while True:
+        length = event_length(data, at, end)
+        if length <= 0:
+            return found
+        kind = data[at + 4]
+        if kind == FORMAT_DESCRIPTION and length > HEADER_BYTES + 5:
+            checksum = 4 if data[at + length - 5] == 1 else 0
+        tx = after_event(tx, kind, data, at, at + length - checksum)
+        at += length
+        if tx == TX_NONE:
+            found = at
+
+
+@helper
+def _same(data: Any, at: Any, other: Any, start: Any, length: Any) -> Any:
+    different = np.int64(0)
+    whole = length & ~7
+    for i in range(0, whole, 8):
+        different |= load(data, at + i, 64) ^ load(other, start + i, 64)
+    for i in range(whole, length):
+        different |= np.int64(data[at + i] ^ other[start + i])
+    return different == 0
+
+
+@njit
+def hash_bytes(data: Any, at: Any, length: Any) -> Any:
+    """FNV-1a, 63 bits."""
+    value = np.uint64(0xCBF29CE484222325)
+    for i in range(length):
+        value = (value ^ np.uint64(data[at + i])) * np.uint64(0x100000001B3)
+    return np.int64(value >> np.uint64(1))
+
+
+@helper
+def _slot_of(keys: Any, key: Any) -> Any:
+    """Slot of `key` in an open-addressed table whose free slots hold -1 (its size is a power of two)."""
+    mask = len(keys) - 1
+    i = (key * 0x9E3779B1) & mask
+    while keys[i] != key and keys[i] != -1:
+        i = (i + 1) & mask
+    return i
+
+
+@njit
+def find_map(data: Any, at: Any, length: Any, maps: Any, map_bytes: Any, map_keys: Any, map_values: Any) -> Any:
+    """Number of the registered table map with exactly these bytes, or -1. `maps` has (offset, length) per map."""
+    mask = len(map_keys) - 1
+    key = hash_bytes(data, at, length)
+    i = (key * 0x9E3779B1) & mask
+    while map_keys[i] != -1:
+        if map_keys[i] == key:
+            number = map_values[i]
+            if maps[number, 1] == length and _same(data, at, map_bytes, maps[number, 0], length):
+                return number
+        i = (i + 1) & mask
+    return np.int64(-1)
+
+
+@helper
+def _commit(state: Any, gtid_first: Any, gtid_last: Any, runs: Any, mariadb: Any) -> Any:
+    """Add the open transaction's GTID to the executed set: runs of MySQL numbers, or MariaDB's last per domain."""
+    slot = state[S_GTID_SLOT]
+    if slot >= 0:
+        number = state[S_GTID_NUMBER]
+        if mariadb:
+            gtid_first[slot] = state[S_GTID_SERVER]
+        elif gtid_last[slot] == 0:
+            gtid_first[slot] = number
+        elif number != gtid_last[slot] + 1:
+            run = state[S_RUNS]
+            runs[run, 0] = slot
+            runs[run, 1] = gtid_first[slot]
+            runs[run, 2] = gtid_last[slot]
+            state[S_RUNS] = run + 1
+            gtid_first[slot] = number
+        gtid_last[slot] = number
+    state[S_GTID_SLOT] = -1
+    state[S_TX_MS] = 0
+    state[S_TX_ROWS] = 0
+    state[S_XA] = 0
+
+
+@helper
+def _begin_gtid(kind: Any, data: Any, body: Any, end: Any, state: Any, gtid_keys: Any) -> Any:
+    """Note the GTID and commit time of the transaction that begins; returns 0, STOP_GTIDS or STOP_ERROR."""
+    state[S_TX_MS] = 0
+    state[S_GTID_SLOT] = -1
+    count = state[S_GTIDS]
+    if count == len(gtid_keys):
+        return STOP_GTIDS
+    # The slot after the last one is where the key is put together; it stays there if it is new.
+    for word in range(6):
+        gtid_keys[count, word] = 0
+    number = np.int64(0)
+    if kind == MARIADB_GTID:
+        if body + 13 > end:
+            return STOP_ERROR
+        gtid_keys[count, 0] = little_endian(data, body + 8, 4)
+        number = little_endian(data, body, 8)
+    elif kind == GTID_TAGGED:
+        number, micros = tagged_gtid(data, body, end, gtid_keys, count)
+        if number < 0:
+            return STOP_ERROR
+        state[S_TX_MS] = micros // 1000
+    else:
+        # flags(1) uuid(16) number(8) [2 (1) last_committed(8) sequence_number(8) immediate_commit_timestamp(7) …]
+        if body + 25 > end:
+            return STOP_ERROR
+        gtid_keys[count, 0] = little_endian(data, body + 1, 8)
+        gtid_keys[count, 1] = little_endian(data, body + 9, 8)
+        number = little_endian(data, body + 17, 8)
+        if body + 49 <= end and data[body + 25] == 2:
+            state[S_TX_MS] = (little_endian(data, body + 42, 7) & ((1 << 55) - 1)) // 1000
+        if kind == ANONYMOUS_GTID:
+            return 0
+    slot = 0
+    while slot < count and not _same_key(gtid_keys, slot, count):
+        slot += 1
+    if slot == count:
+        state[S_GTIDS] = count + 1
+    state[S_GTID_SLOT] = slot
+    state[S_GTID_NUMBER] = number
+    if kind == MARIADB_GTID:
+        state[S_GTID_SERVER] = little_endian(data, body - HEADER_BYTES + 5, 4)
+    return 0
+
+
+@helper
+def _same_key(keys: Any, one: Any, other: Any) -> Any:
+    return (
+        keys[one, 0] == keys[other, 0] and keys[one, 1] == keys[other, 1] and keys[one, 2] == keys[other, 2]
+        and keys[one, 3] == keys[other, 3] and keys[one, 4] == keys[other, 4] and keys[one, 5] == keys[other, 5]
+    )  # fmt: skip
+
+
+@helper
+def _follows(position: Any, length: Any, state: Any) -> Any:
+    """Whether an event may end at `position` (32 bits) after what came before: bytes are neither repeated nor lost."""
+    last = state[S_POS] & 0xFFFFFFFF
+    if state[S_STRIPPED] != 0:
+        return position >= last or last - position > 0x80000000
+    if state[S_EXACT] != 0:
+        return position == ((last + length) & 0xFFFFFFFF)
+    return position > last or last - position > 0x80000000
+
+
+@helper
+def _ignored(kind: Any) -> Any:
+    """Events that neither carry rows nor matter to positions.
+
+    STOP, INTVAR, RAND, USER_VAR, heartbeats, IGNORABLE, ROWS_QUERY, PREVIOUS_GTIDS, TRANSACTION_CONTEXT, VIEW_CHANGE;
+    MariaDB: ANNOTATE_ROWS, BINLOG_CHECKPOINT, GTID_LIST.
+    """
+    return (
+        kind == 3 or kind == 5 or kind == 13 or kind == 14 or kind == 27 or kind == 28 or kind == 29
+        or kind == 35 or kind == 36 or kind == 37 or kind == 41 or kind == 160 or kind == 161 or kind == 163
+    )  # fmt: skip
+
+
+# long: one event type after the other, in one compiled walk
+@njit
+def index_events(
+    data: Any, at: Any, end: Any, mariadb: Any, state: Any, events: Any, count: Any, maps: Any, map_wanted: Any,
+    map_bytes: Any, map_keys: Any, map_values: Any, id_keys: Any, id_values: Any, gtid_keys: Any, gtid_first: Any,
+    gtid_last: Any, runs: Any,
+) -> Any:  # fmt: skip
+    """Walk complete events from `at`; returns (STOP_…, offset of the stopping event, its length, events listed)."""
+    while at < end:
+        length = event_length(data, at, end)
+        if length <= 0:
+            state[S_ERROR] = ERROR_LENGTH
+            return STOP_ERROR, at, 0, count
+        kind = np.int64(data[at + 4])
+        if kind == FORMAT_DESCRIPTION:
+            return STOP_EVENT, at, length, count
+        body = at + HEADER_BYTES
+        body_end = at + length - state[S_CHECKSUM]
+        if body_end < body:
+            state[S_ERROR] = ERROR_LENGTH
+            return STOP_ERROR, at, 0, count
+        if state[S_VERIFY] != 0 and state[S_CHECKSUM] == 4:
+            if np.int64(crc32(data, at, body_end)) != little_endian(data, body_end, 4):
+                state[S_ERROR] = ERROR_CHECKSUM
+                return STOP_ERROR, at, length, count
+        # Artificial events (position 0) and heartbeats are not in the log. Positions wrap at 4 GiB.
+        position = little_endian(data, at + 13, 4)
+        beat = kind == HEARTBEAT or kind == HEARTBEAT_V2
+        if position != 0 and not beat:
+            if not _follows(position, length, state):
+                state[S_ERROR] = ERROR_POSITION
+                return STOP_ERROR, at, length, count
+            position |= state[S_POS] & ~np.int64(0xFFFFFFFF)
+            if position < state[S_POS]:
+                position += np.int64(1) << 32
+        if state[S_RUNS] + 1 >= len(runs):
+            return STOP_GTIDS, at, length, count
+        is_rows = is_row_event(kind)
+        if state[S_XA] != 0 and state[S_PASS] == 0 and (is_rows or kind == TABLE_MAP or kind == XA_PREPARE):
+            return STOP_XA, at, length, count
+        if is_rows:
+            if body + 8 > body_end:
+                state[S_ERROR] = ERROR_BODY
+                return STOP_ERROR, at, length, count
+            table_id = little_endian(data, body, 6)
+            # The dummy id ends a statement whose tables are all filtered out on the server.
+            if state[S_PASS] == 0 and (table_id != 0xFFFFFF or body_end - body > 12):
+                slot = _slot_of(id_keys, table_id)
+                if id_keys[slot] != table_id:
+                    state[S_ERROR] = ERROR_TABLE_ID
+                    return STOP_ERROR, at, length, count
+                number = id_values[slot]
+                if map_wanted[number] and state[S_SKIP] == 0:
+                    if kind == PARTIAL_UPDATE_ROWS:
+                        return STOP_PARTIAL, at, length, count
+                    if count == len(events):
+                        return STOP_FULL, at, length, count
+                    events[count, E_AT] = body
+                    events[count, E_END] = body_end
+                    events[count, E_OP] = (kind - 23) if kind < 30 else (kind - 30)
+                    events[count, E_V2] = 1 if kind >= 30 else 0
+                    events[count, E_MAP] = number
+                    seconds = little_endian(data, at, 4)
+                    events[count, E_MS] = state[S_TX_MS] if state[S_TX_MS] > 0 else seconds * 1000
+                    events[count, E_ROWS] = 0
+                    count += 1
+                    state[S_TX_ROWS] += 1
+        elif kind == TABLE_MAP:
+            if body + 8 > body_end:
+                state[S_ERROR] = ERROR_BODY
+                return STOP_ERROR, at, length, count
+            if state[S_PASS] == 0:
+                table_id = little_endian(data, body, 6)
+                size = body_end - body - 8
+                slot = _slot_of(id_keys, table_id)
+                number = id_values[slot] if id_keys[slot] == table_id else np.int64(-1)
+                if number < 0 or maps[number, 1] != size or not _same(data, body + 8, map_bytes, maps[number, 0], size):
+                    number = find_map(data, body + 8, size, maps, map_bytes, map_keys, map_values)
+                    if number < 0:
+                        return STOP_MAP, at, length, count
+                    if id_keys[slot] != table_id:
+                        if state[S_TABLE_IDS] * 2 >= len(id_keys):
+                            return STOP_TABLE_IDS, at, length, count
+                        state[S_TABLE_IDS] += 1
+                        id_keys[slot] = table_id
+                    id_values[slot] = number
+        elif kind == GTID or kind == ANONYMOUS_GTID or kind == MARIADB_GTID or kind == GTID_TAGGED:
+            # MariaDB marks a transaction that will be prepared with FL_PREPARED_XA (64) instead of XA START.
+            if kind == MARIADB_GTID and state[S_PASS] == 0 and body + 13 <= body_end and data[body + 12] & 64:
+                return STOP_XA, at, length, count
+            code = _begin_gtid(kind, data, body, body_end, state, gtid_keys)
+            if code != 0:
+                state[S_ERROR] = ERROR_BODY
+                return code, at, length, count
+        elif kind == QUERY:
+            meaning = query_kind(data, body, body_end)
+            if meaning == Q_BAD:
+                state[S_ERROR] = ERROR_BODY
+                return STOP_ERROR, at, length, count
+            if state[S_PASS] == 0:
+                if meaning == Q_OTHER:
+                    return STOP_QUERY, at, length, count
+                if meaning == Q_XA_START or meaning == Q_XA_FINISH:
+                    return STOP_XA, at, length, count
+        elif kind == TRANSACTION_PAYLOAD or COMPRESSED_FIRST <= kind <= COMPRESSED_LAST:
+            return STOP_COMPRESSED, at, length, count
+        elif kind != XID and kind != XA_PREPARE and not _ignored(kind):
+            return STOP_EVENT, at, length, count
+        if state[S_SKIP] > 0:
+            state[S_SKIP] -= 1
+        before = state[S_TX]
+        state[S_TX] = after_event(before, kind, data, at, body_end)
+        seconds = little_endian(data, at, 4)
+        if beat:
+            if state[S_SEEK] != 0 and before == TX_NONE and position > state[S_POS]:
+                state[S_POS] = position
+        elif position != 0:
+            state[S_POS] = position
+        if is_rows and count > 0 and events[count - 1, E_AT] == body:
+            events[count - 1, E_POS] = state[S_POS]
+        if seconds != 0:
+            state[S_LAST_MS] = state[S_TX_MS] if state[S_TX_MS] > 0 else seconds * 1000
+        if state[S_TX] == TX_NONE:
+            if before != TX_NONE:
+                _commit(state, gtid_first, gtid_last, runs, mariadb)
+            state[S_TX_POS] = state[S_POS]
+        at += length
+    return STOP_END, at, 0, count

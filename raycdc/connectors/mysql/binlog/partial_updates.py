@@ -1,0 +1,141 @@
+"""Updates that log JSON values as differences (``binlog_row_value_options = PARTIAL_JSON``), made whole.
+
+Called by `BinlogDecoder` where its compiled pass meets one of a wanted table: the events from there on are copied, each
+such update completed from its own before images, and the copy is walked like the log itself.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import numpy.typing as npt
+
+from raycdc.connectors.mysql.binlog.index_loops import HEADER_BYTES, PARTIAL_UPDATE_ROWS, TABLE_MAP
+from raycdc.connectors.mysql.binlog.json_diff_loops import KEY_BYTES, LEVELS_SHAPE
+from raycdc.connectors.mysql.binlog.partial_update_loops import WHOLE_CORRUPT, WHOLE_NO_ROOM, whole_update
+from raycdc.connectors.mysql.binlog.plan import WirePlan
+from raycdc.errors import CorruptLogError
+
+#: The copy is handed over when it has this size.
+_PIECE_BYTES = 4 << 20
+_SCRATCH_FIRST = 1 << 16
+#: A value after its diffs is made of what the event holds, and grows by less than this where containers are rewritten.
+_GROWTH_MAX = 16
+
+#: What the decoder knows of a table map: (whether its rows are wanted, how its columns lie), None if it is new.
+MapLookup = Callable[[npt.NDArray[np.uint8]], tuple[bool, WirePlan | None] | None]
+
+
+class PartialUpdates:
+    """Scratch space for one decoder; `at` says how far the last `pieces` came."""
+
+    def __init__(self) -> None:
+        self._out = np.empty(_SCRATCH_FIRST, np.uint8)
+        self._scratch = [np.empty(_SCRATCH_FIRST, np.uint8) for _ in range(3)]
+        self._levels = np.zeros(LEVELS_SHAPE, np.int64)
+        self._key = np.empty(KEY_BYTES, np.uint8)
+        self._before = np.zeros((64, 2), np.int64)
+        self.at = 0
+
+    def piece(
+        self,
+        data: npt.NDArray[np.uint8],
+        at: int,
+        *,
+        checksum_bytes: int,
+        verify: bool,
+        by_id: Callable[[int], tuple[bool, WirePlan | None] | None],
+        by_content: MapLookup,
+    ) -> npt.NDArray[np.uint8]:
+        """The events from `at` on without checksums, as far as their table maps are known and the copy is not large.
+
+        At least the first one. Valid until the next call. Raises `CorruptLogError` without position when the first
+        event is damaged; later damage ends the copy before it.
+        """
+        used = 0
+        maps: dict[int, tuple[bool, WirePlan | None] | None] = {}
+        for start, end, kind in _events(data, at):
+            size = end - start - checksum_bytes
+            body = start + HEADER_BYTES
+            plan: WirePlan | None = None
+            if kind in (PARTIAL_UPDATE_ROWS, TABLE_MAP) and body + 8 <= start + size:
+                table_id = int.from_bytes(data[body : body + 6].tobytes(), "little")
+                if kind == TABLE_MAP:
+                    maps[table_id] = by_content(data[body + 8 : start + size])
+                    if maps[table_id] is None:
+                        break
+                else:
+                    found = maps[table_id] if table_id in maps else by_id(table_id)
+                    plan = found[1] if found is not None and found[0] else None
+            if start > at and (kind not in _COPIED or used >= _PIECE_BYTES):
+                break
+            if start > at and verify and checksum_bytes and not _intact(data, start, end):
+                break  # The compiled pass will name it.
+            before = used
+            try:
+                used = (
+                    self._copy(data, start, start + size, used)
+                    if plan is None
+                    else (self._complete(data, start, start + size, used, plan))
+                )
+            except CorruptLogError:
+                if start == at:
+                    raise
+                used = before
+                break
+            self.at = end
+        return self._out[:used]
+
+    def _copy(self, data: npt.NDArray[np.uint8], start: int, end: int, used: int) -> int:
+        size = end - start
+        self._room(used, size)
+        self._out[used : used + size] = data[start:end]
+        self._out[used + 9 : used + 13] = np.frombuffer(size.to_bytes(4, "little"), np.uint8)
+        return used + size
+
+    def _complete(self, data: npt.NDArray[np.uint8], start: int, end: int, used: int, plan: WirePlan) -> int:
+        if plan.optional.any():
+            raise CorruptLogError("PARTIAL_JSON updates of a table with a functional index cannot be followed")
+        if len(plan.steps) > len(self._before):
+            self._before = np.zeros((len(plan.steps), 2), np.int64)
+        while True:
+            one, other, third = self._scratch
+            code = whole_update(
+                data, start, end, plan.steps, plan.json, self._out, used,
+                self._before, self._levels, self._key, one, other, third,
+            )  # fmt: skip
+            if code >= 0:
+                return int(code)
+            if code == WHOLE_CORRUPT or len(self._scratch[0]) > _GROWTH_MAX * (end - start) + (1 << 20):
+                raise CorruptLogError("a PARTIAL_UPDATE_ROWS event is damaged, or does not fit its before image")
+            assert code == WHOLE_NO_ROOM
+            size = max(2 * len(self._scratch[0]), 2 * (end - start))
+            self._scratch = [np.empty(size, np.uint8) for _ in range(3)]
+            self._room(used, 2 * size)
+
+    def _room(self, used: int, count: int) -> None:
+        if used + count > len(self._out):
+            bigger = np.empty(max(used + count, min(2 * len(self._out), 2 * _PIECE_BYTES)), np.uint8)
+            bigger[:used] = self._out[:used]
+            self._out = bigger
+
+
+#: Events that may be copied behind the first: GTID, statements, row events and their like; no new file or format.
+_COPIED = frozenset({2, 16, 19, 23, 24, 25, 27, 28, 29, 30, 31, 32, 33, 34, 36, 37, 38, 39, 41, 42})
+
+
+def _events(data: npt.NDArray[np.uint8], at: int) -> Iterator[tuple[int, int, int]]:
+    """(start, end, type) of the complete events from `at` on."""
+    while at + HEADER_BYTES <= len(data):
+        head = data[at : at + HEADER_BYTES].tobytes()
+        length = int.from_bytes(head[9:13], "little")
+        if length < HEADER_BYTES + 4 or at + length > len(data):
+            return
+        yield at, at + length, head[4]
+        at += length
+
+
+def _intact(data: npt.NDArray[np.uint8], start: int, end: int) -> bool:
+    return zlib.crc32(data[start : end - 4].data) == int.from_bytes(data[end - 4 : end].tobytes(), "little")

@@ -1,0 +1,254 @@
+"""How the columns of a table map are written into a table's arena, and whether the two fit at all.
+
+Called by `decoder` once per distinct table map. `wire_plan` refuses, with both shapes in the message, a map that
+does not fit the table's schema: types, lengths, signs and names are compared as far as the log has them.
+
+A map may have columns that the table has not, at its end: MySQL puts the hidden columns of functional indexes there,
+and leaves them out of the rows. They are known by their names, so only where the log has names; were such a column in
+the rows, the loop would refuse the event.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from raycdc.connectors.mysql.binlog import table_map as maps
+from raycdc.connectors.mysql.binlog.table_map import MapColumn, TableMap, type_text
+from raycdc.connectors.mysql.values import block_loops as loops
+from raycdc.connectors.mysql.values import time_loops as times
+from raycdc.connectors.mysql.values.address_loops import ADDRESS_INET4, ADDRESS_INET6, ADDRESS_UUID
+from raycdc.connectors.mysql.values.charset_loops import FAMILY_UTF8
+from raycdc.connectors.mysql.values.charsets import bytes_per_character
+from raycdc.connectors.mysql.values.decimal_loops import DIGIT_BYTES
+from raycdc.connectors.mysql.values.layouts import ColumnLayout, Form, layout_of
+from raycdc.connectors.mysql.values.types import CHARACTER_TYPES, GEOMETRIES, MySqlColumn, MySqlTable
+from raycdc.errors import SchemaError
+
+#: Values whose places are noted at once (`Scratch`): 16 bytes each, so that they stay in the cache.
+_CELLS = 4096
+
+
+class WirePlan(NamedTuple):
+    """What the loops need: per column of the map (`steps`, `json`, `optional`, `targets`) and of the table (`plan`).
+
+    A step is the bytes of a value, or minus the bytes of its length. `targets` is the table's column or -1.
+    """
+
+    steps: npt.NDArray[np.int64]
+    json: npt.NDArray[np.int64]
+    optional: npt.NDArray[np.int64]
+    targets: npt.NDArray[np.int64]
+    plan: npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Scratch:
+    """Memory for the places of a block's values; shared by all tables with this many columns in their map."""
+
+    present: npt.NDArray[np.int64]
+    at: npt.NDArray[np.int64]
+    size: npt.NDArray[np.int64]
+
+    @classmethod
+    def of(cls, columns: int) -> Scratch:
+        # An odd number of cache lines per column: equal rows of all columns then lie in different sets of the cache.
+        rows = max(_CELLS // max(columns, 1) // 16 * 16, 0) + 8
+        at, size = (np.zeros((max(columns, 1), rows), np.int64) for _ in range(2))
+        return cls(np.zeros((2, columns + 1), np.int64), at, size)
+
+
+_BEYOND_BMP = frozenset({"utf8mb4", "utf16", "utf16le", "utf32", "gb18030"})
+_BEYOND = re.compile("[\U00010000-\U0010ffff]")
+#: Names MySQL gives to the columns behind functional indexes: a hash at first, then ``!hidden!INDEX!0!0``.
+_HIDDEN = re.compile(r"[0-9a-f]{32}|!hidden!.*", re.DOTALL)
+
+_Planned = tuple[int, int, int, int, int]
+"""(step, wire, a, b, c)"""
+
+
+def wire_plan(table_map: TableMap, table: MySqlTable) -> WirePlan:
+    """How each column lies in the row events of `table_map`. Raises `SchemaError` when the shapes do not fit."""
+    found, known = table_map.columns, table.columns
+    extra = found[len(known) :]
+    if len(found) < len(known) or not all(_HIDDEN.fullmatch(column.name) for column in extra):
+        raise _mismatch(table_map, table, f"{len(found)} columns instead of {len(known)}")
+    layout = layout_of(table)
+    steps, rows = [], []
+    for index, (seen, column) in enumerate(zip(found, known, strict=False)):
+        if seen.name and not column.name.startswith("@") and seen.name.lower() != column.name.lower():
+            raise _mismatch(table_map, table, f"column {index + 1} is called {seen.name!r} there")
+        if seen.type in (maps.BLOB_COMPRESSED, maps.VARCHAR_COMPRESSED):
+            raise SchemaError(
+                f"Column {column.name!r} of table {table.id} is stored COMPRESSED, which the log keeps compressed. "
+                f"ALTER it without COMPRESSED, or leave the table out with source.exclude."
+            )
+        planned = _planned(seen, column, layout.columns[index], layout.points_of(index))
+        if planned is None:
+            raise _mismatch(table_map, table, f"column {column.name!r} is {type_text(seen)} there")
+        steps.append(planned[0])
+        rows.append((index, *planned[1:]))
+    hidden = len(extra)
+    return WirePlan(
+        steps=np.array(steps + [0] * hidden, np.int64),
+        json=np.array([int(column.type == maps.JSON) for column in found], np.int64),
+        optional=np.array([0] * len(known) + [1] * hidden, np.int64),
+        targets=np.array([*range(len(known)), *([-1] * hidden)], np.int64),
+        plan=np.array(rows, np.int64).reshape(-1, loops.P_SIZE),
+    )
+
+
+def with_logged_labels(table_map: TableMap, table: MySqlTable) -> MySqlTable:
+    """`table` with the labels of the log where ``information_schema`` cannot print them.
+
+    It prints a ``?`` for each character beyond U+FFFF, so a label with one may be another. Raises `SchemaError` where
+    the log has no labels either.
+    """
+    columns = list(table.columns)
+    for index, (found, known) in enumerate(zip(table_map.columns, table.columns, strict=False)):
+        shape = known.shape
+        doubtful = known.charset in _BEYOND_BMP and any("?" in label for label in shape.labels)
+        if not doubtful or found.type not in (maps.ENUM, maps.SET):
+            continue
+        if tuple(_BEYOND.sub("?", label) for label in found.labels) != shape.labels:
+            raise SchemaError(
+                f"Column {known.name!r} of table {table.id} has a label with a ?, which also stands for any character "
+                "beyond U+FFFF in the server's catalogue, and the log has no labels. Set binlog_row_metadata = FULL on "
+                "the source, or leave the table out with source.exclude."
+            )
+        columns[index] = replace(known, column_type=type_text(found))
+    return table if tuple(columns) == table.columns else replace(table, columns=tuple(columns))
+
+
+def _mismatch(table_map: TableMap, table: MySqlTable, what: str) -> SchemaError:
+    known = ", ".join(f"{c.name} {c.column_type}" for c in table.columns)
+    found = ", ".join(c.describe() for c in table_map.columns)
+    return SchemaError(
+        f"Table {table.id} in the log does not fit its known schema: {what}. Known: ({known}). In the log: ({found}). "
+        "A schema change was probably not seen; take a new snapshot of the table."
+    )
+
+
+def _planned(found: MapColumn, known: MySqlColumn, layout: ColumnLayout, points: int) -> _Planned | None:
+    """Step and line of the plan, or None when the log's type is not the known one."""
+    if found.type in maps.INTEGERS:
+        return _integer(found, known, layout)
+    if found.type in maps.TEMPORALS:
+        return _temporal(found, known, layout)
+    shape = known.shape
+    match found.type:
+        case 246:  # NEWDECIMAL
+            return _decimal(found, known)
+        case 4:  # FLOAT
+            return (4, loops.WIRE_HALF, 0, 0, 0) if shape.base == "float" else None
+        case 5:  # DOUBLE
+            return (8, loops.WIRE_WORD, 0, 0, 0) if shape.base == "double" else None
+        case 13:  # YEAR
+            return (1, loops.WIRE_YEAR, 0, 0, 0) if shape.base == "year" else None
+        case 16:  # BIT
+            size = (found.meta + 7) // 8
+            wire = loops.WIRE_BIT if found.meta < 64 else loops.WIRE_BIT64
+            return (size, wire, size, 0, 0) if shape.base == "bit" and shape.length == found.meta else None
+        case 247 | 248:  # ENUM, SET
+            return _labelled(found, known, layout)
+        case 245:  # JSON
+            return (-found.meta, loops.WIRE_JSON, 0, 0, 0) if shape.base == "json" and 1 <= found.meta <= 4 else None
+        case _:
+            return _text(found, known, layout, points)
+
+
+def _integer(found: MapColumn, known: MySqlColumn, layout: ColumnLayout) -> _Planned | None:
+    size, base = maps.INTEGERS[found.type]
+    unsigned = known.shape.unsigned
+    if known.shape.base != base or found.unsigned not in (None, unsigned):
+        return None
+    if layout.form is Form.BOOLEAN:
+        return size, loops.WIRE_BOOLEAN, 0, 0, 0
+    if size == 8:
+        return size, (loops.WIRE_UINT64 if unsigned else loops.WIRE_WORD), 0, 0, 0
+    if size == 4 and not unsigned:
+        return size, loops.WIRE_HALF, 0, 0, 0
+    return size, loops.WIRE_SMALL, size, int(not unsigned), layout.width
+
+
+def _temporal(found: MapColumn, known: MySqlColumn, layout: ColumnLayout) -> _Planned | None:
+    base, has_fsp = maps.TEMPORALS[found.type]
+    fsp = found.meta if has_fsp else 0
+    if known.shape.base != base or known.shape.fsp != fsp or fsp > 6:
+        return None
+    fraction = (fsp + 1) // 2
+    match found.type:
+        case 10 | 14:  # DATE, NEWDATE
+            size, form, wire = 3, times.FORM_DATE, loops.WIRE_DATE
+        case 18:  # DATETIME2
+            size, form, wire = 5 + fraction, times.FORM_DATETIME2, loops.WIRE_MOMENT
+        case 12:  # DATETIME
+            size, form, wire = 8, times.FORM_DATETIME, loops.WIRE_MOMENT
+        case 17:  # TIMESTAMP2
+            size, form, wire = 4 + fraction, times.FORM_TIMESTAMP2, loops.WIRE_INSTANT
+        case 7:  # TIMESTAMP
+            size, form, wire = 4, times.FORM_TIMESTAMP, loops.WIRE_INSTANT
+        case 19:  # TIME2
+            return 3 + fraction, loops.WIRE_TIME, times.FORM_DATETIME2, 0, fsp
+        case _:  # TIME
+            return 3, loops.WIRE_TIME, times.FORM_DATETIME, 0, 0
+    if layout.as_text:
+        return size, loops.WIRE_DATE_TEXT, form, int(form != times.FORM_DATE), fsp
+    return size, wire, form, layout.dates, fsp
+
+
+def _decimal(found: MapColumn, known: MySqlColumn) -> _Planned | None:
+    precision, scale = found.meta >> 8, found.meta & 0xFF
+    shape = known.shape
+    if shape.base != "decimal" or (shape.precision, shape.scale) != (precision, scale):
+        return None
+    whole = precision - scale
+    size = whole // 9 * 4 + int(DIGIT_BYTES[whole % 9]) + scale // 9 * 4 + int(DIGIT_BYTES[scale % 9])
+    return size, (loops.WIRE_DECIMAL if precision <= 38 else loops.WIRE_DECIMAL_TEXT), precision, scale, 0
+
+
+def _labelled(found: MapColumn, known: MySqlColumn, layout: ColumnLayout) -> _Planned | None:
+    base, wire = ("enum", loops.WIRE_ENUM) if found.type == maps.ENUM else ("set", loops.WIRE_SET)
+    if found.meta not in range(1, 9):
+        return None
+    if known.shape.base == base:
+        return found.meta, wire, found.meta, layout.first_label, layout.labels
+    if known.shape.base != "bigint" or layout.form is not Form.INTEGER:
+        return None
+    # Without labels, read as a number (`infer_table`).
+    if found.meta == 8:
+        return 8, loops.WIRE_WORD, 0, 0, 0
+    return found.meta, loops.WIRE_SMALL, found.meta, 0, 8
+
+
+def _text(found: MapColumn, known: MySqlColumn, layout: ColumnLayout, points: int) -> _Planned | None:
+    shape = known.shape
+    if layout.form is Form.ADDRESS:
+        form = {"uuid": ADDRESS_UUID, "inet4": ADDRESS_INET4}.get(shape.base, ADDRESS_INET6)
+        fits = found.type == maps.STRING and found.meta == (4 if form == ADDRESS_INET4 else 16)
+        return (-1, loops.WIRE_ADDRESS, form, 0, 0) if fits else None
+    is_text = shape.base in CHARACTER_TYPES and known.charset != "binary"
+    wire, a, b = loops.WIRE_TEXT, layout.pad, 0
+    if is_text and layout.family != FAMILY_UTF8:
+        wire, a, b = loops.WIRE_CONVERTED, layout.family, points
+    if layout.form is Form.GEOJSON:
+        wire = loops.WIRE_GEOJSON
+    match found.type:
+        case 15 | 253 | 254:  # VARCHAR, VAR_STRING, STRING
+            bases = ("varchar", "varbinary", "vector") if found.type != maps.STRING else ("char", "binary")
+            # MariaDB's vectors are bytes; what it prints is their number of 32-bit floats.
+            width = 4 if shape.base == "vector" else bytes_per_character(known.charset) if is_text else 1
+            if shape.base not in bases or (width and shape.length != found.meta // width):
+                return None
+            return -1 if found.meta < 256 else -2, wire, a, b, 0
+        case 249 | 250 | 251 | 252:  # blobs and texts
+            return (-found.meta, wire, a, b, 0) if shape.base in maps.BLOBS.get(found.meta, ()) else None
+        case 255 | 242:  # GEOMETRY, VECTOR
+            fits = shape.base in GEOMETRIES or shape.base == "vector"
+            return (-found.meta, wire, a, b, 0) if fits and 1 <= found.meta <= 4 else None
+        case _:
+            return None

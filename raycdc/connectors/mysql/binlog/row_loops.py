@@ -1,0 +1,92 @@
+"""The compiled loop from row events to column arenas: no Python object per row, no read outside the event.
+
+Called by `decoder` once per table map and batch with the list of row events that `index_loops` made.
+It walks a block of rows (`walk_loops`), then writes it column by column (`values.block_loops`). It stops when the batch
+is full, at a row boundary (an update's two rows stay together), and goes on from the same place after the caller has
+emptied or enlarged the arena.
+
+Value formats: MySQL Internals manual, "Rows Event"; decimals: ``decimal2bin`` in strings/decimal.c.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from raycdc.compiled import helper, njit
+from raycdc.connectors.mysql.binlog.walk_loops import (
+    C_AT,
+    C_COLUMN,
+    C_EVENT,
+    C_FAILED,
+    C_NEXT,
+    C_ROW_IN_EVENT,
+    C_ROWS,
+    C_TEXT,
+    ROWS_BLOCK,
+    ROWS_BOOLEAN,
+    ROWS_DATE,
+    ROWS_JSON,
+    ROWS_LABEL,
+    ROWS_TEXT,
+    ROWS_VALUE,
+    walk_rows,
+)
+from raycdc.connectors.mysql.values.arena_loops import (
+    COLUMN_BOOLEAN,
+    COLUMN_DATE,
+    COLUMN_DONE,
+    COLUMN_FULL,
+    COLUMN_JSON,
+    COLUMN_LABEL,
+    FAILED_COLUMN,
+    FAILED_ROW,
+)
+from raycdc.connectors.mysql.values.block_loops import write_block
+
+
+@helper
+def _failure(code: Any) -> Any:
+    """The ROWS_… of a column that failed."""
+    if code == COLUMN_FULL:
+        return ROWS_TEXT
+    if code == COLUMN_LABEL:
+        return ROWS_LABEL
+    if code == COLUMN_JSON:
+        return ROWS_JSON
+    if code == COLUMN_DATE:
+        return ROWS_DATE
+    return ROWS_BOOLEAN if code == COLUMN_BOOLEAN else ROWS_VALUE
+
+
+@njit
+def decode_rows(
+    data: Any, events: Any, order: Any, steps: Any, optional: Any, targets: Any, plan: Any, present: Any, at: Any,
+    size: Any, arena: Any, limits: Any, op: Any, row_event: Any, row_number: Any, cursor: Any,
+) -> Any:  # fmt: skip
+    """Decode the events ``events[order]`` of one table map from `cursor` on; returns ROWS_….
+
+    `steps`, `optional` and `targets` describe the table map's columns (`binlog_table_map.WirePlan`), `plan` the
+    table's; `present`, `at` and `size` are scratch memory.
+    """
+    losses = arena.losses
+    while True:
+        code, count = walk_rows(
+            data, events, order, steps, optional, targets, present, at, size, arena.valid, arena.has_null, limits, op,
+            row_event, row_number, cursor,
+        )  # fmt: skip
+        if count > 0:
+            first = cursor[C_ROWS]
+            for column in range(len(plan)):
+                losses[1, column] = losses[0, column]
+            written = write_block(data, at, size, count, first, plan, arena)
+            if written != COLUMN_DONE:
+                # The block is written again, or never.
+                for column in range(len(plan)):
+                    losses[0, column] = losses[1, column]
+                cursor[C_COLUMN] = arena.counters[FAILED_COLUMN]
+                cursor[C_FAILED] = row_event[first + arena.counters[FAILED_ROW]] if written != COLUMN_FULL else 0
+                return _failure(written)
+        for field in (C_EVENT, C_AT, C_ROW_IN_EVENT, C_ROWS, C_TEXT):
+            cursor[field] = cursor[C_NEXT + field]
+        if code != ROWS_BLOCK:
+            return code

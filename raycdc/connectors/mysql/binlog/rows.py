@@ -1,0 +1,194 @@
+"""Listed row events in, Arrow batches out: the second half of `decoder`.
+
+`RowBatches` owns the list that the compiled pass fills, and what is known per table map. It decodes one table map
+after the other, then numbers all rows in log order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from raycdc.connectors.mysql.binlog import index_loops as index
+from raycdc.connectors.mysql.binlog import row_loops as binlog_row_loops
+from raycdc.connectors.mysql.binlog import row_metadata_loops as metadata
+from raycdc.connectors.mysql.binlog import walk_loops as rows
+from raycdc.connectors.mysql.binlog.events import RowsItem
+from raycdc.connectors.mysql.binlog.plan import Scratch
+from raycdc.connectors.mysql.binlog.table_decoding import Decoding, Part, ReadyMap, RowsDamagedError, rows_damage
+from raycdc.connectors.mysql.values.arena_loops import FULL_NEED, FULL_SLOT
+from raycdc.connectors.mysql.values.columns import TableArena
+from raycdc.connectors.mysql.values.types import MySqlTable
+from raycdc.model import TableId
+
+#: Row events listed before they are decoded: 64 bytes each, so 4 MiB of list at most.
+_EVENTS_FIRST = 4096
+_EVENTS_MAX = 65_536
+
+
+class RowBatches:
+    """See the module's docstring. `maps` holds the table maps of wanted tables by their registered number."""
+
+    def __init__(self, *, rows_max: int, bytes_max: int, with_pos: bool) -> None:
+        self.events = np.zeros((_EVENTS_FIRST, index.E_SIZE), np.int64)
+        self.maps: dict[int, ReadyMap] = {}
+        self.next_seq = 0
+        #: End of the event whose rows were damaged, 0 while there is none.
+        self.damaged_event_end = 0
+        #: Rows of the next event that are left out.
+        self.skip_rows = 0
+        self._limits = (rows_max, bytes_max)
+        self._with_pos = with_pos
+        self._decodings: dict[TableId, Decoding] = {}
+        self._scratch: dict[int, Scratch] = {}
+        self._zero_dates = self._replaced = 0
+
+    def take_seq(self) -> int:
+        """The next `_seq`, for a row made here."""
+        self.next_seq += 1
+        return self.next_seq - 1
+
+    def statistics(self) -> dict[str, int]:
+        arenas = [d.arena for d in self._decodings.values()]
+        return {
+            "rows": self.next_seq,
+            "zero_dates": self._zero_dates + sum(a.zero_dates for a in arenas),
+            "replaced": self._replaced + sum(a.replaced for a in arenas),
+        }
+
+    def grow(self) -> bool:
+        """A longer list of events, unless it is as long as it may be."""
+        if len(self.events) >= _EVENTS_MAX:
+            return False
+        self.events = np.concatenate([self.events, np.zeros_like(self.events)])
+        return True
+
+    def decoding(self, table: MySqlTable) -> Decoding:
+        """Where rows of this version of the table are decoded into."""
+        decoding = self._decodings.get(table.id)
+        if decoding is None or decoding.table != table:
+            decoding = Decoding.start(table, *self._limits)
+            self._decodings[table.id] = decoding
+        return decoding
+
+    def scratch(self, columns: int) -> Scratch:
+        """Memory shared by all table maps with this many columns: one is decoded at a time."""
+        if columns not in self._scratch:
+            self._scratch[columns] = Scratch.of(columns)
+        return self._scratch[columns]
+
+    def table(self, table: TableId) -> MySqlTable:
+        """The version its last rows were decoded with; KeyError before the first."""
+        return self._decodings[table].table
+
+    def forget(self, table: TableId) -> list[int]:
+        """Drop what is known of a table; returns the numbers of its table maps."""
+        numbers = [number for number, known in self.maps.items() if known.table == table]
+        for number in numbers:
+            del self.maps[number]
+        gone = self._decodings.pop(table, None)
+        if gone is not None:
+            self._count_losses(gone.arena)
+        return numbers
+
+    def flush(self, data: npt.NDArray[np.uint8], count: int, *, file: str) -> Iterator[RowsItem]:
+        """Decode the first `count` listed events, one table map after the other, and number all rows in log order."""
+        if count == 0:
+            return
+        events = self.events[:count]
+        numbers = events[:, index.E_MAP]
+        parts: list[Part] = []
+        try:
+            for number in np.unique(numbers).tolist():
+                self._decode(data, events, np.flatnonzero(numbers == number), self.maps[number], parts, file=file)
+        except RowsDamagedError as damage:
+            # What precedes the damage, of all tables, still counts; then the error.
+            yield from self.flush(data, damage.event, file=file)
+            self.damaged_event_end = self.damaged_event_end or int(events[damage.event, index.E_POS])
+            raise damage.error from None
+        event_seq = np.empty(count, np.int64)
+        self.next_seq = int(metadata.number_rows(events, count, self.next_seq, event_seq))
+        for part in parts:
+            item = self._finish(part, events, event_seq, file=file)
+            if self.skip_rows:
+                item = self._without_skipped(item, part)
+            yield item
+        self.skip_rows = 0
+
+    def _without_skipped(self, item: RowsItem, part: Part) -> RowsItem:
+        """Leave out the first rows of the first event; an update counts once, as two rows of the batch."""
+        numbers = part.row_number.copy()
+        updates = np.isin(part.op, (1, 2))
+        numbers[updates] //= 2
+        keep = (part.row_event != 0) | (numbers >= self.skip_rows)
+        return RowsItem(item.table, item.batch.filter(pa.array(keep)), item.row_pos[keep], int(keep.sum()), item.file)
+
+    def _decode(
+        self,
+        data: npt.NDArray[np.uint8],
+        events: npt.NDArray[np.int64],
+        order: npt.NDArray[np.int64],
+        table_map: ReadyMap,
+        parts: list[Part],
+        *,
+        file: str,
+    ) -> None:
+        """Decode the events of one table map into finished parts. Raises `RowsDamagedError`."""
+        decoding, plan, scratch = table_map.decoding, table_map.plan, table_map.scratch
+        cursor = np.zeros(rows.C_SIZE, np.int64)
+        while True:
+            arena = decoding.arena
+            code = binlog_row_loops.decode_rows(
+                data, events, order, plan.steps, plan.optional, plan.targets, plan.plan, scratch.present, scratch.at,
+                scratch.size, arena.view, arena.limits, decoding.op, decoding.row_event, decoding.row_number, cursor,
+            )  # fmt: skip
+            done = int(cursor[rows.C_ROWS])
+            if code == rows.ROWS_TEXT:
+                need, slot = int(arena.view.counters[FULL_NEED]), int(arena.view.counters[FULL_SLOT])
+                if done == 0 or int(cursor[rows.C_TEXT]) < arena.bytes_max // 2:
+                    arena.grow(slot, need, done)
+                    continue
+            elif code not in (rows.ROWS_END, rows.ROWS_FULL):
+                arena.reset()
+                raise rows_damage(int(code), events, cursor, table_map, file=file)
+            if done:
+                parts.append(decoding.take(done))
+                cursor[rows.C_ROWS] = cursor[rows.C_TEXT] = 0
+            if code == rows.ROWS_END:
+                return
+            if code == rows.ROWS_FULL:
+                self._count_losses(arena)
+                decoding.enlarge(*self._limits)
+
+    def _finish(
+        self, part: Part, events: npt.NDArray[np.int64], event_seq: npt.NDArray[np.int64], *, file: str
+    ) -> RowsItem:
+        """Add the metadata columns."""
+        count = len(part.op)
+        seq, millis, positions = (np.empty(count, np.int64) for _ in range(3))
+        metadata.row_metadata(events, event_seq, part.row_event, part.row_number, seq, millis, positions)
+        added = [
+            pa.Array.from_buffers(pa.int8(), count, [None, pa.py_buffer(part.op)]),
+            pa.Array.from_buffers(pa.int64(), count, [None, pa.py_buffer(seq)]),
+            pa.Array.from_buffers(pa.int64(), count, [None, pa.py_buffer(millis)]),
+            _positions(file, positions, part.row_number) if self._with_pos else pa.nulls(count, pa.string()),
+        ]
+        batch = pa.RecordBatch.from_arrays([*part.arrays, *added], schema=part.schema)
+        return RowsItem(part.table, batch, positions, count, file)
+
+    def _count_losses(self, arena: TableArena) -> None:
+        self._zero_dates += arena.zero_dates
+        self._replaced += arena.replaced
+
+
+def _positions(file: str, positions: npt.NDArray[np.int64], row_number: npt.NDArray[np.int64]) -> pa.Array:
+    name = np.frombuffer(file.encode(), np.uint8)
+    offsets = np.empty(len(positions) + 1, np.int32)
+    out = np.empty(len(positions) * (len(name) + 42), np.uint8)
+    used = int(metadata.position_texts(name, positions, row_number, offsets, out))
+    return pa.Array.from_buffers(
+        pa.string(), len(positions), [None, pa.py_buffer(offsets), pa.py_buffer(out[:used].copy())]
+    )

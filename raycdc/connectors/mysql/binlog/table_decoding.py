@@ -1,0 +1,128 @@
+"""Tables being decoded: arena and per-row arrays of one table version, its table maps, and finished batches.
+
+Used by `decoder` alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from raycdc.connectors.mysql.binlog import walk_loops as rows
+from raycdc.connectors.mysql.binlog.index_loops import E_POS
+from raycdc.connectors.mysql.binlog.plan import Scratch, WirePlan
+from raycdc.connectors.mysql.values.columns import INVALID_BOOLEAN, INVALID_DATE, TableArena
+from raycdc.connectors.mysql.values.types import MySqlTable
+from raycdc.errors import CorruptLogError, DataError, SchemaError
+from raycdc.model import META_FIELDS, TableId
+
+#: Rows of a table's first arena; it grows eightfold when filled, so that thousands of quiet tables cost little.
+_ROWS_FIRST = 1024
+
+
+@dataclass(slots=True)
+class Decoding:
+    """A table version being decoded: its arena and the per-row arrays beside it."""
+
+    table: MySqlTable
+    arena: TableArena
+    schema: pa.Schema
+    op: npt.NDArray[np.int8]
+    row_event: npt.NDArray[np.int64]
+    row_number: npt.NDArray[np.int64]
+
+    @classmethod
+    def start(cls, table: MySqlTable, rows_max: int, bytes_max: int, *, capacity: int = _ROWS_FIRST) -> Decoding:
+        arena = TableArena(table, rows_max=min(capacity, rows_max), bytes_max=bytes_max)
+        size = arena.rows_max
+        schema = pa.schema([*arena.schema, *META_FIELDS])
+        return cls(table, arena, schema, np.empty(size, np.int8), np.empty(size, np.int64), np.empty(size, np.int64))
+
+    def enlarge(self, rows_max: int, bytes_max: int) -> None:
+        """A larger, empty arena in place of a full one, as long as the batch limits leave room."""
+        capacity = self.arena.rows_max
+        if capacity < rows_max and capacity * self.arena.row_bytes * 2 <= bytes_max:
+            bigger = Decoding.start(self.table, rows_max, bytes_max, capacity=capacity * 8)
+            self.arena, self.op = bigger.arena, bigger.op
+            self.row_event, self.row_number = bigger.row_event, bigger.row_number
+
+    def take(self, count: int) -> Part:
+        """The first `rows` rows, copied; the arena starts over."""
+        return Part(
+            self.table.id,
+            self.schema,
+            self.arena.to_arrays(count),
+            self.op[:count].copy(),
+            self.row_event[:count].copy(),
+            self.row_number[:count].copy(),
+        )
+
+
+@dataclass(slots=True)
+class ReadyMap:
+    """A table map of a wanted table, ready to decode."""
+
+    table: TableId
+    decoding: Decoding
+    plan: WirePlan
+    scratch: Scratch
+
+
+@dataclass(slots=True)
+class Part:
+    """A finished batch that still lacks its sequence numbers."""
+
+    table: TableId
+    schema: pa.Schema
+    arrays: list[pa.Array]
+    op: npt.NDArray[np.int8]
+    row_event: npt.NDArray[np.int64]
+    row_number: npt.NDArray[np.int64]
+
+
+class RowsDamagedError(Exception):
+    """Event number `event` of the list cannot be decoded."""
+
+    def __init__(self, event: int, error: DataError) -> None:
+        self.event = event
+        self.error = error
+        super().__init__(str(error))
+
+
+def rows_damage(
+    code: int,
+    events: npt.NDArray[np.int64],
+    cursor: npt.NDArray[np.int64],
+    table_map: ReadyMap,
+    *,
+    file: str,
+) -> RowsDamagedError:
+    """What the loop's return code means for the user."""
+    event = int(cursor[rows.C_FAILED])
+    table = table_map.decoding.table
+    column = table.columns[min(int(cursor[rows.C_COLUMN]), len(table.columns) - 1)].name
+    where = f"{file}, event ending at {int(events[event, E_POS])}, table {table.id}"
+    match code:
+        case rows.ROWS_IMAGE:
+            error: DataError = DataError(
+                f"{where}: the row image is not complete. Set binlog_row_image = FULL on the source "
+                "(for new sessions too) and take a new snapshot."
+            )
+        case rows.ROWS_BOUNDS:
+            error = CorruptLogError(f"{where}: the value of column {column!r} does not end inside its event")
+        case rows.ROWS_LABEL:
+            error = SchemaError(f"{where}: column {column!r} has a value its known labels do not cover")
+        case rows.ROWS_DATE:
+            error = DataError(f"{where}: {INVALID_DATE.format(column=column)}")
+        case rows.ROWS_BOOLEAN:
+            error = DataError(f"{where}: {INVALID_BOOLEAN.format(column=column)}")
+        case rows.ROWS_VALUE:
+            error = CorruptLogError(f"{where}: the value of column {column!r} has a length its type does not have")
+        case rows.ROWS_JSON:
+            error = CorruptLogError(f"{where}: the JSON value of column {column!r} is damaged")
+        case _:
+            error = CorruptLogError(f"{where}: the event does not fit its table map")
+    return RowsDamagedError(event, error)

@@ -1,0 +1,440 @@
+"""ALTER TABLE on a `MySqlTable`: the table afterwards, and the elementary events that lead there.
+
+Columns are put in order exactly as the server does it (``mysql_prepare_alter_table``): first the existing columns in
+their order, without the dropped ones and with changed ones in place; then, in the order written, added columns are put
+in and changed ones that have a position are taken out and put back there. So all actions of a statement mean the
+columns as they were before it, and positions mean the new names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import assert_never
+
+from raycdc.connectors.mysql.ddl.column import charset_of_collation
+from raycdc.connectors.mysql.ddl.statements import (
+    AddColumn,
+    AlterTable,
+    ChangeColumn,
+    ColumnDefinition,
+    DdlDialect,
+    DropColumn,
+    RenameColumn,
+    RenameTo,
+    RowsUnlogged,
+    SetCharset,
+    SetComment,
+    SetDefault,
+    SetPrimaryKey,
+)
+from raycdc.connectors.mysql.ddl.types import CHARACTER_BASES, spell
+from raycdc.connectors.mysql.values.charsets import bytes_per_character
+from raycdc.connectors.mysql.values.types import MySqlColumn, MySqlTable
+from raycdc.errors import SchemaError
+from raycdc.model import Column, LogicalType, TypeKind
+from raycdc.schema import (
+    AddColumnEvent,
+    After,
+    AlterColumnPositionEvent,
+    AlterColumnTypeEvent,
+    AlterPrimaryKeyEvent,
+    AlterTableCommentEvent,
+    DropColumnEvent,
+    First,
+    Last,
+    RenameColumnEvent,
+    RenameTableEvent,
+    SchemaChangeEvent,
+)
+
+#: Behind the name of a column that exchanges it with another one's, for the moment between the two renames.
+EXCHANGED = "\N{NORTH EAST ARROW}"
+
+#: Kinds whose every value is a value of the kinds behind them, with the same meaning.
+_WIDENS_TO: dict[TypeKind, frozenset[TypeKind]] = {
+    TypeKind.INT8: frozenset({TypeKind.INT16, TypeKind.INT32, TypeKind.INT64}),
+    TypeKind.INT16: frozenset({TypeKind.INT32, TypeKind.INT64}),
+    TypeKind.INT32: frozenset({TypeKind.INT64}),
+    TypeKind.FLOAT32: frozenset({TypeKind.FLOAT64}),
+    TypeKind.ENUM: frozenset({TypeKind.STRING}),
+    TypeKind.SET: frozenset({TypeKind.STRING}),
+}
+
+_ZERO_DEFAULTS: dict[TypeKind, str] = {
+    TypeKind.STRING: "",
+    TypeKind.BINARY: "",
+    TypeKind.SET: "",
+    TypeKind.JSON: "null",
+    TypeKind.TIME: "00:00:00",
+    TypeKind.YEAR: "0",
+}
+_LARGER_TEXT = {"tinytext": "text", "text": "mediumtext", "mediumtext": "longtext"}
+_TEXTS = frozenset({"tinytext", "text", "mediumtext", "longtext"})
+_DATES = frozenset({TypeKind.DATE, TypeKind.DATETIME, TypeKind.TIMESTAMP})
+
+
+@dataclass(slots=True)
+class _Slot:
+    """A column on its way: what it was (None: added), what it is now, and where it was told to go."""
+
+    before: MySqlColumn | None
+    column: MySqlColumn
+    position: First | After | None = None
+    definition: ColumnDefinition | None = None
+
+
+def alter_table(
+    table: MySqlTable, ddl: AlterTable, dialect: DdlDialect
+) -> tuple[MySqlTable, tuple[SchemaChangeEvent, ...], str | None]:
+    """`table` after `ddl` (under its old name), the events, and why existing rows were rewritten, if they were."""
+    # New and changed columns take the default that the same statement sets, wherever in it that stands.
+    table, conversion = _converted(table, ddl)
+    slots = _kept(table, ddl, dialect)
+    placed, moved = _placed(table, slots, ddl, dialect)
+    for slot in placed:
+        slot.column = _convert_defined(slot, conversion, dialect)
+    columns = tuple(slot.column for slot in placed)
+    if not columns:
+        raise SchemaError(f"{table.id}: ALTER TABLE leaves no column")
+    after = replace(table, columns=columns, primary_key=_primary_key(table, placed, ddl))
+    keyed = tuple(replace(c, nullable=False) if c.name in after.primary_key else c for c in columns)
+    after = replace(after, columns=keyed)
+    events = _events(table, after, placed, moved, ddl)
+    unlogged = next((action.why for action in ddl.actions if isinstance(action, RowsUnlogged)), None)
+    return after, events, unlogged or _rewrites(placed)
+
+
+def events_of_unknown(ddl: AlterTable, dialect: DdlDialect) -> tuple[SchemaChangeEvent, ...]:
+    """The events of `ddl` as far as it says them itself, for a table nothing is known of; for looking, not for state.
+
+    A changed column is reported as altered whether or not its type was the same before.
+    """
+    nothing = MySqlTable(ddl.table, ())
+    events: list[SchemaChangeEvent] = []
+    for action in ddl.actions:
+        match action:
+            case AddColumn(definition, position):
+                column = server_column(inherit(definition, nothing), dialect)
+                logical = Column(column.name, column.logical(), column.nullable, _fill(column, definition))
+                events.append(AddColumnEvent(ddl.table, logical, position or Last()))
+            case DropColumn(name):
+                events.append(DropColumnEvent(ddl.table, name))
+            case RenameColumn(name, new_name):
+                events.append(RenameColumnEvent(ddl.table, name, new_name))
+            case ChangeColumn(name, definition, position):
+                column = server_column(inherit(definition, nothing), dialect)
+                if not _same(name, column.name):
+                    events.append(RenameColumnEvent(ddl.table, name, column.name))
+                events.append(AlterColumnTypeEvent(ddl.table, column.name, column.logical(), column.nullable))
+                if position is not None:
+                    events.append(AlterColumnPositionEvent(ddl.table, column.name, position))
+            case SetPrimaryKey(columns):
+                events = [event for event in events if not isinstance(event, AlterPrimaryKeyEvent)]
+                events.append(AlterPrimaryKeyEvent(ddl.table, columns))
+            case SetComment(comment):
+                events.append(AlterTableCommentEvent(ddl.table, comment))
+            case RenameTo(new_table):
+                events.append(RenameTableEvent(ddl.table, new_table))
+            case SetDefault() | SetCharset() | RowsUnlogged():
+                pass
+            case _:
+                assert_never(action)
+    return tuple(events)
+
+
+def inherit(definition: ColumnDefinition, table: MySqlTable) -> ColumnDefinition:
+    """`definition` with the table's character set and collation where it names none and its type has one."""
+    base = definition.type.base
+    if base not in CHARACTER_BASES:
+        return replace(definition, charset="", collation="")
+    if definition.charset:
+        return definition
+    charset, collation = table.charset, table.collation
+    if not charset:
+        # A table whose default is not known: what most of its columns have is the best witness.
+        seen = [(c.charset, c.collation) for c in table.columns if c.charset]
+        charset, collation = max(seen, key=seen.count) if seen else ("utf8mb4", "")
+    if definition.binary_collation and not definition.collation:
+        collation = "binary" if charset == "binary" else f"{charset}_bin"
+    return replace(definition, charset=charset, collation=definition.collation or collation)
+
+
+def server_column(definition: ColumnDefinition, dialect: DdlDialect) -> MySqlColumn:
+    """The column as the server's catalogue will describe it; character set and collation must be inherited already."""
+    column_type = spell(
+        definition.type,
+        charset=definition.charset,
+        display_width=dialect.display_width,
+        geomcollection=dialect.geomcollection and not dialect.mariadb,
+    )
+    is_text = (
+        definition.charset not in ("", "binary")
+        and not column_type.startswith(("binary", "varbinary"))
+        and "blob" not in column_type
+    )
+    collation = definition.collation
+    if collation.startswith("uca"):
+        # MariaDB's collations that fit several sets are printed with the set in front.
+        collation = f"{definition.charset}_{collation}"
+    column = MySqlColumn(
+        name=definition.name,
+        column_type=column_type,
+        charset=definition.charset if is_text else "",
+        collation=collation if is_text else "",
+        nullable=definition.nullable,
+        default=definition.default,
+        extra=definition.extra,
+    )
+    return dialect.types.treat(column)
+
+
+def _kept(table: MySqlTable, ddl: AlterTable, dialect: DdlDialect) -> list[_Slot]:
+    """Existing columns that stay, renamed and changed as told, in their old order."""
+    names = {column.name.casefold(): column for column in table.columns}
+    dropped: set[str] = set()
+    changed: dict[str, _Slot] = {}
+    for action in ddl.actions:
+        if not isinstance(action, DropColumn | ChangeColumn | RenameColumn | SetDefault):
+            continue
+        key = action.name.casefold()
+        column = names.get(key)
+        if column is None:
+            if getattr(action, "if_exists", False):
+                continue
+            raise SchemaError(f"{table.id}: ALTER TABLE names column {action.name!r}, but the table has {_list(table)}")
+        so_far = changed.get(key) or _Slot(column, column)
+        match action:
+            case DropColumn():
+                dropped.add(key)
+            case ChangeColumn(_, definition, position):
+                definition = inherit(definition, table)
+                changed[key] = _Slot(column, server_column(definition, dialect), position, definition)
+            case RenameColumn(_, new_name):
+                changed[key] = replace(so_far, column=replace(so_far.column, name=new_name))
+            case SetDefault(_, default):
+                changed[key] = replace(so_far, column=replace(so_far.column, default=default))
+    kept = (column for column in table.columns if column.name.casefold() not in dropped)
+    return [changed.get(column.name.casefold()) or _Slot(column, column) for column in kept]
+
+
+def _placed(
+    table: MySqlTable, slots: list[_Slot], ddl: AlterTable, dialect: DdlDialect
+) -> tuple[list[_Slot], list[_Slot]]:
+    """All columns in their new order, and those that a position was given for, in the order they were put there."""
+    placed = list(slots)
+    moved: list[_Slot] = []
+    for action in ddl.actions:
+        match action:
+            case ChangeColumn(name, _, First() | After()):
+                slot = next((s for s in slots if s.before is not None and _same(s.before.name, name)), None)
+                if slot is None:
+                    continue
+                placed.remove(slot)
+            case AddColumn(definition, position, if_not_exists):
+                if if_not_exists and any(_same(s.column.name, definition.name) for s in slots):
+                    continue
+                definition = inherit(definition, table)
+                slot = _Slot(None, server_column(definition, dialect), position, definition)
+            case _:
+                continue
+        _insert(table, placed, slot)
+        moved.append(slot)
+    names = [slot.column.name.casefold() for slot in placed]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise SchemaError(f"{table.id}: ALTER TABLE leaves two columns called {twice!r}")
+    return placed, moved
+
+
+def _insert(table: MySqlTable, placed: list[_Slot], slot: _Slot) -> None:
+    match slot.position:
+        case None:
+            placed.append(slot)
+        case First():
+            placed.insert(0, slot)
+        case After(name):
+            index = next((i for i, s in enumerate(placed) if _same(s.column.name, name)), None)
+            if index is None:
+                raise SchemaError(
+                    f"{table.id}: ALTER TABLE puts {slot.column.name!r} after {name!r}, which is no column"
+                )
+            placed.insert(index + 1, slot)
+
+
+def _converted(table: MySqlTable, ddl: AlterTable) -> tuple[MySqlTable, SetCharset | None]:
+    """The table with its new default character set; with CONVERT TO also the action, for its columns."""
+    conversion: SetCharset | None = None
+    for action in ddl.actions:
+        if isinstance(action, SetCharset):
+            charset = action.charset or charset_of_collation(action.collation) or table.charset
+            table = replace(table, charset=charset, collation=action.collation)
+            conversion = action if action.convert else conversion
+    return table, conversion
+
+
+def _convert_defined(slot: _Slot, conversion: SetCharset | None, dialect: DdlDialect) -> MySqlColumn:
+    """`_convert`, where the same statement may also define the column anew: TEXT(n) then fits n of the new characters.
+
+    A TEXT without a length grows on some servers and stays on others.
+    """
+    definition = slot.definition
+    if conversion is None or definition is None or slot.column.shape.base not in _TEXTS:
+        return _convert(slot.column, conversion)
+    if not definition.type.numbers:
+        raise SchemaError(f"column {slot.column.name!r} is defined and converted to another character set at once")
+    charset = conversion.charset or charset_of_collation(conversion.collation) or definition.charset
+    return server_column(replace(definition, charset=charset, collation=conversion.collation), dialect)
+
+
+def _convert(column: MySqlColumn, conversion: SetCharset | None) -> MySqlColumn:
+    # Binary columns and JSON have no character set that could be converted.
+    if conversion is None or not column.charset or column.charset == "binary":
+        return column
+    charset = conversion.charset or charset_of_collation(conversion.collation) or column.charset
+    if charset != column.charset and column.labels and not _ascii_labels(column, charset):
+        raise SchemaError(f"the labels of {column.name!r} were converted to {charset}, which servers print differently")
+    if charset == "binary":
+        raise SchemaError(f"column {column.name!r} became binary by CONVERT TO CHARACTER SET, which cannot be followed")
+    column_type = column.column_type
+    # A text column that may need more bytes takes the next larger type (manual, "ALTER TABLE", Changing the Character
+    # Set), so that it can hold as many characters as before.
+    if column_type in _LARGER_TEXT and bytes_per_character(charset) > bytes_per_character(column.charset):
+        column_type = _LARGER_TEXT[column_type]
+    return replace(column, column_type=column_type, charset=charset, collation=conversion.collation)
+
+
+def _ascii_labels(column: MySqlColumn, charset: str) -> bool:
+    wide = {"ucs2", "utf16", "utf16le", "utf32"}
+    return all(label.isascii() for label in column.labels) and charset not in wide and column.charset not in wide
+
+
+def _primary_key(table: MySqlTable, placed: Sequence[_Slot], ddl: AlterTable) -> tuple[str, ...]:
+    new_names = {s.before.name.casefold(): s.column.name for s in placed if s.before is not None}
+    columns = tuple(new_names[key.casefold()] for key in table.primary_key if key.casefold() in new_names)
+    spelling = {slot.column.name.casefold(): slot.column.name for slot in placed}
+    for action in ddl.actions:
+        if isinstance(action, SetPrimaryKey):
+            missing = next((name for name in action.columns if name.casefold() not in spelling), None)
+            if missing is not None:
+                raise SchemaError(f"{table.id}: ALTER TABLE puts {missing!r} into the primary key, but it is no column")
+            columns = tuple(spelling[name.casefold()] for name in action.columns)
+        elif isinstance(action, ChangeColumn) and action.definition.primary_key:
+            columns = (spelling[action.definition.name.casefold()],)
+    return columns
+
+
+def _events(
+    before: MySqlTable, after: MySqlTable, placed: Sequence[_Slot], moved: Sequence[_Slot], ddl: AlterTable
+) -> tuple[SchemaChangeEvent, ...]:
+    """Elementary events in an order in which each can be applied after the one before."""
+    stays = {slot.before.name for slot in placed if slot.before is not None}
+    events: list[SchemaChangeEvent] = [
+        DropColumnEvent(before.id, c.name) for c in before.columns if c.name not in stays
+    ]
+    final = {column.name: column for column in after.columns}
+    events += _renames(before, placed)
+    for slot in placed:
+        if slot.before is not None:
+            events += _changes_of(before, slot.before, final[slot.column.name])
+    for slot in moved:
+        column = final[slot.column.name]
+        if slot.before is None:
+            logical = Column(column.name, column.logical(), column.nullable, _fill(column, slot.definition))
+            events.append(AddColumnEvent(before.id, logical, slot.position or Last()))
+        elif slot.position is not None:
+            events.append(AlterColumnPositionEvent(before.id, column.name, slot.position))
+    renamed = {slot.before.name: slot.column.name for slot in placed if slot.before is not None}
+    if tuple(renamed[key] for key in before.primary_key if key in renamed) != after.primary_key:
+        events.append(AlterPrimaryKeyEvent(before.id, after.primary_key))
+    events += [AlterTableCommentEvent(before.id, a.comment) for a in ddl.actions if isinstance(a, SetComment)]
+    return tuple(events)
+
+
+def _renames(table: MySqlTable, placed: Sequence[_Slot]) -> list[SchemaChangeEvent]:
+    """Renames in an order in which no name is taken twice; columns that exchange names go by a name of nobody's."""
+    waiting = {s.before.name: s.column.name for s in placed if s.before is not None and s.before.name != s.column.name}
+    present = {s.before.name.casefold() for s in placed if s.before is not None}
+    events: list[SchemaChangeEvent] = []
+    while waiting:
+        for name, new_name in waiting.items():
+            if _same(name, new_name) or new_name.casefold() not in present:
+                break
+        else:
+            name = next(iter(waiting))
+            new_name, final = f"{name}{EXCHANGED}", waiting[name]
+            waiting = {new_name if old == name else old: new for old, new in waiting.items()}
+            events.append(RenameColumnEvent(table.id, name, new_name))
+            present = present - {name.casefold()} | {new_name.casefold()}
+            assert waiting[new_name] == final
+            continue
+        events.append(RenameColumnEvent(table.id, name, new_name))
+        present = present - {name.casefold()} | {new_name.casefold()}
+        del waiting[name]
+    return events
+
+
+def _changes_of(table: MySqlTable, before: MySqlColumn, after: MySqlColumn) -> list[SchemaChangeEvent]:
+    events: list[SchemaChangeEvent] = []
+    old, new = before.logical(), after.logical()
+    if old != new or before.nullable != after.nullable:
+        events.append(AlterColumnTypeEvent(table.id, after.name, new, after.nullable))
+    return events
+
+
+def _fill(column: MySqlColumn, definition: ColumnDefinition | None) -> str | None:
+    """What rows that existed before hold in an added column, as text.
+
+    A NOT NULL column without a default gets its type's zero (MySQL manual, "Data Type Default Values").
+    """
+    if column.default is not None or column.nullable or (definition is not None and definition.computed):
+        return column.default
+    kind = column.logical().kind
+    if kind is TypeKind.ENUM:
+        return column.labels[0]
+    if kind in _DATES:
+        return None
+    return _ZERO_DEFAULTS.get(kind, "0")
+
+
+def _rewrites(placed: Sequence[_Slot]) -> str | None:
+    for slot in placed:
+        name, definition = slot.column.name, slot.definition
+        if slot.before is None:
+            if definition is not None and definition.computed:
+                return f"the new column {name!r} holds {definition.computed} in the existing rows"
+            continue
+        if definition is not None and "GENERATED" in (slot.before.extra + definition.extra).upper():
+            return f"the column {name!r} is generated anew in the existing rows"
+        old, new = slot.before.logical(), slot.column.logical()
+        if not _keeps_values(old, new, slot.before, slot.column):
+            return f"the column {name!r} was converted from {slot.before.column_type} to {slot.column.column_type}"
+    return None
+
+
+def _keeps_values(old: LogicalType, new: LogicalType, before: MySqlColumn, after: MySqlColumn) -> bool:
+    """Whether every value of the old type is the same value in the new one."""
+    if old.kind is not new.kind:
+        return new.kind in _WIDENS_TO.get(old.kind, frozenset())
+    match old.kind:
+        case TypeKind.DECIMAL:
+            return new.scale >= old.scale and new.precision - new.scale >= old.precision - old.scale
+        case TypeKind.ENUM | TypeKind.SET:
+            return set(before.labels) <= set(after.labels)
+        case TypeKind.BIT:
+            return new.length >= old.length
+        case TypeKind.DATETIME | TypeKind.TIMESTAMP | TypeKind.TIME:
+            return new.fsp >= old.fsp
+        case TypeKind.BINARY:
+            # BINARY(n) pads with zeros, so that a longer one holds other bytes.
+            return before.column_type == after.column_type or not after.column_type.startswith("binary")
+        case _:
+            return True
+
+
+def _same(one: str, other: str) -> bool:
+    return one.casefold() == other.casefold()
+
+
+def _list(table: MySqlTable) -> str:
+    return ", ".join(column.name for column in table.columns)

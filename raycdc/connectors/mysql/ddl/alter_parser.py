@@ -1,0 +1,308 @@
+"""The actions of ALTER TABLE, and the keys and constraints they share with CREATE TABLE.
+
+The layer of the DDL parser between column definitions and whole statements.
+"""
+
+from __future__ import annotations
+
+from raycdc.connectors.mysql.ddl.column import ColumnParser
+from raycdc.connectors.mysql.ddl.cursor import Unparsable
+from raycdc.connectors.mysql.ddl.statements import (
+    AddColumn,
+    AlterAction,
+    ChangeColumn,
+    ColumnDefinition,
+    DropColumn,
+    RenameColumn,
+    RenameTo,
+    RowsUnlogged,
+    SetCharset,
+    SetComment,
+    SetDefault,
+    SetPrimaryKey,
+)
+from raycdc.schema import After, First
+
+_KEY_WORDS = frozenset({"INDEX", "KEY", "UNIQUE", "FULLTEXT", "SPATIAL", "FOREIGN", "CHECK", "CONSTRAINT"})
+
+#: Actions on partitions that remove or exchange rows; the log does not show these rows.
+_PARTITION_ROWS = frozenset({"DROP", "TRUNCATE", "EXCHANGE", "IMPORT", "DISCARD"})
+
+#: First words of ALTER TABLE actions that leave rows and columns alone.
+_HARMLESS = frozenset(
+    {
+        "ALGORITHM",
+        "LOCK",
+        "ENABLE",
+        "DISABLE",
+        "FORCE",
+        "ORDER",
+        "ENGINE",
+        "AUTO_INCREMENT",
+        "ROW_FORMAT",
+        "KEY_BLOCK_SIZE",
+        "MAX_ROWS",
+        "MIN_ROWS",
+        "AVG_ROW_LENGTH",
+        "CHECKSUM",
+        "TABLE_CHECKSUM",
+        "PAGE_CHECKSUM",
+        "TRANSACTIONAL",
+        "DELAY_KEY_WRITE",
+        "INSERT_METHOD",
+        "PACK_KEYS",
+        "STATS_AUTO_RECALC",
+        "STATS_PERSISTENT",
+        "STATS_SAMPLE_PAGES",
+        "TABLESPACE",
+        "COMPRESSION",
+        "ENCRYPTION",
+        "ENCRYPTED",
+        "ENCRYPTION_KEY_ID",
+        "PAGE_COMPRESSED",
+        "PAGE_COMPRESSION_LEVEL",
+        "CONNECTION",
+        "DATA",
+        "AUTOEXTEND_SIZE",
+        "ENGINE_ATTRIBUTE",
+        "SECONDARY_ENGINE",
+        "SECONDARY_ENGINE_ATTRIBUTE",
+        "SECONDARY_LOAD",
+        "SECONDARY_UNLOAD",
+        "WITH",
+        "WITHOUT",
+        "PARTITION",
+        "REMOVE",
+        "REORGANIZE",
+        "COALESCE",
+        "REBUILD",
+        "OPTIMIZE",
+        "ANALYZE",
+        "REPAIR",
+        "UNION",
+        "CHECK",
+        "UPGRADE",
+        "VALIDATE",
+        "INDEX",
+        "SEQUENCE",
+        "IETF_QUOTES",
+        "NOWAIT",
+        "WAIT",
+    }
+)
+
+
+class AlterParser(ColumnParser):
+    """Adds `alter_action` and `key_or_constraint` to `ColumnParser`."""
+
+    def skip_rest(self) -> None:
+        while not self.at_end() and not self.at_symbol(";"):
+            self.skip()
+
+    def key_or_constraint(self) -> tuple[str, ...] | None:
+        """Read an index or constraint and return the primary key's columns (others: none); None when it is neither."""
+        if self.peek_words("PERIOD", "FOR"):
+            raise Unparsable("system-versioned and application-time tables are not supported")
+        word = self.word()
+        if word == "CONSTRAINT":
+            self.skip()
+            if not self.peek_words("PRIMARY") and self.word() not in _KEY_WORDS:
+                self.identifier()
+            if self.peek_words("PRIMARY"):
+                return self._primary_key()
+            self.skip_item()
+            return ()
+        if self.peek_words("PRIMARY", "KEY"):
+            return self._primary_key()
+        if word == "VECTOR" and self.peek(1).text.upper() in ("INDEX", "KEY"):
+            self.skip_item()
+            return ()
+        # A column may be called `key` only in quotes, so that the bare word always begins an index.
+        if word in _KEY_WORDS:
+            self.skip_item()
+            return ()
+        return None
+
+    def _primary_key(self) -> tuple[str, ...]:
+        self.accept("PRIMARY", "KEY")
+        while not self.at_symbol("("):
+            if self.at_end() or self.at_symbol(","):
+                raise Unparsable("PRIMARY KEY without columns")
+            self.skip()
+        self.expect_symbol("(")
+        columns: list[str] = []
+        while True:
+            columns.append(self.identifier())
+            if self.accept_symbol("("):
+                self.skip_to_close()
+            self.accept("ASC") or self.accept("DESC")
+            if self.accept_symbol(")"):
+                break
+            self.expect_symbol(",")
+        self.skip_item()
+        return tuple(columns)
+
+    def alter_action(self) -> list[AlterAction]:
+        word = self.word()
+        partition = word in _PARTITION_ROWS and self.peek_words(word, "PARTITION")
+        if partition or word in ("IMPORT", "DISCARD"):
+            self.skip_rest()
+            what = f"{word} PARTITION" if partition else word
+            return [RowsUnlogged(f"{what} brings or removes rows that the log does not show")]
+        if self.peek_words("CONVERT", "PARTITION") or self.peek_words("CONVERT", "TABLE"):
+            raise Unparsable("CONVERT moves rows between a table and a partition, which the log does not show")
+        match word:
+            case "ADD":
+                return self._add()
+            case "DROP":
+                return self._drop_action()
+            case "MODIFY" | "CHANGE":
+                return [self._change()]
+            case "RENAME":
+                return self._rename_action()
+            case "ALTER":
+                return self._alter_column()
+            case "CONVERT":
+                self.expect("CONVERT")
+                self.expect("TO")
+                return [self._charset(convert=True)]
+            case "DEFAULT" | "CHARACTER" | "CHARSET" | "COLLATE":
+                self.accept("DEFAULT")
+                return [self._charset(convert=False)]
+            case "COMMENT":
+                self.accept("COMMENT")
+                self.accept_symbol("=")
+                return [SetComment(self.string())]
+            case _ if word in _HARMLESS or self.peek(1).text == "=":
+                self._skip_harmless(word)
+                return []
+            case _:
+                raise Unparsable(f"ALTER TABLE … {self.here()} is not understood")
+
+    def _skip_harmless(self, word: str) -> None:
+        """Options may follow one another without commas; ORDER BY and partitions run to the statement's end."""
+        if word in ("PARTITION", "ORDER") or self.peek(1).text.upper() == "PARTITION":
+            self.skip_rest()
+            return
+        self.skip()
+        self.accept_symbol("=")
+        self.accept("DEFAULT")
+        while not self.at_end() and not self.at_symbol(",") and not self.at_symbol(";"):
+            if self.peek_words("PARTITION", "BY") or self.option_begins():
+                return
+            self.skip()
+
+    def _add(self) -> list[AlterAction]:
+        self.expect("ADD")
+        if self.peek_words("SYSTEM", "VERSIONING") or self.peek_words("PERIOD", "FOR"):
+            raise Unparsable("system-versioned and application-time tables are not supported")
+        if self.word() == "PARTITION":
+            self.skip_item()
+            return []
+        explicit = self.accept("COLUMN")
+        if not explicit:
+            key = self.key_or_constraint()
+            if key is not None:
+                return [SetPrimaryKey(key)] if key else []
+        if_not_exists = self.accept("IF", "NOT", "EXISTS")
+        if not self.accept_symbol("("):
+            definition = self.column_definition()
+            return self._added(definition, self._position(), if_not_exists=if_not_exists)
+        actions: list[AlterAction] = []
+        while True:
+            key = self.key_or_constraint()
+            if key is None:
+                actions += self._added(self.column_definition(), None, if_not_exists=if_not_exists)
+            elif key:
+                actions.append(SetPrimaryKey(key))
+            if self.accept_symbol(")"):
+                return actions
+            self.expect_symbol(",")
+
+    def _added(
+        self, definition: ColumnDefinition, position: First | After | None, *, if_not_exists: bool
+    ) -> list[AlterAction]:
+        actions: list[AlterAction] = [AddColumn(definition, position, if_not_exists)]
+        return [*actions, SetPrimaryKey((definition.name,))] if definition.primary_key else actions
+
+    def _drop_action(self) -> list[AlterAction]:
+        self.expect("DROP")
+        if self.accept("PRIMARY", "KEY"):
+            return [SetPrimaryKey(())]
+        if self.peek_words("SYSTEM", "VERSIONING") or self.peek_words("PERIOD", "FOR"):
+            raise Unparsable("system-versioned and application-time tables are not supported")
+        if self.word() in _KEY_WORDS:
+            return self._drop_key()
+        self.accept("COLUMN")
+        if_exists = self.accept("IF", "EXISTS")
+        name = self.identifier()
+        self.accept("RESTRICT") or self.accept("CASCADE")
+        return [DropColumn(name, if_exists)]
+
+    def _drop_key(self) -> list[AlterAction]:
+        """DROP INDEX, KEY, CONSTRAINT, CHECK, FOREIGN KEY; an index or constraint called PRIMARY is the primary key."""
+        kind = self.skip().text.upper()
+        self.accept("KEY")
+        self.accept("IF", "EXISTS")
+        primary = self.peek().text.upper() == "PRIMARY" and kind in ("INDEX", "KEY", "CONSTRAINT")
+        self.skip_item()
+        return [SetPrimaryKey(())] if primary else []
+
+    def _change(self) -> ChangeColumn:
+        modify = self.accept("MODIFY")
+        if not modify:
+            self.expect("CHANGE")
+        self.accept("COLUMN")
+        if_exists = self.accept("IF", "EXISTS")
+        old = None if modify else self.identifier()
+        definition = self.column_definition()
+        return ChangeColumn(old or definition.name, definition, self._position(), if_exists)
+
+    def _position(self) -> First | After | None:
+        if self.accept("FIRST"):
+            return First()
+        return After(self.identifier()) if self.accept("AFTER") else None
+
+    def _rename_action(self) -> list[AlterAction]:
+        self.expect("RENAME")
+        if self.accept("COLUMN"):
+            if_exists = self.accept("IF", "EXISTS")
+            old = self.identifier()
+            self.expect("TO")
+            return [RenameColumn(old, self.identifier(), if_exists)]
+        if self.word() in ("INDEX", "KEY"):
+            self.skip_item()
+            return []
+        self.accept("TO") or self.accept("AS") or self.accept_symbol("=")
+        return [RenameTo(self.table())]
+
+    def _alter_column(self) -> list[AlterAction]:
+        self.expect("ALTER")
+        if self.word() in ("INDEX", "KEY", "CHECK", "CONSTRAINT"):
+            self.skip_item()
+            return []
+        self.accept("COLUMN")
+        self.accept("IF", "EXISTS")
+        name = self.identifier()
+        if self.accept("DROP", "DEFAULT"):
+            return [SetDefault(name, None)]
+        if self.accept("SET", "DEFAULT"):
+            default, _ = self.default_value()
+            return [SetDefault(name, default)]
+        self.expect("SET")
+        if not (self.accept("VISIBLE") or self.accept("INVISIBLE")):
+            raise Unparsable(f"ALTER COLUMN … SET {self.here()} is not understood")
+        return []
+
+    def _charset(self, *, convert: bool) -> SetCharset:
+        charset = collation = ""
+        found = self.charset_option()
+        if found is None:
+            raise Unparsable(f"a character set is expected at {self.here()}")
+        if convert and found == ("", ""):
+            raise Unparsable("CONVERT TO CHARACTER SET DEFAULT means the set of the session's database")
+        while found is not None:
+            charset, collation = found[0] or charset, found[1] or collation
+            self.accept("DEFAULT")
+            found = self.charset_option()
+        return SetCharset(charset, collation, convert)

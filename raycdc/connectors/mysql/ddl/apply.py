@@ -1,0 +1,290 @@
+"""DDL of the log: which tables a statement touches, what it says, and what it does to a table.
+
+The log reader asks `touched_tables` of every statement (cheap), parses only those that touch a captured table
+(`parse_ddl`), and applies each result in order to the table it holds (`apply_ddl`): the new `MySqlTable` decodes the
+rows that follow, the events tell the sink. What cannot be followed truly is a `Refused` (at parsing) or a `SchemaError`
+(at applying: the statement and our model of the table do not fit), never a guess.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import assert_never
+
+from raycdc.connectors.mysql.ddl.alter import alter_table, inherit, server_column
+from raycdc.connectors.mysql.ddl.cursor import Cursor, Unparsable
+from raycdc.connectors.mysql.ddl.parser import StatementParser
+from raycdc.connectors.mysql.ddl.statements import (
+    AlterTable,
+    CreateTable,
+    Database,
+    DdlDialect,
+    DropDatabase,
+    DropTable,
+    Refused,
+    RenameTable,
+    RenameTo,
+    TableDdl,
+    TemporaryTable,
+    TruncateTable,
+)
+from raycdc.connectors.mysql.ddl.tokens import LexError
+from raycdc.connectors.mysql.values.types import MySqlTable
+from raycdc.errors import SchemaError
+from raycdc.model import TableId
+from raycdc.schema import (
+    CreateTableEvent,
+    DropTableEvent,
+    RenameTableEvent,
+    SchemaChangeEvent,
+    TruncateTableEvent,
+)
+
+__all__ = ["AppliedDdl", "DdlDialect", "Refused", "TableDdl", "Touched", "apply_ddl", "parse_ddl", "touched_tables"]
+
+_DEFAULT_DIALECT = DdlDialect()
+
+#: The first word decides for nearly every statement of a log; leading comments are rare.
+_FIRST_WORD = re.compile(r"(?:\s|--[^\n]*\n|\#[^\n]*\n|/\*(?!!|M!).*?\*/|/\*M?!\d*)*([A-Za-z]+)", re.DOTALL)
+_DDL_WORDS = frozenset({"CREATE", "ALTER", "DROP", "RENAME", "TRUNCATE", "SET"})
+
+
+@dataclass(frozen=True, slots=True)
+class Touched:
+    """Tables a statement names as changed, and databases it drops with all their tables."""
+
+    tables: tuple[TableId, ...] = ()
+    databases: tuple[str, ...] = ()
+    #: A database's defaults are set: no table is concerned, but those created later may be.
+    defaults: bool = False
+
+    def __bool__(self) -> bool:
+        return bool(self.tables or self.databases)
+
+
+@dataclass(frozen=True, slots=True)
+class AppliedDdl:
+    """What a statement did to one table.
+
+    `table` is the table afterwards (None: it is gone), `events` lead from the schema before to the one after, in
+    order. `rewrites` says why rows that exist already changed in a way the log does not show (a converted column, a
+    computed default), so that only a new snapshot of the table gives their values; None when nothing of that happened.
+    """
+
+    table: MySqlTable | None
+    events: tuple[SchemaChangeEvent, ...] = ()
+    rewrites: str | None = None
+
+
+def touched_tables(statement: str, default_db: str, *, dialect: DdlDialect = _DEFAULT_DIALECT) -> Touched:
+    """The tables `statement` creates, changes, renames (both names), empties or drops.
+
+    Reads names only, so that a statement about other tables is never parsed further, whatever it says. A statement
+    whose names cannot be read touches nothing that can be named: it is returned empty, and the server would not have
+    run it.
+    """
+    first = _FIRST_WORD.match(statement)
+    if first is None or first[1].upper() not in _DDL_WORDS:
+        return Touched()
+    try:
+        return _touched(Cursor(statement, default_db, dialect))
+    except (Unparsable, LexError):
+        return Touched()
+
+
+def parse_ddl(
+    statement: str, default_db: str, *, dialect: DdlDialect = _DEFAULT_DIALECT
+) -> tuple[TableDdl, ...] | Refused:
+    """What `statement` does to tables, in order; empty for statements that do nothing to any (views, users, indexes).
+
+    `default_db` is the session's database. Never raises: what is not understood is a `Refused` with the reason.
+    """
+    try:
+        return tuple(StatementParser(statement, default_db, dialect).parse())
+    except (Unparsable, LexError) as reason:
+        return Refused(statement, str(reason))
+    except RecursionError:
+        return Refused(statement, "parentheses are nested too deeply")
+
+
+def apply_ddl(
+    table: MySqlTable | None,
+    ddl: TableDdl,
+    *,
+    lookup: Callable[[TableId], MySqlTable | None] | None = None,
+    dialect: DdlDialect = _DEFAULT_DIALECT,
+    default_charset: tuple[str, str] = ("utf8mb4", ""),
+) -> AppliedDdl:
+    """`table` (None: it does not exist) after `ddl`, which must be about it.
+
+    `lookup` finds the other table of CREATE TABLE … LIKE; `default_charset` is the database's character set and
+    collation, for a CREATE TABLE that names none. Raises `SchemaError` when the statement cannot have succeeded on
+    this table.
+    """
+    match ddl:
+        case CreateTable():
+            return _create(table, ddl, lookup=lookup, dialect=dialect, default_charset=default_charset)
+        case AlterTable():
+            if table is None and ddl.if_exists:
+                return AppliedDdl(None)
+            return _alter(_existing(table, ddl.table, "altered"), ddl, dialect)
+        case RenameTable(old, new):
+            if table is None and ddl.if_exists:
+                return AppliedDdl(None)
+            renamed = replace(_existing(table, old, "renamed"), id=new)
+            return AppliedDdl(renamed, (RenameTableEvent(old, new),))
+        case TruncateTable():
+            return AppliedDdl(_existing(table, ddl.table, "truncated"), (TruncateTableEvent(ddl.table),))
+        case DropTable():
+            if table is None and ddl.if_exists:
+                return AppliedDdl(None)
+            _existing(table, ddl.table, "dropped")
+            return AppliedDdl(None, (DropTableEvent(ddl.table),))
+        case DropDatabase():
+            return AppliedDdl(None, (DropTableEvent(table.id),) if table is not None else ())
+        case Database() | TemporaryTable():
+            return AppliedDdl(table)
+        case _:
+            assert_never(ddl)
+
+
+def _create(
+    table: MySqlTable | None,
+    ddl: CreateTable,
+    *,
+    lookup: Callable[[TableId], MySqlTable | None] | None,
+    dialect: DdlDialect,
+    default_charset: tuple[str, str],
+) -> AppliedDdl:
+    if table is not None and ddl.if_not_exists:
+        return AppliedDdl(table)
+    if table is not None and not ddl.or_replace:
+        raise SchemaError(f"{ddl.table} is created, but exists already")
+    dropped: tuple[SchemaChangeEvent, ...] = () if table is None else (DropTableEvent(ddl.table),)
+    if ddl.like is not None:
+        other = lookup(ddl.like) if lookup is not None else None
+        if other is None:
+            raise SchemaError(f"{ddl.table} is created like {ddl.like}, whose columns are not known here")
+        created = replace(other, id=ddl.table)
+    else:
+        created = _created(ddl, dialect, default_charset)
+    return AppliedDdl(created, (*dropped, CreateTableEvent(ddl.table, created.schema(), ddl.comment)))
+
+
+def _created(ddl: CreateTable, dialect: DdlDialect, default_charset: tuple[str, str]) -> MySqlTable:
+    charset, collation = default_charset
+    if ddl.charset or ddl.collation:
+        charset, collation = ddl.charset or charset, ddl.collation
+    empty = MySqlTable(ddl.table, (), charset=charset, collation=collation)
+    columns = tuple(server_column(inherit(definition, empty), dialect) for definition in ddl.columns)
+    by_name = {column.name.casefold(): column.name for column in columns}
+    if len(by_name) != len(columns) or not columns:
+        raise SchemaError(f"{ddl.table} is created with {'the same column twice' if columns else 'no columns'}")
+    missing = [name for name in ddl.primary_key if name.casefold() not in by_name]
+    if missing:
+        raise SchemaError(f"{ddl.table} is created with a primary key over {missing[0]!r}, which is no column of it")
+    primary_key = tuple(by_name[name.casefold()] for name in ddl.primary_key)
+    keyed = tuple(replace(c, nullable=False) if c.name in primary_key else c for c in columns)
+    return replace(empty, columns=keyed, primary_key=primary_key)
+
+
+def _alter(table: MySqlTable, ddl: AlterTable, dialect: DdlDialect) -> AppliedDdl:
+    after, events, rewrites = alter_table(table, ddl, dialect)
+    for action in ddl.actions:
+        if isinstance(action, RenameTo) and action.table != after.id:
+            after = replace(after, id=action.table)
+            events = (*(e for e in events if e.type != "rename_table"), RenameTableEvent(table.id, action.table))
+    return AppliedDdl(after, events, rewrites)
+
+
+def _existing(table: MySqlTable | None, name: TableId, what: str) -> MySqlTable:
+    if table is None:
+        raise SchemaError(f"{name} is {what}, but no such table is known here")
+    return table
+
+
+def _touched(cursor: Cursor) -> Touched:
+    if cursor.accept("SET"):
+        # MariaDB's SET STATEMENT … FOR statement; a plain SET has no FOR.
+        while not cursor.at_end() and not cursor.accept("FOR"):
+            cursor.skip()
+    match cursor.word():
+        case "CREATE":
+            cursor.skip()
+            replaces = cursor.accept("OR", "REPLACE")
+            if cursor.accept("DATABASE") or cursor.accept("SCHEMA"):
+                cursor.accept("IF", "NOT", "EXISTS")
+                return Touched(databases=(cursor.database(),) if replaces else (), defaults=True)
+            if not cursor.accept("TABLE"):
+                return Touched()
+            cursor.accept("IF", "NOT", "EXISTS")
+            return Touched((cursor.table(),))
+        case "TRUNCATE":
+            cursor.skip()
+            cursor.accept("TABLE")
+            return Touched((cursor.table(),))
+        case "ALTER":
+            return _touched_by_alter(cursor)
+        case "DROP":
+            return _touched_by_drop(cursor)
+        case "RENAME":
+            cursor.skip()
+            return Touched(_name_list(cursor)) if cursor.accept("TABLE") or cursor.accept("TABLES") else Touched()
+        case _:
+            return Touched()
+
+
+def _touched_by_alter(cursor: Cursor) -> Touched:
+    cursor.skip()
+    if cursor.word() in ("DATABASE", "SCHEMA"):
+        return Touched(defaults=True)
+    cursor.accept("ONLINE")
+    cursor.accept("IGNORE")
+    if not cursor.accept("TABLE"):
+        return Touched()
+    cursor.accept("IF", "EXISTS")
+    tables = [cursor.table()]
+    while not cursor.at_end():
+        # EXCHANGE PARTITION … WITH TABLE name swaps rows with the other table, RENAME [TO] name takes its place.
+        if cursor.accept("WITH", "TABLE"):
+            tables.append(cursor.table())
+        elif cursor.accept("RENAME"):
+            if cursor.word() in ("COLUMN", "INDEX", "KEY"):
+                continue
+            if not (cursor.accept("TO") or cursor.accept("AS")):
+                cursor.accept_symbol("=")
+            tables.append(cursor.table())
+        else:
+            cursor.skip()
+    return Touched(tuple(tables))
+
+
+def _touched_by_drop(cursor: Cursor) -> Touched:
+    cursor.skip()
+    if cursor.accept("DATABASE") or cursor.accept("SCHEMA"):
+        cursor.accept("IF", "EXISTS")
+        return Touched(databases=(cursor.database(),))
+    if cursor.accept("TABLE") or cursor.accept("TABLES"):
+        return Touched(_name_list(cursor))
+    # DROP INDEX `PRIMARY` ON a table drops its primary key.
+    if cursor.accept("INDEX"):
+        cursor.accept("IF", "EXISTS")
+        if cursor.identifier().upper() == "PRIMARY" and cursor.accept("ON"):
+            return Touched((cursor.table(),))
+    return Touched()
+
+
+def _name_list(cursor: Cursor) -> tuple[TableId, ...]:
+    """Names separated by commas or TO, as DROP TABLE and RENAME TABLE have them."""
+    cursor.accept("IF", "EXISTS")
+    cursor.wait_clause()
+    names = [cursor.table()]
+    while not cursor.at_end():
+        cursor.wait_clause()
+        if cursor.accept_symbol(",") or cursor.accept("TO"):
+            names.append(cursor.table())
+        else:
+            cursor.skip()
+    return tuple(names)

@@ -1,0 +1,125 @@
+"""Tables and databases as a sequence of statements leaves them, from nothing or from a known beginning.
+
+Used by ``inspect ddl`` and by the tests that compare the parser with real servers. A statement takes effect as a whole
+or not at all: what is refused leaves everything as it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from raycdc.connectors.mysql.ddl.alter import events_of_unknown
+from raycdc.connectors.mysql.ddl.apply import DdlDialect, Refused, TableDdl, apply_ddl, parse_ddl
+from raycdc.connectors.mysql.ddl.statements import (
+    AlterTable,
+    CreateTable,
+    Database,
+    DropDatabase,
+    DropTable,
+    RenameTable,
+    TemporaryTable,
+    TruncateTable,
+)
+from raycdc.connectors.mysql.values.types import MySqlTable
+from raycdc.errors import SchemaError
+from raycdc.model import TableId
+from raycdc.schema import DropTableEvent, RenameTableEvent, SchemaChangeEvent, TruncateTableEvent
+
+#: Character set and collation; an empty collation is the set's default one.
+CharsetDefault = tuple[str, str]
+
+
+class DdlCatalogue:
+    """See the module's docstring. `server_charset` is what a database gets that names none."""
+
+    def __init__(
+        self,
+        dialect: DdlDialect | None = None,
+        *,
+        tables: Mapping[TableId, MySqlTable] | None = None,
+        databases: Mapping[str, CharsetDefault] | None = None,
+        server_charset: CharsetDefault = ("utf8mb4", ""),
+    ) -> None:
+        self.dialect = dialect or DdlDialect()
+        self.tables = dict(tables or {})
+        self.databases = dict(databases or {})
+        self._server_charset = server_charset
+        #: Temporary tables hide tables of the same name, and are nobody else's business.
+        self._temporary: set[TableId] = set()
+
+    def run(
+        self, statement: str, db: str, *, dialect: DdlDialect | None = None
+    ) -> tuple[SchemaChangeEvent, ...] | Refused:
+        """The events of `statement`, run with `db` as the session's database; or why it is refused."""
+        parsed = parse_ddl(statement, db, dialect=dialect or self.dialect)
+        if isinstance(parsed, Refused):
+            return parsed
+        before = dict(self.tables), dict(self.databases), set(self._temporary)
+        events: list[SchemaChangeEvent] = []
+        try:
+            for ddl in parsed:
+                events += self._apply(ddl, dialect or self.dialect)
+        except SchemaError as error:
+            self.tables, self.databases, self._temporary = before
+            return Refused(statement, str(error))
+        return tuple(events)
+
+    def _apply(self, ddl: TableDdl, dialect: DdlDialect) -> list[SchemaChangeEvent]:
+        match ddl:
+            case Database(db, charset, collation):
+                if ddl.created and ddl.if_not_exists and db in self.databases:
+                    return []
+                gone = self._drop_database(DropDatabase(db), dialect) if ddl.or_replace else []
+                self.databases[db] = (charset, collation) if charset else self.databases.get(db, self._server_charset)
+                return gone
+            case DropDatabase():
+                return self._drop_database(ddl, dialect)
+            case TemporaryTable(table, created):
+                (self._temporary.add if created else self._temporary.discard)(table)
+                return []
+            case DropTable(table) if table in self._temporary:
+                self._temporary.discard(table)
+                return []
+            case _ if ddl.table in self._temporary and not isinstance(ddl, CreateTable):
+                return []
+            case _:
+                return self._apply_to(ddl.table, ddl, dialect)
+
+    def _drop_database(self, ddl: DropDatabase, dialect: DdlDialect) -> list[SchemaChangeEvent]:
+        self.databases.pop(ddl.db, None)
+        dropped = [table for table in self.tables if table.db == ddl.db]
+        return [event for table in dropped for event in self._apply_to(table, ddl, dialect)]
+
+    def _apply_to(self, name: TableId, ddl: TableDdl, dialect: DdlDialect) -> list[SchemaChangeEvent]:
+        if name not in self.tables:
+            unknown = _events_of_unknown(ddl, dialect)
+            if unknown is not None:
+                return unknown
+        applied = apply_ddl(
+            self.tables.get(name),
+            ddl,
+            lookup=self.tables.get,
+            dialect=dialect,
+            default_charset=self.databases.get(name.db, self._server_charset),
+        )
+        self.tables.pop(name, None)
+        if applied.table is not None:
+            if applied.table.id in self.tables and applied.table.id != name:
+                raise SchemaError(f"{name} takes the name of {applied.table.id}, which exists")
+            self.tables[applied.table.id] = applied.table
+        return list(applied.events)
+
+
+def _events_of_unknown(ddl: TableDdl, dialect: DdlDialect) -> list[SchemaChangeEvent] | None:
+    """What a statement about a table that no statement before it created says by itself; None where that is all."""
+    match ddl:
+        case AlterTable():
+            return list(events_of_unknown(ddl, dialect))
+        case RenameTable(table, new_table):
+            return [] if ddl.if_exists else [RenameTableEvent(table, new_table)]
+        case TruncateTable(table):
+            return [TruncateTableEvent(table)]
+        case DropTable(table):
+            return [DropTableEvent(table)]
+        case _:
+            return None

@@ -1,0 +1,361 @@
+"""Column definitions: name, type, attributes, default. The middle layer of the DDL parser."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+
+from raycdc.connectors.mysql.ddl.cursor import Cursor, Unparsable
+from raycdc.connectors.mysql.ddl.statements import ColumnDefinition
+from raycdc.connectors.mysql.ddl.tokens import TokenKind
+from raycdc.connectors.mysql.ddl.types import ALIASES, TYPE_WORDS, WrittenType
+
+_NUMERIC = frozenset({"tinyint", "smallint", "mediumint", "int", "bigint", "decimal", "float", "double", "serial"})
+
+#: Words of "now" that may stand as a default without being a constant.
+_NOW = frozenset({"CURRENT_TIMESTAMP", "NOW", "LOCALTIME", "LOCALTIMESTAMP", "CURRENT_DATE", "CURRENT_TIME", "CURDATE"})
+
+#: Functions that MariaDB lets stand as a default without parentheses.
+_SESSION_VALUES = frozenset(
+    {"CURRENT_USER", "CURRENT_ROLE", "SESSION_USER", "SYSTEM_USER", "UTC_DATE", "UTC_TIMESTAMP"}
+)
+
+#: Attributes of one word, and of a word and a value, that say nothing about rows.
+_SINGLE = frozenset({"VISIBLE", "INVISIBLE"})
+_WITH_VALUE = frozenset(
+    {"COMMENT", "COLUMN_FORMAT", "STORAGE", "ENGINE_ATTRIBUTE", "SECONDARY_ENGINE_ATTRIBUTE", "SRID", "REF_SYSTEM_ID"}
+)
+_OPTION_WORDS = frozenset({"COMMENT", "COLLATE", "CHARSET", "CONVERT", "DEFAULT"})
+
+
+@dataclass(slots=True)
+class _Attributes:
+    charset: str = ""
+    collation: str = ""
+    binary_collation: bool = False
+    #: None while nothing was said.
+    nullable: bool | None = None
+    default: str | None = None
+    computed: str = ""
+    extra: str = ""
+    primary_key: bool = False
+    compressed: bool = False
+    hexadecimal: bool = False
+
+
+class ColumnParser(Cursor):
+    """Adds column definitions to `Cursor`."""
+
+    def column_definition(self) -> ColumnDefinition:
+        """``name type attributes…`` up to the comma, parenthesis, FIRST or AFTER behind it."""
+        name = self.identifier()
+        attributes = _Attributes()
+        written = self._type(attributes)
+        while not self._definition_ends():
+            self._attribute(attributes)
+        if written.base == "serial":
+            attributes.nullable, attributes.extra, attributes.computed = False, "auto_increment", "a counter"
+        if written.base == "json" and self.dialect.mariadb:
+            written, attributes.charset, attributes.collation = WrittenType("longtext"), "utf8mb4", "utf8mb4_bin"
+        if written.base in ("bit", "year") or written.base in _NUMERIC:
+            attributes.default = _number_text(attributes.default)
+        elif attributes.hexadecimal:
+            attributes.default, attributes.computed = None, attributes.computed or "a constant written in hexadecimal"
+        if written.base == "timestamp" and attributes.nullable is None and not self.dialect.explicit_timestamps:
+            attributes.nullable = False
+            if attributes.default is None and not attributes.computed:
+                attributes.computed = "a time that the server chose"
+        if attributes.binary_collation and not attributes.collation and attributes.charset:
+            attributes.collation = f"{attributes.charset}_bin"
+        return ColumnDefinition(
+            name,
+            replace(written, compressed=attributes.compressed),
+            attributes.charset,
+            attributes.collation,
+            attributes.nullable is not False and not attributes.primary_key,
+            attributes.default,
+            attributes.computed,
+            attributes.extra,
+            attributes.primary_key,
+            attributes.binary_collation,
+        )
+
+    def charset_option(self) -> tuple[str, str] | None:
+        """``CHARACTER SET x`` or ``COLLATE y`` as (set, collation); None when neither comes next."""
+        if self.accept("CHARACTER", "SET") or self.accept("CHARSET") or self.accept("CHAR", "SET"):
+            self.accept_symbol("=")
+            charset = self._charset_name()
+            return ("" if charset == "default" else charset), ""
+        if self.accept("COLLATE"):
+            self.accept_symbol("=")
+            collation = self._charset_name()
+            return charset_of_collation(collation), collation
+        return None
+
+    def option_begins(self) -> bool:
+        """Whether a table option that matters comes next (they may follow one another without commas)."""
+        return self.word() in _OPTION_WORDS or self.peek_words("CHARACTER", "SET")
+
+    def default_value(self) -> tuple[str | None, str]:
+        """What follows DEFAULT: (constant as text or None, how it is computed or empty)."""
+        if self.at_symbol("("):
+            start = self.peek(1)
+            inner_constant = start.kind is TokenKind.STRING or start.kind is TokenKind.NUMBER
+            after = self.peek(2)
+            if inner_constant and after.kind is TokenKind.SYMBOL and after.text == ")":
+                self.accept_symbol("(")
+                value = self.default_value()
+                self.expect_symbol(")")
+                return value
+            self.skip()
+            return None, "an expression"
+        if self.accept("NULL"):
+            return None, ""
+        if self.word() in _NOW:
+            self.skip()
+            if self.at_symbol("("):
+                self.skip()
+            return None, "the time of the statement"
+        if self.word() in _SESSION_VALUES and self.peek(1).text != "(":
+            self.skip()
+            return None, "an expression"
+        if self.accept("NEXT", "VALUE", "FOR"):
+            self.table()
+            return None, "a sequence"
+        constant = self._literal()
+        if constant is not None:
+            return constant, ""
+        # MariaDB allows an expression without parentheses; it ends where the next attribute begins.
+        if self.peek().kind is TokenKind.WORD and self.peek(1).text == "(":
+            self.skip()
+            self.skip()
+            return None, "an expression"
+        raise Unparsable(f"DEFAULT {self.here()} is not understood")
+
+    # Types ------------------------------------------------------------------------------------------------------------
+
+    def _type(self, attributes: _Attributes) -> WrittenType:
+        base = self._type_word()
+        numbers: list[int] = []
+        labels: list[str] = []
+        if self.accept_symbol("("):
+            while not self.accept_symbol(")"):
+                token = self.peek()
+                if token.kind is TokenKind.STRING or (token.kind is TokenKind.WORD and token.text.startswith("_")):
+                    labels.append(self._literal() or "")
+                elif base in ("enum", "set") and token.kind is TokenKind.NUMBER and not token.text.isdecimal():
+                    labels.append(_hex_text(self.skip().text))
+                elif token.kind is TokenKind.NUMBER and token.text.isdecimal():
+                    numbers.append(int(self.skip().text))
+                elif not self.accept_symbol(","):
+                    raise Unparsable(f"the type {base} has {self.here()} in its parentheses")
+        unsigned = zerofill = False
+        while base in _NUMERIC:
+            if self.accept("UNSIGNED"):
+                unsigned = True
+            elif self.accept("ZEROFILL"):
+                zerofill = True
+            elif not self.accept("SIGNED"):
+                break
+        if base in ("nchar", "nvarchar"):
+            attributes.charset = "utf8mb3"
+        if base in ("enum", "set") and not labels:
+            raise Unparsable(f"the type {base} has no labels")
+        return WrittenType(base, tuple(numbers), tuple(labels), unsigned, zerofill)
+
+    def _type_word(self) -> str:
+        for words, base in ALIASES.items():
+            if self.accept(*words):
+                return "float" if words == ("REAL",) and self.dialect.real_as_float else base
+        token = self.peek()
+        if token.kind is not TokenKind.WORD:
+            raise Unparsable(f"a type is expected at {self.here()}")
+        if token.text.lower() not in TYPE_WORDS:
+            raise Unparsable(f"the type {self.here()} is not known")
+        self.skip()
+        base = token.text.lower()
+        return "datetime" if base == "date" and self.dialect.oracle else base
+
+    # Attributes -------------------------------------------------------------------------------------------------------
+
+    def _definition_ends(self) -> bool:
+        return (
+            self.at_end()
+            or self.at_symbol(",")
+            or self.at_symbol(")")
+            or self.at_symbol(";")
+            or self.word() in ("FIRST", "AFTER", "PARTITION")
+            or self.peek_words("REMOVE", "PARTITIONING")
+        )
+
+    def _attribute(self, attributes: _Attributes) -> None:
+        if self._nullability(attributes) or self._text_attribute(attributes) or self._value_attribute(attributes):
+            return
+        word = self.word()
+        if word in _WITH_VALUE:
+            self.skip()
+            self.accept_symbol("=")
+            self.skip()
+        elif word == "REFERENCES":
+            self._references()
+        elif word in ("CHECK", "CONSTRAINT"):
+            if self.accept("CONSTRAINT") and self.word() != "CHECK":
+                self.identifier()
+            self.expect("CHECK")
+            self.skip()
+            self.accept("NOT")
+            self.accept("ENFORCED")
+        elif self.accept("ON", "UPDATE"):
+            self.skip()
+            if self.at_symbol("("):
+                self.skip()
+            attributes.extra = f"{attributes.extra} on update current_timestamp".strip()
+        elif self.accept("WITHOUT", "SYSTEM", "VERSIONING") or self.accept("NOT", "SECONDARY"):
+            pass
+        elif word in _SINGLE:
+            self.skip()
+        elif word == "COMPRESSED":
+            self.skip()
+            attributes.compressed = True
+            if self.accept_symbol("="):
+                self.skip()
+        elif self.peek().kind in (TokenKind.WORD, TokenKind.NAME) and self.peek(1).text == "=":
+            # Options that a storage engine of MariaDB defines.
+            for _ in range(3):
+                self.skip()
+        else:
+            raise Unparsable(f"the column attribute {self.here()} is not understood")
+
+    def _nullability(self, attributes: _Attributes) -> bool:
+        if self.accept("NOT", "NULL"):
+            attributes.nullable = False
+        elif self.accept("NULL"):
+            attributes.nullable = True
+        elif self.accept("PRIMARY", "KEY") or self.accept("PRIMARY") or self.accept("KEY"):
+            attributes.primary_key = True
+        elif self.accept("UNIQUE", "KEY") or self.accept("UNIQUE"):
+            pass
+        else:
+            return False
+        return True
+
+    def _text_attribute(self, attributes: _Attributes) -> bool:
+        found = self.charset_option()
+        if found is not None:
+            attributes.charset, attributes.collation = found[0] or attributes.charset, found[1] or attributes.collation
+        elif self.accept("ASCII"):
+            attributes.charset = "latin1"
+        elif self.accept("UNICODE"):
+            attributes.charset = "ucs2"
+        elif self.accept("BYTE"):
+            attributes.charset = "binary"
+        elif self.accept("BINARY"):
+            attributes.binary_collation = True
+        else:
+            return False
+        return True
+
+    def _value_attribute(self, attributes: _Attributes) -> bool:
+        if self.accept("SERIAL", "DEFAULT", "VALUE"):
+            attributes.nullable, attributes.extra, attributes.computed = False, "auto_increment", "a counter"
+        elif self.accept("DEFAULT"):
+            attributes.hexadecimal = _HEX.match(self.peek().text) is not None and self.peek().kind is TokenKind.NUMBER
+            attributes.default, computed = self.default_value()
+            attributes.computed = attributes.computed or computed
+        elif self.accept("AUTO_INCREMENT"):
+            attributes.extra, attributes.computed = "auto_increment", "a counter"
+        elif self.accept("GENERATED", "ALWAYS", "AS") or self.accept("AS"):
+            if self.accept("ROW"):
+                raise Unparsable("system-versioned and application-time tables are not supported")
+            self.skip()
+            self.accept("VIRTUAL")
+            stored = self.accept("STORED") or self.accept("PERSISTENT")
+            attributes.extra = "STORED GENERATED" if stored else "VIRTUAL GENERATED"
+            attributes.computed = "a generated value"
+        else:
+            return False
+        return True
+
+    def _references(self) -> None:
+        self.expect("REFERENCES")
+        self.table()
+        if self.at_symbol("("):
+            self.skip()
+        while self.word() in ("ON", "MATCH"):
+            if self.accept("MATCH"):
+                self.skip()
+                continue
+            self.expect("ON")
+            self.skip()
+            if not (self.accept("SET", "NULL") or self.accept("SET", "DEFAULT") or self.accept("NO", "ACTION")):
+                self.skip()
+
+    def _literal(self) -> str | None:
+        """A constant as the text MySQL shows, or None when no constant comes next."""
+        token = self.peek()
+        if token.kind is TokenKind.WORD and token.text.startswith("_") and self.peek(1).kind is TokenKind.STRING:
+            self.skip()
+            token = self.peek()
+        if (
+            token.kind is TokenKind.WORD
+            and token.text.upper() in ("DATE", "TIME", "TIMESTAMP")
+            and (self.peek(1).kind is TokenKind.STRING)
+        ):
+            self.skip()
+            token = self.peek()
+        if token.kind is TokenKind.STRING:
+            texts = [self.skip().text]
+            while self.peek().kind is TokenKind.STRING:
+                texts.append(self.skip().text)
+            return "".join(texts)
+        if token.kind is TokenKind.NUMBER:
+            self.skip()
+            return token.text
+        if token.kind is TokenKind.SYMBOL and token.text in "+-" and self.peek(1).kind is TokenKind.NUMBER:
+            self.skip()
+            number = self.skip().text
+            return f"-{number}" if token.text == "-" else number
+        if self.accept("TRUE"):
+            return "1"
+        return "0" if self.accept("FALSE") else None
+
+    def _charset_name(self) -> str:
+        token = self.peek()
+        if token.kind not in (TokenKind.WORD, TokenKind.STRING, TokenKind.NAME):
+            raise Unparsable(f"a character set is expected at {self.here()}")
+        self.skip()
+        name = token.text.lower()
+        return "utf8mb3" + name.removeprefix("utf8") if name == "utf8" or name.startswith("utf8_") else name
+
+
+def charset_of_collation(collation: str) -> str:
+    """The set a collation belongs to; empty for MariaDB's collations that fit several (``uca1400_ai_ci``)."""
+    charset = collation.partition("_")[0]
+    return "" if charset.startswith("uca") else charset
+
+
+_HEX = re.compile(r"0[xXbB]|[xXbB]'")
+
+
+def _hex_text(text: str) -> str:
+    """A label written as ``0x61`` or ``x'61'``, where it is ASCII."""
+    number = _number_text(text)
+    if number is None or text[:2].lower() in ("b'", "0b"):
+        raise Unparsable(f"the label {text} is not understood")
+    digits = text.lower().removeprefix("0x").strip("x'")
+    raw = bytes.fromhex(digits.zfill(len(digits) + len(digits) % 2))
+    if not raw.isascii():
+        raise Unparsable(f"the label {text} is not ASCII, and its character set is not known")
+    return raw.decode()
+
+
+def _number_text(default: str | None) -> str | None:
+    """``b'101'`` and ``0x1F`` as a decimal number; other texts as they are."""
+    if default is None:
+        return None
+    text = default.lower()
+    if text.startswith(("b'", "0b")):
+        return str(int(text.strip("b'").removeprefix("0b") or "0", 2))
+    if text.startswith(("x'", "0x")):
+        return str(int(text.removeprefix("0x").strip("x'") or "0", 16))
+    return default

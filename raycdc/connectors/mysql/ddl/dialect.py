@@ -1,0 +1,41 @@
+"""How a server, and a session of it, reads DDL: the `DdlDialect` of each."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from raycdc.connectors.mysql.binlog.session import SessionState
+from raycdc.connectors.mysql.ddl.statements import DdlDialect
+from raycdc.connectors.mysql.server import ServerInfo
+from raycdc.connectors.mysql.values.types import TypeOptions
+
+#: MySQL stopped printing widths of integers in 8.0.19 (release notes); MariaDB prints them.
+_WITHOUT_WIDTHS = (8, 0, 19)
+
+
+def dialect_of(info: ServerInfo, types: TypeOptions | None = None) -> DdlDialect:
+    """How this server's statements are read where the log says nothing about their session; `types` are the user's."""
+    mariadb = info.is_mariadb
+    implicit = info.variables.get("explicit_defaults_for_timestamp", "ON").upper() in ("OFF", "0")
+    return DdlDialect(
+        mariadb=mariadb,
+        display_width=mariadb or info.version < _WITHOUT_WIDTHS,
+        lower_case_names=info.variables.get("lower_case_table_names", "0") != "0",
+        explicit_timestamps=not implicit,
+        geomcollection=not mariadb and info.version >= (8, 0, 11),
+        mariadb_comments=mariadb,
+        types=types or TypeOptions(),
+    )
+
+
+def dialect_of_session(server: DdlDialect, session: SessionState) -> DdlDialect:
+    """`server` as the session of a logged statement read it."""
+    explicit = session.explicit_timestamps
+    return replace(
+        server,
+        ansi_quotes=session.ansi_quotes,
+        backslash_escapes=session.backslash_escapes,
+        real_as_float=session.real_as_float,
+        oracle=server.mariadb and session.oracle,
+        explicit_timestamps=server.explicit_timestamps if explicit is None else explicit,
+    )

@@ -1,0 +1,239 @@
+"""What a DDL statement says, before any table is looked at: the values the DDL parser makes and `ddl` applies."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from raycdc.connectors.mysql.ddl.types import WrittenType
+from raycdc.connectors.mysql.values.types import DEFAULT_TYPES, TypeOptions
+from raycdc.model import TableId
+from raycdc.schema import After, First
+
+
+@dataclass(frozen=True, slots=True)
+class DdlDialect:
+    """How the server (and the session that ran the statement) reads DDL.
+
+    `display_width`: types are printed with widths (MariaDB, and MySQL before 8.0.19). `ansi_quotes`,
+    `backslash_escapes`, `real_as_float` and `oracle` (types of MariaDB's Oracle mode) follow from the statement's
+    ``sql_mode``. `lower_case_names` is ``lower_case_table_names = 1``. `explicit_timestamps`: a TIMESTAMP is nullable
+    unless it says otherwise (``explicit_defaults_for_timestamp``). `geomcollection`: GEOMETRYCOLLECTION is printed
+    so (MySQL 8). `version` (80015) decides about version comments; None where all left in the text were executed,
+    as in a log, whose server blanks the others. `mariadb_comments`: ``/*M! … */`` is executed. `types` are the user's
+    choices, which new columns get.
+    """
+
+    mariadb: bool = False
+    display_width: bool = False
+    ansi_quotes: bool = False
+    backslash_escapes: bool = True
+    lower_case_names: bool = False
+    explicit_timestamps: bool = True
+    real_as_float: bool = False
+    oracle: bool = False
+    geomcollection: bool = True
+    version: int | None = None
+    mariadb_comments: bool = True
+    types: TypeOptions = DEFAULT_TYPES
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnDefinition:
+    """A column as written.
+
+    `charset` and `collation` are empty where the table's apply; `binary_collation` asks for the set's binary one.
+    `default` is the constant default as text; `computed` says what existing rows get where that is no constant (an
+    expression, a counter), else empty.
+    """
+
+    name: str
+    type: WrittenType
+    charset: str = ""
+    collation: str = ""
+    nullable: bool = True
+    default: str | None = None
+    computed: str = ""
+    extra: str = ""
+    primary_key: bool = False
+    binary_collation: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class AddColumn:
+    """ADD COLUMN; `position` None means at the end."""
+
+    definition: ColumnDefinition
+    position: First | After | None = None
+    if_not_exists: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DropColumn:
+    """DROP COLUMN."""
+
+    name: str
+    if_exists: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeColumn:
+    """MODIFY (the definition keeps the name) or CHANGE (it may have a new one); `position` None: where it is."""
+
+    name: str
+    definition: ColumnDefinition
+    position: First | After | None = None
+    if_exists: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RenameColumn:
+    """RENAME COLUMN."""
+
+    name: str
+    new_name: str
+    if_exists: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SetDefault:
+    """ALTER COLUMN … SET DEFAULT or DROP DEFAULT (None); only rows inserted later are concerned."""
+
+    name: str
+    default: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class SetPrimaryKey:
+    """ADD PRIMARY KEY, or DROP PRIMARY KEY with no columns."""
+
+    columns: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SetCharset:
+    """Default character set of the table, or with `convert` of all its columns; an empty collation is the set's own."""
+
+    charset: str
+    collation: str
+    convert: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SetComment:
+    """COMMENT = '…' of the table."""
+
+    comment: str
+
+
+@dataclass(frozen=True, slots=True)
+class RenameTo:
+    """RENAME TO inside ALTER TABLE."""
+
+    table: TableId
+
+
+@dataclass(frozen=True, slots=True)
+class RowsUnlogged:
+    """Rows come or go in a way the log does not show (partitions, tablespaces); columns stay. `why` names it."""
+
+    why: str
+
+
+AlterAction = (
+    AddColumn
+    | DropColumn
+    | ChangeColumn
+    | RenameColumn
+    | SetDefault
+    | SetPrimaryKey
+    | SetCharset
+    | SetComment
+    | RenameTo
+    | RowsUnlogged
+)
+
+
+@dataclass(frozen=True, slots=True)
+class CreateTable:
+    """CREATE TABLE; with `like` the other table's columns are taken."""
+
+    table: TableId
+    columns: tuple[ColumnDefinition, ...] = ()
+    primary_key: tuple[str, ...] = ()
+    charset: str = ""
+    collation: str = ""
+    comment: str = ""
+    like: TableId | None = None
+    if_not_exists: bool = False
+    or_replace: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class AlterTable:
+    """ALTER TABLE; no actions means that nothing we carry is concerned (indexes, partitions, engine)."""
+
+    table: TableId
+    actions: tuple[AlterAction, ...] = ()
+    if_exists: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RenameTable:
+    """One pair of RENAME TABLE; several pairs are several values, in order."""
+
+    table: TableId
+    new_table: TableId
+    if_exists: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class TruncateTable:
+    """TRUNCATE TABLE."""
+
+    table: TableId
+
+
+@dataclass(frozen=True, slots=True)
+class DropTable:
+    """One table of DROP TABLE."""
+
+    table: TableId
+    if_exists: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DropDatabase:
+    """DROP DATABASE: every table in `db` is dropped, and the log says nothing else about them."""
+
+    db: str
+
+
+@dataclass(frozen=True, slots=True)
+class Database:
+    """CREATE (`created`) or ALTER DATABASE: what tables created from here on inherit; empty where nothing is said."""
+
+    db: str
+    charset: str = ""
+    collation: str = ""
+    created: bool = False
+    if_not_exists: bool = False
+    or_replace: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class TemporaryTable:
+    """CREATE or DROP TEMPORARY TABLE; it is seen by its session alone and none of its rows is in the log."""
+
+    table: TableId
+    created: bool
+
+
+TableDdl = CreateTable | AlterTable | RenameTable | TruncateTable | DropTable | DropDatabase | Database | TemporaryTable
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A statement we may not guess about: it is not understood, or changes rows in a way the log does not show."""
+
+    statement: str
+    reason: str

@@ -1,0 +1,1 @@
+"""Chunks of a table: planning, key order, and reading one so that it fits the log."""

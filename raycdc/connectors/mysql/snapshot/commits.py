@@ -1,0 +1,199 @@
+"""MySQL without GTIDs: waiting until everything that is in the log now is visible to SELECTs.
+
+A server writes a transaction to its log first and makes it visible a moment later (group commit, a slow disk, a
+semi-synchronous replica). With GTIDs there is something to wait for; without them this module finds out by looking at
+who is committing. It needs PROCESS and nothing else; whoever lacks it waits for time to pass (`visible_within`).
+
+**The argument.** Let everything be in the log at time t that the log reader has passed. Take a transaction T of an
+InnoDB table that is in the log at t and not visible at t.
+
+1. T is in the list of read-write transactions (``information_schema.innodb_trx``) until it is visible: InnoDB takes it
+   out of that list and out of the list that read views copy under one mutex. It has modified rows
+   (``trx_rows_modified`` > 0), and it modifies no more: a transaction is logged as a whole, behind its last change.
+2. T's session is inside the statement that commits, and stays there until T is visible; only then it turns to another
+   statement or to Sleep, or ends. (T prepared by XA and left by its session belongs to no session; the one that
+   executes XA COMMIT has no transaction of its own.) Leaders of a group commit do another session's work, but that
+   session waits for it.
+
+So T is visible as soon as, after t,
+
+* its session was seen asleep, gone, or in another statement (`_busy_sessions`; typically after milliseconds), or
+* a list of transactions that was made after t lacks T, or shows it waiting for a row lock, or without modified rows,
+  or with another number of them than an earlier list made after t: then it was not T that was in the log.
+
+A session that sleeps inside an open transaction, a report that runs for an hour and an UPDATE of a million rows
+therefore hold nobody up. Lists of transactions are made at most every 0.1 s and shared by all who ask
+(MySQL manual, "Persistence and Consistency of InnoDB Transaction and Locking Information"); ours counts only when it
+shows our own transaction with the very statement that asked, so it was made while we asked. It names read-write
+transactions before others like ours, so a list cut short by its memory limit does not count either.
+
+Nothing here takes a lock; what cannot be decided before the timeout was at least waited for that long.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from pymysql.connections import Connection
+
+from raycdc.connectors.mysql.binlog.offset import BinlogOffset
+from raycdc.connectors.mysql.connection import query
+from raycdc.connectors.mysql.server import ServerInfo
+from raycdc.errors import SourceError, SourceUnavailableError
+
+#: Begins the statements of chunk readers; they commit nothing, however long they run.
+CHUNK_MARK = "/* raycdc reads a chunk */"
+
+#: As long as this, sessions alone are looked at, which costs the server least.
+_SESSIONS_FOR_S = 0.06
+_FIRST_PAUSE_S = 0.001
+_LONGEST_PAUSE_S = 0.02
+#: The list of transactions is made anew when nobody has asked for 0.1 s; several readers must not ask in step.
+_LIST_PAUSE_S = (0.11, 0.25)
+
+#: Sessions in these do not commit: asleep, or reading the log.
+_IDLE_COMMANDS = ("Sleep", "Daemon", "Binlog Dump", "Binlog Dump GTID")
+
+_chance = secrets.SystemRandom()
+
+
+@dataclass(frozen=True, slots=True)
+class _Transaction:
+    """One read-write transaction; `session` is 0 when it was prepared and left."""
+
+    session: int
+    rows: int
+
+
+class CommitWatch:
+    """Waits on one connection until what was in the log is visible. `opened_at` positions must be the log reader's.
+
+    `timeout_s` is what `visible_within` promises: a transaction that is in the log for so long is visible.
+    """
+
+    def __init__(self, connection: Connection[Any], *, timeout_s: float) -> None:
+        self._connection = connection
+        self._timeout_s = timeout_s
+        self._visible: BinlogOffset | None = None
+
+    def wait(self, opened_at: BinlogOffset) -> None:
+        """Return when everything before `opened_at`, where the log reader has been already, is visible."""
+        if self._visible is not None and opened_at <= self._visible:
+            return
+        wait_until_visible(self._connection, timeout_s=self._timeout_s)
+        self._visible = opened_at
+
+
+def sees_commits(connection: Connection[Any], info: ServerInfo) -> bool:
+    """Whether this account may look at sessions and transactions of others on this MySQL server."""
+    if info.is_mariadb:
+        return False
+    try:
+        _require_process(connection)
+    except SourceUnavailableError:
+        raise
+    except SourceError:
+        return False
+    return True
+
+
+def wait_until_visible(connection: Connection[Any], *, timeout_s: float) -> bool:
+    """Wait until what was in the log at the call is visible (True), or for `timeout_s` (False: not known)."""
+    deadline = time.monotonic() + timeout_s
+    try:
+        _require_process(connection)
+        decided = _wait_for_sessions_and_transactions(connection, deadline)
+    except SourceUnavailableError:
+        raise
+    except SourceError:
+        # PROCESS is not granted (any more): only time is left.
+        decided = False
+    if not decided:
+        time.sleep(max(0.0, deadline - time.monotonic()))
+    return decided
+
+
+def _require_process(connection: Connection[Any]) -> None:
+    """`SourceError` without PROCESS. The list of sessions would then show our own alone, and no error."""
+    query(connection, "SELECT COUNT(*) FROM information_schema.innodb_cmp")
+
+
+def _wait_for_sessions_and_transactions(connection: Connection[Any], deadline: float) -> bool:
+    busy = _busy_sessions(connection)
+    look_closer = time.monotonic() + _SESSIONS_FOR_S
+    pause = _FIRST_PAUSE_S
+    while busy and time.monotonic() < min(look_closer, deadline):
+        time.sleep(pause)
+        pause = min(2 * pause, _LONGEST_PAUSE_S)
+        busy = _still_busy(connection, busy)
+    first: dict[str, _Transaction] | None = None
+    while busy and time.monotonic() < deadline:
+        listed = _transactions(connection)
+        if listed is not None:
+            first = listed if first is None else first
+            pending = _unchanged(first, listed)
+            busy = _still_busy(connection, busy)
+            if not _may_commit(pending, listed, busy):
+                return True
+        time.sleep(_chance.uniform(*_LIST_PAUSE_S))
+        busy = _still_busy(connection, busy)
+    return not busy
+
+
+def _unchanged(first: dict[str, _Transaction], listed: dict[str, _Transaction]) -> list[_Transaction]:
+    """The transactions of both lists that have modified no row in between."""
+    return [found for name, found in listed.items() if name in first and first[name].rows == found.rows]
+
+
+def _may_commit(pending: list[_Transaction], listed: dict[str, _Transaction], busy: dict[int, int | None]) -> bool:
+    """Whether one of the `pending` transactions can be what a session in `busy` is committing."""
+    if any(found.session in busy for found in pending):
+        return True
+    without_own = set(busy) - {found.session for found in listed.values()}
+    return bool(without_own) and any(found.session == 0 for found in pending)
+
+
+def _busy_sessions(connection: Connection[Any]) -> dict[int, int | None]:
+    """Sessions that may be inside a commit: a checksum of the statement each executes, by its id.
+
+    Not the command: a session that is killed inside its commit changes that at once, and commits all the same.
+    """
+    rows = query(
+        connection,
+        "SELECT ID, CRC32(INFO) FROM information_schema.PROCESSLIST "
+        "WHERE COMMAND NOT IN %s AND ID <> CONNECTION_ID() AND (INFO IS NULL OR INFO NOT LIKE %s)",
+        (_IDLE_COMMANDS, f"SELECT {CHUNK_MARK}%"),
+    )
+    return {int(session): None if statement is None else int(statement) for session, statement in rows}
+
+
+def _still_busy(connection: Connection[Any], before: dict[int, int | None]) -> dict[int, int | None]:
+    """Those of `before` that are in the same statement, as far as can be seen."""
+    if not before:
+        return before
+    now = _busy_sessions(connection)
+    return {session: statement for session, statement in before.items() if now.get(session, "gone") == statement}
+
+
+def _transactions(connection: Connection[Any]) -> dict[str, _Transaction] | None:
+    """Transactions that have modified rows and wait for no lock, by id; None when the list is an older one."""
+    mark = f"{time.monotonic_ns()}-{secrets.token_hex(8)}"
+    query(connection, "START TRANSACTION WITH CONSISTENT SNAPSHOT")
+    try:
+        rows = query(
+            connection,
+            f"SELECT /* {mark} */ trx_id, trx_mysql_thread_id, trx_rows_modified, trx_state, trx_query, "
+            "CONNECTION_ID() FROM information_schema.innodb_trx",
+        )
+    finally:
+        query(connection, "ROLLBACK")
+    if not any(session == ours and mark in str(text or "") for _, session, _, _, text, ours in rows):
+        return None
+    return {
+        str(name): _Transaction(int(session), int(changed))
+        for name, session, changed, state, _, _ in rows
+        if int(changed) > 0 and state != "LOCK WAIT"
+    }

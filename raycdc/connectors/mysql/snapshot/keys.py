@@ -1,0 +1,205 @@
+"""Values of a chunk key: how one is asked of the server, written into SQL, kept in state and put into Arrow.
+
+A chunk key is one column. Its values are compared by the server, in SQL, with the column's own type and collation;
+here they are only carried. A value is an int (integers, YEAR, BIT), a float, bytes, or text: characters for character
+columns, else the server's spelling (decimals, temporals). Every literal is built so that no character of it can end
+the literal.
+
+**Dates that no calendar has** (``0000-00-00``, ``2024-00-10``) become null in Arrow, where the log reader judges them.
+They therefore belong to the chunk of NULL: `null_condition` and `range_condition` say so in SQL.
+"""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from enum import Enum
+from typing import Any
+
+import pyarrow as pa
+
+from raycdc.connectors.mysql.connection import quote_name
+from raycdc.connectors.mysql.values.types import CHARACTER_TYPES, MySqlColumn, MySqlTable, Treatment
+from raycdc.errors import ConfigError
+from raycdc.model import TypeKind
+
+KeyValue = int | float | str | bytes
+
+
+class KeyKind(Enum):
+    """How values of a chunk key are written; a closed set."""
+
+    INTEGER = "integer"
+    FLOAT = "float"
+    EXACT = "exact"
+    DATE = "date"
+    TIME = "time"
+    TEXT = "text"
+    BYTES = "bytes"
+
+
+_BY_BASE: dict[str, KeyKind] = {
+    **dict.fromkeys(("tinyint", "smallint", "mediumint", "int", "bigint", "year", "bit"), KeyKind.INTEGER),
+    **dict.fromkeys(("float", "double"), KeyKind.FLOAT),
+    **dict.fromkeys(("date", "datetime", "timestamp"), KeyKind.DATE),
+    **dict.fromkeys(("binary", "varbinary", "tinyblob", "blob", "mediumblob", "longblob"), KeyKind.BYTES),
+    "decimal": KeyKind.EXACT,
+    "time": KeyKind.TIME,
+}
+
+
+def key_kind(column: MySqlColumn) -> KeyKind | None:
+    """The kind of key `column` makes, or None: ENUM, SET, JSON, geometry and decimals beyond 38 digits make none.
+
+    An ENUM is ordered by its number in ORDER BY and by its text in ``<``: chunks of it would not be what they say.
+    """
+    base = column.shape.base
+    if column.treatment in (Treatment.DATES_TEXT, Treatment.BOOLEAN):
+        return None
+    if base in CHARACTER_TYPES:
+        return KeyKind.BYTES if column.charset == "binary" else KeyKind.TEXT
+    if base == "decimal" and column.logical().kind is not TypeKind.DECIMAL:
+        return None
+    return _BY_BASE.get(base)
+
+
+def column_named(table: MySqlTable, name: str) -> MySqlColumn:
+    """The column `name` of `table` (case as in the server's names); `ConfigError` when there is none."""
+    for column in table.columns:
+        if column.name.lower() == name.lower():
+            return column
+    raise ConfigError(f"source.snapshot.key: table {table.id} has no column {name!r}")
+
+
+def select_expression(column: MySqlColumn) -> str:
+    """SQL that gives a value of `column` in a form `from_server` understands."""
+    name = quote_name(column.name)
+    match key_kind(column):
+        case KeyKind.INTEGER:
+            return f"{name} + 0" if column.shape.base == "bit" else name
+        case KeyKind.FLOAT:
+            # A FLOAT prints 6 digits; as a double it prints all.
+            return f"{name} + 0e0"
+        case KeyKind.TEXT:
+            return f"CONVERT({name} USING utf8mb4)"
+        case KeyKind.BYTES:
+            return f"HEX({name})"
+        case _:
+            return f"CAST({name} AS CHAR)"
+
+
+def from_server(column: MySqlColumn, value: Any) -> KeyValue | None:
+    """The key value in a cell selected with `select_expression`."""
+    if value is None:
+        return None
+    match key_kind(column):
+        case KeyKind.INTEGER:
+            return int(value)
+        case KeyKind.FLOAT:
+            return float(value)
+        case KeyKind.BYTES:
+            return bytes.fromhex(value if isinstance(value, str) else value.decode("ascii"))
+        case _:
+            return value if isinstance(value, str) else bytes(value).decode("utf-8")
+
+
+def literal(column: MySqlColumn, value: KeyValue) -> str:
+    """`value` as SQL that compares with `column` by the column's type and collation, and can use its index."""
+    match value:
+        case bytes():
+            return f"X'{value.hex()}'"
+        case int():
+            return str(value)
+        case float():
+            text = repr(value)
+            return text if "e" in text else f"{text}e0"
+        case str() if key_kind(column) is KeyKind.TEXT:
+            encoded = f"_utf8mb4 X'{value.encode().hex()}'"
+            if column.charset not in ("utf8mb4", ""):
+                encoded = f"CONVERT({encoded} USING {_word(column.charset)})"
+            return f"{encoded} COLLATE {_word(column.collation)}" if column.collation else encoded
+        case _ if key_kind(column) is KeyKind.EXACT:
+            return str(Decimal(value))
+        case _:
+            return f"'{_temporal(value)}'"
+
+
+def null_condition(column: MySqlColumn) -> str:
+    """SQL that is true for rows of the chunk of NULL, never NULL itself."""
+    name = quote_name(column.name)
+    if key_kind(column) is not KeyKind.DATE:
+        return f"{name} IS NULL"
+    leap = f"(YEAR({name}) % 4 = 0 AND (YEAR({name}) % 100 <> 0 OR YEAR({name}) % 400 = 0))"
+    last = f"ELT(MONTH({name}), 31, 28 + {leap}, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)"
+    return (
+        f"({name} IS NULL OR MONTH({name}) = 0 OR DAYOFMONTH({name}) = 0 "
+        f"OR COALESCE(DAYOFMONTH({name}) > {last} + 0, 0))"
+    )
+
+
+def has_null_chunk(column: MySqlColumn) -> bool:
+    """Whether rows may belong to the chunk of NULL."""
+    return column.nullable or key_kind(column) is KeyKind.DATE
+
+
+def range_condition(column: MySqlColumn, lower: KeyValue | None, upper: KeyValue | None) -> str:
+    """SQL for keys in [lower, upper); None is unbounded. Excludes the rows of the chunk of NULL."""
+    name = quote_name(column.name)
+    parts = []
+    if lower is not None:
+        parts.append(f"{name} >= {literal(column, lower)}")
+    if upper is not None:
+        parts.append(f"{name} < {literal(column, upper)}")
+    if key_kind(column) is KeyKind.DATE or not parts:
+        parts.append(f"NOT {null_condition(column)}")
+    return " AND ".join(parts)
+
+
+def value_to_json(value: KeyValue | None) -> Any:
+    """`value` for state and messages; bytes and floats are tagged, so that they come back exactly."""
+    match value:
+        case bytes():
+            return {"bytes": value.hex()}
+        case float():
+            return {"float": value.hex()}
+        case _:
+            return value
+
+
+def value_from_json(data: Any) -> KeyValue | None:
+    """Inverse of `value_to_json`."""
+    match data:
+        case {"bytes": text}:
+            return bytes.fromhex(text)
+        case {"float": text}:
+            return float.fromhex(text)
+        case None | int() | str():
+            return data
+        case _:
+            raise ValueError(f"not a key value: {data!r:.100}")
+
+
+def to_arrow(column: MySqlColumn, values: list[KeyValue]) -> pa.Array:
+    """Key values as an array of the column's Arrow type, as the log reader has them."""
+    type_ = column.logical().arrow()
+    if pa.types.is_decimal(type_):
+        return pa.array([Decimal(str(v)) for v in values], type_)
+    if pa.types.is_temporal(type_):
+        texts = pa.array([str(v) for v in values], pa.string())
+        if pa.types.is_date(type_):
+            return texts.cast(type_)
+        return texts.cast(pa.timestamp("us")).cast(pa.int64()).cast(type_)
+    return pa.array(values, type_)
+
+
+def _word(name: str) -> str:
+    """A character set's or collation's name; the server's own, so it must look like one."""
+    if not name.replace("_", "").isalnum():
+        raise ValueError(f"not a name of a character set or collation: {name!r}")
+    return name
+
+
+def _temporal(value: KeyValue) -> str:
+    text = str(value)
+    if not set(text) <= set("0123456789-:. "):
+        raise ValueError(f"not a date or time: {text!r}")
+    return text

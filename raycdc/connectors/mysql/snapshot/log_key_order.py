@@ -1,0 +1,120 @@
+"""`raycdc.source.hand_off.KeyOrder` for MySQL: bounds and touched keys in the order of the server.
+
+Used by the log reader's thread only. Text keys are weighed by the server over a connection of their own, opened when
+the first one is met and opened again when it was lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import total_ordering
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from pymysql.connections import Connection
+
+from raycdc.connectors.mysql.connection import close_quietly
+from raycdc.connectors.mysql.snapshot import key_order, keys
+from raycdc.connectors.mysql.snapshot.keys import KeyKind
+from raycdc.connectors.mysql.values.types import MySqlColumn, MySqlTable
+from raycdc.errors import SourceUnavailableError
+from raycdc.model import TableId
+
+
+@total_ordering
+@dataclass(frozen=True, slots=True, eq=False)
+class PaddedKey:
+    """A text bound's weight. The shorter of two compares as if continued by `pad` (empty: shorter is less)."""
+
+    data: bytes
+    pad: bytes
+
+    def _continued(self, length: int) -> bytes:
+        missing = max(0, length - len(self.data))
+        return self.data + (self.pad * (missing // max(1, len(self.pad)) + 1))[:missing] if self.pad else self.data
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, PaddedKey):
+            return NotImplemented
+        length = max(len(self.data), len(other.data))
+        return self._continued(length) == other._continued(length)
+
+    def __lt__(self, other: PaddedKey) -> bool:
+        length = max(len(self.data), len(other.data))
+        return self._continued(length) < other._continued(length)
+
+    def __hash__(self) -> int:
+        data = self.data
+        while self.pad and data.endswith(self.pad):
+            data = data[: -len(self.pad)]
+        return hash(data)
+
+
+class MySqlKeyOrder:
+    """See the module's docstring."""
+
+    def __init__(self, connect: Callable[[], Connection[Any]], tables: dict[TableId, MySqlTable]) -> None:
+        self._connect = connect
+        self._tables = tables
+        self._keys: dict[TableId, str] = {}
+        self._connection: Connection[Any] | None = None
+
+    def use(self, table: TableId, key: str) -> None:
+        """`key` is the chunk key of `table`; said once, before any bound or key of it is asked for."""
+        self._keys[table] = key
+
+    def bound(self, table: TableId, raw: Any) -> Any:
+        """Sort key of a bound as `value_to_json` wrote it: an int, or a `PaddedKey`."""
+        column = self._column(table)
+        value = keys.value_from_json(raw)
+        assert value is not None
+        found = self._ask(column, lambda connection: key_order.bound_keys(connection, column, [value]))
+        if found.numbers is not None:
+            return int(found.numbers[0])
+        assert found.data is not None
+        assert found.offsets is not None
+        return PaddedKey(found.data[found.offsets[0] : found.offsets[1]].tobytes(), found.pad)
+
+    def classify(self, table: TableId, keys_of_rows: pa.Array, bounds: Sequence[Any]) -> np.ndarray:
+        """See `KeyOrder.classify`."""
+        if not bounds:
+            return np.where(np.asarray(keys_of_rows.is_null()), key_order.NULL_INTERVAL, 0)
+        column = self._column(table)
+        found = self._ask(column, lambda connection: key_order.sort_keys(connection, column, keys_of_rows))
+        return key_order.classify(found, _as_sort_keys(bounds)).astype(np.int64)
+
+    def close(self) -> None:
+        if self._connection is not None:
+            close_quietly(self._connection)
+            self._connection = None
+
+    def _column(self, table: TableId) -> MySqlColumn:
+        return keys.column_named(self._tables[table], self._keys[table])
+
+    def _ask(
+        self, column: MySqlColumn, question: Callable[[Connection[Any] | None], key_order.SortKeys]
+    ) -> key_order.SortKeys:
+        """Ask with a connection where the order is the server's; once more over a new one when it was lost."""
+        if keys.key_kind(column) is not KeyKind.TEXT:
+            return question(None)
+        with suppress(SourceUnavailableError):
+            return question(self._open())
+        self.close()
+        return question(self._open())
+
+    def _open(self) -> Connection[Any]:
+        if self._connection is None:
+            self._connection = self._connect()
+        return self._connection
+
+
+def _as_sort_keys(bounds: Sequence[Any]) -> key_order.SortKeys:
+    valid = np.ones(len(bounds), np.bool_)
+    if isinstance(bounds[0], PaddedKey):
+        lengths = [len(b.data) for b in bounds]
+        data = np.frombuffer(b"".join(b.data for b in bounds), np.uint8)
+        return key_order.SortKeys(valid, offsets=np.cumsum([0, *lengths]), data=data, pad=bounds[0].pad)
+    return key_order.SortKeys(valid, numbers=np.array(bounds, np.int64))

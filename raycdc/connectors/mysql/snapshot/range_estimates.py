@@ -1,0 +1,136 @@
+"""Finding the end of a chunk without reading it: the optimizer is asked how many rows a range of keys has.
+
+``EXPLAIN`` of a range over an index makes InnoDB look at a few pages at both ends of it ("index dive"), so its cost
+does not grow with the table. The answer is near the truth up to a constant of the server (InnoDB doubles what it
+extrapolates), which is found by counting the rows of one chunk once.
+
+A bound is aimed at with `key_space`, estimated, and aimed at again: a step as long as the last chunk's is usually
+right at once. What an estimate says decides how large a chunk is, and nothing else.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from pymysql.connections import Connection
+
+from raycdc.connectors.mysql.connection import query, query_dict, quote_name
+from raycdc.connectors.mysql.snapshot import key_space, keys
+from raycdc.connectors.mysql.snapshot.keys import KeyValue
+from raycdc.connectors.mysql.values.types import MySqlColumn
+
+#: Estimates for one bound; who needs more walks the index for that chunk.
+TRIES_MAX = 24
+#: A chunk may be this many times as large as asked for, or smaller by as much.
+TOLERANCE = 1.4
+#: The step grows or shrinks at most so much from one estimate to the next.
+_STEP_FACTOR_MAX = 16
+
+
+@dataclass(frozen=True, slots=True)
+class IndexedKey:
+    """A chunk key with the table and the index that begins with it, as SQL names."""
+
+    table: str
+    column: MySqlColumn
+    index: str
+
+    @property
+    def source(self) -> str:
+        return f"{self.table} FORCE INDEX ({quote_name(self.index)})"
+
+
+def estimate(connection: Connection[Any], key: IndexedKey, lower: KeyValue, upper: KeyValue | None) -> int:
+    """About how many rows have keys in [lower, upper), as the optimizer counts."""
+    condition = keys.range_condition(key.column, lower, upper)
+    row = query_dict(connection, f"EXPLAIN FORMAT=TRADITIONAL SELECT 1 FROM {key.source} WHERE {condition}")
+    return int((row or {}).get("rows") or 0)
+
+
+def count(connection: Connection[Any], key: IndexedKey, lower: KeyValue, upper: KeyValue, *, most: int) -> int:
+    """How many rows have keys in [lower, upper), counted up to `most`."""
+    condition = keys.range_condition(key.column, lower, upper)
+    rows = query(
+        connection, f"SELECT COUNT(*) FROM (SELECT 1 FROM {key.source} WHERE {condition} LIMIT {most}) counted"
+    )
+    return int(rows[0][0])
+
+
+def find_bound(
+    connection: Connection[Any], key: IndexedKey, lower: KeyValue, last: KeyValue, *, wanted: int, step: int
+) -> tuple[KeyValue, int] | None:
+    """A key between `lower` and `last` with about `wanted` (estimated) rows from `lower` to it, and the step taken.
+
+    `step` is the distance in `key_space` to try first. None when there is none, or it was not found.
+    """
+    start, end = key_space.to_number(key.column, lower), key_space.to_number(key.column, last)
+    if start is None or end is None or end - start < 2:
+        return None
+    origin, low, high = start, start, end
+    aim = start + max(1, step)
+    for _ in range(TRIES_MAX):
+        at = min(max(aim, low + 1), high - 1)
+        if not low < at < high:
+            return None
+        found = _bound_at(connection, key, at, lower, last)
+        if found is None:
+            high = at
+            aim = (low + high) // 2
+            continue
+        bound, at = found
+        rows = estimate(connection, key, lower, bound)
+        if wanted / TOLERANCE <= rows <= wanted * TOLERANCE:
+            return bound, at - origin
+        if rows > wanted:
+            high = min(high, at)
+            aim = low + max(1, min((high - low) // 2, int((at - origin) * wanted / rows)))
+            continue
+        if rows <= 1 and (first := _next_key(connection, key, bound, last)) is not None:
+            # Nothing up to here: steps count from where keys go on.
+            origin = max(origin, first)
+        low = max(low, at, origin)
+        grown = min(_STEP_FACTOR_MAX, max(1.5, wanted / max(rows, 1)))
+        ahead = origin + int(max(step, at - origin) * (grown if rows > 1 else 1))
+        aim = ahead if high == end else min(ahead, (low + high) // 2)
+    return None
+
+
+def _bound_at(
+    connection: Connection[Any], key: IndexedKey, at: int, lower: KeyValue, last: KeyValue
+) -> tuple[KeyValue, int] | None:
+    """A bound at or behind `at`, strictly between `lower` and `last`, and where it is."""
+    value = key_space.from_number(key.column, at)
+    if value is None:
+        return None
+    if key_space.exact(key.column):
+        number = key_space.to_number(key.column, value)
+        start = key_space.to_number(key.column, lower)
+        return None if number is None or start is None or number <= start else (value, number)
+    name, before, here = (
+        quote_name(key.column.name),
+        keys.literal(key.column, lower),
+        keys.literal(key.column, value),
+    )
+    rows = query(
+        connection,
+        f"SELECT {keys.select_expression(key.column)} FROM {key.source} WHERE {name} >= {here} AND {name} > {before} "
+        f"AND {name} < {keys.literal(key.column, last)} ORDER BY {name} LIMIT 1",
+    )
+    if not rows:
+        return None
+    bound = keys.from_server(key.column, rows[0][0])
+    number = None if bound is None else key_space.to_number(key.column, bound)
+    return None if bound is None or number is None else (bound, number)
+
+
+def _next_key(connection: Connection[Any], key: IndexedKey, bound: KeyValue, last: KeyValue) -> int | None:
+    """Where the first key at or behind `bound` is."""
+    name = quote_name(key.column.name)
+    rows = query(
+        connection,
+        f"SELECT {keys.select_expression(key.column)} FROM {key.source} "
+        f"WHERE {keys.range_condition(key.column, bound, last)} ORDER BY {name} LIMIT 1",
+    )
+    value = keys.from_server(key.column, rows[0][0]) if rows else None
+    return None if value is None else key_space.to_number(key.column, value)

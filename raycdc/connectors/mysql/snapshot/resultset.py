@@ -1,0 +1,317 @@
+"""Result sets to Arrow over the binary protocol of prepared statements, on the raw socket of a pymysql connection.
+
+The statement is prepared and executed once; from then on bytes are received in bulk into one buffer, a compiled scan
+finds the packet boundaries, and a compiled loop decodes whole stretches of packets into a column arena
+(`columns.TableArena`, the one the log uses: equal values give equal bytes; text comes in the columns' own character
+sets, so that it is converted by the same code too). The binary protocol was chosen by
+measurement: the server sends about twice the rows per second of the text protocol and floats arrive exactly.
+
+Theory of operation: ``recv → scan (packets complete?) → decode (arena full?) → batch``. A payload of 16 MB or more
+comes in several packets and is joined in the buffer first. The connection is usable again after the last batch or
+after an error the *server* reported; when the caller leaves in between, or the network breaks, it is closed.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pymysql
+from pymysql.connections import Connection
+from pymysql.constants import COMMAND, FIELD_TYPE, FLAG
+
+from raycdc.connectors.mysql.binlog.plan import Scratch
+from raycdc.connectors.mysql.connection import address_of, query, query_error
+from raycdc.connectors.mysql.snapshot import resultset_loops as loops
+from raycdc.connectors.mysql.snapshot.packets import Receiver
+from raycdc.connectors.mysql.values import block_loops as blocks
+from raycdc.connectors.mysql.values.arena_loops import (
+    COLUMN_BOOLEAN,
+    COLUMN_DATE,
+    FAILED_COLUMN,
+    FAILED_ROW,
+    FULL_NEED,
+    FULL_SLOT,
+)
+from raycdc.connectors.mysql.values.charset_loops import FAMILY_UTF8
+from raycdc.connectors.mysql.values.columns import INVALID_BOOLEAN, INVALID_DATE, TableArena
+from raycdc.connectors.mysql.values.layouts import Form
+from raycdc.connectors.mysql.values.time_loops import FORM_SENT
+from raycdc.connectors.mysql.values.types import MySqlColumn, MySqlTable
+from raycdc.errors import DataError, SchemaError, SourceUnavailableError
+from raycdc.model import TableId
+
+#: Decode when this much is complete: large enough that a call's cost vanishes, small enough to stay in the cache.
+DECODE_BYTES = 256 << 10
+
+
+@dataclass(frozen=True, slots=True)
+class WireField:
+    """Type and flags of one column as the server announces them (Protocol::ColumnDefinition41)."""
+
+    type_code: int
+    unsigned: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SentPlan:
+    """What `decode_rows` needs per column: bytes of its value (-1: its length comes first), and how it is written."""
+
+    steps: npt.NDArray[np.int64]
+    plan: npt.NDArray[np.int64]
+
+
+def arena_for(table: MySqlTable, **limits: int) -> TableArena:
+    """An arena for result sets of `table`."""
+    return TableArena(table, **limits)
+
+
+def stream_query(
+    connection: Connection[Any], sql: str, table: MySqlTable, *, arena: TableArena | None = None
+) -> Iterator[pa.RecordBatch]:
+    """Run `sql`, whose columns are those of `table` in order, and yield its rows in batches.
+
+    Batches hold at most ``rows_max`` rows and about ``bytes_max`` bytes of `arena` (one row may exceed it). Blocks in
+    the socket with the GIL released. `sql` goes out as it is: no parameters. Raises `SourceError` for what the server
+    reports, `SourceUnavailableError` when the connection breaks, `SchemaError` when the columns are not the table's.
+    """
+    arena = arena or arena_for(table)
+    receiver = Receiver(connection)
+    statement: int | None = None
+    finished = False
+    query(connection, "SET character_set_results = NULL")
+    try:
+        statement = _prepare(connection, receiver, sql)
+        fields = _execute(connection, receiver, statement)
+        yield from _batches(receiver, plan_columns(fields, arena, str(table.id)), arena)
+        finished = True
+    except pymysql.Error as cause:
+        # An error packet ends the command; the session goes on.
+        finished = not isinstance(cause, pymysql.err.InterfaceError) and connection.open
+        raise query_error(connection, sql, cause) from cause
+    except OSError as cause:
+        raise SourceUnavailableError(
+            f"The connection to {address_of(connection)} broke while {table.id} was read ({cause}). "
+            f"Trying again may help."
+        ) from cause
+    finally:
+        if finished and statement is not None:
+            connection._execute_command(COMMAND.COM_STMT_CLOSE, struct.pack("<I", statement))
+        if finished:
+            query(connection, f"SET character_set_results = {connection.charset}")
+        else:
+            connection._force_close()
+
+
+def query_cells(connection: Connection[Any], sql: str | bytes, count: int) -> tuple[npt.NDArray[np.int64], pa.Buffer]:
+    """The cells of a one-row result as (offsets, bytes); for rows of thousands of columns. NULL becomes empty."""
+    receiver = Receiver(connection)
+    try:
+        connection._execute_command(COMMAND.COM_QUERY, sql)
+        receiver.next_packet()
+        receiver.skip_to_end()
+        start, stop = receiver.next_packet()
+        starts, lengths = np.empty(count, np.int64), np.empty(count, np.int64)
+        found = loops.split_cells(receiver.data, start, stop, starts, lengths)
+        out_offsets = np.empty(count + 1, np.int64)
+        out = np.empty(int(np.maximum(lengths, 0).sum()), np.uint8)
+        loops.gather_cells(receiver.data, starts, lengths, out_offsets, out)
+        receiver.skip_to_end()
+    except pymysql.Error as cause:
+        text = sql if isinstance(sql, str) else sql[:200].decode("ascii", "replace")
+        raise query_error(connection, text, cause) from cause
+    except OSError as cause:
+        raise SourceUnavailableError(f"The connection to {address_of(connection)} broke: {cause}.") from cause
+    if found != count:
+        raise DataError(f"{address_of(connection)} answered {found} of {count} columns")
+    return out_offsets, pa.py_buffer(out)
+
+
+def warm_up() -> None:
+    """Compile every loop of result sets (or find it compiled)."""
+    arena = arena_for(MySqlTable(TableId("d", "t"), (MySqlColumn("id", "int"),), ("id",)), rows_max=2)
+    data, position, scratch = np.zeros(loops.SLACK, np.uint8), np.zeros(3, np.int64), Scratch.of(1)
+    cells, plan = np.zeros(1, np.int64), np.zeros((1, blocks.P_SIZE), np.int64)
+    loops.scan_packets(data, 0, 0, position)
+    loops.decode_rows(
+        data, 0, 0, cells, plan, scratch.at, scratch.size, arena.view, arena.limits, position, np.zeros(3, np.int64)
+    )
+    loops.split_cells(data, 0, 0, cells, cells)
+    loops.gather_cells(data, cells, cells, np.zeros(2, np.int64), data)
+
+
+def plan_columns(fields: list[WireField], arena: TableArena, name: str) -> SentPlan:
+    """How each column of the result set is read and written. Raises `SchemaError` where wire and table do not fit."""
+    if len(fields) != len(arena.table.columns):
+        raise SchemaError(f"{name}: the query has {len(fields)} columns instead of {len(arena.table.columns)}")
+    steps, rows = [], []
+    for index, (wire, column) in enumerate(zip(fields, arena.table.columns, strict=True)):
+        found = _planned(wire, arena, index)
+        if found is None:
+            raise SchemaError(
+                f"{name}.{column.name}: the server sends type {wire.type_code} where {column.column_type} was "
+                f"expected. The table was altered; its schema must be read again."
+            )
+        steps.append(found[0])
+        rows.append((index, *found[1:]))
+    return SentPlan(np.array(steps, np.int64), np.array(rows, np.int64))
+
+
+def _batches(receiver: Receiver, sent: SentPlan, arena: TableArena) -> Iterator[pa.RecordBatch]:
+    """Decode until the EOF packet. (start of next packet, rows, text bytes) live in `position`."""
+    position, after = np.zeros(3, np.int64), np.zeros(3, np.int64)
+    scratch = Scratch.of(len(sent.steps))
+    while True:
+        scanned = receiver.scan()
+        if scanned == loops.SCAN_MORE and receiver.scanned - receiver.start < DECODE_BYTES:
+            receiver.fill()
+            continue
+        stop = receiver.scanned
+        if scanned == loops.SCAN_LONG and receiver.start == receiver.scanned:
+            stop = receiver.scanned = receiver.join_long()
+        while True:
+            reason = loops.decode_rows(
+                receiver.data, receiver.start, stop, sent.steps, sent.plan, scratch.at, scratch.size, arena.view,
+                arena.limits, position, after,
+            )  # fmt: skip
+            receiver.start, rows = int(position[0]), int(position[1])
+            if reason == loops.NEED_MORE:
+                break
+            if reason == loops.TEXT_FULL:
+                counters = arena.view.counters
+                arena.grow(int(counters[FULL_SLOT]), int(counters[FULL_NEED]), rows)
+                continue
+            if reason in (loops.MALFORMED, loops.COLUMN_FAILED):
+                raise _undecodable(arena, rows, failed=reason == loops.COLUMN_FAILED)
+            if reason == loops.SERVER_ERROR:
+                receiver.raise_error(receiver.start + 4, stop)
+            if rows:
+                yield arena.to_record_batch(rows)
+                position[1:] = 0
+            if reason == loops.END_OF_ROWS:
+                receiver.start = stop
+                return
+
+
+def _undecodable(arena: TableArena, rows: int, *, failed: bool) -> DataError:
+    table, counters = arena.table, arena.view.counters
+    if failed:
+        column = table.columns[int(counters[FAILED_COLUMN])].name
+        reasons = {COLUMN_DATE: INVALID_DATE, COLUMN_BOOLEAN: INVALID_BOOLEAN}
+        if text := reasons.get(int(counters[FAILED_ROW])):
+            return DataError(f"{table.id}: {text.format(column=column)}")
+    return DataError(f"A row of {table.id} sent by the server cannot be decoded after {rows} rows")
+
+
+def _prepare(connection: Connection[Any], receiver: Receiver, sql: str) -> int:
+    """COM_STMT_PREPARE; the statement's id. Its parameter and column definitions are skipped."""
+    connection._execute_command(COMMAND.COM_STMT_PREPARE, sql)
+    begin, _ = receiver.next_packet()
+    _, statement, column_count, parameter_count = struct.unpack("<BIHH", receiver.data[begin : begin + 9].tobytes())
+    for count in (parameter_count, column_count):
+        if count:
+            receiver.skip_to_end()
+    return int(statement)
+
+
+def _execute(connection: Connection[Any], receiver: Receiver, statement: int) -> list[WireField]:
+    """COM_STMT_EXECUTE without a cursor; the columns' definitions."""
+    connection._execute_command(COMMAND.COM_STMT_EXECUTE, struct.pack("<IBI", statement, 0, 1))
+    begin, stop = receiver.next_packet()
+    count = int(receiver.data[begin])
+    if count == 0xFC:
+        count = int.from_bytes(receiver.data[begin + 1 : begin + 3].tobytes(), "little")
+    fields = []
+    for _ in range(count):
+        begin, stop = receiver.next_packet()
+        # The definition ends in type (1), flags (2), decimals (1), filler (2), behind names of any length.
+        type_code = int(receiver.data[stop - 6])
+        flags = int.from_bytes(receiver.data[stop - 5 : stop - 3].tobytes(), "little")
+        fields.append(WireField(type_code, bool(flags & FLAG.UNSIGNED)))
+    if count:
+        receiver.next_packet()
+    return fields
+
+
+_INTEGER_WIDTH = {
+    FIELD_TYPE.TINY: 1,
+    FIELD_TYPE.SHORT: 2,
+    FIELD_TYPE.YEAR: 2,
+    FIELD_TYPE.INT24: 4,
+    FIELD_TYPE.LONG: 4,
+    FIELD_TYPE.LONGLONG: 8,
+}
+_FIXED_OR_TEMPORAL = frozenset(
+    {
+        *_INTEGER_WIDTH,
+        FIELD_TYPE.FLOAT,
+        FIELD_TYPE.DOUBLE,
+        FIELD_TYPE.DATE,
+        FIELD_TYPE.TIME,
+        FIELD_TYPE.DATETIME,
+        FIELD_TYPE.TIMESTAMP,
+        FIELD_TYPE.NULL,
+    }
+)
+_TEMPORAL_CODE = {
+    Form.DATE: (FIELD_TYPE.DATE, blocks.WIRE_DATE),
+    Form.DATETIME: (FIELD_TYPE.DATETIME, blocks.WIRE_MOMENT),
+    Form.TIMESTAMP: (FIELD_TYPE.TIMESTAMP, blocks.WIRE_MOMENT),
+}
+_AS_TEXT = frozenset({Form.TEXT, Form.BYTES, Form.ENUM, Form.SET, Form.JSON, Form.DECIMAL_TEXT, Form.ADDRESS})
+_Planned = tuple[int, int, int, int, int]
+"""(step, wire, a, b, c)"""
+
+
+def _planned(wire: WireField, arena: TableArena, index: int) -> _Planned | None:  # noqa: PLR0911  one per form
+    """How `wire` comes into column `index` of the arena, or None when it cannot."""
+    layout, column, code = arena.layout.columns[index], arena.table.columns[index], wire.type_code
+    match layout.form:
+        case Form.FLOAT32 if code == FIELD_TYPE.FLOAT:
+            return 4, blocks.WIRE_HALF, 0, 0, 0
+        case Form.FLOAT64 if code == FIELD_TYPE.DOUBLE:
+            return 8, blocks.WIRE_WORD, 0, 0, 0
+        case Form.DATE | Form.DATETIME | Form.TIMESTAMP if code == _TEMPORAL_CODE[layout.form][0]:
+            fsp = column.shape.fsp
+            if layout.as_text:
+                return -1, blocks.WIRE_DATE_TEXT, FORM_SENT, int(layout.form is not Form.DATE), fsp
+            return -1, _TEMPORAL_CODE[layout.form][1], FORM_SENT, layout.dates, fsp
+        case Form.TIME if code == FIELD_TYPE.TIME:
+            return -1, blocks.WIRE_TIME, FORM_SENT, 0, column.shape.fsp
+        case Form.DECIMAL if code in (FIELD_TYPE.NEWDECIMAL, FIELD_TYPE.DECIMAL):
+            return -1, blocks.WIRE_PRINTED, column.shape.precision, 0, 0
+        case Form.BIT | Form.BIT64 if code == FIELD_TYPE.BIT:
+            return -1, (blocks.WIRE_BIT if layout.form is Form.BIT else blocks.WIRE_BIT64), 0, 0, 0
+        case Form.UINT64 if code == FIELD_TYPE.LONGLONG and wire.unsigned:
+            return 8, blocks.WIRE_UINT64, 0, 0, 0
+        case Form.YEAR if code == FIELD_TYPE.YEAR:
+            return 2, blocks.WIRE_SMALL, 2, 0, 2
+        case Form.BOOLEAN if code == FIELD_TYPE.TINY:
+            return 1, blocks.WIRE_BOOLEAN, 0, 0, 0
+        case Form.INTEGER if code in _INTEGER_WIDTH:
+            return _integer(_INTEGER_WIDTH[code], layout.width, column, wire)
+        case Form.GEOJSON if code == FIELD_TYPE.GEOMETRY:
+            return -1, blocks.WIRE_GEOJSON, 0, 0, 0
+        case form if form in _AS_TEXT and code not in _FIXED_OR_TEMPORAL:
+            if layout.family != FAMILY_UTF8:
+                return -1, blocks.WIRE_CONVERTED, layout.family, arena.layout.points_of(index), 0
+            return -1, blocks.WIRE_TEXT, 0, 0, 0
+        case _:
+            return None
+
+
+def _integer(width: int, arrow: int, column: MySqlColumn, wire: WireField) -> _Planned | None:
+    unsigned = column.shape.unsigned
+    # MEDIUMINT comes in 4 bytes and fits int32; every other unsigned type is widened.
+    if wire.unsigned != unsigned or width > arrow or (width == arrow and unsigned and width != 4):
+        return None
+    if width == arrow == 8:
+        return 8, blocks.WIRE_WORD, 0, 0, 0
+    if width == arrow == 4:
+        return 4, blocks.WIRE_HALF, 0, 0, 0
+    return width, blocks.WIRE_SMALL, width, int(not unsigned), arrow

@@ -1,0 +1,327 @@
+"""``source.snapshot.filter``: which rows of a table are captured, the same in the snapshot and in the log.
+
+A condition is a small part of SQL: comparisons of one column with one literal (``= <> != < <= > >=``, ``IN``,
+``BETWEEN``, ``LIKE`` for text, ``IS [NOT] NULL``), joined by ``AND``, ``OR``, ``NOT`` and parentheses. It is parsed
+here, and both its SQL and its value for a row of the log come from the parsed form: the same literals, compared by the
+column's own type. Where text is compared, the server is asked (its collation decides), once for each text and
+condition; other columns are compared in Arrow.
+
+A condition that is NULL leaves the row out, as in SQL. Dates that no calendar has count as NULL in both phases. What
+is not understood is a `ConfigError` that says so: a filter that is only almost the same in both phases would lose
+rows.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from decimal import Decimal, InvalidOperation
+from typing import Any, NoReturn
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pymysql.connections import Connection
+
+from raycdc.connectors.mysql.connection import query_one, quote_name
+from raycdc.connectors.mysql.snapshot import key_order, key_space, keys
+from raycdc.connectors.mysql.snapshot.keys import KeyKind, KeyValue, key_kind
+from raycdc.connectors.mysql.values.types import MySqlColumn, MySqlTable
+from raycdc.errors import ConfigError
+
+#: Texts the server is asked about in one statement (a select list may have 4096 items).
+_TEXTS_PER_STATEMENT = 500
+#: Answers remembered per comparison; a filter on a column with more values than this asks again.
+_TEXTS_REMEMBERED = 100_000
+
+_TOKEN = re.compile(
+    r"\s*(?:(?P<hex>[xX]'[0-9a-fA-F]*')|(?P<number>[+-]?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)|(?P<name>`(?:[^`]|``)+`|\w+)"
+    r"|(?P<text>'(?:[^'\\]|''|\\.)*')|(?P<sign><=|>=|<>|!=|=|<|>|\(|\)|,))",
+    re.DOTALL,
+)
+_COMPARE: dict[str, Callable[[Any, Any], Any]] = {
+    "=": pc.equal,
+    "<>": pc.not_equal,
+    "<": pc.less,
+    "<=": pc.less_equal,
+    ">": pc.greater,
+    ">=": pc.greater_equal,
+}
+
+#: Answers for texts: SQL expressions in, one value each out (None for NULL).
+AskServer = Callable[[list[str]], list[Any]]
+
+
+class Comparison:
+    """``column OP literal``; `sign` is one of `_COMPARE` or ``LIKE``."""
+
+    def __init__(self, column: MySqlColumn, sign: str, value: KeyValue) -> None:
+        self._column = column
+        self._sign = sign
+        self._value = value
+        self._known: dict[str, bool | None] = {}
+
+    def sql(self) -> str:
+        compared = f"{quote_name(self._column.name)} {self._sign} {self._literal(self._value)}"
+        if key_kind(self._column) is KeyKind.DATE:
+            return f"(CASE WHEN {keys.null_condition(self._column)} THEN NULL ELSE {compared} END)"
+        return f"({compared})"
+
+    def mask(self, batch: pa.RecordBatch, ask: AskServer) -> pa.Array:
+        array = batch.column(self._column.name)
+        match key_kind(self._column):
+            case KeyKind.TEXT:
+                return self._asked(array, ask)
+            case KeyKind.TIME:
+                found = key_order.sort_keys(None, self._column, array).numbers
+                bound = key_order.bound_keys(None, self._column, [self._value]).numbers
+                assert found is not None
+                assert bound is not None
+                compared = _COMPARE[self._sign](pa.array(found), int(bound[0]))
+                return pc.if_else(array.is_valid(), compared, pa.scalar(None, pa.bool_()))
+            case KeyKind.FLOAT:
+                # The server compares a FLOAT as a double, too.
+                return _COMPARE[self._sign](array.cast(pa.float64()), pa.scalar(self._value, pa.float64()))
+            case _:
+                return _COMPARE[self._sign](array, keys.to_arrow(self._column, [self._value])[0])
+
+    def _literal(self, value: KeyValue) -> str:
+        return keys.literal(self._column, value)
+
+    def _asked(self, array: pa.Array, ask: AskServer) -> pa.Array:
+        """One answer per distinct text; the server knows how its collation compares them."""
+        encoded = array.dictionary_encode()
+        texts: list[str] = encoded.dictionary.to_pylist()
+        if len(self._known) > _TEXTS_REMEMBERED:
+            self._known.clear()
+        new = [text for text in texts if text not in self._known]
+        for first in range(0, len(new), _TEXTS_PER_STATEMENT):
+            part = new[first : first + _TEXTS_PER_STATEMENT]
+            bound = self._literal(self._value)
+            answers = ask([f"{self._literal(text)} {self._sign} {bound}" for text in part])
+            self._known.update(zip(part, (None if a is None else bool(a) for a in answers), strict=True))
+        answers_of = pa.array([self._known[text] for text in texts], pa.bool_())
+        return answers_of.take(encoded.indices)
+
+
+@dataclass(frozen=True, slots=True)
+class IsNull:
+    """``column IS NULL``."""
+
+    column: MySqlColumn
+
+    def sql(self) -> str:
+        return f"({keys.null_condition(self.column)})"
+
+    def mask(self, batch: pa.RecordBatch, ask: AskServer) -> pa.Array:
+        return batch.column(self.column.name).is_null()
+
+
+@dataclass(frozen=True, slots=True)
+class Both:
+    """``AND`` or ``OR`` (`either`) of two conditions, with SQL's three values."""
+
+    left: Condition
+    right: Condition
+    either: bool
+
+    def sql(self) -> str:
+        return f"({self.left.sql()} {'OR' if self.either else 'AND'} {self.right.sql()})"
+
+    def mask(self, batch: pa.RecordBatch, ask: AskServer) -> pa.Array:
+        join = pc.or_kleene if self.either else pc.and_kleene
+        return join(self.left.mask(batch, ask), self.right.mask(batch, ask))
+
+
+@dataclass(frozen=True, slots=True)
+class Not:
+    """``NOT condition``."""
+
+    inner: Condition
+
+    def sql(self) -> str:
+        return f"(NOT {self.inner.sql()})"
+
+    def mask(self, batch: pa.RecordBatch, ask: AskServer) -> pa.Array:
+        return pc.invert(self.inner.mask(batch, ask))
+
+
+Condition = Comparison | IsNull | Both | Not
+
+
+def parse_filter(table: MySqlTable, text: str) -> Condition:
+    """The condition `text` for rows of `table`. Raises `ConfigError` saying what of it is not understood."""
+    return _Parser(table, text).parse()
+
+
+def server_answers(connection: Connection[Any]) -> AskServer:
+    """Ask the server over `connection`."""
+
+    def ask(expressions: list[str]) -> list[Any]:
+        return list(query_one(connection, "SELECT " + ", ".join(expressions)) or ())
+
+    return ask
+
+
+class _Parser:
+    """Recursive descent over the tokens of one condition."""
+
+    def __init__(self, table: MySqlTable, text: str) -> None:
+        self._table = table
+        self._text = text
+        self._tokens: list[tuple[str, str]] = []
+        position = 0
+        while position < len(text.rstrip()):
+            found = _TOKEN.match(text, position)
+            if found is None or found.lastgroup is None:
+                self._refuse(f"{text[position : position + 20].strip()!r} is not understood")
+            self._tokens.append((found.lastgroup, found.group(found.lastgroup)))
+            position = found.end()
+        self._next = 0
+
+    def parse(self) -> Condition:
+        condition = self._either()
+        if self._next < len(self._tokens):
+            self._refuse(f"{self._tokens[self._next][1]!r} is not expected there")
+        return condition
+
+    def _either(self) -> Condition:
+        left = self._both()
+        while self._take("OR"):
+            left = Both(left, self._both(), either=True)
+        return left
+
+    def _both(self) -> Condition:
+        left = self._not()
+        while self._take("AND"):
+            left = Both(left, self._not(), either=False)
+        return left
+
+    def _not(self) -> Condition:
+        if self._take("NOT"):
+            return Not(self._not())
+        if self._take("("):
+            inner = self._either()
+            self._expect(")")
+            return inner
+        return self._predicate()
+
+    def _predicate(self) -> Condition:
+        kind, word = self._pop("a column")
+        if kind != "name":
+            self._refuse(f"{word!r} stands where a column must: write COLUMN OPERATOR VALUE")
+        name = word[1:-1].replace("``", "`") if word.startswith("`") else word
+        column = next((c for c in self._table.columns if c.name.lower() == name.lower()), None)
+        if column is None:
+            self._refuse(f"there is no column {name!r}")
+        column = self._comparable(column)
+        if self._take("IS"):
+            negated = self._take("NOT")
+            self._expect("NULL")
+            return Not(IsNull(column)) if negated else IsNull(column)
+        negated = self._take("NOT")
+        if self._take("IN"):
+            condition = self._in(column)
+        elif self._take("BETWEEN"):
+            low = Comparison(column, ">=", self._value(column))
+            self._expect("AND")
+            condition = Both(low, Comparison(column, "<=", self._value(column)), either=False)
+        elif self._take("LIKE"):
+            if key_kind(column) is not KeyKind.TEXT:
+                self._refuse(f"LIKE is for text, and {column.name} is {column.column_type}")
+            condition = Comparison(column, "LIKE", self._value(column))
+        elif negated:
+            self._refuse("NOT stands before IN, BETWEEN, LIKE, NULL or a condition")
+        else:
+            _, sign = self._pop("an operator")
+            sign = "<>" if sign == "!=" else sign
+            if sign not in _COMPARE:
+                self._refuse(f"{sign!r} is no operator")
+            return Comparison(column, sign, self._value(column))
+        return Not(condition) if negated else condition
+
+    def _in(self, column: MySqlColumn) -> Condition:
+        self._expect("(")
+        condition: Condition = Comparison(column, "=", self._value(column))
+        while self._take(","):
+            condition = Both(condition, Comparison(column, "=", self._value(column)), either=True)
+        self._expect(")")
+        return condition
+
+    def _comparable(self, column: MySqlColumn) -> MySqlColumn:
+        if column.shape.base == "enum":
+            # Compared with a text, an ENUM is its label.
+            column = replace(column, column_type="varchar(255)")
+        if key_kind(column) is None:
+            self._refuse(f"{column.name} is {column.column_type}, which cannot be compared")
+        return column
+
+    def _value(self, column: MySqlColumn) -> KeyValue:
+        """The next literal, as a value of the column that SQL and Arrow mean alike."""
+        kind, word = self._pop("a value")
+        try:
+            value = _literal_value(column, kind, word)
+            keys.to_arrow(column, [value])
+        except (ValueError, InvalidOperation, OverflowError, pa.ArrowException) as cause:
+            raise ConfigError(
+                f"source.snapshot.filter: {self._table.id}: {word} is no exact value of {column.name} "
+                f"({column.column_type}): {cause}. The filter is {self._text!r}."
+            ) from cause
+        return value
+
+    def _pop(self, wanted: str) -> tuple[str, str]:
+        if self._next >= len(self._tokens):
+            self._refuse(f"it ends where {wanted} must stand")
+        token = self._tokens[self._next]
+        self._next += 1
+        return token
+
+    def _take(self, word: str) -> bool:
+        if self._next < len(self._tokens):
+            kind, text = self._tokens[self._next]
+            if kind in ("name", "sign") and text.upper() == word:
+                self._next += 1
+                return True
+        return False
+
+    def _expect(self, word: str) -> None:
+        if not self._take(word):
+            self._refuse(f"{word} is missing")
+
+    def _refuse(self, reason: str) -> NoReturn:
+        raise ConfigError(
+            f"source.snapshot.filter: {self._table.id}: {reason}. The filter is {self._text!r}; it may compare columns "
+            f"with literals (= <> < <= > >= IN BETWEEN LIKE IS NULL) and join that with AND, OR, NOT."
+        )
+
+
+def _literal_value(column: MySqlColumn, kind: str, word: str) -> KeyValue:
+    """The literal as a key value; ValueError when it is none of the column's type."""
+    wanted = key_kind(column)
+    if wanted is KeyKind.TEXT and kind == "text":
+        return _unquoted(word)
+    if wanted is KeyKind.BYTES and kind == "hex":
+        return bytes.fromhex(word[2:-1])
+    if wanted is KeyKind.INTEGER and kind == "number":
+        number = int(word)
+        if column.shape.base == "year" and number and number < 1901:
+            raise ValueError("years have four digits")
+        return number
+    if wanted is KeyKind.FLOAT and kind == "number":
+        return float(word)
+    if wanted is KeyKind.EXACT and kind == "number":
+        return format(Decimal(word), "f")
+    if wanted in (KeyKind.DATE, KeyKind.TIME) and kind == "text":
+        text = _unquoted(word)
+        number_of = key_space.to_number(column, text)
+        exact = None if number_of is None else key_space.from_number(column, number_of)
+        if exact is None or key_space.to_number(column, exact) != number_of:
+            raise ValueError("write it as 'YYYY-MM-DD HH:MM:SS', with no more fraction digits than the column has")
+        return exact
+    raise ValueError("it is of another kind")
+
+
+def _unquoted(word: str) -> str:
+    if "\\" in word:
+        raise ValueError("a backslash means different things to different servers; leave it out")
+    return word[1:-1].replace("''", "'")

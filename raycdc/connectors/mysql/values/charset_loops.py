@@ -1,0 +1,176 @@
+"""Compiled: one column of text in any of the server's character sets into its arena as UTF-8.
+
+`family` says how bytes make characters, `table` where the set's code points begin in `points` (`charsets.code_points`
+makes them); entries below 0 are no characters. What is no character becomes U+FFFD and is counted once per byte.
+
+Forms of the sets: MySQL manual, "Supported Character Sets and Collations".
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from raycdc.compiled import copy, helper, inlined, load
+from raycdc.connectors.mysql.values.arena_loops import COLUMN_DONE, COLUMN_FULL, big_endian, has_room
+
+FAMILY_UTF8 = 0  # the bytes are UTF-8 already (checked per batch)
+FAMILY_SINGLE = 1  # 256 code points
+FAMILY_DOUBLE = 2  # 256 code points, LEAD for lead bytes, then 65536 for both bytes
+FAMILY_EUC3 = 3  # the same, and 65536 for the two bytes behind 0x8F
+FAMILY_GB18030 = 4  # as DOUBLE, and a row of code points for four bytes
+FAMILY_UTF16 = 5  # most significant byte first, with surrogates (also ucs2)
+FAMILY_UTF16LE = 6
+FAMILY_UTF32 = 7
+
+#: Entry of a byte that begins a character of several.
+LEAD = -2
+NO_CHARACTER = -1
+
+#: Four-byte codes of gb18030 below this are in the table; those from the second number on are U+10000 and up.
+GB18030_TABLE = 39420
+GB18030_PLANES = 189000
+
+_REPLACEMENT = 0xFFFD
+_HIGH_BITS = np.int64(-9187201950435737472)  # 0x8080808080808080
+
+
+@inlined
+def _put_point(vdata: Any, out: Any, point: Any) -> Any:
+    """A code point as UTF-8; returns the position after it."""
+    if point < 0x80:
+        vdata[out] = point
+        return out + 1
+    if point < 0x800:
+        vdata[out] = 0xC0 | (point >> 6)
+        vdata[out + 1] = 0x80 | (point & 0x3F)
+        return out + 2
+    if point < 0x10000:
+        vdata[out] = 0xE0 | (point >> 12)
+        vdata[out + 1] = 0x80 | ((point >> 6) & 0x3F)
+        vdata[out + 2] = 0x80 | (point & 0x3F)
+        return out + 3
+    vdata[out] = 0xF0 | (point >> 18)
+    vdata[out + 1] = 0x80 | ((point >> 12) & 0x3F)
+    vdata[out + 2] = 0x80 | ((point >> 6) & 0x3F)
+    vdata[out + 3] = 0x80 | (point & 0x3F)
+    return out + 4
+
+
+@inlined
+def _two_bytes(data: Any, a: Any, points: Any, table: Any) -> Any:
+    return np.int64(points[table + 256 + (np.int64(data[a]) << 8) + np.int64(data[a + 1])])
+
+
+@inlined
+def _unit(data: Any, a: Any, family: Any) -> Any:
+    if family == FAMILY_UTF16LE:
+        return load(data, a, 16)
+    return (np.int64(data[a]) << 8) | np.int64(data[a + 1])
+
+
+@inlined
+def _unicode_point(data: Any, a: Any, end: Any, family: Any) -> Any:
+    """(code point or NO_CHARACTER, bytes it takes) of UTF-16 or UTF-32."""
+    if family == FAMILY_UTF32:
+        if a + 4 > end:
+            return np.int64(NO_CHARACTER), end - a
+        point = big_endian(data, a, 4)
+        if point > 0x10FFFF or 0xD800 <= point < 0xE000:
+            point = np.int64(NO_CHARACTER)
+        return point, np.int64(4)
+    if a + 2 > end:
+        return np.int64(NO_CHARACTER), end - a
+    unit = _unit(data, a, family)
+    if unit < 0xD800 or unit >= 0xE000:
+        return unit, np.int64(2)
+    if unit < 0xDC00 and a + 4 <= end:
+        low = _unit(data, a + 2, family)
+        if 0xDC00 <= low < 0xE000:
+            return 0x10000 + ((unit - 0xD800) << 10) + (low - 0xDC00), np.int64(4)
+    return np.int64(NO_CHARACTER), np.int64(2)
+
+
+@inlined
+def _point(data: Any, a: Any, end: Any, family: Any, points: Any, table: Any) -> Any:
+    """(code point or NO_CHARACTER, bytes it takes) of a set with code tables."""
+    first = np.int64(points[table + np.int64(data[a])])
+    if first != LEAD:
+        return first, np.int64(1)
+    byte = np.int64(data[a])
+    if family == FAMILY_EUC3 and byte == 0x8F:
+        if a + 3 > end:
+            return np.int64(NO_CHARACTER), np.int64(1)
+        point = np.int64(points[table + 65792 + (np.int64(data[a + 1]) << 8) + np.int64(data[a + 2])])
+        return point, np.int64(3 if point >= 0 else 1)
+    if a + 2 > end:
+        return np.int64(NO_CHARACTER), np.int64(1)
+    second = np.int64(data[a + 1])
+    if family == FAMILY_GB18030 and 0x30 <= second <= 0x39:
+        if a + 4 > end:
+            return np.int64(NO_CHARACTER), np.int64(1)
+        third, fourth = np.int64(data[a + 2]), np.int64(data[a + 3])
+        if not (0x81 <= third <= 0xFE and 0x30 <= fourth <= 0x39):
+            return np.int64(NO_CHARACTER), np.int64(1)
+        number = (((byte - 0x81) * 10 + second - 0x30) * 126 + third - 0x81) * 10 + fourth - 0x30
+        point = np.int64(NO_CHARACTER)
+        if number < GB18030_TABLE:
+            point = np.int64(points[table + 65792 + number])
+        elif GB18030_PLANES <= number < GB18030_PLANES + 0x100000:
+            point = number - GB18030_PLANES + 0x10000
+        return point, np.int64(4 if point >= 0 else 1)
+    point = _two_bytes(data, a, points, table)
+    return point, np.int64(2 if point >= 0 else 1)
+
+
+@inlined
+def converted(data: Any, a: Any, end: Any, family: Any, points: Any, table: Any, vdata: Any, out: Any) -> Any:
+    """Write the characters of ``data[a:end]``; returns (end of the text, bytes that were none)."""
+    lost = np.int64(0)
+    # Of all sets with tables only swe7 has another lower half; there these two are letters.
+    ascii_half = family <= FAMILY_GB18030 and points[table + 92] == 92 and points[table + 126] == 126
+    while a < end:
+        if ascii_half and a + 8 <= end:
+            word = load(data, a, 64)
+            if word & _HIGH_BITS == 0:
+                copy(data, a, vdata, out, 8)
+                a += 8
+                out += 8
+                continue
+        if family >= FAMILY_UTF16:
+            point, taken = _unicode_point(data, a, end, family)
+        else:
+            point, taken = _point(data, a, end, family, points, table)
+        if point < 0:
+            lost += 1
+            point = np.int64(_REPLACEMENT)
+        out = _put_point(vdata, out, point)
+        a += taken
+    return out, lost
+
+
+@helper
+def put_converted(
+    data: Any, at: Any, size: Any, count: Any, family: Any, points: Any, table: Any, slot: Any, first: Any,
+    column: Any, losses: Any, voff: Any, vdata: Any, vbase: Any, vcap: Any, counters: Any,
+) -> Any:  # fmt: skip
+    """Text of another character set; a value with bytes that are no characters counts once in `losses`."""
+    total = np.int64(0)
+    for i in range(count):
+        if at[i] >= 0:
+            total += np.int64(size[i])
+    start = np.int64(voff[slot, first])
+    # A byte becomes three at most, two bytes of UTF-16 as well; one that is replaced takes three.
+    if not has_room(start, 3 * total, slot, vcap, counters):
+        return COLUMN_FULL
+    base = vbase[slot]
+    out = base + start
+    for i in range(count):
+        a = at[i]
+        if a >= 0:
+            out, lost = converted(data, a, a + np.int64(size[i]), family, points, table, vdata, out)
+            if lost > 0:
+                losses[column] += 1
+        voff[slot, first + i + 1] = out - base
+    return COLUMN_DONE

@@ -1,0 +1,175 @@
+"""MySQL character sets: bytes per character, code points for the compiled loops, ids of the binlog's collations.
+
+Used by the layouts (`layouts`), the arenas (`columns`) and TABLE_MAP checks. Bytes of the utf8 sets and of ascii are
+UTF-8 already; ucs2, utf16 and utf32 are computed; every other set becomes a table of code points, made of Python's
+codec and of `charset_corrections`, which is what the servers themselves make of each code.
+"""
+
+from __future__ import annotations
+
+import codecs
+from contextlib import suppress
+from functools import cache
+
+import numpy as np
+import numpy.typing as npt
+
+from raycdc.connectors.mysql.values import charset_loops as loops
+from raycdc.connectors.mysql.values.charset_corrections import CORRECTIONS
+
+#: Sets whose bytes are UTF-8 as they are.
+UTF8_CHARSETS = frozenset({"utf8", "utf8mb3", "utf8mb4", "ascii"})
+
+#: Set → (bytes per character at most, Python codec). Python has no codec for a few (dec8, hp8, swe7, geostd8, keybcs2,
+#: armscii8): all of their upper half is in the corrections.
+_CHARSETS: dict[str, tuple[int, str]] = {
+    "utf8": (3, "utf-8"),
+    "utf8mb3": (3, "utf-8"),
+    "utf8mb4": (4, "utf-8"),
+    "ascii": (1, "ascii"),
+    "binary": (1, "latin-1"),
+    "latin1": (1, "cp1252"),
+    "latin2": (1, "iso8859-2"),
+    "latin5": (1, "iso8859-9"),
+    "latin7": (1, "iso8859-13"),
+    "cp1250": (1, "cp1250"),
+    "cp1251": (1, "cp1251"),
+    "cp1256": (1, "cp1256"),
+    "cp1257": (1, "cp1257"),
+    "cp850": (1, "cp850"),
+    "cp852": (1, "cp852"),
+    "cp866": (1, "cp866"),
+    "koi8r": (1, "koi8-r"),
+    "koi8u": (1, "koi8-u"),
+    "greek": (1, "iso8859-7"),
+    "hebrew": (1, "iso8859-8"),
+    "tis620": (1, "tis-620"),
+    "macce": (1, "mac-latin2"),
+    "macroman": (1, "mac-roman"),
+    "dec8": (1, "ascii"),
+    "hp8": (1, "ascii"),
+    "swe7": (1, "ascii"),
+    "armscii8": (1, "ascii"),
+    "geostd8": (1, "ascii"),
+    "keybcs2": (1, "ascii"),
+    "big5": (2, "big5"),
+    "sjis": (2, "shift_jis"),
+    "cp932": (2, "cp932"),
+    "gb2312": (2, "gb2312"),
+    "gbk": (2, "gbk"),
+    "euckr": (2, "cp949"),
+    "ujis": (3, "euc_jp"),
+    "eucjpms": (3, "euc_jp"),
+    "gb18030": (4, "gb18030"),
+    "ucs2": (2, "utf-16-be"),
+    "utf16": (4, "utf-16-be"),
+    "utf16le": (4, "utf-16-le"),
+    "utf32": (4, "utf-32-be"),
+}
+
+_UNICODE_FAMILIES = {
+    "ucs2": loops.FAMILY_UTF16,
+    "utf16": loops.FAMILY_UTF16,
+    "utf16le": loops.FAMILY_UTF16LE,
+    "utf32": loops.FAMILY_UTF32,
+}
+
+#: MariaDB's UCA-14.0.0 collations: 256 ids for each set (its manual, "Supported Character Sets and Collations").
+_UCA1400_FIRST = 2048
+_UCA1400_SETS = ("utf8mb3", "utf8mb4", "ucs2", "utf16", "utf32")
+
+
+def bytes_per_character(charset: str) -> int:
+    """The most bytes one character takes; 0 when the set is unknown (then lengths cannot be compared)."""
+    return _CHARSETS.get(charset, (0, ""))[0]
+
+
+def codec_of(charset: str) -> str:
+    """Python codec of a set, for statements; an unknown set is read as UTF-8."""
+    return _CHARSETS.get(charset, (0, "utf-8"))[1]
+
+
+def family_of(charset: str) -> int:
+    """How the compiled loops read the set; one that is not known is taken for UTF-8, its invalid bytes replaced."""
+    if charset in _UNICODE_FAMILIES:
+        return _UNICODE_FAMILIES[charset]
+    if charset in ("", "binary") or charset in UTF8_CHARSETS or charset not in _CHARSETS:
+        return loops.FAMILY_UTF8
+    if charset in ("ujis", "eucjpms"):
+        return loops.FAMILY_EUC3
+    if charset == "gb18030":
+        return loops.FAMILY_GB18030
+    return loops.FAMILY_SINGLE if bytes_per_character(charset) == 1 else loops.FAMILY_DOUBLE
+
+
+def has_table(family: int) -> bool:
+    """Whether sets of the family need `code_points`."""
+    return loops.FAMILY_UTF8 < family <= loops.FAMILY_GB18030
+
+
+@cache
+def code_points(charset: str) -> npt.NDArray[np.int32]:
+    """The set's table as `charset_loops` reads it: all single bytes, then all codes of two bytes, then longer ones."""
+    family, codec = family_of(charset), _CHARSETS[charset][1]
+    lengths = {1: 256}
+    if family != loops.FAMILY_SINGLE:
+        lengths[2] = 1 << 16
+    if family == loops.FAMILY_EUC3:
+        lengths[3] = 1 << 16
+    if family == loops.FAMILY_GB18030:
+        lengths[4] = loops.GB18030_TABLE
+    parts = {length: _decoded(length, count, codec) for length, count in lengths.items()}
+    for entry in CORRECTIONS.get(charset, "").split():
+        code, _, point = entry.partition("=")
+        length, _, run = code.partition(".")
+        first, _, times = run.partition("*")
+        start, count = int(first, 16), int(times or "1")
+        points = np.arange(count) + int(point, 16) if point != "-" else loops.NO_CHARACTER
+        parts[int(length)][start : start + count] = points
+    if 2 in parts:
+        begins: npt.NDArray[np.bool_] = np.max(parts[2].reshape(256, 256), axis=1) >= 0
+        if family == loops.FAMILY_EUC3:
+            begins[0x8F] = True
+        if family == loops.FAMILY_GB18030:
+            begins[0x81:0xFF] = True
+        parts[1][begins] = loops.LEAD
+    table = np.concatenate([parts[length] for length in sorted(parts)])
+    table.setflags(write=False)
+    return table
+
+
+def _decoded(length: int, count: int, codec: str) -> npt.NDArray[np.int32]:
+    """What Python's codec makes of each code of `length` bytes; NO_CHARACTER where that is not one character."""
+    decode = codecs.getdecoder(codec)
+    table = np.full(count, loops.NO_CHARACTER, np.int32)
+    # Codes of several bytes begin with one that is not ASCII.
+    for code in range(0x8000 if length in (2, 3) else 0, count):
+        match length:
+            case 3:
+                raw = b"\x8f" + code.to_bytes(2, "big")
+            case 4:
+                rest, last = divmod(code, 10)
+                rest, third = divmod(rest, 126)
+                raw = bytes([0x81 + rest // 10, 0x30 + rest % 10, 0x81 + third, 0x30 + last])
+            case _:
+                raw = code.to_bytes(length, "big")
+        with suppress(UnicodeDecodeError):
+            text, _ = decode(raw)
+            if len(text) == 1:
+                table[code] = ord(text)
+    return table
+
+
+def charset_of_collation(collation_id: int) -> str:
+    """The set a collation id of TABLE_MAP's metadata belongs to; ``""`` when unknown."""
+    if collation_id >= _UCA1400_FIRST:
+        index = (collation_id - _UCA1400_FIRST) // 256
+        return _UCA1400_SETS[index] if index < len(_UCA1400_SETS) else ""
+    if 1024 <= collation_id < _UCA1400_FIRST:  # MariaDB's NOPAD twins: the id of the padded one + 1024
+        collation_id -= 1024
+    from pymysql.charset import charset_by_id
+
+    try:
+        return str(charset_by_id(collation_id).name)
+    except KeyError:
+        return ""

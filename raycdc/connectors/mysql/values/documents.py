@@ -1,0 +1,61 @@
+"""Schema documents: a table's logical schema together with the server's own description, as kept in state.
+
+The log reader, the chunk readers and the enumerator exchange tables only in this form; ``fingerprint`` names the
+version everywhere (segments, manifests, the schema store).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass, replace
+from typing import Any
+
+from raycdc.connectors.mysql.values.types import MySqlTable
+
+
+@dataclass(frozen=True, slots=True)
+class Capture:
+    """What of a table is captured: rows that meet `filter`, and of its columns those in `columns` (None: all).
+
+    It belongs to the state as the schema does: the target was begun with it.
+    """
+
+    filter: str | None = None
+    columns: tuple[str, ...] | None = None
+
+    def narrowed(self, table: MySqlTable) -> MySqlTable:
+        """The table as its target has it."""
+        if self.columns is None:
+            return table
+        return replace(table, columns=tuple(column for column in table.columns if column.name in self.columns))
+
+    def __str__(self) -> str:
+        columns = "all columns" if self.columns is None else f"the columns {', '.join(self.columns)}"
+        return f"{columns}, {f'the filter {self.filter!r}' if self.filter else 'no filter'}"
+
+
+ALL = Capture()
+
+
+def document_of(table: MySqlTable, capture: Capture = ALL) -> dict[str, Any]:
+    """``columns`` and ``primary_key`` as `TableSchema.to_json`, ``source`` as `MySqlTable.to_json`.
+
+    The columns are those that are captured; the source has all, as the log does.
+    """
+    body: dict[str, Any] = {**capture.narrowed(table).schema().to_json(), "source": table.to_json()}
+    if capture.columns is not None:
+        body["listed"] = list(capture.columns)
+    text = json.dumps(body, sort_keys=True, separators=(",", ":"))
+    return {**body, "filter": capture.filter, "fingerprint": hashlib.sha256(text.encode()).hexdigest()[:16]}
+
+
+def capture_of(document: dict[str, Any]) -> Capture:
+    """What the document's table was captured by."""
+    listed = document.get("listed")
+    return Capture(document.get("filter"), None if listed is None else tuple(listed))
+
+
+def table_of(document: dict[str, Any]) -> MySqlTable:
+    """The source's table, with all its columns."""
+    return MySqlTable.from_json(document["source"])

@@ -1,0 +1,174 @@
+"""Compiled: one column of numbers from the wire into its arena, for log and result sets alike.
+
+A walk has found where each value of a block of rows lies: ``at[i]`` is its first byte, below 0 for NULL (the walk has
+marked that). Row ``i`` of the block is row ``first + i`` of the arena. NULL is written as 0, so that equal batches are
+equal bytes.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from raycdc.compiled import helper, load
+from raycdc.connectors.mysql.values.arena_loops import (
+    COLUMN_BOOLEAN,
+    COLUMN_DONE,
+    COLUMN_VALUE,
+    FAILED_ROW,
+    big_endian,
+    little_endian,
+    store_decimal,
+)
+from raycdc.connectors.mysql.values.decimal_loops import long_decimal, printed_decimal, short_decimal
+
+
+@helper
+def put_words(data: Any, at: Any, count: Any, i64: Any, start: Any) -> None:
+    """Eight bytes as they are: BIGINT, DOUBLE."""
+    for i in range(count):
+        i64[start + i] = load(data, at[i], 64) if at[i] >= 0 else np.int64(0)
+
+
+@helper
+def put_halves(data: Any, at: Any, count: Any, i32: Any, start: Any) -> None:
+    """Four bytes as they are: INT, FLOAT."""
+    for i in range(count):
+        i32[start + i] = np.int32(load(data, at[i], 32)) if at[i] >= 0 else np.int32(0)
+
+
+@helper
+def put_small(data: Any, at: Any, count: Any, width: Any, signed: Any, out_width: Any, arena: Any, start: Any) -> None:
+    """Integers of 1 to 4 bytes into the same or a wider Arrow type (`out_width` bytes)."""
+    i8, i16, i32, i64 = arena.i8, arena.i16, arena.i32, arena.i64
+    for i in range(count):
+        value = np.int64(0)
+        if at[i] >= 0:
+            if width == 1:
+                value = np.int64(data[at[i]])
+            elif width == 2:
+                value = load(data, at[i], 16)
+            elif width == 4:
+                value = load(data, at[i], 32)
+            else:
+                value = little_endian(data, at[i], width)
+            if signed:
+                value = (value << (64 - 8 * width)) >> (64 - 8 * width)
+        if out_width == 1:
+            i8[start + i] = np.int8(value)
+        elif out_width == 2:
+            i16[start + i] = np.int16(value)
+        elif out_width == 4:
+            i32[start + i] = np.int32(value)
+        else:
+            i64[start + i] = value
+
+
+@helper
+def put_wide_unsigned(data: Any, at: Any, count: Any, i64: Any, base: Any, first: Any) -> None:
+    """BIGINT UNSIGNED into decimal128(20, 0)."""
+    for i in range(count):
+        out = base + 2 * (first + i)
+        i64[out] = load(data, at[i], 64) if at[i] >= 0 else np.int64(0)
+        i64[out + 1] = 0
+
+
+@helper
+def put_years(data: Any, at: Any, count: Any, i16: Any, start: Any) -> None:
+    """YEAR of a row event: one byte, years since 1900, 0 for the year 0."""
+    for i in range(count):
+        year = np.int64(0)
+        if at[i] >= 0 and data[at[i]] != 0:
+            year = 1900 + np.int64(data[at[i]])
+        i16[start + i] = np.int16(year)
+
+
+@helper
+def put_booleans(data: Any, at: Any, count: Any, i8: Any, start: Any, counters: Any) -> Any:
+    """TINYINT(1) as 0 or 1; another value is refused rather than changed."""
+    for i in range(count):
+        value = np.int64(0)
+        if at[i] >= 0:
+            value = np.int64(data[at[i]])
+            if value > 1:
+                counters[FAILED_ROW] = i
+                return COLUMN_BOOLEAN
+        i8[start + i] = np.int8(value)
+    return COLUMN_DONE
+
+
+@helper
+def put_bits(data: Any, at: Any, size: Any, count: Any, width: Any, i64: Any, base: Any, first: Any) -> Any:
+    """BIT(1..63), most significant byte first; of `width` bytes each, or `size[i]` where `width` is 0."""
+    for i in range(count):
+        value = np.int64(0)
+        if at[i] >= 0:
+            bytes_ = width if width > 0 else np.int64(size[i])
+            if bytes_ > 8:
+                return COLUMN_VALUE
+            value = big_endian(data, at[i], bytes_)
+        i64[base + first + i] = value
+    return COLUMN_DONE
+
+
+@helper
+def put_wide_bits(data: Any, at: Any, size: Any, count: Any, width: Any, i64: Any, base: Any, first: Any) -> Any:
+    """BIT(64) into decimal128(20, 0)."""
+    for i in range(count):
+        out = base + 2 * (first + i)
+        value = np.int64(0)
+        if at[i] >= 0:
+            bytes_ = width if width > 0 else np.int64(size[i])
+            if bytes_ > 8:
+                return COLUMN_VALUE
+            value = big_endian(data, at[i], bytes_)
+        i64[out] = value
+        i64[out + 1] = 0
+    return COLUMN_DONE
+
+
+@helper
+def put_packed_decimals(
+    data: Any, at: Any, count: Any, precision: Any, scale: Any, i64: Any, base: Any, first: Any
+) -> None:
+    """DECIMALs of up to 38 digits of a row event into decimal128."""
+    for i in range(count):
+        out = base + 2 * (first + i)
+        if at[i] < 0:
+            i64[out] = 0
+            i64[out + 1] = 0
+        elif precision <= 18:
+            value = short_decimal(data, at[i], precision, scale)
+            i64[out] = value
+            i64[out + 1] = value >> 63
+        else:
+            long_decimal(data, at[i], precision, scale, i64, out)
+
+
+@helper
+def put_printed_decimals(
+    data: Any, at: Any, size: Any, count: Any, precision: Any, i64: Any, base: Any, first: Any
+) -> None:
+    """DECIMALs of a result set, which come as text with all their decimal places, into decimal128."""
+    for i in range(count):
+        out = base + 2 * (first + i)
+        if at[i] < 0:
+            i64[out] = 0
+            i64[out + 1] = 0
+        elif precision <= 18:
+            value = np.int64(0)
+            negative = False
+            for j in range(at[i], at[i] + size[i]):
+                byte = np.int64(data[j])
+                if byte >= 48:
+                    value = value * 10 + (byte - 48)
+                elif byte == 45:
+                    negative = True
+            if negative:
+                value = -value
+            i64[out] = value
+            i64[out + 1] = value >> 63
+        else:
+            high, low, negative = printed_decimal(data, at[i], size[i])
+            store_decimal(i64, out, high, low, negative)

@@ -1,0 +1,202 @@
+"""Compiled: one column of bytes, labels, JSON or other text from the wire into its arena, for log and result sets.
+
+``at``, ``size`` and ``first`` are as in `number_loops`; NULL is an empty text. Each function asks for the room it may
+need before it writes, so a column that returns `COLUMN_FULL` is written again from the block's first row.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from raycdc.compiled import copy, helper
+from raycdc.connectors.mysql.values.address_loops import ADDRESS_TEXT_MAX, address_text
+from raycdc.connectors.mysql.values.arena_loops import (
+    COLUMN_DONE,
+    COLUMN_FULL,
+    COLUMN_JSON,
+    COLUMN_LABEL,
+    COLUMN_VALUE,
+    FAILED_ROW,
+    has_room,
+    little_endian,
+)
+from raycdc.connectors.mysql.values.decimal_loops import decimal_text
+from raycdc.connectors.mysql.values.geojson_loops import geojson_text
+from raycdc.connectors.mysql.values.json_loops import JSON_NO_ROOM, json_text
+
+#: Short values are copied in one move of this many bytes, where that stays inside both buffers.
+_MOVE = 32
+
+#: No JSON value or geometry prints longer than this many times its binary form, and this much more.
+JSON_GROWTH = 8
+JSON_MORE = 512
+
+
+@helper
+def put_texts(
+    data: Any, at: Any, size: Any, count: Any, pad: Any, slot: Any, first: Any, voff: Any, vdata: Any, vbase: Any,
+    vcap: Any, counters: Any,
+) -> Any:  # fmt: skip
+    """Bytes as they are; shorter ones are padded with zero bytes to `pad`."""
+    total = np.int64(0)
+    for i in range(count):
+        if at[i] >= 0:
+            total += max(np.int64(size[i]), pad)
+    start = np.int64(voff[slot, first])
+    if not has_room(start, total, slot, vcap, counters):
+        return COLUMN_FULL
+    base = vbase[slot]
+    out = base + start
+    last_in = len(data) - _MOVE
+    last_out = base + vcap[slot] - _MOVE
+    for i in range(count):
+        a = at[i]
+        if a >= 0:
+            length = np.int64(size[i])
+            if length <= _MOVE and a <= last_in and out <= last_out:
+                copy(data, a, vdata, out, _MOVE)
+            else:
+                copy(data, a, vdata, out, length)
+            out += length
+            for _ in range(length, pad):
+                vdata[out] = 0
+                out += 1
+        voff[slot, first + i + 1] = out - base
+    return COLUMN_DONE
+
+
+@helper
+def put_enums(
+    data: Any, at: Any, count: Any, width: Any, first_label: Any, labels: Any, loff: Any, ldata: Any, slot: Any,
+    first: Any, voff: Any, vdata: Any, vbase: Any, vcap: Any, counters: Any,
+) -> Any:  # fmt: skip
+    """ENUM by number; label 0 is the empty text of the error value."""
+    total = np.int64(0)
+    for i in range(count):
+        if at[i] >= 0:
+            label = little_endian(data, at[i], width)
+            if label >= labels:
+                counters[FAILED_ROW] = i
+                return COLUMN_LABEL
+            total += loff[first_label + label + 1] - loff[first_label + label]
+    start = np.int64(voff[slot, first])
+    if not has_room(start, total, slot, vcap, counters):
+        return COLUMN_FULL
+    base = vbase[slot]
+    out = base + start
+    for i in range(count):
+        if at[i] >= 0:
+            label = first_label + little_endian(data, at[i], width)
+            length = loff[label + 1] - loff[label]
+            copy(ldata, loff[label], vdata, out, length)
+            out += length
+        voff[slot, first + i + 1] = out - base
+    return COLUMN_DONE
+
+
+@helper
+def put_sets(
+    data: Any, at: Any, count: Any, width: Any, first_label: Any, labels: Any, loff: Any, ldata: Any, slot: Any,
+    first: Any, voff: Any, vdata: Any, vbase: Any, vcap: Any, counters: Any,
+) -> Any:  # fmt: skip
+    """SET by its bits: the labels of those that are set, in definition order, joined by commas."""
+    total = np.int64(0)
+    for i in range(count):
+        if at[i] >= 0:
+            bits = little_endian(data, at[i], width)
+            if labels < 64 and (bits >> labels) != 0:
+                counters[FAILED_ROW] = i
+                return COLUMN_LABEL
+            for j in range(labels):
+                if (bits >> j) & 1:
+                    total += loff[first_label + j + 1] - loff[first_label + j] + 1
+    start = np.int64(voff[slot, first])
+    if not has_room(start, total, slot, vcap, counters):
+        return COLUMN_FULL
+    base = vbase[slot]
+    out = base + start
+    for i in range(count):
+        if at[i] >= 0:
+            bits = little_endian(data, at[i], width)
+            begin = out
+            for j in range(labels):
+                if (bits >> j) & 1:
+                    if out > begin:
+                        vdata[out] = 44
+                        out += 1
+                    length = loff[first_label + j + 1] - loff[first_label + j]
+                    copy(ldata, loff[first_label + j], vdata, out, length)
+                    out += length
+        voff[slot, first + i + 1] = out - base
+    return COLUMN_DONE
+
+
+@helper
+def put_json(
+    data: Any, at: Any, size: Any, count: Any, geometry: Any, stack: Any, slot: Any, first: Any, voff: Any,
+    vdata: Any, vbase: Any, vcap: Any, counters: Any,
+) -> Any:  # fmt: skip
+    """MySQL's binary JSON as the text the server prints, or geometries as GeoJSON."""
+    base = vbase[slot]
+    out = base + np.int64(voff[slot, first])
+    limit = base + vcap[slot]
+    for i in range(count):
+        if at[i] >= 0:
+            length = np.int64(size[i])
+            most = out + JSON_GROWTH * length + JSON_MORE
+            if geometry:
+                done = geojson_text(data, at[i], at[i] + length, vdata, out, min(limit, most), stack)
+            else:
+                done = json_text(data, at[i], at[i] + length, vdata, out, min(limit, most), stack)
+            if done == JSON_NO_ROOM and most > limit:
+                # The text's length is not known beforehand; most are less than twice the binary form.
+                wanted = max(2 * (limit - base), out - base + 2 * length + JSON_MORE)
+                has_room(np.int64(0), min(wanted, most - base), slot, vcap, counters)
+                return COLUMN_FULL
+            if done < 0:
+                counters[FAILED_ROW] = i
+                return COLUMN_JSON
+            out = done
+        voff[slot, first + i + 1] = out - base
+    return COLUMN_DONE
+
+
+@helper
+def put_decimal_texts(
+    data: Any, at: Any, count: Any, precision: Any, scale: Any, slot: Any, first: Any, voff: Any, vdata: Any,
+    vbase: Any, vcap: Any, counters: Any,
+) -> Any:  # fmt: skip
+    """DECIMALs of a row event with more digits than decimal128 holds, as the server prints them."""
+    start = np.int64(voff[slot, first])
+    if not has_room(start, count * (precision + 13), slot, vcap, counters):
+        return COLUMN_FULL
+    base = vbase[slot]
+    out = base + start
+    for i in range(count):
+        if at[i] >= 0:
+            out = decimal_text(data, at[i], precision, scale, vdata, out)
+        voff[slot, first + i + 1] = out - base
+    return COLUMN_DONE
+
+
+@helper
+def put_addresses(
+    data: Any, at: Any, size: Any, count: Any, form: Any, slot: Any, first: Any, voff: Any, vdata: Any, vbase: Any,
+    vcap: Any, counters: Any,
+) -> Any:  # fmt: skip
+    """MariaDB's UUID, INET4 and INET6 of a row event, whose trailing zero bytes are left out there."""
+    start = np.int64(voff[slot, first])
+    if not has_room(start, count * ADDRESS_TEXT_MAX, slot, vcap, counters):
+        return COLUMN_FULL
+    base = vbase[slot]
+    out = base + start
+    for i in range(count):
+        if at[i] >= 0:
+            if size[i] > 16:
+                counters[FAILED_ROW] = i
+                return COLUMN_VALUE
+            out = address_text(data, at[i], np.int64(size[i]), form, vdata, out)
+        voff[slot, first + i + 1] = out - base
+    return COLUMN_DONE

@@ -1,0 +1,283 @@
+"""Compiled: one column of dates and times from the wire into its arena, for log and result sets alike.
+
+``at`` and ``first`` are as in `number_loops`. A zero, partial or impossible date (``0000-00-00``, ``2024-00-10``,
+``2024-02-31``) has no place in a calendar: by the column's policy it becomes null and is counted in `losses`, or the
+batch is refused, or (`put_date_texts`) all values of the column are text as the server prints it.
+
+Value formats: MySQL internals manual, "Date and Time Data Type Representation", and for result sets "Binary Protocol
+Value".
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from raycdc.compiled import helper, inlined, load
+from raycdc.connectors.mysql.values.arena_loops import (
+    COLUMN_DATE,
+    COLUMN_DONE,
+    COLUMN_FULL,
+    FAILED_ROW,
+    NO_DATE,
+    big_endian,
+    date_days,
+    has_room,
+    little_endian,
+    little_endian_signed,
+    put_null,
+    write_number,
+)
+
+# How a date or time lies on the wire.
+FORM_DATE = 0  # row events: three bytes
+FORM_DATETIME2 = 1  # five bytes and the fraction
+FORM_DATETIME = 2  # before MySQL 5.6: yyyymmddhhmmss as a number
+FORM_TIMESTAMP2 = 3  # seconds, most significant byte first, and the fraction
+FORM_TIMESTAMP = 4  # before MySQL 5.6
+FORM_SENT = 5  # result sets: parts, trailing zero ones left out
+
+# What to do with a date no calendar has.
+DATES_NULL = 0
+DATES_ERROR = 1
+
+#: Microseconds per unit of a fraction of 0 to 3 bytes.
+_FRACTION = np.array([0, 10000, 100, 1], dtype=np.int64)
+_TEXT_MAX = 28
+
+
+@inlined
+def fraction(data: Any, at: Any, fsp: Any) -> Any:
+    """Microseconds of a fraction with `fsp` digits."""
+    width = (fsp + 1) >> 1
+    if width == 0:
+        return np.int64(0)
+    return big_endian(data, at, width) * _FRACTION[width]
+
+
+@inlined
+def _parts(data: Any, at: Any, size: Any, form: Any, fsp: Any) -> Any:
+    """(year, month, day, seconds of the day, microseconds) of a date as the server holds it, whether it exists or not.
+
+    For the forms that are no instants.
+    """
+    micros = np.int64(0)
+    if form == FORM_DATETIME2:
+        packed = big_endian(data, at, 5) - 0x8000000000
+        month = packed >> 22
+        seconds = ((packed >> 12) & 31) * 3600 + ((packed >> 6) & 63) * 60 + (packed & 63)
+        if fsp > 0:
+            micros = fraction(data, at + 5, fsp)
+        if month < 0:
+            return np.int64(0), np.int64(0), np.int64(0), np.int64(0), np.int64(0)
+        year = np.int64(np.uint64(month) // np.uint64(13))
+        return year, month - 13 * year, (packed >> 17) & 31, seconds, micros
+    if form == FORM_DATE:
+        packed = little_endian(data, at, 3)
+        return packed >> 9, (packed >> 5) & 15, packed & 31, np.int64(0), np.int64(0)
+    if form == FORM_DATETIME:
+        packed = load(data, at, 64)
+        date = packed // 1000000
+        clock = packed % 1000000
+        seconds = clock // 10000 * 3600 + clock // 100 % 100 * 60 + clock % 100
+        return date // 10000, date // 100 % 100, date % 100, seconds, np.int64(0)
+    if size < 4:
+        return np.int64(0), np.int64(0), np.int64(0), np.int64(0), np.int64(0)
+    seconds = np.int64(0)
+    if size >= 7:
+        seconds = np.int64(data[at + 4]) * 3600 + np.int64(data[at + 5]) * 60 + np.int64(data[at + 6])
+    if size >= 11:
+        micros = load(data, at + 7, 32)
+    return load(data, at, 16), np.int64(data[at + 2]), np.int64(data[at + 3]), seconds, micros
+
+
+@helper
+def put_dates(
+    data: Any, at: Any, size: Any, count: Any, form: Any, policy: Any, i32: Any, start: Any, first: Any, column: Any,
+    valid: Any, has_null: Any, losses: Any, counters: Any,
+) -> Any:  # fmt: skip
+    """DATE as days since 1970-01-01."""
+    for i in range(count):
+        days = np.int64(0)
+        if at[i] >= 0:
+            year, month, day, _, _ = _parts(data, at[i], size[i], form, 0)
+            days = date_days(year, month, day)
+            if days == NO_DATE:
+                if policy == DATES_ERROR:
+                    counters[FAILED_ROW] = i
+                    return COLUMN_DATE
+                days = np.int64(0)
+                losses[column] += 1
+                put_null(first + i, column, valid, has_null)
+        i32[start + i] = np.int32(days)
+    return COLUMN_DONE
+
+
+@helper
+def put_moments(
+    data: Any, at: Any, size: Any, count: Any, form: Any, fsp: Any, policy: Any, i64: Any, start: Any, first: Any,
+    column: Any, valid: Any, has_null: Any, losses: Any, counters: Any,
+) -> Any:  # fmt: skip
+    """DATETIME, and TIMESTAMP of a result set (whose session is in UTC), as microseconds since 1970."""
+    for i in range(count):
+        value = np.int64(0)
+        if at[i] >= 0:
+            year, month, day, seconds, micros = _parts(data, at[i], size[i], form, fsp)
+            days = date_days(year, month, day)
+            if days == NO_DATE:
+                if policy == DATES_ERROR:
+                    counters[FAILED_ROW] = i
+                    return COLUMN_DATE
+                losses[column] += 1
+                put_null(first + i, column, valid, has_null)
+            else:
+                value = (days * 86400 + seconds) * 1000000 + micros
+        i64[start + i] = value
+    return COLUMN_DONE
+
+
+@inlined
+def _instant(data: Any, at: Any, form: Any, fsp: Any) -> Any:
+    """(seconds since 1970, microseconds) of a TIMESTAMP in a row event."""
+    if form == FORM_TIMESTAMP:
+        return load(data, at, 32), np.int64(0)
+    return big_endian(data, at, 4), fraction(data, at + 4, fsp)
+
+
+@helper
+def put_instants(
+    data: Any, at: Any, count: Any, form: Any, fsp: Any, policy: Any, i64: Any, start: Any, first: Any, column: Any,
+    valid: Any, has_null: Any, losses: Any, counters: Any,
+) -> Any:  # fmt: skip
+    """TIMESTAMP of a row event as microseconds since 1970; the number 0 is the zero date."""
+    for i in range(count):
+        value = np.int64(0)
+        if at[i] >= 0:
+            seconds, micros = _instant(data, at[i], form, fsp)
+            value = seconds * 1000000 + micros
+            if value == 0:
+                if policy == DATES_ERROR:
+                    counters[FAILED_ROW] = i
+                    return COLUMN_DATE
+                losses[column] += 1
+                put_null(first + i, column, valid, has_null)
+        i64[start + i] = value
+    return COLUMN_DONE
+
+
+@inlined
+def _put_clock(vdata: Any, out: Any, hours: Any, seconds: Any, micros: Any, fsp: Any) -> Any:
+    """``hh:mm:ss`` and `fsp` digits of the fraction; `seconds` are those of the hour."""
+    out = write_number(vdata, out, hours, 2)
+    vdata[out] = 58
+    out = write_number(vdata, out + 1, seconds // 60, 2)
+    vdata[out] = 58
+    out = write_number(vdata, out + 1, seconds % 60, 2)
+    if fsp > 0:
+        vdata[out] = 46
+        for _ in range(6 - fsp):
+            micros //= 10
+        out = write_number(vdata, out + 1, micros, fsp)
+    return out
+
+
+@inlined
+def _civil(days: Any) -> Any:
+    """(year, month, day) of a day on or after 1970-01-01.
+
+    Method: H. Hinnant, "chrono-compatible low-level date algorithms", civil_from_days.
+    """
+    shifted = days + 719468
+    era = shifted // 146097
+    of_era = shifted - era * 146097
+    of_400 = (of_era - of_era // 1460 + of_era // 36524 - of_era // 146096) // 365
+    of_year = of_era - (365 * of_400 + of_400 // 4 - of_400 // 100)
+    shifted_month = (5 * of_year + 2) // 153
+    day = of_year - (153 * shifted_month + 2) // 5 + 1
+    month = shifted_month + 3 if shifted_month < 10 else shifted_month - 9
+    return of_400 + era * 400 + (1 if month <= 2 else 0), month, day
+
+
+@helper
+def put_date_texts(
+    data: Any, at: Any, size: Any, count: Any, form: Any, fsp: Any, with_clock: Any, slot: Any, first: Any, voff: Any,
+    vdata: Any, vbase: Any, vcap: Any, counters: Any,
+) -> Any:  # fmt: skip
+    """DATE, DATETIME and TIMESTAMP (in UTC) as the server prints them, zero and partial dates included."""
+    start = np.int64(voff[slot, first])
+    if not has_room(start, count * _TEXT_MAX, slot, vcap, counters):
+        return COLUMN_FULL
+    base = vbase[slot]
+    out = base + start
+    for i in range(count):
+        if at[i] >= 0:
+            if form == FORM_TIMESTAMP or form == FORM_TIMESTAMP2:
+                instant, micros = _instant(data, at[i], form, fsp)
+                seconds = instant % 86400
+                year, month, day = np.int64(0), np.int64(0), np.int64(0)
+                if instant != 0 or micros != 0:
+                    year, month, day = _civil(instant // 86400)
+            else:
+                year, month, day, seconds, micros = _parts(data, at[i], size[i], form, fsp)
+            out = write_number(vdata, out, year % 10000, 4)
+            vdata[out] = 45
+            out = write_number(vdata, out + 1, month % 100, 2)
+            vdata[out] = 45
+            out = write_number(vdata, out + 1, day % 100, 2)
+            if with_clock:
+                vdata[out] = 32
+                out = _put_clock(vdata, out + 1, seconds // 3600 % 100, seconds % 3600, micros % 1000000, fsp)
+        voff[slot, first + i + 1] = out - base
+    return COLUMN_DONE
+
+
+@helper
+def put_times(
+    data: Any, at: Any, size: Any, count: Any, form: Any, fsp: Any, slot: Any, first: Any, voff: Any, vdata: Any,
+    vbase: Any, vcap: Any, counters: Any,
+) -> Any:  # fmt: skip
+    """TIME as the server prints it: sign, at least two digits of hours, `fsp` digits of the fraction.
+
+    `form` is FORM_DATETIME2 for the form with a fraction, FORM_DATETIME for the one before MySQL 5.6, or FORM_SENT.
+    """
+    start = np.int64(voff[slot, first])
+    if not has_room(start, count * _TEXT_MAX, slot, vcap, counters):
+        return COLUMN_FULL
+    base = vbase[slot]
+    out = base + start
+    for i in range(count):
+        a = at[i]
+        if a >= 0:
+            negative = False
+            hours, minutes, seconds, micros = np.int64(0), np.int64(0), np.int64(0), np.int64(0)
+            if form == FORM_SENT:
+                if size[i] >= 8:
+                    negative = data[a] != 0
+                    hours = load(data, a + 1, 32) * 24 + np.int64(data[a + 5])
+                    minutes = np.int64(data[a + 6])
+                    seconds = np.int64(data[a + 7])
+                if size[i] >= 12:
+                    micros = load(data, a + 8, 32)
+            elif form == FORM_DATETIME:
+                clock = little_endian_signed(data, a, 3)
+                negative = clock < 0
+                clock = abs(clock)
+                hours, minutes, seconds = clock // 10000, clock // 100 % 100, clock % 100
+            else:
+                # Whole and fraction are one two's complement number, moved up to be unsigned.
+                width = (fsp + 1) >> 1
+                bits = big_endian(data, a, 3 + width) - (np.int64(0x800000) << (8 * width))
+                negative = bits < 0
+                magnitude = -bits if negative else bits
+                micros = (magnitude & ((np.int64(1) << (8 * width)) - 1)) * _FRACTION[width]
+                whole = magnitude >> (8 * width)
+                hours, minutes, seconds = (whole >> 12) & 1023, (whole >> 6) & 63, whole & 63
+            if negative:
+                vdata[out] = 45
+                out += 1
+            # Bounds for damaged values: the text must fit _TEXT_MAX.
+            seconds += minutes * 60
+            out = _put_clock(vdata, out, hours % 100000000, seconds % 6000, micros % 1000000, fsp)
+        voff[slot, first + i + 1] = out - base
+    return COLUMN_DONE

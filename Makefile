@@ -4,9 +4,11 @@
 SHELL := /bin/bash
 BIN := .venv/bin
 PYTEST := $(BIN)/python .ci/leaves-nothing $(BIN)/python -m pytest
+# Tests that only compute take a core each; those with servers and Spark take turns.
+ALL_CORES := -n logical --dist worksteal
 # From what fails fast to what takes long; folders that have no tests yet are left out.
 FAST := $(wildcard tests/unit tests/protocol tests/simulation)
-ALL := $(FAST) $(wildcard tests/integration tests/e2e tests/kill)
+SERVERS := $(wildcard tests/integration tests/e2e tests/kill)
 
 help: ## This list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -21,12 +23,13 @@ demo: setup ## A small shop in a private MariaDB, followed into a Delta lake in 
 	@$(BIN)/raycdc demo
 
 test: setup-test lint types imports ## Everything: style, types, layers and all tests on real servers
-	RAYCDC_FUZZ_MUTATIONS=6000 $(PYTEST) -m "not long" $(ALL)
+	RAYCDC_FUZZ_MUTATIONS=6000 $(PYTEST) $(ALL_CORES) -m "not long" $(FAST)
+	$(PYTEST) -m "not long" $(SERVERS)
 
 check: test
 
 test-fast: setup lint ## Unit, protocol and simulation tests only (no server, no Spark)
-	$(PYTEST) -m "not long and not server and not spark" $(FAST)
+	$(PYTEST) $(ALL_CORES) -m "not long and not server and not spark" $(FAST)
 
 test-kill: setup-test ## Kill tests with many seeds; prints the table of the README
 	RAYCDC_KILL_SEEDS=$${RAYCDC_KILL_SEEDS:-10} $(PYTEST) tests/kill

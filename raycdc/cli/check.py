@@ -40,7 +40,7 @@ def check_mysql(source: Any) -> list[CheckResult]:
     selector = source.selector()
     with closing(connect(source.settings())) as connection:
         info = probe(connection)
-        found = discover_tables(connection, selector)
+        found = discover_tables(connection, selector, named=selector.plain_names)
         server_ids = range(source.server_id.first, source.server_id.last + 1)
         return [
             CheckResult(

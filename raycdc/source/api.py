@@ -132,7 +132,8 @@ class LogUnit:
 
     `position` and `ordinal` (the log's total order) say where the log stands after the unit; inside a transaction they
     repeat the last boundary. A unit holds either rows or one `schema` update; the rows beside a schema update are what
-    it does itself (truncations), and follow it. `bytes` bounds memory.
+    it does itself (truncations), and follow it. `bytes` bounds memory. `source_state` is what the source itself must
+    know to go on after the unit, beside position and schemas; None when that is as it was.
     """
 
     position: dict[str, Any]
@@ -143,6 +144,7 @@ class LogUnit:
     event_ms: int | None = None
     fetched_ms: int | None = None
     bytes: int = 0
+    source_state: dict[str, Any] | None = None
 
 
 class LogSource(Protocol):

@@ -65,6 +65,8 @@ class LogReader:
         self._documents: dict[str, dict[str, Any]] = dict(split.schemas)
         self._position: dict[str, Any] = state["position"]
         self._ordinal: int = state["ordinal"]
+        #: The source's own, passed through; states written before there was any have none.
+        self._source_state: dict[str, Any] = state.get("source", {})
         self._hand_off = HandOff(key_order, ring_s=ring_s)
         self._ring_s = ring_s
         self._opens_from_s = now_s + ring_s
@@ -176,6 +178,7 @@ class LogReader:
             "version": STATE_VERSION,
             "position": self._position,
             "ordinal": self._ordinal,
+            **({"source": self._source_state} if self._source_state else {}),
             "tables": {
                 str(table_id): {
                     "schema": table.fingerprint,
@@ -237,6 +240,8 @@ class LogReader:
         self._in_transaction = unit.in_transaction
         self._dirty = self._dirty or unit.ordinal != self._ordinal
         self._position, self._ordinal = unit.position, unit.ordinal
+        if unit.source_state is not None:
+            self._source_state = unit.source_state
         if unit.event_ms is not None:
             self._event_ms = unit.event_ms
             if not unit.in_transaction:

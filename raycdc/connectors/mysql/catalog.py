@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from pymysql.connections import Connection
 
 from raycdc.connectors.mysql.connection import query, quote_name
+from raycdc.connectors.mysql.ddl.shadows import tool_tables
 from raycdc.connectors.mysql.values.types import MySqlColumn, MySqlTable
 from raycdc.errors import SourceError
 from raycdc.model import TableId
@@ -45,8 +46,13 @@ class TableSize:
         return max(1, self.bytes // max(1, self.rows))
 
 
-def discover_tables(connection: Connection[Any], selector: TableSelector) -> list[TableId]:
-    """All base tables outside the system databases that `selector` matches, sorted."""
+def discover_tables(
+    connection: Connection[Any], selector: TableSelector, *, named: Collection[TableId] = ()
+) -> list[TableId]:
+    """All base tables outside the system databases that `selector` matches, sorted.
+
+    Tables that schema change tools make beside one of them are left out, unless they are `named`.
+    """
     rows = query(
         connection,
         "SELECT TABLE_SCHEMA, TABLE_NAME FROM information_schema.TABLES "
@@ -54,7 +60,8 @@ def discover_tables(connection: Connection[Any], selector: TableSelector) -> lis
         (SYSTEM_DATABASES,),
     )
     tables = (TableId(_text(db), _text(table)) for db, table in rows)
-    return sorted(table for table in tables if table.db.lower() not in SYSTEM_DATABASES and selector.matches(table))
+    found = [table for table in tables if table.db.lower() not in SYSTEM_DATABASES and selector.matches(table)]
+    return sorted(set(found) - (tool_tables(found) - set(named)))
 
 
 def load_tables(connection: Connection[Any], tables: Iterable[TableId]) -> dict[TableId, MySqlTable]:

@@ -97,7 +97,7 @@ class MySqlEnumeratorDialect:
             return ordinal_of(current_position(connection, probe(connection)))
 
     def _discover(self, connection: Connection[Any]) -> list[TableId]:
-        tables = discover_tables(connection, self._selector)
+        tables = discover_tables(connection, self._selector, named=self._selector.plain_names)
         missing = sorted(set(self._selector.plain_names) - set(tables))
         if missing:
             raise SourceError(

@@ -8,6 +8,7 @@ them is decoded; the reader's thread meets them as units of their own and ends t
 | ADD, DROP, RENAME COLUMN, a wider type, new labels, a position, a comment | schema update |
 | indexes, options, partitions that keep their rows | nothing |
 | TRUNCATE, DROP TABLE, DROP DATABASE | schema update, and a truncation among the rows |
+| RENAME that puts a schema change tool's table in its place | schema update from the old shape to the new one |
 | CREATE TABLE that the selection matches | the table is followed from here on, without a snapshot |
 | anything else with effect on columns or rows, and what cannot be parsed | `SchemaError` naming the statement |
 
@@ -86,10 +87,11 @@ class MySqlLogSplitReader:
                     pending.append(item)
                 case DdlItem():
                     updates, truncations = self._history.take_updates()
-                    if updates:
+                    state = self._history.take_state()
+                    if updates or state is not None:
                         self._rows_unit(pending, item.before, in_transaction=False, fetched_ms=fetched_ms)
                         pending = []
-                        self._schema_unit(updates, truncations, item, fetched_ms=fetched_ms)
+                        self._schema_unit(updates, truncations, item, fetched_ms=fetched_ms, state=state)
         decoder = self._decoder
         self._rows_unit(pending, decoder.position, in_transaction=decoder.in_transaction, fetched_ms=fetched_ms)
 
@@ -123,8 +125,15 @@ class MySqlLogSplitReader:
         return LogRows(item.table, batch, row_pos + ordinal_of(BinlogOffset(item.file, 0)))
 
     def _schema_unit(
-        self, updates: tuple[SchemaUpdate, ...], truncations: tuple[LogRows, ...], item: DdlItem, *, fetched_ms: int
+        self,
+        updates: tuple[SchemaUpdate, ...],
+        truncations: tuple[LogRows, ...],
+        item: DdlItem,
+        *,
+        fetched_ms: int,
+        state: dict[str, Any] | None,
     ) -> None:
+        """What a statement changed; one about a tool's table changes nothing but what the next start must know."""
         self._position = item.position
         if self._row_filter is not None:
             updates = tuple(self._row_filter.update(update) for update in updates)
@@ -138,5 +147,6 @@ class MySqlLogSplitReader:
                 schema=updates,
                 event_ms=item.ts_ms,
                 fetched_ms=fetched_ms,
+                source_state=state,
             )
         )

@@ -80,7 +80,8 @@ class MySqlSource:
         """
         with closing(self._connect()) as connection:
             info = probe(connection)
-            tables = discover_tables(connection, self._config.selector())
+            selector = self._config.selector()
+            tables = discover_tables(connection, selector, named=selector.plain_names)
             require_ok(check_source(connection, info, tables, accept_cascades=self._accept_cascades), info)
             self._check_table_options(connection, tables)
             if splits is not None:
@@ -139,10 +140,11 @@ class MySqlSource:
                 info.variables.get("collation_server", ""),
             ),
             databases=self._database_charsets(),
+            state=split.state.get("source"),
         )
         decoder = BinlogDecoder(
             tables,
-            wanted=self._config.selector().matches,
+            wanted=history.captures,
             start=start,
             flavor="mariadb" if info.is_mariadb else "mysql",
             with_pos=self._with_pos,

@@ -17,6 +17,8 @@ _SIZES = {0: 4, 1: 8, 3: 4, 4: 6, 7: 2, 8: 2, 9: 8, 10: 4, 13: 3, 16: 1, 17: 8, 
 _TOO_MANY_DATABASES = 254
 
 _REAL_AS_FLOAT, _ANSI_QUOTES, _ORACLE, _NO_BACKSLASH_ESCAPES = 1, 4, 512, 1 << 20
+#: STRICT_TRANS_TABLES and STRICT_ALL_TABLES.
+_STRICT = 1 << 21 | 1 << 22
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +44,11 @@ class SessionState:
     @property
     def real_as_float(self) -> bool:
         return bool(self.sql_mode & _REAL_AS_FLOAT)
+
+    @property
+    def strict(self) -> bool:
+        """A value that does not fit is an error; of a session nothing is known of, too, as it is by default."""
+        return bool(self.sql_mode & _STRICT) or self == NO_SESSION
 
     @property
     def oracle(self) -> bool:

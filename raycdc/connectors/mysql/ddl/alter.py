@@ -9,10 +9,12 @@ columns as they were before it, and positions mean the new names.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import assert_never
 
 from raycdc.connectors.mysql.ddl.column import charset_of_collation
+from raycdc.connectors.mysql.ddl.conversions import keeps_values, may_lose
+from raycdc.connectors.mysql.ddl.shape import Slot, renames, same_name, type_change
 from raycdc.connectors.mysql.ddl.statements import (
     AddColumn,
     AlterTable,
@@ -27,12 +29,13 @@ from raycdc.connectors.mysql.ddl.statements import (
     SetComment,
     SetDefault,
     SetPrimaryKey,
+    UniqueKey,
 )
 from raycdc.connectors.mysql.ddl.types import CHARACTER_BASES, spell
 from raycdc.connectors.mysql.values.charsets import bytes_per_character
 from raycdc.connectors.mysql.values.types import MySqlColumn, MySqlTable
 from raycdc.errors import SchemaError
-from raycdc.model import Column, LogicalType, TypeKind
+from raycdc.model import Column, TypeKind
 from raycdc.schema import (
     AddColumnEvent,
     After,
@@ -48,19 +51,6 @@ from raycdc.schema import (
     SchemaChangeEvent,
 )
 
-#: Behind the name of a column that exchanges it with another one's, for the moment between the two renames.
-EXCHANGED = "\N{NORTH EAST ARROW}"
-
-#: Kinds whose every value is a value of the kinds behind them, with the same meaning.
-_WIDENS_TO: dict[TypeKind, frozenset[TypeKind]] = {
-    TypeKind.INT8: frozenset({TypeKind.INT16, TypeKind.INT32, TypeKind.INT64}),
-    TypeKind.INT16: frozenset({TypeKind.INT32, TypeKind.INT64}),
-    TypeKind.INT32: frozenset({TypeKind.INT64}),
-    TypeKind.FLOAT32: frozenset({TypeKind.FLOAT64}),
-    TypeKind.ENUM: frozenset({TypeKind.STRING}),
-    TypeKind.SET: frozenset({TypeKind.STRING}),
-}
-
 _ZERO_DEFAULTS: dict[TypeKind, str] = {
     TypeKind.STRING: "",
     TypeKind.BINARY: "",
@@ -72,16 +62,6 @@ _ZERO_DEFAULTS: dict[TypeKind, str] = {
 _LARGER_TEXT = {"tinytext": "text", "text": "mediumtext", "mediumtext": "longtext"}
 _TEXTS = frozenset({"tinytext", "text", "mediumtext", "longtext"})
 _DATES = frozenset({TypeKind.DATE, TypeKind.DATETIME, TypeKind.TIMESTAMP})
-
-
-@dataclass(slots=True)
-class _Slot:
-    """A column on its way: what it was (None: added), what it is now, and where it was told to go."""
-
-    before: MySqlColumn | None
-    column: MySqlColumn
-    position: First | After | None = None
-    definition: ColumnDefinition | None = None
 
 
 def alter_table(
@@ -102,7 +82,7 @@ def alter_table(
     after = replace(after, columns=keyed)
     events = _events(table, after, placed, moved, ddl)
     unlogged = next((action.why for action in ddl.actions if isinstance(action, RowsUnlogged)), None)
-    return after, events, unlogged or _rewrites(placed)
+    return after, events, unlogged or _rewrites(placed, ddl, dialect)
 
 
 def events_of_unknown(ddl: AlterTable, dialect: DdlDialect) -> tuple[SchemaChangeEvent, ...]:
@@ -116,7 +96,7 @@ def events_of_unknown(ddl: AlterTable, dialect: DdlDialect) -> tuple[SchemaChang
         match action:
             case AddColumn(definition, position):
                 column = server_column(inherit(definition, nothing), dialect)
-                logical = Column(column.name, column.logical(), column.nullable, _fill(column, definition))
+                logical = Column(column.name, column.logical(), column.nullable, fill_value(column, definition))
                 events.append(AddColumnEvent(ddl.table, logical, position or Last()))
             case DropColumn(name):
                 events.append(DropColumnEvent(ddl.table, name))
@@ -124,7 +104,7 @@ def events_of_unknown(ddl: AlterTable, dialect: DdlDialect) -> tuple[SchemaChang
                 events.append(RenameColumnEvent(ddl.table, name, new_name))
             case ChangeColumn(name, definition, position):
                 column = server_column(inherit(definition, nothing), dialect)
-                if not _same(name, column.name):
+                if not same_name(name, column.name):
                     events.append(RenameColumnEvent(ddl.table, name, column.name))
                 events.append(AlterColumnTypeEvent(ddl.table, column.name, column.logical(), column.nullable))
                 if position is not None:
@@ -136,7 +116,7 @@ def events_of_unknown(ddl: AlterTable, dialect: DdlDialect) -> tuple[SchemaChang
                 events.append(AlterTableCommentEvent(ddl.table, comment))
             case RenameTo(new_table):
                 events.append(RenameTableEvent(ddl.table, new_table))
-            case SetDefault() | SetCharset() | RowsUnlogged():
+            case SetDefault() | SetCharset() | RowsUnlogged() | UniqueKey():
                 pass
             case _:
                 assert_never(action)
@@ -189,11 +169,11 @@ def server_column(definition: ColumnDefinition, dialect: DdlDialect) -> MySqlCol
     return dialect.types.treat(column)
 
 
-def _kept(table: MySqlTable, ddl: AlterTable, dialect: DdlDialect) -> list[_Slot]:
+def _kept(table: MySqlTable, ddl: AlterTable, dialect: DdlDialect) -> list[Slot]:
     """Existing columns that stay, renamed and changed as told, in their old order."""
     names = {column.name.casefold(): column for column in table.columns}
     dropped: set[str] = set()
-    changed: dict[str, _Slot] = {}
+    changed: dict[str, Slot] = {}
     for action in ddl.actions:
         if not isinstance(action, DropColumn | ChangeColumn | RenameColumn | SetDefault):
             continue
@@ -203,39 +183,39 @@ def _kept(table: MySqlTable, ddl: AlterTable, dialect: DdlDialect) -> list[_Slot
             if getattr(action, "if_exists", False):
                 continue
             raise SchemaError(f"{table.id}: ALTER TABLE names column {action.name!r}, but the table has {_list(table)}")
-        so_far = changed.get(key) or _Slot(column, column)
+        so_far = changed.get(key) or Slot(column, column)
         match action:
             case DropColumn():
                 dropped.add(key)
             case ChangeColumn(_, definition, position):
                 definition = inherit(definition, table)
-                changed[key] = _Slot(column, server_column(definition, dialect), position, definition)
+                changed[key] = Slot(column, server_column(definition, dialect), position, definition)
             case RenameColumn(_, new_name):
                 changed[key] = replace(so_far, column=replace(so_far.column, name=new_name))
             case SetDefault(_, default):
                 changed[key] = replace(so_far, column=replace(so_far.column, default=default))
     kept = (column for column in table.columns if column.name.casefold() not in dropped)
-    return [changed.get(column.name.casefold()) or _Slot(column, column) for column in kept]
+    return [changed.get(column.name.casefold()) or Slot(column, column) for column in kept]
 
 
 def _placed(
-    table: MySqlTable, slots: list[_Slot], ddl: AlterTable, dialect: DdlDialect
-) -> tuple[list[_Slot], list[_Slot]]:
+    table: MySqlTable, slots: list[Slot], ddl: AlterTable, dialect: DdlDialect
+) -> tuple[list[Slot], list[Slot]]:
     """All columns in their new order, and those that a position was given for, in the order they were put there."""
     placed = list(slots)
-    moved: list[_Slot] = []
+    moved: list[Slot] = []
     for action in ddl.actions:
         match action:
             case ChangeColumn(name, _, First() | After()):
-                slot = next((s for s in slots if s.before is not None and _same(s.before.name, name)), None)
+                slot = next((s for s in slots if s.before is not None and same_name(s.before.name, name)), None)
                 if slot is None:
                     continue
                 placed.remove(slot)
             case AddColumn(definition, position, if_not_exists):
-                if if_not_exists and any(_same(s.column.name, definition.name) for s in slots):
+                if if_not_exists and any(same_name(s.column.name, definition.name) for s in slots):
                     continue
                 definition = inherit(definition, table)
-                slot = _Slot(None, server_column(definition, dialect), position, definition)
+                slot = Slot(None, server_column(definition, dialect), position, definition)
             case _:
                 continue
         _insert(table, placed, slot)
@@ -247,14 +227,14 @@ def _placed(
     return placed, moved
 
 
-def _insert(table: MySqlTable, placed: list[_Slot], slot: _Slot) -> None:
+def _insert(table: MySqlTable, placed: list[Slot], slot: Slot) -> None:
     match slot.position:
         case None:
             placed.append(slot)
         case First():
             placed.insert(0, slot)
         case After(name):
-            index = next((i for i, s in enumerate(placed) if _same(s.column.name, name)), None)
+            index = next((i for i, s in enumerate(placed) if same_name(s.column.name, name)), None)
             if index is None:
                 raise SchemaError(
                     f"{table.id}: ALTER TABLE puts {slot.column.name!r} after {name!r}, which is no column"
@@ -273,7 +253,7 @@ def _converted(table: MySqlTable, ddl: AlterTable) -> tuple[MySqlTable, SetChars
     return table, conversion
 
 
-def _convert_defined(slot: _Slot, conversion: SetCharset | None, dialect: DdlDialect) -> MySqlColumn:
+def _convert_defined(slot: Slot, conversion: SetCharset | None, dialect: DdlDialect) -> MySqlColumn:
     """`_convert`, where the same statement may also define the column anew: TEXT(n) then fits n of the new characters.
 
     A TEXT without a length grows on some servers and stays on others.
@@ -309,7 +289,7 @@ def _ascii_labels(column: MySqlColumn, charset: str) -> bool:
     return all(label.isascii() for label in column.labels) and charset not in wide and column.charset not in wide
 
 
-def _primary_key(table: MySqlTable, placed: Sequence[_Slot], ddl: AlterTable) -> tuple[str, ...]:
+def _primary_key(table: MySqlTable, placed: Sequence[Slot], ddl: AlterTable) -> tuple[str, ...]:
     new_names = {s.before.name.casefold(): s.column.name for s in placed if s.before is not None}
     columns = tuple(new_names[key.casefold()] for key in table.primary_key if key.casefold() in new_names)
     spelling = {slot.column.name.casefold(): slot.column.name for slot in placed}
@@ -325,7 +305,7 @@ def _primary_key(table: MySqlTable, placed: Sequence[_Slot], ddl: AlterTable) ->
 
 
 def _events(
-    before: MySqlTable, after: MySqlTable, placed: Sequence[_Slot], moved: Sequence[_Slot], ddl: AlterTable
+    before: MySqlTable, after: MySqlTable, placed: Sequence[Slot], moved: Sequence[Slot], ddl: AlterTable
 ) -> tuple[SchemaChangeEvent, ...]:
     """Elementary events in an order in which each can be applied after the one before."""
     stays = {slot.before.name for slot in placed if slot.before is not None}
@@ -333,14 +313,14 @@ def _events(
         DropColumnEvent(before.id, c.name) for c in before.columns if c.name not in stays
     ]
     final = {column.name: column for column in after.columns}
-    events += _renames(before, placed)
+    events += renames(before, placed)
     for slot in placed:
         if slot.before is not None:
-            events += _changes_of(before, slot.before, final[slot.column.name])
+            events += type_change(before, slot.before, final[slot.column.name])
     for slot in moved:
         column = final[slot.column.name]
         if slot.before is None:
-            logical = Column(column.name, column.logical(), column.nullable, _fill(column, slot.definition))
+            logical = Column(column.name, column.logical(), column.nullable, fill_value(column, slot.definition))
             events.append(AddColumnEvent(before.id, logical, slot.position or Last()))
         elif slot.position is not None:
             events.append(AlterColumnPositionEvent(before.id, column.name, slot.position))
@@ -351,38 +331,7 @@ def _events(
     return tuple(events)
 
 
-def _renames(table: MySqlTable, placed: Sequence[_Slot]) -> list[SchemaChangeEvent]:
-    """Renames in an order in which no name is taken twice; columns that exchange names go by a name of nobody's."""
-    waiting = {s.before.name: s.column.name for s in placed if s.before is not None and s.before.name != s.column.name}
-    present = {s.before.name.casefold() for s in placed if s.before is not None}
-    events: list[SchemaChangeEvent] = []
-    while waiting:
-        for name, new_name in waiting.items():
-            if _same(name, new_name) or new_name.casefold() not in present:
-                break
-        else:
-            name = next(iter(waiting))
-            new_name, final = f"{name}{EXCHANGED}", waiting[name]
-            waiting = {new_name if old == name else old: new for old, new in waiting.items()}
-            events.append(RenameColumnEvent(table.id, name, new_name))
-            present = present - {name.casefold()} | {new_name.casefold()}
-            assert waiting[new_name] == final
-            continue
-        events.append(RenameColumnEvent(table.id, name, new_name))
-        present = present - {name.casefold()} | {new_name.casefold()}
-        del waiting[name]
-    return events
-
-
-def _changes_of(table: MySqlTable, before: MySqlColumn, after: MySqlColumn) -> list[SchemaChangeEvent]:
-    events: list[SchemaChangeEvent] = []
-    old, new = before.logical(), after.logical()
-    if old != new or before.nullable != after.nullable:
-        events.append(AlterColumnTypeEvent(table.id, after.name, new, after.nullable))
-    return events
-
-
-def _fill(column: MySqlColumn, definition: ColumnDefinition | None) -> str | None:
+def fill_value(column: MySqlColumn, definition: ColumnDefinition | None) -> str | None:
     """What rows that existed before hold in an added column, as text.
 
     A NOT NULL column without a default gets its type's zero (MySQL manual, "Data Type Default Values").
@@ -397,7 +346,13 @@ def _fill(column: MySqlColumn, definition: ColumnDefinition | None) -> str | Non
     return _ZERO_DEFAULTS.get(kind, "0")
 
 
-def _rewrites(placed: Sequence[_Slot]) -> str | None:
+def _rewrites(placed: Sequence[Slot], ddl: AlterTable, dialect: DdlDialect) -> str | None:
+    # Without IGNORE and in strict mode the statement fails where it would have to cut a value or leave out a row.
+    forgiving = ddl.ignore or not dialect.strict
+    if ddl.ignore and any(
+        isinstance(a, UniqueKey) or (isinstance(a, SetPrimaryKey) and a.columns) for a in ddl.actions
+    ):
+        return "ALTER IGNORE leaves out rows that a new key forbids"
     for slot in placed:
         name, definition = slot.column.name, slot.definition
         if slot.before is None:
@@ -406,34 +361,12 @@ def _rewrites(placed: Sequence[_Slot]) -> str | None:
             continue
         if definition is not None and "GENERATED" in (slot.before.extra + definition.extra).upper():
             return f"the column {name!r} is generated anew in the existing rows"
-        old, new = slot.before.logical(), slot.column.logical()
-        if not _keeps_values(old, new, slot.before, slot.column):
+        if not keeps_values(slot.before, slot.column):
             return f"the column {name!r} was converted from {slot.before.column_type} to {slot.column.column_type}"
+        lost = may_lose(slot.before, slot.column) if forgiving else ""
+        if lost:
+            return f"in the column {name!r}, now {slot.column.column_type}, it may be that {lost} without an error"
     return None
-
-
-def _keeps_values(old: LogicalType, new: LogicalType, before: MySqlColumn, after: MySqlColumn) -> bool:
-    """Whether every value of the old type is the same value in the new one."""
-    if old.kind is not new.kind:
-        return new.kind in _WIDENS_TO.get(old.kind, frozenset())
-    match old.kind:
-        case TypeKind.DECIMAL:
-            return new.scale >= old.scale and new.precision - new.scale >= old.precision - old.scale
-        case TypeKind.ENUM | TypeKind.SET:
-            return set(before.labels) <= set(after.labels)
-        case TypeKind.BIT:
-            return new.length >= old.length
-        case TypeKind.DATETIME | TypeKind.TIMESTAMP | TypeKind.TIME:
-            return new.fsp >= old.fsp
-        case TypeKind.BINARY:
-            # BINARY(n) pads with zeros, so that a longer one holds other bytes.
-            return before.column_type == after.column_type or not after.column_type.startswith("binary")
-        case _:
-            return True
-
-
-def _same(one: str, other: str) -> bool:
-    return one.casefold() == other.casefold()
 
 
 def _list(table: MySqlTable) -> str:

@@ -20,6 +20,7 @@ from raycdc.connectors.mysql.ddl.statements import (
     SetComment,
     SetDefault,
     SetPrimaryKey,
+    UniqueKey,
 )
 from raycdc.schema import After, First
 
@@ -201,29 +202,43 @@ class AlterParser(ColumnParser):
             return []
         explicit = self.accept("COLUMN")
         if not explicit:
-            key = self.key_or_constraint()
-            if key is not None:
-                return [SetPrimaryKey(key)] if key else []
+            keys = self._added_key()
+            if keys is not None:
+                return keys
         if_not_exists = self.accept("IF", "NOT", "EXISTS")
         if not self.accept_symbol("("):
             definition = self.column_definition()
             return self._added(definition, self._position(), if_not_exists=if_not_exists)
         actions: list[AlterAction] = []
         while True:
-            key = self.key_or_constraint()
-            if key is None:
-                actions += self._added(self.column_definition(), None, if_not_exists=if_not_exists)
-            elif key:
-                actions.append(SetPrimaryKey(key))
+            keys = self._added_key()
+            actions += (
+                self._added(self.column_definition(), None, if_not_exists=if_not_exists) if keys is None else keys
+            )
             if self.accept_symbol(")"):
                 return actions
             self.expect_symbol(",")
+
+    def _added_key(self) -> list[AlterAction] | None:
+        """A key or constraint, if one comes next."""
+        named = self.word() == "CONSTRAINT" and self.peek(1).text.upper() != "UNIQUE"
+        unique = self.word() == "UNIQUE" or (
+            self.word() == "CONSTRAINT" and self.peek(1 + named).text.upper() == "UNIQUE"
+        )
+        key = self.key_or_constraint()
+        if key is None:
+            return None
+        if key:
+            return [SetPrimaryKey(key)]
+        return [UniqueKey()] if unique else []
 
     def _added(
         self, definition: ColumnDefinition, position: First | After | None, *, if_not_exists: bool
     ) -> list[AlterAction]:
         actions: list[AlterAction] = [AddColumn(definition, position, if_not_exists)]
-        return [*actions, SetPrimaryKey((definition.name,))] if definition.primary_key else actions
+        if definition.primary_key:
+            actions.append(SetPrimaryKey((definition.name,)))
+        return [*actions, UniqueKey()] if definition.unique else actions
 
     def _drop_action(self) -> list[AlterAction]:
         self.expect("DROP")

@@ -41,6 +41,7 @@ class _Attributes:
     primary_key: bool = False
     compressed: bool = False
     hexadecimal: bool = False
+    unique: bool = False
 
 
 class ColumnParser(Cursor):
@@ -78,6 +79,7 @@ class ColumnParser(Cursor):
             attributes.extra,
             attributes.primary_key,
             attributes.binary_collation,
+            attributes.unique,
         )
 
     def charset_option(self) -> tuple[str, str] | None:
@@ -234,7 +236,7 @@ class ColumnParser(Cursor):
         elif self.accept("PRIMARY", "KEY") or self.accept("PRIMARY") or self.accept("KEY"):
             attributes.primary_key = True
         elif self.accept("UNIQUE", "KEY") or self.accept("UNIQUE"):
-            pass
+            attributes.unique = True
         else:
             return False
         return True

@@ -38,4 +38,5 @@ def dialect_of_session(server: DdlDialect, session: SessionState) -> DdlDialect:
         real_as_float=session.real_as_float,
         oracle=server.mariadb and session.oracle,
         explicit_timestamps=server.explicit_timestamps if explicit is None else explicit,
+        strict=session.strict,
     )

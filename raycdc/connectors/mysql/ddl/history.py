@@ -3,13 +3,17 @@
 Called by the decoder at each statement of the log, before any row after it is decoded; the log reader fetches what
 came of it. A table whose rows a statement rewrites without logging them cannot be followed: the job stops there with
 the statement in the message, and nothing after it is passed on.
+
+Tables of schema change tools are followed beside the captured ones (`shadows`): the rename that puts one of them in a
+captured table's place is the change of that table, at that place. `take_state` is what of this a restart must know.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Protocol
+from dataclasses import replace
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -26,7 +30,19 @@ from raycdc.connectors.mysql.ddl.apply import (
     touched_tables,
 )
 from raycdc.connectors.mysql.ddl.dialect import dialect_of_session
-from raycdc.connectors.mysql.ddl.statements import CreateTable, Database, DropDatabase, DropTable, TemporaryTable
+from raycdc.connectors.mysql.ddl.renames import places_after, separated
+from raycdc.connectors.mysql.ddl.shadows import Shadow, ShadowTables, role_of
+from raycdc.connectors.mysql.ddl.shape import reshape
+from raycdc.connectors.mysql.ddl.statements import (
+    AlterTable,
+    CreateTable,
+    Database,
+    DropDatabase,
+    DropTable,
+    RenameTable,
+    TemporaryTable,
+    TruncateTable,
+)
 from raycdc.connectors.mysql.values.documents import document_of
 from raycdc.connectors.mysql.values.types import MySqlTable
 from raycdc.errors import DataError, SchemaError
@@ -87,6 +103,7 @@ class DdlHistory:
     """See the module's docstring. One thread: the decoder's.
 
     `databases` are the defaults of databases; `resolve` may be missing, then what does not say its columns is refused.
+    `state` is what `take_state` gave last before the place in the log where this begins.
     """
 
     def __init__(
@@ -98,6 +115,7 @@ class DdlHistory:
         default_charset: tuple[str, str],
         databases: Mapping[str, tuple[str, str]] | None = None,
         resolve: Resolver | None = None,
+        state: Mapping[str, Any] | None = None,
     ) -> None:
         self._tables = dict(tables)
         self._selector = selector
@@ -108,6 +126,9 @@ class DdlHistory:
         self._decoder: SchemaSetter | None = None
         self._updates: list[SchemaUpdate] = []
         self._rows: list[LogRows] = []
+        self._shadows = ShadowTables((state or {}).get("shadows"))
+        #: Captured tables whose name nobody has, between the two renames of a tool that does them one by one.
+        self._away = {TableId.parse(name) for name in (state or {}).get("away", ())}
 
     def attach(self, decoder: SchemaSetter) -> None:
         """`decoder` is told of every new schema."""
@@ -123,6 +144,19 @@ class DdlHistory:
         self._updates, self._rows = [], []
         return taken
 
+    def take_state(self) -> dict[str, Any] | None:
+        """What a restart after the last statement must know beside the tables, once; None when that is as it was."""
+        if not self._shadows.changed:
+            return None
+        self._shadows.changed = False
+        return {"shadows": self._shadows.state(), "away": sorted(map(str, self._away))}
+
+    def captures(self, table: TableId) -> bool:
+        """Whether rows of `table` are captured as far as the log was decoded: tools' tables are not, unless by name."""
+        if table in self._tables:
+            return True
+        return self._selector.matches(table) and (table in self._selector.plain_names or not self._is_tools(table))
+
     def on_ddl(self, item: DdlItem) -> None:
         """Apply a statement. Raises `SchemaError` or `DataError` naming it and its position."""
         if _DML.match(item.statement):
@@ -130,18 +164,29 @@ class DdlHistory:
             return
         dialect = dialect_of_session(self._dialect, item.session)
         touched = touched_tables(item.statement, item.db, dialect=dialect)
-        captured = [t for t in touched.tables if self._captures(t)]
-        if not captured and not touched.defaults and not any(t.db in touched.databases for t in self._tables):
+        captured = [t for t in touched.tables if self.captures(t)]
+        tools = [t for t in touched.tables if t not in captured and self._is_tools(t)]
+        dropped = any(self._shadows.holds(db) or any(t.db == db for t in self._tables) for db in touched.databases)
+        if not captured and not tools and not touched.defaults and not dropped:
             return
         parsed = parse_ddl(item.statement, item.db, dialect=dialect)
         if isinstance(parsed, Refused):
-            self._refused(item, parsed.reason, captured)
+            for table in tools:
+                self._shadows.forget(table, parsed.reason)
+            if captured or not tools:
+                self._refused(item, parsed.reason, captured)
             return
-        for ddl in parsed:
-            self._apply(item, ddl, dialect)
+        renames: list[RenameTable] = []
+        for ddl in separated(parsed):
+            if isinstance(ddl, RenameTable):
+                renames.append(ddl)
+            else:
+                self._apply(item, ddl, dialect)
+        if renames:
+            self._rename(item, renames)
 
-    def _captures(self, table: TableId) -> bool:
-        return table in self._tables or self._selector.matches(table)
+    def _is_tools(self, table: TableId) -> bool:
+        return self._shadows.get(table) is not None or role_of(table, self._tables) is not None
 
     def _apply(self, item: DdlItem, ddl: TableDdl, dialect: DdlDialect) -> None:
         match ddl:
@@ -158,18 +203,13 @@ class DdlHistory:
                 self._databases.pop(db, None)
                 self._drop_database(item, db)
                 return
-        if not self._captures(ddl.table):
-            if isinstance(ddl, CreateTable | DropTable):
-                return
-            raise self._refusal(item, f"it concerns {ddl.table} and captured tables in one statement")
+        default_charset = self._databases.get(ddl.table.db, self._default_charset)
+        if not self.captures(ddl.table):
+            self._apply_to_shadow(item, ddl, dialect, default_charset)
+            return
         try:
-            applied = apply_ddl(
-                self._tables.get(ddl.table),
-                ddl,
-                lookup=self._tables.get,
-                dialect=dialect,
-                default_charset=self._databases.get(ddl.table.db, self._default_charset),
-            )
+            present = self._tables.get(ddl.table)
+            applied = apply_ddl(present, ddl, lookup=self._shape, dialect=dialect, default_charset=default_charset)
         except SchemaError as cause:
             self._refused(item, str(cause), [ddl.table] if isinstance(ddl, CreateTable) else [])
             return
@@ -180,6 +220,93 @@ class DdlHistory:
     def _drop_database(self, item: DdlItem, db: str) -> None:
         for table in [t for t in self._tables if t.db == db]:
             self._take(item, table, AppliedDdl(None, (DropTableEvent(table),)))
+        self._shadows.drop_database(db)
+
+    def _shape(self, table: TableId) -> MySqlTable | None:
+        return self._tables.get(table) or self._shadows.shape(table)
+
+    def _apply_to_shadow(
+        self,
+        item: DdlItem,
+        ddl: CreateTable | AlterTable | RenameTable | TruncateTable | DropTable,
+        dialect: DdlDialect,
+        default_charset: tuple[str, str],
+    ) -> None:
+        """A statement about a table that is not captured: of interest when it is a tool's."""
+        found = role_of(ddl.table, self._tables)
+        match ddl:
+            case CreateTable() if found is not None and found[1] != "notes":
+                self._shadows.create(
+                    found[0], ddl, lookup=self._shape, dialect=dialect, default_charset=default_charset
+                )
+            case AlterTable():
+                self._shadows.alter(ddl, dialect=dialect)
+            case DropTable():
+                gone = self._shadows.pop(ddl.table)
+                if gone is not None and gone.owner in self._away and gone.table is not None:
+                    raise self._refusal(item, f"{gone.owner} was renamed away, and what was to take its place is gone")
+            case _:
+                pass
+
+    # Tables that take another one's place -----------------------------------------------------------------------
+
+    def _rename(self, item: DdlItem, pairs: list[RenameTable]) -> None:
+        """All renames of a statement at once: who had which name before decides, not the names in between."""
+        places = places_after(pairs)
+        shapes = {name: self._tables[name] for name in places if name in self._tables}
+        shadows = {name: shadow for name in places if (shadow := self._shadows.pop(name)) is not None}
+        for name, before in places.items():
+            if before == name or not self.captures(name):
+                continue
+            if before is None:
+                to = next((new for new, old in places.items() if old == name), None)
+                self._renamed_away(item, name, to)
+            elif before in shapes:
+                raise self._refusal(item, f"rename_table is not followed ({before} is captured as {name}, too)")
+            else:
+                self._replaced(item, name, before, shadows.get(before))
+        for name, before in places.items():
+            found = role_of(name, self._tables)
+            if before is None or found is None or self.captures(name):
+                continue
+            if before in shapes and before == found[0]:
+                self._shadows.put(name, Shadow(found[0], shapes[before]))
+            elif before in shadows:
+                self._shadows.put(name, shadows[before])
+
+    def _renamed_away(self, item: DdlItem, table: TableId, to: TableId | None) -> None:
+        """A tool that does not rename both at once leaves nobody with the name for a moment."""
+        if table not in self._tables:
+            return
+        found = None if to is None else role_of(to, self._tables)
+        if found is None or found[0] != table or not self._shadows.shadow_of(table):
+            raise self._refusal(item, f"rename_table is not followed (to {to})")
+        self._away.add(table)
+
+    def _replaced(self, item: DdlItem, table: TableId, before: TableId, shadow: Shadow | None) -> None:
+        """`before`, which is not captured, takes the name of `table`."""
+        known = self._tables.get(table)
+        found = role_of(before, self._tables)
+        if known is None or (shadow is None and found != (table, "shadow")):
+            raise self._refusal(item, f"the rows that {before} has were written under a name that is not captured")
+        old = found is not None and found[1] == "old"
+        if (shadow is not None and shadow.owner != table) or (old and "/* gh-ost */" not in item.statement):
+            raise self._refusal(item, f"nothing says that the rows of {before} are those of {table}")
+        if shadow is None or shadow.table is None:
+            why = "the statement that made it came before this pipeline" if shadow is None else shadow.doubt
+            shadow = self._looked_up(item, table, f"the columns of {before} are not known: {why}")
+        elif shadow.doubt:
+            raise self._refusal(item, shadow.doubt)
+        assert shadow.table is not None
+        after = _with_collations(replace(shadow.table, id=table), known)
+        events, doubt = reshape(known, after, shadow.origins)
+        if doubt is not None:
+            raise self._refusal(item, doubt)
+        if shadow.comment is not None:
+            events = (*events, AlterTableCommentEvent(table, shadow.comment))
+        self._away.discard(table)
+        # Always, even where the columns are the same: chunks being read may see the new table half filled.
+        self._take(item, table, AppliedDdl(after, events), replaced=True)
 
     def _refused(self, item: DdlItem, reason: str, captured: list[TableId]) -> None:
         """A table that is created in a way we cannot read may be looked up; anything else ends here."""
@@ -191,7 +318,10 @@ class DdlHistory:
             raise self._refusal(item, f"{reason}, and {found}")
         self._take(item, found.id, AppliedDdl(found, (CreateTableEvent(found.id, found.schema()),)))
 
-    def _take(self, item: DdlItem, table: TableId, applied: AppliedDdl) -> None:
+    def _looked_up(self, item: DdlItem, table: TableId, reason: str) -> Shadow:
+        raise self._refusal(item, reason)
+
+    def _take(self, item: DdlItem, table: TableId, applied: AppliedDdl, *, replaced: bool = False) -> None:
         for event in applied.events:
             if not isinstance(event, FOLLOWED):
                 raise self._refusal(item, f"{event.type} is not followed")
@@ -199,7 +329,7 @@ class DdlHistory:
         emptied = any(isinstance(event, TruncateTableEvent | DropTableEvent) for event in applied.events)
         if before is None and now is None:
             return
-        if now == before and not applied.events:
+        if now == before and not applied.events and not replaced:
             return
         assert self._decoder is not None
         events = tuple(event_to_json(event) for event in applied.events)
@@ -209,7 +339,7 @@ class DdlHistory:
             self._updates.append(SchemaUpdate(table, events if now is None else events[:1], None, None))
             events = events[1:]
         if now is not None:
-            if now != before:
+            if now != before or replaced:
                 self._tables[table] = now
                 self._decoder.set_table(now)
             document = document_of(now)
@@ -247,6 +377,15 @@ class DdlHistory:
             "Nothing after it was passed on. Leave the table out (source.exclude), or take a new snapshot "
             "(a new pipeline.state)."
         )
+
+
+def _with_collations(table: MySqlTable, before: MySqlTable) -> MySqlTable:
+    """`table` with the collations that its statement left to the server, where `before` shows which these are."""
+    known = {(c.name.casefold(), c.charset): c.collation for c in before.columns}
+    columns = (
+        replace(c, collation=c.collation or known.get((c.name.casefold(), c.charset), "")) for c in table.columns
+    )
+    return replace(table, columns=tuple(columns))
 
 
 def _shown(statement: str) -> str:

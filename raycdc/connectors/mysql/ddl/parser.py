@@ -223,7 +223,7 @@ class StatementParser(AlterParser):
         if self.accept("DATABASE") or self.accept("SCHEMA"):
             return [self._database(created=False)]
         self.accept("ONLINE")
-        self.accept("IGNORE")
+        ignore = self.accept("IGNORE")
         if not self.accept("TABLE"):
             return []
         if_exists = self.accept("IF", "EXISTS")
@@ -234,4 +234,4 @@ class StatementParser(AlterParser):
             if self.accept_symbol(","):
                 continue
             actions.extend(self.alter_action())
-        return [AlterTable(table, tuple(actions), if_exists)]
+        return [AlterTable(table, tuple(actions), if_exists, ignore)]

@@ -16,11 +16,12 @@ class DdlDialect:
 
     `display_width`: types are printed with widths (MariaDB, and MySQL before 8.0.19). `ansi_quotes`,
     `backslash_escapes`, `real_as_float` and `oracle` (types of MariaDB's Oracle mode) follow from the statement's
-    ``sql_mode``. `lower_case_names` is ``lower_case_table_names = 1``. `explicit_timestamps`: a TIMESTAMP is nullable
-    unless it says otherwise (``explicit_defaults_for_timestamp``). `geomcollection`: GEOMETRYCOLLECTION is printed
-    so (MySQL 8). `version` (80015) decides about version comments; None where all left in the text were executed,
-    as in a log, whose server blanks the others. `mariadb_comments`: ``/*M! … */`` is executed. `types` are the user's
-    choices, which new columns get.
+    ``sql_mode``. `lower_case_names` is ``lower_case_table_names = 1``. `explicit_timestamps`: a TIMESTAMP is
+    nullable unless it says otherwise (``explicit_defaults_for_timestamp``). `geomcollection`: GEOMETRYCOLLECTION is
+    printed so (MySQL 8). `version` (80015) decides about version comments; None where all left in the text were
+    executed, as in a log, whose server blanks the others. `strict`: a value that does not fit is an error
+    (``sql_mode``). `mariadb_comments`: ``/*M! … */`` is executed. `types` are the user's choices, which new columns
+    get.
     """
 
     mariadb: bool = False
@@ -34,6 +35,7 @@ class DdlDialect:
     geomcollection: bool = True
     version: int | None = None
     mariadb_comments: bool = True
+    strict: bool = True
     types: TypeOptions = DEFAULT_TYPES
 
 
@@ -56,6 +58,7 @@ class ColumnDefinition:
     extra: str = ""
     primary_key: bool = False
     binary_collation: bool = False
+    unique: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +113,11 @@ class SetPrimaryKey:
 
 
 @dataclass(frozen=True, slots=True)
+class UniqueKey:
+    """A unique key is added; whoever copies rows and does not complain leaves out those that violate it."""
+
+
+@dataclass(frozen=True, slots=True)
 class SetCharset:
     """Default character set of the table, or with `convert` of all its columns; an empty collation is the set's own."""
 
@@ -146,6 +154,7 @@ AlterAction = (
     | RenameColumn
     | SetDefault
     | SetPrimaryKey
+    | UniqueKey
     | SetCharset
     | SetComment
     | RenameTo
@@ -175,6 +184,7 @@ class AlterTable:
     table: TableId
     actions: tuple[AlterAction, ...] = ()
     if_exists: bool = False
+    ignore: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,112 @@
+"""Whether a column's values survive a change of its type: always, as long as nothing is cut, or not at all.
+
+A server that converts a column writes nothing of it to its log. `keeps_values` asks whether every value it can have
+converted without complaint is the same value; `may_lose` whether a value could have been cut, rounded or replaced by a
+statement that does not complain (``INSERT IGNORE``, ``ALTER IGNORE``, a session without strict mode).
+"""
+
+from __future__ import annotations
+
+from raycdc.connectors.mysql.values.charsets import bytes_per_character
+from raycdc.connectors.mysql.values.types import CHARACTER_TYPES, MySqlColumn
+from raycdc.model import TypeKind
+
+#: Kinds whose every value is a value of the kinds behind them, with the same meaning.
+_WIDENS_TO: dict[TypeKind, frozenset[TypeKind]] = {
+    TypeKind.INT8: frozenset({TypeKind.INT16, TypeKind.INT32, TypeKind.INT64}),
+    TypeKind.INT16: frozenset({TypeKind.INT32, TypeKind.INT64}),
+    TypeKind.INT32: frozenset({TypeKind.INT64}),
+    TypeKind.FLOAT32: frozenset({TypeKind.FLOAT64}),
+    TypeKind.ENUM: frozenset({TypeKind.STRING}),
+    TypeKind.SET: frozenset({TypeKind.STRING}),
+}
+_INTEGER_BITS = {"tinyint": 8, "smallint": 16, "mediumint": 24, "int": 32, "bigint": 64}
+_BLOB_BYTES = {"tiny": 1 << 8, "": 1 << 16, "medium": 1 << 24, "long": 1 << 32}
+_UNICODE = frozenset({"utf8mb4", "utf16", "utf16le", "utf32", "gb18030"})
+#: Whose texts are the same bytes in any other of them that has the characters.
+_UTF8 = frozenset({"utf8mb4", "utf8mb3", "utf8", "ascii"})
+#: Unicode without the characters beyond U+FFFF.
+_BASIC_UNICODE = frozenset({"utf8mb3", "utf8", "ucs2"})
+
+
+def keeps_values(before: MySqlColumn, after: MySqlColumn) -> bool:
+    """Whether every value of the old type that was converted without an error is the same value in the new one."""
+    old, new = before.logical(), after.logical()
+    if old.kind is not new.kind:
+        return new.kind in _WIDENS_TO.get(old.kind, frozenset())
+    match old.kind:
+        case TypeKind.DECIMAL:
+            return new.scale >= old.scale and new.precision - new.scale >= old.precision - old.scale
+        case TypeKind.ENUM | TypeKind.SET:
+            return set(before.labels) <= set(after.labels)
+        case TypeKind.BIT:
+            return new.length >= old.length
+        case TypeKind.DATETIME | TypeKind.TIMESTAMP | TypeKind.TIME:
+            return new.fsp >= old.fsp
+        case TypeKind.BINARY:
+            # BINARY(n) pads with zeros, so that a longer one holds other bytes.
+            return before.column_type == after.column_type or not after.column_type.startswith("binary")
+        case TypeKind.STRING if before.shape.base in CHARACTER_TYPES:
+            # CHAR has no trailing spaces.
+            return after.shape.base != "char" or before.shape.base == "char"
+        case _:
+            return True
+
+
+def may_lose(before: MySqlColumn, after: MySqlColumn) -> str:
+    """What a conversion that does not complain could have changed in values of `before`; empty when nothing."""
+    if before.nullable and not after.nullable:
+        return "NULL became something else"
+    if before.shape.base in _INTEGER_BITS and after.shape.base in _INTEGER_BITS:
+        low, high = _range(before)
+        fits = _range(after)[0] <= low and high <= _range(after)[1]
+        return "" if fits else "numbers were cut"
+    if before.logical().kind is TypeKind.DECIMAL and not before.unsigned and after.unsigned:
+        return "negative numbers were cut"
+    if before.charset and after.charset and not _holds(after.charset, before.charset):
+        return f"characters that {after.charset} lacks were replaced"
+    return "texts were cut" if _longest(before) > _room(after, before) else ""
+
+
+def _range(column: MySqlColumn) -> tuple[int, int]:
+    bits = _INTEGER_BITS[column.shape.base]
+    return (0, (1 << bits) - 1) if column.unsigned else (-(1 << bits - 1), (1 << bits - 1) - 1)
+
+
+def _longest(column: MySqlColumn) -> int:
+    """Characters (or bytes) of the longest value; 0 for types without such a limit."""
+    shape = column.shape
+    match shape.base:
+        case "enum":
+            return max(map(len, shape.labels), default=0)
+        case "set":
+            return sum(len(label) + 1 for label in shape.labels)
+        case "char" | "varchar" | "binary" | "varbinary":
+            return shape.length
+        case _:
+            return _blob_bytes(shape.base)
+
+
+def _room(column: MySqlColumn, before: MySqlColumn) -> int:
+    """Characters (or bytes) that surely fit into `column` when they come from `before`."""
+    limit = _blob_bytes(column.shape.base)
+    if limit == 0:
+        return column.shape.length or _longest(before)
+    same_bytes = before.charset == column.charset or {before.charset, column.charset} <= _UTF8
+    if same_bytes and _blob_bytes(before.shape.base):
+        return limit
+    return limit // max(1, bytes_per_character(column.charset))
+
+
+def _blob_bytes(base: str) -> int:
+    for word in ("text", "blob"):
+        if base.endswith(word):
+            return _BLOB_BYTES[base.removesuffix(word)] - 1
+    return 0
+
+
+def _holds(charset: str, other: str) -> bool:
+    """Whether every character of `other` is one of `charset`."""
+    if charset == other or charset in _UNICODE or other == "ascii":
+        return True
+    return charset in _BASIC_UNICODE and other not in _UNICODE

@@ -1,0 +1,275 @@
+"""Tables that schema change tools make beside a table, and put in its place when they are done.
+
+gh-ost and pt-online-schema-change copy a table into a *shadow* of the new shape, keep both equal, and then rename one
+over the other. Only the last step concerns a reader of the log: there the captured table has the shadow's shape, and
+the same rows. So shadows are followed as to their shape; their rows are never read.
+
+| table of `orders` | is | of |
+|---|---|---|
+| `_orders_gho` | the shadow | gh-ost |
+| `_orders_ghc`, `_orders_ghk` | its notes | gh-ost |
+| `_orders_del`, `_orders_20240131120000_del` | the old table, afterwards | gh-ost |
+| `_orders_new`, `__orders_new` … | the shadow | pt-online-schema-change |
+| `_orders_old`, `__orders_old` … | the old table, afterwards | pt-online-schema-change |
+
+The names are the tools' own (gh-ost's ``getSafeTableName``; pt-online-schema-change's ``--new-table-name``), shortened
+to 64 characters where they must be. Other names say nothing about the rows in a table, so that what takes the captured
+table's place under another name is refused. `ShadowTables.state` goes into the checkpoint.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+from raycdc.connectors.mysql.ddl.alter import fill_value, inherit, server_column
+from raycdc.connectors.mysql.ddl.apply import apply_ddl
+from raycdc.connectors.mysql.ddl.shape import Origins
+from raycdc.connectors.mysql.ddl.statements import (
+    AddColumn,
+    AlterTable,
+    ChangeColumn,
+    CreateTable,
+    DdlDialect,
+    RowsUnlogged,
+    UniqueKey,
+)
+from raycdc.connectors.mysql.values.types import MySqlTable
+from raycdc.errors import SchemaError
+from raycdc.model import TableId
+from raycdc.schema import (
+    AddColumnEvent,
+    AlterTableCommentEvent,
+    DropColumnEvent,
+    RenameColumnEvent,
+    SchemaChangeEvent,
+)
+
+#: Longest name of a table; tools shorten what is longer.
+_NAME_MAX = 64
+#: Shadows kept: one per table being changed, and what dead runs of the tools left behind. Older ones are forgotten.
+SHADOWS_MAX = 256
+
+_SUFFIX = re.compile(r"_(?P<name>.*?)(?:_[0-9]{14})?_(?P<suffix>gho|ghc|ghk|del|rev_del|new|old)", re.DOTALL)
+_ROLES: dict[str, Role] = {"gho": "shadow", "new": "shadow", "del": "old", "rev_del": "old", "old": "old"}
+
+#: What a tool's table is for: the new shape, the table it replaced, or notes.
+Role = Literal["shadow", "old", "notes"]
+
+
+@dataclass(frozen=True, slots=True)
+class Shadow:
+    """A tool's table: its shape (None: not known, then `doubt` says why) and where its columns come from.
+
+    `doubt` is also why its rows may be others than those of `owner`; empty when they are not. `comment` is what the
+    table's comment was set to since, None if it was not.
+    """
+
+    owner: TableId
+    table: MySqlTable | None
+    doubt: str = ""
+    comment: str | None = None
+    renamed: Mapping[str, str] = field(default_factory=dict)
+    filled: Mapping[str, str | None] = field(default_factory=dict)
+    computed: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def origins(self) -> Origins:
+        return Origins(self.renamed, self.filled, self.computed)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "owner": str(self.owner),
+            "table": None if self.table is None else self.table.to_json(),
+            "doubt": self.doubt,
+            "comment": self.comment,
+            "renamed": dict(self.renamed),
+            "filled": dict(self.filled),
+            "computed": dict(self.computed),
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Shadow:
+        table = None if data["table"] is None else MySqlTable.from_json(data["table"])
+        return cls(**{**data, "owner": TableId.parse(data["owner"]), "table": table})
+
+
+def role_of(table: TableId, captured: Collection[TableId]) -> tuple[TableId, Role] | None:
+    """Which of the `captured` tables a tool made `table` for, and what for, going by its name; None if for none."""
+    found = _SUFFIX.fullmatch(table.table)
+    if found is not None:
+        role = _ROLES.get(found["suffix"], "notes")
+        name = found["name"]
+        while True:
+            if TableId(table.db, name) in captured:
+                return TableId(table.db, name), role
+            # pt-online-schema-change puts further underscores in front while the name is taken.
+            if not name.startswith("_") or found["suffix"] not in ("new", "old"):
+                break
+            name = name[1:]
+    return _role_of_long(table, captured) if len(table.table) == _NAME_MAX else None
+
+
+def _role_of_long(table: TableId, captured: Collection[TableId]) -> tuple[TableId, Role] | None:
+    """As `role_of`, for a name that was shortened: by gh-ost in the middle, by the other tool at its end."""
+    found: set[tuple[TableId, Role]] = set()
+    for owner in captured:
+        if owner.db != table.db:
+            continue
+        for suffix in ("gho", "ghc", "ghk", "del"):
+            kept = _NAME_MAX - len(suffix) - 2
+            if len(owner.table) > kept and table.table == f"_{owner.table[:kept]}_{suffix}":
+                found.add((owner, _ROLES.get(suffix, "notes")))
+        for suffix in ("new", "old"):
+            full = f"_{owner.table}_{suffix}"
+            if len(full) > _NAME_MAX and table.table == full[:_NAME_MAX]:
+                found.add((owner, _ROLES[suffix]))
+    # A shortened _new and _old may be one name; the tool has then given it to the shadow, and another one to the old.
+    return max(found, key=lambda each: each[1]) if len({owner for owner, _ in found}) == 1 else None
+
+
+def tool_tables(tables: Collection[TableId]) -> set[TableId]:
+    """Those of `tables` that a tool made for another one of them."""
+    known = set(tables)
+    return {table for table in known if role_of(table, known - {table}) is not None}
+
+
+class ShadowTables:
+    """The tools' tables of one log, as far as it was read. One thread: the decoder's."""
+
+    def __init__(self, state: Mapping[str, Any] | None = None) -> None:
+        self._tables = {TableId.parse(name): Shadow.from_json(data) for name, data in (state or {}).items()}
+        self.changed = False
+
+    def state(self) -> dict[str, Any]:
+        """What a restart must know."""
+        return {str(name): shadow.to_json() for name, shadow in self._tables.items()}
+
+    def get(self, table: TableId) -> Shadow | None:
+        return self._tables.get(table)
+
+    def shape(self, table: TableId) -> MySqlTable | None:
+        shadow = self._tables.get(table)
+        return None if shadow is None else shadow.table
+
+    def put(self, table: TableId, shadow: Shadow) -> None:
+        shape = shadow.table
+        if shape is not None and shape.id != table:
+            shadow = replace(shadow, table=replace(shape, id=table))
+        self._tables.pop(table, None)
+        self._tables[table] = shadow
+        while len(self._tables) > SHADOWS_MAX:
+            del self._tables[next(iter(self._tables))]
+        self.changed = True
+
+    def pop(self, table: TableId) -> Shadow | None:
+        self.changed = self.changed or table in self._tables
+        return self._tables.pop(table, None)
+
+    def holds(self, db: str) -> bool:
+        """Whether any of the tables is in `db`."""
+        return any(table.db == db for table in self._tables)
+
+    def shadow_of(self, owner: TableId) -> TableId | None:
+        """The table that is about to take the place of `owner`."""
+        return next((t for t, s in self._tables.items() if s.owner == owner and _is_shadow(t, owner)), None)
+
+    def drop_database(self, db: str) -> None:
+        for table in [t for t in self._tables if t.db == db]:
+            self.pop(table)
+
+    def create(
+        self,
+        owner: TableId,
+        ddl: CreateTable,
+        *,
+        lookup: Callable[[TableId], MySqlTable | None],
+        dialect: DdlDialect,
+        default_charset: tuple[str, str],
+    ) -> None:
+        """CREATE TABLE of a tool's table; what it does not say makes the table one we know nothing of."""
+        known = self._tables.get(ddl.table)
+        if ddl.if_not_exists:
+            if known is None or known.table is None:
+                self.put(ddl.table, Shadow(owner, None, f"{ddl.table} may have been there before it was created"))
+            return
+        try:
+            applied = apply_ddl(None, ddl, lookup=lookup, dialect=dialect, default_charset=default_charset)
+        except SchemaError as cause:
+            self.put(ddl.table, Shadow(owner, None, str(cause)))
+            return
+        assert applied.table is not None
+        shadow = Shadow(owner, applied.table, comment=ddl.comment or None)
+        if ddl.like is None:
+            shadow = replace(shadow, **_added(ddl, applied.table, lookup(owner), dialect))
+        elif ddl.like in self._tables:
+            shadow = replace(self._tables[ddl.like], owner=owner, table=applied.table)
+        self.put(ddl.table, shadow)
+
+    def alter(self, ddl: AlterTable, *, dialect: DdlDialect) -> None:
+        """ALTER TABLE of a tool's table that is followed."""
+        shadow = self._tables.get(ddl.table)
+        if shadow is None or shadow.table is None:
+            return
+        try:
+            applied = apply_ddl(shadow.table, ddl, dialect=dialect)
+        except SchemaError as cause:
+            self.put(ddl.table, replace(shadow, table=None, doubt=str(cause)))
+            return
+        self.put(ddl.table, _altered(replace(shadow, table=applied.table), ddl, applied.events))
+
+    def forget(self, table: TableId, why: str) -> None:
+        """A statement about it was not understood."""
+        shadow = self._tables.get(table)
+        if shadow is not None:
+            self.put(table, replace(shadow, table=None, doubt=why))
+
+
+def _is_shadow(table: TableId, owner: TableId) -> bool:
+    return role_of(table, {owner}) == (owner, "shadow")
+
+
+def _added(ddl: CreateTable, table: MySqlTable, owner: MySqlTable | None, dialect: DdlDialect) -> dict[str, Any]:
+    """What existing rows get in columns that only the new table has. The tool repeats the others as they are."""
+    there = set() if owner is None else {column.name.casefold() for column in owner.columns}
+    empty = replace(table, columns=())
+    new = [definition for definition in ddl.columns if definition.name.casefold() not in there]
+    filled = {d.name: fill_value(server_column(inherit(d, empty), dialect), d) for d in new}
+    return {"filled": filled, "computed": {d.name: d.computed for d in new if d.computed}}
+
+
+def _altered(shadow: Shadow, ddl: AlterTable, events: tuple[SchemaChangeEvent, ...]) -> Shadow:
+    renamed, filled, computed = dict(shadow.renamed), dict(shadow.filled), dict(shadow.computed)
+    comment, doubt = shadow.comment, shadow.doubt
+    for event in events:
+        match event:
+            case RenameColumnEvent(_, name, new_name):
+                renamed[new_name] = renamed.pop(name, name)
+                for known in (filled, computed):
+                    if name in known:
+                        known[new_name] = known.pop(name)  # type: ignore[assignment]
+            case DropColumnEvent(_, name):
+                for known in (renamed, filled, computed):
+                    known.pop(name, None)
+            case AddColumnEvent(_, column, _):
+                renamed.pop(column.name, None)
+                filled[column.name] = column.default
+            case AlterTableCommentEvent(_, text):
+                comment = text
+            case _:
+                pass
+    for action in ddl.actions:
+        match action:
+            case AddColumn(definition) if definition.computed:
+                computed[definition.name] = definition.computed
+            case ChangeColumn(_, definition) if "GENERATED" in definition.extra:
+                computed[definition.name] = "a value that is generated anew"
+            case UniqueKey():
+                doubt = doubt or "a unique key was added, and rows it forbids are left out when they are copied"
+            case RowsUnlogged(why):
+                doubt = doubt or why
+            case _:
+                pass
+    return replace(shadow, comment=comment, doubt=doubt, renamed=renamed, filled=filled, computed=computed)

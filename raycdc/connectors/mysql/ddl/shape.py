@@ -1,0 +1,180 @@
+"""Two shapes of a table, and the elementary events that lead from one to the other.
+
+`alter` has the way told by a statement; `reshape` finds it between a table and the one that takes its place (`shadows`)
+or the one that the server describes (`resolver`).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from raycdc.connectors.mysql.ddl.conversions import keeps_values, may_lose
+from raycdc.connectors.mysql.ddl.statements import ColumnDefinition
+from raycdc.connectors.mysql.values.types import MySqlColumn, MySqlTable
+from raycdc.model import Column
+from raycdc.schema import (
+    AddColumnEvent,
+    After,
+    AlterColumnPositionEvent,
+    AlterColumnTypeEvent,
+    AlterPrimaryKeyEvent,
+    DropColumnEvent,
+    First,
+    Last,
+    RenameColumnEvent,
+    SchemaChangeEvent,
+)
+
+#: Behind the name of a column that exchanges it with another one's, for the moment between the two renames.
+EXCHANGED = "\N{NORTH EAST ARROW}"
+
+
+@dataclass(slots=True)
+class Slot:
+    """A column on its way: what it was (None: added), what it is now, and where it was told to go."""
+
+    before: MySqlColumn | None
+    column: MySqlColumn
+    position: First | After | None = None
+    definition: ColumnDefinition | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Origins:
+    """What is known of a new shape's columns, by their names there.
+
+    `renamed` is the name a column had in the old shape, where that was another one. `filled` has the value that
+    existing rows got in an added column (None: null); an added column that is missing there has values nobody knows.
+    `computed` says what existing rows have in a column where that is no constant.
+    """
+
+    renamed: Mapping[str, str]
+    filled: Mapping[str, str | None]
+    computed: Mapping[str, str]
+
+
+def reshape(
+    before: MySqlTable, after: MySqlTable, origins: Origins
+) -> tuple[tuple[SchemaChangeEvent, ...], str | None]:
+    """The events from `before` to `after`, and why existing rows may hold other values than these say, if they may.
+
+    Columns are the same where their names are, unless `origins` knows better. The rows of `after` count as written
+    with ``INSERT IGNORE``, which is how tools copy them.
+    """
+    slots = _matched(before, after, origins)
+    kept = {slot.before.name for slot in slots if slot.before is not None}
+    events: list[SchemaChangeEvent] = [DropColumnEvent(before.id, c.name) for c in before.columns if c.name not in kept]
+    events += renames(before, slots)
+    for slot in slots:
+        if slot.before is not None:
+            events += type_change(before, slot.before, slot.column)
+    events += _placements(before, slots, origins)
+    new_names = {slot.before.name: slot.column.name for slot in slots if slot.before is not None}
+    if tuple(new_names[key] for key in before.primary_key if key in new_names) != after.primary_key:
+        events.append(AlterPrimaryKeyEvent(before.id, after.primary_key))
+    return tuple(events), _doubt(after, slots, origins)
+
+
+def renames(table: MySqlTable, placed: Sequence[Slot]) -> list[SchemaChangeEvent]:
+    """Renames in an order in which no name is taken twice; columns that exchange names go by a name of nobody's."""
+    waiting = {s.before.name: s.column.name for s in placed if s.before is not None and s.before.name != s.column.name}
+    present = {s.before.name.casefold() for s in placed if s.before is not None}
+    events: list[SchemaChangeEvent] = []
+    while waiting:
+        for name, new_name in waiting.items():
+            if same_name(name, new_name) or new_name.casefold() not in present:
+                break
+        else:
+            name = next(iter(waiting))
+            new_name, final = f"{name}{EXCHANGED}", waiting[name]
+            waiting = {new_name if old == name else old: new for old, new in waiting.items()}
+            events.append(RenameColumnEvent(table.id, name, new_name))
+            present = present - {name.casefold()} | {new_name.casefold()}
+            assert waiting[new_name] == final
+            continue
+        events.append(RenameColumnEvent(table.id, name, new_name))
+        present = present - {name.casefold()} | {new_name.casefold()}
+        del waiting[name]
+    return events
+
+
+def type_change(table: MySqlTable, before: MySqlColumn, after: MySqlColumn) -> list[SchemaChangeEvent]:
+    """The event of a column whose type or nullability is another one, under its new name."""
+    old, new = before.logical(), after.logical()
+    if old != new or before.nullable != after.nullable:
+        return [AlterColumnTypeEvent(table.id, after.name, new, after.nullable)]
+    return []
+
+
+def same_name(one: str, other: str) -> bool:
+    """Names of columns are compared without regard to case."""
+    return one.casefold() == other.casefold()
+
+
+def _matched(before: MySqlTable, after: MySqlTable, origins: Origins) -> list[Slot]:
+    columns = {column.name.casefold(): column for column in before.columns}
+    explicit = {name: columns.get(old.casefold()) for name, old in origins.renamed.items()}
+    claimed = {column.name for column in explicit.values() if column is not None}
+    slots = []
+    for column in after.columns:
+        found = explicit.get(column.name)
+        if found is None:
+            by_name = columns.get(column.name.casefold())
+            found = by_name if by_name is not None and by_name.name not in claimed else None
+        slots.append(Slot(found, column))
+    return slots
+
+
+def _placements(before: MySqlTable, slots: Sequence[Slot], origins: Origins) -> list[SchemaChangeEvent]:
+    """Added columns, and moves of the fewest columns that bring all to their places, in the new order."""
+    places = {column.name: index for index, column in enumerate(before.columns)}
+    stays = _longest_rising([places[slot.before.name] for slot in slots if slot.before is not None])
+    last_kept = max((i for i, slot in enumerate(slots) if slot.before is not None), default=-1)
+    events: list[SchemaChangeEvent] = []
+    for index, slot in enumerate(slots):
+        position = After(slots[index - 1].column.name) if index else First()
+        if slot.before is None:
+            column = slot.column
+            added = Column(column.name, column.logical(), column.nullable, origins.filled.get(column.name))
+            events.append(AddColumnEvent(before.id, added, Last() if index > last_kept else position))
+        elif places[slot.before.name] not in stays:
+            events.append(AlterColumnPositionEvent(before.id, slot.column.name, position))
+    return events
+
+
+def _longest_rising(numbers: Sequence[int]) -> set[int]:
+    """A longest rising subsequence of distinct numbers."""
+    ends: list[int] = []
+    previous: dict[int, int | None] = {}
+    for number in numbers:
+        at = bisect_left(ends, number)
+        previous[number] = ends[at - 1] if at else None
+        ends[at : at + 1] = [number]
+    found: set[int] = set()
+    number_at = ends[-1] if ends else None
+    while number_at is not None:
+        found.add(number_at)
+        number_at = previous[number_at]
+    return found
+
+
+def _doubt(after: MySqlTable, slots: Sequence[Slot], origins: Origins) -> str | None:
+    for slot in slots:
+        name = slot.column.name
+        if name in origins.computed:
+            return f"the column {name!r} holds {origins.computed[name]} in the existing rows"
+        if slot.before is None:
+            if name not in origins.filled:
+                return f"what the existing rows hold in the new column {name!r} is not known"
+            continue
+        if not keeps_values(slot.before, slot.column):
+            return f"the column {name!r} was converted from {slot.before.column_type} to {slot.column.column_type}"
+        lost = may_lose(slot.before, slot.column)
+        if lost:
+            return f"in the column {name!r}, now {slot.column.column_type}, it may be that {lost}"
+        known = slot.before.collation and slot.column.collation
+        if known and name in after.primary_key and slot.before.collation != slot.column.collation:
+            return f"the key column {name!r} compares otherwise, so that rows with equal keys may have been left out"
+    return None

@@ -23,7 +23,7 @@ from raycdc.connectors.mysql.server import (
 from raycdc.errors import ConfigError, ExitCode, LogLostError, SourceError, SourceUnavailableError
 from raycdc.model import TableId
 from raycdc.testing.servers import DatabaseServer, MariaDbServer, MySqlServer
-from raycdc.testing.servers.process import free_port
+from raycdc.testing.servers.process import free_port, wait_until
 from raycdc.testing.sessions import session, settings_of
 
 pytestmark = pytest.mark.server
@@ -101,7 +101,13 @@ def test_a_purged_position_is_a_lost_log(any_server: DatabaseServer) -> None:
         ensure_available(connection, info, old)
         any_server.execute("FLUSH BINARY LOGS")
         newest = log_files(connection, info)[-1][0]
-        any_server.execute(f"PURGE BINARY LOGS TO '{newest}'")
+
+        def purged() -> bool:
+            # The server keeps a file that a log connection, an ended one too, still has open.
+            any_server.execute(f"PURGE BINARY LOGS TO '{newest}'")
+            return log_files(connection, info)[0][0] == newest
+
+        wait_until(purged, timeout_s=60, what=f"the log before {newest} to be purged")
         with pytest.raises(LogLostError) as error:
             ensure_available(connection, info, old)
         assert str(error.value).startswith(

@@ -1,8 +1,7 @@
 //! Reads a server's log as a replica and decodes every row with the crate `mysql`.
 //! Arguments: port, file, position, rows to stop at. Prints rows, wall and CPU seconds.
 use mysql::binlog::events::EventData;
-use mysql::binlog::BinlogDumpFlags;
-use mysql::{BinlogRequest, Conn, OptsBuilder};
+use mysql::{BinlogDumpFlags, BinlogRequest, Conn, OptsBuilder};
 use std::time::Instant;
 
 fn cpu_seconds() -> f64 {

@@ -53,7 +53,7 @@ import pyarrow.compute as pc
 from raycdc.errors import ProtocolError
 from raycdc.model import RowKind, TableId
 from raycdc.source.intervals import Interval, IntervalSet, SortKey, cells
-from raycdc.source.split import SnapshotSplit
+from raycdc.source.split import ChunkKey, SnapshotSplit, key_from_json, key_names
 
 DROP = 0
 EMIT = 1
@@ -67,7 +67,10 @@ class KeyOrder(Protocol):
         """Sort key of a chunk's bound."""
 
     def classify(self, table: TableId, keys: pa.Array, bounds: Sequence[SortKey]) -> np.ndarray:
-        """For each key the number of `bounds` (ascending) that are ≤ it, or -1 for NULL; int64."""
+        """For each key the number of `bounds` (ascending) that are ≤ it, or -1 for NULL; int64.
+
+        Keys of several columns come as a struct of them.
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +127,7 @@ class _OpenChunk:
 class _Table:
     """One table in snapshot. `key` is None for a table that is a single chunk (no usable key)."""
 
-    key: str | None
+    key: ChunkKey | None
     foldable: bool
     needs_null: bool
     closed: IntervalSet
@@ -165,16 +168,17 @@ class HandOff:
 
     def add_table(self, table: TableId, state: dict[str, Any], *, primary_key: Sequence[str]) -> None:
         """Start or restore a table in snapshot; `state` as `table_state` gives it."""
+        key = key_from_json(state["key"])
         closed = IntervalSet()
         for lower, upper in state["closed"]:
             closed.add(self._interval(table, lower, upper))
         self._tables[table] = _Table(
-            key=state["key"],
+            key=key,
             foldable=state["foldable"],
             needs_null=state["needs_null"],
             closed=closed,
             null_closed=state["null_closed"],
-            movable=() if state["key"] is None or state["key"] in primary_key else tuple(primary_key),
+            movable=() if set(key_names(key)) <= set(primary_key) else tuple(primary_key),
         )
 
     def drop_table(self, table: TableId) -> list[SnapshotSplit]:
@@ -272,10 +276,10 @@ class HandOff:
         if known is not None:
             known.truncated = True
 
-    def key_column(self, table: TableId) -> str | None:
-        """The column that the table's chunks are cut by; None when it is live or a single chunk."""
+    def key_columns(self, table: TableId) -> tuple[str, ...]:
+        """The columns that the table's chunks are cut by; none when it is live or a single chunk."""
         known = self._tables.get(table)
-        return None if known is None else known.key
+        return () if known is None else key_names(known.key)
 
     def rows(self, rows: LogRows, *, now_s: float) -> LogRows | None:
         """What of `rows` goes out now; holds or drops the rest."""
@@ -362,7 +366,7 @@ class HandOff:
             table.null_code = nulls[0] if nulls else EMIT if table.null_closed else DROP
         if table.key is None:
             return np.full(rows.batch.num_rows, table.codes[0], np.int64)
-        cell = self._order.classify(rows.table, rows.batch.column(table.key), table.bounds)
+        cell = self._order.classify(rows.table, _key_values(rows.batch, table.key), table.bounds)
         codes: np.ndarray = np.where(cell < 0, table.null_code, table.codes[np.maximum(cell, 0)])
         return codes
 
@@ -391,6 +395,12 @@ def _emit(table: _Table, rows: LogRows) -> LogRows:
 def _removes(rows: LogRows) -> bool:
     """Whether a row left its chunk or gave up its key; updates that do are deletes here."""
     return bool((rows.batch.column("_op").to_numpy(zero_copy_only=False) == RowKind.DELETE).any())
+
+
+def _key_values(batch: pa.RecordBatch, key: ChunkKey) -> pa.Array:
+    if isinstance(key, str):
+        return batch.column(key)
+    return pa.StructArray.from_arrays([batch.column(name) for name in key], names=list(key))
 
 
 def _take(rows: LogRows, mask: np.ndarray) -> LogRows | None:

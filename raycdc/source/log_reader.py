@@ -376,16 +376,16 @@ class LogReader:
         self._touch(update.table)
 
     def _check_chunk_key(self, update: SchemaUpdate, known: _Table) -> None:
-        """The chunks of a table in snapshot are ranges of one column; as another column they would mean nothing."""
-        key = self._hand_off.key_column(update.table)
-        if key is None or update.document is None:
+        """The chunks of a table in snapshot are ranges of its key's columns; as others they would mean nothing."""
+        if update.document is None:
             return
-        before, after = (_column(doc, key) for doc in (self._documents[known.fingerprint], update.document))
-        if before != after:
-            raise SchemaError(
-                f"{update.table}: column {key!r} changed or went while the table's snapshot, which is cut by it, was "
-                "under way. Start again with a new pipeline.state, or leave the table out (source.exclude)."
-            )
+        old = self._documents[known.fingerprint]
+        for key in self._hand_off.key_columns(update.table):
+            if _column(old, key) != _column(update.document, key):
+                raise SchemaError(
+                    f"{update.table}: column {key!r} changed or went while the table's snapshot, which is cut by it, "
+                    "was under way. Start again with a new pipeline.state, or leave the table out (source.exclude)."
+                )
 
 
 def _column(document: dict[str, Any], name: str) -> tuple[Any, Any]:

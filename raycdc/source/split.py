@@ -11,10 +11,23 @@ from raycdc.model import TableId
 #: Id of the split that is a server's log; there is one per job.
 STREAM_SPLIT_ID = "stream"
 
+#: What a table is cut by: a column, or several, compared one after the other.
+ChunkKey = str | tuple[str, ...]
+
+
+def key_names(key: ChunkKey | None) -> tuple[str, ...]:
+    """The columns of a chunk key; none for a table that is a single chunk."""
+    return () if key is None else (key,) if isinstance(key, str) else tuple(key)
+
+
+def key_from_json(data: Any) -> ChunkKey | None:
+    """A chunk key as state and messages hold it."""
+    return data if data is None or isinstance(data, str) else tuple(data)
+
 
 @dataclass(frozen=True, slots=True)
 class SnapshotSplit:
-    """One chunk of a table: keys in [lower, upper) of one chunk key column, None meaning unbounded.
+    """One chunk of a table: chunk keys in [lower, upper), None meaning unbounded.
 
     `includes_null` makes it (also) the chunk of NULL keys, `only_null` the chunk of nothing else. Bounds are JSON-able
     values as the dialect writes them. `attempt` counts how often the chunk was handed out; messages of an earlier
@@ -24,7 +37,7 @@ class SnapshotSplit:
 
     table: TableId
     index: int
-    key: str | None
+    key: ChunkKey | None
     lower: Any
     upper: Any
     includes_null: bool = False
@@ -46,7 +59,7 @@ class SnapshotSplit:
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> SnapshotSplit:
         values = {name: value for name, value in data.items() if name != "kind"}
-        return cls(**{**values, "table": TableId.parse(data["table"])})
+        return cls(**{**values, "table": TableId.parse(data["table"]), "key": key_from_json(data["key"])})
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ import threading
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +37,7 @@ WRITERS = 3
 #: A transaction is in the log this long before it is visible: about as long as reading a chunk takes.
 WINDOW_US = 4_000
 PASSWORD = "RAYCDC_TEST_PASSWORD"
+LABELS = ("z", "b", "y", "a")
 CHUNKS_LONG = int(os.environ.get("RAYCDC_RACE_CHUNKS", "2000"))
 
 
@@ -47,6 +48,8 @@ class Case:
     fixture: str
     account: str = "cdc"
     chunks: int = 40
+    #: The key is (g, id), where g is an ENUM whose labels are not in the order of their text.
+    composite: bool = False
 
 
 @dataclass
@@ -58,6 +61,22 @@ class OpenChunks:
     #: Chunks that held rows were folded into (the server does not say what a SELECT saw) or released behind.
     met: int = 0
     lock: threading.Lock = field(default_factory=threading.Lock)
+    #: Keys to each value of `g`; 0: the key is a number.
+    group: int = 0
+
+    def number(self, bound: Any) -> int:
+        """A bound as a number of a row."""
+        if not self.group:
+            return int(bound)
+        label, *rest = bound
+        return int(rest[0]) if rest else (int(label) - 1) * self.group
+
+    def where(self, key: int) -> str:
+        """SQL that sets, or with AND finds, the row's key."""
+        return f"g = {key // self.group + 1}, id = {key}" if self.group else f"id = {key}"
+
+    def values(self, key: int) -> str:
+        return f"{key // self.group + 1}, {key}" if self.group else str(key)
 
     def aim(self, chance: random.Random, keys: int) -> tuple[int, bool]:
         """A key in a chunk that is open, or in the next one."""
@@ -79,8 +98,9 @@ def watched(patch: pytest.MonkeyPatch) -> Iterator[OpenChunks]:
 
     def opened(self: LogReader, split: Any, **named: Any) -> None:
         with chunks.lock:
-            low = 0 if split.lower is None else int(split.lower)
-            chunks.ranges[split.split_id] = (low, low + CHUNK_ROWS if split.upper is None else int(split.upper))
+            low = 0 if split.lower is None else chunks.number(split.lower)
+            high = low + CHUNK_ROWS if split.upper is None else chunks.number(split.upper)
+            chunks.ranges[split.split_id] = (low, max(high, low + 1))
         opening(self, split, **named)
 
     def carried_out(self: LogReader, decision: Any) -> None:
@@ -118,13 +138,14 @@ def writing(server: DatabaseServer, database: str, chunks: OpenChunks, keys: int
                 key, hit = chunks.aim(chance, keys)
                 other, _ = chunks.aim(chance, keys)
                 number += 1
+                here, values = chunks.where(key).replace(",", " AND"), chunks.values(key)
                 statement = chance.choice(
                     [
-                        f"UPDATE t SET v = v + 1, w = {seed * 1_000_000 + number} WHERE id = {key}",
-                        f"INSERT INTO t VALUES ({key}, 0, {number}) ON DUPLICATE KEY UPDATE v = v + 1",
-                        f"DELETE FROM t WHERE id = {key}",
-                        f"UPDATE IGNORE t SET id = {other} WHERE id = {key}",
-                        f"REPLACE INTO t VALUES ({key}, -1, {number})",
+                        f"UPDATE t SET v = v + 1, w = {seed * 1_000_000 + number} WHERE {here}",
+                        f"INSERT INTO t VALUES ({values}, 0, {number}) ON DUPLICATE KEY UPDATE v = v + 1",
+                        f"DELETE FROM t WHERE {here}",
+                        f"UPDATE IGNORE t SET {chunks.where(other)} WHERE {here}",
+                        f"REPLACE INTO t VALUES ({values}, -1, {number})",
                     ]
                 )
                 try:
@@ -148,10 +169,15 @@ def writing(server: DatabaseServer, database: str, chunks: OpenChunks, keys: int
 def race(server: DatabaseServer, case: Case, folder: Path, patch: pytest.MonkeyPatch) -> None:
     with server.fresh_database() as database, watched(patch) as chunks:
         keys = case.chunks * CHUNK_ROWS
+        # The last key must have a label, too.
+        chunks.group = keys // len(LABELS) + 1 if case.composite else 0
+        label = f"g ENUM({', '.join(map(repr, LABELS))}) NOT NULL, " if case.composite else ""
+        key_names = ["g", "id"] if case.composite else ["id"]
         server.execute(
             "SET SESSION sql_log_bin = 0",
-            "CREATE TABLE t (id INT PRIMARY KEY, v INT NOT NULL, w INT NOT NULL)",
-            "INSERT INTO t VALUES " + ", ".join(f"({key}, 0, 0)" for key in range(1, keys + 1)),
+            f"CREATE TABLE t ({label}id INT, v INT NOT NULL, w INT NOT NULL, PRIMARY KEY ({', '.join(key_names)}))",
+            "INSERT INTO t VALUES " + ", ".join(f"({chunks.values(key)}, 0, 0)" for key in range(1, keys + 1)),
+            "ANALYZE TABLE t",
             database=database,
         )
         patch.setenv(PASSWORD, case.account)
@@ -164,7 +190,11 @@ def race(server: DatabaseServer, case: Case, folder: Path, patch: pytest.MonkeyP
                     "user": case.account,
                     "password": f"${{env:{PASSWORD}}}",
                     "tables": [f"{database}.t"],
-                    "snapshot": {"strategy": "even", "chunk_rows": CHUNK_ROWS, "visible_within": "2s"},
+                    "snapshot": {
+                        "strategy": "uneven" if case.composite else "even",
+                        "chunk_rows": CHUNK_ROWS,
+                        "visible_within": "2s",
+                    },
                 },
                 "readers": {"min": 3, "max": 3},
                 "sink": {"type": "console"},
@@ -184,7 +214,7 @@ def race(server: DatabaseServer, case: Case, folder: Path, patch: pytest.MonkeyP
         sys.stdout.write(
             f"{server.flavor} as {case.account}: {chunks.opened} chunks, {chunks.met} met writes, of {dict(counts)}\n"
         )
-        assert check_changelog(rows, ["id"]) == []
+        assert check_changelog(rows, key_names) == []
         assert chunks.opened >= case.chunks
         assert chunks.met > 0
         assert held(rows) == set(server.execute("SELECT id, v, w FROM t", database=database))
@@ -215,11 +245,18 @@ def server(request: pytest.FixtureRequest) -> Iterator[tuple[DatabaseServer, Cas
 
 
 def name_of(case: Case) -> str:
-    return f"{case.fixture}-{case.account}"
+    return f"{case.fixture}-{case.account}{'-composite' if case.composite else ''}"
 
 
-SHORT = [Case("mariadb"), Case("mysql80"), Case("mysql80_nogtid", "root"), Case("mysql80_nogtid")]
-LONG = [Case(case.fixture, case.account, CHUNKS_LONG) for case in SHORT]
+SHORT = [
+    Case("mariadb"),
+    Case("mysql80"),
+    Case("mysql80_nogtid", "root"),
+    Case("mysql80_nogtid"),
+    Case("mariadb", composite=True),
+    Case("mysql80", composite=True),
+]
+LONG = [replace(case, chunks=CHUNKS_LONG) for case in SHORT]
 
 
 @pytest.mark.parametrize("server", SHORT, ids=name_of, indirect=True)

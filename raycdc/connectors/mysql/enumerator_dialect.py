@@ -16,8 +16,9 @@ from raycdc.connectors.mysql.catalog import discover_tables, load_tables
 from raycdc.connectors.mysql.checks import check_source, require_ok
 from raycdc.connectors.mysql.server import current_position, probe, start_position
 from raycdc.connectors.mysql.snapshot.chunk_keys import best_key
-from raycdc.connectors.mysql.snapshot.chunks import ChunkPlanner, ChunkRange, ChunkSettings
-from raycdc.connectors.mysql.snapshot.keys import column_named, has_null_chunk, value_to_json
+from raycdc.connectors.mysql.snapshot.chunks import ChunkPlanner, ChunkRange, ChunkSettings, Strategy
+from raycdc.connectors.mysql.snapshot.key_columns import KeyColumns
+from raycdc.connectors.mysql.snapshot.keys import value_to_json
 from raycdc.connectors.mysql.startup import PastPoint
 from raycdc.connectors.mysql.values.documents import Capture, document_of, table_of
 from raycdc.connectors.mysql.values.types import MySqlTable, TypeOptions
@@ -119,11 +120,12 @@ class MySqlEnumeratorDialect:
         if not self._snapshot:
             return None
         chosen = self._chunks(table.id)
-        key = best_key(connection, table, chosen.key, chunk_rows=chosen.chunk_rows)
+        several = chosen.strategy is not Strategy.EVEN
+        key = best_key(connection, table, chosen.key, chunk_rows=chosen.chunk_rows, several=several)
         return {
             "key": key,
             "foldable": bool(table.primary_key),
-            "needs_null": key is None or has_null_chunk(column_named(table, key)),
+            "needs_null": key is None or KeyColumns.named(table, key).has_null_chunk,
             "null_closed": False,
             "closed": [],
         }

@@ -100,8 +100,8 @@ class SnapshotOptions(Options):
     chunk_bytes: Size = option(0, help="Fewer rows per chunk where rows are wide; 0: chunk_rows alone.", unit="size")
     key: dict[str, str] = option(
         {},
-        help="Chunk key column per table; an index must begin with it. Default: the first column of the primary key, "
-        "or another one of it where the first has few values.",
+        help="Chunk key column per table; an index must begin with it. Default: the first column of the primary key; "
+        "where it has few values, another one of it with an index, or its first columns together.",
         example={"shop.orders": "id"},
     )
     filter: dict[str, str] = option(

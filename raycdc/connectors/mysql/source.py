@@ -45,7 +45,7 @@ from raycdc.connectors.mysql.values.types import MySqlTable
 from raycdc.errors import ConfigError
 from raycdc.model import META_FIELDS, RowKind, TableId, changelog_schema
 from raycdc.source.reading import HighWatermark
-from raycdc.source.split import SnapshotSplit, StreamSplit
+from raycdc.source.split import SnapshotSplit, StreamSplit, key_from_json
 
 #: Seconds more than a heartbeat until the server has surely noticed that a log connection is gone.
 _HEARTBEAT_MARGIN_S = 2.0
@@ -176,8 +176,9 @@ class MySqlSource:
         self._check_captures(split)
         order = MySqlKeyOrder(self._connect, tables_of(split))
         for name, table in split.state["tables"].items():
-            if table["snapshot"] is not None and table["snapshot"]["key"] is not None:
-                order.use(TableId.parse(name), table["snapshot"]["key"])
+            key = None if table["snapshot"] is None else key_from_json(table["snapshot"]["key"])
+            if key is not None:
+                order.use(TableId.parse(name), key)
         return order
 
     def _chunk_settings(self, table: TableId) -> ChunkSettings:

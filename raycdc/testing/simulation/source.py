@@ -108,6 +108,7 @@ def in_chunk(table: SimTable, split: SnapshotSplit, row: Row) -> bool:
     """Whether the chunk's SELECT would find `row`."""
     if split.key is None:
         return True
+    assert isinstance(split.key, str), "chunks of simulated tables have one key column"
     value = row[split.key]
     if value is None:
         return split.includes_null

@@ -1,4 +1,4 @@
-"""Which column a table is cut by, and which index leads there."""
+"""Which column or columns a table is cut by, and which index leads there."""
 
 from __future__ import annotations
 
@@ -10,8 +10,15 @@ from pymysql.connections import Connection
 
 from raycdc.connectors.mysql.connection import query
 from raycdc.connectors.mysql.snapshot import keys
+from raycdc.connectors.mysql.snapshot.key_columns import KeyColumns
+from raycdc.connectors.mysql.snapshot.key_order import can_be_ordered
+from raycdc.connectors.mysql.snapshot.keys import KeyKind
 from raycdc.connectors.mysql.values.types import MySqlColumn, MySqlTable
 from raycdc.errors import ConfigError
+from raycdc.source.split import ChunkKey
+
+#: A value may have this many times as many rows as values have on average, and its rows still fit into a chunk.
+_UNEVENNESS = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +30,17 @@ class LeadingIndex:
     distinct: int
 
 
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A column of an index; `distinct` values of it and those before it, by the server's estimate."""
+
+    index: str
+    column: str
+    number: int
+    whole: bool
+    distinct: int
+
+
 def chunk_key(table: MySqlTable, named: str | None) -> MySqlColumn | None:
     """The chunk key: the one the user `named`, else the first primary-key column, if it can be one; None: one chunk.
 
@@ -30,7 +48,7 @@ def chunk_key(table: MySqlTable, named: str | None) -> MySqlColumn | None:
     """
     if named is not None:
         column = keys.column_named(table, named)
-        if keys.key_kind(column) is None:
+        if keys.key_kind(column) in (None, KeyKind.LABEL):
             raise ConfigError(
                 f"source.snapshot.key: {table.id}.{column.name} is {column.column_type}, which has no order that "
                 f"chunks could follow. Name a numeric, character, binary or temporal column."
@@ -39,34 +57,78 @@ def chunk_key(table: MySqlTable, named: str | None) -> MySqlColumn | None:
     if not table.primary_key:
         return None
     column = keys.column_named(table, table.primary_key[0])
-    return None if keys.key_kind(column) is None else column
+    return None if keys.key_kind(column) in (None, KeyKind.LABEL) else column
 
 
-def best_key(connection: Connection[Any], table: MySqlTable, named: str | None, *, chunk_rows: int) -> str | None:
-    """The chunk key's name, or None for one chunk. What the user `named` counts; see `chunk_key` for its errors.
+def best_key(
+    connection: Connection[Any], table: MySqlTable, named: str | None, *, chunk_rows: int, several: bool = True
+) -> ChunkKey | None:
+    """The chunk key's columns, or None for one chunk. What the user `named` counts; see `chunk_key` for its errors.
 
-    Otherwise the first column of the primary key; but where that is no chunk key, or one value of it has more rows
-    than a chunk may have on average (tenants, shards, types), another column of the primary key that an index begins
-    with.
+    Otherwise the first column of the primary key. But a value of it may have more rows than a chunk should (tenants,
+    shards, types): on average, then another column of the primary key that an index begins with is taken; or, if there
+    is none, or values differ much in how many rows they have, as many of the first columns as leave few rows to each
+    (where `several` may be).
     """
     first = chunk_key(table, named)
+    alone = None if first is None else first.name
     if named is not None or len(table.primary_key) < 2:
-        return None if first is None else first.name
-    indexes = leading_indexes(connection, table)
-    rows = max((index.distinct for index in _all_indexes(connection, table)), default=0)
-    known = {index.column: index.distinct for index in indexes}
-    if first is not None and rows <= chunk_rows * max(1, known.get(first.name, rows)):
-        return first.name
-    for name in table.primary_key[1:]:
-        column = keys.column_named(table, name)
-        if keys.key_kind(column) is not None and known.get(name, 0) * chunk_rows >= rows:
-            return name
-    return None if first is None else first.name
+        return alone
+    parts = _parts(connection, table)
+    rows = max((part.distinct for part in parts), default=0)
+    known = {part.column: part.distinct for part in reversed(parts) if part.number == 1 and part.whole}
+    per_value = rows / max(1, known.get(alone, rows)) if alone is not None else rows
+    if rows <= chunk_rows or per_value * _UNEVENNESS <= chunk_rows:
+        return alone
+    if per_value > chunk_rows:
+        for name in table.primary_key[1:]:
+            column = keys.column_named(table, name)
+            if can_stand_alone(column) and known.get(name, 0) * chunk_rows >= rows:
+                return name
+    names = _first_columns(connection, table, parts, chunk_rows) if several else ()
+    return names if len(names) > 1 else alone
+
+
+def can_stand_alone(column: MySqlColumn) -> bool:
+    """Whether chunks may follow this column alone; an ENUM has too few values."""
+    return keys.key_kind(column) not in (None, KeyKind.LABEL)
+
+
+def settled(
+    connection: Connection[Any], table: MySqlTable, key: KeyColumns | None, *, named: bool
+) -> KeyColumns | None:
+    """`key`, or None where its order cannot be followed; `ConfigError` when the user `named` it."""
+    if key is None or not key.alone or can_be_ordered(connection, key.columns[0]):
+        return key
+    if named:
+        raise ConfigError(
+            f"source.snapshot.key: {table.id}.{key.name} has collation {key.columns[0].collation}, whose order cannot "
+            f"be followed outside the server. Name another column."
+        )
+    return None
+
+
+def _first_columns(
+    connection: Connection[Any], table: MySqlTable, parts: Sequence[_Part], chunk_rows: int
+) -> tuple[str, ...]:
+    """The shortest beginning of the primary key with few rows to each of its values, as far as it makes a key."""
+    rows = max(part.distinct for part in parts)
+    names: list[str] = []
+    for part in (part for part in parts if part.index == "PRIMARY"):
+        column = keys.column_named(table, part.column)
+        label = keys.key_kind(column) is KeyKind.LABEL
+        if not part.whole or not (label or can_be_ordered(connection, column)):
+            break
+        names.append(column.name)
+        if rows / max(1, part.distinct) * _UNEVENNESS <= chunk_rows:
+            break
+    return tuple(names)
 
 
 def leading_indexes(connection: Connection[Any], table: MySqlTable) -> list[LeadingIndex]:
     """Indexes that can serve ranges of their first column, the primary key first."""
-    return [index for index in _all_indexes(connection, table) if index.column]
+    parts = _parts(connection, table)
+    return [LeadingIndex(p.index, p.column, p.distinct) for p in parts if p.number == 1 and p.whole]
 
 
 def index_of(connection: Connection[Any], table: MySqlTable, column: str) -> str | None:
@@ -74,8 +136,8 @@ def index_of(connection: Connection[Any], table: MySqlTable, column: str) -> str
     return next((index.name for index in leading_indexes(connection, table) if index.column == column), None)
 
 
-def _all_indexes(connection: Connection[Any], table: MySqlTable) -> Sequence[LeadingIndex]:
-    """Every column of every index, as a first one where it is; others have no `column`, and tell only `distinct`."""
+def _parts(connection: Connection[Any], table: MySqlTable) -> Sequence[_Part]:
+    """Every column of every index, those of the primary key first."""
     rows = query(
         connection,
         "SELECT INDEX_NAME, COLUMN_NAME, SEQ_IN_INDEX, SUB_PART, CARDINALITY FROM information_schema.STATISTICS "
@@ -84,6 +146,6 @@ def _all_indexes(connection: Connection[Any], table: MySqlTable) -> Sequence[Lea
         (table.id.db, table.id.table),
     )
     return [
-        LeadingIndex(str(name), str(column) if sequence == 1 and part is None else "", int(distinct or 0))
-        for name, column, sequence, part, distinct in rows
+        _Part(str(name), str(column), int(number), part is None, int(distinct or 0))
+        for name, column, number, part, distinct in rows
     ]

@@ -3,9 +3,11 @@
 `ChunkPlanner` is an incremental generator with JSON state of constant size, so a table of 100,000 chunks is planned
 while its first chunks are read, and a restart goes on where planning stopped.
 
-Chunks are half-open ranges of one key column. The first ones are the chunk of NULL (when there can be one) and the
-two outer ranges below the smallest and from the largest key seen: whatever is inserted outside later belongs to them,
-so every other chunk is bounded on both sides. Then the inside is cut, by one of the strategies:
+Chunks are half-open ranges of a key: of one column, or of the first ones of the primary key, compared one after the
+other (`key_columns`). Their bounds may name fewer columns than the key has. The first ones are the chunk of NULL (when
+there can be one) and the two outer ranges below the smallest and from the largest key seen: whatever is inserted
+outside later belongs to them, so every other chunk is bounded on both sides. Then the inside is cut, by one of the
+strategies:
 
 * ``even``: arithmetic steps over an integer key; no query per chunk, but sparse or skewed keys make uneven chunks.
 * ``uneven``: the server walks its index and says where each chunk of `chunk_rows` rows ends: exact sizes, and by the
@@ -25,20 +27,21 @@ from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, Literal
 
 from pymysql.connections import Connection
 
 from raycdc.connectors.mysql.catalog import TableSize, table_sizes
 from raycdc.connectors.mysql.connection import query, quote_name
 from raycdc.connectors.mysql.snapshot import keys
-from raycdc.connectors.mysql.snapshot.chunk_keys import chunk_key, index_of
-from raycdc.connectors.mysql.snapshot.key_order import can_be_ordered
+from raycdc.connectors.mysql.snapshot.chunk_keys import chunk_key, index_of, settled
+from raycdc.connectors.mysql.snapshot.key_columns import KeyColumns
 from raycdc.connectors.mysql.snapshot.key_space import to_number
-from raycdc.connectors.mysql.snapshot.keys import KeyValue
-from raycdc.connectors.mysql.snapshot.range_estimates import IndexedKey, count, estimate, find_bound
-from raycdc.connectors.mysql.values.types import MySqlColumn, MySqlTable
+from raycdc.connectors.mysql.snapshot.keys import Bound
+from raycdc.connectors.mysql.snapshot.range_estimates import IndexedKey, count, estimate, next_bound
+from raycdc.connectors.mysql.values.types import MySqlTable
 from raycdc.errors import ConfigError, StateError
+from raycdc.source.split import ChunkKey, key_from_json
 
 STATE_VERSION = 1
 #: ``auto`` takes arithmetic steps when the keys are spread over at most this many times the rows (a chunk then has
@@ -79,14 +82,15 @@ class ChunkRange:
     """Rows whose key lies in [lower, upper); None is unbounded.
 
     `includes_null` adds the rows of NULL key: (None, None, includes_null=True) is the whole table. `only_null` is the
-    chunk of NULL alone. `key` is the chunk key's column, None when the table is one chunk because it has no usable key.
+    chunk of NULL alone. `key` names the chunk key's columns, None when the table is one chunk because it has no usable
+    key.
     """
 
-    lower: KeyValue | None = None
-    upper: KeyValue | None = None
+    lower: Bound | None = None
+    upper: Bound | None = None
     includes_null: bool = False
     only_null: bool = False
-    key: str | None = None
+    key: ChunkKey | None = None
 
     @property
     def is_whole_table(self) -> bool:
@@ -96,11 +100,11 @@ class ChunkRange:
         """SQL condition for this chunk's rows; ``1 = 1`` for the whole table."""
         if self.key is None or self.is_whole_table:
             return "1 = 1"
-        column = keys.column_named(table, self.key)
+        columns = KeyColumns.named(table, self.key)
         if self.only_null:
-            return keys.null_condition(column)
-        condition = keys.range_condition(column, self.lower, self.upper)
-        return f"({condition} OR {keys.null_condition(column)})" if self.includes_null else condition
+            return columns.null_condition()
+        condition = columns.range_condition(self.lower, self.upper)
+        return f"({condition} OR {columns.null_condition()})" if self.includes_null else condition
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -118,7 +122,7 @@ class ChunkRange:
             keys.value_from_json(data["upper"]),
             data["includes_null"],
             data["only_null"],
-            data["key"],
+            key_from_json(data["key"]),
         )
 
 
@@ -138,11 +142,12 @@ class ChunkPlanner:
         self._connect = connect
         self._table = table
         self._settings = settings
-        self._key = chunk_key(table, settings.key)
+        named = chunk_key(table, settings.key)
+        self._key = None if named is None else KeyColumns((named,))
         self._queue: list[ChunkRange] = []
         self._phase = "start"
-        self._next: KeyValue | None = None
-        self._max: KeyValue | None = None
+        self._next: Bound | None = None
+        self._max: Bound | None = None
         self._step = 0
         self._rows = settings.chunk_rows
         self._planned = 0
@@ -202,12 +207,12 @@ class ChunkPlanner:
     def _restore(self, state: dict[str, Any]) -> None:
         if set(state) == {"key"}:
             # Not begun: only the key is settled, because the log reader compares by it already.
-            self._key = None if state["key"] is None else keys.column_named(self._table, state["key"])
+            self._key = self._key_of(state)
             return
         if state["version"] != STATE_VERSION:
             raise StateError(f"{self._table.id}: the chunk plan has version {state['version']}, not {STATE_VERSION}")
         # The bounds in the state belong to this key, whatever the configuration says now.
-        self._key = None if state["key"] is None else keys.column_named(self._table, state["key"])
+        self._key = self._key_of(state)
         self._phase = state["phase"]
         self._queue = [ChunkRange.from_json(c) for c in state["queue"]]
         self._next = keys.value_from_json(state["next"])
@@ -218,18 +223,14 @@ class ChunkPlanner:
         self._estimate = state["estimate"]
         self._factor = state.get("factor", 0.0)
 
+    def _key_of(self, state: dict[str, Any]) -> KeyColumns | None:
+        return None if state["key"] is None else KeyColumns.named(self._table, state["key"])
+
     def _start(self, connection: Connection[Any]) -> None:
         size = table_sizes(connection, [self._table.id]).get(self._table.id, TableSize(0, 0, ""))
         if self._settings.chunk_bytes is not None:
             self._rows = max(1, min(self._rows, self._settings.chunk_bytes // size.row_bytes))
-        key = self._key
-        if key is not None and not can_be_ordered(connection, key):
-            if self._settings.key is not None:
-                raise ConfigError(
-                    f"source.snapshot.key: {self._table.id}.{key.name} has collation {key.collation}, whose order "
-                    f"cannot be followed outside the server. Name another column."
-                )
-            key = self._key = None
+        key = self._key = settled(connection, self._table, self._key, named=self._settings.key is not None)
         if key is None or self._is_small(connection, key, size):
             self._whole_table(key)
             return
@@ -238,8 +239,11 @@ class ChunkPlanner:
         if lowest is None or highest is None:
             self._whole_table(key)
             return
-        if keys.has_null_chunk(key):
+        if key.has_null_chunk:
             self._queue.append(ChunkRange(only_null=True, key=key.name))
+        if isinstance(lowest, tuple):
+            # In front of all rows of this first value: what is inserted there later has a chunk that is bounded.
+            lowest = lowest[:1]
         self._queue.append(ChunkRange(None, lowest, key=key.name))
         self._queue.append(ChunkRange(highest, None, key=key.name))
         self._next, self._max = lowest, highest
@@ -248,21 +252,23 @@ class ChunkPlanner:
         if lowest == highest:
             self._finish()
 
-    def _choose(self, key: MySqlColumn, size: TableSize) -> None:
+    def _choose(self, key: KeyColumns, size: TableSize) -> None:
         """Set the phase to the strategy that cuts the inside, and estimate how many chunks it makes."""
         strategy = self._settings.strategy
         # Not YEAR: the server reads a year below 100 as one of this century or the last.
-        whole_numbers = isinstance(self._next, int) and isinstance(self._max, int) and key.shape.base != "year"
+        years = any(column.shape.base == "year" for column in key.columns)
+        whole_numbers = isinstance(self._next, int) and isinstance(self._max, int) and not years
         if strategy is Strategy.EVEN and not whole_numbers:
+            named = ", ".join(f"{column.name} {column.column_type}" for column in key.columns)
             raise ConfigError(
-                f'source.snapshot.strategy = "even" needs an integer chunk key; {self._table.id}.{key.name} is '
-                f'{key.column_type}. Use "uneven", "sampled" or "auto".'
+                f'source.snapshot.strategy = "even" needs an integer chunk key; that of {self._table.id} is {named}. '
+                f'Use "uneven", "sampled" or "auto".'
             )
         rows = max(1, size.rows)
         self._estimate = len(self._queue) + -(-rows // self._rows)
         if whole_numbers and isinstance(self._next, int) and isinstance(self._max, int):
             spread = (self._max - self._next + 1) / rows
-            unique = self._table.primary_key == (key.name,)
+            unique = self._table.primary_key == tuple(column.name for column in key.columns)
             if strategy is Strategy.EVEN or (strategy is Strategy.AUTO and unique and spread <= EVEN_SPREAD_MAX):
                 self._phase = "even"
                 self._step = max(1, int(self._rows * max(1.0, spread)))
@@ -270,7 +276,7 @@ class ChunkPlanner:
                 return
         large = strategy is Strategy.AUTO and rows > WALKED_CHUNKS_MAX * self._rows
         wanted = large or (strategy is Strategy.SAMPLED and rows > _PROBED_CHUNKS_MIN * self._rows)
-        probed = wanted and key.shape.base != "year"
+        probed = wanted and not years
         self._phase = "sampled" if probed else "uneven"
         if probed:
             self._step = self._first_step(key, rows)
@@ -298,32 +304,30 @@ class ChunkPlanner:
                 self._finish()
                 return
 
-    def _walk_uneven(self, connection: Connection[Any], key: MySqlColumn) -> None:
+    def _walk_uneven(self, connection: Connection[Any], key: KeyColumns) -> None:
         """One chunk of `chunk_rows` rows; more where a single key value has more."""
         assert self._next is not None
-        name, here = quote_name(key.name), keys.literal(key, self._next)
-        inside = self._inside(key)
+        inside, after = key.range_condition(self._next, self._max), key.after(self._next)
         # Named, or the server may prefer the primary key's order and read the whole table for each bound.
         source = self._indexed(connection, key).source
         found = query(
             connection,
-            f"SELECT {keys.select_expression(key)}, {name} > {here} FROM {source} WHERE {inside} "
-            f"ORDER BY {name} LIMIT 1 OFFSET {self._rows}",
+            f"SELECT {key.select_list()}, {after} FROM {source} WHERE {inside} "
+            f"ORDER BY {key.order()} LIMIT 1 OFFSET {self._rows}",
         )
-        if found and not found[0][1]:
+        if found and not found[0][-1]:
             found = query(
                 connection,
-                f"SELECT {keys.select_expression(key)}, 1 FROM {source} WHERE {inside} AND {name} > {here} "
-                f"ORDER BY {name} LIMIT 1",
+                f"SELECT {key.select_list()} FROM {source} WHERE {inside} AND {after} ORDER BY {key.order()} LIMIT 1",
             )
-        upper = keys.from_server(key, found[0][0]) if found else None
+        upper = key.bound_of(found[0]) if found else None
         if upper is None:
             self._emit(self._max)
             self._finish()
         else:
             self._emit(upper)
 
-    def _walk_sampled(self, connection: Connection[Any], key: MySqlColumn) -> None:
+    def _walk_sampled(self, connection: Connection[Any], key: KeyColumns) -> None:
         """One chunk that the optimizer takes for one of `chunk_rows` rows; by the index where it has no idea."""
         assert self._next is not None
         assert self._max is not None
@@ -334,7 +338,7 @@ class ChunkPlanner:
             self._emit(self._max)
             self._finish()
             return
-        found = find_bound(connection, indexed, self._next, self._max, wanted=wanted, step=self._step)
+        found = next_bound(connection, indexed, self._next, self._max, wanted=wanted, step=self._step)
         if found is None:
             self._walk_uneven(connection, key)
         else:
@@ -345,7 +349,7 @@ class ChunkPlanner:
         """How many estimated rows a row is, from one chunk."""
         assert self._next is not None
         assert self._max is not None
-        found = find_bound(connection, key, self._next, self._max, wanted=self._rows, step=self._step)
+        found = next_bound(connection, key, self._next, self._max, wanted=self._rows, step=self._step)
         if found is None:
             return 1.0
         most = _COUNTED_FACTOR * self._rows
@@ -353,28 +357,29 @@ class ChunkPlanner:
         estimated = estimate(connection, key, self._next, found[0])
         return 1.0 if not counted or counted == most else max(0.1, estimated / counted)
 
-    def _first_step(self, key: MySqlColumn, rows: int) -> int:
-        """As far as a chunk reaches if the keys are spread evenly."""
-        low = None if self._next is None else to_number(key, self._next)
-        high = None if self._max is None else to_number(key, self._max)
+    def _first_step(self, key: KeyColumns, rows: int) -> int:
+        """As far as a chunk reaches if the keys are spread evenly, in the first column."""
+        ends = (end[0] if isinstance(end, tuple) else end for end in (self._next, self._max))
+        low, high = (None if end is None else to_number(key.columns[0], end) for end in ends)
         return 1 if low is None or high is None else max(1, (high - low) * self._rows // rows)
 
-    def _indexed(self, connection: Connection[Any], key: MySqlColumn) -> IndexedKey:
+    def _indexed(self, connection: Connection[Any], key: KeyColumns) -> IndexedKey:
         if self._index is None:
-            self._index = index_of(connection, self._table, key.name)
+            # Several columns are the first ones of the primary key.
+            self._index = index_of(connection, self._table, key.columns[0].name) if key.alone else "PRIMARY"
         if self._index is None:
             raise ConfigError(
-                f"source.snapshot: no index of {self._table.id} begins with {key.name}, so each chunk would scan the "
-                f"whole table. Add one, or name another column in source.snapshot.key."
+                f"source.snapshot: no index of {self._table.id} begins with {key.columns[0].name}, so each chunk would "
+                f"scan the whole table. Add one, or name another column in source.snapshot.key."
             )
         return IndexedKey(self._from(), key, self._index)
 
-    def _emit(self, upper: KeyValue | None) -> None:
+    def _emit(self, upper: Bound | None) -> None:
         assert self._key is not None
         self._queue.append(ChunkRange(self._next, upper, key=self._key.name))
         self._next = upper
 
-    def _whole_table(self, key: MySqlColumn | None) -> None:
+    def _whole_table(self, key: KeyColumns | None) -> None:
         self._queue.append(ChunkRange(includes_null=True, key=None if key is None else key.name))
         self._estimate = 1
         self._finish()
@@ -382,24 +387,22 @@ class ChunkPlanner:
     def _finish(self) -> None:
         self._phase, self._next, self._max = "done", None, None
 
-    def _is_small(self, connection: Connection[Any], key: MySqlColumn, size: TableSize) -> bool:
+    def _is_small(self, connection: Connection[Any], key: KeyColumns, size: TableSize) -> bool:
         """Whether one chunk holds the table; the server's estimate may be off by half, so it is asked again."""
         if size.rows > 4 * self._rows:
             return False
-        name = quote_name(key.name)
-        found = query(connection, f"SELECT 1 FROM {self._from()} ORDER BY {name} LIMIT 1 OFFSET {self._rows}")
+        found = query(connection, f"SELECT 1 FROM {self._from()} ORDER BY {key.order()} LIMIT 1 OFFSET {self._rows}")
         return not found
 
-    def _boundary(self, connection: Connection[Any], key: MySqlColumn, direction: str) -> KeyValue | None:
+    def _boundary(
+        self, connection: Connection[Any], key: KeyColumns, direction: Literal["ASC", "DESC"]
+    ) -> Bound | None:
         found = query(
             connection,
-            f"SELECT {keys.select_expression(key)} FROM {self._from()} WHERE {keys.range_condition(key, None, None)} "
-            f"ORDER BY {quote_name(key.name)} {direction} LIMIT 1",
+            f"SELECT {key.select_list()} FROM {self._from()} WHERE {key.range_condition(None, None)} "
+            f"ORDER BY {key.order(direction)} LIMIT 1",
         )
-        return keys.from_server(key, found[0][0]) if found else None
-
-    def _inside(self, key: MySqlColumn) -> str:
-        return keys.range_condition(key, self._next, self._max)
+        return key.bound_of(found[0]) if found else None
 
     def _from(self) -> str:
         return quote_name(self._table.id.db, self._table.id.table)

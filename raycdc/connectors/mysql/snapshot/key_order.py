@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 from pymysql.connections import Connection
 
 from raycdc.connectors.mysql.connection import query_one
@@ -68,6 +69,8 @@ def sort_keys(connection: Connection[Any] | None, column: MySqlColumn, array: pa
             return SortKeys(_valid(array), offsets=offsets, data=data)
         case KeyKind.EXACT if array.type.precision > 18:
             return _wide_decimals(array)
+        case KeyKind.LABEL:
+            return SortKeys(_valid(array), numbers=_label_numbers(column, array))
         case KeyKind.TIME:
             offsets, data = _bytes_of(array)
             numbers = np.zeros(len(array), np.int64)
@@ -81,6 +84,8 @@ def sort_keys(connection: Connection[Any] | None, column: MySqlColumn, array: pa
 
 def bound_keys(connection: Connection[Any] | None, column: MySqlColumn, bounds: list[KeyValue]) -> SortKeys:
     """Sort keys of chunk bounds; `bounds` must be in the server's order, as planning gives them."""
+    if keys.key_kind(column) is KeyKind.LABEL:
+        return SortKeys(np.ones(len(bounds), np.bool_), numbers=np.array(bounds, np.int64))
     return sort_keys(connection, column, keys.to_arrow(column, bounds))
 
 
@@ -93,10 +98,33 @@ def classify(found: SortKeys, bounds: SortKeys) -> npt.NDArray[np.int32]:
         assert bounds.numbers is not None, "keys and bounds are of different columns"
         out = np.searchsorted(bounds.numbers, found.numbers, side="right").astype(np.int32)
     else:
-        out = np.empty(len(found), np.int32)
-        pad = np.frombuffer(found.pad, np.uint8)
-        loops.classify_bytes(found.data, found.offsets, bounds.data, bounds.offsets, pad, out)
+        out = _counted(found, bounds, equal=True)
     out[~found.valid] = NULL_INTERVAL
+    return out
+
+
+def ranks(found: SortKeys, values: SortKeys) -> npt.NDArray[np.int64]:
+    """For each key ``2 i + 1`` when it equals number i of the sorted, distinct `values`, else ``2 i``: it is before it.
+
+    NULL keys get `NULL_INTERVAL`.
+    """
+    if found.numbers is not None:
+        assert values.numbers is not None, "keys and bounds are of different columns"
+        below = np.searchsorted(values.numbers, found.numbers, side="left")
+        upto = np.searchsorted(values.numbers, found.numbers, side="right")
+    else:
+        below = _counted(found, values, equal=False).astype(np.int64)
+        upto = _counted(found, values, equal=True).astype(np.int64)
+    out: npt.NDArray[np.int64] = (below + upto).astype(np.int64)
+    out[~found.valid] = NULL_INTERVAL
+    return out
+
+
+def _counted(found: SortKeys, bounds: SortKeys, *, equal: bool) -> npt.NDArray[np.int32]:
+    """How many bounds are below each key, or `equal` to it."""
+    out = np.empty(len(found), np.int32)
+    pad = np.frombuffer(found.pad, np.uint8)
+    loops.classify_bytes(found.data, found.offsets, bounds.data, bounds.offsets, pad, equal, out)
     return out
 
 
@@ -107,14 +135,17 @@ def warm_up() -> None:
     before, after = _item_parts(column)
     loops.write_items(before, after, data, offsets, 0, 1, np.empty(4096, np.uint8), 4096, np.zeros(2, np.int64))
     loops.time_micros(data, offsets, np.zeros(1, np.int64))
-    pad = np.frombuffer(b" ", np.uint8)
-    loops.classify_bytes(data, offsets, data, offsets, pad, np.empty(1, np.int32))
+    one = np.ones(1, np.bool_)
+    _counted(SortKeys(one, offsets=offsets, data=data), SortKeys(one, offsets=offsets, data=data), equal=True)
 
 
 def can_be_ordered(connection: Connection[Any], column: MySqlColumn) -> bool:
-    """Whether `sort_keys` orders keys of `column` as the server does. Asks the server about a text key's collation."""
+    """Whether `column` alone can be a chunk key, ordered by `sort_keys` as the server does.
+
+    Asks the server about a text key's collation. An ENUM is a key only beside others: it has few values.
+    """
     match keys.key_kind(column):
-        case None:
+        case None | KeyKind.LABEL:
             return False
         case KeyKind.TEXT:
             if column.collation.startswith(_WEIGHTS_OUT_OF_ORDER):
@@ -234,6 +265,15 @@ def _numbers(array: pa.Array) -> npt.NDArray[np.int64]:
     if pa.types.is_date(type_):
         array = array.cast(pa.int32())
     numbers: npt.NDArray[np.int64] = array.cast(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False)
+    return numbers
+
+
+def _label_numbers(column: MySqlColumn, array: pa.Array) -> npt.NDArray[np.int64]:
+    """The labels' numbers; an invalid value, which reads as the empty text, has number 0."""
+    labels = pa.array(["", *column.shape.labels], pa.string())
+    found = pc.index_in(array, value_set=labels)
+    assert found.null_count == array.null_count, f"{column.name} holds a label that it does not have"
+    numbers: npt.NDArray[np.int64] = found.fill_null(0).cast(pa.int64()).to_numpy(zero_copy_only=False)
     return numbers
 
 

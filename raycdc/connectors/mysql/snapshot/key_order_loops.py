@@ -99,8 +99,8 @@ def _compare(one: Any, one_begin: Any, one_end: Any, two: Any, two_begin: Any, t
 
 
 @njit
-def classify_bytes(data: Any, offsets: Any, bounds: Any, bound_offsets: Any, pad: Any, out: Any) -> None:
-    """`out[i]`: how many of the sorted bounds are not above key `i`."""
+def classify_bytes(data: Any, offsets: Any, bounds: Any, bound_offsets: Any, pad: Any, equal: Any, out: Any) -> None:
+    """`out[i]`: how many of the sorted bounds are below key `i`, or `equal` to it."""
     for row in range(out.shape[0]):
         low, high = 0, bound_offsets.shape[0] - 1
         while low < high:
@@ -108,7 +108,7 @@ def classify_bytes(data: Any, offsets: Any, bounds: Any, bound_offsets: Any, pad
             order = _compare(
                 bounds, bound_offsets[middle], bound_offsets[middle + 1], data, offsets[row], offsets[row + 1], pad
             )
-            if order <= 0:
+            if order < 0 or (order == 0 and equal):
                 low = middle + 1
             else:
                 high = middle

@@ -47,7 +47,7 @@ def to_number(column: MySqlColumn, value: KeyValue) -> int | None:
 def from_number(column: MySqlColumn, number: int) -> KeyValue | None:
     """The value at `number`, or None when the column has none there."""
     match key_kind(column):
-        case KeyKind.INTEGER:
+        case KeyKind.INTEGER | KeyKind.LABEL:
             return number
         case KeyKind.FLOAT:
             bits = number if number >= 0 else -number - _SIGN

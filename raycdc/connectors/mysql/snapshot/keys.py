@@ -1,9 +1,12 @@
 """Values of a chunk key: how one is asked of the server, written into SQL, kept in state and put into Arrow.
 
-A chunk key is one column. Its values are compared by the server, in SQL, with the column's own type and collation;
-here they are only carried. A value is an int (integers, YEAR, BIT), a float, bytes, or text: characters for character
-columns, else the server's spelling (decimals, temporals). Every literal is built so that no character of it can end
-the literal.
+This is about one column of it; `key_columns` puts several together. Its values are compared by the server, in SQL, with
+the column's own type and collation; here they are only carried. A value is an int (integers, YEAR, BIT, the number of
+an ENUM's label), a float, bytes, or text: characters for character columns, else the server's spelling (decimals,
+temporals). Every literal is built so that no character of it can end the literal.
+
+**An ENUM** is ordered by its label's number in ORDER BY and in indexes, and by its text in ``<``. Only equality means
+the same in both and is looked up in the index by number, so what is less or more is written as a list of numbers.
 
 **Dates that no calendar has** (``0000-00-00``, ``2024-00-10``) become null in Arrow, where the log reader judges them.
 They therefore belong to the chunk of NULL: `null_condition` and `range_condition` say so in SQL.
@@ -13,7 +16,7 @@ from __future__ import annotations
 
 from decimal import Decimal
 from enum import Enum
-from typing import Any
+from typing import Any, Literal
 
 import pyarrow as pa
 
@@ -23,6 +26,12 @@ from raycdc.errors import ConfigError
 from raycdc.model import TypeKind
 
 KeyValue = int | float | str | bytes
+#: Where a chunk begins or ends: a value of the key's column, or of its first ones. A shorter tuple is less than all it
+#: begins, so it stands before the first row with these values.
+Bound = KeyValue | tuple[KeyValue, ...]
+
+#: An ENUM of more labels makes no key: conditions list them.
+LABELS_MAX = 1000
 
 
 class KeyKind(Enum):
@@ -35,6 +44,7 @@ class KeyKind(Enum):
     TIME = "time"
     TEXT = "text"
     BYTES = "bytes"
+    LABEL = "label"
 
 
 _BY_BASE: dict[str, KeyKind] = {
@@ -48,15 +58,18 @@ _BY_BASE: dict[str, KeyKind] = {
 
 
 def key_kind(column: MySqlColumn) -> KeyKind | None:
-    """The kind of key `column` makes, or None: ENUM, SET, JSON, geometry and decimals beyond 38 digits make none.
+    """The kind of key `column` makes, or None: SET, JSON, geometry and decimals beyond 38 digits make none.
 
-    An ENUM is ordered by its number in ORDER BY and by its text in ``<``: chunks of it would not be what they say.
+    An ENUM with a label that is empty makes none either: an invalid value looks the same.
     """
     base = column.shape.base
     if column.treatment in (Treatment.DATES_TEXT, Treatment.BOOLEAN):
         return None
     if base in CHARACTER_TYPES:
         return KeyKind.BYTES if column.charset == "binary" else KeyKind.TEXT
+    if base == "enum":
+        labels = column.shape.labels
+        return None if "" in labels or len(labels) > LABELS_MAX else KeyKind.LABEL
     if base == "decimal" and column.logical().kind is not TypeKind.DECIMAL:
         return None
     return _BY_BASE.get(base)
@@ -76,6 +89,8 @@ def select_expression(column: MySqlColumn) -> str:
     match key_kind(column):
         case KeyKind.INTEGER:
             return f"{name} + 0" if column.shape.base == "bit" else name
+        case KeyKind.LABEL:
+            return f"{name} + 0"
         case KeyKind.FLOAT:
             # A FLOAT prints 6 digits; as a double it prints all.
             return f"{name} + 0e0"
@@ -92,7 +107,7 @@ def from_server(column: MySqlColumn, value: Any) -> KeyValue | None:
     if value is None:
         return None
     match key_kind(column):
-        case KeyKind.INTEGER:
+        case KeyKind.INTEGER | KeyKind.LABEL:
             return int(value)
         case KeyKind.FLOAT:
             return float(value)
@@ -154,9 +169,26 @@ def range_condition(column: MySqlColumn, lower: KeyValue | None, upper: KeyValue
     return " AND ".join(parts)
 
 
-def value_to_json(value: KeyValue | None) -> Any:
+def equals(column: MySqlColumn, value: KeyValue) -> str:
+    """SQL for keys that are `value`."""
+    return f"{quote_name(column.name)} = {literal(column, value)}"
+
+
+def beyond(column: MySqlColumn, operator: Literal["<", ">", ">="], value: KeyValue) -> str:
+    """SQL for keys on one side of `value`."""
+    if key_kind(column) is not KeyKind.LABEL:
+        return f"{quote_name(column.name)} {operator} {literal(column, value)}"
+    assert isinstance(value, int), "an ENUM's bound is the number of a label"
+    numbers = range(value) if operator == "<" else range(value + (operator == ">"), len(column.shape.labels) + 1)
+    listed = ", ".join(str(number) for number in numbers)
+    return f"{quote_name(column.name)} IN ({listed})" if listed else "1 = 0"
+
+
+def value_to_json(value: Bound | None) -> Any:
     """`value` for state and messages; bytes and floats are tagged, so that they come back exactly."""
     match value:
+        case tuple():
+            return [value_to_json(part) for part in value]
         case bytes():
             return {"bytes": value.hex()}
         case float():
@@ -165,9 +197,11 @@ def value_to_json(value: KeyValue | None) -> Any:
             return value
 
 
-def value_from_json(data: Any) -> KeyValue | None:
-    """Inverse of `value_to_json`."""
+def value_from_json(data: Any) -> Any:
+    """Inverse of `value_to_json`: a `Bound` or None."""
     match data:
+        case list() | tuple():
+            return tuple(value_from_json(part) for part in data)
         case {"bytes": text}:
             return bytes.fromhex(text)
         case {"float": text}:

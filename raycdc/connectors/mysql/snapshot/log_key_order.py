@@ -18,10 +18,12 @@ from pymysql.connections import Connection
 
 from raycdc.connectors.mysql.connection import close_quietly
 from raycdc.connectors.mysql.snapshot import key_order, keys
-from raycdc.connectors.mysql.snapshot.keys import KeyKind
+from raycdc.connectors.mysql.snapshot.key_columns import KeyColumns
+from raycdc.connectors.mysql.snapshot.keys import KeyKind, KeyValue
 from raycdc.connectors.mysql.values.types import MySqlColumn, MySqlTable
 from raycdc.errors import SourceUnavailableError
 from raycdc.model import TableId
+from raycdc.source.split import ChunkKey
 
 
 @total_ordering
@@ -59,18 +61,26 @@ class MySqlKeyOrder:
     def __init__(self, connect: Callable[[], Connection[Any]], tables: dict[TableId, MySqlTable]) -> None:
         self._connect = connect
         self._tables = tables
-        self._keys: dict[TableId, str] = {}
+        self._keys: dict[TableId, ChunkKey] = {}
         self._connection: Connection[Any] | None = None
 
-    def use(self, table: TableId, key: str) -> None:
+    def use(self, table: TableId, key: ChunkKey) -> None:
         """`key` is the chunk key of `table`; said once, before any bound or key of it is asked for."""
         self._keys[table] = key
 
     def bound(self, table: TableId, raw: Any) -> Any:
-        """Sort key of a bound as `value_to_json` wrote it: an int, or a `PaddedKey`."""
-        column = self._column(table)
+        """Sort key of a bound as `value_to_json` wrote it: an int, a `PaddedKey`, or a tuple of those.
+
+        Tuples compare as bounds of several columns do: a shorter one is less than all it begins.
+        """
+        columns = self._columns(table)
         value = keys.value_from_json(raw)
         assert value is not None
+        if isinstance(value, tuple):
+            return tuple(self._single_bound(column, part) for column, part in zip(columns, value, strict=False))
+        return self._single_bound(columns[0], value)
+
+    def _single_bound(self, column: MySqlColumn, value: KeyValue) -> Any:
         found = self._ask(column, lambda connection: key_order.bound_keys(connection, column, [value]))
         if found.numbers is not None:
             return int(found.numbers[0])
@@ -81,18 +91,48 @@ class MySqlKeyOrder:
     def classify(self, table: TableId, keys_of_rows: pa.Array, bounds: Sequence[Any]) -> np.ndarray:
         """See `KeyOrder.classify`."""
         if not bounds:
-            return np.where(np.asarray(keys_of_rows.is_null()), key_order.NULL_INTERVAL, 0)
-        column = self._column(table)
-        found = self._ask(column, lambda connection: key_order.sort_keys(connection, column, keys_of_rows))
-        return key_order.classify(found, _as_sort_keys(bounds)).astype(np.int64)
+            parts = keys_of_rows.flatten() if pa.types.is_struct(keys_of_rows.type) else [keys_of_rows]
+            null = np.logical_or.reduce([np.asarray(part.is_null()) for part in parts])
+            return np.where(null, key_order.NULL_INTERVAL, 0)
+        columns = self._columns(table)
+        if isinstance(bounds[0], tuple):
+            return self._classify_tuples(columns, keys_of_rows.flatten(), bounds)
+        return key_order.classify(self._sort_keys(columns[0], keys_of_rows), _as_sort_keys(bounds)).astype(np.int64)
+
+    def _classify_tuples(
+        self, columns: Sequence[MySqlColumn], arrays: Sequence[pa.Array], bounds: Sequence[tuple[Any, ...]]
+    ) -> np.ndarray:
+        """Column by column: where bounds and keys are in the order of the columns so far, as small whole numbers."""
+        places = np.zeros(len(bounds), np.int64)
+        found = np.zeros(len(arrays[0]), np.int64)
+        valid = np.ones(len(found), np.bool_)
+        for number, (column, array) in enumerate(zip(columns, arrays, strict=True)):
+            valid &= np.asarray(array.is_valid())
+            values = sorted({bound[number] for bound in bounds if len(bound) > number})
+            if not values:
+                continue
+            place_of = {value: place for place, value in enumerate(values)}
+            # As `ranks` counts, and one less than all for bounds that end before this column.
+            own = np.array([2 * place_of[b[number]] + 1 if len(b) > number else -1 for b in bounds], np.int64)
+            ranks = key_order.ranks(self._sort_keys(column, array), _as_sort_keys(values))
+            width = 2 * len(values) + 2
+            places, found = places * width + own + 1, found * width + ranks + 1
+            # Small again, so that any number of columns fits.
+            distinct = np.unique(places)
+            places = 2 * np.searchsorted(distinct, places) + 1
+            found = np.searchsorted(distinct, found, "left") + np.searchsorted(distinct, found, "right")
+        return np.where(valid, np.searchsorted(places, found, side="right"), key_order.NULL_INTERVAL)
 
     def close(self) -> None:
         if self._connection is not None:
             close_quietly(self._connection)
             self._connection = None
 
-    def _column(self, table: TableId) -> MySqlColumn:
-        return keys.column_named(self._tables[table], self._keys[table])
+    def _columns(self, table: TableId) -> tuple[MySqlColumn, ...]:
+        return KeyColumns.named(self._tables[table], self._keys[table]).columns
+
+    def _sort_keys(self, column: MySqlColumn, array: pa.Array) -> key_order.SortKeys:
+        return self._ask(column, lambda connection: key_order.sort_keys(connection, column, array))
 
     def _ask(
         self, column: MySqlColumn, question: Callable[[Connection[Any] | None], key_order.SortKeys]

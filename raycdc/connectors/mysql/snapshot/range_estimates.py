@@ -10,15 +10,17 @@ right at once. What an estimate says decides how large a chunk is, and nothing e
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 from pymysql.connections import Connection
 
 from raycdc.connectors.mysql.connection import query, query_dict, quote_name
 from raycdc.connectors.mysql.snapshot import key_space, keys
-from raycdc.connectors.mysql.snapshot.keys import KeyValue
+from raycdc.connectors.mysql.snapshot.key_columns import KeyColumns
+from raycdc.connectors.mysql.snapshot.keys import Bound, KeyValue
 from raycdc.connectors.mysql.values.types import MySqlColumn
+from raycdc.errors import SourceUnavailableError
 
 #: Estimates for one bound; who needs more walks the index for that chunk.
 TRIES_MAX = 24
@@ -30,31 +32,108 @@ _STEP_FACTOR_MAX = 16
 
 @dataclass(frozen=True, slots=True)
 class IndexedKey:
-    """A chunk key with the table and the index that begins with it, as SQL names."""
+    """A chunk key with the table and the index that begins with it, as SQL names.
+
+    `prefix` are values of the first columns: then only the keys that begin with them are meant, and bounds are values
+    of the column behind.
+    """
 
     table: str
-    column: MySqlColumn
+    columns: KeyColumns
     index: str
+    prefix: tuple[KeyValue, ...] = ()
+
+    @property
+    def column(self) -> MySqlColumn:
+        return self.columns.columns[len(self.prefix)]
+
+    def bound(self, value: KeyValue) -> Bound:
+        return value if self.columns.alone else (*self.prefix, value)
 
     @property
     def source(self) -> str:
         return f"{self.table} FORCE INDEX ({quote_name(self.index)})"
 
 
-def estimate(connection: Connection[Any], key: IndexedKey, lower: KeyValue, upper: KeyValue | None) -> int:
+def estimate(connection: Connection[Any], key: IndexedKey, lower: Bound, upper: Bound | None) -> int:
     """About how many rows have keys in [lower, upper), as the optimizer counts."""
-    condition = keys.range_condition(key.column, lower, upper)
+    condition = key.columns.range_condition(lower, upper)
     row = query_dict(connection, f"EXPLAIN FORMAT=TRADITIONAL SELECT 1 FROM {key.source} WHERE {condition}")
     return int((row or {}).get("rows") or 0)
 
 
-def count(connection: Connection[Any], key: IndexedKey, lower: KeyValue, upper: KeyValue, *, most: int) -> int:
+def count(connection: Connection[Any], key: IndexedKey, lower: Bound, upper: Bound, *, most: int) -> int:
     """How many rows have keys in [lower, upper), counted up to `most`."""
-    condition = keys.range_condition(key.column, lower, upper)
+    condition = key.columns.range_condition(lower, upper)
     rows = query(
         connection, f"SELECT COUNT(*) FROM (SELECT 1 FROM {key.source} WHERE {condition} LIMIT {most}) counted"
     )
     return int(rows[0][0])
+
+
+def next_bound(
+    connection: Connection[Any], key: IndexedKey, lower: Bound, last: Bound, *, wanted: int, step: int
+) -> tuple[Bound, int] | None:
+    """A bound between `lower` and `last` with about `wanted` (estimated) rows from `lower` to it, and the step taken.
+
+    Of a key of several columns the first that has such a bound counts: behind one value of it, or, where that value has
+    too many rows, among them. None when the index must be walked.
+    """
+    if not isinstance(lower, tuple):
+        assert not isinstance(last, tuple)
+        return find_bound(connection, key, lower, last, wanted=wanted, step=step)
+    assert isinstance(last, tuple)
+    while True:
+        depth = len(lower) - 1
+        group = replace(key, prefix=lower[:depth])
+        end, top = last, last[0]
+        if depth:
+            end = _behind(connection, key, lower[:depth], last)
+            left = estimate(connection, key, lower, end)
+            if left <= wanted * TOLERANCE:
+                return end, step
+            # Not beyond `last`, whatever was inserted behind it.
+            top = last[depth] if last[:depth] == lower[:depth] else _first_value(connection, group, "DESC")
+            low, high = (key_space.to_number(group.column, value) for value in (lower[depth], top))
+            aimed = 1 if low is None or high is None else max(1, (high - low) * wanted // left)
+        else:
+            aimed = step
+        found = find_bound(connection, group, lower[depth], top, wanted=wanted, step=aimed)
+        if found is not None:
+            return group.bound(found[0]), found[1] if depth == 0 else step
+        if depth + 1 == len(key.columns.columns):
+            return None
+        same = _behind(connection, key, lower, last)
+        rows = estimate(connection, key, lower, same)
+        if rows <= wanted * TOLERANCE:
+            return (same, step) if rows * TOLERANCE >= wanted else None
+        lower = (*lower, _first_value(connection, replace(key, prefix=lower), "ASC"))
+
+
+def _behind(
+    connection: Connection[Any], key: IndexedKey, values: tuple[KeyValue, ...], last: tuple[KeyValue, ...]
+) -> tuple[KeyValue, ...]:
+    """Where the keys that begin with `values` end: in front of the next ones, or at `last`."""
+    rows = query(
+        connection,
+        f"SELECT {key.columns.select_list()} FROM {key.source} WHERE {key.columns.behind(values)} "
+        f"AND {key.columns.range_condition(None, last)} ORDER BY {key.columns.order()} LIMIT 1",
+    )
+    bound = key.columns.bound_of(rows[0]) if rows else None
+    return bound[: len(values)] if isinstance(bound, tuple) else last
+
+
+def _first_value(connection: Connection[Any], key: IndexedKey, direction: Literal["ASC", "DESC"]) -> KeyValue:
+    """The least or the greatest value of the column behind the prefix, of which there are rows."""
+    rows = query(
+        connection,
+        f"SELECT {keys.select_expression(key.column)} FROM {key.source} WHERE {key.columns.within(key.prefix)} "
+        f"AND {key.columns.range_condition(None, None)} ORDER BY {key.columns.order(direction)} LIMIT 1",
+    )
+    value = keys.from_server(key.column, rows[0][0]) if rows else None
+    if value is None:
+        raise SourceUnavailableError(f"{key.table}: the rows of a key went while its chunks were planned. Try again.")
+    return value
 
 
 def find_bound(
@@ -79,7 +158,7 @@ def find_bound(
             aim = (low + high) // 2
             continue
         bound, at = found
-        rows = estimate(connection, key, lower, bound)
+        rows = estimate(connection, key, key.bound(lower), key.bound(bound))
         if wanted / TOLERANCE <= rows <= wanted * TOLERANCE:
             return bound, at - origin
         if rows > wanted:
@@ -114,8 +193,9 @@ def _bound_at(
     )
     rows = query(
         connection,
-        f"SELECT {keys.select_expression(key.column)} FROM {key.source} WHERE {name} >= {here} AND {name} > {before} "
-        f"AND {name} < {keys.literal(key.column, last)} ORDER BY {name} LIMIT 1",
+        f"SELECT {keys.select_expression(key.column)} FROM {key.source} WHERE {key.columns.within(key.prefix)} "
+        f"AND {name} >= {here} AND {name} > {before} AND {name} < {keys.literal(key.column, last)} "
+        f"ORDER BY {key.columns.order()} LIMIT 1",
     )
     if not rows:
         return None
@@ -126,11 +206,11 @@ def _bound_at(
 
 def _next_key(connection: Connection[Any], key: IndexedKey, bound: KeyValue, last: KeyValue) -> int | None:
     """Where the first key at or behind `bound` is."""
-    name = quote_name(key.column.name)
     rows = query(
         connection,
         f"SELECT {keys.select_expression(key.column)} FROM {key.source} "
-        f"WHERE {keys.range_condition(key.column, bound, last)} ORDER BY {name} LIMIT 1",
+        f"WHERE {key.columns.range_condition(key.bound(bound), key.bound(last))} "
+        f"ORDER BY {key.columns.order()} LIMIT 1",
     )
     value = keys.from_server(key.column, rows[0][0]) if rows else None
     return None if value is None else key_space.to_number(key.column, value)

@@ -130,7 +130,7 @@ def _plan(server: Any, connection: Any, case: str, strategy: str, chunk_rows: in
 
     table = load_table(connection, TableId("bench", case))
     before, cpu, started = _counters(connection), _cpu_s(server.pid), time.perf_counter()
-    key = best_key(connection, table, None, chunk_rows=chunk_rows)
+    key = best_key(connection, table, None, chunk_rows=chunk_rows, several=strategy != "even")
     planner = ChunkPlanner(
         lambda: connect(MySqlSettings(port=server.port, user="root", password="root")),
         table,

@@ -16,6 +16,7 @@ import pyarrow as pa
 from raycdc.checkpoint.manifest import TableEpoch
 from raycdc.model import TableId
 from raycdc.source.hand_off import LogRows
+from raycdc.source.parking import Parked
 from raycdc.source.source_event import Heartbeat, Message
 from raycdc.source.split import SnapshotSplit, SourceSplit
 
@@ -117,13 +118,16 @@ class SchemaUpdate:
     """A table's schema changed, or the table appeared or vanished, at this point of the log.
 
     `fingerprint` and `document` describe the schema in force from here on (None: the table is gone); `changes` are
-    elementary events in order.
+    elementary events in order. `parked` says that the table is not followed from here on, and why. `snapshot`, as
+    `HandOff.add_table` wants it, that a parked one begins again, with every chunk unopened (`raycdc.source.parking`).
     """
 
     table: TableId
     changes: tuple[dict[str, Any], ...]
     fingerprint: str | None
     document: dict[str, Any] | None
+    parked: Parked | None = None
+    snapshot: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)

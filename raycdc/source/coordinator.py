@@ -443,9 +443,11 @@ class SourceCoordinator:
             segments.extend(Segment.from_json(s) for s in report.segments)
             tables.update({TableId.parse(t): TableEpoch.from_json(e) for t, e in report.tables.items()})
             self._enumerator.handle_splits_finished(report.finished)
+        for fingerprint, document in (pair for report in sealing.reports for pair in report.schemas.items()):
+            self._writer.put_document(fingerprint, document)
         share = self._enumerator.epoch_sealed(sealing.epoch, to_splits)
         tables.update(share.tables)
-        for fingerprint, document in (*share.schemas.items(), *(p for r in sealing.reports for p in r.schemas.items())):
+        for fingerprint, document in share.schemas.items():
             self._writer.put_document(fingerprint, document)
         watermarks = [r.watermark_ms for r in sealing.reports if r.watermark_ms is not None]
         ended = [r for r in sealing.reports if r.splits]

@@ -13,6 +13,10 @@ log. It never touches a row.
 
 State (in every manifest): planning state per table, chunks not finished, the greatest H. Chunks in flight are simply
 pending after a restore: what had been read of them was in no manifest.
+
+Which tables are parked, or have begun again (`raycdc.source.parking`), is the log reader's to say, and is believed only
+when it is sealed: in the manifest that holds it, chunks of the incarnation before are over and planning starts anew.
+Until then nothing of such a table is given out (`over`).
 """
 
 from __future__ import annotations
@@ -20,87 +24,40 @@ from __future__ import annotations
 import dataclasses
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 from raycdc.checkpoint.manifest import Manifest
 from raycdc.errors import ProtocolError, SourceError
 from raycdc.model import TableId
 from raycdc.source.api import EpochShare, SplitEnumeratorContext
 from raycdc.source.log_reader import STATE_VERSION as LOG_STATE_VERSION
+from raycdc.source.parking import Requests, with_requests
+from raycdc.source.snapshot_plan import (
+    PLANNED_AHEAD,
+    EnumeratorDialect,
+    OutChunk,
+    PlannedChunks,
+    StartPoint,
+    TablePlan,
+    TableState,
+)
 from raycdc.source.split import STREAM_SPLIT_ID, PartitionSplit, SnapshotSplit, SourceSplit, StreamSplit
+
+__all__ = [
+    "PLANNED_AHEAD",
+    "EnumeratorDialect",
+    "IncrementalSnapshotEnumerator",
+    "PlannedChunks",
+    "StartPoint",
+    "TablePlan",
+    "restore_or_create",
+]
 
 #: Version of this enumerator's state.
 STATE_VERSION = 1
-#: Chunks planned ahead of demand; keeps the enumerator's state and the server's planning queries small.
-PLANNED_AHEAD = 32
 #: Times a chunk is read again because its rows changed meanwhile, before the job gives up on it.
 RETRIES_MAX = 50
-
-
-@dataclass(frozen=True, slots=True)
-class TablePlan:
-    """A table at the start position: its schema document and how it is cut into chunks.
-
-    `snapshot` as `HandOff.add_table` wants it, or None for a table that is followed without a snapshot.
-    """
-
-    table: TableId
-    fingerprint: str
-    document: dict[str, Any]
-    snapshot: dict[str, Any] | None
-
-
-@dataclass(frozen=True, slots=True)
-class StartPoint:
-    """Where the log starts and what tables look like there."""
-
-    position: dict[str, Any]
-    ordinal: int
-    tables: tuple[TablePlan, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class PlannedChunks:
-    """More chunks of a table: splits, the planner's new state (None: planned to the end), estimated total."""
-
-    splits: tuple[SnapshotSplit, ...]
-    planner: dict[str, Any] | None
-    estimate: int
-
-
-class EnumeratorDialect(Protocol):
-    """What a connector gives the enumerator. Every method blocks and runs off the coordinator's thread."""
-
-    def start_point(self) -> StartPoint: ...
-
-    def plan(
-        self, document: dict[str, Any], table: TableId, planner: dict[str, Any], first_index: int
-    ) -> PlannedChunks: ...
-
-    def current_ordinal(self) -> int:
-        """The log's end now."""
-
-    def captures(self, table: TableId) -> bool:
-        """Whether the configuration selects the table. Does not block."""
-
-
-@dataclass(slots=True)
-class _TableState:
-    fingerprint: str
-    planner: dict[str, Any] | None
-    planned: int = 0
-    finished: int = 0
-    estimate: int = 0
-    published: set[str] = field(default_factory=set)
-
-
-@dataclass(slots=True)
-class _Out:
-    split: SnapshotSplit
-    owner: int | None
-    published: bool = False
 
 
 class IncrementalSnapshotEnumerator:
@@ -113,14 +70,23 @@ class IncrementalSnapshotEnumerator:
         *,
         until: str | None,
         restored: dict[str, Any] | None = None,
+        document: Callable[[str], dict[str, Any]] | None = None,
+        requests: Requests | None = None,
     ) -> None:
+        """`document` finds schema documents by fingerprint; `requests` are carried out where they are still to do."""
+        self._document = document or self._documents_of_nobody
+        self._requested = requests or Requests()
+        #: Tables whose chunks the log reader refuses: the next manifest says why.
+        self._over: set[TableId] = set()
+        #: As `LogReader` counts parkings and new beginnings, in the last manifest.
+        self._changes = 0
         self._context = context
         self._dialect = dialect
         self._until = until
-        self._tables: dict[TableId, _TableState] = {}
+        self._tables: dict[TableId, TableState] = {}
         self._documents: dict[str, dict[str, Any]] = {}
         self._pending: deque[SnapshotSplit] = deque()
-        self._out: dict[str, _Out] = {}
+        self._out: dict[str, OutChunk] = {}
         self._requests: deque[int] = deque()
         self._retries: dict[str, int] = {}
         self._stream: StreamSplit | None = None
@@ -132,6 +98,10 @@ class IncrementalSnapshotEnumerator:
         self._started = restored is not None
         if restored is not None:
             self._restore(restored)
+
+    @staticmethod
+    def _documents_of_nobody(fingerprint: str) -> dict[str, Any]:
+        raise ProtocolError(f"The schema {fingerprint} is not known here")
 
     def __repr__(self) -> str:
         chunks = f"pending={len(self._pending)}, out={len(self._out)}"
@@ -196,8 +166,11 @@ class IncrementalSnapshotEnumerator:
             case "chunk_voided":
                 self._to_owner(out, event)
                 self._put_back(out.split)
-                if event["gone"]:
+                if event["gone"] and self._is_of_now(out.split):
                     self._forget_table(out.split.table)
+                elif event.get("over"):
+                    if self._is_of_now(out.split):
+                        self._over.add(out.split.table)
                 elif out.owner is not None:
                     self._count_retry(out.split, event["reason"])
                 self._assign()
@@ -214,7 +187,12 @@ class IncrementalSnapshotEnumerator:
         self._maybe_stop()
 
     def epoch_sealed(self, epoch: int, splits: Mapping[str, Any]) -> EpochShare:
-        """The log reader reports tables and the end by itself."""
+        """The log reader reports tables and the end by itself; its state says which tables begin again."""
+        if STREAM_SPLIT_ID in splits:
+            changed = self._follow(splits[STREAM_SPLIT_ID])
+            if changed:
+                self._assign()
+                self._maybe_stop()
         return EpochShare()
 
     @property
@@ -222,7 +200,7 @@ class IncrementalSnapshotEnumerator:
         return False
 
     def snapshot_state(self, checkpoint_id: int) -> dict[str, Any]:
-        unfinished = [o.split for o in self._out.values()] + list(self._pending)
+        unfinished = [o.split for o in self._out.values() if self._is_of_now(o.split)] + list(self._pending)
         return {
             "version": STATE_VERSION,
             "started": self._started,
@@ -235,8 +213,10 @@ class IncrementalSnapshotEnumerator:
                     "planned": s.planned,
                     "finished": s.finished,
                     "estimate": s.estimate,
+                    "incarnation": s.incarnation,
                 }
                 for t, s in self._tables.items()
+                if s.parked is None
             },
             "unfinished": [s.to_json() for s in unfinished],
         }
@@ -247,6 +227,9 @@ class IncrementalSnapshotEnumerator:
     def progress(self) -> dict[str, Any]:
         tables = {}
         for table, state in self._tables.items():
+            if state.parked is not None:
+                tables[str(table)] = _parked_progress(state.parked)
+                continue
             published = sum(1 for o in self._out.values() if o.published and o.split.table == table)
             done = state.finished + published
             complete = state.planner is None and done >= state.planned
@@ -268,8 +251,13 @@ class IncrementalSnapshotEnumerator:
         self._high = state["high"]
         self._started = state["started"]
         for name, table in state["tables"].items():
-            self._tables[TableId.parse(name)] = _TableState(
-                table["schema"], table["planner"], table["planned"], table["finished"], table["estimate"]
+            self._tables[TableId.parse(name)] = TableState(
+                table["schema"],
+                table["planner"],
+                table["planned"],
+                table["finished"],
+                table["estimate"],
+                table.get("incarnation", 0),
             )
             if table["document"] is not None:
                 self._documents[table["schema"]] = table["document"]
@@ -283,16 +271,19 @@ class IncrementalSnapshotEnumerator:
         schemas = {}
         for plan in start.tables:
             schemas[plan.fingerprint] = plan.document
-            tables[str(plan.table)] = {"schema": plan.fingerprint, "announced": False, "snapshot": plan.snapshot}
+            begun = {"announced": False, "snapshot": plan.snapshot, "incarnation": 0}
+            tables[str(plan.table)] = {"schema": plan.fingerprint, **begun}
             # The key is settled here: the log reader compares by it from now on, whatever the configuration says later.
             planner = {"key": plan.snapshot["key"]} if plan.snapshot is not None else None
-            self._tables[plan.table] = _TableState(plan.fingerprint, planner)
+            self._tables[plan.table] = TableState(plan.fingerprint, planner)
         self._documents.update(schemas)
         state = {
             "version": LOG_STATE_VERSION,
             "position": start.position,
             "ordinal": start.ordinal,
+            "changes": 0,
             "tables": tables,
+            "parked": {},
         }
         self._stream = StreamSplit(state, schemas)
         self._give_stream()
@@ -325,14 +316,23 @@ class IncrementalSnapshotEnumerator:
 
     def _lose_log(self, split: StreamSplit) -> None:
         """The log reader died with everything open or published since the last manifest."""
-        self._stream, self._stream_owner = split, None
+        self._stream_owner = None
+        self._take_stream(split)
+        self._over.clear()
         for out in list(self._out.values()):
             if out.owner is not None:
                 self._to_owner(out, {"type": "chunk_voided", **_name(out.split), "reason": "the log reader is gone"})
             self._put_back(out.split)
 
+    def _is_of_now(self, split: SnapshotSplit) -> bool:
+        """Whether the chunk is one of the table's present incarnation."""
+        state = self._tables.get(split.table)
+        return state is not None and state.parked is None and state.incarnation == split.incarnation
+
     def _put_back(self, split: SnapshotSplit) -> None:
         del self._out[split.split_id]
+        if not self._is_of_now(split):
+            return
         self._pending.appendleft(dataclasses.replace(split, attempt=split.attempt + 1))
 
     def _count_retry(self, split: SnapshotSplit, reason: str) -> None:
@@ -349,34 +349,71 @@ class IncrementalSnapshotEnumerator:
         self._tables[table].planner = None
         self._pending = deque(split for split in self._pending if split.table != table)
 
+    def _follow(self, stream: Mapping[str, Any]) -> bool:
+        """Take over what the stream's state says about tables that are parked or have begun again, if it is new."""
+        changes: int = stream.get("changes", 0)
+        changed, self._changes = self._changes != changes, changes
+        for name, parked in stream.get("parked", {}).items():
+            table = TableId.parse(name)
+            known = self._tables.get(table)
+            if known is None or known.parked != parked:
+                self._tables[table] = TableState(
+                    parked["schema"] or "", None, incarnation=parked["incarnation"], parked=dict(parked)
+                )
+                self._end_chunks(table)
+        for name, told in stream["tables"].items():
+            table = TableId.parse(name)
+            known = self._tables.get(table)
+            if told.get("incarnation", 0) > (known.incarnation if known else 0):
+                self._documents[told["schema"]] = self._document(told["schema"])
+                planner = {"key": told["snapshot"]["key"]} if told["snapshot"] is not None else None
+                self._tables[table] = TableState(told["schema"], planner, incarnation=told["incarnation"])
+                self._end_chunks(table)
+        return changed
+
+    def _end_chunks(self, table: TableId) -> None:
+        """Chunks of an earlier incarnation are over; those that are out come back by the log reader's answer."""
+        self._over.discard(table)
+        self._stop_sent = False
+        self._pending = deque(split for split in self._pending if split.table != table)
+        for out in self._out.values():
+            if out.split.table == table:
+                self._to_log({"type": "void_chunk", **_name(out.split)})
+
     def _plan(self) -> None:
         if self._planning or len(self._pending) >= PLANNED_AHEAD // 2:
             return
         for table, state in self._tables.items():
-            if state.planner is not None:
+            if state.planner is not None and table not in self._over:
                 self._planning = True
                 document = self._documents[state.fingerprint]
                 plan = partial(self._dialect.plan, document, table, state.planner, state.planned)
-                self._context.call_async(plan, partial(self._on_planned, table))
+                self._context.call_async(plan, partial(self._on_planned, table, state))
                 return
 
-    def _on_planned(self, table: TableId, chunks: PlannedChunks) -> None:
+    def _on_planned(self, table: TableId, asked: TableState, chunks: PlannedChunks) -> None:
         self._planning = False
         state = self._tables[table]
-        if state.planner is None:
-            return  # Dropped meanwhile.
+        if state is not asked or state.planner is None:
+            self._plan()
+            return  # Dropped, parked or begun again meanwhile.
         state.planner, state.estimate = chunks.planner, chunks.estimate
         state.planned += len(chunks.splits)
-        self._pending.extend(chunks.splits)
+        incarnation = state.incarnation
+        self._pending.extend(dataclasses.replace(split, incarnation=incarnation) for split in chunks.splits)
         self._assign()
         self._plan()
         self._maybe_stop()
 
     def _assign(self) -> None:
         """Give pending chunks to waiting readers, only while there is a log reader to open them."""
-        while self._requests and self._pending and self._stream_owner is not None:
-            subtask_id, split = self._requests.popleft(), self._pending.popleft()
-            self._out[split.split_id] = _Out(split, subtask_id)
+        while self._requests and self._stream_owner is not None:
+            split = next((split for split in self._pending if split.table not in self._over), None)
+            if split is None:
+                break
+            self._pending.remove(split)
+            subtask_id = self._requests.popleft()
+            self._out[split.split_id] = OutChunk(split, subtask_id)
             self._context.assign_splits({subtask_id: [split]})
         self._plan()
         if self._all_published() and not self._out:
@@ -387,6 +424,7 @@ class IncrementalSnapshotEnumerator:
 
     def _all_published(self) -> bool:
         planned = self._started and all(s.planner is None for s in self._tables.values())
+        planned = planned and not any(s.parked is not None and s.parked["again"] for s in self._tables.values())
         return planned and not self._pending and all(o.published for o in self._out.values())
 
     def _maybe_stop(self) -> None:
@@ -394,7 +432,8 @@ class IncrementalSnapshotEnumerator:
         if bounded and self._stream_owner is not None and self._all_published():
             self._stop_sent = True
             assert self._run_start is not None
-            self._to_log({"type": "stop_at", "ordinal": max(self._run_start, self._high)})
+            known = {"changes": self._changes} if self._changes else {}
+            self._to_log({"type": "stop_at", "ordinal": max(self._run_start, self._high), **known})
 
     def _is_current(self, split_id: str, attempt: int) -> bool:
         out = self._out.get(split_id)
@@ -404,7 +443,7 @@ class IncrementalSnapshotEnumerator:
         if self._stream_owner is not None:
             self._context.send_event(self._stream_owner, event)
 
-    def _to_owner(self, out: _Out, event: dict[str, Any]) -> None:
+    def _to_owner(self, out: OutChunk, event: dict[str, Any]) -> None:
         if out.owner is not None:
             self._context.send_event(out.owner, event)
 
@@ -412,7 +451,15 @@ class IncrementalSnapshotEnumerator:
         """The stream split as the last manifest has it; called once, before `start`, when restored."""
         if split.split_id != STREAM_SPLIT_ID:
             raise ProtocolError(f"{split.split_id} is not the stream split")
-        self._stream = split
+        self._take_stream(split)
+
+    def _take_stream(self, split: StreamSplit) -> None:
+        """Hold the stream as it goes on: with what was asked for done, where it was not sealed yet."""
+        state = with_requests(split.state, self._requested)
+        if state["ordinal"] != split.state["ordinal"]:
+            self._high = 0  # Another log, or another place of it.
+        self._stream = dataclasses.replace(split, state=state)
+        self._follow(state)
 
 
 def restore_or_create(
@@ -422,20 +469,24 @@ def restore_or_create(
     until: str | None,
     last: Manifest | None,
     document: Callable[[str], dict[str, Any]],
+    requests: Requests | None = None,
 ) -> IncrementalSnapshotEnumerator:
     """The enumerator as `last` left it, or a new one; `document` gives schema documents by fingerprint."""
     if last is None or STREAM_SPLIT_ID not in last.to_splits:
         # A run that was stopped before it knew where to start has sealed nothing but its end.
-        return IncrementalSnapshotEnumerator(context, dialect, until=until)
+        return IncrementalSnapshotEnumerator(context, dialect, until=until, document=document)
     # A table left out by now is forgotten: its changes are passed over, so nobody may go on with it as if none were.
     restored = {
         **last.enumerator,
         "tables": _captured(last.enumerator["tables"], dialect),
         "unfinished": [s for s in last.enumerator["unfinished"] if dialect.captures(TableId.parse(s["table"]))],
     }
-    enumerator = IncrementalSnapshotEnumerator(context, dialect, until=until, restored=restored)
+    enumerator = IncrementalSnapshotEnumerator(
+        context, dialect, until=until, restored=restored, document=document, requests=requests
+    )
     state = last.to_splits[STREAM_SPLIT_ID]
-    state = {**state, "tables": _captured(state["tables"], dialect)}
+    parked = _captured(state.get("parked", {}), dialect)
+    state = {**state, "tables": _captured(state["tables"], dialect), "parked": parked}
     documents = {table["schema"]: document(table["schema"]) for table in state["tables"].values()}
     enumerator.restore_stream(StreamSplit(state, documents))
     return enumerator
@@ -443,6 +494,10 @@ def restore_or_create(
 
 def _captured(tables: dict[str, Any], dialect: EnumeratorDialect) -> dict[str, Any]:
     return {name: table for name, table in tables.items() if dialect.captures(TableId.parse(name))}
+
+
+def _parked_progress(parked: Mapping[str, Any]) -> dict[str, Any]:
+    return {"phase": parked["phase"], "chunks_done": 0, "chunks_total": 0, "parked": dict(parked)}
 
 
 def _name(split: SnapshotSplit) -> dict[str, Any]:

@@ -14,7 +14,9 @@ schema changes. Its `state` after a cut is everything needed to go on from there
 Events act only between two transactions; inside one they wait. Where nothing tells when a transaction becomes visible
 (`ring_s`), chunks open only once this reader has passed the log for that long: what came before is visible then. A
 schema change ends the epoch: `wants_seal` turns True and nothing is read until the cut, so the next epoch begins with
-it. A table that is dropped stays known until the epoch that says so is cut; no state holds it from then on.
+it. A table that is dropped stays known until the epoch that says so is cut; no state holds it from then on. One that is
+parked, or begins again, is a schema change too (`raycdc.source.parking`): ``changes`` in the state counts them, and is
+the incarnation of the table it was about.
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ from raycdc.failpoints import reach
 from raycdc.model import TableId
 from raycdc.source.api import LogUnit, ReaderOutput, SchemaUpdate
 from raycdc.source.hand_off import Decision, FoldChunk, HandOff, KeyOrder, LogRows, PublishChunk, RetryChunk
+from raycdc.source.parking import PARKED, Parked
 from raycdc.source.split import STREAM_SPLIT_ID, SnapshotSplit, StreamSplit
 
 #: Version of the stream split's state.
@@ -40,6 +43,7 @@ class _Table:
     fingerprint: str
     announced: bool
     gone: bool = False
+    incarnation: int = 0
 
 
 class LogReader:
@@ -55,7 +59,9 @@ class LogReader:
         ring_s: float,
         epoch_bytes_max: int,
         now_s: float,
+        parking: bool = True,
     ) -> None:
+        """Without `parking`, what cannot be followed ends the run instead."""
         state = split.state
         if state["version"] != STATE_VERSION:
             raise ProtocolError(f"Stream split state has version {state['version']}, this reader knows {STATE_VERSION}")
@@ -67,6 +73,12 @@ class LogReader:
         self._ordinal: int = state["ordinal"]
         #: The source's own, passed through; states written before there was any have none.
         self._source_state: dict[str, Any] = state.get("source", {})
+        self._key_order = key_order
+        self._parking = parking
+        self._changes_made: int = state.get("changes", 0)
+        self._parked: dict[TableId, dict[str, Any]] = {
+            TableId.parse(name): entry for name, entry in state.get("parked", {}).items()
+        }
         self._hand_off = HandOff(key_order, ring_s=ring_s)
         self._ring_s = ring_s
         self._opens_from_s = now_s + ring_s
@@ -74,7 +86,8 @@ class LogReader:
         self._tables: dict[TableId, _Table] = {}
         for name, table in state["tables"].items():
             table_id = TableId.parse(name)
-            self._tables[table_id] = _Table(table["schema"], table["announced"])
+            known = _Table(table["schema"], table["announced"], incarnation=table.get("incarnation", 0))
+            self._tables[table_id] = known
             if table["snapshot"] is not None:
                 primary_key = self._documents[table["schema"]]["primary_key"]
                 self._hand_off.add_table(table_id, table["snapshot"], primary_key=primary_key)
@@ -179,8 +192,11 @@ class LogReader:
             "position": self._position,
             "ordinal": self._ordinal,
             **({"source": self._source_state} if self._source_state else {}),
+            "changes": self._changes_made,
+            "parked": {str(table_id): entry for table_id, entry in self._parked.items()},
             "tables": {
                 str(table_id): {
+                    "incarnation": table.incarnation,
                     "schema": table.fingerprint,
                     "announced": table.announced or table_id in self._touched,
                     "snapshot": self._hand_off.table_state(table_id) if self._hand_off.in_snapshot(table_id) else None,
@@ -279,11 +295,17 @@ class LogReader:
                 self._early_opens = [e for e in self._early_opens if (e[1].split_id, e[1].attempt) != gone]
                 self._send_event({**event, "type": "chunk_voided", "reason": "its reader is gone", "gone": False})
             case "stop_at":
-                self._stop_ordinal = event["ordinal"]
+                # Else said by somebody who does not know yet that a table has more to read.
+                if event.get("changes", 0) == self._changes_made:
+                    self._stop_ordinal = event["ordinal"]
             case kind:
                 raise ProtocolError(f"The log reader does not know the event {kind!r}")
 
     def _open(self, split: SnapshotSplit, *, asked_s: float, now_s: float) -> None:
+        known = self._tables.get(split.table)
+        if split.table in self._parked or (known is not None and known.incarnation != split.incarnation):
+            self._voided(split, "the table begins again", over=True)
+            return
         hopeless = self._hand_off.would_be_read_again(split.table, now_s=now_s)
         if now_s < self._opens_from_s or (hopeless and now_s < asked_s + self._ring_s):
             self._early_opens.append((asked_s, split))
@@ -325,7 +347,8 @@ class LogReader:
             case RetryChunk(split, reason):
                 self._voided(split, reason)
 
-    def _voided(self, split: SnapshotSplit, reason: str, *, gone: bool = False) -> None:
+    def _voided(self, split: SnapshotSplit, reason: str, *, gone: bool = False, over: bool = False) -> None:
+        """`over`: the next manifest says what becomes of the table; until then the enumerator leaves it alone."""
         self._send_event(
             {
                 "type": "chunk_voided",
@@ -334,6 +357,7 @@ class LogReader:
                 "attempt": split.attempt,
                 "reason": reason,
                 "gone": gone,
+                "over": over,
             }
         )
 
@@ -351,8 +375,15 @@ class LogReader:
         self._between_transactions(now_s=now_s)
 
     def _update_table(self, update: SchemaUpdate, *, now_s: float) -> None:
+        over = update.parked is not None or update.snapshot is not None
         for split in self._hand_off.void_table(update.table, now_s=now_s):
-            self._voided(split, "the table's schema changed while the chunk was read")
+            self._voided(split, "the table's schema changed while the chunk was read", over=over)
+        if update.parked is not None:
+            self._park(update.table, update.parked)
+            return
+        if update.snapshot is not None:
+            self._begin_again(update, update.snapshot)
+            return
         known = self._tables.get(update.table)
         if update.fingerprint is None or update.document is None:
             self._hand_off.drop_table(update.table)
@@ -369,6 +400,38 @@ class LogReader:
             return
         known.fingerprint, known.gone = update.fingerprint, False
         self._note_changes(update, known)
+
+    def _park(self, table: TableId, why: Parked) -> None:
+        """Nothing of the table is passed on from here; the chunks it had are nobody's."""
+        if not self._parking and why.phase == PARKED:
+            raise SchemaError(why.reason)
+        self._hand_off.drop_table(table)
+        known, before = self._tables.pop(table, None), self._parked.get(table)
+        schema = known.fingerprint if known else before["schema"] if before else None
+        announced = known.announced if known else bool(before and before["announced"])
+        self._count_change()
+        self._parked[table] = why.entry(schema=schema, announced=announced, incarnation=self._changes_made)
+        self._dirty = True
+
+    def _begin_again(self, update: SchemaUpdate, snapshot: dict[str, Any]) -> None:
+        """All chunks are unopened, and the target empty: the rows of the schema change say so."""
+        assert update.fingerprint is not None
+        assert update.document is not None
+        self._hand_off.drop_table(update.table)
+        self._documents[update.fingerprint] = update.document
+        known, before = self._tables.get(update.table), self._parked.pop(update.table, None)
+        announced = known.announced if known else bool(before and before["announced"])
+        self._count_change()
+        table = _Table(update.fingerprint, announced, incarnation=self._changes_made)
+        self._tables[update.table] = table
+        self._key_order.use(update.table, snapshot["key"], update.document)
+        self._hand_off.add_table(update.table, snapshot, primary_key=update.document["primary_key"])
+        self._note_changes(update, table)
+
+    def _count_change(self) -> None:
+        """Number a parking or a new beginning. Who said where to stop did not know of it, and will say it again."""
+        self._changes_made += 1
+        self._stop_ordinal = None
 
     def _note_changes(self, update: SchemaUpdate, known: _Table) -> None:
         if known.announced:

@@ -74,7 +74,9 @@ class IncrementalReader:
         send: Callable[[Message], None],
         now_s: Callable[[], float],
         epoch_bytes_max: int,
+        parking: bool = True,
     ) -> None:
+        self._parking = parking
         self._dialect = dialect
         self._output = output
         self._send = send
@@ -195,6 +197,7 @@ class IncrementalReader:
             ring_s=self._dialect.ring_s,
             epoch_bytes_max=self._epoch_bytes_max,
             now_s=self._now_s(),
+            parking=self._parking,
         )
         self._log_source = self._dialect.open_log(split)
 

@@ -178,7 +178,12 @@ class Cluster:
 
     def _enumerator(self, context: SourceCoordinator, state: MemoryState) -> IncrementalSnapshotEnumerator:
         self.enumerator = restore_or_create(
-            context, SimEnumeratorDialect(self._database), until=self.until, last=state.last, document=state.document
+            context,
+            SimEnumeratorDialect(self._database),
+            until=self.until,
+            last=state.last,
+            document=state.document,
+            requests=state.requests,
         )
         return self.enumerator
 

@@ -169,6 +169,25 @@ class SimDatabase:
         self._append(Transaction(self.end + 1, [], (table.id, table.schema, event), int(now_s * 1000), now_s))
         self.settle(now_s=float("inf"))
 
+    def rewrite(self, *, now_s: float) -> None:
+        """A statement that changes every row of a random table, of which the log has nothing but its text."""
+        table = self._random.choice(list(self.tables.values()))
+        self.settle(now_s=float("inf"))
+        for key, row in table.rows.items():
+            table.rows[key] = table.seen[key] = {**row, "val": self.unique()}
+        self._cannot_be_followed(table, "rewrite", now_s=now_s)
+
+    def puzzle(self, *, now_s: float) -> None:
+        """A statement on a random table that nobody understands."""
+        table = self._random.choice(list(self.tables.values()))
+        self.settle(now_s=float("inf"))
+        self._cannot_be_followed(table, "puzzle", now_s=now_s)
+
+    def _cannot_be_followed(self, table: SimTable, kind: str, *, now_s: float) -> None:
+        event = {"type": kind}
+        self._append(Transaction(self.end + 1, [], (table.id, table.schema, event), int(now_s * 1000), now_s))
+        self.settle(now_s=float("inf"))
+
     def create_table(self, *, now_s: float) -> None:
         """CREATE TABLE of one more table, followed from here on without a snapshot."""
         table = self._create(TableId("shop", f"late{len(self.tables)}"), TableKind.PLAIN)

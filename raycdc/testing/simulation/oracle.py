@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 from raycdc.checkpoint.manifest import Manifest
@@ -24,13 +25,17 @@ class Oracle:
         self.fenced: dict[Author, int] = {}
         self._database = database
         self._spool = spool
-        self._announced: set[TableId] = set()
+        #: Places the log was moved to as it was lost before.
+        self.starts: set[int] = set()
         #: Where the log was first read from.
         self._start: int | None = None
 
-    def manifest(self, manifest: Manifest, previous: Manifest | None) -> None:
-        """Look at a manifest about to become durable; `previous` is the newest durable one."""
-        if previous is not None and previous.to_splits and manifest.from_splits != previous.to_splits:
+    def manifest(self, manifest: Manifest, previous: Manifest | None, *, caught_up: bool) -> None:
+        """Look at a manifest about to become durable; `previous` is the newest durable one.
+
+        `caught_up`: the run ends with it because it has read everything.
+        """
+        if previous is not None and not self._continues(manifest, previous):
             self._say(f"epoch {manifest.epoch} does not begin where epoch {previous.epoch} ended")
         boundaries = {0, *(t.ordinal for t in self._database.log)}
         stream = manifest.to_splits.get("stream")
@@ -47,12 +52,23 @@ class Oracle:
                 self._say(f"epoch {manifest.epoch} has rows of {author}, which was fenced")
             if segment.path not in self._spool:
                 self._say(f"epoch {manifest.epoch} has a deleted segment {segment}")
+        if stream is not None and caught_up:
+            begun = [name for name, table in stream["tables"].items() if table["snapshot"] is not None]
+            begun += [name for name, entry in stream["parked"].items() if entry["again"]]
+            if begun:
+                self._say(f"epoch {manifest.epoch} is said to be the last, but {', '.join(begun)} was begun only")
         if stream is not None:
             for name, table in stream["tables"].items():
-                self._snapshot_state(manifest, TableId.parse(name), table["snapshot"])
+                self._snapshot_state(manifest, TableId.parse(name), table)
 
-    def _snapshot_state(self, manifest: Manifest, table_id: TableId, snapshot: dict[str, Any] | None) -> None:
+    def _continues(self, manifest: Manifest, previous: Manifest) -> bool:
+        """Whether the epoch begins where the one before ended, or where a request moved the log to."""
+        before, after = previous.to_splits.get("stream"), manifest.from_splits.get("stream")
+        return before is None or (after is not None and after["ordinal"] in {before["ordinal"], *self.starts})
+
+    def _snapshot_state(self, manifest: Manifest, table_id: TableId, stream_table: dict[str, Any]) -> None:
         """Every key's chunk is either closed in the stream's state or still to be read, never both or neither."""
+        snapshot = stream_table["snapshot"]
         table = self._database.tables[table_id]
         told = manifest.tables.get(table_id)
         if told is not None and told.snapshot != (snapshot is not None):
@@ -60,7 +76,12 @@ class Oracle:
         known = manifest.enumerator["tables"].get(str(table_id))
         if known is None:
             return
-        chunks = all_chunks(table)
+        incarnation = stream_table["incarnation"]
+        if known["incarnation"] != incarnation:
+            self._say(
+                f"epoch {manifest.epoch}: incarnations of {table_id} are {known['incarnation']} and {incarnation}"
+            )
+        chunks = [replace(chunk, incarnation=incarnation) for chunk in all_chunks(table)]
         planned = len(chunks) if known["planner"] is None else known["planned"]
         unread = {c.split_id for c in chunks[planned:]} | {
             SnapshotSplit.from_json(s).split_id for s in manifest.enumerator["unfinished"]
@@ -121,8 +142,13 @@ class Oracle:
         seen: Counter[tuple[str, str]] = Counter()
         first: dict[Any, int] = {}
         truncations: Counter[str] = Counter()
+        again = False
         for row in target.log:
             if row["_pos"] is None:
+                if row["_op"] == "T":
+                    # The table began again: what came before is moot.
+                    first.clear()
+                    again = True
                 continue
             if row["_op"] == "T":
                 truncations[row["_pos"]] += 1
@@ -143,7 +169,7 @@ class Oracle:
             for t in self._database.log
             if t.ddl and t.ddl[0] == table.id and _truncates(t.ddl[2]) and t.ordinal > start
         )
-        if truncations != wanted:
+        if truncations != wanted and not (again and truncations <= wanted):
             self._say(f"{table.id}: truncations {dict(truncations)} instead of {dict(wanted)}")
         for place, count in seen.items():
             if count > 1:

@@ -20,6 +20,8 @@ class Settings:
     readers: int
     #: Share of the schema changes that empty a table.
     truncations: float = 0.0
+    #: Share of the schema changes that cannot be followed, and of the starts at which the user asks for something.
+    unfollowed: float = 0.0
 
     @classmethod
     def of(cls, chance: random.Random, steps: int) -> Settings:
@@ -31,6 +33,7 @@ class Settings:
             crashes=chance.choice([0.0, 0.002, 0.005, 0.015]),
             readers=chance.choice([1, 2, 3]),
             truncations=0.3,
+            unfollowed=0.3,
         )
 
 

@@ -33,6 +33,7 @@ class ModelSink:
     def __init__(self, spool: MemorySpool) -> None:
         self.targets: dict[TableId, Target] = {}
         self._spool = spool
+        self._emptied = False
 
     def holds(self, table: TableId) -> int:
         """The last epoch that `table` holds."""
@@ -43,6 +44,7 @@ class ModelSink:
         """Make the table's share of the epoch visible at once; a repetition changes nothing."""
         if self.holds(table) >= manifest.epoch:
             return
+        self._emptied = False
         for change in manifest.tables[table].changes:
             self._apply(table, change)
         target = self.targets[table]
@@ -57,8 +59,11 @@ class ModelSink:
     def _apply(self, table: TableId, change: dict[str, Any]) -> None:
         match event_from_json(change):
             case CreateTableEvent(_, schema):
-                assert table not in self.targets, f"{table} was created twice"
-                self.targets[table] = Target(schema)
+                assert self._emptied or table not in self.targets, f"{table} was created twice"
+                if table in self.targets:
+                    self.targets[table].schema = schema
+                else:
+                    self.targets[table] = Target(schema)
             case AddColumnEvent(_, column):
                 target = self.targets[table]
                 target.schema = TableSchema((*target.schema.columns, column), target.schema.primary_key)
@@ -67,7 +72,7 @@ class ModelSink:
                     row[column.name] = default
             case TruncateTableEvent():
                 # The row in the changelog does it, where it stands.
-                pass
+                self._emptied = True
             case event:
                 raise AssertionError(f"the model does not know {event}")
 

@@ -17,10 +17,12 @@ import numpy as np
 import pyarrow as pa
 
 from raycdc.model import RowKind, TableId, TableSchema
+from raycdc.schema.events import CreateTableEvent, TruncateTableEvent, event_to_json
 from raycdc.source.api import ChunkRead, LogUnit, SchemaUpdate
 from raycdc.source.enumerator import PlannedChunks, StartPoint, TablePlan
 from raycdc.source.fold import fold
 from raycdc.source.hand_off import LogRows
+from raycdc.source.parking import Parked, TableLooks
 from raycdc.source.split import SnapshotSplit, StreamSplit
 from raycdc.testing.simulation.database import (
     VISIBLE_WITHIN_S,
@@ -65,14 +67,7 @@ class SimEnumeratorDialect:
         plans = []
         for table in self._database.tables.values():
             document = document_of(table.schema)
-            snapshot: dict[str, Any] = {
-                "key": table.key,
-                "foldable": bool(table.schema.primary_key),
-                "needs_null": table.kind in (TableKind.MOVING, TableKind.KEYLESS),
-                "null_closed": False,
-                "closed": [],
-            }
-            plans.append(TablePlan(table.id, document["fingerprint"], document, snapshot))
+            plans.append(TablePlan(table.id, document["fingerprint"], document, unread(table)))
         end = self._database.end
         return StartPoint({"ordinal": end}, end, tuple(plans))
 
@@ -91,6 +86,17 @@ class SimEnumeratorDialect:
 
     def current_ordinal(self) -> int:
         return self._database.end
+
+
+def unread(table: SimTable) -> dict[str, Any]:
+    """A table's snapshot before its first chunk."""
+    return {
+        "key": table.key,
+        "foldable": bool(table.schema.primary_key),
+        "needs_null": table.kind in (TableKind.MOVING, TableKind.KEYLESS),
+        "null_closed": False,
+        "closed": [],
+    }
 
 
 def all_chunks(table: SimTable) -> list[SnapshotSplit]:
@@ -125,6 +131,9 @@ class SimKeyOrder:
     def __init__(self, database: SimDatabase) -> None:
         self._database = database
 
+    def use(self, table: TableId, key: str | None, document: dict[str, Any]) -> None:
+        """The tables of the simulation keep their keys."""
+
     def bound(self, table: TableId, raw: Any) -> int:
         return sort_key(self._database.tables[table], raw)
 
@@ -147,7 +156,7 @@ class SimReaderDialect:
         self._random = chance
 
     def open_log(self, split: StreamSplit) -> SimLogSource:
-        return SimLogSource(self._database, split.state["ordinal"], self._random)
+        return SimLogSource(self._database, split.state, self._random)
 
     def open_chunks(self) -> SimChunkSource:
         self.chunks = SimChunkSource(self._database, self._spool, self._author)
@@ -157,10 +166,23 @@ class SimReaderDialect:
         return SimKeyOrder(self._database)
 
 
+@dataclass(frozen=True, slots=True)
+class SimLook:
+    """How a table looked at `ordinal`."""
+
+    table: SimTable
+    schema: TableSchema
+    ordinal: int
+
+
 class SimLogSource:
     """`raycdc.source.api.LogSource`: units of one or a few transactions, or parts of one; numbers rows from 0."""
 
-    def __init__(self, database: SimDatabase, ordinal: int, chance: random.Random) -> None:
+    def __init__(self, database: SimDatabase, state: dict[str, Any], chance: random.Random) -> None:
+        ordinal = state["ordinal"]
+        parked = {TableId.parse(name): entry for name, entry in state.get("parked", {}).items()}
+        self._parked = set(parked)
+        self._looks = TableLooks(self._look, [table for table, entry in parked.items() if entry["again"]])
         self._database = database
         self._random = chance
         self._next = next((n for n, t in enumerate(database.log) if t.ordinal > ordinal), None)
@@ -171,6 +193,9 @@ class SimLogSource:
         self._schemas: dict[str, TableSchema] = {}
 
     def poll(self) -> LogUnit | None:
+        ready = [] if self._rest else self._looks.ready(self._boundary)
+        if ready:
+            return self._begin_again([look for _, look in ready if look is not None])
         if self._next is None:
             index = next((n for n, t in enumerate(self._database.log) if t.ordinal > self._started_at), None)
             self._next = index
@@ -191,6 +216,26 @@ class SimLogSource:
 
     def close(self) -> None:
         """Nothing is open."""
+
+    def _look(self, table: TableId) -> SimLook:
+        return SimLook(self._database.tables[table], self._database.tables[table].schema, self._database.end)
+
+    def _begin_again(self, looks: list[SimLook]) -> LogUnit:
+        updates, rows = [], []
+        for look in looks:
+            table, document = look.table.id, document_of(look.schema)
+            self._parked.discard(table)
+            changes = (TruncateTableEvent(table), CreateTableEvent(table, look.schema))
+            events = tuple(event_to_json(change) for change in changes)
+            updates.append(SchemaUpdate(table, events, document["fingerprint"], document, snapshot=unread(look.table)))
+            rows.append(self._truncation(table, look.schema, None))
+        return LogUnit({"ordinal": self._boundary}, self._boundary, tuple(rows), tuple(updates))
+
+    def _truncation(self, table: TableId, schema: TableSchema, position: str | None) -> LogRows:
+        empty: Row = dict.fromkeys(column.name for column in schema.columns)
+        batch = changelog_batch(schema, [(RowKind.TRUNCATE, empty, self._seq, position)])
+        self._seq += 1
+        return LogRows(table, batch, np.array([self._boundary], np.int64))
 
     def _part(self, transaction: Transaction) -> LogUnit:
         changes = self._rest.popleft()
@@ -217,6 +262,8 @@ class SimLogSource:
     def _unit(self, changes: list[Change], ordinal: int, event_ms: int, *, in_transaction: bool) -> LogUnit:
         by_table: dict[TableId, list[tuple[Change, int]]] = {}
         for change in changes:
+            if change.table in self._parked:
+                continue
             by_table.setdefault(change.table, []).append((change, self._seq))
             self._seq += 2
         rows = []
@@ -248,12 +295,18 @@ class SimLogSource:
         document = document_of(schema)
         update = SchemaUpdate(table, (event,), document["fingerprint"], document)
         position = {"ordinal": transaction.ordinal}
+        if table in self._parked:
+            self._looks.touched(table, transaction.ordinal)
+            return LogUnit(position, transaction.ordinal, event_ms=transaction.event_ms)
+        if event["type"] in ("rewrite", "puzzle"):
+            again = event["type"] == "rewrite"
+            update = SchemaUpdate(table, (), None, None, Parked(event["type"], position, 0, again=again))
+            self._parked.add(table)
+            if again:
+                self._looks.want(table)
         rows: tuple[LogRows, ...] = ()
         if event["type"] == "truncate_table":
-            empty: Row = dict.fromkeys(column.name for column in schema.columns)
-            batch = changelog_batch(schema, [(RowKind.TRUNCATE, empty, self._seq, str(transaction.ordinal))])
-            rows = (LogRows(table, batch, np.array([transaction.ordinal], np.int64)),)
-            self._seq += 1
+            rows = (self._truncation(table, schema, str(transaction.ordinal)),)
         return LogUnit(position, transaction.ordinal, rows, (update,), event_ms=transaction.event_ms)
 
 

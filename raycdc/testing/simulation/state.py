@@ -8,6 +8,7 @@ from typing import Any
 
 from raycdc.checkpoint.manifest import Manifest
 from raycdc.errors import FencedError, StateError
+from raycdc.source.parking import Requests
 
 
 class CrashError(Exception):
@@ -25,6 +26,7 @@ class MemoryState:
         self.manifests: dict[int, Manifest] = {}
         self.dropped: dict[int, Manifest] = {}
         self.committed = 0
+        self.requests = Requests()
         self.documents: dict[str, dict[str, Any]] = {}
         self.crash_probability = 0.0
         self.on_manifest: list[Callable[[Manifest], None]] = []

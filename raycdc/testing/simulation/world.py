@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 from raycdc.checkpoint.manifest import Manifest
 from raycdc.errors import FencedError, StateError
+from raycdc.source.parking import RESNAPSHOT, Requests
 from raycdc.testing.simulation.cluster import Cluster
 from raycdc.testing.simulation.database import SimDatabase
 from raycdc.testing.simulation.driver import SimDriver
@@ -50,6 +51,8 @@ class Simulation:
         self.state.on_manifest.append(self._look_at_manifest)
         for _ in range(self.random.randrange(30)):
             self.database.transaction(now_s=self.clock.now_s, size=2)
+        #: The generation that was asked to stop before its end.
+        self.stopped = 0
         self.cluster = self._start()
         self.zombies: list[Cluster] = []
 
@@ -86,8 +89,9 @@ class Simulation:
         self.zombies.clear()
         for reader in self.cluster.readers.values():
             reader.paused_until_s = 0.0
-        again = self.random.random() < 0.5
+        again = self.random.random() < 0.5 or bool(self._parked())
         if again:
+            self._ask(self._parked())
             self._restart(until="caught-up")
         for _ in range(CALM_STEPS_MAX):
             self.clock.advance(self.random.uniform(0, 0.05))
@@ -95,16 +99,41 @@ class Simulation:
             self._check()
             if self._caught_up() and (self.driver.finished or not again):
                 return
-            if self.driver.finished:
+            if self.driver.finished or (self._parked() and self._is_at_the_end()):
+                again = True
+                self._ask(self._parked())
                 self._restart(until="caught-up")
         raise SimulationError(self._report("the job is stuck"))
 
-    def _caught_up(self) -> bool:
+    def _is_at_the_end(self) -> bool:
         last = self.state.last
         stream = last.to_splits.get("stream") if last is not None and last.epoch == self.state.committed else None
-        if stream is None or stream["ordinal"] != self.database.end:
+        return stream is not None and bool(stream["ordinal"] == self.database.end)
+
+    def _caught_up(self) -> bool:
+        if not self._is_at_the_end():
             return False
-        return all(table["snapshot"] is None for table in stream["tables"].values())
+        assert self.state.last is not None
+        stream = self.state.last.to_splits["stream"]
+        return not stream["parked"] and all(table["snapshot"] is None for table in stream["tables"].values())
+
+    def _parked(self) -> list[str]:
+        """Tables that nobody but the user can set going again, in the last manifest."""
+        stream = self.state.last.to_splits.get("stream") if self.state.last is not None else None
+        asked = self.state.requests
+        waiting = stream["parked"].items() if stream else ()
+        return [name for name, entry in waiting if not entry["again"] and not asked.acts_on(name, stream)]
+
+    def _ask(self, tables: list[str], *, start: int | None = None) -> None:
+        """Ask for new snapshots; from `start` on, where the log before is lost."""
+        stream = self.state.last.to_splits.get("stream") if self.state.last is not None else None
+        if stream is None or not (tables or start is not None):
+            return
+        place = None if start is None else ({"ordinal": start}, start)
+        self.state.requests = Requests(stream["changes"], dict.fromkeys(tables, RESNAPSHOT), place)
+        if start is not None:
+            self.oracle.starts.add(start)
+        self._note(f"new snapshots asked for: {self.state.requests}")
 
     def _something(self) -> None:
         dice = self.random.random()
@@ -128,6 +157,10 @@ class Simulation:
         elif self.settings.truncations and self.random.random() < self.settings.truncations:
             self.database.truncate(now_s=self.clock.now_s)
             self._note("truncate")
+        elif self.settings.unfollowed and self.random.random() < self.settings.unfollowed:
+            kind = self.random.choice([self.database.rewrite, self.database.puzzle])
+            kind(now_s=self.clock.now_s)
+            self._note(kind.__name__)
         else:
             self.database.add_column(now_s=self.clock.now_s)
             self._note("add column")
@@ -185,6 +218,7 @@ class Simulation:
         elif dice < 0.82:
             self._note("stop requested")
             self.cluster.coordinator.stop()
+            self.stopped = self.cluster.generation
         else:
             raise CrashError
 
@@ -204,8 +238,18 @@ class Simulation:
             if self.random.random() < 0.2:
                 self._lose_a_segment()
             self.driver.recover()
+            if self.pace is not CALM and self.settings.unfollowed and self.random.random() < self.settings.unfollowed:
+                self._ask_something()
         self.cluster = self._start(until)
         self._note(f"generation {self.cluster.generation} starts, until={until}, driver too: {driver_too}")
+
+    def _ask_something(self) -> None:
+        """While nothing runs, the user asks for new snapshots; or the log is found purged."""
+        tables = [str(table) for table in self.database.tables if self.random.random() < 0.5]
+        if self.random.random() < 0.3:
+            self._ask([str(table) for table in self.database.tables], start=self.database.end)
+        else:
+            self._ask(tables)
 
     def _lose_a_segment(self) -> None:
         """The spool loses a segment of the first epoch that no table holds; that epoch cannot be replayed."""
@@ -254,7 +298,8 @@ class Simulation:
             f"{[(s.kind, str(s.table), s.rows) for s in manifest.segments]} "
             f"at {manifest.to_splits.get('stream', {}).get('ordinal')}"
         )
-        self.oracle.manifest(manifest, self.state.last)
+        asked_to_stop = self.stopped == self.cluster.generation
+        self.oracle.manifest(manifest, self.state.last, caught_up=manifest.final and not asked_to_stop)
 
     def _note(self, event: str) -> None:
         self.trace.append(f"{self.clock.now_s:8.2f} {event}")

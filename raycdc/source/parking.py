@@ -1,0 +1,167 @@
+"""Tables that cannot be followed for now, and tables that begin anew while others stream.
+
+A table is *parked* when the log says something about it that cannot be followed: none of its rows is passed on from
+there, and its place and reason are kept in the stream split's state until somebody decides. A parked table that is to
+begin *again* goes back to "all chunks unopened" under a new incarnation, in this order:
+
+| step | because |
+|---|---|
+| 1. parked | what the log has of it before the others are that far is of no use: all of it is read again |
+| 2. looked at: its schema, proven to hold at position N of the log | nobody knows the schema at our own position |
+| 3. the log reader passes N, and no statement about the table lay behind N: else looked at again | from here on rows \
+can be decoded, and statements followed |
+| 4. an epoch begins with the truncation of its target; every chunk is unopened | rows that are gone must vanish |
+
+What makes a table begin again: a statement that rewrites rows without logging them, another table that takes its name,
+a log that was purged, and a request of the user. Each step is one transition of the state that manifests hold, so a
+crash leaves the table at the last one that was sealed. Pure; the looks block (they run in the log's fetcher thread).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Generic, Protocol, TypeVar
+
+from raycdc.model import TableId
+
+#: What a user may ask for (`Requests.tables`).
+RESNAPSHOT = "resnapshot"
+PAUSE = "pause"
+
+#: Why a table is parked: it cannot be followed, which somebody must decide about; the user paused it; it is no more
+#: under its name (its target keeps what it had).
+PARKED = "parked"
+PAUSED = "paused"
+ENDED = "ended"
+
+
+@dataclass(frozen=True, slots=True)
+class Parked:
+    """Why a table is not followed from `position` on. `again`: until it begins anew by itself.
+
+    `phase` is `PARKED`, `PAUSED` or `ENDED`; only the first is anything to complain about. `ts_ms` is the event's
+    commit time.
+    """
+
+    reason: str
+    position: Mapping[str, Any]
+    ts_ms: int
+    again: bool = False
+    phase: str = PARKED
+
+    def entry(self, *, schema: str | None, announced: bool, incarnation: int) -> dict[str, Any]:
+        """As the state has it; `schema` is the last one followed (None: never), `announced` whether a target exists."""
+        return {
+            "schema": schema,
+            "announced": announced,
+            "incarnation": incarnation,
+            "again": self.again,
+            "phase": self.phase,
+            "reason": self.reason,
+            "position": dict(self.position),
+            "ts_ms": self.ts_ms,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Requests:
+    """What the user, or a purged log, asks of a state at rest. Asking is harmless: a request acts once.
+
+    `tables` maps names to an action; each acts on the table as `number` (the state's ``changes`` at the time) or before
+    left it. `start` is where the log is to be read from instead: position and ordinal.
+    """
+
+    number: int = 0
+    tables: Mapping[str, str] = field(default_factory=dict)
+    start: tuple[Mapping[str, Any], int] | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        start = None if self.start is None else {"position": dict(self.start[0]), "ordinal": self.start[1]}
+        return {"number": self.number, "tables": dict(self.tables), "start": start}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Requests:
+        start = data["start"]
+        return cls(data["number"], data["tables"], None if start is None else (start["position"], start["ordinal"]))
+
+    def acts_on(self, name: str, state: Mapping[str, Any]) -> bool:
+        """Whether the table is still to do in a stream split's state."""
+        known = state["tables"].get(name) or state.get("parked", {}).get(name)
+        changed = state.get("changes", 0) if known is None else known.get("incarnation", 0)
+        return bool(name in self.tables and changed <= self.number)
+
+
+def with_requests(state: dict[str, Any], requests: Requests) -> dict[str, Any]:
+    """The stream split's state after `requests`: what they name is parked. Itself when nothing is left to do."""
+    due = [name for name in requests.tables if requests.acts_on(name, state)]
+    start = requests.start if state.get("changes", 0) <= requests.number else None
+    if not due and start is None:
+        return state
+    tables, parked = dict(state["tables"]), dict(state.get("parked", {}))
+    number = state.get("changes", 0)
+    for name in due:
+        number = max(number, requests.number) + 1
+        known = tables.pop(name, None) or parked.get(name) or {"schema": None, "announced": False}
+        pausing = requests.tables[name] == PAUSE
+        why = Parked(
+            "paused by the user" if pausing else "a new snapshot was asked for",
+            state["position"],
+            0,
+            again=not pausing,
+            phase=PAUSED if pausing else PARKED,
+        )
+        parked[name] = why.entry(schema=known["schema"], announced=known["announced"], incarnation=number)
+    state = {**state, "tables": tables, "parked": parked, "changes": max(number, requests.number + 1)}
+    if start is not None:
+        state |= {"position": dict(start[0]), "ordinal": start[1]}
+    return state
+
+
+class Looked(Protocol):
+    """How a table looks; `ordinal` is where in the log that was proven to hold."""
+
+    @property
+    def ordinal(self) -> int: ...
+
+
+L = TypeVar("L", bound=Looked)
+
+
+class TableLooks(Generic[L]):
+    """Step 2 and 3: which of the tables that are to begin again may do so now.
+
+    `look` asks the source; None where it has no such table. A look is taken only when the log was read up to what is
+    known about it, so that a statement about the table that was missed is surely behind N.
+    """
+
+    def __init__(self, look: Callable[[TableId], L | None], wanted: Iterable[TableId] = ()) -> None:
+        self._look = look
+        self._looks: dict[TableId, L | None] = dict.fromkeys(wanted)
+
+    def __repr__(self) -> str:
+        return f"TableLooks({self._looks})"
+
+    def want(self, table: TableId) -> None:
+        """`table` is to begin again; it is looked at anew."""
+        self._looks[table] = None
+
+    def forget(self, table: TableId) -> None:
+        self._looks.pop(table, None)
+
+    def touched(self, table: TableId, ordinal: int) -> None:
+        """The log has a statement about the table that ends at `ordinal`: what was seen before it is out of date."""
+        look = self._looks.get(table)
+        if look is not None and ordinal > look.ordinal:
+            self._looks[table] = None
+
+    def ready(self, ordinal: int) -> list[tuple[TableId, L | None]]:
+        """Tables whose look holds at `ordinal`, between two transactions, each once; None: the source has none such."""
+        ready: list[tuple[TableId, L | None]] = []
+        for table, known in list(self._looks.items()):
+            look = known or self._look(table)
+            self._looks[table] = look
+            if look is None or look.ordinal <= ordinal:
+                del self._looks[table]
+                ready.append((table, look))
+        return ready

@@ -1,0 +1,82 @@
+"""What the enumerator and a connector tell each other about a snapshot, and what the enumerator notes about it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from raycdc.model import TableId
+from raycdc.source.split import SnapshotSplit
+
+#: Chunks planned ahead of demand; keeps the enumerator's state and the server's planning queries small.
+PLANNED_AHEAD = 32
+
+
+@dataclass(frozen=True, slots=True)
+class TablePlan:
+    """A table at the start position: its schema document and how it is cut into chunks.
+
+    `snapshot` as `HandOff.add_table` wants it, or None for a table that is followed without a snapshot.
+    """
+
+    table: TableId
+    fingerprint: str
+    document: dict[str, Any]
+    snapshot: dict[str, Any] | None
+
+
+@dataclass(frozen=True, slots=True)
+class StartPoint:
+    """Where the log starts and what tables look like there."""
+
+    position: dict[str, Any]
+    ordinal: int
+    tables: tuple[TablePlan, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedChunks:
+    """More chunks of a table: splits, the planner's new state (None: planned to the end), estimated total."""
+
+    splits: tuple[SnapshotSplit, ...]
+    planner: dict[str, Any] | None
+    estimate: int
+
+
+class EnumeratorDialect(Protocol):
+    """What a connector gives the enumerator. Every method blocks and runs off the coordinator's thread."""
+
+    def start_point(self) -> StartPoint: ...
+
+    def plan(
+        self, document: dict[str, Any], table: TableId, planner: dict[str, Any], first_index: int
+    ) -> PlannedChunks: ...
+
+    def current_ordinal(self) -> int:
+        """The log's end now."""
+
+    def captures(self, table: TableId) -> bool:
+        """Whether the configuration selects the table. Does not block."""
+
+
+@dataclass(slots=True)
+class TableState:
+    """How far a table's planning and reading are, as the enumerator counts."""
+
+    fingerprint: str
+    planner: dict[str, Any] | None
+    planned: int = 0
+    finished: int = 0
+    estimate: int = 0
+    incarnation: int = 0
+    #: Why the table is not followed, as the stream's state has it.
+    parked: dict[str, Any] | None = None
+
+
+@dataclass(slots=True)
+class OutChunk:
+    """A chunk that a reader has, or had until it died."""
+
+    split: SnapshotSplit
+    owner: int | None
+    published: bool = False

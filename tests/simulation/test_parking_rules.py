@@ -1,0 +1,117 @@
+"""Every rule about parked tables, and tables that begin again, is needed: without it the simulation fails."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from raycdc.source.enumerator import IncrementalSnapshotEnumerator
+from raycdc.source.log_reader import LogReader
+from raycdc.source.parking import Requests, TableLooks
+from raycdc.testing.simulation import Settings, Simulation, SimulationError, TableKind, Visibility
+from raycdc.testing.simulation.source import SimLogSource
+
+#: Runs after which a rule counts as not needed.
+SEEDS_MAX = 120
+
+Switch = Callable[[pytest.MonkeyPatch], None]
+
+
+def settings(*, crashes: float = 0.0, truncations: float = 0.0) -> Settings:
+    kinds = (TableKind.PLAIN, TableKind.KEYLESS)
+    return Settings(Visibility.EXACT, kinds, 1200, 0.0, crashes, 2, truncations, unfollowed=0.6)
+
+
+CALM = settings()
+CRASHES = settings(crashes=0.008)
+
+
+def pass_over_statements_about_parked_tables(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(TableLooks, "touched", lambda self, table, ordinal: None)
+
+
+def begin_again_before_the_log_is_where_the_table_was_looked_at(patch: pytest.MonkeyPatch) -> None:
+    real = TableLooks.ready
+    patch.setattr(TableLooks, "ready", lambda self, ordinal: real(self, 1 << 60))
+
+
+def begin_again_without_saying_that_the_rows_are_gone(patch: pytest.MonkeyPatch) -> None:
+    real = SimLogSource._begin_again
+    patch.setattr(SimLogSource, "_begin_again", lambda self, looks: replace(real(self, looks), rows=()))
+
+
+def pass_rows_of_parked_tables_on(patch: pytest.MonkeyPatch) -> None:
+    real = SimLogSource._unit
+
+    def unit(self: SimLogSource, *values: Any, **named: Any) -> Any:
+        parked, self._parked = self._parked, set()
+        try:
+            return real(self, *values, **named)
+        finally:
+            self._parked = parked
+
+    patch.setattr(SimLogSource, "_unit", unit)
+
+
+def take_chunks_of_any_incarnation(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(IncrementalSnapshotEnumerator, "_end_chunks", lambda self, table: None)
+    patch.setattr(IncrementalSnapshotEnumerator, "_is_of_now", lambda self, split: True)
+
+
+def forget_where_tables_are_parked(patch: pytest.MonkeyPatch) -> None:
+    real = LogReader.state
+
+    def state(self: LogReader) -> dict[str, Any]:
+        found = real(self)
+        known = {name: {**e, "snapshot": None} for name, e in found["parked"].items() if e["schema"] is not None}
+        return {**found, "tables": {**found["tables"], **known}, "parked": {}}
+
+    patch.setattr(LogReader, "state", state)
+
+
+def plan_anew_before_the_manifest_says_so(patch: pytest.MonkeyPatch) -> None:
+    """Chunks of the new incarnation in a manifest whose log state knows only the old one."""
+    real = LogReader._begin_again
+
+    def begin_again(self: LogReader, update: Any, snapshot: Any) -> None:
+        real(self, update, snapshot)
+        self._tables[update.table].incarnation = 0
+
+    patch.setattr(LogReader, "_begin_again", begin_again)
+
+
+def carry_requests_out_again_and_again(patch: pytest.MonkeyPatch) -> None:
+    def acts_on(self: Requests, name: str, state: Mapping[str, Any]) -> bool:
+        return name in self.tables and name not in state["parked"]
+
+    patch.setattr(Requests, "acts_on", acts_on)
+
+
+#: Rule, circumstances in which it matters, and a seed that is known to miss it (only to be quick).
+RULES: list[tuple[Switch, Settings, int]] = [
+    (pass_over_statements_about_parked_tables, CALM, 41),
+    (begin_again_before_the_log_is_where_the_table_was_looked_at, CALM, 0),
+    (begin_again_without_saying_that_the_rows_are_gone, CALM, 0),
+    (pass_rows_of_parked_tables_on, CALM, 0),
+    (take_chunks_of_any_incarnation, CALM, 0),
+    (forget_where_tables_are_parked, CRASHES, 0),
+    (plan_anew_before_the_manifest_says_so, CALM, 0),
+    (carry_requests_out_again_and_again, CRASHES, 1),
+]
+
+
+@pytest.mark.parametrize(("switch", "circumstances", "first"), RULES, ids=lambda v: v.__name__ if callable(v) else "")
+def test_a_run_without_the_rule_is_noticed(
+    switch: Switch, circumstances: Settings, first: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    switch(monkeypatch)
+    for seed in itertools.count(first):
+        assert seed < first + SEEDS_MAX, f"{SEEDS_MAX} runs passed although the job would {switch.__name__}"
+        try:
+            Simulation(seed, settings=circumstances).run()
+        except SimulationError:
+            return

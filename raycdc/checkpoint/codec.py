@@ -29,9 +29,27 @@ def _place_segments_by_node(document: Document) -> Document:
     return {**document, "version": 2, "segments": segments}
 
 
+def _number_changes(document: Document) -> Document:
+    """Version 2 knew no parked tables, and none that began again."""
+    return {
+        **document,
+        "version": 3,
+        "from_splits": _with_parked(document["from_splits"]),
+        "to_splits": _with_parked(document["to_splits"]),
+    }
+
+
+def _with_parked(splits: Document) -> Document:
+    stream = splits.get("stream")
+    if stream is None:
+        return splits
+    tables = {name: {**table, "incarnation": 0} for name, table in stream["tables"].items()}
+    return {**splits, "stream": {**stream, "changes": 0, "parked": {}, "tables": tables}}
+
+
 #: Upgrades by the version they start from; each returns the document one version further. Every bump of
 #: `MANIFEST_VERSION` adds one here and a golden file to the tests.
-UPGRADES: dict[int, Callable[[Document], Document]] = {1: _place_segments_by_node}
+UPGRADES: dict[int, Callable[[Document], Document]] = {1: _place_segments_by_node, 2: _number_changes}
 
 
 def encode(document: Document) -> bytes:

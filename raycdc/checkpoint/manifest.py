@@ -18,7 +18,7 @@ from typing import Any
 from raycdc.model import TableId
 
 #: Version of the manifest format; a newer one is refused, an older one upgraded on load (`checkpoint.codec`).
-MANIFEST_VERSION = 2
+MANIFEST_VERSION = 3
 
 #: Node of segments in the spool beside the state, wherever that folder is; other nodes' names are made with theirs.
 STATE_NODE = "state"

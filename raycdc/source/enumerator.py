@@ -32,7 +32,7 @@ from raycdc.errors import ProtocolError, SourceError
 from raycdc.model import TableId
 from raycdc.source.api import EpochShare, SplitEnumeratorContext
 from raycdc.source.log_reader import STATE_VERSION as LOG_STATE_VERSION
-from raycdc.source.parking import Requests, with_requests
+from raycdc.source.parking import Requests, progress_of, with_requests
 from raycdc.source.snapshot_plan import (
     PLANNED_AHEAD,
     EnumeratorDialect,
@@ -74,7 +74,7 @@ class IncrementalSnapshotEnumerator:
         requests: Requests | None = None,
     ) -> None:
         """`document` finds schema documents by fingerprint; `requests` are carried out where they are still to do."""
-        self._document = document or self._documents_of_nobody
+        self._document = document or _no_document
         self._requested = requests or Requests()
         #: Tables whose chunks the log reader refuses: the next manifest says why.
         self._over: set[TableId] = set()
@@ -98,10 +98,6 @@ class IncrementalSnapshotEnumerator:
         self._started = restored is not None
         if restored is not None:
             self._restore(restored)
-
-    @staticmethod
-    def _documents_of_nobody(fingerprint: str) -> dict[str, Any]:
-        raise ProtocolError(f"The schema {fingerprint} is not known here")
 
     def __repr__(self) -> str:
         chunks = f"pending={len(self._pending)}, out={len(self._out)}"
@@ -228,7 +224,7 @@ class IncrementalSnapshotEnumerator:
         tables = {}
         for table, state in self._tables.items():
             if state.parked is not None:
-                tables[str(table)] = _parked_progress(state.parked)
+                tables[str(table)] = progress_of(state.parked)
                 continue
             published = sum(1 for o in self._out.values() if o.published and o.split.table == table)
             done = state.finished + published
@@ -496,8 +492,8 @@ def _captured(tables: dict[str, Any], dialect: EnumeratorDialect) -> dict[str, A
     return {name: table for name, table in tables.items() if dialect.captures(TableId.parse(name))}
 
 
-def _parked_progress(parked: Mapping[str, Any]) -> dict[str, Any]:
-    return {"phase": parked["phase"], "chunks_done": 0, "chunks_total": 0, "parked": dict(parked)}
+def _no_document(fingerprint: str) -> dict[str, Any]:
+    raise ProtocolError(f"The schema {fingerprint} is not known here")
 
 
 def _name(split: SnapshotSplit) -> dict[str, Any]:

@@ -64,6 +64,11 @@ class Parked:
         }
 
 
+def progress_of(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """What people are told about a parked table."""
+    return {"phase": entry["phase"], "chunks_done": 0, "chunks_total": 0, "parked": dict(entry)}
+
+
 @dataclass(frozen=True, slots=True)
 class Requests:
     """What the user, or a purged log, asks of a state at rest. Asking is harmless: a request acts once.

@@ -13,15 +13,27 @@ from pathlib import Path
 import pytest
 
 from raycdc.bridge import verify_segments
+from raycdc.checkpoint import codec
 from raycdc.checkpoint.folder import LocalFolder
 from raycdc.checkpoint.manifest import STATE_NODE, Manifest, Segment, TableEpoch
 from raycdc.checkpoint.store import KEEP_COMMITTED, CheckpointStore, CommitRecord
 from raycdc.errors import FencedError, StateError
 from raycdc.model import TableId
+from raycdc.source.parking import Parked
 from raycdc.testing.epochs import simple_schema
 
 GOLDEN = Path(__file__).parent / "golden"
 ORDERS = TableId("shop", "orders")
+
+
+def parked_manifest() -> Manifest:
+    """`manifest` with one table that is followed and one that is parked."""
+    followed = {"schema": "0123456789abcdef", "announced": True, "incarnation": 2, "snapshot": None}
+    place = {"file": "binlog.000001", "pos": 4, "gtid_set": ""}
+    why = Parked("ALTER TABLE `ä` … cannot be followed", place, 1_700_000_000_000)
+    parked = why.entry(schema="0123456789abcdef", announced=True, incarnation=1)
+    stream = {"position": place, "ordinal": 4, "changes": 2, "tables": {"shop.orders": followed}}
+    return replace(manifest(1), to_splits={"stream": {**stream, "parked": {"shop.ä": parked}}})
 
 
 def manifest(epoch: int, generation: int = 1) -> Manifest:
@@ -68,10 +80,23 @@ def test_manifest_round_trip(store: CheckpointStore) -> None:
     assert list(CheckpointStore(store.path).manifests()) == [manifest(1)]
 
 
-def test_golden_manifest_of_version_2_is_written_unchanged(store: CheckpointStore) -> None:
-    golden = (GOLDEN / "manifest-v2.json").read_bytes()
-    store.write_manifest(manifest(1))
+def test_golden_manifest_of_version_3_is_written_unchanged(store: CheckpointStore) -> None:
+    golden = (GOLDEN / "manifest-v3.json").read_bytes()
+    store.write_manifest(parked_manifest())
     assert (store.path / "epochs" / "0000000001.json").read_bytes() == golden
+
+
+def test_golden_manifest_of_version_2_is_read_as_one_without_parked_tables(store: CheckpointStore) -> None:
+    (store.path / "epochs" / "0000000001.json").write_bytes((GOLDEN / "manifest-v2.json").read_bytes())
+    assert store.manifest(1) == manifest(1)
+
+
+def test_a_stream_state_of_version_2_has_no_parked_tables() -> None:
+    old = {"version": 1, "position": {}, "ordinal": 4, "tables": {"shop.a": {"schema": "f", "snapshot": None}}}
+    document = {**manifest(1).to_json(), "version": 2, "to_splits": {"stream": old}}
+    stream = codec.decode_manifest(codec.encode(document), origin="here").to_splits["stream"]
+    table = {"schema": "f", "snapshot": None, "incarnation": 0}
+    assert stream == {**old, "changes": 0, "parked": {}, "tables": {"shop.a": table}}
 
 
 def test_golden_manifest_of_version_1_is_read_with_its_segments_in_the_spool_of_the_state(

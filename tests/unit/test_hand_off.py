@@ -25,6 +25,8 @@ Image = tuple[RowKind, int, int | None]
 class Numbers:
     """Chunk keys that are numbers, in their natural order."""
 
+    def use(self, table: TableId, key: str | None, document: dict[str, Any]) -> None: ...
+
     def bound(self, table: TableId, raw: Any) -> int:
         return int(raw)
 

@@ -23,6 +23,8 @@ REST = SnapshotSplit(TABLE, 1, "id", 10, None)
 
 
 class Numbers:
+    def use(self, table: TableId, key: str | None, document: dict[str, Any]) -> None: ...
+
     def bound(self, table: TableId, raw: Any) -> int:
         return int(raw)
 

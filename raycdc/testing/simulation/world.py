@@ -121,7 +121,9 @@ class Simulation:
         """Tables that nobody but the user can set going again, in the last manifest."""
         stream = self.state.last.to_splits.get("stream") if self.state.last is not None else None
         asked = self.state.requests
-        waiting = stream["parked"].items() if stream else ()
+        if stream is None:
+            return []
+        waiting = stream["parked"].items()
         return [name for name, entry in waiting if not entry["again"] and not asked.acts_on(name, stream)]
 
     def _ask(self, tables: list[str], *, start: int | None = None) -> None:

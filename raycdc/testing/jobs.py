@@ -46,6 +46,8 @@ class Job:
     #: Further keys of ``source.snapshot``, and of ``source``, as TOML.
     snapshot: str = ""
     source: str = ""
+    #: Further keys of ``[pipeline]``, as TOML.
+    pipeline: str = ""
     #: Further sections, as TOML.
     sections: str = ""
     started: int = field(default=0)
@@ -77,6 +79,7 @@ class Job:
 name = "killed"
 state = "{self.state}"
 epoch_interval = "{self.epoch_interval}"
+{self.pipeline}
 
 [source]
 {self.source_section()}

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,6 @@ DESCRIPTOR_COLUMNS = ("_db", "_table")
 #: As `node`: this process may be on any machine.
 ANYWHERE = "*"
 
-_SYMBOLS = pa.array(SYMBOLS, pa.string())
 _CRC_BLOCK_BYTES = 1 << 20
 
 
@@ -128,6 +128,12 @@ def stored_columns(columns: Sequence[str] | None) -> list[str] | None:
     return None if columns is None else [c for c in columns if c not in DESCRIPTOR_COLUMNS]
 
 
+@cache
+def _symbols() -> pa.StringArray:
+    """Not at import: pyarrow would look for pandas before `raycdc.lean` can tell it to do without."""
+    return pa.array(SYMBOLS, pa.string())
+
+
 def _is_local(segment: Segment, node: str | None) -> bool:
     if node == ANYWHERE:
         return _intact_here(segment, checksum=False)
@@ -175,7 +181,7 @@ def _finished(
     if segment.seq_base and "_seq" in arrays:
         arrays["_seq"] = pc.add(arrays["_seq"], pa.scalar(segment.seq_base, pa.int64()))
     if symbols and "_op" in arrays:
-        arrays["_op"] = _SYMBOLS.take(arrays["_op"])
+        arrays["_op"] = _symbols().take(arrays["_op"])
     wanted = list(columns) if columns is not None else names
     for name, text in zip(DESCRIPTOR_COLUMNS, (segment.table.db, segment.table.table), strict=True):
         if name in wanted and name not in arrays:

@@ -151,7 +151,7 @@ def bench(context: typer.Context) -> int:
 
 @inspect.callback()
 def _inspect() -> None:
-    from raycdc.cli.light import without_pandas
+    from raycdc.lean import without_pandas
 
     without_pandas()
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from raycdc.checkpoint.manifest import STATE_NODE
 from raycdc.checkpoint.store import CheckpointStore
@@ -24,6 +24,13 @@ from raycdc.source.api import SplitEnumerator, SplitEnumeratorContext
 from raycdc.source.coordinator import CoordinatorSettings
 from raycdc.source.enumerator import EnumeratorDialect, restore_or_create
 from raycdc.source.partitioned import PartitionedSource
+
+
+@runtime_checkable
+class WarmsUp(Protocol):
+    """A source that can load what reading needs, compiled loops for instance, before there is anything to read."""
+
+    def warm_up(self) -> None: ...
 
 
 class IncrementalSource(ReaderSource, Protocol):
@@ -183,6 +190,13 @@ def host_from(spec: JobSpec, start: CoordinatorStart) -> CoordinatorHost:
 
 def _incremental_enumerator(source: IncrementalSource, context: SplitEnumeratorContext, **how: Any) -> SplitEnumerator:
     return restore_or_create(context, source.enumerator_dialect(), **how)
+
+
+def warm_up(spec: JobSpec) -> None:
+    """Load in this process, ahead of its work, what a reader of the job needs."""
+    source = spec.make_source()
+    if isinstance(source, WarmsUp):
+        source.warm_up()
 
 
 def worker_from(

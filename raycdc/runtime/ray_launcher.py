@@ -16,10 +16,10 @@ from typing import Any
 from weakref import WeakSet
 
 import ray
-from ray.autoscaler.sdk import request_resources
 from ray.exceptions import GetTimeoutError, RayActorError, RayError
 
 from raycdc.errors import ConfigError, FencedError, RaycdcError, StateError
+from raycdc.lean import without_pandas
 from raycdc.runtime.coordinator_host import CoordinatorHost
 from raycdc.runtime.launcher import (
     CoordinatorHandle,
@@ -28,6 +28,7 @@ from raycdc.runtime.launcher import (
     JobSpec,
     ReaderHandle,
     host_from,
+    warm_up,
     worker_from,
 )
 from raycdc.runtime.output import SpoolAddress
@@ -44,10 +45,17 @@ START_TIMEOUT_S = 120.0
 
 
 class CoordinatorActor:
-    """`CoordinatorHost` in an actor."""
+    """`CoordinatorHost` in an actor, whose process is there before its work begins."""
 
-    def __init__(self, spec: JobSpec, start: CoordinatorStart) -> None:
-        self._host: CoordinatorHost = host_from(spec, start)
+    def __init__(self, spec: JobSpec) -> None:
+        without_pandas()
+        self._spec = spec
+        self._host: CoordinatorHost | None = None
+
+    def begin(self, start: CoordinatorStart) -> int:
+        """Coordinate from `start` on; called once, before everything else. Returns the process id."""
+        self._host = host_from(self._spec, start)
+        return self.pid()
 
     def pid(self) -> int:
         return os.getpid()
@@ -57,16 +65,17 @@ class CoordinatorActor:
 
 
 class ReaderActor:
-    """`ReaderWorker` in an actor."""
+    """`ReaderWorker` in an actor, whose process is there before its work begins."""
 
-    def __init__(
-        self, spec: JobSpec, identity: ReaderIdentity, coordinator: str, namespace: str, spool: SpoolAddress | None
-    ) -> None:
+    def __init__(self, spec: JobSpec) -> None:
+        without_pandas()
+        warm_up(spec)
+        self._spec = spec
+
+    def run(self, identity: ReaderIdentity, coordinator: str, namespace: str, spool: SpoolAddress | None) -> None:
+        """Be reader `identity` to its end; called once."""
         actor = ray.get_actor(coordinator, namespace=namespace)
-        self._worker = worker_from(spec, identity, RayCoordinator(actor, pid=0), spool=spool)
-
-    def run(self) -> None:
-        self._worker.run()
+        worker_from(self._spec, identity, RayCoordinator(actor, pid=0), spool=spool).run()
 
 
 class RayCoordinator:
@@ -126,11 +135,11 @@ class RayCoordinator:
 class RayReader:
     """Handle of a `ReaderActor`."""
 
-    def __init__(self, identity: ReaderIdentity, actor: Any, *, node: str | None) -> None:
+    def __init__(self, identity: ReaderIdentity, actor: Any, run: Any, *, node: str | None) -> None:
         self.identity = identity
         self.node = node
         self._actor = actor
-        self._run = actor.run.remote()
+        self._run = run
 
     def ended(self) -> ProcessEnd | None:
         done, _ = ray.wait([self._run], timeout=0)
@@ -174,25 +183,24 @@ class RayLauncher:
         self._joined = address != "local"
         #: Readers somebody still has a handle of; Ray ends an actor that nobody has and that has nothing left to do.
         self._readers: WeakSet[RayReader] = WeakSet()
+        #: Processes that start while Spark does, for the first coordinator and readers of a private Ray.
+        self._prepared: list[Any] = []
+        self._prepared_readers: list[Any] = []
         if self._owned:
             start_ray(address, workers=1 + readers)
         try:
             self._spools = None if spools is None else RaySpools(spools, warn=warn)
+            if self._spools is None:
+                self._prepared = [self._new_coordinator()]
+                self._prepared_readers = [self._new_reader(None) for _ in range(readers)]
         except BaseException:
             self.close()
             raise
 
     def start_coordinator(self, start: CoordinatorStart) -> CoordinatorHandle:
-        self._count += 1
-        actor = actor_class(
-            CoordinatorActor,
-            node_id=self._spools.own if self._spools else None,
-            name=self._coordinator_name(),
-            namespace=self._namespace,
-            concurrent=True,
-        ).remote(self._spec, start)
+        actor = self._prepared.pop() if self._prepared else self._new_coordinator()
         try:
-            pid = ray.get(actor.pid.remote(), timeout=START_TIMEOUT_S)
+            pid = ray.get(actor.begin.remote(start), timeout=START_TIMEOUT_S)
         except RaycdcError as error:
             raise plain_error(error) from None
         except GetTimeoutError as cause:
@@ -204,16 +212,20 @@ class RayLauncher:
 
     def start_reader(self, identity: ReaderIdentity, coordinator: CoordinatorHandle) -> ReaderHandle:
         node, spool = self._place()
-        actor = actor_class(ReaderActor, node_id=node).remote(
-            self._spec, identity, self._coordinator_name(), self._namespace, spool
-        )
-        reader = RayReader(identity, actor, node=node)
+        actor = self._prepared_readers.pop() if self._prepared_readers else self._new_reader(node)
+        run = actor.run.remote(identity, self._coordinator_name(), self._namespace, spool)
+        reader = RayReader(identity, actor, run, node=node)
         self._readers.add(reader)
         return reader
 
     def request_readers(self, count: int) -> None:
         """Tell Ray's autoscaler, which a private Ray does not have: one CPU per reader, until told otherwise."""
+        while len(self._prepared_readers) > count:
+            ray.kill(self._prepared_readers.pop())
         if self._joined:
+            # Importing it costs a third of a second, and every actor imports this module.
+            from ray.autoscaler.sdk import request_resources
+
             request_resources(bundles=[{"CPU": 1}] * count)
 
     def look(self) -> None:
@@ -243,6 +255,15 @@ class RayLauncher:
             raise CoordinatorLostError("no node has a spool server")
         node = min(spools, key=lambda candidate: load[candidate])
         return node, spools[node]
+
+    def _new_coordinator(self) -> Any:
+        self._count += 1
+        node = self._spools.own if self._spools else None
+        named = {"name": self._coordinator_name(), "namespace": self._namespace}
+        return actor_class(CoordinatorActor, node_id=node, concurrent=True, **named).remote(self._spec)
+
+    def _new_reader(self, node: str | None) -> Any:
+        return actor_class(ReaderActor, node_id=node).remote(self._spec)
 
     def _coordinator_name(self) -> str:
         return f"coordinator-{self._count}"

@@ -17,11 +17,14 @@ def main() -> None:
     """Serve forked workers until Spark closes the pipe."""
     setattr(zipimport.zipimporter, "invalidate_caches", _keep)  # noqa: B010 - the stub forbids a plain assignment
     # What stage tasks need, imported once here and inherited by every forked worker.
+    import pyarrow
     import pyspark.daemon
 
     import raycdc.sinks.tasks
     import raycdc.spark.stage  # noqa: F401
 
+    # The first list makes pyarrow import pandas, which users' functions may want.
+    pyarrow.array([])
     pyspark.daemon.manager()  # type: ignore[no-untyped-call]
 
 

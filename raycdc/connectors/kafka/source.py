@@ -14,6 +14,7 @@ from raycdc.connectors.kafka.plugin import KafkaSourceConfig
 from raycdc.connectors.kafka.reader import KafkaReader, ReaderSettings
 from raycdc.connectors.kafka.split import PartitionState
 from raycdc.errors import LogLostError, SourceError
+from raycdc.formats.warm_up import compile_all
 from raycdc.source.api import SplitEnumeratorContext
 from raycdc.source.fetcher import SplitFetcher
 from raycdc.source.partitioned import ReaderContext
@@ -27,6 +28,10 @@ class KafkaSource:
 
     def __repr__(self) -> str:
         return f"KafkaSource({self._config.bootstrap_servers})"
+
+    def warm_up(self) -> None:
+        """Load the formats' compiled loops (or compile them) before there is a message to decode."""
+        compile_all()
 
     def preflight(self, splits: dict[str, Any] | None) -> None:
         """Refuse early, in the driver, what could not work: `splits` are the last sealed states, None at a first start.

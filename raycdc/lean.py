@@ -1,0 +1,35 @@
+"""Processes that leave out what they have no use for, because they must be up quickly.
+
+pyarrow imports pandas, when it is installed, at the first conversion of a Python list: a third of a second of CPU that
+readers, the coordinator and inspection commands would spend for nothing.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+
+
+class _NoPandas(MetaPathFinder):
+    def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
+        if name == "pandas":
+            raise ModuleNotFoundError("pyarrow does without pandas in this process", name=name)
+        return None
+
+
+def without_pandas() -> None:
+    """From here on pyarrow does without pandas in this process; whoever else wants it may import it.
+
+    Without effect where pyarrow has looked for pandas already: it asks once per process and remembers the answer.
+    """
+    import pyarrow as pa
+
+    finder = _NoPandas()
+    sys.meta_path.insert(0, finder)
+    try:
+        pa.array([], pa.null())
+    finally:
+        sys.meta_path.remove(finder)

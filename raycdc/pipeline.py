@@ -29,6 +29,7 @@ from raycdc.runtime.launcher import JobSpec, Launcher, LocalLauncher
 from raycdc.runtime.supervisor import Supervisor, SupervisorSettings
 from raycdc.schema.behavior import SchemaChangeBehavior
 from raycdc.sinks.api import Sink, SinkContext
+from raycdc.source.api import LeavesOutChanges
 from raycdc.source.coordinator import CoordinatorSettings
 from raycdc.spark.epochs import EpochLoop, EpochStatistics
 
@@ -163,7 +164,7 @@ class Pipeline:
 
     def _make_source(self) -> Callable[[], Any]:
         plugin = load_plugin(PluginGroup.SOURCES, self.config.source.type)
-        return partial(plugin.create, self.config.source)
+        return partial(_source, plugin.create, self.config.source, self.config.pipeline.schema_changes_left_out)
 
     def _spec(self, store: CheckpointStore, until: str | None) -> JobSpec:
         options = self.config.pipeline
@@ -217,6 +218,7 @@ class Pipeline:
                 run_tasks=run_tasks,
                 on_existing=self.config.pipeline.on_existing,
                 schema_change=SchemaChangeBehavior(self.config.pipeline.schema_change),
+                left_out=self.config.pipeline.schema_changes_left_out,
                 parallelism=self.config.sink.parallelism or at_once,
                 node=STATE_NODE if self._spark_is_here else ANYWHERE,
                 flight_token=spec.token or "",
@@ -294,6 +296,14 @@ class Pipeline:
         if stopping:
             supervisor.stop()
         return supervisor
+
+
+def _source(create: Callable[[Any], Any], config: SourceConfig, left_out: frozenset[str]) -> Any:
+    """The configured source; one that turns schema changes into rows is told which are left out."""
+    source = create(config)
+    if left_out and isinstance(source, LeavesOutChanges):
+        source.leave_out(left_out)
+    return source
 
 
 def _task_runner(session: Any) -> tuple[TaskRunner, int]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import StrEnum
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, get_args
 
 from pydantic import field_validator, model_validator
 
@@ -26,6 +26,21 @@ class Mode(StrEnum):
     CONTINUOUS = "continuous"
     UNTIL_CAUGHT_UP = "until-caught-up"
     SNAPSHOT = "snapshot"
+
+
+#: Schema changes that a target may be spared.
+LeftOutChange = Literal[
+    "add_column",
+    "drop_column",
+    "rename_column",
+    "alter_column_type",
+    "alter_column_position",
+    "alter_table_comment",
+    "truncate_table",
+    "drop_table",
+]
+#: All that there are: a table is always created, and a new key or name of a table is never left out in silence.
+SchemaChange = Literal["create_table", "alter_primary_key", "rename_table", LeftOutChange]
 
 
 class PipelineOptions(Options):
@@ -53,11 +68,15 @@ class PipelineOptions(Options):
         "lenient",
         help="What the target does when the source's tables change their shape.",
     )
-    include_schema_changes: tuple[str, ...] = option(
-        (), help="Only these types of schema changes reach the target.", example=["add_column"], planned=True
+    include_schema_changes: tuple[SchemaChange, ...] = option(
+        (),
+        help="Only these schema changes reach the target; empty: all. A table is always created.",
+        example=["add_column", "truncate_table"],
     )
-    exclude_schema_changes: tuple[str, ...] = option(
-        (), help="These types of schema changes do not reach the target.", example=["truncate_table"], planned=True
+    exclude_schema_changes: tuple[LeftOutChange, ...] = option(
+        (),
+        help="These schema changes do not reach the target: it keeps its columns, or the rows of an emptied table.",
+        example=["truncate_table"],
     )
     route_mode: Literal["all_match", "first_match"] = option(
         "all_match", help="Whether every matching route applies or the first.", planned=True
@@ -72,6 +91,13 @@ class PipelineOptions(Options):
     on_existing: Literal["fail", "merge", "replace"] = option(
         "fail", help="What happens when a target table exists that this pipeline did not create."
     )
+
+    @property
+    def schema_changes_left_out(self) -> frozenset[str]:
+        """What ``include_schema_changes`` and ``exclude_schema_changes`` leave out together."""
+        included = self.include_schema_changes
+        unnamed = {change for change in get_args(LeftOutChange) if included and change not in included}
+        return frozenset({*unnamed, *self.exclude_schema_changes})
 
     @field_validator("name")
     @classmethod

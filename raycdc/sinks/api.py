@@ -76,8 +76,8 @@ class SinkContext:
 
     `app_id` is ``"raycdc:" + pipeline name + ":" + checkpoint identity``. `run_tasks` runs `StageTask`s somewhere and
     `parallelism` says how many at once are worth having. `schema_change` is what targets do when the source's tables
-    change their shape. `node` and `flight_token` are what tasks need to read
-    segments. `spark` is a SparkSession, or None where the pipeline runs without Spark.
+    change their shape, `left_out` the types of changes that they are spared. `node` and `flight_token` are what tasks
+    need to read segments. `spark` is a SparkSession, or None where the pipeline runs without Spark.
     """
 
     app_id: str
@@ -85,6 +85,7 @@ class SinkContext:
     run_tasks: TaskRunner
     on_existing: str = "fail"
     schema_change: SchemaChangeBehavior = SchemaChangeBehavior.LENIENT
+    left_out: frozenset[str] = frozenset()
     parallelism: int = 1
     node: str = ""
     flight_token: str = ""

@@ -31,7 +31,6 @@ from raycdc.checkpoint.manifest import Segment
 from raycdc.errors import FencedError, SinkError
 from raycdc.failpoints import reach
 from raycdc.model import TableId
-from raycdc.schema.behavior import SchemaChangeBehavior
 from raycdc.sinks import delta_schema, delta_spark
 from raycdc.sinks.api import (
     CHANGELOG,
@@ -45,7 +44,7 @@ from raycdc.sinks.api import (
     SinkContext,
     TableWork,
 )
-from raycdc.sinks.delta_evolution import evolve, fitted
+from raycdc.sinks.delta_evolution import evolve, fitted, may_lack
 from raycdc.sinks.delta_table import DeltaTarget, Stamp
 from raycdc.sinks.files import check_write, table_folder
 from raycdc.sinks.plan import MERGED_FILE_BYTES_MAX, TASK_BYTES_MAX, Input, by_partition, share_out
@@ -87,7 +86,7 @@ class DeltaSink:
         return handle.vector() if handle.refresh() else None
 
     def apply_schema(self, work: TableWork) -> None:
-        delta_schema.check_changes(work, self._context.schema_change)
+        delta_schema.check_changes(work, self._context.schema_change, self._context.left_out)
         wanted = self._arrow(work)
         delta_schema.check_columns(work, wanted)
         if self._upsert and not work.schema.primary_key:
@@ -106,7 +105,15 @@ class DeltaSink:
         elif target.vector() is None and not target.created_by_us():
             self._take_over(target, wanted, stamp)
         elif (held := target.vector()) is None or (held.epoch, held.step) < (work.epoch, STEP_SCHEMA):
-            evolve(target, work, wanted, stamp, upsert=self._upsert, behavior=self._context.schema_change)
+            evolve(
+                target,
+                work,
+                wanted,
+                stamp,
+                upsert=self._upsert,
+                behavior=self._context.schema_change,
+                left_out=self._context.left_out,
+            )
 
     def stage(self, works: Sequence[TableWork]) -> Mapping[TableId, Any]:
         tasks: list[StageTask] = []
@@ -158,12 +165,12 @@ class DeltaSink:
 
     def _fitted(self, work: TableWork) -> TableWork:
         """`work` with the columns that the target takes; all, unless the user wants changes left out."""
-        if self._context.schema_change not in (SchemaChangeBehavior.IGNORE, SchemaChangeBehavior.TRY_EVOLVE):
+        if not may_lack(self._context.schema_change, self._context.left_out):
             return work
         # A handle of its own, as in `_may_append`.
         handle = DeltaTarget(table_folder(self.root, work.target), work.target, self._context.app_id)
         names = handle.arrow().names if handle.refresh() else [c.name for c in work.schema.columns]
-        return replace(work, schema=fitted(work.schema, names, self._context.schema_change))
+        return replace(work, schema=fitted(work.schema, names))
 
     # -- helpers ----------------------------------------------------------------------------------------------------
 

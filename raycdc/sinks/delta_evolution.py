@@ -20,7 +20,7 @@ an added column that is there already begins anew, and its values are set before
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
@@ -67,9 +67,10 @@ def evolve(
     *,
     upsert: bool,
     behavior: SchemaChangeBehavior,
+    left_out: Collection[str] = (),
 ) -> None:
-    """Carry ``work.changes`` out on the table, and write the vector of `stamp` with them."""
-    events = [event_from_json(data) for data in work.changes]
+    """Carry ``work.changes`` out on the table but those `left_out`, and write the vector of `stamp` with them."""
+    events = [event_from_json(data) for data in work.changes if data["type"] not in left_out]
     emptied = upsert and any(isinstance(e, TruncateTableEvent | DropTableEvent) for e in events)
     present = target.arrow()
     planned = [_Planned(field, field.name) for field in present]
@@ -79,9 +80,9 @@ def evolve(
         except SinkError:
             if behavior is not SchemaChangeBehavior.TRY_EVOLVE:
                 raise
-    _check(target, planned, fitted(work.schema, [p.field.name for p in planned], behavior), wanted)
-    added = [p for p in planned if p.origin is None]
     names = [p.field.name for p in planned]
+    _check(target, planned, fitted(work.schema, names) if may_lack(behavior, left_out) else work.schema, wanted)
+    added = [p for p in planned if p.origin is None]
     if [p.origin for p in planned[: len(present)]] == present.names and _same_fields(planned, present):
         if added:
             target.add_columns([p.field for p in added if p.field.name not in present.names], stamp)
@@ -95,13 +96,14 @@ def evolve(
     target.mark(stamp)
 
 
-def fitted(schema: TableSchema, names: Sequence[str], behavior: SchemaChangeBehavior) -> TableSchema:
-    """The columns of `schema` that are written to a target with the columns `names`.
+def may_lack(behavior: SchemaChangeBehavior, left_out: Collection[str]) -> bool:
+    """Whether the user wants changes left out, so that a column may be missing in the target."""
+    skips = behavior in (SchemaChangeBehavior.IGNORE, SchemaChangeBehavior.TRY_EVOLVE)
+    return skips or not {"add_column", "rename_column"}.isdisjoint(left_out)
 
-    Only where the user wants changes left out may a column be missing there.
-    """
-    if behavior not in (SchemaChangeBehavior.IGNORE, SchemaChangeBehavior.TRY_EVOLVE):
-        return schema
+
+def fitted(schema: TableSchema, names: Sequence[str]) -> TableSchema:
+    """The columns of `schema` that are written to a target with the columns `names`, where it `may_lack` some."""
     return replace(schema, columns=tuple(c for c in schema.columns if c.name in names))
 
 

@@ -5,6 +5,8 @@ Called by `raycdc.sinks.delta` and `delta_evolution`.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import pyarrow as pa
 
 from raycdc.errors import SchemaError, SinkError
@@ -39,7 +41,7 @@ _SQL_TYPES: dict[TypeKind, str] = {
 }
 
 
-def check_changes(work: TableWork, behavior: SchemaChangeBehavior) -> None:
+def check_changes(work: TableWork, behavior: SchemaChangeBehavior, left_out: Collection[str] = ()) -> None:
     """`SinkError` for a change that the target cannot follow at all, or that the user does not want."""
     for data in work.changes:
         try:
@@ -58,6 +60,8 @@ def check_changes(work: TableWork, behavior: SchemaChangeBehavior) -> None:
                     f"folder. Rename it back, or take a new snapshot under the new name."
                 )
             case CreateTableEvent():
+                continue
+            case _ if event.type in left_out:
                 continue
             case _ if behavior is SchemaChangeBehavior.EXCEPTION:
                 raise SinkError(

@@ -38,6 +38,10 @@ from raycdc.sinks.plugins import JsonlSinkConfig, ParquetSinkConfig
 _NAME = re.compile(r"epoch-(\d{10})\.(\d)-([0-9a-f]{8})\.")
 
 
+#: Changes that every file has, because it has the columns of its rows.
+_OF_COLUMNS = frozenset({"add_column", "drop_column", "rename_column", "alter_column_type"})
+
+
 class FileSink(ABC):
     """Subclasses say how a file is written, joined from parts, and how an empty one looks."""
 
@@ -56,6 +60,11 @@ class FileSink(ABC):
                 f'pipeline.schema_change = "ignore": {self.kind} files always have the columns of their rows. '
                 'Set it to "lenient" or "exception".'
             )
+        if columns := sorted(context.left_out & _OF_COLUMNS):
+            raise ConfigError(
+                f"pipeline.include_schema_changes, exclude_schema_changes: {', '.join(columns)} cannot be left out of "
+                f"{self.kind} files, which always have the columns of their rows."
+            )
         self._context = context
         self._identity = hashlib.sha256(context.app_id.encode()).hexdigest()[:8]
 
@@ -73,7 +82,7 @@ class FileSink(ABC):
 
     def apply_schema(self, work: TableWork) -> None:
         """Files carry their own schema: only `on_existing` of a new target is left to do, and what nobody wants."""
-        check_changes(work, self._context.schema_change)
+        check_changes(work, self._context.schema_change, self._context.left_out)
         folder = self.folder(work.target)
         if self.committed(work.target) is None and any(self._foreign(work.target)):
             match self._context.on_existing:

@@ -73,10 +73,11 @@ class KafkaSink:
             return
         if not self._exists(ddl_topic):
             self._create(ddl_topic, 1)
+        wanted = [change for change in work.changes if change["type"] not in self._context.left_out]
         self._run(
             StageTask(
                 "raycdc.sinks.kafka_tasks:write_changes",
-                {**self._common(work, STEP_SCHEMA), "changes": list(work.changes), "ddl_topic": ddl_topic},
+                {**self._common(work, STEP_SCHEMA), "changes": wanted, "ddl_topic": ddl_topic},
             ),
             ts_ms=time.time_ns() // 1_000_000,
         )

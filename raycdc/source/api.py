@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import pyarrow as pa
 
@@ -214,6 +214,14 @@ class ReaderOutput(Protocol):
         """Delete segment files of epochs the sink holds."""
 
     def close(self) -> None: ...
+
+
+@runtime_checkable
+class LeavesOutChanges(Protocol):
+    """A source whose schema changes come with rows of their own (a truncation)."""
+
+    def leave_out(self, changes: frozenset[str]) -> None:
+        """No rows for these types of changes; called once, before anything else."""
 
 
 class SourceReader(Protocol):

@@ -70,6 +70,7 @@ class World:
         run: Callable[..., Any] = run_in_process,
         flight_token: str = "",
         schema_change: str = "lenient",
+        left_out: frozenset[str] = frozenset(),
     ) -> Sink:
         lake = str(self.root / "lake")
         made: Sink
@@ -81,14 +82,14 @@ class World:
             case _:
                 made = DeltaSink(DeltaSinkConfig(path=lake))
         write = "upsert" if self.kind == "delta-upsert" else "changelog"
-        behavior = SchemaChangeBehavior(schema_change)
         made.open(
             SinkContext(
                 self.store.app_id,
                 write,
                 run,
                 on_existing,
-                schema_change=behavior,
+                schema_change=SchemaChangeBehavior(schema_change),
+                left_out=left_out,
                 parallelism=2,
                 flight_token=flight_token,
             )

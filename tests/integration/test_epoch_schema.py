@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from raycdc import failpoints
-from raycdc.errors import SinkError
+from raycdc.errors import ConfigError, SinkError
 from raycdc.failpoints import FailpointError
 from raycdc.model import Column, LogicalType, TypeKind
 from raycdc.schema import (
@@ -21,6 +21,7 @@ from raycdc.schema import (
     First,
     RenameColumnEvent,
     SchemaChangeEvent,
+    TruncateTableEvent,
     event_to_json,
 )
 from raycdc.testing.epochs import ScriptedTable
@@ -135,6 +136,41 @@ def test_ignore_leaves_new_columns_out_and_exception_stops(delta: World) -> None
     delta.restart(sink=delta.sink(schema_change="ignore"))
     expected = [{name: row[name] for name in ("id", "name", "qty")} for row in orders.contents()]
     assert sorted(delta.rows(orders), key=lambda row: row["id"]) == expected
+
+
+@pytest.mark.parametrize("behavior", ["exception", "lenient", "evolve"])
+def test_changes_that_are_left_out_never_reach_the_target(delta: World, behavior: str) -> None:
+    play(delta, epochs=1, final=False)
+    orders = delta.script.table("shop.orders")
+    names = {key: row["name"] for key, row in orders.rows.items()}
+    orders.rows = {key: {"id": row["id"], "qty": row["qty"], "at": "x"} for key, row in orders.rows.items()}
+    at = Column("at", LogicalType(TypeKind.STRING), default="x")
+    kept = [column_of(orders, "id"), column_of(orders, "qty"), at]
+    changed(
+        orders, kept, DropColumnEvent(orders.id, "name"), AddColumnEvent(orders.id, at), TruncateTableEvent(orders.id)
+    )
+    orders.insert({"id": 1000, "qty": 1, "at": "now"})
+    delta.script.seal(final=True)
+    left_out = frozenset({"add_column", "drop_column", "truncate_table"})
+    delta.loop(delta.sink(schema_change=behavior, left_out=left_out)).run()
+    expected = [{"id": row["id"], "name": names.get(orders.key(row)), "qty": row["qty"]} for row in orders.contents()]
+    assert sorted(delta.rows(orders), key=lambda row: row["id"]) == expected
+
+
+def test_a_wider_type_cannot_be_left_out_in_silence(delta: World) -> None:
+    play(delta, epochs=1, final=False)
+    orders = delta.script.table("shop.orders")
+    wide = LogicalType(TypeKind.INT64)
+    columns = [replace(c, type=wide) if c.name == "qty" else c for c in orders.schema.columns]
+    changed(orders, columns, AlterColumnTypeEvent(orders.id, "qty", wide))
+    delta.script.seal(final=True)
+    with pytest.raises(SinkError, match="qty"):
+        delta.loop(delta.sink(left_out=frozenset({"alter_column_type"}))).run()
+
+
+def test_files_cannot_do_without_the_columns_of_their_rows(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="add_column cannot be left out of jsonl files"):
+        new_world("jsonl", tmp_path).sink(left_out=frozenset({"add_column", "truncate_table"}))
 
 
 def test_lenient_never_renames_the_key(delta: World) -> None:

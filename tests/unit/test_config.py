@@ -8,17 +8,19 @@ import pickle
 import tomllib
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
 from raycdc.config import Mode, PipelineConfig, PipelineOptions, Secret, config_from_dict, load_config
 from raycdc.config.fields import parse_duration, parse_size, show_duration, show_size
+from raycdc.config.model import LeftOutChange, SchemaChange
 from raycdc.config.reference import json_schema, reference_page
 from raycdc.connectors.mysql.plugin import MySqlSourceConfig, ServerIdRange
 from raycdc.errors import ConfigError
 from raycdc.model import TableId
 from raycdc.plugins import list_plugins
+from raycdc.schema import EVENT_TYPES
 from raycdc.sinks.plugins import DeltaSinkConfig, JsonlSinkConfig
 
 MINIMAL: dict[str, Any] = {
@@ -161,6 +163,14 @@ def test_every_problem_is_reported_at_once_with_its_place() -> None:
             {"readers": {"frobnicate": 1}},
             "readers.frobnicate: unknown key. Known: max, min",
         ),
+        (
+            {"pipeline": {"exclude_schema_changes": ["truncate"]}},
+            (
+                'pipeline.exclude_schema_changes[0]: "truncate" is not one of add_column, drop_column, rename_column, '
+                "alter_column_type, alter_column_position, alter_table_comment, truncate_table, drop_table; "
+                'did you mean "truncate_table"?'
+            ),
+        ),
     ],
 )
 def test_a_problem_says_what_and_where(sections: dict[str, dict[str, Any]], text: str) -> None:
@@ -172,10 +182,6 @@ def test_a_problem_says_what_and_where(sections: dict[str, dict[str, Any]], text
     [
         ({"pipeline": {"on_log_lost": "resnapshot"}}, 'pipeline.on_log_lost: "resnapshot" is not supported yet'),
         ({"pipeline": {"time_zone": "CET"}}, 'pipeline.time_zone: "CET" is not supported yet; leave it out'),
-        (
-            {"pipeline": {"exclude_schema_changes": ["x"]}},
-            'pipeline.exclude_schema_changes: ["x"] is not supported yet; leave it out',
-        ),
     ],
 )
 def test_what_is_planned_is_refused_by_name_and_never_ignored(sections: dict[str, dict[str, Any]], text: str) -> None:
@@ -189,6 +195,19 @@ def test_what_is_planned_is_refused_in_python_too() -> None:
             source=MySqlSourceConfig(user="u", tables=("a.b",)),
             sink=JsonlSinkConfig(path="x"),
         )
+
+
+def test_schema_changes_left_out_are_the_excluded_ones_and_those_not_included() -> None:
+    options = PipelineOptions(
+        name="a",
+        include_schema_changes=("create_table", "add_column", "truncate_table"),
+        exclude_schema_changes=("truncate_table",),
+    )
+    kept = {"create_table", "add_column", "alter_primary_key", "rename_table"}
+    assert options.schema_changes_left_out == set(EVENT_TYPES) - kept
+    assert PipelineOptions(name="a").schema_changes_left_out == set()
+    assert set(get_args(SchemaChange)) == set(EVENT_TYPES) > set(get_args(LeftOutChange))
+    assert problem(pipeline={"include_schema_changes": ["add_colum"]}).endswith('did you mean "add_column"?')
 
 
 def test_missing_sections_are_named() -> None:

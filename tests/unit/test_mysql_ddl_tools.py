@@ -271,6 +271,22 @@ def test_rows_of_tools_tables_are_not_captured_unless_by_name() -> None:
     assert Followed(r"shop\..*", "shop._orders_gho").history.captures(TableId("shop", "_orders_gho"))
 
 
+def test_a_truncation_that_is_left_out_makes_no_row() -> None:
+    place = BinlogOffset("binlog.000001", 4)
+    for left_out, rows in (((), 1), (("drop_table",), 1), (("truncate_table",), 0)):
+        history = DdlHistory(
+            {ORDERS: table_of(CREATED, ORDERS)},
+            selector=TableSelector(("shop.orders",)),
+            dialect=DdlDialect(),
+            default_charset=("utf8mb4", ""),
+            left_out=left_out,
+        )
+        history.attach(Decoder())
+        history.on_ddl(DdlItem("shop", "TRUNCATE orders", place, place, 0, in_transaction=False))
+        updates, truncations = history.take_updates()
+        assert ([u.changes[0]["type"] for u in updates], len(truncations)) == (["truncate_table"], rows)
+
+
 def test_other_peoples_tables_are_neither_parsed_nor_kept() -> None:
     followed = Followed().run(
         "create table _customers_gho like customers", "alter table _customers_gho froggle", "rename table a to b"

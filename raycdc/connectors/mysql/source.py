@@ -58,6 +58,7 @@ class MySqlSource:
     def __init__(self, config: MySqlSourceConfig, *, with_pos: bool = True) -> None:
         self._config = config
         self._with_pos = with_pos
+        self._left_out: frozenset[str] = frozenset()
         self._info: ServerInfo | None = None
 
     def __repr__(self) -> str:
@@ -77,6 +78,10 @@ class MySqlSource:
             if sees_commits(connection, info):
                 return 0.0
         return self._visible_within_s
+
+    def leave_out(self, changes: frozenset[str]) -> None:
+        """`raycdc.source.api.LeavesOutChanges`."""
+        self._left_out = changes
 
     def preflight(self, splits: dict[str, Any] | None) -> None:
         """Refuse early, in the driver, what could not work: `splits` are the last sealed states, None at a first start.
@@ -146,6 +151,7 @@ class MySqlSource:
             ),
             databases=self._database_charsets(),
             state=split.state.get("source"),
+            left_out=self._left_out,
         )
         decoder = BinlogDecoder(
             tables,

@@ -11,7 +11,7 @@ captured table's place is the change of that table, at that place. `take_state` 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -103,7 +103,8 @@ class DdlHistory:
     """See the module's docstring. One thread: the decoder's.
 
     `databases` are the defaults of databases; `resolve` may be missing, then what does not say its columns is refused.
-    `state` is what `take_state` gave last before the place in the log where this begins.
+    `state` is what `take_state` gave last before the place in the log where this begins. Changes that are
+    `left_out` make no rows.
     """
 
     def __init__(
@@ -116,6 +117,7 @@ class DdlHistory:
         databases: Mapping[str, tuple[str, str]] | None = None,
         resolve: Resolver | None = None,
         state: Mapping[str, Any] | None = None,
+        left_out: Collection[str] = (),
     ) -> None:
         self._tables = dict(tables)
         self._selector = selector
@@ -123,6 +125,7 @@ class DdlHistory:
         self._default_charset = default_charset
         self._databases = dict(databases or {})
         self._resolve = resolve
+        self._left_out = frozenset(left_out)
         self._decoder: SchemaSetter | None = None
         self._updates: list[SchemaUpdate] = []
         self._rows: list[LogRows] = []
@@ -326,7 +329,7 @@ class DdlHistory:
             if not isinstance(event, FOLLOWED):
                 raise self._refusal(item, f"{event.type} is not followed")
         before, now = self._tables.get(table), applied.table
-        emptied = any(isinstance(event, TruncateTableEvent | DropTableEvent) for event in applied.events)
+        emptying = [event for event in applied.events if isinstance(event, TruncateTableEvent | DropTableEvent)]
         if before is None and now is None:
             return
         if now == before and not applied.events and not replaced:
@@ -344,7 +347,7 @@ class DdlHistory:
                 self._decoder.set_table(now)
             document = document_of(now)
             self._updates.append(SchemaUpdate(table, events, document["fingerprint"], document))
-        if emptied:
+        if any(event.type not in self._left_out for event in emptying):
             self._truncation(item, now or before, self._decoder.take_seq())
 
     def _truncation(self, item: DdlItem, table: MySqlTable | None, seq: int) -> None:

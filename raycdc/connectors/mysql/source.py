@@ -27,6 +27,7 @@ from raycdc.connectors.mysql.checks import check_source, lease_server_id, requir
 from raycdc.connectors.mysql.connection import close_quietly, connect
 from raycdc.connectors.mysql.ddl.dialect import dialect_of
 from raycdc.connectors.mysql.ddl.history import DdlHistory
+from raycdc.connectors.mysql.ddl.resolver import ServerResolver
 from raycdc.connectors.mysql.enumerator_dialect import MySqlEnumeratorDialect
 from raycdc.connectors.mysql.log_filter import LogFilter
 from raycdc.connectors.mysql.log_split_reader import MySqlLogSplitReader
@@ -152,6 +153,7 @@ class MySqlSource:
             databases=self._database_charsets(),
             state=split.state.get("source"),
             left_out=self._left_out,
+            resolve=ServerResolver(self._connect, info, self._open_stream),
         )
         decoder = BinlogDecoder(
             tables,

@@ -64,6 +64,10 @@ _TEXTS = frozenset({"tinytext", "text", "mediumtext", "longtext"})
 _DATES = frozenset({TypeKind.DATE, TypeKind.DATETIME, TypeKind.TIMESTAMP})
 
 
+class UnknownShapeError(SchemaError):
+    """The statement is understood, and still does not say how the table looks afterwards."""
+
+
 def alter_table(
     table: MySqlTable, ddl: AlterTable, dialect: DdlDialect
 ) -> tuple[MySqlTable, tuple[SchemaChangeEvent, ...], str | None]:
@@ -262,7 +266,9 @@ def _convert_defined(slot: Slot, conversion: SetCharset | None, dialect: DdlDial
     if conversion is None or definition is None or slot.column.shape.base not in _TEXTS:
         return _convert(slot.column, conversion)
     if not definition.type.numbers:
-        raise SchemaError(f"column {slot.column.name!r} is defined and converted to another character set at once")
+        raise UnknownShapeError(
+            f"column {slot.column.name!r} is defined and converted to another character set at once"
+        )
     charset = conversion.charset or charset_of_collation(conversion.collation) or definition.charset
     return server_column(replace(definition, charset=charset, collation=conversion.collation), dialect)
 
@@ -273,7 +279,9 @@ def _convert(column: MySqlColumn, conversion: SetCharset | None) -> MySqlColumn:
         return column
     charset = conversion.charset or charset_of_collation(conversion.collation) or column.charset
     if charset != column.charset and column.labels and not _ascii_labels(column, charset):
-        raise SchemaError(f"the labels of {column.name!r} were converted to {charset}, which servers print differently")
+        raise UnknownShapeError(
+            f"the labels of {column.name!r} were converted to {charset}, which servers print differently"
+        )
     if charset == "binary":
         raise SchemaError(f"column {column.name!r} became binary by CONVERT TO CHARACTER SET, which cannot be followed")
     column_type = column.column_type

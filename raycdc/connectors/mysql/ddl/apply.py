@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import assert_never
 
-from raycdc.connectors.mysql.ddl.alter import alter_table, inherit, server_column
+from raycdc.connectors.mysql.ddl.alter import UnknownShapeError, alter_table, inherit, server_column
 from raycdc.connectors.mysql.ddl.cursor import Cursor, Unparsable
 from raycdc.connectors.mysql.ddl.parser import StatementParser
 from raycdc.connectors.mysql.ddl.statements import (
@@ -166,7 +166,7 @@ def _create(
     if ddl.like is not None:
         other = lookup(ddl.like) if lookup is not None else None
         if other is None:
-            raise SchemaError(f"{ddl.table} is created like {ddl.like}, whose columns are not known here")
+            raise UnknownShapeError(f"{ddl.table} is created like {ddl.like}, whose columns are not known here")
         created = replace(other, id=ddl.table)
     else:
         created = _created(ddl, dialect, default_charset)

@@ -11,15 +11,13 @@ captured table's place is the change of that table, at that place. `take_state` 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import Any, Protocol
 
-import numpy as np
-import pyarrow as pa
-
 from raycdc.connectors.mysql.binlog.events import DdlItem
-from raycdc.connectors.mysql.binlog.offset import BinlogOffset, ordinal_of
+from raycdc.connectors.mysql.binlog.offset import BinlogOffset
+from raycdc.connectors.mysql.ddl.alter import UnknownShapeError
 from raycdc.connectors.mysql.ddl.apply import (
     AppliedDdl,
     DdlDialect,
@@ -31,6 +29,7 @@ from raycdc.connectors.mysql.ddl.apply import (
 )
 from raycdc.connectors.mysql.ddl.dialect import dialect_of_session
 from raycdc.connectors.mysql.ddl.renames import places_after, separated
+from raycdc.connectors.mysql.ddl.resolver import Resolved
 from raycdc.connectors.mysql.ddl.shadows import Shadow, ShadowTables, role_of
 from raycdc.connectors.mysql.ddl.shape import reshape
 from raycdc.connectors.mysql.ddl.statements import (
@@ -43,10 +42,11 @@ from raycdc.connectors.mysql.ddl.statements import (
     TemporaryTable,
     TruncateTable,
 )
+from raycdc.connectors.mysql.ddl.truncation import truncation
 from raycdc.connectors.mysql.values.documents import document_of
 from raycdc.connectors.mysql.values.types import MySqlTable
 from raycdc.errors import DataError, SchemaError
-from raycdc.model import RowKind, TableId, changelog_schema
+from raycdc.model import TableId
 from raycdc.model.selector import TableSelector
 from raycdc.schema import (
     AddColumnEvent,
@@ -78,6 +78,9 @@ FOLLOWED = (
 )
 
 _CREATES = re.compile(r"\s*(?:/\*.*?\*/\s*)*CREATE\b", re.IGNORECASE | re.DOTALL)
+_ALTERS = re.compile(r"\s*(?:/\*.*?\*/\s*)*ALTER\b", re.IGNORECASE | re.DOTALL)
+#: Words of statements that may bring or remove rows; where one of them is not understood, no shape tells what it did.
+_MOVES_ROWS = re.compile(r"\b(PARTITION|TABLESPACE|VERSIONING|PERIOD|IGNORE|TRUNCATE|REPLACE)\b", re.IGNORECASE)
 _DML = re.compile(r"\s*(?:/\*.*?\*/\s*)*(INSERT|UPDATE|DELETE|REPLACE|LOAD|CALL|WITH)\b", re.IGNORECASE | re.DOTALL)
 _STATEMENT_SHOWN = 500
 
@@ -92,11 +95,8 @@ class SchemaSetter(Protocol):
     def take_seq(self) -> int: ...
 
 
-class Resolver(Protocol):
-    """Asks the server how a table looks that a statement does not say; see `ddl_resolver`."""
-
-    def __call__(self, table: TableId, after: BinlogOffset) -> MySqlTable | str:
-        """The table right after `after`, or why that cannot be known for sure."""
+#: Asks the server for the table right after a place in the log; or says why that cannot be known (`resolver`).
+Resolver = Callable[[TableId, BinlogOffset], Resolved | str]
 
 
 class DdlHistory:
@@ -177,7 +177,7 @@ class DdlHistory:
             for table in tools:
                 self._shadows.forget(table, parsed.reason)
             if captured or not tools:
-                self._refused(item, parsed.reason, captured)
+                self._refused(item, parsed.reason, captured, dialect)
             return
         renames: list[RenameTable] = []
         for ddl in separated(parsed):
@@ -214,7 +214,8 @@ class DdlHistory:
             present = self._tables.get(ddl.table)
             applied = apply_ddl(present, ddl, lookup=self._shape, dialect=dialect, default_charset=default_charset)
         except SchemaError as cause:
-            self._refused(item, str(cause), [ddl.table] if isinstance(ddl, CreateTable) else [])
+            unknown = isinstance(ddl, CreateTable) or isinstance(cause, UnknownShapeError)
+            self._refused(item, str(cause), [ddl.table] if unknown else [], dialect)
             return
         if applied.rewrites is not None:
             raise self._refusal(item, applied.rewrites)
@@ -311,18 +312,43 @@ class DdlHistory:
         # Always, even where the columns are the same: chunks being read may see the new table half filled.
         self._take(item, table, AppliedDdl(after, events), replaced=True)
 
-    def _refused(self, item: DdlItem, reason: str, captured: list[TableId]) -> None:
-        """A table that is created in a way we cannot read may be looked up; anything else ends here."""
-        new = len(captured) == 1 and captured[0] not in self._tables and _CREATES.match(item.statement)
-        if self._resolve is None or not new:
+    # What a statement does not say ------------------------------------------------------------------------------
+
+    def _refused(self, item: DdlItem, reason: str, captured: list[TableId], dialect: DdlDialect) -> None:
+        """A table that was created or altered in a way we cannot read may be looked up; anything else ends here."""
+        table = captured[0] if len(captured) == 1 else None
+        known = None if table is None else self._tables.get(table)
+        readable = (_CREATES if known is None else _ALTERS).match(item.statement)
+        if table is None or not readable or (known is not None and _MOVES_ROWS.search(item.statement)):
             raise self._refusal(item, reason)
-        found = self._resolve(captured[0], item.position)
+        found = self._lookup(item, table, reason)
+        if known is None:
+            self._take(item, table, AppliedDdl(found.table, (CreateTableEvent(table, found.table.schema()),)))
+            return
+        origins = found.origins(known)
+        if isinstance(origins, str):
+            raise self._refusal(item, f"{reason}, and {origins}")
+        events, doubt = reshape(known, found.table, origins, forgiving=not dialect.strict)
+        if doubt is not None:
+            raise self._refusal(item, f"{reason}, and {doubt}")
+        self._take(item, table, AppliedDdl(found.table, events), replaced=True)
+
+    def _lookup(self, item: DdlItem, table: TableId, reason: str) -> Resolved:
+        """The table as the server describes it, where that is as it was after the statement."""
+        if self._resolve is None:
+            raise self._refusal(item, reason)
+        found = self._resolve(table, item.position)
         if isinstance(found, str):
             raise self._refusal(item, f"{reason}, and {found}")
-        self._take(item, found.id, AppliedDdl(found, (CreateTableEvent(found.id, found.schema()),)))
+        return replace(found, table=self._dialect.types.treat_table(found.table))
 
     def _looked_up(self, item: DdlItem, table: TableId, reason: str) -> Shadow:
-        raise self._refusal(item, reason)
+        """What took the place of `table`, of which nothing else is known."""
+        found = self._lookup(item, table, reason)
+        origins = found.origins(self._tables[table])
+        if isinstance(origins, str):
+            raise self._refusal(item, f"{reason}, and {origins}")
+        return Shadow(table, found.table, filled=origins.filled, computed=origins.computed)
 
     def _take(self, item: DdlItem, table: TableId, applied: AppliedDdl, *, replaced: bool = False) -> None:
         for event in applied.events:
@@ -348,21 +374,9 @@ class DdlHistory:
             document = document_of(now)
             self._updates.append(SchemaUpdate(table, events, document["fingerprint"], document))
         if any(event.type not in self._left_out for event in emptying):
-            self._truncation(item, now or before, self._decoder.take_seq())
-
-    def _truncation(self, item: DdlItem, table: MySqlTable | None, seq: int) -> None:
-        """The changelog row that says that all rows are gone: null in every column."""
-        assert table is not None
-        schema = changelog_schema(table.schema())
-        meta = {
-            "_op": int(RowKind.TRUNCATE),
-            "_seq": seq,
-            "_ts_ms": item.ts_ms,
-            "_pos": f"{item.position.file}:{item.position.pos}:0",
-        }
-        arrays = [pa.array([meta[field.name]] if field.name in meta else [None], field.type) for field in schema]
-        batch = pa.RecordBatch.from_arrays(arrays, schema=schema)
-        self._rows.append(LogRows(table.id, batch, np.array([ordinal_of(item.position)], np.int64)))
+            emptied = now or before
+            assert emptied is not None
+            self._rows.append(truncation(item, emptied, seq=self._decoder.take_seq()))
 
     def _check_dml(self, item: DdlItem) -> None:
         """A change of rows that was logged as a statement names a captured table: its rows are not in the log."""

@@ -56,12 +56,12 @@ class Origins:
 
 
 def reshape(
-    before: MySqlTable, after: MySqlTable, origins: Origins
+    before: MySqlTable, after: MySqlTable, origins: Origins, *, forgiving: bool = True
 ) -> tuple[tuple[SchemaChangeEvent, ...], str | None]:
     """The events from `before` to `after`, and why existing rows may hold other values than these say, if they may.
 
-    Columns are the same where their names are, unless `origins` knows better. The rows of `after` count as written
-    with ``INSERT IGNORE``, which is how tools copy them.
+    Columns are the same where their names are, unless `origins` knows better. `forgiving`: the rows of `after` were
+    written by what cuts values that do not fit, such as the ``INSERT IGNORE`` by which tools copy them.
     """
     slots = _matched(before, after, origins)
     kept = {slot.before.name for slot in slots if slot.before is not None}
@@ -74,7 +74,7 @@ def reshape(
     new_names = {slot.before.name: slot.column.name for slot in slots if slot.before is not None}
     if tuple(new_names[key] for key in before.primary_key if key in new_names) != after.primary_key:
         events.append(AlterPrimaryKeyEvent(before.id, after.primary_key))
-    return tuple(events), _doubt(after, slots, origins)
+    return tuple(events), _doubt(after, slots, origins, forgiving=forgiving)
 
 
 def renames(table: MySqlTable, placed: Sequence[Slot]) -> list[SchemaChangeEvent]:
@@ -160,7 +160,7 @@ def _longest_rising(numbers: Sequence[int]) -> set[int]:
     return found
 
 
-def _doubt(after: MySqlTable, slots: Sequence[Slot], origins: Origins) -> str | None:
+def _doubt(after: MySqlTable, slots: Sequence[Slot], origins: Origins, *, forgiving: bool) -> str | None:
     for slot in slots:
         name = slot.column.name
         if name in origins.computed:
@@ -171,10 +171,10 @@ def _doubt(after: MySqlTable, slots: Sequence[Slot], origins: Origins) -> str | 
             continue
         if not keeps_values(slot.before, slot.column):
             return f"the column {name!r} was converted from {slot.before.column_type} to {slot.column.column_type}"
-        lost = may_lose(slot.before, slot.column)
+        lost = may_lose(slot.before, slot.column) if forgiving else ""
         if lost:
             return f"in the column {name!r}, now {slot.column.column_type}, it may be that {lost}"
         known = slot.before.collation and slot.column.collation
-        if known and name in after.primary_key and slot.before.collation != slot.column.collation:
+        if known and forgiving and name in after.primary_key and slot.before.collation != slot.column.collation:
             return f"the key column {name!r} compares otherwise, so that rows with equal keys may have been left out"
     return None

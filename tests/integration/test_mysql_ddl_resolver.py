@@ -91,10 +91,11 @@ class Followed:
         return [change["type"] for update in history.take_updates()[0] for change in update.changes]
 
 
-@pytest.fixture
-def followed(any_server: DatabaseServer) -> Iterator[Followed]:
-    with any_server.fresh_database("asked") as database:
-        yield Followed(any_server, database)
+@pytest.fixture(params=["mariadb", "mysql80"])
+def followed(request: pytest.FixtureRequest) -> Iterator[Followed]:
+    server: DatabaseServer = request.getfixturevalue(request.param)
+    with server.fresh_database("asked") as database:
+        yield Followed(server, database)
 
 
 def test_what_the_statement_leaves_to_the_server_is_asked_of_it(followed: Followed) -> None:

@@ -3,9 +3,6 @@
 Two listeners: plain text, and SASL_SSL (user ``cdc``, password ``cdc``, certificate of the test authority). Everything
 a second start must not pay for is prepared once per machine: the jars, a formatted log folder, and an archive of the
 classes the broker loads, which halves its start.
-
-*Invariant*: as `server.DatabaseServer`: loopback only, one temporary folder, nothing outlives the process that made
-it; what was written survives ``stop``/``kill`` followed by ``start``.
 """
 
 from __future__ import annotations
@@ -24,6 +21,7 @@ from typing import Any, Self
 from raycdc.testing.artifacts import fetch, java_command
 from raycdc.testing.cache import build_once
 from raycdc.testing.servers.certificates import write_certificates
+from raycdc.testing.servers.private import PrivateServer
 from raycdc.testing.servers.process import GuardedProcess, ServerError, free_port, log_tail, wait_until
 
 KAFKA_VERSION = "4.4.0"
@@ -35,7 +33,6 @@ _EXCLUDED = ("org.apache.kafka:kafka-tools-api",)
 #: Any 16 bytes in base64; a copy of a formatted folder is the same cluster, which nobody minds on loopback.
 _CLUSTER_ID = "AAAAAAAAQACAAAAAAAAAAQ"
 _START_TIMEOUT_S = 60.0
-_START_TRIES = 3
 _ADMIN_TIMEOUT_S = 20.0
 _topic_numbers = itertools.count(1)
 
@@ -79,35 +76,17 @@ _SETTINGS: Mapping[str, str] = {
 }
 
 
-class KafkaServer:
+class KafkaServer(PrivateServer):
     """See the module's docstring. ``with KafkaServer() as kafka:``; `options` are further broker settings."""
 
-    host = "127.0.0.1"
+    flavor = "kafka"
     cdc_user = "cdc"
 
     def __init__(self, options: Mapping[str, str] | None = None, *, port: int | None = None) -> None:
-        self.folder = Path(tempfile.mkdtemp(prefix="raycdc-kafka-"))
-        self._fixed_port = port
-        self.port = port or 0
+        super().__init__(port=port)
         self.secure_port = 0
         self._controller_port = 0
         self._options = dict(options or {})
-        self._process: GuardedProcess | None = None
-        self._owner_pid = os.getpid()
-
-    def __enter__(self) -> Self:
-        try:
-            return self.start()
-        except BaseException:
-            self.close()
-            raise
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def __repr__(self) -> str:
-        state = f"pid {self._process.pid}" if self._process and self._process.running else "stopped"
-        return f"KafkaServer({self.bootstrap_servers}, {state}, {self.folder})"
 
     # -- what a client needs
 
@@ -133,18 +112,6 @@ class KafkaServer:
         """What the broker prints (warnings and errors)."""
         return self.folder / "out.log"
 
-    @property
-    def pid(self) -> int:
-        """Process id of the running broker."""
-        if self._process is None or not self._process.running:
-            raise ServerError(f"{self!r} is not running")
-        return self._process.pid
-
-    @property
-    def running(self) -> bool:
-        """Whether the broker's process lives."""
-        return self._process is not None and self._process.running
-
     # -- life
 
     def prepare(self) -> None:
@@ -158,34 +125,18 @@ class KafkaServer:
         if not (self.folder / "data").exists():
             shutil.copytree(_template() / "data", self.folder / "data")
             write_certificates(self.folder / "tls")
-        for attempt in range(_START_TRIES):
+
+        def launch() -> None:
             self.port = self.port or free_port()
             self.secure_port = self.secure_port or free_port()
             self._controller_port = self._controller_port or free_port()
-            try:
-                self._launch()
-                break
-            except ServerError as error:
-                # Another process may have taken a port between our look and the broker's bind.
-                taken = "Address already in use" in str(error) and self._fixed_port is None
-                if not taken or attempt == _START_TRIES - 1:
-                    raise
-                self.port = self.secure_port = self._controller_port = 0
+            self._launch()
+
+        def forget() -> None:
+            self.port = self.secure_port = self._controller_port = 0
+
+        self._on_free_ports(launch, forget, taken="Address already in use")
         return self
-
-    def stop(self) -> None:
-        """Shut down in order (SIGTERM); the data stays."""
-        self._end(signal.SIGTERM)
-
-    def kill(self) -> None:
-        """End with SIGKILL, as a crash does; the data stays, and `start` recovers it."""
-        self._end(signal.SIGKILL)
-
-    def close(self) -> None:
-        """Kill the broker and remove its files. May be called more than once."""
-        self._end(signal.SIGKILL)
-        if self.folder.exists() and os.getpid() == self._owner_pid:
-            shutil.rmtree(self.folder)
 
     # -- topics
 
@@ -233,11 +184,6 @@ class KafkaServer:
         wait_until(led, timeout_s=_ADMIN_TIMEOUT_S, what=f"leaders of {partitions} partitions of {topic}")
 
     # -- how
-
-    def _end(self, number: signal.Signals) -> None:
-        if self._process is not None:
-            self._process.end(number)
-            self._process = None
 
     def _settings(self) -> dict[str, str]:
         tls = self.folder / "tls"

@@ -1,8 +1,4 @@
-"""What the private MySQL and MariaDB servers have in common: data folder from a template, start, stop, kill, SQL.
-
-*Invariant*: a server listens on 127.0.0.1 alone, keeps all its files in one temporary folder, and both are gone when
-the object is closed or its process ends. Data survives ``stop``/``kill`` followed by ``start``.
-"""
+"""What the private MySQL and MariaDB servers have in common: data folder from a template, configuration, SQL."""
 
 from __future__ import annotations
 
@@ -12,23 +8,23 @@ import pwd
 import shutil
 import signal
 import tempfile
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 import pymysql
 from pymysql.constants import CLIENT
 
 from raycdc.testing.cache import build_once
 from raycdc.testing.servers.certificates import write_certificates
+from raycdc.testing.servers.private import PrivateServer
 from raycdc.testing.servers.process import GuardedProcess, ServerError, free_port, log_tail, wait_until
 
 #: Part of every template's name: raise it when the users, certificates or settings baked into templates change.
 TEMPLATE_VERSION = 2
 _START_TIMEOUT_S = 60.0
-_START_TRIES = 3
 _database_numbers = itertools.count(1)
 
 #: What every server is started with: a log that raycdc can follow, and no waiting for the disk.
@@ -52,40 +48,20 @@ _SETTINGS: Mapping[str, str] = {
 }
 
 
-class DatabaseServer(ABC):
-    """A private server. ``with Server() as server:`` starts it and removes it with its files.
+class DatabaseServer(PrivateServer):
+    """A private MySQL or MariaDB.
 
     `options` are further server settings, by their names in a configuration file; None removes one of ours. Users:
     ``root`` (everything) and ``cdc`` (REPLICATION SLAVE, REPLICATION CLIENT, SELECT), password equal to the name.
     """
 
-    flavor: ClassVar[str]
-    host = "127.0.0.1"
     root_password = "root"  # the password of a throw-away server on the loopback interface
     cdc_user = "cdc"
     cdc_password = "cdc"
 
     def __init__(self, options: Mapping[str, str | None] | None = None, *, port: int | None = None) -> None:
-        self.folder = Path(tempfile.mkdtemp(prefix=f"raycdc-{self.flavor}-"))
-        self._fixed_port = port
-        self.port = port or 0
+        super().__init__(port=port)
         self._options = dict(options or {})
-        self._process: GuardedProcess | None = None
-        self._owner_pid = os.getpid()
-
-    def __enter__(self) -> Self:
-        try:
-            return self.start()
-        except BaseException:
-            self.close()
-            raise
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def __repr__(self) -> str:
-        state = f"pid {self._process.pid}" if self._process and self._process.running else "stopped"
-        return f"{type(self).__name__}({self.host}:{self.port}, {state}, {self.folder})"
 
     # -- what a flavour says of itself
 
@@ -131,18 +107,6 @@ class DatabaseServer(ABC):
         """The server's log."""
         return self.folder / "error.log"
 
-    @property
-    def pid(self) -> int:
-        """Process id of the running server."""
-        if self._process is None or not self._process.running:
-            raise ServerError(f"{self!r} is not running")
-        return self._process.pid
-
-    @property
-    def running(self) -> bool:
-        """Whether the server process lives."""
-        return self._process is not None and self._process.running
-
     def prepare(self) -> None:
         """Download and initialise whatever a start needs, once per machine. May take a minute; later calls are free."""
         self._program()
@@ -155,38 +119,16 @@ class DatabaseServer(ABC):
         program = self._program()
         if not self.data_dir.exists():
             shutil.copytree(self._template(), self.folder, dirs_exist_ok=True, symlinks=True)
-        for attempt in range(_START_TRIES):
-            if self.port == 0:
-                self.port = free_port()
-            try:
-                self._launch([str(program), *self._write_configuration()])
-                break
-            except ServerError as error:
-                # Another process may have taken the port between our look and the server's bind.
-                taken = "already in use" in str(error) and self._fixed_port is None
-                if not taken or attempt == _START_TRIES - 1:
-                    raise
-                self.port = 0
+
+        def launch() -> None:
+            self.port = self.port or free_port()
+            self._launch([str(program), *self._write_configuration()])
+
+        def forget() -> None:
+            self.port = 0
+
+        self._on_free_ports(launch, forget, taken="already in use")
         return self
-
-    def stop(self) -> None:
-        """Shut down in order (SIGTERM); the data stays."""
-        self._end(signal.SIGTERM)
-
-    def kill(self) -> None:
-        """End with SIGKILL, as a crash does; the data stays, and `start` recovers it."""
-        self._end(signal.SIGKILL)
-
-    def close(self) -> None:
-        """Kill the server and remove its files. May be called more than once."""
-        self._end(signal.SIGKILL)
-        if self.folder.exists() and os.getpid() == self._owner_pid:
-            shutil.rmtree(self.folder)
-
-    def _end(self, number: signal.Signals) -> None:
-        if self._process is not None:
-            self._process.end(number)
-            self._process = None
 
     # -- SQL
 

@@ -1,0 +1,99 @@
+"""What every private server is: a process and a temporary folder that live as long as their owner.
+
+*Invariant*: a server listens on 127.0.0.1 alone, keeps all its files in one temporary folder, and both are gone when
+the object is closed or its process ends. Data survives ``stop``/``kill`` followed by ``start``.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import tempfile
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from pathlib import Path
+from typing import ClassVar, Self
+
+from raycdc.testing.servers.process import GuardedProcess, ServerError
+
+_START_TRIES = 3
+
+
+class PrivateServer(ABC):
+    """``with Server() as server:`` starts it and removes it with its files."""
+
+    flavor: ClassVar[str]
+    host = "127.0.0.1"
+
+    def __init__(self, *, port: int | None = None) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix=f"raycdc-{self.flavor}-"))
+        self._fixed_port = port
+        self.port = port or 0
+        self._process: GuardedProcess | None = None
+        self._owner_pid = os.getpid()
+
+    def __enter__(self) -> Self:
+        try:
+            return self.start()
+        except BaseException:
+            self.close()
+            raise
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        state = f"pid {self._process.pid}" if self._process and self._process.running else "stopped"
+        return f"{type(self).__name__}({self.host}:{self.port}, {state}, {self.folder})"
+
+    @property
+    def pid(self) -> int:
+        """Process id of the running server."""
+        if self._process is None or not self._process.running:
+            raise ServerError(f"{self!r} is not running")
+        return self._process.pid
+
+    @property
+    def running(self) -> bool:
+        """Whether the server's process lives."""
+        return self._process is not None and self._process.running
+
+    @abstractmethod
+    def prepare(self) -> None:
+        """Download and initialise whatever a start needs, once per machine. May take a minute; later calls are free."""
+
+    @abstractmethod
+    def start(self) -> Self:
+        """Start (again) on the same data and port; returns when the server answers."""
+
+    def stop(self) -> None:
+        """Shut down in order (SIGTERM); the data stays."""
+        self._end(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """End with SIGKILL, as a crash does; the data stays, and `start` recovers it."""
+        self._end(signal.SIGKILL)
+
+    def close(self) -> None:
+        """Kill the server and remove its files. May be called more than once."""
+        self._end(signal.SIGKILL)
+        if self.folder.exists() and os.getpid() == self._owner_pid:
+            shutil.rmtree(self.folder)
+
+    def _end(self, number: signal.Signals) -> None:
+        if self._process is not None:
+            self._process.end(number)
+            self._process = None
+
+    def _on_free_ports(self, launch: Callable[[], None], forget: Callable[[], None], *, taken: str) -> None:
+        """`launch`; again after `forget` when the log says `taken`: another process was quicker to bind a free port."""
+        for attempt in range(1, _START_TRIES + 1):
+            try:
+                launch()
+            except ServerError as error:
+                if taken not in str(error) or self._fixed_port is not None or attempt == _START_TRIES:
+                    raise
+                forget()
+            else:
+                return

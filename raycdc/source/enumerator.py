@@ -36,8 +36,10 @@ from raycdc.source.parking import Requests, progress_of, with_requests
 from raycdc.source.snapshot_plan import (
     PLANNED_AHEAD,
     EnumeratorDialect,
+    FailoverDialect,
     OutChunk,
     PlannedChunks,
+    ResumePoint,
     StartPoint,
     TablePlan,
     TableState,
@@ -49,6 +51,7 @@ __all__ = [
     "EnumeratorDialect",
     "IncrementalSnapshotEnumerator",
     "PlannedChunks",
+    "ResumePoint",
     "StartPoint",
     "TablePlan",
     "restore_or_create",
@@ -91,6 +94,8 @@ class IncrementalSnapshotEnumerator:
         self._retries: dict[str, int] = {}
         self._stream: StreamSplit | None = None
         self._stream_owner: int | None = None
+        #: Whether the stream's position is one of the server that answers now; asked before each time it is given away.
+        self._stream_placed = self._placing = self._relocated = False
         self._planning = False
         self._high = 0
         self._run_start: int | None = None
@@ -281,17 +286,34 @@ class IncrementalSnapshotEnumerator:
             "tables": tables,
             "parked": {},
         }
-        self._stream = StreamSplit(state, schemas)
+        self._stream, self._stream_placed = StreamSplit(state, schemas), True
         self._give_stream()
         self._plan()
 
     def _on_run_start(self, ordinal: int) -> None:
-        self._run_start = ordinal
-        self._maybe_stop()
+        if not self._relocated:
+            self._run_start = ordinal
+            self._maybe_stop()
+
+    def _on_resume_point(self, point: ResumePoint | None) -> None:
+        """Another server's positions begin anew: what was compared with the old one's is of no use any more."""
+        self._placing, self._stream_placed = False, True
+        if point is not None and self._stream is not None:
+            state = {**self._stream.state, "position": point.position, "ordinal": point.ordinal}
+            self._stream = dataclasses.replace(self._stream, state=state)
+            self._relocated, self._high = True, 0
+            if self._until == "caught-up":
+                self._run_start = point.end
+        self._give_stream()
 
     def _give_stream(self) -> None:
         readers = self._context.registered_readers()
-        if self._stream is None or self._stream_owner is not None or not readers:
+        if self._stream is None or self._stream_owner is not None or not readers or self._placing:
+            return
+        if not self._stream_placed and isinstance(self._dialect, FailoverDialect):
+            self._placing = True
+            resume_point = partial(self._dialect.resume_point, self._stream.state["position"])
+            self._context.call_async(resume_point, self._on_resume_point)
             return
         self._stream_owner = min(readers)
         self._stop_sent = False
@@ -312,7 +334,7 @@ class IncrementalSnapshotEnumerator:
 
     def _lose_log(self, split: StreamSplit) -> None:
         """The log reader died with everything open or published since the last manifest."""
-        self._stream_owner = None
+        self._stream_owner, self._stream_placed = None, False
         self._take_stream(split)
         self._over.clear()
         for out in list(self._out.values()):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from raycdc.model import TableId
 from raycdc.source.split import SnapshotSplit
@@ -41,6 +41,23 @@ class PlannedChunks:
     splits: tuple[SnapshotSplit, ...]
     planner: dict[str, Any] | None
     estimate: int
+
+
+@dataclass(frozen=True, slots=True)
+class ResumePoint:
+    """Where a log goes on at another server: the place and the log's end, as that server counts them."""
+
+    position: dict[str, Any]
+    ordinal: int
+    end: int
+
+
+@runtime_checkable
+class FailoverDialect(Protocol):
+    """What a dialect has more if another server may take over: its positions are no places in the old one's log."""
+
+    def resume_point(self, position: dict[str, Any]) -> ResumePoint | None:
+        """Where the log goes on at the server that answers now; None if that is the one of `position`. Blocks."""
 
 
 class EnumeratorDialect(Protocol):

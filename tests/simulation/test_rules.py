@@ -24,7 +24,7 @@ from raycdc.source.log_reader import LogReader
 from raycdc.source.reader import IncrementalReader
 from raycdc.source.source_event import decode
 from raycdc.testing.simulation import Settings, Simulation, SimulationError, TableKind, Visibility
-from raycdc.testing.simulation.source import SimChunkSource, SimLogSource, SimReaderDialect
+from raycdc.testing.simulation.source import SimChunkSource, SimFailoverDialect, SimLogSource, SimReaderDialect
 from raycdc.testing.simulation.state import MemoryState
 
 #: Runs after which a rule counts as not needed. Most are missed at once, the rarest in one run of ten.
@@ -41,8 +41,10 @@ def settings(
     readers: int = 2,
     steps: int = 1200,
     truncations: float = 0.0,
+    failovers: float = 0.0,
 ) -> Settings:
-    return Settings(visibility, kinds or (TableKind.PLAIN,), steps, faults, crashes, readers, truncations)
+    chosen = Settings(visibility, kinds or (TableKind.PLAIN,), steps, faults, crashes, readers, truncations)
+    return replace(chosen, failovers=failovers)
 
 
 EXACT = settings(Visibility.EXACT, TableKind.PLAIN)
@@ -50,6 +52,7 @@ WAIT = settings(Visibility.WAIT, TableKind.PLAIN)
 RING = settings(Visibility.RING, TableKind.PLAIN)
 MOVING = settings(Visibility.EXACT, TableKind.MOVING, TableKind.MOVING)
 CRASHES = settings(Visibility.EXACT, TableKind.PLAIN, crashes=0.006)
+FAILOVERS = settings(Visibility.EXACT, TableKind.PLAIN, TableKind.PLAIN, TableKind.PLAIN, failovers=0.006)
 
 
 def recode(change: Callable[[np.ndarray], np.ndarray]) -> Switch:
@@ -286,6 +289,21 @@ def delete_what_is_being_folded(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(IncrementalReader, "_discard", discard)
 
 
+def keep_the_old_servers_place_in_the_log(patch: pytest.MonkeyPatch) -> None:
+    real = SimFailoverDialect.resume_point
+
+    def resume_point(self: SimFailoverDialect, position: dict[str, Any]) -> Any:
+        point = real(self, position)
+        counted = self._database.counted(position["ordinal"], position["server"])
+        return None if point is None else replace(point, ordinal=counted)
+
+    patch.setattr(SimFailoverDialect, "resume_point", resume_point)
+
+
+def read_chunks_at_any_server(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(SimChunkSource, "cut_off", property(lambda self: False))
+
+
 #: Rule, circumstances in which it matters, and a seed that is known to miss it (only to be quick).
 RULES: list[tuple[Switch, Settings, int]] = [
     (drop_what_is_to_be_held, EXACT, 0),
@@ -321,6 +339,8 @@ RULES: list[tuple[Switch, Settings, int]] = [
     (publish_behind_removals_of_the_epoch, MOVING, 39),
     (publish_chunks_in_the_epoch_of_a_truncation, settings(Visibility.EXACT, truncations=0.5), 0),
     (say_nothing_of_truncations, settings(Visibility.EXACT, truncations=0.5), 0),
+    (keep_the_old_servers_place_in_the_log, FAILOVERS, 0),
+    (read_chunks_at_any_server, FAILOVERS, 0),
     (delete_what_is_being_folded, settings(Visibility.WAIT, crashes=0.008, readers=3), 25),
 ]
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+import random
+from dataclasses import replace
 
 import pytest
 
-from raycdc.testing.simulation import Simulation
+from raycdc.testing.simulation import Settings, Simulation, Visibility
 
 #: Seeds of an ordinary test run; ``RAYCDC_SIM_SEEDS`` asks for more (or ``FIRST-LAST`` for some).
 SEEDS = 150
+FAILOVER_SEEDS = 20
 
 
 def seeds() -> range:
@@ -20,6 +23,13 @@ def seeds() -> range:
 @pytest.mark.parametrize("seed", seeds())
 def test_the_sinks_equal_the_source_whatever_fails(seed: int) -> None:
     Simulation(seed).run()
+
+
+@pytest.mark.parametrize("seed", range(FAILOVER_SEEDS))
+def test_another_server_takes_over_unnoticed(seed: int) -> None:
+    drawn = Settings.of(random.Random(seed), 1500)
+    visibility = Visibility.EXACT if drawn.visibility is Visibility.EXACT else Visibility.WAIT  # Both have GTIDs.
+    Simulation(seed, settings=replace(drawn, visibility=visibility, failovers=0.004)).run()
 
 
 def test_the_same_seed_gives_the_same_history() -> None:

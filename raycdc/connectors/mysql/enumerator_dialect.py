@@ -11,9 +11,10 @@ from typing import Any
 
 from pymysql.connections import Connection
 
-from raycdc.connectors.mysql.binlog.offset import ordinal_of
+from raycdc.connectors.mysql.binlog.offset import BinlogOffset, ordinal_of
 from raycdc.connectors.mysql.catalog import discover_tables, load_tables
 from raycdc.connectors.mysql.checks import check_source, require_ok
+from raycdc.connectors.mysql.failover import is_elsewhere, resume_position
 from raycdc.connectors.mysql.server import current_position, probe, start_position
 from raycdc.connectors.mysql.snapshot.chunk_keys import best_key
 from raycdc.connectors.mysql.snapshot.chunks import ChunkPlanner, ChunkRange, ChunkSettings, Strategy
@@ -25,7 +26,7 @@ from raycdc.connectors.mysql.values.types import MySqlTable, TypeOptions
 from raycdc.errors import SourceError
 from raycdc.model import TableId
 from raycdc.model.selector import TableSelector
-from raycdc.source.enumerator import PLANNED_AHEAD, PlannedChunks, StartPoint, TablePlan
+from raycdc.source.enumerator import PLANNED_AHEAD, PlannedChunks, ResumePoint, StartPoint, TablePlan
 from raycdc.source.split import SnapshotSplit
 
 #: Times the start point is looked for while tables keep changing their shape.
@@ -96,6 +97,20 @@ class MySqlEnumeratorDialect:
     def current_ordinal(self) -> int:
         with closing(self._connect()) as connection:
             return ordinal_of(current_position(connection, probe(connection)))
+
+    def resume_point(self, position: dict[str, Any]) -> ResumePoint | None:
+        """Where the log goes on at the server that answers now; None: it is the one of `position`, or has its log."""
+        before = BinlogOffset.from_json(position)
+        with closing(self._connect()) as connection:
+            info = probe(connection)
+            if not is_elsewhere(info, before):
+                return None  # Whether it still has the place is looked at when the log is opened.
+            require_ok(
+                check_source(connection, info, self._discover(connection), accept_cascades=self._accept_cascades), info
+            )
+            place = resume_position(connection, info, before)
+            end = ordinal_of(current_position(connection, info))
+            return ResumePoint(place.to_json(), ordinal_of(place), end)
 
     def _discover(self, connection: Connection[Any]) -> list[TableId]:
         tables = discover_tables(connection, self._selector, named=self._selector.plain_names)

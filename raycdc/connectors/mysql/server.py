@@ -246,11 +246,17 @@ def ensure_available(connection: Connection[Any], info: ServerInfo, offset: Binl
             f"of two servers cannot be compared. Point source.host at the old one, or begin on this one with another "
             f'pipeline.state and startup = {{ mode = "offset", gtid_set = "{offset.gtid_set}" }}.'
         )
+    setting = "binlog_expire_logs_seconds" if "binlog_expire_logs_seconds" in info.variables else "expire_logs_days"
+    snapshot = 'Take a new snapshot with startup.mode = "initial"'
+    if offset.by_gtid and not info.is_mariadb:
+        # The server finds the place by the transactions alone: the file may be gone, if they are not.
+        _ensure_gtid_history(connection, info, offset, snapshot)
+        return
+    if offset.by_gtid:
+        return  # MariaDB says itself, when asked, whether it has the transactions.
     files = log_files(connection, info)
     sizes = dict(files)
     oldest, newest = files[0][0], files[-1][0]
-    setting = "binlog_expire_logs_seconds" if "binlog_expire_logs_seconds" in info.variables else "expire_logs_days"
-    snapshot = 'Take a new snapshot with startup.mode = "initial"'
     if offset.file not in sizes:
         if _file_number(oldest) > offset.file_number and _same_base(oldest, offset.file):
             raise LogLostError(
@@ -267,7 +273,7 @@ def ensure_available(connection: Connection[Any], info: ServerInfo, offset: Binl
         )
     if info.gtid_mode and not info.is_mariadb and offset.gtid_set:
         _ensure_gtid_history(connection, info, offset, snapshot)
-    if info.is_mariadb and offset.gtid_set and not offset.by_gtid:
+    if info.is_mariadb and offset.gtid_set:
         _ensure_same_log(connection, info, offset, snapshot)
 
 
@@ -292,13 +298,13 @@ def _ensure_gtid_history(connection: Connection[Any], info: ServerInfo, offset: 
     """Executed ⊇ ours and ours ⊇ purged, as sets with holes."""
     row = query_one(
         connection,
-        "SELECT GTID_SUBSET(%s, @@GLOBAL.gtid_executed), GTID_SUBTRACT(@@GLOBAL.gtid_purged, %s)",
+        "SELECT GTID_SUBTRACT(%s, @@GLOBAL.gtid_executed), GTID_SUBTRACT(@@GLOBAL.gtid_purged, %s)",
         (offset.gtid_set, offset.gtid_set),
     )
-    executed, lost = (row[0], str(row[1] or "")) if row else (0, "")
-    if executed != 1:
+    unknown, lost = (str(value or "").replace("\n", "") for value in row or ("", ""))
+    if unknown:
         raise LogLostError(
-            f"{info.address} has not executed the transactions {offset.gtid_set} that were read up to {offset}: this "
+            f"{info.address} has not executed the transactions {unknown} that were read up to {offset}: this "
             f"is an unrelated server, or one restored to an earlier state. {snapshot}, or use the server they are from."
         )
     if lost:

@@ -24,11 +24,12 @@ from raycdc.connectors.mysql.binlog.offset import BinlogOffset, ordinal_of
 from raycdc.connectors.mysql.binlog.stream import BinlogStream
 from raycdc.connectors.mysql.catalog import database_charsets, discover_tables, load_tables
 from raycdc.connectors.mysql.checks import check_source, lease_server_id, require_ok
-from raycdc.connectors.mysql.connection import close_quietly, connect
+from raycdc.connectors.mysql.connection import address_of, close_quietly, connect
 from raycdc.connectors.mysql.ddl.dialect import dialect_of
 from raycdc.connectors.mysql.ddl.history import DdlHistory
 from raycdc.connectors.mysql.ddl.resolver import ServerResolver
 from raycdc.connectors.mysql.enumerator_dialect import MySqlEnumeratorDialect
+from raycdc.connectors.mysql.failover import is_elsewhere, resume_position
 from raycdc.connectors.mysql.log_filter import LogFilter
 from raycdc.connectors.mysql.log_split_reader import MySqlLogSplitReader
 from raycdc.connectors.mysql.plugin import MySqlSourceConfig, StartupMode
@@ -44,7 +45,7 @@ from raycdc.connectors.mysql.startup import PastPoint, PastStart, past_point
 from raycdc.connectors.mysql.values.documents import Capture, capture_of, table_of
 from raycdc.connectors.mysql.values.types import MySqlTable
 from raycdc.connectors.mysql.warm_up import compile_all
-from raycdc.errors import ConfigError
+from raycdc.errors import ConfigError, SourceUnavailableError
 from raycdc.model import META_FIELDS, RowKind, TableId, changelog_schema
 from raycdc.source.reading import HighWatermark
 from raycdc.source.split import SnapshotSplit, StreamSplit, key_from_json
@@ -97,7 +98,7 @@ class MySqlSource:
             self._check_table_options(connection, tables)
             if splits is not None:
                 for state in splits.values():
-                    ensure_available(connection, info, BinlogOffset.from_json(state["position"]))
+                    resume_position(connection, info, BinlogOffset.from_json(state["position"]))
 
     def _check_table_options(self, connection: Connection[Any], tables: list[TableId]) -> None:
         """Raises `ConfigError` for an option of a table that is not captured, and for one that its columns forbid."""
@@ -177,9 +178,10 @@ class MySqlSource:
             return database_charsets(connection)
 
     def chunk_reader(self) -> MySqlChunkReader:
+        connection = self._connect()
         return MySqlChunkReader(
-            self._connect(),
-            self._server(),
+            connection,
+            probe(connection),
             visible_within_s=self._visible_within_s,
             rows_per_s=self._config.snapshot.rows_per_second,
         )
@@ -258,14 +260,15 @@ class MySqlSource:
 
     def _open_stream(self, start: BinlogOffset) -> BinlogStream:
         config = self._config
-        if not start.by_gtid:
-            with closing(self._connect()) as connection:
-                ensure_available(connection, self._server(), start)
         heartbeat_s = config.heartbeat.total_seconds()
         ids = range(config.server_id.first, config.server_id.last + 1)
         connection = self._connect()
         try:
-            server_id = lease_server_id(connection, self._server(), ids, wait_s=heartbeat_s + _HEARTBEAT_MARGIN_S)
+            # Asked on this very connection: behind one address another server may answer the next one.
+            info = probe(connection)
+            _require_same_server(connection, info, start)
+            ensure_available(connection, info, start)
+            server_id = lease_server_id(connection, info, ids, wait_s=heartbeat_s + _HEARTBEAT_MARGIN_S)
         except BaseException:
             close_quietly(connection)
             raise
@@ -292,6 +295,8 @@ class MySqlChunkReader:
     def read(
         self, split: SnapshotSplit, *, opened_at: dict[str, Any], document: dict[str, Any]
     ) -> Iterator[pa.RecordBatch]:
+        position = BinlogOffset.from_json(opened_at)
+        _require_same_server(self._connection, self._info, position)
         table = table_of(document)
         chunk = ChunkRange.from_json(
             {
@@ -310,7 +315,7 @@ class MySqlChunkReader:
             self._info,
             table,
             chunk,
-            BinlogOffset.from_json(opened_at),
+            position,
             columns=capture.columns,
             row_filter=None if condition is None else parse_filter(table, condition).sql(),
             commits=None if remembered else self._commits,
@@ -343,6 +348,15 @@ def tables_of(split: StreamSplit) -> dict[TableId, MySqlTable]:
     return {
         TableId.parse(name): table_of(split.schemas[table["schema"]]) for name, table in split.state["tables"].items()
     }
+
+
+def _require_same_server(connection: Connection[Any], info: ServerInfo, offset: BinlogOffset) -> None:
+    """Raises `SourceUnavailableError`, after which the enumerator finds the place on the server that answers now."""
+    if is_elsewhere(info, offset):
+        raise SourceUnavailableError(
+            f"{address_of(connection)} is the server {info.identity} now, and the log is read from {offset.server}: "
+            "positions of the two cannot be compared. If this repeats, source.host leads to several servers at a time."
+        )
 
 
 def _as_inserts(batch: pa.RecordBatch, schema: pa.Schema, *, first: int, read_ms: int) -> pa.RecordBatch:

@@ -22,7 +22,7 @@ from raycdc.source.reader import IncrementalReader
 from raycdc.source.source_event import Message, ReaderRegistration, Shutdown
 from raycdc.testing.simulation.database import SimDatabase
 from raycdc.testing.simulation.network import Address, Clock, Datagram, FaultyNetwork
-from raycdc.testing.simulation.source import SimEnumeratorDialect, SimReaderDialect
+from raycdc.testing.simulation.source import SimEnumeratorDialect, SimFailoverDialect, SimReaderDialect
 from raycdc.testing.simulation.spool import Author, MemorySegmentWriter, MemorySpool
 from raycdc.testing.simulation.state import MemoryState
 
@@ -101,7 +101,9 @@ class SimReader:
             self._handle(message)
 
     def poll(self) -> InputStatus:
-        return self.reader.poll_next()
+        status = self.reader.poll_next()
+        self.ended = self.ended or self.dialect.cut_off
+        return status
 
     def speak(self) -> bytes:
         if self._clock.now_s >= self._next_heartbeat_s:
@@ -177,9 +179,10 @@ class Cluster:
         return f"Cluster({self.coordinator!r}, {self.enumerator!r}, {list(self.readers.values())})"
 
     def _enumerator(self, context: SourceCoordinator, state: MemoryState) -> IncrementalSnapshotEnumerator:
+        dialect = SimFailoverDialect if self._database.fails_over else SimEnumeratorDialect
         self.enumerator = restore_or_create(
             context,
-            SimEnumeratorDialect(self._database),
+            dialect(self._database),
             until=self.until,
             last=state.last,
             document=state.document,

@@ -115,6 +115,10 @@ class SimDatabase:
         self._random = chance
         self._unique = 0
         self._invisible: list[Transaction] = []
+        #: Which server answers, and where the log of each begins: they count its ordinals from there.
+        self.server = 0
+        self.fails_over = False
+        self._begins: list[int] = [0]
         for number, kind in enumerate(kinds):
             self._create(TableId("shop", f"{kind.value}{number}"), kind)
 
@@ -122,6 +126,15 @@ class SimDatabase:
     def end(self) -> int:
         """The log's end."""
         return self.log[-1].ordinal if self.log else 0
+
+    def fail_over(self, begin: int) -> None:
+        """Another server answers from now on; every other one's log begins at `begin`, or has numbers of its own."""
+        self.server += 1
+        self._begins.append(begin if self.server % 2 else -100_000 * self.server)
+
+    def counted(self, ordinal: int, server: int) -> int:
+        """The ordinal as `server` counts: ascending, and nothing that another server's could be compared with."""
+        return ordinal - self._begins[server]
 
     @property
     def all_visible_up_to(self) -> int:

@@ -40,9 +40,9 @@ class Oracle:
         boundaries = {0, *(t.ordinal for t in self._database.log)}
         stream = manifest.to_splits.get("stream")
         first = manifest.from_splits.get("stream")
-        if first is not None and (self._start is None or first["ordinal"] < self._start):
-            self._start = first["ordinal"]
-        if stream is not None and stream["ordinal"] not in boundaries:
+        if first is not None and (self._start is None or first["position"]["ordinal"] < self._start):
+            self._start = first["position"]["ordinal"]
+        if stream is not None and stream["position"]["ordinal"] not in boundaries:
             self._say(f"epoch {manifest.epoch} ends inside a transaction")
         for segment in manifest.segments:
             if segment.table not in manifest.tables or manifest.tables[segment.table].schema != segment.schema:
@@ -64,7 +64,10 @@ class Oracle:
     def _continues(self, manifest: Manifest, previous: Manifest) -> bool:
         """Whether the epoch begins where the one before ended, or where a request moved the log to."""
         before, after = previous.to_splits.get("stream"), manifest.from_splits.get("stream")
-        return before is None or (after is not None and after["ordinal"] in {before["ordinal"], *self.starts})
+        if before is None or after is None:
+            return before is None
+        # The place, whatever the server that answers calls it.
+        return after["position"]["ordinal"] in {before["position"]["ordinal"], *self.starts}
 
     def _snapshot_state(self, manifest: Manifest, table_id: TableId, stream_table: dict[str, Any]) -> None:
         """Every key's chunk is either closed in the stream's state or still to be read, never both or neither."""

@@ -22,6 +22,8 @@ class Settings:
     truncations: float = 0.0
     #: Share of the schema changes that cannot be followed, and of the starts at which the user asks for something.
     unfollowed: float = 0.0
+    #: How often another server takes over, per step.
+    failovers: float = 0.0
 
     @classmethod
     def of(cls, chance: random.Random, steps: int) -> Settings:

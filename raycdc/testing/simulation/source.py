@@ -19,7 +19,7 @@ import pyarrow as pa
 from raycdc.model import RowKind, TableId, TableSchema
 from raycdc.schema.events import CreateTableEvent, TruncateTableEvent, event_to_json
 from raycdc.source.api import ChunkRead, LogUnit, SchemaUpdate
-from raycdc.source.enumerator import PlannedChunks, StartPoint, TablePlan
+from raycdc.source.enumerator import PlannedChunks, ResumePoint, StartPoint, TablePlan
 from raycdc.source.fold import fold
 from raycdc.source.hand_off import LogRows
 from raycdc.source.parking import Parked, TableLooks
@@ -42,6 +42,8 @@ from raycdc.testing.simulation.spool import Author, MemorySegmentWriter, MemoryS
 CUTS = (3, 6, 7, 11, 15, 18, 21)
 #: Chunks planned per call.
 PLANNED_AT_ONCE = 2
+#: Looks for more of the log that a server may take to find a place by its transactions.
+SEARCHES_MAX = 60
 #: How long the log reader remembers dropped rows where nothing can be waited for.
 RING_S = VISIBLE_WITHIN_S + 0.5
 
@@ -68,8 +70,9 @@ class SimEnumeratorDialect:
         for table in self._database.tables.values():
             document = document_of(table.schema)
             plans.append(TablePlan(table.id, document["fingerprint"], document, unread(table)))
-        end = self._database.end
-        return StartPoint({"ordinal": end}, end, tuple(plans))
+        database = self._database
+        position = {"ordinal": database.end, "server": database.server}
+        return StartPoint(position, database.counted(database.end, database.server), tuple(plans))
 
     def plan(
         self, document: dict[str, Any], table: TableId, planner: dict[str, Any], first_index: int
@@ -85,7 +88,7 @@ class SimEnumeratorDialect:
         return True
 
     def current_ordinal(self) -> int:
-        return self._database.end
+        return self._database.counted(self._database.end, self._database.server)
 
 
 def unread(table: SimTable) -> dict[str, Any]:
@@ -97,6 +100,18 @@ def unread(table: SimTable) -> dict[str, Any]:
         "null_closed": False,
         "closed": [],
     }
+
+
+class SimFailoverDialect(SimEnumeratorDialect):
+    """`raycdc.source.snapshot_plan.FailoverDialect`: for runs in which servers take over from each other."""
+
+    def resume_point(self, position: dict[str, Any]) -> ResumePoint | None:
+        database = self._database
+        if position["server"] == database.server:
+            return None
+        place = {**position, "server": database.server}
+        # The beginning of the new server's log, as nobody knows where in it the place is.
+        return ResumePoint(place, database.counted(0, database.server), self.current_ordinal())
 
 
 def all_chunks(table: SimTable) -> list[SnapshotSplit]:
@@ -150,13 +165,20 @@ class SimReaderDialect:
     def __init__(self, database: SimDatabase, spool: MemorySpool, author: Author, chance: random.Random) -> None:
         self.ring_s = RING_S if database.visibility is Visibility.RING else 0.0
         self.chunks: SimChunkSource | None = None
+        self.log: SimLogSource | None = None
         self._database = database
         self._spool = spool
         self._author = author
         self._random = chance
 
+    @property
+    def cut_off(self) -> bool:
+        """Whether a connection led to a server that answers no more, which ends the process."""
+        return any(source is not None and source.cut_off for source in (self.log, self.chunks))
+
     def open_log(self, split: StreamSplit) -> SimLogSource:
-        return SimLogSource(self._database, split.state, self._random)
+        self.log = SimLogSource(self._database, split.state, self._random)
+        return self.log
 
     def open_chunks(self) -> SimChunkSource:
         self.chunks = SimChunkSource(self._database, self._spool, self._author)
@@ -179,7 +201,12 @@ class SimLogSource:
     """`raycdc.source.api.LogSource`: units of one or a few transactions, or parts of one; numbers rows from 0."""
 
     def __init__(self, database: SimDatabase, state: dict[str, Any], chance: random.Random) -> None:
-        ordinal = state["ordinal"]
+        ordinal = state["position"]["ordinal"]
+        self._server = state["position"]["server"]
+        #: At another server than before the place is found anew, and said even if nothing follows.
+        self._says_place = state["ordinal"] != database.counted(ordinal, self._server)
+        #: Times nothing comes yet while a new server looks for the place in its log.
+        self._searches = chance.randrange(SEARCHES_MAX) if self._says_place else 0
         parked = {TableId.parse(name): entry for name, entry in state.get("parked", {}).items()}
         self._parked = set(parked)
         self._looks = TableLooks(self._look, [table for table, entry in parked.items() if entry["again"]])
@@ -192,7 +219,16 @@ class SimLogSource:
         self._rest: deque[list[Change]] = deque()
         self._schemas: dict[str, TableSchema] = {}
 
+    @property
+    def cut_off(self) -> bool:
+        return bool(self._server != self._database.server)
+
     def poll(self) -> LogUnit | None:
+        if self.cut_off:
+            return None
+        if self._searches:
+            self._searches -= 1
+            return None
         ready = [] if self._rest else self._looks.ready(self._boundary)
         if ready:
             return self._begin_again([look for _, look in ready if look is not None])
@@ -200,9 +236,10 @@ class SimLogSource:
             index = next((n for n, t in enumerate(self._database.log) if t.ordinal > self._started_at), None)
             self._next = index
         if self._next is None or self._next >= len(self._database.log):
-            return None
+            return self._said_place() if self._says_place else None
         if self._random.random() < self._database.log_silence:
             return None
+        self._says_place = False
         if self._rest:
             return self._part(self._database.log[self._next])
         transaction = self._database.log[self._next]
@@ -229,13 +266,25 @@ class SimLogSource:
             events = tuple(event_to_json(change) for change in changes)
             updates.append(SchemaUpdate(table, events, document["fingerprint"], document, snapshot=unread(look.table)))
             rows.append(self._truncation(table, look.schema, None))
-        return LogUnit({"ordinal": self._boundary}, self._boundary, tuple(rows), tuple(updates))
+        return LogUnit(self._at(self._boundary), self._counted(self._boundary), tuple(rows), tuple(updates))
 
     def _truncation(self, table: TableId, schema: TableSchema, position: str | None) -> LogRows:
         empty: Row = dict.fromkeys(column.name for column in schema.columns)
         batch = changelog_batch(schema, [(RowKind.TRUNCATE, empty, self._seq, position)])
         self._seq += 1
-        return LogRows(table, batch, np.array([self._boundary], np.int64))
+        return LogRows(table, batch, np.array([self._counted(self._boundary)], np.int64))
+
+    def _said_place(self) -> LogUnit | None:
+        if self._random.random() < self._database.log_silence:
+            return None
+        self._says_place = False
+        return self._unit([], self._boundary, None, in_transaction=False)
+
+    def _at(self, ordinal: int) -> dict[str, Any]:
+        return {"ordinal": ordinal, "server": self._server}
+
+    def _counted(self, ordinal: int) -> int:
+        return self._database.counted(ordinal, self._server)
 
     def _part(self, transaction: Transaction) -> LogUnit:
         changes = self._rest.popleft()
@@ -259,7 +308,7 @@ class SimLogSource:
         self._boundary = transaction.ordinal
         return self._unit(changes, transaction.ordinal, transaction.event_ms, in_transaction=False)
 
-    def _unit(self, changes: list[Change], ordinal: int, event_ms: int, *, in_transaction: bool) -> LogUnit:
+    def _unit(self, changes: list[Change], ordinal: int, event_ms: int | None, *, in_transaction: bool) -> LogUnit:
         by_table: dict[TableId, list[tuple[Change, int]]] = {}
         for change in changes:
             if change.table in self._parked:
@@ -273,11 +322,11 @@ class SimLogSource:
             for change, seq in entries:
                 for n, (kind, row) in enumerate(change.images()):
                     images.append((kind, row, seq + n, str(change.ordinal)))
-                    ordinals.append(change.ordinal)
+                    ordinals.append(self._counted(change.ordinal))
             rows.append(LogRows(table, changelog_batch(entries[0][0].schema, images), np.array(ordinals, np.int64)))
         return LogUnit(
-            {"ordinal": ordinal},
-            ordinal,
+            self._at(ordinal),
+            self._counted(ordinal),
             tuple(rows),
             (),
             in_transaction,
@@ -294,10 +343,10 @@ class SimLogSource:
         self._boundary = transaction.ordinal
         document = document_of(schema)
         update = SchemaUpdate(table, (event,), document["fingerprint"], document)
-        position = {"ordinal": transaction.ordinal}
+        position, ordinal = self._at(transaction.ordinal), self._counted(transaction.ordinal)
         if table in self._parked:
             self._looks.touched(table, transaction.ordinal)
-            return LogUnit(position, transaction.ordinal, event_ms=transaction.event_ms)
+            return LogUnit(position, ordinal, event_ms=transaction.event_ms)
         if event["type"] in ("rewrite", "puzzle"):
             again = event["type"] == "rewrite"
             update = SchemaUpdate(table, (), None, None, Parked(event["type"], position, 0, again=again))
@@ -307,7 +356,7 @@ class SimLogSource:
         rows: tuple[LogRows, ...] = ()
         if event["type"] == "truncate_table":
             rows = (self._truncation(table, schema, str(transaction.ordinal)),)
-        return LogUnit(position, transaction.ordinal, rows, (update,), event_ms=transaction.event_ms)
+        return LogUnit(position, ordinal, rows, (update,), event_ms=transaction.event_ms)
 
 
 @dataclass(slots=True)
@@ -330,13 +379,20 @@ class SimChunkSource:
         self._database = database
         self._spool = spool
         self._author = author
+        self._server = database.server
+        self._asked_elsewhere = False
         self._tasks: deque[_Task] = deque()
         self._results: deque[ChunkRead] = deque()
         #: Whether SELECTs wait until what was dropped is visible; a mutation of the model switches it off.
         self.waits = True
         self.exact = database.visibility is Visibility.EXACT
 
+    @property
+    def cut_off(self) -> bool:
+        return self._server != self._database.server or self._asked_elsewhere
+
     def read(self, split: SnapshotSplit, *, opened_at: dict[str, Any], document: dict[str, Any]) -> None:
+        self._asked_elsewhere = self._asked_elsewhere or opened_at["server"] != self._server
         self._tasks.append(_Task(split, document, opened_at["ordinal"]))
 
     def fold(self, *, read: ChunkRead, delta: Sequence[dict[str, Any]], document: dict[str, Any]) -> None:
@@ -354,7 +410,7 @@ class SimChunkSource:
 
     def step(self) -> None:
         """What the fetcher thread does next."""
-        if not self._tasks:
+        if not self._tasks or self.cut_off:
             return
         task = self._tasks[0]
         if task.read is not None:
@@ -364,7 +420,8 @@ class SimChunkSource:
         else:
             high = task.view_end if self.exact else self._database.end
             segments = self._write(task.split, task.document, self._rows(task))
-            self._finish(ChunkRead(task.split, high, {"ordinal": high}, self.exact, segments))
+            counted = self._database.counted(high, self._server)
+            self._finish(ChunkRead(task.split, counted, {"ordinal": high}, self.exact, segments))
 
     def _finish(self, read: ChunkRead) -> None:
         self._tasks.popleft()

@@ -42,6 +42,7 @@ class Simulation:
         self.clock = Clock()
         self.trace: deque[str] = deque(maxlen=TRACE_LENGTH)
         self.database = SimDatabase(self.random, visibility=self.settings.visibility, kinds=list(self.settings.kinds))
+        self.database.fails_over = self.settings.failovers > 0
         self._set_pace(Pace.of(self.random))
         self.spool = MemorySpool()
         self.state = MemoryState(self.random)
@@ -108,7 +109,7 @@ class Simulation:
     def _is_at_the_end(self) -> bool:
         last = self.state.last
         stream = last.to_splits.get("stream") if last is not None and last.epoch == self.state.committed else None
-        return stream is not None and bool(stream["ordinal"] == self.database.end)
+        return stream is not None and bool(stream["position"]["ordinal"] == self.database.end)
 
     def _caught_up(self) -> bool:
         if not self._is_at_the_end():
@@ -131,7 +132,9 @@ class Simulation:
         stream = self.state.last.to_splits.get("stream") if self.state.last is not None else None
         if stream is None or not (tables or start is not None):
             return
-        place = None if start is None else ({"ordinal": start}, start)
+        server = self.database.server
+        counted = None if start is None else self.database.counted(start, server)
+        place = None if counted is None else ({"ordinal": start, "server": server}, counted)
         self.state.requests = Requests(stream["changes"], dict.fromkeys(tables, RESNAPSHOT), place)
         if start is not None:
             self.oracle.starts.add(start)
@@ -140,7 +143,9 @@ class Simulation:
     def _something(self) -> None:
         dice = self.random.random()
         pace = self.pace
-        if dice < self.settings.crashes:
+        if self.settings.failovers and self.random.random() < self.settings.failovers:
+            self._fail_over()
+        elif dice < self.settings.crashes:
             self._fault()
         elif self.random.random() < pace.schema_changes:
             self._change_schema()
@@ -223,6 +228,16 @@ class Simulation:
             self.stopped = self.cluster.generation
         else:
             raise CrashError
+
+    def _fail_over(self) -> None:
+        """Another server takes over; it has the transactions after the newest manifest, whatever it calls their places.
+
+        Who was connected notices when he next looks; reports already sent arrive.
+        """
+        last = self.state.last
+        stream = last.to_splits.get("stream") if last is not None else None
+        self.database.fail_over(stream["position"]["ordinal"] if stream is not None else 0)
+        self._note(f"server {self.database.server} takes over")
 
     def _guarded(self, action: Callable[[], None]) -> None:
         try:

@@ -1,0 +1,85 @@
+"""What an enumerator does with a stream whose server was replaced by another one meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from raycdc.source.enumerator import IncrementalSnapshotEnumerator, ResumePoint
+from raycdc.source.split import SourceSplit, StreamSplit
+from tests.protocol.pair import Dialect
+
+HERE, THERE = {"server": "a", "at": 900}, {"server": "b", "at": 4}
+
+
+class Context:
+    """One reader; blocking calls wait until they are made."""
+
+    open_epoch = 1
+
+    def __init__(self) -> None:
+        self.assigned: list[SourceSplit] = []
+        self.events: list[dict[str, Any]] = []
+        self.calls: list[tuple[Callable[[], Any], Callable[[Any], None]]] = []
+
+    def registered_readers(self) -> Sequence[int]:
+        return [0]
+
+    def assign_splits(self, assignment: Mapping[int, Sequence[SourceSplit]]) -> None:
+        self.assigned += [split for splits in assignment.values() for split in splits]
+
+    def send_event(self, subtask_id: int, event: dict[str, Any]) -> None:
+        self.events.append(event)
+
+    def remove_splits(self, subtask_id: int, split_ids: Sequence[str]) -> None: ...
+
+    def signal_no_more_splits(self, subtask_id: int) -> None: ...
+
+    def call_async(self, call: Callable[[], Any], handler: Callable[[Any], None], *, after_s: float = 0.0) -> None:
+        self.calls.append((call, handler))
+
+    def make_calls(self) -> None:
+        while self.calls:
+            call, handler = self.calls.pop(0)
+            handler(call())
+
+
+class TwoServers(Dialect):
+    """Server b answers; positions of it count from 4 to 50."""
+
+    def resume_point(self, position: dict[str, Any]) -> ResumePoint | None:
+        return ResumePoint(THERE, 4, 50) if position["server"] == "a" else None
+
+    def current_ordinal(self) -> int:
+        return 900  # Asked while a still answered.
+
+
+def restored(context: Context, *, until: str | None) -> IncrementalSnapshotEnumerator:
+    state = {"version": 1, "started": True, "high": 950, "tables": {}, "unfinished": []}
+    enumerator = IncrementalSnapshotEnumerator(context, TwoServers(), until=until, restored=state)
+    enumerator.restore_stream(StreamSplit({"version": 1, "position": HERE, "ordinal": 900, "tables": {}}))
+    enumerator.start()
+    enumerator.add_reader(0)
+    return enumerator
+
+
+def test_the_stream_is_given_away_only_with_a_place_of_the_server_that_answers() -> None:
+    context = Context()
+    enumerator = restored(context, until=None)
+    assert context.assigned == []
+
+    context.make_calls()
+
+    (stream,) = context.assigned
+    assert isinstance(stream, StreamSplit)
+    assert (stream.state["position"], stream.state["ordinal"]) == (THERE, 4)
+    enumerator.add_splits_back([stream], 0)
+    context.make_calls()
+    assert context.assigned == [stream, stream]
+
+
+def test_a_bounded_run_stops_where_the_new_servers_log_ends() -> None:
+    context = Context()
+    restored(context, until="caught-up")
+    context.make_calls()
+    assert [event for event in context.events if event["type"] == "stop_at"] == [{"type": "stop_at", "ordinal": 50}]

@@ -32,7 +32,7 @@ from raycdc.errors import ProtocolError, SourceError
 from raycdc.model import TableId
 from raycdc.source.api import EpochShare, SplitEnumeratorContext
 from raycdc.source.log_reader import STATE_VERSION as LOG_STATE_VERSION
-from raycdc.source.parking import Requests, progress_of, with_requests
+from raycdc.source.parking import Requests, with_requests
 from raycdc.source.snapshot_plan import (
     PLANNED_AHEAD,
     EnumeratorDialect,
@@ -43,6 +43,8 @@ from raycdc.source.snapshot_plan import (
     StartPoint,
     TablePlan,
     TableState,
+    captured_of,
+    snapshot_progress,
 )
 from raycdc.source.split import STREAM_SPLIT_ID, PartitionSplit, SnapshotSplit, SourceSplit, StreamSplit
 
@@ -226,20 +228,7 @@ class IncrementalSnapshotEnumerator:
         """Nothing to clean up at the source: a binlog is not acknowledged."""
 
     def progress(self) -> dict[str, Any]:
-        tables = {}
-        for table, state in self._tables.items():
-            if state.parked is not None:
-                tables[str(table)] = progress_of(state.parked)
-                continue
-            published = sum(1 for o in self._out.values() if o.published and o.split.table == table)
-            done = state.finished + published
-            complete = state.planner is None and done >= state.planned
-            tables[str(table)] = {
-                "phase": "stream" if complete else "snapshot",
-                "chunks_done": done,
-                "chunks_total": state.planned if state.planner is None else max(state.estimate, state.planned),
-            }
-        return tables
+        return snapshot_progress(self._tables, self._out.values())
 
     @property
     def chunks_waiting(self) -> int:
@@ -496,22 +485,18 @@ def restore_or_create(
     # A table left out by now is forgotten: its changes are passed over, so nobody may go on with it as if none were.
     restored = {
         **last.enumerator,
-        "tables": _captured(last.enumerator["tables"], dialect),
+        "tables": captured_of(last.enumerator["tables"], dialect),
         "unfinished": [s for s in last.enumerator["unfinished"] if dialect.captures(TableId.parse(s["table"]))],
     }
     enumerator = IncrementalSnapshotEnumerator(
         context, dialect, until=until, restored=restored, document=document, requests=requests
     )
     state = last.to_splits[STREAM_SPLIT_ID]
-    parked = _captured(state.get("parked", {}), dialect)
-    state = {**state, "tables": _captured(state["tables"], dialect), "parked": parked}
+    parked = captured_of(state.get("parked", {}), dialect)
+    state = {**state, "tables": captured_of(state["tables"], dialect), "parked": parked}
     documents = {table["schema"]: document(table["schema"]) for table in state["tables"].values()}
     enumerator.restore_stream(StreamSplit(state, documents))
     return enumerator
-
-
-def _captured(tables: dict[str, Any], dialect: EnumeratorDialect) -> dict[str, Any]:
-    return {name: table for name, table in tables.items() if dialect.captures(TableId.parse(name))}
 
 
 def _no_document(fingerprint: str) -> dict[str, Any]:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 from raycdc.model import TableId
+from raycdc.source.parking import progress_of
 from raycdc.source.split import SnapshotSplit
 
 #: Chunks planned ahead of demand; keeps the enumerator's state and the server's planning queries small.
@@ -97,3 +100,26 @@ class OutChunk:
     split: SnapshotSplit
     owner: int | None
     published: bool = False
+
+
+def snapshot_progress(tables: Mapping[TableId, TableState], out: Iterable[OutChunk]) -> dict[str, Any]:
+    """How far each table is, for people."""
+    published = Counter(chunk.split.table for chunk in out if chunk.published)
+    told = {}
+    for table, state in tables.items():
+        if state.parked is not None:
+            told[str(table)] = progress_of(state.parked)
+            continue
+        done = state.finished + published[table]
+        complete = state.planner is None and done >= state.planned
+        told[str(table)] = {
+            "phase": "stream" if complete else "snapshot",
+            "chunks_done": done,
+            "chunks_total": state.planned if state.planner is None else max(state.estimate, state.planned),
+        }
+    return told
+
+
+def captured_of(tables: Mapping[str, Any], dialect: EnumeratorDialect) -> dict[str, Any]:
+    """What of a state by table names is still selected."""
+    return {name: table for name, table in tables.items() if dialect.captures(TableId.parse(name))}

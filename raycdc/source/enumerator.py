@@ -209,15 +209,7 @@ class IncrementalSnapshotEnumerator:
             "started": self._started,
             "high": self._high,
             "tables": {
-                str(t): {
-                    "schema": s.fingerprint,
-                    "document": self._documents[s.fingerprint] if s.planner is not None else None,
-                    "planner": s.planner,
-                    "planned": s.planned,
-                    "finished": s.finished,
-                    "estimate": s.estimate,
-                    "incarnation": s.incarnation,
-                }
+                str(t): s.to_json(self._documents[s.fingerprint] if s.planner is not None else None)
                 for t, s in self._tables.items()
                 if s.parked is None
             },
@@ -241,14 +233,7 @@ class IncrementalSnapshotEnumerator:
         self._high = state["high"]
         self._started = state["started"]
         for name, table in state["tables"].items():
-            self._tables[TableId.parse(name)] = TableState(
-                table["schema"],
-                table["planner"],
-                table["planned"],
-                table["finished"],
-                table["estimate"],
-                table.get("incarnation", 0),
-            )
+            self._tables[TableId.parse(name)] = TableState.from_json(table)
             if table["document"] is not None:
                 self._documents[table["schema"]] = table["document"]
         for data in state["unfinished"]:

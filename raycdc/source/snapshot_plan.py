@@ -92,6 +92,24 @@ class TableState:
     #: Why the table is not followed, as the stream's state has it.
     parked: dict[str, Any] | None = None
 
+    def to_json(self, document: dict[str, Any] | None) -> dict[str, Any]:
+        """As manifests have it; `document` is the schema's, while it is needed for planning."""
+        return {
+            "schema": self.fingerprint,
+            "document": document,
+            "planner": self.planner,
+            "planned": self.planned,
+            "finished": self.finished,
+            "estimate": self.estimate,
+            "incarnation": self.incarnation,
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> TableState:
+        """Inverse of `to_json`, but for the document."""
+        counts = data["planned"], data["finished"], data["estimate"]
+        return cls(data["schema"], data["planner"], *counts, incarnation=data.get("incarnation", 0))
+
 
 @dataclass(slots=True)
 class OutChunk:

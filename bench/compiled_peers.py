@@ -29,8 +29,11 @@ def rust_program() -> Path | None:
         progress("rust-mysql is left out: cargo is not installed")
         return None
     environment = os.environ | {"CARGO_TARGET_DIR": str(target)}
+    # Built from a copy: cargo writes its lock file, which names where crates come from, beside the sources.
+    copy = target / "crate"
+    shutil.copytree(_CRATE, copy, dirs_exist_ok=True)
     done = subprocess.run(
-        ["cargo", "build", "--release", "--quiet", "--manifest-path", str(_CRATE / "Cargo.toml")],
+        ["cargo", "build", "--release", "--quiet", "--manifest-path", str(copy / "Cargo.toml")],
         capture_output=True,
         text=True,
         check=False,

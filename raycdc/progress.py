@@ -4,7 +4,7 @@
 |---|---|---|
 | `starting` | before `started`, one per step | `step`: what is being done, for people (not in ``--json``) |
 | `started` | processes are up, and again whenever they change | `pids` |
-| `progress` | twice a second | per table phase, chunks, rows, rows/s; the three lags; who reads what |
+| `progress` | twice a second | per table phase, chunks, rows, rows/s, values lost; the three lags; who reads what |
 | `commit` | an epoch is in the sink | `epoch`, `tables`, `rows`, `seconds` = `staging_s` + `commit_s` |
 | `warning` | something the user should know, the job goes on | `text` |
 | `caught_up` | a bounded run reached its end | |
@@ -99,7 +99,8 @@ class ProgressReporter:
             then_s, before = self._rows.get(name, (now_s, rows))
             self._rows[name] = (now_s, rows)
             rate = (rows - before) / (now_s - then_s) if now_s > then_s else 0.0
-            tables.append({"table": name, **table, "rows": rows, "rows_per_s": round(rate)})
+            lost = table.get("lost_values", 0)
+            tables.append({"table": name, **table, "rows": rows, "rows_per_s": round(rate), "lost_values": lost})
         readers = [
             {**{k: r[k] for k in ("subtask", "pid", "splits")}, "seconds": r["metrics"].get("seconds", {})}
             for r in status["readers"]

@@ -17,7 +17,7 @@ from pyarrow import ipc
 
 from raycdc.checkpoint.folder import sync_folder
 from raycdc.checkpoint.manifest import STATE_NODE, Segment
-from raycdc.model import TableId
+from raycdc.model import TableId, lost_values
 from raycdc.model.batch import BATCH_BYTES_MAX, BATCH_ROWS_MAX
 
 SUFFIX_OPEN = ".open"
@@ -47,6 +47,8 @@ class SegmentWriter:
         self.path = Path(spool).absolute() / name
         self.table = table
         self.rows = 0
+        #: Values that are not what the source has; `raycdc.model.batch` says which.
+        self.lost = 0
         self._descriptor: dict[str, Any] = {
             "node": node,
             "flight": flight,
@@ -74,11 +76,12 @@ class SegmentWriter:
         if self._writer is None:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self._file = _ChecksummedFile(Path(f"{self.path}{SUFFIX_OPEN}"))
-            self._writer = ipc.new_file(pa.PythonFile(self._file, mode="w"), batch.schema)
+            self._writer = ipc.new_file(pa.PythonFile(self._file, mode="w"), batch.schema.remove_metadata())
         step = rows_per_batch(batch)
         for start in range(0, batch.num_rows, step):
             self._writer.write_batch(batch.slice(start, step))
         self.rows += batch.num_rows
+        self.lost += lost_values(batch)
 
     def finish(self, *, seq_base: int = 0) -> Segment:
         """Write the footer, sync, give the file its name and return its descriptor. At least one row was appended."""
@@ -93,6 +96,7 @@ class SegmentWriter:
             rows=self.rows,
             bytes=self._file.size,
             crc32=self._file.crc32,
+            lost=self.lost,
             **self._descriptor,
         )
 

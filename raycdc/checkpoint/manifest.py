@@ -42,7 +42,8 @@ class Segment:
     node and `flight` is the node's Arrow Flight endpoint (``grpc://host:port`` or empty); a manifest keeps neither
     (`stored`), because folders move and servers start anew: whoever reads it finds the spool by its node again
     (`placed`). `kind` is ``"snapshot"`` (inserts of one chunk) or ``"log"``. `crc32` covers the whole file. `rows` and
-    `bytes` are exact.
+    `bytes` are exact. `lost` is how many values of the rows are not what the source has (`raycdc.model.batch`); a
+    manifest keeps only their sums.
     """
 
     node: str
@@ -57,6 +58,7 @@ class Segment:
     rows: int
     bytes: int
     crc32: int
+    lost: int = 0
 
     def to_json(self) -> dict[str, Any]:
         return {name: str(self.table) if name == "table" else getattr(self, name) for name in self.__slots__}
@@ -72,7 +74,8 @@ class Segment:
 
     def stored(self) -> dict[str, Any]:
         """`to_json` with what stays true when folders move and servers start anew."""
-        return {name: value for name, value in self.to_json().items() if name != "flight"} | {"path": self.name}
+        kept = {name: value for name, value in self.to_json().items() if name not in ("flight", "lost")}
+        return kept | {"path": self.name}
 
     def placed(self, folder: PurePath | None, *, flight: str = "") -> Segment:
         """The segment where its node has it now: in `folder` (None: the node knows), served by `flight`."""
@@ -106,7 +109,8 @@ class Manifest:
     """One sealed epoch; see the module's docstring. `final` marks the last epoch of a bounded run.
 
     `tables` names every table that must hold the epoch before it counts as committed: those with segments or schema
-    changes in it. `watermark_ms` is the minimum event time over active splits, or None when nothing was read yet.
+    changes in it. `lost` is how many values of each table were lost in this and all epochs before. `watermark_ms` is
+    the minimum event time over active splits, or None when nothing was read yet.
     """
 
     epoch: int
@@ -119,6 +123,7 @@ class Manifest:
     tables: dict[TableId, TableEpoch] = field(default_factory=dict)
     watermark_ms: int | None = None
     final: bool = False
+    lost: dict[TableId, int] = field(default_factory=dict)
 
     @property
     def rows(self) -> int:
@@ -137,6 +142,7 @@ class Manifest:
             "tables": {str(t): e.to_json() for t, e in self.tables.items()},
             "watermark_ms": self.watermark_ms,
             "final": self.final,
+            **({"lost": {str(table): count for table, count in self.lost.items()}} if self.lost else {}),
         }
 
     @classmethod
@@ -153,4 +159,5 @@ class Manifest:
             tables={TableId.parse(t): TableEpoch.from_json(e) for t, e in data["tables"].items()},
             watermark_ms=data["watermark_ms"],
             final=data["final"],
+            lost={TableId.parse(table): count for table, count in data.get("lost", {}).items()},
         )

@@ -125,6 +125,7 @@ class PlainView:
         text = f"{name}: {phase}{_chunks_text(table)}, {_number(table.get('rows'))} rows"
         if table.get("rows_per_s"):
             text += f", {_number(table['rows_per_s'])} rows/s"
+        text += _lost_text(table)
         shown_at, shown = self._shown.get(name, (float("-inf"), ""))
         phase_changed = not shown.startswith(f"{name}: {phase}")
         if text != shown and (phase_changed or self._clock() - shown_at >= PLAIN_INTERVAL_S):
@@ -213,7 +214,9 @@ class LiveView:
         for table in tables[:room]:
             view.add_row(*_cells(table))
         rest = len(tables) - room
-        return [view] if rest <= 0 else [view, Text(f"… and {_count(rest, 'more table')}", style="dim")]
+        more = [] if rest <= 0 else [Text(f"… and {_count(rest, 'more table')}", style="dim")]
+        lost = [f"{table['table']}{_lost_text(table)}" for table in tables if table.get("lost_values")]
+        return [view, *more, *([Text("; ".join(lost), style="yellow")] if lost else [])]
 
 
 def _cells(table: Mapping[str, Any]) -> tuple[RenderableType, ...]:
@@ -251,6 +254,11 @@ def _clock_text(seconds: float) -> str:
 def _chunks_text(table: Mapping[str, Any]) -> str:
     total = table.get("chunks_total")
     return f" {table.get('chunks_done') or 0}/{total} chunks" if total else ""
+
+
+def _lost_text(table: Mapping[str, Any]) -> str:
+    lost = table.get("lost_values")
+    return f", {_count(lost, 'value')} lost (invalid dates or text)" if lost else ""
 
 
 def _pids_text(pids: Mapping[str, Any]) -> str:

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from raycdc.model.batch import META_COLUMNS, META_FIELDS, changelog_schema
+from raycdc.model.batch import (
+    META_COLUMNS,
+    META_FIELDS,
+    changelog_schema,
+    lost_values,
+    part_of,
+    with_lost_values,
+)
 from raycdc.model.row_kind import RowKind
 from raycdc.model.schema import Column, TableSchema
 from raycdc.model.table import TableId
@@ -18,4 +25,7 @@ __all__ = [
     "TableSchema",
     "TypeKind",
     "changelog_schema",
+    "lost_values",
+    "part_of",
+    "with_lost_values",
 ]

@@ -10,6 +10,9 @@ then `META_FIELDS`. Constant metadata (`_db`, `_table`) is not stored; it is in 
   position of the event, row within it); null for snapshot rows.
 
 Batches are immutable after they are built and at most `BATCH_BYTES_MAX` large (one row may exceed it).
+
+How many **lost values** a batch has (dates that became null, text with bytes that were replaced: the policies of
+``source.types``) is in its schema's metadata, where it goes with the batch until a segment is made of it.
 """
 
 from __future__ import annotations
@@ -31,6 +34,27 @@ META_FIELDS: tuple[pa.Field, ...] = (
 
 #: Metadata columns as a changelog sink shows them, after the table's columns.
 META_COLUMNS: tuple[str, ...] = ("_op", "_seq", "_ts_ms", "_db", "_table", "_pos")
+
+
+_LOST_VALUES = b"raycdc.lost_values"
+
+
+def lost_values(batch: pa.RecordBatch) -> int:
+    """How many values of the batch are not what the source has."""
+    metadata = batch.schema.metadata
+    return int(metadata.get(_LOST_VALUES, 0)) if metadata else 0
+
+
+def with_lost_values(batch: pa.RecordBatch, count: int) -> pa.RecordBatch:
+    """The batch with that many lost values."""
+    return batch.replace_schema_metadata({_LOST_VALUES: str(count)} if count else None)
+
+
+def part_of(batch: pa.RecordBatch, mask: pa.Array) -> pa.RecordBatch:
+    """The rows that `mask` names, with their share of the lost values, rounded up."""
+    kept = batch.filter(mask)
+    lost = lost_values(batch)
+    return with_lost_values(kept, -(-lost * kept.num_rows // batch.num_rows)) if lost else kept
 
 
 def changelog_schema(schema: TableSchema) -> pa.Schema:

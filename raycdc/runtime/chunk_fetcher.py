@@ -119,6 +119,7 @@ class ChunkFetcher:
         writer = self._writer(split, document["fingerprint"])
         for batch in folded.to_batches():
             writer.append(batch)
+        writer.lost = sum(Segment.from_json(data).lost for data in (*read.segments, *delta))
         segments = (writer.finish().to_json(),) if writer.rows else ()
         self.discard([*read.segments, *delta])
         return dataclasses.replace(read, exact=True, segments=segments)

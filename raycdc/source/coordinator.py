@@ -96,6 +96,7 @@ class SourceCoordinator:
         self._stopping = False
         self._final_epoch: int | None = None
         self._rows: dict[TableId, int] = {}
+        self._lost_values: dict[TableId, int] = dict(last.lost) if last else {}
         self._failure: RaycdcError | None = None
         self._lost: list[tuple[int, int, str]] = []
         self._enumerator = enumerator(self)
@@ -230,6 +231,9 @@ class SourceCoordinator:
         tables = self._enumerator.progress()
         for table, rows in self._rows.items():
             tables.setdefault(str(table), {"phase": "stream", "chunks_done": 0, "chunks_total": 0})["rows"] = rows
+        for table, lost in self._lost_values.items():
+            if str(table) in tables:
+                tables[str(table)]["lost_values"] = lost
         return {
             "generation": self._generation,
             "sealed": self._sealed,
@@ -424,6 +428,7 @@ class SourceCoordinator:
         reach("after_manifest")
         self._splits = dict(manifest.to_splits)
         self._sealed = manifest.epoch
+        self._lost_values = manifest.lost
         self._manifests[manifest.epoch] = manifest
         for segment in manifest.segments:
             self._rows[segment.table] = self._rows.get(segment.table, 0) + segment.rows
@@ -464,4 +469,12 @@ class SourceCoordinator:
             tables=tables,
             watermark_ms=min(watermarks) if watermarks else None,
             final=final,
+            lost=self._lost_up_to(segments),
         )
+
+    def _lost_up_to(self, segments: Sequence[Segment]) -> dict[TableId, int]:
+        total = dict(self._lost_values)
+        for segment in segments:
+            if segment.lost:
+                total[segment.table] = total.get(segment.table, 0) + segment.lost
+        return total

@@ -51,7 +51,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from raycdc.errors import ProtocolError
-from raycdc.model import RowKind, TableId
+from raycdc.model import RowKind, TableId, part_of
 from raycdc.source.intervals import Interval, IntervalSet, SortKey, cells
 from raycdc.source.split import ChunkKey, SnapshotSplit, key_from_json, key_names
 
@@ -411,7 +411,7 @@ def _take(rows: LogRows, mask: np.ndarray) -> LogRows | None:
         return None
     if mask.all():
         return rows
-    return LogRows(rows.table, rows.batch.filter(pa.array(mask)), rows.ordinals[mask])
+    return LogRows(rows.table, part_of(rows.batch, pa.array(mask)), rows.ordinals[mask])
 
 
 def _partition(held: Sequence[LogRows], high: int) -> tuple[list[LogRows], list[LogRows]]:

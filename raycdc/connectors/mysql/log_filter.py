@@ -26,7 +26,7 @@ from raycdc.connectors.mysql.snapshot.row_filter import Condition, parse_filter,
 from raycdc.connectors.mysql.values.documents import ALL, Capture, document_of
 from raycdc.connectors.mysql.values.types import MySqlTable
 from raycdc.errors import SourceUnavailableError
-from raycdc.model import META_COLUMNS, RowKind, TableId
+from raycdc.model import META_COLUMNS, RowKind, TableId, part_of
 from raycdc.source.api import SchemaUpdate
 
 
@@ -96,7 +96,7 @@ class LogFilter:
         passes = passes | (ops == RowKind.TRUNCATE)
         if passes.all():
             return batch, row_pos
-        return None if not passes.any() else (batch.filter(pa.array(passes)), row_pos[passes])
+        return None if not passes.any() else (part_of(batch, pa.array(passes)), row_pos[passes])
 
     def close(self) -> None:
         if self._connection is not None:

@@ -46,7 +46,7 @@ from raycdc.connectors.mysql.values.documents import Capture, capture_of, table_
 from raycdc.connectors.mysql.values.types import MySqlTable
 from raycdc.connectors.mysql.warm_up import compile_all
 from raycdc.errors import ConfigError, SourceUnavailableError
-from raycdc.model import META_FIELDS, RowKind, TableId, changelog_schema
+from raycdc.model import META_FIELDS, RowKind, TableId, changelog_schema, lost_values, with_lost_values
 from raycdc.source.reading import HighWatermark
 from raycdc.source.split import SnapshotSplit, StreamSplit, key_from_json
 
@@ -367,7 +367,9 @@ def _as_inserts(batch: pa.RecordBatch, schema: pa.Schema, *, first: int, read_ms
         pa.array(np.full(count, read_ms, np.int64)),
         pa.nulls(count, META_FIELDS[3].type),
     ]
-    return pa.RecordBatch.from_arrays([*batch.columns, *meta], schema=schema)
+    inserts = pa.RecordBatch.from_arrays([*batch.columns, *meta], schema=schema)
+    lost = lost_values(batch)
+    return with_lost_values(inserts, lost) if lost else inserts
 
 
 def _captured(loaded: dict[TableId, MySqlTable], option: str, name: str) -> MySqlTable:

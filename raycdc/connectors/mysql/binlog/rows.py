@@ -22,7 +22,7 @@ from raycdc.connectors.mysql.binlog.table_decoding import Decoding, Part, ReadyM
 from raycdc.connectors.mysql.values.arena_loops import FULL_NEED, FULL_SLOT
 from raycdc.connectors.mysql.values.columns import TableArena
 from raycdc.connectors.mysql.values.types import MySqlTable
-from raycdc.model import TableId
+from raycdc.model import TableId, part_of, with_lost_values
 
 #: Row events listed before they are decoded: 64 bytes each, so 4 MiB of list at most.
 _EVENTS_FIRST = 4096
@@ -124,7 +124,7 @@ class RowBatches:
         updates = np.isin(part.op, (1, 2))
         numbers[updates] //= 2
         keep = (part.row_event != 0) | (numbers >= self.skip_rows)
-        return RowsItem(item.table, item.batch.filter(pa.array(keep)), item.row_pos[keep], int(keep.sum()), item.file)
+        return RowsItem(item.table, part_of(item.batch, pa.array(keep)), item.row_pos[keep], int(keep.sum()), item.file)
 
     def _decode(
         self,
@@ -177,6 +177,8 @@ class RowBatches:
             _positions(file, positions, part.row_number) if self._with_pos else pa.nulls(count, pa.string()),
         ]
         batch = pa.RecordBatch.from_arrays([*part.arrays, *added], schema=part.schema)
+        if part.lost:
+            batch = with_lost_values(batch, part.lost)
         return RowsItem(part.table, batch, positions, count, file)
 
     def _count_losses(self, arena: TableArena) -> None:

@@ -51,13 +51,15 @@ class Decoding:
 
     def take(self, count: int) -> Part:
         """The first `rows` rows, copied; the arena starts over."""
+        arrays = self.arena.to_arrays(count)
         return Part(
             self.table.id,
             self.schema,
-            self.arena.to_arrays(count),
+            arrays,
             self.op[:count].copy(),
             self.row_event[:count].copy(),
             self.row_number[:count].copy(),
+            self.arena.take_lost(),
         )
 
 
@@ -81,6 +83,7 @@ class Part:
     op: npt.NDArray[np.int8]
     row_event: npt.NDArray[np.int64]
     row_number: npt.NDArray[np.int64]
+    lost: int
 
 
 class RowsDamagedError(Exception):

@@ -30,7 +30,7 @@ from raycdc.connectors.mysql.values.json_loops import STACK_SHAPE
 from raycdc.connectors.mysql.values.layouts import Form, TableLayout, layout_of
 from raycdc.connectors.mysql.values.types import MySqlTable, Treatment
 from raycdc.errors import DataError
-from raycdc.model.batch import BATCH_BYTES_MAX, BATCH_ROWS_MAX
+from raycdc.model.batch import BATCH_BYTES_MAX, BATCH_ROWS_MAX, with_lost_values
 
 INVALID_DATE = (
     "column {column!r} holds a date that no calendar has, such as 0000-00-00. Correct it, or have such dates read as "
@@ -121,6 +121,7 @@ class TableArena:
         self._booleans = [c.form is Form.BOOLEAN for c in columns]
         self._dates = [c.form in (Form.DATE, Form.DATETIME, Form.TIMESTAMP) for c in columns]
         self._invalid_utf8 = [0] * count
+        self._lost_taken = 0
 
     @property
     def zero_dates(self) -> int:
@@ -129,6 +130,12 @@ class TableArena:
     @property
     def replaced(self) -> int:
         return sum(self._lost(c) for c, is_date in enumerate(self._dates) if not is_date)
+
+    def take_lost(self) -> int:
+        """How many values were lost since the last call: those of the batch that was just made."""
+        total = int(self.view.losses[0].sum()) + sum(self._invalid_utf8)
+        lost, self._lost_taken = total - self._lost_taken, total
+        return lost
 
     def _lost(self, column: int) -> int:
         return int(self.view.losses[0, column]) + self._invalid_utf8[column]
@@ -189,7 +196,9 @@ class TableArena:
 
     def to_record_batch(self, rows: int) -> pa.RecordBatch:
         """The first `rows` rows as a batch of the table's columns; the arena starts over."""
-        return pa.RecordBatch.from_arrays(self.to_arrays(rows), schema=self.schema)
+        batch = pa.RecordBatch.from_arrays(self.to_arrays(rows), schema=self.schema)
+        lost = self.take_lost()
+        return with_lost_values(batch, lost) if lost else batch
 
     def _place(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], int, int]:
         base = np.zeros(len(self._widths), np.int64)

@@ -1,0 +1,160 @@
+"""Values that only one phase would get right: lost ones are counted once, labels and time zones change under way."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from raycdc.config import config_from_dict
+from raycdc.connectors.mysql.catalog import load_table
+from raycdc.connectors.mysql.connection import query
+from raycdc.connectors.mysql.values.types import TypeOptions
+from raycdc.errors import DataError
+from raycdc.model import TableId
+from raycdc.pipeline import Pipeline
+from raycdc.testing.servers import DatabaseServer, MySqlNewestServer
+from raycdc.testing.sessions import session
+from tests.integration.test_mysql_binlog import log_end, read_log, replay, snapshot
+
+pytestmark = pytest.mark.server
+
+
+@pytest.fixture(params=["mariadb", "mysql80"])
+def server(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> DatabaseServer:
+    monkeypatch.setenv("RAYCDC_TEST_PASSWORD", "cdc")
+    found = request.getfixturevalue(request.param)
+    assert isinstance(found, DatabaseServer)
+    return found
+
+
+@pytest.fixture
+def database(server: DatabaseServer) -> Iterator[str]:
+    with server.fresh_database() as name:
+        yield name
+
+
+def pipeline(server: DatabaseServer, database: str, folder: Path) -> Pipeline:
+    source = {"type": "mysql", "port": server.port, "user": "cdc", "password": "${env:RAYCDC_TEST_PASSWORD}"}
+    return Pipeline.from_config(
+        config_from_dict(
+            {
+                "pipeline": {"name": "under-way", "state": str(folder / "state"), "epoch_interval": "200ms"},
+                "source": {**source, "tables": [f"{database}.t"]},
+                "sink": {"type": "jsonl", "path": str(folder / "lake"), "write": "changelog"},
+            }
+        )
+    )
+
+
+def catch_up(server: DatabaseServer, database: str, folder: Path) -> int:
+    """Run to the log's end; how many values were lost then, as progress says."""
+    events: list[dict[str, Any]] = []
+    pipeline(server, database, folder).run(until="caught-up", local=True, listener=events.append)
+    last = [event for event in events if event["event"] == "progress"][-1]
+    return sum(int(table["lost_values"]) for table in last["tables"])
+
+
+def rows_of(folder: Path) -> list[dict[str, Any]]:
+    """What the target has, in the order of the changes."""
+    lines = [line for file in (folder / "lake").rglob("*.jsonl") for line in file.read_text().splitlines()]
+    return sorted((json.loads(line) for line in lines), key=lambda row: int(row["_seq"]))
+
+
+def test_lost_values_are_counted_in_both_phases_and_once_over_restarts(
+    server: DatabaseServer, database: str, tmp_path: Path
+) -> None:
+    def execute(*statements: str) -> None:
+        server.execute("SET SESSION sql_mode = 'ALLOW_INVALID_DATES'", *statements, database=database)
+
+    execute(
+        "CREATE TABLE t (id INT PRIMARY KEY, d DATE, c VARCHAR(9) CHARACTER SET greek)",
+        "INSERT INTO t VALUES (1, '0000-00-00', 'a'), (2, NULL, _greek X'61D2'), (3, '2024-01-01', 'b')",
+    )
+    assert catch_up(server, database, tmp_path) == 2
+    assert catch_up(server, database, tmp_path) == 2
+    execute("INSERT INTO t VALUES (4, '2024-02-31', _greek X'D2')", "INSERT INTO t VALUES (5, NULL, NULL)")
+    assert catch_up(server, database, tmp_path) == 4
+    assert catch_up(server, database, tmp_path) == 4
+    found = [(row["id"], row["d"], row["c"]) for row in rows_of(tmp_path)]
+    assert found == [
+        (1, None, "a"),
+        (2, None, "a\ufffd"),
+        (3, "2024-01-01", "b"),
+        (4, None, "\ufffd"),
+        (5, None, None),
+    ]
+
+
+def test_text_that_is_none_is_an_error_where_wanted(server: DatabaseServer, database: str) -> None:
+    with session(server, "root") as connection:
+        start = log_end(connection)
+        query(connection, f"CREATE TABLE `{database}`.t (id INT PRIMARY KEY, c VARCHAR(9) CHARACTER SET greek)")
+        query(connection, f"INSERT INTO `{database}`.t VALUES (1, _greek X'61'), (2, _greek X'D2')")
+        table = TypeOptions(invalid_text="error").treat_table(load_table(connection, TableId(database, "t")))
+        end = log_end(connection)
+        with pytest.raises(DataError, match=r"t\.c: .*invalid_text"):
+            snapshot(connection, table)
+        with pytest.raises(DataError, match=r"t\.c: .*invalid_text"):
+            read_log(server, [table], start, end)
+
+
+def test_labels_and_the_servers_time_zone_change_in_mid_stream(
+    server: DatabaseServer, database: str, tmp_path: Path
+) -> None:
+    instants = [f"2024-0{month}-01 12:00:00" for month in range(1, 6)]
+
+    def insert(number: int, label: str, zone: str) -> None:
+        """The same instant in any zone, and the same words of a clock."""
+        here = f"CONVERT_TZ('{instants[number]}', '+00:00', '{zone}')"
+        values = f"{number}, '{label}', {here}, '{instants[number]}'"
+        # A new session takes the server's zone.
+        server.execute("SET time_zone = @@GLOBAL.time_zone", f"INSERT INTO t VALUES ({values})", database=database)
+
+    zone_before = server.execute("SELECT @@GLOBAL.time_zone", database=database)[0][0]
+    try:
+        server.execute("SET GLOBAL time_zone = '+05:30'", database=database)
+        server.execute(
+            "CREATE TABLE t (id INT PRIMARY KEY, e ENUM('b','a'), s TIMESTAMP NULL, m DATETIME)", database=database
+        )
+        insert(0, "a", "+05:30")
+        catch_up(server, database, tmp_path)
+        insert(1, "b", "+05:30")
+        server.execute("SET GLOBAL time_zone = '-08:00'", database=database)
+        insert(2, "a", "-08:00")
+        server.execute("ALTER TABLE t MODIFY e ENUM('b','a','c')", database=database)
+        insert(3, "c", "-08:00")
+        insert(4, "a", "-08:00")
+        catch_up(server, database, tmp_path)
+        server.execute(
+            "ALTER TABLE t MODIFY e ENUM('b','a','c','é')", "UPDATE t SET e = 'é' WHERE id = 2", database=database
+        )
+        catch_up(server, database, tmp_path)
+    finally:
+        server.execute(f"SET GLOBAL time_zone = '{zone_before}'", database=database)
+    found = {row["id"]: row for row in rows_of(tmp_path) if row["_op"] in ("+I", "+U")}
+    assert [found[n]["e"] for n in range(5)] == ["a", "b", "é", "c", "a"]
+    assert [found[n]["m"] for n in range(5)] == instants
+    assert [str(found[n]["s"])[:19].replace("T", " ") for n in range(5)] == instants
+
+
+def test_vectors_and_invisible_columns_are_the_same_in_both_phases(mysql_newest: MySqlNewestServer) -> None:
+    with mysql_newest.fresh_database() as database, session(mysql_newest, "root") as connection:
+        start = log_end(connection)
+        name = f"`{database}`.t"
+        query(connection, f"CREATE TABLE {name} (id INT PRIMARY KEY, v VECTOR(3), h INT INVISIBLE, n VECTOR NOT NULL)")
+        vectors = "STRING_TO_VECTOR('[1, -2.5, 3e38]'), 7, STRING_TO_VECTOR('[0]')"
+        query(connection, f"INSERT INTO {name} (id, v, h, n) VALUES (1, {vectors}), (2, NULL, NULL, X'00000000')")
+        query(connection, f"UPDATE {name} SET n = STRING_TO_VECTOR('[0.5, 0.25]') WHERE id = 2")
+        table = load_table(connection, TableId(database, "t"))
+        now = snapshot(connection, table)
+        printed = query(connection, f"SELECT id, HEX(v), h, HEX(n) FROM {name} ORDER BY id")
+        ours = [
+            (row["id"], None if row["v"] is None else row["v"].hex().upper(), row["h"], row["n"].hex().upper())
+            for row in now.to_pylist()
+        ]
+        assert ours == list(printed)
+        assert replay(read_log(mysql_newest, [table], start, log_end(connection)), table).equals(now)

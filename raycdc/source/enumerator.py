@@ -93,6 +93,8 @@ class IncrementalSnapshotEnumerator:
         self._pending: deque[SnapshotSplit] = deque()
         self._out: dict[str, OutChunk] = {}
         self._requests: deque[int] = deque()
+        #: Readers that were given chunks: each keeps a connection for them.
+        self._chunk_readers: set[int] = set()
         self._retries: dict[str, int] = {}
         self._stream: StreamSplit | None = None
         self._stream_owner: int | None = None
@@ -401,10 +403,12 @@ class IncrementalSnapshotEnumerator:
         """Give pending chunks to waiting readers, only while there is a log reader to open them."""
         while self._requests and self._stream_owner is not None:
             split = next((split for split in self._pending if split.table not in self._over), None)
-            if split is None:
+            subtask_id = next((subtask for subtask in self._requests if self._may_read(subtask)), None)
+            if split is None or subtask_id is None:
                 break
             self._pending.remove(split)
-            subtask_id = self._requests.popleft()
+            self._requests.remove(subtask_id)
+            self._chunk_readers.add(subtask_id)
             self._out[split.split_id] = OutChunk(split, subtask_id)
             self._context.assign_splits({subtask_id: [split]})
         self._plan()
@@ -413,6 +417,12 @@ class IncrementalSnapshotEnumerator:
             for subtask_id in sorted(set(self._requests)):
                 self._context.signal_no_more_splits(subtask_id)
             self._requests.clear()
+
+    def _may_read(self, subtask_id: int) -> bool:
+        """Whether the reader has a connection for chunks, or may open one."""
+        self._chunk_readers &= set(self._context.registered_readers())
+        most = self._dialect.chunk_readers_max
+        return not most or subtask_id in self._chunk_readers or len(self._chunk_readers) < most
 
     def _all_published(self) -> bool:
         planned = self._started and all(s.planner is None for s in self._tables.values())

@@ -78,6 +78,10 @@ class EnumeratorDialect(Protocol):
     def captures(self, table: TableId) -> bool:
         """Whether the configuration selects the table. Does not block."""
 
+    @property
+    def chunk_readers_max(self) -> int:
+        """How many readers may have a connection for chunks; 0: all. Does not block."""
+
 
 @dataclass(slots=True)
 class TableState:

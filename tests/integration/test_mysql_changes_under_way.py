@@ -12,6 +12,7 @@ import pytest
 from raycdc.config import config_from_dict
 from raycdc.connectors.mysql.catalog import load_table
 from raycdc.connectors.mysql.connection import query
+from raycdc.connectors.mysql.snapshot.pace import Pace
 from raycdc.connectors.mysql.values.types import TypeOptions
 from raycdc.errors import DataError
 from raycdc.model import TableId
@@ -37,13 +38,14 @@ def database(server: DatabaseServer) -> Iterator[str]:
         yield name
 
 
-def pipeline(server: DatabaseServer, database: str, folder: Path) -> Pipeline:
+def pipeline(server: DatabaseServer, database: str, folder: Path, **snapshot: Any) -> Pipeline:
     source = {"type": "mysql", "port": server.port, "user": "cdc", "password": "${env:RAYCDC_TEST_PASSWORD}"}
     return Pipeline.from_config(
         config_from_dict(
             {
                 "pipeline": {"name": "under-way", "state": str(folder / "state"), "epoch_interval": "200ms"},
-                "source": {**source, "tables": [f"{database}.t"]},
+                "source": {**source, "tables": [f"{database}.t"], "snapshot": snapshot},
+                "readers": {"min": 3, "max": 3},
                 "sink": {"type": "jsonl", "path": str(folder / "lake"), "write": "changelog"},
             }
         )
@@ -139,6 +141,40 @@ def test_labels_and_the_servers_time_zone_change_in_mid_stream(
     assert [found[n]["e"] for n in range(5)] == ["a", "b", "é", "c", "a"]
     assert [found[n]["m"] for n in range(5)] == instants
     assert [str(found[n]["s"])[:19].replace("T", " ") for n in range(5)] == instants
+
+
+def test_a_snapshot_keeps_to_its_pace_and_its_connections(
+    server: DatabaseServer, database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each connection has a clock of its own, which moves by nothing but what its pace waits."""
+    passed: dict[Pace, list[tuple[float, int]]] = {}
+
+    class SimulatedPace(Pace):
+        def __init__(self, rows_per_s: float) -> None:
+            assert rows_per_s == 500 / 2
+            super().__init__(rows_per_s, now_s=lambda: self.clock_s)
+            self.clock_s = 0.0
+            self.end()  # It does not really wait.
+            passed[self] = []
+
+        def passed(self, rows: int) -> float:
+            self.clock_s += super().passed(rows)
+            passed[self].append((self.clock_s, rows))
+            return 0.0
+
+    monkeypatch.setattr("raycdc.connectors.mysql.source.Pace", SimulatedPace)
+    values = ", ".join(f"({n})" for n in range(400))
+    server.execute("CREATE TABLE t (id INT PRIMARY KEY)", f"INSERT INTO t VALUES {values}", database=database)
+    paced = pipeline(server, database, tmp_path, chunk_rows=20, rows_per_second=500, connections=2)
+    paced.run(until="caught-up", local=True)
+    assert 1 <= len(passed) <= 2
+    assert sum(rows for batches in passed.values() for _, rows in batches) >= 400
+    for batches in passed.values():
+        read = 0
+        for at_s, rows in batches:
+            read += rows
+            assert read <= at_s * 250 + 1e-6
+    assert len(rows_of(tmp_path)) == 400
 
 
 def test_vectors_and_invisible_columns_are_the_same_in_both_phases(mysql_newest: MySqlNewestServer) -> None:

@@ -61,6 +61,7 @@ class Dialect:
         self.cuts = cuts
         self.end = 100
         self.left_out: set[TableId] = set()
+        self.chunk_readers_max = 0
 
     def start_point(self) -> StartPoint:
         snapshot: dict[str, Any] = {

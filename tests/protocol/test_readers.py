@@ -264,6 +264,20 @@ def test_a_successor_of_a_dead_reader_gets_its_own_requests_answered() -> None:
     assert [(c.index, c.attempt) for c in successor.chunks()] == [(0, 1)]
 
 
+def test_no_more_readers_get_chunks_than_may_and_the_place_of_a_dead_one_is_taken() -> None:
+    job, log, first = two_readers(10, 20, 30)
+    job.dialect.chunk_readers_max = 1
+    assert [c.index for c in first.chunks()] == [0]
+    second = job.reader(2)
+    second.send(RequestSplit())
+    first.send(RequestSplit())
+    assert (first.chunks()[-1].index, second.chunks()) == (1, [])
+    job.lose(first)
+    log.send(RequestSplit())
+    assert [c.index for c in second.chunks()] == [2]
+    assert log.chunks() == []
+
+
 def test_no_more_splits_is_said_only_when_every_chunk_is_in_a_manifest() -> None:
     job, log, chunks = two_readers()
     split = closed(log, chunks)

@@ -36,6 +36,10 @@ class Dialect:
     def captures(self, table: TableId) -> bool:
         return True
 
+    @property
+    def chunk_readers_max(self) -> int:
+        return 0
+
     def current_ordinal(self) -> int:
         return 1
 

@@ -50,6 +50,7 @@ class MySqlEnumeratorDialect:
         accept_cascades: bool,
         types: TypeOptions | None = None,
         past: PastPoint | None = None,
+        chunk_readers_max: int = 0,
     ) -> None:
         self._connect = connect
         self._selector = selector
@@ -59,6 +60,7 @@ class MySqlEnumeratorDialect:
         self._accept_cascades = accept_cascades
         self._types = types or TypeOptions()
         self._past = past
+        self.chunk_readers_max = chunk_readers_max
 
     def start_point(self) -> StartPoint:
         """Schemas, position, schemas and names again: equal ones prove that these are the tables at the position."""

@@ -112,9 +112,15 @@ class SnapshotOptions(Options):
     )
     rows_per_second: int = option(
         0,
-        help="At most so many rows per second and reader, to spare the source; 0: as fast as it goes. Each reader has "
-        "one connection for its chunks, so readers.max bounds those.",
+        help="At most so many rows of chunks per second, in the whole job, to spare the source; 0: as fast as it goes. "
+        "The connections share it alike.",
         unit="rows",
+        ge=0,
+    )
+    connections: int = option(
+        0,
+        help="Read chunks over at most so many connections at once; 0: one for each of readers.max readers, or one "
+        "alone with rows_per_second. Following the log takes up to three more, planning one.",
         ge=0,
     )
     visible_within: Duration = option(
@@ -124,6 +130,16 @@ class SnapshotOptions(Options):
         "for that long.",
         unit="duration",
     )
+
+    @property
+    def chunk_readers_max(self) -> int:
+        """How many readers may have a connection for chunks; 0: all."""
+        return self.connections or (1 if self.rows_per_second else 0)
+
+    @property
+    def rows_per_second_each(self) -> float:
+        """The pace of one connection; 0: none."""
+        return self.rows_per_second / max(1, self.chunk_readers_max)
 
 
 class TypesOptions(Options):

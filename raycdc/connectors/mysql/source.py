@@ -134,6 +134,7 @@ class MySqlSource:
             capture=self._capture,
             accept_cascades=self._accept_cascades,
             past=self._past(),
+            chunk_readers_max=config.snapshot.chunk_readers_max,
         )
 
     def log_reader(self, split: StreamSplit) -> MySqlLogSplitReader:
@@ -183,7 +184,7 @@ class MySqlSource:
             connection,
             probe(connection),
             visible_within_s=self._visible_within_s,
-            rows_per_s=self._config.snapshot.rows_per_second,
+            rows_per_s=self._config.snapshot.rows_per_second_each,
         )
 
     def key_order(self, split: StreamSplit) -> MySqlKeyOrder:
@@ -284,7 +285,7 @@ class MySqlChunkReader:
         info: ServerInfo,
         *,
         visible_within_s: float,
-        rows_per_s: int,
+        rows_per_s: float,
     ) -> None:
         self._connection = connection
         self._info = info

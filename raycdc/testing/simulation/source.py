@@ -87,6 +87,10 @@ class SimEnumeratorDialect:
     def captures(self, table: TableId) -> bool:
         return True
 
+    @property
+    def chunk_readers_max(self) -> int:
+        return self._database.chunk_readers_max
+
     def current_ordinal(self) -> int:
         return self._database.counted(self._database.end, self._database.server)
 

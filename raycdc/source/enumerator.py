@@ -261,6 +261,7 @@ class IncrementalSnapshotEnumerator:
             "changes": 0,
             "tables": tables,
             "parked": {},
+            **({"source": start.source} if start.source else {}),
         }
         self._stream, self._stream_placed = StreamSplit(state, schemas), True
         self._give_stream()

@@ -30,11 +30,12 @@ class TablePlan:
 
 @dataclass(frozen=True, slots=True)
 class StartPoint:
-    """Where the log starts and what tables look like there."""
+    """Where the log starts and what tables look like there; `source` is the first `LogUnit.source_state`."""
 
     position: dict[str, Any]
     ordinal: int
     tables: tuple[TablePlan, ...]
+    source: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)

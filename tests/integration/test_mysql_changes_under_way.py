@@ -44,7 +44,7 @@ def pipeline(server: DatabaseServer, database: str, folder: Path, **snapshot: An
         config_from_dict(
             {
                 "pipeline": {"name": "under-way", "state": str(folder / "state"), "epoch_interval": "200ms"},
-                "source": {**source, "tables": [f"{database}.t"], "snapshot": snapshot},
+                "source": {**source, "tables": [rf"{database}\..*"], "snapshot": snapshot},
                 "readers": {"min": 3, "max": 3},
                 "sink": {"type": "jsonl", "path": str(folder / "lake"), "write": "changelog"},
             }
@@ -141,6 +141,28 @@ def test_labels_and_the_servers_time_zone_change_in_mid_stream(
     assert [found[n]["e"] for n in range(5)] == ["a", "b", "é", "c", "a"]
     assert [found[n]["m"] for n in range(5)] == instants
     assert [str(found[n]["s"])[:19].replace("T", " ") for n in range(5)] == instants
+
+
+def test_a_new_table_has_its_databases_character_set_of_that_time_whatever_it_is_at_a_restart(
+    server: DatabaseServer, database: str, tmp_path: Path
+) -> None:
+    """The job is down while tables are created and the default changes between them, twice."""
+    server.execute(
+        f"ALTER DATABASE `{database}` CHARACTER SET latin1", "CREATE TABLE t (id INT PRIMARY KEY)", database=database
+    )
+    catch_up(server, database, tmp_path)
+    for name, following in (("a", "cp1251"), ("b", "utf8mb4"), ("c", "koi8r")):
+        text = "ж" if name != "a" else "é"
+        server.execute(
+            f"CREATE TABLE {name} (id INT PRIMARY KEY, c VARCHAR(9))",
+            f"INSERT INTO {name} VALUES (1, '{text}')",
+            f"ALTER DATABASE `{database}` CHARACTER SET {following}",
+            database=database,
+        )
+        if name == "b":
+            catch_up(server, database, tmp_path)
+    catch_up(server, database, tmp_path)
+    assert sorted((row["_table"], row["c"]) for row in rows_of(tmp_path)) == [("a", "é"), ("b", "ж"), ("c", "ж")]
 
 
 def test_a_snapshot_keeps_to_its_pace_and_its_connections(

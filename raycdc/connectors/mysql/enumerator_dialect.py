@@ -12,8 +12,9 @@ from typing import Any
 from pymysql.connections import Connection
 
 from raycdc.connectors.mysql.binlog.offset import BinlogOffset, ordinal_of
-from raycdc.connectors.mysql.catalog import discover_tables, load_tables
+from raycdc.connectors.mysql.catalog import database_charsets, discover_tables, load_tables
 from raycdc.connectors.mysql.checks import check_source, require_ok
+from raycdc.connectors.mysql.ddl.history import begin_state
 from raycdc.connectors.mysql.failover import is_elsewhere, resume_position
 from raycdc.connectors.mysql.server import current_position, probe, start_position
 from raycdc.connectors.mysql.snapshot.chunk_keys import best_key
@@ -70,14 +71,17 @@ class MySqlEnumeratorDialect:
             require_ok(check_source(connection, info, tables, accept_cascades=self._accept_cascades), info)
             if self._past is not None:
                 then, position = self._past(connection, info, tables)
-                return StartPoint(position.to_json(), ordinal_of(position), self._plans(connection, then))
+                source = begin_state(database_charsets(connection))
+                return StartPoint(position.to_json(), ordinal_of(position), self._plans(connection, then), source)
             for _ in range(_START_TRIES):
-                before = load_tables(connection, tables)
+                before, databases = load_tables(connection, tables), database_charsets(connection)
                 position = start_position(connection, info)
                 after = load_tables(connection, tables)
+                alike = before == after and databases == database_charsets(connection)
                 found = self._discover(connection)
-                if before == after and sorted(before) == found == tables:
-                    return StartPoint(position.to_json(), ordinal_of(position), self._plans(connection, before))
+                if alike and sorted(before) == found == tables:
+                    plans = self._plans(connection, before)
+                    return StartPoint(position.to_json(), ordinal_of(position), plans, begin_state(databases))
                 tables = found
             raise SourceError(
                 f"The tables on {info.address} changed their shape each time they were looked at. "

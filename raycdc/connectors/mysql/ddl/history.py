@@ -99,12 +99,17 @@ class SchemaSetter(Protocol):
 Resolver = Callable[[TableId, BinlogOffset], Resolved | str]
 
 
+def begin_state(databases: Mapping[str, tuple[str, str]]) -> dict[str, Any] | None:
+    """`DdlHistory`'s state where the log begins: what the log does not say of it, and the server only as of now."""
+    return {"databases": {db: list(default) for db, default in sorted(databases.items())}} if databases else None
+
+
 class DdlHistory:
     """See the module's docstring. One thread: the decoder's.
 
-    `databases` are the defaults of databases; `resolve` may be missing, then what does not say its columns is refused.
-    `state` is what `take_state` gave last before the place in the log where this begins. Changes that are
-    `left_out` make no rows.
+    `databases` are the defaults of databases where `state` does not say them; `resolve` may be missing, then what does
+    not say its columns is refused. `state` is `begin_state`, or what `take_state` gave last before the place in the log
+    where this begins. Changes that are `left_out` make no rows.
     """
 
     def __init__(
@@ -123,7 +128,9 @@ class DdlHistory:
         self._selector = selector
         self._dialect = dialect
         self._default_charset = default_charset
-        self._databases = dict(databases or {})
+        begun = (state or {}).get("databases")
+        self._databases = dict(databases or {}) if begun is None else {db: (s, c) for db, (s, c) in begun.items()}
+        self._defaults_changed = False
         self._resolve = resolve
         self._left_out = frozenset(left_out)
         self._decoder: SchemaSetter | None = None
@@ -149,10 +156,11 @@ class DdlHistory:
 
     def take_state(self) -> dict[str, Any] | None:
         """What a restart after the last statement must know beside the tables, once; None when that is as it was."""
-        if not self._shadows.changed:
+        if not self._shadows.changed and not self._defaults_changed:
             return None
-        self._shadows.changed = False
-        return {"shadows": self._shadows.state(), "away": sorted(map(str, self._away))}
+        self._shadows.changed = self._defaults_changed = False
+        tools = {"shadows": self._shadows.state(), "away": sorted(map(str, self._away))}
+        return {**tools, **(begin_state(self._databases) or {})}
 
     def captures(self, table: TableId) -> bool:
         """Whether rows of `table` are captured as far as the log was decoded: tools' tables are not, unless by name."""
@@ -201,9 +209,11 @@ class DdlHistory:
                 if not (ddl.if_not_exists and db in self._databases):
                     known = self._databases.get(db, self._default_charset)
                     self._databases[db] = (charset, collation) if charset else known
+                    self._defaults_changed = True
                 return
             case DropDatabase(db):
                 self._databases.pop(db, None)
+                self._defaults_changed = True
                 self._drop_database(item, db)
                 return
         default_charset = self._databases.get(ddl.table.db, self._default_charset)

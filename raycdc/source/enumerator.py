@@ -35,6 +35,7 @@ from raycdc.source.log_reader import STATE_VERSION as LOG_STATE_VERSION
 from raycdc.source.parking import Requests, with_requests
 from raycdc.source.snapshot_plan import (
     PLANNED_AHEAD,
+    ChunkReaders,
     EnumeratorDialect,
     FailoverDialect,
     OutChunk,
@@ -44,7 +45,9 @@ from raycdc.source.snapshot_plan import (
     TablePlan,
     TableState,
     captured_of,
+    name_of,
     snapshot_progress,
+    unknown_document,
 )
 from raycdc.source.split import STREAM_SPLIT_ID, PartitionSplit, SnapshotSplit, SourceSplit, StreamSplit
 
@@ -79,7 +82,7 @@ class IncrementalSnapshotEnumerator:
         requests: Requests | None = None,
     ) -> None:
         """`document` finds schema documents by fingerprint; `requests` are carried out where they are still to do."""
-        self._document = document or _no_document
+        self._document = document or unknown_document
         self._requested = requests or Requests()
         #: Tables whose chunks the log reader refuses: the next manifest says why.
         self._over: set[TableId] = set()
@@ -93,8 +96,7 @@ class IncrementalSnapshotEnumerator:
         self._pending: deque[SnapshotSplit] = deque()
         self._out: dict[str, OutChunk] = {}
         self._requests: deque[int] = deque()
-        #: Readers that were given chunks: each keeps a connection for them.
-        self._chunk_readers: set[int] = set()
+        self._chunk_readers = ChunkReaders()
         self._retries: dict[str, int] = {}
         self._stream: StreamSplit | None = None
         self._stream_owner: int | None = None
@@ -305,7 +307,7 @@ class IncrementalSnapshotEnumerator:
         out.owner = None
         if self._stream_owner is not None:
             # The log reader may be about to publish it: only its answer tells. Should it be gone, `_lose_log` follows.
-            self._to_log({"type": "void_chunk", **_name(out.split)})
+            self._to_log({"type": "void_chunk", **name_of(out.split)})
         else:
             self._put_back(out.split)
 
@@ -316,7 +318,7 @@ class IncrementalSnapshotEnumerator:
         self._over.clear()
         for out in list(self._out.values()):
             if out.owner is not None:
-                self._to_owner(out, {"type": "chunk_voided", **_name(out.split), "reason": "the log reader is gone"})
+                self._to_owner(out, {"type": "chunk_voided", **name_of(out.split), "reason": "the log reader is gone"})
             self._put_back(out.split)
 
     def _is_of_now(self, split: SnapshotSplit) -> bool:
@@ -373,7 +375,7 @@ class IncrementalSnapshotEnumerator:
         self._pending = deque(split for split in self._pending if split.table != table)
         for out in self._out.values():
             if out.split.table == table:
-                self._to_log({"type": "void_chunk", **_name(out.split)})
+                self._to_log({"type": "void_chunk", **name_of(out.split)})
 
     def _plan(self) -> None:
         if self._planning or len(self._pending) >= PLANNED_AHEAD // 2:
@@ -404,12 +406,13 @@ class IncrementalSnapshotEnumerator:
         """Give pending chunks to waiting readers, only while there is a log reader to open them."""
         while self._requests and self._stream_owner is not None:
             split = next((split for split in self._pending if split.table not in self._over), None)
-            subtask_id = next((subtask for subtask in self._requests if self._may_read(subtask)), None)
-            if split is None or subtask_id is None:
+            if split is None:
+                break
+            registered, most = self._context.registered_readers(), self._dialect.chunk_readers_max
+            if (subtask_id := self._chunk_readers.next_of(self._requests, registered, most=most)) is None:
                 break
             self._pending.remove(split)
             self._requests.remove(subtask_id)
-            self._chunk_readers.add(subtask_id)
             self._out[split.split_id] = OutChunk(split, subtask_id)
             self._context.assign_splits({subtask_id: [split]})
         self._plan()
@@ -418,12 +421,6 @@ class IncrementalSnapshotEnumerator:
             for subtask_id in sorted(set(self._requests)):
                 self._context.signal_no_more_splits(subtask_id)
             self._requests.clear()
-
-    def _may_read(self, subtask_id: int) -> bool:
-        """Whether the reader has a connection for chunks, or may open one."""
-        self._chunk_readers &= set(self._context.registered_readers())
-        most = self._dialect.chunk_readers_max
-        return not most or subtask_id in self._chunk_readers or len(self._chunk_readers) < most
 
     def _all_published(self) -> bool:
         planned = self._started and all(s.planner is None for s in self._tables.values())
@@ -493,11 +490,3 @@ def restore_or_create(
     documents = {table["schema"]: document(table["schema"]) for table in state["tables"].values()}
     enumerator.restore_stream(StreamSplit(state, documents))
     return enumerator
-
-
-def _no_document(fingerprint: str) -> dict[str, Any]:
-    raise ProtocolError(f"The schema {fingerprint} is not known here")
-
-
-def _name(split: SnapshotSplit) -> dict[str, Any]:
-    return {"split_id": split.split_id, "table": str(split.table), "attempt": split.attempt}

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
+from raycdc.errors import ProtocolError
 from raycdc.model import TableId
 from raycdc.source.parking import progress_of
 from raycdc.source.split import SnapshotSplit
@@ -146,3 +147,29 @@ def snapshot_progress(tables: Mapping[TableId, TableState], out: Iterable[OutChu
 def captured_of(tables: Mapping[str, Any], dialect: EnumeratorDialect) -> dict[str, Any]:
     """What of a state by table names is still selected."""
     return {name: table for name, table in tables.items() if dialect.captures(TableId.parse(name))}
+
+
+@dataclass(slots=True)
+class ChunkReaders:
+    """The readers that were given chunks: each keeps a connection for them."""
+
+    known: set[int] = field(default_factory=set)
+
+    def next_of(self, asking: Iterable[int], registered: Iterable[int], *, most: int) -> int | None:
+        """Of those `asking` the first that has a connection or, if fewer than `most` have (0: any number), gets one."""
+        self.known &= set(registered)
+        full = most and len(self.known) >= most
+        found = next((subtask for subtask in asking if not full or subtask in self.known), None)
+        if found is not None:
+            self.known.add(found)
+        return found
+
+
+def name_of(split: SnapshotSplit) -> dict[str, Any]:
+    """How events name a chunk's attempt."""
+    return {"split_id": split.split_id, "table": str(split.table), "attempt": split.attempt}
+
+
+def unknown_document(fingerprint: str) -> dict[str, Any]:
+    """Where no schema documents are."""
+    raise ProtocolError(f"The schema {fingerprint} is not known here")

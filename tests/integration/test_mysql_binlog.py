@@ -7,12 +7,14 @@ import json
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from raycdc.cli.inspect_binlog import inspect_binlog
+from raycdc.connectors.mysql.binlog import stream as stream_module
 from raycdc.connectors.mysql.binlog.decoder import BinlogDecoder
 from raycdc.connectors.mysql.binlog.events import RowsItem
 from raycdc.connectors.mysql.binlog.offset import BinlogOffset
@@ -187,6 +189,26 @@ def test_the_stream_works_over_tls(mariadb: MariaDbServer, mariadb_database: str
         table = load_table(connection, TableId(mariadb_database, "t"))
         items = read_log(mariadb, [table], start, log_end(connection), tls_mode=TlsMode.REQUIRED)
     assert sum(item.rows for item in items) == 2
+
+
+def test_a_place_that_a_dump_by_position_cannot_name_is_found(
+    any_server: DatabaseServer, any_database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As behind 4 GiB: MySQL's other command has room for it, else the file is passed over up to there."""
+    monkeypatch.setattr(stream_module, "_POSITION_MAX", 4)
+    with session(any_server, "root") as connection:
+        query(connection, f"CREATE TABLE {any_database}.t (id INT PRIMARY KEY)")
+        query(connection, f"INSERT INTO {any_database}.t VALUES (1)")
+        start = log_end(connection)
+        query(connection, f"INSERT INTO {any_database}.t VALUES (2)")
+        query(connection, "FLUSH LOGS")
+        query(connection, f"INSERT INTO {any_database}.t VALUES (3)")
+        table = load_table(connection, TableId(any_database, "t"))
+        end = log_end(connection)
+        items = read_log(any_server, [table], start, end)
+        with pytest.raises(LogLostError, match="not the end of an event"):
+            read_log(any_server, [table], replace(start, pos=start.pos - 1, gtid_set=""), end)
+    assert [row["id"] for item in items for row in item.batch.to_pylist()] == [2, 3]
 
 
 def test_closing_wakes_a_read_that_waits(any_server: DatabaseServer) -> None:

@@ -6,10 +6,15 @@ lost connection is a `SourceUnavailableError`, after which the caller opens a ne
 
 Back-pressure: a caller that stops reading leaves the server blocked in a write; ``net_write_timeout`` of the session
 is raised (by `connection.connect`, and again here) so that it waits instead of dropping us.
+
+Files may be larger than the 32 bits of the dump command's position (one huge transaction is enough). MySQL with GTIDs
+has another command, whose position is 64 bits wide. Everywhere else the file is sent from its beginning, and what lies
+before the position is dropped here, event by event: that reads 4 GiB and more once at each start in such a file.
 """
 
 from __future__ import annotations
 
+import logging
 import select
 import socket
 import ssl
@@ -28,10 +33,13 @@ from raycdc.connectors.mysql.binlog.offset import BinlogOffset
 from raycdc.connectors.mysql.connection import NET_TIMEOUT_S, address_of, close_quietly, query, query_error
 from raycdc.errors import CorruptLogError, LogLostError, SourceError, SourceUnavailableError
 
+_log = logging.getLogger(__name__)
+
 _COM_BINLOG_DUMP = 0x12
 _COM_REGISTER_SLAVE = 0x15
 _COM_BINLOG_DUMP_GTID = 0x1E
 _BINLOG_THROUGH_GTID = 4
+_ROTATE, _FORMAT_DESCRIPTION = 4, 15
 #: Bytes asked of the socket at a time: a system call per megabyte is nothing, and the buffer stays in the cache.
 _RECEIVE_BYTES = 1 << 20
 #: COM_BINLOG_DUMP has a 32-bit position.
@@ -78,6 +86,8 @@ class BinlogStream:
         self._out = np.empty(2 * _RECEIVE_BYTES, np.uint8)
         self._state = np.zeros(packets.P_SIZE, np.int64)
         self._given = 0
+        #: While the beginning of a file is passed over: where its last event ended. None otherwise.
+        self._passing: int | None = None
         self._failure: SourceError | CorruptLogError | None = None
         self.received_bytes = 0
         try:
@@ -125,6 +135,8 @@ class BinlogStream:
                     "the connection is taken for lost."
                 )
         self._given = complete
+        if self._passing is not None and complete:
+            return memoryview(self._behind_the_beginning(bytes(self._out.data[:complete])))
         return self._out.data[:complete]
 
     def close(self) -> None:
@@ -133,6 +145,26 @@ class BinlogStream:
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
         close_quietly(self._connection)
+
+    def _behind_the_beginning(self, events: bytes) -> bytes:
+        """Of a file sent from its beginning: the format, and what lies behind our position."""
+        at, kept = 0, []
+        while at < len(events) and self._passing is not None:
+            length = int.from_bytes(events[at + 9 : at + 13], "little")
+            end = int.from_bytes(events[at + 13 : at + 17], "little")
+            if end:  # Zero: an event of the dump, not of the file. Ends have 32 bits; not every event is sent.
+                self._passing += (end - self._passing) % (1 << 32)
+            if events[at + 4] in (_ROTATE, _FORMAT_DESCRIPTION):
+                kept.append(events[at : at + length])
+            at += length
+            if self._passing == self._offset.pos:
+                self._passing = None
+            elif self._passing > self._offset.pos:
+                raise LogLostError(
+                    f"{self._offset} is not the end of an event in the log of {self._address}: the log was reset, or "
+                    'this is another server. Take a new snapshot with startup.mode = "initial".'
+                )
+        return b"".join([*kept, events[at:]])
 
     # -- receiving ----------------------------------------------------------------------------------------------------
 
@@ -196,10 +228,6 @@ class BinlogStream:
 
     def _start(self, heartbeat_s: float) -> None:
         connection, offset = self._connection, self._offset
-        if offset.pos > _POSITION_MAX and not offset.by_gtid:
-            raise SourceError(
-                f"{offset} lies beyond 4 GiB in its file, where a replica cannot start. Take a new snapshot."
-            )
         nanoseconds = int(heartbeat_s * 1e9)
         for statement in (
             "SET @master_binlog_checksum = @@global.binlog_checksum",
@@ -219,16 +247,32 @@ class BinlogStream:
             if code in _DENIED:
                 raise self._refused(code, str(cause.args[-1])) from cause
             raise query_error(connection, "COM_REGISTER_SLAVE", cause) from cause
-        if not offset.by_gtid:
-            self._command(_COM_BINLOG_DUMP, struct.pack("<IHI", offset.pos, 0, self._server_id) + offset.file.encode())
+        far = offset.pos > _POSITION_MAX and not offset.by_gtid
+        if far and ":" in offset.gtid_set:
+            self._dump_gtid(offset.file, offset.pos)
+        elif not offset.by_gtid:
+            if far:
+                self._passing = 4
+                _log.warning(
+                    "%s lies beyond what a start by position can name: %s sends the file from its beginning, and "
+                    "%.1f GiB of it are passed over", offset, self._address, offset.pos / (1 << 30),
+                )  # fmt: skip
+            start = struct.pack("<IHI", 4 if far else offset.pos, 0, self._server_id)
+            self._command(_COM_BINLOG_DUMP, start + offset.file.encode())
         elif _is_mariadb_position(offset):
             # The position was set as @slave_connect_state; no file is named.
             self._command(_COM_BINLOG_DUMP, struct.pack("<IHI", 4, 0, self._server_id))
         else:
-            # flags(2) server_id(4) name_length(4) name pos(8) length(4) set: all that the set lacks.
-            gtids = MySqlGtidSet.parse(offset.gtid_set).encode()
-            head = struct.pack("<HIIQI", _BINLOG_THROUGH_GTID, self._server_id, 0, 4, len(gtids))
-            self._command(_COM_BINLOG_DUMP_GTID, head + gtids)
+            self._dump_gtid("", 4)
+
+    def _dump_gtid(self, file: str, pos: int) -> None:
+        """All that the set lacks, from there; without a file the server looks for the first that has something.
+
+        flags(2) server_id(4) name_length(4) name pos(8) length(4) set.
+        """
+        gtids, name = MySqlGtidSet.parse(self._offset.gtid_set).encode(), file.encode()
+        head = struct.pack("<HII", _BINLOG_THROUGH_GTID, self._server_id, len(name)) + name
+        self._command(_COM_BINLOG_DUMP_GTID, head + struct.pack("<QI", pos, len(gtids)) + gtids)
 
     def _command(self, number: int, body: bytes) -> None:
         connection: Any = self._connection

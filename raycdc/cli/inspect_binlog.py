@@ -47,10 +47,15 @@ def inspect_binlog(
     """
     known = _read_schema(schema_sql) if schema_sql is not None else {}
     write = out.write
+    prepared = ""
     for path in files:
         try:
-            for line in _lines(BinlogFile.open(path), known):
+            file = BinlogFile.open(path)
+            decoder = _decoder(file, known, prepared)
+            for line in _lines(file, decoder):
                 write(line)
+            # A transaction prepared in one file may be committed in the next one named.
+            prepared = decoder.position.prepared
         except DataError as error:
             out.flush()
             text = str(error).replace("\n", " ")
@@ -91,16 +96,19 @@ def _read_schema(path: Path) -> dict[TableId, MySqlTable]:
     return catalogue.tables
 
 
-def _lines(file: BinlogFile, known: dict[TableId, MySqlTable]) -> Iterator[str]:
-    decoder = BinlogDecoder(
+def _decoder(file: BinlogFile, known: dict[TableId, MySqlTable], prepared: str) -> BinlogDecoder:
+    return BinlogDecoder(
         {},
         wanted=lambda _: True,
-        start=BinlogOffset(file.name, 4),
+        start=BinlogOffset(file.name, 4, prepared=prepared),
         flavor="mariadb" if file.is_mariadb else "mysql",
         infer=True,
         schemas=_AnyDatabase(known),
         whole_file=True,
     )
+
+
+def _lines(file: BinlogFile, decoder: BinlogDecoder) -> Iterator[str]:
     printer = _FilePrinter(file)
     for raw in file.pieces():
         for piece, stripped in decoder.pieces(raw):

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import io
 import json
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -288,6 +291,36 @@ def test_inspect_prints_row_changes_with_names_and_labels(any_server: DatabaseSe
         ("delete", row | {"name": None}, None),
     ]
     assert [line["type"] for line in lines if line.get("statement", "").startswith("CREATE TABLE")] == ["ddl"]
+
+
+def test_inspect_of_files_in_a_row_knows_what_was_prepared_in_the_one_before(
+    any_server: DatabaseServer, any_database: str, tmp_path: Path
+) -> None:
+    """The last file is the open one, as it is on disk while the server writes to it."""
+    with session(any_server, "root") as connection, session(any_server, "root") as other:
+        query(connection, f"CREATE TABLE {any_database}.t (id INT PRIMARY KEY)")
+        for statement in ("XA START 'x'", f"INSERT INTO {any_database}.t VALUES (1)", "XA END 'x'", "XA PREPARE 'x'"):
+            query(other, statement)
+        query(connection, "FLUSH LOGS")
+        query(connection, f"INSERT INTO {any_database}.t VALUES (2)")
+        query(other, "XA COMMIT 'x'")
+        paths = any_server.binlog_paths()[-2:]
+    command = [sys.executable, "-m", "raycdc.cli", "inspect", "binlog"]
+
+    done = subprocess.run([*command, *paths], capture_output=True, text=True, check=False)
+    cut = tmp_path / paths[1].name
+    cut.write_bytes(paths[1].read_bytes()[:-30])
+    damaged = subprocess.run([*command, paths[0], cut], capture_output=True, text=True, check=False)
+
+    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    rows = [(line["after"]["id"], line["file"]) for line in lines if line.get("db") == any_database and "op" in line]
+    assert (done.returncode, done.stderr, rows) == (0, "", [(2, paths[1].name), (1, paths[1].name)])
+    assert [line["next_file"] for line in lines if line.get("type") == "rotate"] == [paths[1].name]
+    assert damaged.returncode == ExitCode.DATA
+    assert damaged.stderr.count("\n") == 1
+    assert damaged.stderr.startswith(f"{cut.name}:")
+    assert damaged.stdout
+    assert done.stdout.startswith(damaged.stdout)
 
 
 def test_inspect_of_a_damaged_file_prints_what_precedes_the_damage(

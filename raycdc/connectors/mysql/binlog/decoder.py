@@ -161,9 +161,8 @@ class BinlogDecoder:
 
         Feeding ``events[start:cut]`` then ends between transactions. Does not change the decoder.
         """
-        data = _as_array(events)
-        state = self._state
-        return int(index.last_boundary(data, start, len(data), int(state[index.S_TX]), int(state[index.S_CHECKSUM])))
+        data, tx, checksum = _as_array(events), int(self._state[index.S_TX]), int(self._state[index.S_CHECKSUM])
+        return int(index.last_boundary(data, start, len(data), tx, checksum))
 
     def feed(self, events: Bytes) -> list[LogItem]:
         """Decode complete events that follow those fed before; the buffer may be reused afterwards.
@@ -292,6 +291,7 @@ class BinlogDecoder:
                 at,
                 checksum_bytes=int(state[index.S_CHECKSUM]),
                 verify=bool(state[index.S_VERIFY]),
+                position=int(state[index.S_POS]) & 0xFFFFFFFF if state[index.S_EXACT] else -1,
                 by_id=lambda table_id: known(registry.number_of_id(table_id)),
                 by_content=lambda content: known(registry.number_of(content)),
             )
@@ -454,9 +454,9 @@ class BinlogDecoder:
         self._moved(event)
 
     def _moved(self, event: bytes) -> None:
-        position = int.from_bytes(event[13:17], "little")
-        if position > int(self._state[index.S_POS]):
-            self._state[index.S_POS] = position
+        before, end = int(self._state[index.S_POS]), int.from_bytes(event[13:17], "little")
+        far = end and event[4] != index.FORMAT_DESCRIPTION  # That one stands at the file's beginning.
+        self._state[index.S_POS] = before + (end - before) % (1 << 32) if far else max(before, end)
         self._at_boundary()
 
     def _at_boundary(self) -> None:

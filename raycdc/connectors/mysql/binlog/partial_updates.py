@@ -46,13 +46,15 @@ class PartialUpdates:
         *,
         checksum_bytes: int,
         verify: bool,
+        position: int = -1,
         by_id: Callable[[int], tuple[bool, WirePlan | None] | None],
         by_content: MapLookup,
     ) -> npt.NDArray[np.uint8]:
         """The events from `at` on without checksums, as far as their table maps are known and the copy is not large.
 
-        At least the first one. Valid until the next call. Raises `CorruptLogError` without position when the first
-        event is damaged; later damage ends the copy before it.
+        `position`: where the event before them ends (32 bits), if each must end where it lies; the copies have other
+        lengths, so that nobody can tell later. At least the first one. Valid until the next call. Raises
+        `CorruptLogError` without position when the first event is damaged; later damage ends the copy before it.
         """
         used = 0
         maps: dict[int, tuple[bool, WirePlan | None] | None] = {}
@@ -73,6 +75,10 @@ class PartialUpdates:
                 break
             if start > at and verify and checksum_bytes and not _intact(data, start, end):
                 break  # The compiled pass will name it.
+            if position >= 0:
+                position = (position + end - start) & 0xFFFFFFFF
+                if start > at and int.from_bytes(data[start + 13 : start + 17].tobytes(), "little") != position:
+                    break  # The same.
             before = used
             try:
                 used = (

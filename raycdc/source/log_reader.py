@@ -372,7 +372,8 @@ class LogReader:
             self._hand_off.truncate(rows.table)
             self._collect(rows)
         self._moved(unit)
-        self._between_transactions(now_s=now_s)
+        if not self._in_transaction:
+            self._between_transactions(now_s=now_s)
 
     def _update_table(self, update: SchemaUpdate, *, now_s: float) -> None:
         over = update.parked is not None or update.snapshot is not None

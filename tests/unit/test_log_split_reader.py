@@ -68,6 +68,21 @@ def test_a_schema_change_never_follows_a_unit_that_leaves_a_transaction_open() -
     assert [unit.position["pos"] for unit in units] == [boundary, boundary, log.position]
 
 
+def test_a_table_created_with_its_rows_is_no_place_to_start_from_before_they_end() -> None:
+    log = LogWriter().format().gtid(1).begin().table_map(9, b"\x03").rows(30, 9, 1, int_row(1)).xid()
+    boundary = log.position
+    created = b"CREATE OR REPLACE TABLE t (id INT NOT NULL PRIMARY KEY) START TRANSACTION"
+    log.gtid(2).begin().query(created).table_map(10, b"\x03").rows(30, 10, 1, int_row(2)).xid()
+
+    units = units_of(log.take())
+
+    assert [(unit.position["pos"], unit.in_transaction, bool(unit.schema)) for unit in units] == [
+        (boundary, False, False),
+        (boundary, True, True),
+        (log.position, False, False),
+    ]
+
+
 def test_an_idle_log_makes_no_units() -> None:
     log = LogWriter().format().gtid(1).begin().table_map(9, b"\x03").rows(30, 9, 1, int_row(1)).xid()
 

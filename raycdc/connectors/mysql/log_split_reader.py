@@ -134,15 +134,17 @@ class MySqlLogSplitReader:
         state: dict[str, Any] | None,
     ) -> None:
         """What a statement changed; one about a tool's table changes nothing but what the next start must know."""
-        self._position = item.position
+        # CREATE TABLE … SELECT of MySQL 8.0.21 and later is one transaction with its rows.
+        self._position, self._open = item.before if item.in_transaction else item.position, item.in_transaction
         if self._row_filter is not None:
             updates = tuple(self._row_filter.update(update) for update in updates)
             narrowed = self._row_filter.narrowed
             truncations = tuple(replace(rows, batch=narrowed(rows.table, rows.batch)) for rows in truncations)
         self._units.append(
             LogUnit(
-                position=item.position.to_json(),
-                ordinal=ordinal_of(item.position),
+                position=self._position.to_json(),
+                ordinal=ordinal_of(self._position),
+                in_transaction=item.in_transaction,
                 rows=truncations,
                 schema=updates,
                 event_ms=item.ts_ms,

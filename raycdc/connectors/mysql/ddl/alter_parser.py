@@ -315,7 +315,10 @@ class AlterParser(ColumnParser):
         if found is None:
             raise Unparsable(f"a character set is expected at {self.here()}")
         if convert and found == ("", ""):
-            raise Unparsable("CONVERT TO CHARACTER SET DEFAULT means the set of the session's database")
+            # MariaDB's versions do not agree whose default it is.
+            if self.dialect.mariadb or not self._default_db:
+                raise Unparsable("CONVERT TO CHARACTER SET DEFAULT does not say the set")
+            return SetCharset("", "", convert, self._default_db)
         while found is not None:
             charset, collation = found[0] or charset, found[1] or collation
             self.accept("DEFAULT")

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 
 from raycdc.connectors.mysql.ddl.alter import events_of_unknown
 from raycdc.connectors.mysql.ddl.apply import DdlDialect, Refused, TableDdl, apply_ddl, parse_ddl
+from raycdc.connectors.mysql.ddl.renames import with_defaults
 from raycdc.connectors.mysql.ddl.statements import (
     AlterTable,
     CreateTable,
@@ -58,11 +59,14 @@ class DdlCatalogue:
         events: list[SchemaChangeEvent] = []
         try:
             for ddl in parsed:
-                events += self._apply(ddl, dialect or self.dialect)
+                events += self._apply(with_defaults(ddl, self._charset_of), dialect or self.dialect)
         except SchemaError as error:
             self.tables, self.databases, self._temporary = before
             return Refused(statement, str(error))
         return tuple(events)
+
+    def _charset_of(self, db: str) -> CharsetDefault:
+        return self.databases.get(db, self._server_charset)
 
     def _apply(self, ddl: TableDdl, dialect: DdlDialect) -> list[SchemaChangeEvent]:
         match ddl:

@@ -28,7 +28,7 @@ from raycdc.connectors.mysql.ddl.apply import (
     touched_tables,
 )
 from raycdc.connectors.mysql.ddl.dialect import dialect_of_session
-from raycdc.connectors.mysql.ddl.renames import places_after, separated
+from raycdc.connectors.mysql.ddl.renames import places_after, separated, with_defaults
 from raycdc.connectors.mysql.ddl.resolver import Resolved
 from raycdc.connectors.mysql.ddl.shadows import Shadow, ShadowTables, role_of
 from raycdc.connectors.mysql.ddl.shape import reshape
@@ -192,7 +192,7 @@ class DdlHistory:
             if isinstance(ddl, RenameTable):
                 renames.append(ddl)
             else:
-                self._apply(item, ddl, dialect)
+                self._apply(item, with_defaults(ddl, self._charset_of), dialect)
         if renames:
             self._rename(item, renames)
 
@@ -216,7 +216,7 @@ class DdlHistory:
                 self._defaults_changed = True
                 self._drop_database(item, db)
                 return
-        default_charset = self._databases.get(ddl.table.db, self._default_charset)
+        default_charset = self._charset_of(ddl.table.db)
         if not self.captures(ddl.table):
             self._apply_to_shadow(item, ddl, dialect, default_charset)
             return
@@ -235,6 +235,9 @@ class DdlHistory:
         for table in [t for t in self._tables if t.db == db]:
             self._take(item, table, AppliedDdl(None, (DropTableEvent(table),)))
         self._shadows.drop_database(db)
+
+    def _charset_of(self, db: str) -> tuple[str, str]:
+        return self._databases.get(db, self._default_charset)
 
     def _shape(self, table: TableId) -> MySqlTable | None:
         return self._tables.get(table) or self._shadows.shape(table)

@@ -1,11 +1,11 @@
-"""Renames of a statement as what they come to: which table has which name afterwards."""
+"""A statement's parts as what they come to: renames as names afterwards, defaults as what they stand for."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from raycdc.connectors.mysql.ddl.statements import AlterTable, RenameTable, RenameTo, TableDdl
+from raycdc.connectors.mysql.ddl.statements import AlterTable, RenameTable, RenameTo, SetCharset, TableDdl
 from raycdc.model import TableId
 
 
@@ -19,6 +19,19 @@ def separated(statement: Iterable[TableDdl]) -> Iterator[TableDdl]:
             yield RenameTable(ddl.table, names[-1])
         else:
             yield ddl
+
+
+def with_defaults(ddl: TableDdl, charset_of: Callable[[str], tuple[str, str]]) -> TableDdl:
+    """`ddl` with the character set and collation of the database where it says DEFAULT."""
+    if not isinstance(ddl, AlterTable):
+        return ddl
+    actions = [
+        SetCharset(*charset_of(action.default_of), action.convert)
+        if isinstance(action, SetCharset) and action.default_of
+        else action
+        for action in ddl.actions
+    ]
+    return replace(ddl, actions=tuple(actions))
 
 
 def places_after(pairs: Sequence[RenameTable]) -> dict[TableId, TableId | None]:

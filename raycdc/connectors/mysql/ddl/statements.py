@@ -119,11 +119,15 @@ class UniqueKey:
 
 @dataclass(frozen=True, slots=True)
 class SetCharset:
-    """Default character set of the table, or with `convert` of all its columns; an empty collation is the set's own."""
+    """Default character set of the table, or with `convert` of all its columns; an empty collation is the set's own.
+
+    `default_of` is the database whose default it is where the statement says DEFAULT, else empty.
+    """
 
     charset: str
     collation: str
     convert: bool
+    default_of: str = ""
 
 
 @dataclass(frozen=True, slots=True)

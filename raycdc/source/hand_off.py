@@ -63,7 +63,7 @@ HOLD = 2
 class KeyOrder(Protocol):
     """Orders chunk keys as the server does. May ask the server (string collations)."""
 
-    def use(self, table: TableId, key: str | None, document: dict[str, Any]) -> None:
+    def use(self, table: TableId, key: ChunkKey | None, document: dict[str, Any]) -> None:
         """`table` begins again: as `document` has it, cut by `key`. Tables of the start are known without."""
 
     def bound(self, table: TableId, raw: Any) -> SortKey:

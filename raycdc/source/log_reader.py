@@ -32,7 +32,7 @@ from raycdc.model import TableId
 from raycdc.source.api import LogUnit, ReaderOutput, SchemaUpdate
 from raycdc.source.hand_off import Decision, FoldChunk, HandOff, KeyOrder, LogRows, PublishChunk, RetryChunk
 from raycdc.source.parking import PARKED, Parked
-from raycdc.source.split import STREAM_SPLIT_ID, SnapshotSplit, StreamSplit
+from raycdc.source.split import STREAM_SPLIT_ID, SnapshotSplit, StreamSplit, key_from_json
 
 #: Version of the stream split's state.
 STATE_VERSION = 1
@@ -425,7 +425,7 @@ class LogReader:
         self._count_change()
         table = _Table(update.fingerprint, announced, incarnation=self._changes_made)
         self._tables[update.table] = table
-        self._key_order.use(update.table, snapshot["key"], update.document)
+        self._key_order.use(update.table, key_from_json(snapshot["key"]), update.document)
         self._hand_off.add_table(update.table, snapshot, primary_key=update.document["primary_key"])
         self._note_changes(update, table)
 

@@ -12,7 +12,7 @@ import pytest
 from raycdc.errors import ProtocolError
 from raycdc.model import RowKind, TableId
 from raycdc.source.hand_off import FoldChunk, HandOff, LogRows, PublishChunk, RetryChunk
-from raycdc.source.split import SnapshotSplit
+from raycdc.source.split import ChunkKey, SnapshotSplit
 
 TABLE = TableId("shop", "orders")
 SCHEMA = pa.schema([("id", pa.int64()), ("grp", pa.int64()), ("_op", pa.int8())])
@@ -25,7 +25,7 @@ Image = tuple[RowKind, int, int | None]
 class Numbers:
     """Chunk keys that are numbers, in their natural order."""
 
-    def use(self, table: TableId, key: str | None, document: dict[str, Any]) -> None: ...
+    def use(self, table: TableId, key: ChunkKey | None, document: dict[str, Any]) -> None: ...
 
     def bound(self, table: TableId, raw: Any) -> int:
         return int(raw)

@@ -14,7 +14,7 @@ from raycdc.model import RowKind, TableId
 from raycdc.source.api import LogUnit, SchemaUpdate
 from raycdc.source.hand_off import LogRows
 from raycdc.source.log_reader import LogReader
-from raycdc.source.split import SnapshotSplit, StreamSplit
+from raycdc.source.split import ChunkKey, SnapshotSplit, StreamSplit
 
 TABLE = TableId("shop", "orders")
 SCHEMA = pa.schema([("id", pa.int64()), ("_op", pa.int8())])
@@ -23,7 +23,7 @@ REST = SnapshotSplit(TABLE, 1, "id", 10, None)
 
 
 class Numbers:
-    def use(self, table: TableId, key: str | None, document: dict[str, Any]) -> None: ...
+    def use(self, table: TableId, key: ChunkKey | None, document: dict[str, Any]) -> None: ...
 
     def bound(self, table: TableId, raw: Any) -> int:
         return int(raw)

@@ -19,6 +19,8 @@ from raycdc.connectors.mysql.snapshot import keys, resultset_loops
 from raycdc.connectors.mysql.snapshot.chunk_keys import chunk_key
 from raycdc.connectors.mysql.snapshot.chunks import ChunkRange
 from raycdc.connectors.mysql.snapshot.key_order import NULL_INTERVAL, SortKeys, bound_keys, classify, sort_keys
+from raycdc.connectors.mysql.snapshot.log_key_order import MySqlKeyOrder
+from raycdc.connectors.mysql.values.documents import document_of
 from raycdc.connectors.mysql.values.types import MySqlColumn, MySqlTable
 from raycdc.model import TableId
 
@@ -179,3 +181,42 @@ def test_packets_cut_anywhere_are_found_whole(payloads: list[bytes], data: st.Da
     complete = int(ends[ends <= cut].max()) if (ends <= cut).any() else 0
     assert position[0] == complete
     assert reason == (resultset_loops.SCAN_END if complete == len(stream) else resultset_loops.SCAN_MORE)
+
+
+LABELLED = MySqlTable(
+    TableId("d", "t"),
+    (MySqlColumn("e", "enum('z','a','m')", nullable=False), MySqlColumn("n", "int", nullable=False)),
+    ("e", "n"),
+)
+BOUND = st.tuples(st.integers(0, 3)) | st.tuples(st.integers(0, 3), st.integers(-3, 3))
+
+
+def key_order() -> MySqlKeyOrder:
+    def no_server() -> Any:
+        raise AssertionError("numbers and labels are ordered without the server")
+
+    return MySqlKeyOrder(no_server, {})
+
+
+@compiled
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(-4, 4))), st.sets(BOUND))
+def test_composite_keys_are_ordered_as_tuples_are(rows: list[tuple[int, int]], raw: set[tuple[int, ...]]) -> None:
+    order = key_order()
+    order.use(LABELLED.id, ("e", "n"), document_of(LABELLED))
+    bounds = sorted(order.bound(LABELLED.id, list(bound)) for bound in raw)
+    assert bounds == sorted(raw)
+    labels = pa.array([("", "z", "a", "m")[label] for label, _ in rows], pa.string())
+    touched = pa.StructArray.from_arrays([labels, pa.array([n for _, n in rows], pa.int32())], ["e", "n"])
+    assert order.classify(LABELLED.id, touched, bounds).tolist() == [bisect_right(bounds, row) for row in rows]
+
+
+def test_a_table_that_begins_again_is_ordered_by_its_new_key() -> None:
+    order = key_order()
+    order.use(LABELLED.id, "n", document_of(LABELLED))
+    assert order.classify(LABELLED.id, pa.array([4, 5, 6], pa.int32()), [order.bound(LABELLED.id, 5)]).tolist() == [
+        0,
+        1,
+        1,
+    ]
+    order.use(LABELLED.id, ("n", "e"), document_of(LABELLED))
+    assert order.bound(LABELLED.id, [5, 2]) == (5, 2)

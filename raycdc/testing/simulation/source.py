@@ -23,7 +23,7 @@ from raycdc.source.enumerator import PlannedChunks, ResumePoint, StartPoint, Tab
 from raycdc.source.fold import fold
 from raycdc.source.hand_off import LogRows
 from raycdc.source.parking import Parked, TableLooks
-from raycdc.source.split import SnapshotSplit, StreamSplit
+from raycdc.source.split import ChunkKey, SnapshotSplit, StreamSplit
 from raycdc.testing.simulation.database import (
     VISIBLE_WITHIN_S,
     Change,
@@ -150,7 +150,7 @@ class SimKeyOrder:
     def __init__(self, database: SimDatabase) -> None:
         self._database = database
 
-    def use(self, table: TableId, key: str | None, document: dict[str, Any]) -> None:
+    def use(self, table: TableId, key: ChunkKey | None, document: dict[str, Any]) -> None:
         """The tables of the simulation keep their keys."""
 
     def bound(self, table: TableId, raw: Any) -> int:

@@ -20,6 +20,7 @@ from raycdc.connectors.mysql.connection import close_quietly
 from raycdc.connectors.mysql.snapshot import key_order, keys
 from raycdc.connectors.mysql.snapshot.key_columns import KeyColumns
 from raycdc.connectors.mysql.snapshot.keys import KeyKind, KeyValue
+from raycdc.connectors.mysql.values.documents import table_of
 from raycdc.connectors.mysql.values.types import MySqlColumn, MySqlTable
 from raycdc.errors import SourceUnavailableError
 from raycdc.model import TableId
@@ -60,13 +61,21 @@ class MySqlKeyOrder:
 
     def __init__(self, connect: Callable[[], Connection[Any]], tables: dict[TableId, MySqlTable]) -> None:
         self._connect = connect
-        self._tables = tables
+        self._tables = dict(tables)
         self._keys: dict[TableId, ChunkKey] = {}
         self._connection: Connection[Any] | None = None
 
-    def use(self, table: TableId, key: ChunkKey) -> None:
-        """`key` is the chunk key of `table`; said once, before any bound or key of it is asked for."""
-        self._keys[table] = key
+    def use(self, table: TableId, key: ChunkKey | None, document: dict[str, Any] | None = None) -> None:
+        """`key` is the chunk key of `table`, said before any bound or key of it is asked for.
+
+        Said again, with the table's schema then, when the table begins again.
+        """
+        if document is not None:
+            self._tables[table] = table_of(document)
+        if key is None:
+            self._keys.pop(table, None)
+        else:
+            self._keys[table] = key
 
     def bound(self, table: TableId, raw: Any) -> Any:
         """Sort key of a bound as `value_to_json` wrote it: an int, a `PaddedKey`, or a tuple of those.

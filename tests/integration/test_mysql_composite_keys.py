@@ -29,10 +29,10 @@ from raycdc.testing.sessions import session, settings_of
 
 pytestmark = pytest.mark.server
 
-#: Columns of the key, and values of each; every type a key's column may have is somewhere.
+#: Columns of the key, and values of each (an invalid label becomes number 0); every type a key may have is somewhere.
 KEYS: dict[str, list[tuple[str, list[Any]]]] = {
     "label, number": [
-        ("ENUM('z','é','a','M')", ["z", "é", "a", "M"]),
+        ("ENUM('z','é','a','M')", ["z", "no label", "é", "a", "M"]),
         ("BIGINT UNSIGNED", [0, 7, 1 << 63, (1 << 64) - 1]),
     ],
     "number, text": [

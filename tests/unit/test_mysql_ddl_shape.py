@@ -1,0 +1,113 @@
+"""From one shape of a table to another: the events lead there, and what they cannot say of the rows is said."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from raycdc.connectors.mysql.ddl.conversions import keeps_values, may_lose
+from raycdc.connectors.mysql.ddl.shape import Origins, reshape
+from raycdc.connectors.mysql.values.types import MySqlColumn, MySqlTable
+from raycdc.model import TableId
+from raycdc.schema import AlterColumnPositionEvent, apply_all
+
+NAMES = tuple("abcdefgh")
+TYPES = ("int", "bigint", "varchar(20)", "datetime(3)", "decimal(10,2)")
+NOTHING = Origins({}, {}, {})
+
+
+def table(*columns: MySqlColumn) -> MySqlTable:
+    return MySqlTable(TableId("d", "t"), (MySqlColumn("id", "int", nullable=False), *columns), ("id",))
+
+
+@st.composite
+def shapes(draw: st.DrawFn) -> tuple[MySqlTable, MySqlTable, dict[str, str]]:
+    """A table before, after, and which columns of the second are which of the first under another name."""
+    old = draw(st.lists(st.sampled_from(NAMES), unique=True, max_size=7))
+    new = draw(st.lists(st.sampled_from(NAMES), unique=True, max_size=7))
+    places = draw(st.permutations(["id", *new]))
+    pairs = draw(st.lists(st.tuples(st.sampled_from(new or ["-"]), st.sampled_from(old or ["-"])), max_size=4))
+    renamed = {to: name for to, name in pairs if to in new and name in old and to != name}
+    renamed = {to: name for to, name in renamed.items() if list(renamed.values()).count(name) == 1}
+    column = st.builds(MySqlColumn, st.none(), st.sampled_from(TYPES), nullable=st.booleans())
+    before = table(*(replace(draw(column), name=name) for name in old))
+    made = {name: replace(draw(column), name=name) for name in new}
+    made["id"] = before.columns[0]
+    return before, replace(before, columns=tuple(made[name] for name in places)), renamed
+
+
+@given(shapes())
+def test_the_events_lead_from_the_old_shape_to_the_new_one(
+    drawn: tuple[MySqlTable, MySqlTable, dict[str, str]],
+) -> None:
+    before, after, renamed = drawn
+    events, _ = reshape(before, after, Origins(renamed, {}, {}))
+    led_to = apply_all(before.schema(), events)
+    assert led_to is not None
+    assert [(c.name, c.type, c.nullable) for c in led_to.columns] == [
+        (c.name, c.type, c.nullable) for c in after.schema().columns
+    ]
+
+
+def test_the_fewest_columns_are_moved() -> None:
+    columns = [MySqlColumn(name, "int") for name in "abcdef"]
+    before, after = table(*columns), table(columns[5], *columns[:5])
+    events, doubt = reshape(before, after, NOTHING)
+    assert ([type(event) for event in events], doubt) == ([AlterColumnPositionEvent], None)
+
+
+def test_a_new_column_nobody_knows_the_values_of_is_doubted() -> None:
+    after = table(MySqlColumn("x", "int"))
+    assert reshape(table(), after, NOTHING)[1] == "what the existing rows hold in the new column 'x' is not known"
+    assert reshape(table(), after, Origins({}, {"x": "1"}, {}))[1] is None
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "lost"),
+    [
+        ("int", "bigint", ""),
+        ("int unsigned", "int", "numbers were cut"),
+        ("int", "int unsigned", "numbers were cut"),
+        ("tinyint unsigned", "smallint", ""),
+        ("decimal(5,2)", "decimal(6,2) unsigned", "negative numbers were cut"),
+        ("varchar(20)", "varchar(19)", "texts were cut"),
+        ("varchar(20)", "text", ""),
+        ("varchar(20000)", "text", "texts were cut"),
+        ("text", "mediumtext", ""),
+        ("text", "varchar(9000)", "texts were cut"),
+        ("enum('a','bcd')", "varchar(3)", ""),
+        ("enum('a','bcd')", "varchar(2)", "texts were cut"),
+        ("varbinary(9)", "blob", ""),
+        ("datetime", "datetime(6)", ""),
+    ],
+)
+def test_what_a_conversion_without_complaint_may_have_cut(before: str, after: str, lost: str) -> None:
+    charset = {True: "utf8mb4", False: ""}
+    text = ("char", "text", "enum")
+    old, new = (MySqlColumn("x", kind, charset[any(word in kind for word in text)]) for kind in (before, after))
+    assert may_lose(old, new) == lost
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "lost"),
+    [
+        ("utf8mb3", "utf8mb4", ""),
+        ("latin1", "utf8mb4", ""),
+        ("ascii", "latin1", ""),
+        ("utf8mb4", "utf8mb3", "characters that utf8mb3 lacks were replaced"),
+        ("utf8mb4", "latin1", "characters that latin1 lacks were replaced"),
+    ],
+)
+def test_which_characters_a_conversion_may_have_replaced(before: str, after: str, lost: str) -> None:
+    old, new = (MySqlColumn("x", "varchar(9)", charset) for charset in (before, after))
+    assert may_lose(old, new) == lost
+
+
+def test_nulls_and_trailing_spaces_do_not_survive_everywhere() -> None:
+    old = MySqlColumn("x", "varchar(9)", "utf8mb4")
+    assert may_lose(old, replace(old, nullable=False)) == "NULL became something else"
+    assert not keeps_values(old, replace(old, column_type="char(9)"))
+    assert keeps_values(replace(old, column_type="char(9)"), old)

@@ -53,6 +53,8 @@ def mutate(data: bytes, number: int, others: list[bytes]) -> bytes:
     source = random.Random(number)
     out = bytearray(data)
     for _ in range(source.choice([1, 1, 1, 2, 3])):
+        if len(out) <= 4:
+            break  # An earlier change has left nothing to damage.
         at = source.randrange(4, len(out)) if len(out) > 8 else 4
         size = source.choice([1, 2, 4, 19, 50, source.randrange(1, 2000)])
         match source.randrange(9):

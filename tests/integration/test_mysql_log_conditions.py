@@ -8,9 +8,12 @@ import pytest
 
 from raycdc.connectors.mysql.binlog.decoder import BinlogDecoder
 from raycdc.connectors.mysql.binlog.events import RowsItem
+from raycdc.connectors.mysql.binlog.gtid import MySqlGtidSet
 from raycdc.connectors.mysql.binlog.index_loops import HEARTBEAT, HEARTBEAT_V2
+from raycdc.connectors.mysql.binlog.offset import BinlogOffset
 from raycdc.connectors.mysql.catalog import load_table
 from raycdc.connectors.mysql.connection import TlsMode, query
+from raycdc.connectors.mysql.server import log_files, probe
 from raycdc.errors import SourceError
 from raycdc.model import TableId
 from raycdc.testing.servers import DatabaseServer, MariaDbServer, MySqlServer
@@ -74,6 +77,29 @@ def test_transactions_without_gtid_among_those_that_have_one() -> None:
             query(connection, f"SET GLOBAL gtid_mode = {mode}")
             query(connection, f"INSERT INTO d.t VALUES ({key})")
         assert ids(read_log(server, [table], start, log_end(connection))) == [0, 1, 2, 3]
+
+
+def test_a_gtid_set_with_a_hole_brings_what_is_in_the_hole(mysql80: MySqlServer) -> None:
+    with mysql80.fresh_database() as database, session(mysql80, "root") as connection:
+        info = probe(connection)
+        query(connection, f"CREATE TABLE {database}.t (id INT PRIMARY KEY)")
+        table = load_table(connection, TableId(database, "t"))
+        places = []
+        for key in range(1, 5):
+            places.append(MySqlGtidSet.parse(log_end(connection).gtid_set))
+            query(connection, f"INSERT INTO {database}.t VALUES ({key})")
+        second = places[2].without(places[1])
+        seen = places[3].without(second)
+        oldest, _ = log_files(connection, info)[0]
+        start = BinlogOffset(oldest, 4, str(seen), server=info.identity, by_gtid=True)
+        end = log_end(connection)
+        assert ids(read_log(mysql80, [table], start, end)) == [2, 4]
+
+        decoder = BinlogDecoder({table.id: table}, wanted=lambda t: t == table.id, start=start, flavor="mysql")
+        with stream_from(mysql80, start) as stream:
+            while decoder.position < end:
+                decoder.feed(stream.read(bytes_max=1 << 20, timeout_s=10))
+        assert MySqlGtidSet.parse(decoder.position.gtid_set) == MySqlGtidSet.parse(end.gtid_set)
 
 
 @pytest.mark.parametrize("mode", [TlsMode.REQUIRED, TlsMode.VERIFY_CA, TlsMode.VERIFY_IDENTITY])

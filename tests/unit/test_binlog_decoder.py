@@ -203,6 +203,19 @@ def test_positions_go_on_beyond_4_gib() -> None:
     assert subject.position.pos == log.position > 1 << 32
 
 
+def test_an_unknown_event_that_may_be_ignored_counts_beyond_4_gib() -> None:
+    start = BinlogOffset("binlog.000001", (1 << 32) - 20)
+    log = LogWriter(position=start.pos).event(250, bytes(30), flags=0x80)
+    log.gtid(1).begin().table_map(9, INT).rows(30, 9, 1, int_row(1)).xid()
+    subject = BinlogDecoder({TABLE.id: TABLE}, wanted=lambda _: True, start=start, flavor="mysql", whole_file=True)
+    subject.feed(LogWriter().format().take())
+
+    [item] = subject.feed(log.take())
+
+    assert isinstance(item, RowsItem)
+    assert subject.position.pos == log.position > 1 << 32
+
+
 def test_the_dumps_first_rotate_has_a_checksum_before_the_format_says_so() -> None:
     log = LogWriter().rotate(b"binlog.000007", 154, position=0)
     subject = decoder()

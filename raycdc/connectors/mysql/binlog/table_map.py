@@ -259,6 +259,8 @@ def _charsets(columns: list[int], default: bytes | None, each: bytes | None) -> 
     if default is None:
         return {}
     numbers = list(_numbers(default))
+    if not numbers:
+        raise CorruptLogError("a TABLE_MAP event's default collation is missing")
     found = {c: charset_of_collation(numbers[0]) for c in columns}
     for index, collation in zip(numbers[1::2], numbers[2::2], strict=False):
         if index < len(columns):

@@ -22,7 +22,7 @@ from raycdc.checkpoint.manifest import STATE_NODE, Manifest
 from raycdc.checkpoint.store import CheckpointStore
 from raycdc.config import Mode, PipelineConfig, PipelineOptions, SinkConfig, SourceConfig
 from raycdc.consumer import Epoch, epochs_of
-from raycdc.errors import SegmentUnavailableError, StateError
+from raycdc.errors import LogLostError, SegmentUnavailableError, StateError
 from raycdc.plugins import PluginGroup, load_plugin
 from raycdc.progress import ProgressReporter
 from raycdc.runtime.launcher import JobSpec, Launcher, LocalLauncher
@@ -31,6 +31,7 @@ from raycdc.schema.behavior import SchemaChangeBehavior
 from raycdc.sinks.api import Sink, SinkContext
 from raycdc.source.api import LeavesOutChanges
 from raycdc.source.coordinator import CoordinatorSettings
+from raycdc.source.table_requests import ask_to_begin_again, complain_of_parked
 from raycdc.spark.epochs import EpochLoop, EpochStatistics
 
 Listener = Callable[[dict[str, Any]], None]
@@ -87,7 +88,7 @@ class Pipeline:
     def _run(self, stack: ExitStack, reporter: ProgressReporter, *, until: str | None, local: bool) -> None:
         """The run itself; what it starts is on `stack`. Before there are readers, a stop just leaves."""
         store = self._open_store(stack)
-        self._preflight(store)
+        self._preflight(store, reporter)
         if self._stopped_early():
             return
         spec = self._spec(store, until)
@@ -124,11 +125,11 @@ class Pipeline:
         """
         with self._one_run(), ExitStack() as stack:
             store = self._open_store(stack)
-            self._preflight(store)
+            silent = ProgressReporter(lambda _: None, driver_pid=os.getpid())
+            self._preflight(store, silent)
             spec = self._spec(store, until)
             store.sweep_spool()
             generation = store.next_generation()
-            silent = ProgressReporter(lambda _: None, driver_pid=os.getpid())
             launcher = self._launcher(spec, store, local=local, warn=silent.warning)
             stack.callback(launcher.close)
             launcher.sweep(store.needed_segments())
@@ -156,11 +157,18 @@ class Pipeline:
         stack.callback(lease.release)
         return store
 
-    def _preflight(self, store: CheckpointStore) -> None:
+    def _preflight(self, store: CheckpointStore, reporter: ProgressReporter) -> None:
         """Ask the source what it lacks before anything slow is started."""
         source = self._make_source()()
         last = store.last_manifest()
-        source.preflight(last.to_splits if last else None)
+        try:
+            source.preflight(last.to_splits if last else None)
+        except LogLostError as lost:
+            if self.config.pipeline.on_log_lost != "resnapshot" or last is None:
+                raise
+            position, ordinal, tables = source.restart(last.to_splits)
+            ask_to_begin_again(store, last, position, ordinal, tables)
+            reporter.warning(f"{lost} All tables are read again, as pipeline.on_log_lost says.")
 
     def _make_source(self) -> Callable[[], Any]:
         plugin = load_plugin(PluginGroup.SOURCES, self.config.source.type)
@@ -178,6 +186,7 @@ class Pipeline:
                 epoch_interval_s=options.epoch_interval.total_seconds(), epoch_bytes_max=options.epoch_bytes_max
             ),
             until=until,
+            parking=options.schema_change != "exception",
             token=secrets.token_urlsafe(24),
         )
 
@@ -262,6 +271,8 @@ class Pipeline:
         supervisors.append(supervisor)
         stack.enter_context(reporter.watching(supervisor.status, every_s=PROGRESS_S))
         _run_through_losses(loop, supervisor, reporter)
+        if not self._stopped_early():
+            complain_of_parked(store.last_manifest())
 
     def _supervise(
         self,

@@ -7,6 +7,7 @@
 | `progress` | twice a second | per table phase, chunks, rows, rows/s, values lost; the three lags; who reads what |
 | `commit` | an epoch is in the sink | `epoch`, `tables`, `rows`, `seconds` = `staging_s` + `commit_s` |
 | `warning` | something the user should know, the job goes on | `text` |
+| `parked` | a table is not followed (told at each start) | `table`, `phase`, `again`, `reason`, `position`, `ts_ms` |
 | `caught_up` | a bounded run reached its end | |
 """
 
@@ -29,6 +30,7 @@ class ProgressReporter:
         self._listener = listener
         self._driver_pid = driver_pid
         self._lock = threading.Lock()
+        self._parked: dict[str, int] = {}
         self._rows: dict[str, tuple[float, int]] = {}
         self._emit_lag_ms: int | None = None
         self._ordinal: int | None = None
@@ -88,8 +90,17 @@ class ProgressReporter:
         except RaycdcError:
             return False
         if now is not None:
+            self._tell_parked(now["tables"])
             self._tell(self._progress(now))
         return True
+
+    def _tell_parked(self, tables: dict[str, Any]) -> None:
+        for name, table in sorted(tables.items()):
+            entry = table.get("parked")
+            if entry is not None and self._parked.get(name) != entry["incarnation"]:
+                self._parked[name] = entry["incarnation"]
+                told = {key: entry[key] for key in ("phase", "again", "reason", "position", "ts_ms")}
+                self._tell({"event": "parked", "table": name, **told})
 
     def _progress(self, status: dict[str, Any]) -> dict[str, Any]:
         now_s = time.monotonic()

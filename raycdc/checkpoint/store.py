@@ -9,6 +9,7 @@ lease                flock of the driver, with its pid inside
 gen                  {"generation"}: raised by each driver that starts
 epochs/%010d.json    sealed manifests; "….json.dropped" when recovery dropped one (its number stays used)
 commits/%010d.json   commit records: generation and what each target table holds
+requests.json        what the user asked of tables (new snapshots, pauses) while nothing ran
 schemas/<fp>.json    table schemas by fingerprint
 spool/               segments of readers on this node
 ```
@@ -209,6 +210,19 @@ class CheckpointStore:
         return CommitRecord.from_json(
             codec.upgrade(document, origin=self._origin(name), current=STORE_VERSION, upgrades=UPGRADES)
         )
+
+    # -- what the user asked for -----------------------------------------------------------------------------------
+
+    def requests(self) -> dict[str, Any] | None:
+        """What was asked of the tables while nothing ran (`raycdc.source.parking.Requests`); None: nothing ever."""
+        document = self._read("requests.json")
+        if document is None:
+            return None
+        return codec.upgrade(document, origin=self._origin("requests.json"), current=STORE_VERSION, upgrades=UPGRADES)
+
+    def write_requests(self, requests: Mapping[str, Any]) -> None:
+        """Replace what was asked for, durably. Only under the lease; the next start carries it out."""
+        self._folder.write("requests.json", codec.encode({"version": STORE_VERSION, **requests}))
 
     # -- schemas ----------------------------------------------------------------------------------------------------
 

@@ -24,7 +24,14 @@ inspect = typer.Typer(
     help="Look into checkpoints, binlogs, messages and DDL.", no_args_is_help=True, rich_markup_mode=None
 )
 app.add_typer(inspect, name="inspect")
+tables = typer.Typer(
+    help="List the tables of a pipeline that is not running, and change what becomes of them at its next start.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+app.add_typer(tables, name="tables")
 
+TableName = Annotated[str, typer.Argument(metavar="TABLE", help="The table, as DB.TABLE.")]
 ConfigPath = Annotated[Path, typer.Argument(metavar="CONFIG", help="The pipeline's TOML file.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 Verbose = Annotated[bool, typer.Option("--verbose", help="Log to stderr; show tracebacks of errors.")]
@@ -147,6 +154,46 @@ def bench(context: typer.Context) -> int:
     from raycdc.cli import bench as bench_command
 
     return bench_command.run(context.args)
+
+
+@tables.command("list")
+def tables_list(config: ConfigPath, json: Json = False) -> int:
+    """Print each table's phase, and where and why one is not followed."""
+    from raycdc.cli.tables import print_tables
+
+    return print_tables(config, as_json=json)
+
+
+@tables.command("resnapshot")
+def tables_resnapshot(config: ConfigPath, table: TableName) -> int:
+    """Read TABLE anew at the next start while the others go on; rows that are gone at the source leave the target."""
+    from raycdc.cli.tables import change_table
+
+    return change_table(config, table, "resnapshot")
+
+
+@tables.command("add")
+def tables_add(config: ConfigPath, table: TableName) -> int:
+    """Add TABLE, which source.tables selects by now, with a snapshot at the next start."""
+    from raycdc.cli.tables import change_table
+
+    return change_table(config, table, "add")
+
+
+@tables.command("pause")
+def tables_pause(config: ConfigPath, table: TableName) -> int:
+    """Stop following TABLE from the next start on; its target stays as it is."""
+    from raycdc.cli.tables import change_table
+
+    return change_table(config, table, "pause")
+
+
+@tables.command("resume")
+def tables_resume(config: ConfigPath, table: TableName) -> int:
+    """Follow a paused TABLE again, beginning with a new snapshot at the next start."""
+    from raycdc.cli.tables import change_table
+
+    return change_table(config, table, "resume")
 
 
 @inspect.callback()

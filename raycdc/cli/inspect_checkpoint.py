@@ -75,4 +75,7 @@ def _summary(document: dict[str, Any]) -> str:
         reading = table.get("planner") is not None or table.get("finished", 0) < table.get("planned", 0)
         phase = f"snapshot, {table.get('finished', 0)} of {table.get('planned', 0)} planned chunks"
         lines.append(f"table       {name}: {phase if reading else 'stream'}")
+    for name, entry in sorted(manifest["to_splits"].get("stream", {}).get("parked", {}).items()):
+        waits = ", begins again" if entry["again"] else ""
+        lines.append(f"table       {name}: {entry['phase']}{waits}: {entry['reason']}")
     return "\n".join(lines)

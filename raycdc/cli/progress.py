@@ -23,7 +23,7 @@ from rich.text import Text
 PLAIN_INTERVAL_S = 5.0
 
 #: Order in which phases are shown when there are more tables than lines: those that are being read come first.
-_PHASE_ORDER = {"snapshot": 0, "pending": 1, "stream": 2}
+_PHASE_ORDER = {"parked": -1, "snapshot": 0, "pending": 1, "stream": 2}
 
 
 class JsonView:
@@ -113,6 +113,8 @@ class PlainView:
                 self._flush_commits()
             case "warning":
                 self._line(f"warning: {event['text']}")
+            case "parked":
+                self._line(f"warning: {parked_text(event)}")
 
     def note(self, text: str) -> None:
         self._line(text)
@@ -170,6 +172,8 @@ class LiveView:
         self._state.feed(event)
         if event.get("event") == "warning":
             self.note(str(event["text"]))
+        if event.get("event") == "parked":
+            self.note(parked_text(event))
         if event.get("event") in ("started", "caught_up"):
             self._live.refresh()
 
@@ -222,7 +226,7 @@ class LiveView:
 def _cells(table: Mapping[str, Any]) -> tuple[RenderableType, ...]:
     done, total = table.get("chunks_done"), table.get("chunks_total")
     phase = str(table.get("phase", ""))
-    style = {"snapshot": "cyan", "stream": "green"}.get(phase, "dim")
+    style = {"snapshot": "cyan", "stream": "green", "parked": "red"}.get(phase, "dim")
     bar: RenderableType = ""
     if total:
         bar = ProgressBar(total=float(total), completed=float(done or 0), width=20)
@@ -234,6 +238,14 @@ def _cells(table: Mapping[str, Any]) -> tuple[RenderableType, ...]:
         _number(table.get("rows")),
         _number(table.get("rows_per_s")),
     )
+
+
+def parked_text(event: Mapping[str, Any]) -> str:
+    """What a `parked` event says, in one line or two."""
+    table, reason = event["table"], event["reason"]
+    if event["again"]:
+        return f"{table} begins again with a new snapshot: {reason}"
+    return f"{table} is not followed ({event['phase']}): {reason}"
 
 
 def duration_text(ms: float) -> str:

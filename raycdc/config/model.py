@@ -86,7 +86,8 @@ class PipelineOptions(Options):
         "fail", help="What happens to a record that cannot be decoded.", planned=("skip", "dead-letter")
     )
     on_log_lost: Literal["fail", "resnapshot"] = option(
-        "fail", help="What happens when the source no longer has the log we need.", planned=("resnapshot",)
+        "fail",
+        help="What happens when the source no longer has the log we need; resnapshot reads all tables again.",
     )
     on_existing: Literal["fail", "merge", "replace"] = option(
         "fail", help="What happens when a target table exists that this pipeline did not create."

@@ -23,6 +23,7 @@ from raycdc.runtime.restarts import ProcessEnd
 from raycdc.source.api import SplitEnumerator, SplitEnumeratorContext
 from raycdc.source.coordinator import CoordinatorSettings
 from raycdc.source.enumerator import EnumeratorDialect, restore_or_create
+from raycdc.source.parking import Requests
 from raycdc.source.partitioned import PartitionedSource
 
 
@@ -47,6 +48,8 @@ class JobSpec:
     make_source: Callable[[], IncrementalSource | PartitionedSource]
     settings: CoordinatorSettings
     until: str | None
+    #: Whether a table that cannot be followed is parked; otherwise it ends the run.
+    parking: bool = True
     token: str | None = field(default=None, repr=False)
 
 
@@ -176,13 +179,15 @@ class LocalReader:
 def host_from(spec: JobSpec, start: CoordinatorStart) -> CoordinatorHost:
     """The coordinator of a job, in whatever process this runs."""
     source = spec.make_source()
+    store = CheckpointStore(spec.state, create=False)
+    asked = store.requests()
     return CoordinatorHost(
-        store=CheckpointStore(spec.state, create=False),
+        store=store,
         generation=start.generation,
         committed=start.committed,
         make_enumerator=source.make_enumerator
         if isinstance(source, PartitionedSource)
-        else partial(_incremental_enumerator, source),
+        else partial(_incremental_enumerator, source, requests=Requests.from_json(asked) if asked else None),
         until=spec.until,
         settings=spec.settings,
     )
@@ -210,4 +215,5 @@ def worker_from(
         spool=spool or SpoolAddress(spec.state / "spool", STATE_NODE),
         token=spec.token,
         epoch_bytes_max=spec.settings.epoch_bytes_max,
+        parking=spec.parking,
     )

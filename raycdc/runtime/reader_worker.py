@@ -136,6 +136,7 @@ class ReaderWorker:
         spool: SpoolAddress,
         token: str | None,
         epoch_bytes_max: int,
+        parking: bool = True,
     ) -> None:
         self._identity = identity
         self._coordinator = coordinator
@@ -159,6 +160,7 @@ class ReaderWorker:
                 send=self._send,
                 now_s=time.monotonic,
                 epoch_bytes_max=epoch_bytes_max,
+                parking=parking,
             )
 
     def run(self) -> None:

@@ -76,7 +76,10 @@ def evolve(
     planned = [_Planned(field, field.name) for field in present]
     for event in events:
         try:
-            planned = _after(planned, event, wanted, work, behavior)
+            if emptied and isinstance(event, CreateTableEvent) and behavior is not SchemaChangeBehavior.IGNORE:
+                planned = _emptied_with_all(planned, wanted)
+            else:
+                planned = _after(planned, event, wanted, work, behavior)
         except SinkError:
             if behavior is not SchemaChangeBehavior.TRY_EVOLVE:
                 raise
@@ -166,6 +169,16 @@ def _with_all(planned: list[_Planned], wanted: pa.Schema, work: TableWork) -> li
     here = {p.field.name: p for p in planned}
     retyped = [_retyped(p, wanted.field(name), work) if name in wanted.names else p for name, p in here.items()]
     return [*retyped, *(_Planned(field, None) for field in wanted if field.name not in here)]
+
+
+def _emptied_with_all(planned: list[_Planned], wanted: pa.Schema) -> list[_Planned]:
+    """A table without rows takes any types."""
+    here = {p.field.name: p for p in planned}
+    kept = [
+        replace(p, field=p.field.with_type(wanted.field(name).type)) if name in wanted.names else p
+        for name, p in here.items()
+    ]
+    return [*kept, *(_Planned(field, None) for field in wanted if field.name not in here)]
 
 
 def _placed(columns: list[_Planned], column: _Planned, position: ColumnPosition) -> list[_Planned]:

@@ -136,8 +136,10 @@ class LogUnit:
 
     `position` and `ordinal` (the log's total order) say where the log stands after the unit; inside a transaction they
     repeat the last boundary. A unit holds either rows or one `schema` update; the rows beside a schema update are what
-    it does itself (truncations), and follow it. `bytes` bounds memory. `source_state` is what the source itself must
-    know to go on after the unit, beside position and schemas; None when that is as it was.
+    it does itself (truncations), and follow it. `parked` are tables whose rows turned out not to fit: they are parked
+    with the unit's own position, in the same step, never in a unit that leaves a transaction open.
+    `bytes` bounds memory. `source_state` is what the source itself must know to go on after the unit, beside position
+    and schemas; None when that is as it was.
     """
 
     position: dict[str, Any]
@@ -149,6 +151,7 @@ class LogUnit:
     fetched_ms: int | None = None
     bytes: int = 0
     source_state: dict[str, Any] | None = None
+    parked: tuple[SchemaUpdate, ...] = ()
 
 
 class LogSource(Protocol):

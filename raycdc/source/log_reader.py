@@ -31,7 +31,7 @@ from raycdc.failpoints import reach
 from raycdc.model import TableId
 from raycdc.source.api import LogUnit, ReaderOutput, SchemaUpdate
 from raycdc.source.hand_off import Decision, FoldChunk, HandOff, KeyOrder, LogRows, PublishChunk, RetryChunk
-from raycdc.source.parking import PARKED, Parked
+from raycdc.source.parking import PAUSED, Parked
 from raycdc.source.split import STREAM_SPLIT_ID, SnapshotSplit, StreamSplit, key_from_json
 
 #: Version of the stream split's state.
@@ -154,6 +154,8 @@ class LogReader:
             emitted = self._hand_off.rows(rows, now_s=now_s)
             if emitted is not None:
                 self._collect(emitted)
+        for update in unit.parked:
+            self._update_table(update, now_s=now_s)
         self._moved(unit)
         if not self._in_transaction:
             self._between_transactions(now_s=now_s)
@@ -404,10 +406,17 @@ class LogReader:
 
     def _park(self, table: TableId, why: Parked) -> None:
         """Nothing of the table is passed on from here; the chunks it had are nobody's."""
-        if not self._parking and why.phase == PARKED:
-            raise SchemaError(why.reason)
+        if not self._parking and why.phase != PAUSED:
+            raise SchemaError(
+                f'{why.reason}\n{table} is not parked: pipeline.schema_change = "exception". Nothing after this '
+                "place was passed on. Set it to another value, or leave the table out (source.exclude)."
+            )
         self._hand_off.drop_table(table)
-        known, before = self._tables.pop(table, None), self._parked.get(table)
+        known, before = self._tables.get(table), self._parked.get(table)
+        if known is not None and table in self._touched:
+            known.gone = True  # The open epoch has rows of it.
+        elif known is not None:
+            del self._tables[table]
         schema = known.fingerprint if known else before["schema"] if before else None
         announced = known.announced if known else bool(before and before["announced"])
         self._count_change()

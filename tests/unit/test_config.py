@@ -180,7 +180,7 @@ def test_a_problem_says_what_and_where(sections: dict[str, dict[str, Any]], text
 @pytest.mark.parametrize(
     ("sections", "text"),
     [
-        ({"pipeline": {"on_log_lost": "resnapshot"}}, 'pipeline.on_log_lost: "resnapshot" is not supported yet'),
+        ({"pipeline": {"on_bad_record": "skip"}}, 'pipeline.on_bad_record: "skip" is not supported yet'),
         ({"pipeline": {"time_zone": "CET"}}, 'pipeline.time_zone: "CET" is not supported yet; leave it out'),
     ],
 )
@@ -189,9 +189,9 @@ def test_what_is_planned_is_refused_by_name_and_never_ignored(sections: dict[str
 
 
 def test_what_is_planned_is_refused_in_python_too() -> None:
-    with pytest.raises(ConfigError, match=r'pipeline\.on_log_lost: "resnapshot" is not supported yet'):
+    with pytest.raises(ConfigError, match=r'pipeline\.on_bad_record: "skip" is not supported yet'):
         PipelineConfig(
-            pipeline=PipelineOptions(name="a", on_log_lost="resnapshot"),
+            pipeline=PipelineOptions(name="a", on_bad_record="skip"),
             source=MySqlSourceConfig(user="u", tables=("a.b",)),
             sink=JsonlSinkConfig(path="x"),
         )

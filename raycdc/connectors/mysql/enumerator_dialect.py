@@ -17,11 +17,10 @@ from raycdc.connectors.mysql.checks import check_source, require_ok
 from raycdc.connectors.mysql.ddl.history import begin_state
 from raycdc.connectors.mysql.failover import is_elsewhere, resume_position
 from raycdc.connectors.mysql.server import current_position, probe, start_position
-from raycdc.connectors.mysql.snapshot.chunk_keys import best_key
-from raycdc.connectors.mysql.snapshot.chunks import ChunkPlanner, ChunkRange, ChunkSettings, Strategy
-from raycdc.connectors.mysql.snapshot.key_columns import KeyColumns
+from raycdc.connectors.mysql.snapshot.chunks import ChunkPlanner, ChunkRange, ChunkSettings
 from raycdc.connectors.mysql.snapshot.keys import value_to_json
 from raycdc.connectors.mysql.startup import PastPoint
+from raycdc.connectors.mysql.table_look import unread
 from raycdc.connectors.mysql.values.documents import Capture, document_of, table_of
 from raycdc.connectors.mysql.values.types import MySqlTable, TypeOptions
 from raycdc.errors import SourceError
@@ -137,19 +136,7 @@ class MySqlEnumeratorDialect:
         return tuple(plans)
 
     def _state(self, connection: Connection[Any], table: MySqlTable) -> dict[str, Any] | None:
-        """The table's snapshot state before its first chunk, as `HandOff.add_table` wants it."""
-        if not self._snapshot:
-            return None
-        chosen = self._chunks(table.id)
-        several = chosen.strategy is not Strategy.EVEN
-        key = best_key(connection, table, chosen.key, chunk_rows=chosen.chunk_rows, several=several)
-        return {
-            "key": key,
-            "foldable": bool(table.primary_key),
-            "needs_null": key is None or KeyColumns.named(table, key).has_null_chunk,
-            "null_closed": False,
-            "closed": [],
-        }
+        return unread(connection, table, self._chunks(table.id)) if self._snapshot else None
 
 
 def _split(table: TableId, index: int, chunk: ChunkRange) -> SnapshotSplit:

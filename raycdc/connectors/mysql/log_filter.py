@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -76,7 +77,7 @@ class LogFilter:
         listed = capture.columns
         changes = tuple(c for c in update.changes if listed is None or _column_of(c) in (None, *listed))
         document = document_of(described, capture)
-        return SchemaUpdate(update.table, changes, document["fingerprint"], document)
+        return replace(update, changes=changes, fingerprint=document["fingerprint"], document=document)
 
     def _filtered(
         self, table: TableId, batch: pa.RecordBatch, row_pos: np.ndarray

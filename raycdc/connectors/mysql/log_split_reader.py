@@ -10,7 +10,9 @@ them is decoded; the reader's thread meets them as units of their own and ends t
 | TRUNCATE, DROP TABLE, DROP DATABASE | schema update, and a truncation among the rows |
 | RENAME that puts a schema change tool's table in its place | schema update from the old shape to the new one |
 | CREATE TABLE that the selection matches | the table is followed from here on, without a snapshot |
-| anything else with effect on columns or rows, and what cannot be parsed | `SchemaError` naming the statement |
+| one that rewrites rows without logging them, or puts other rows under the name | the table begins again |
+| RENAME to a name outside | the table ends; its target keeps what it has |
+| anything else with effect on columns or rows, what cannot be parsed, rows that do not fit | the table is parked |
 
 Statements about other tables are passed over without being parsed.
 """
@@ -22,14 +24,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
+import pyarrow as pa
+
 from raycdc.connectors.mysql.binlog.decoder import BinlogDecoder
 from raycdc.connectors.mysql.binlog.events import DdlItem, RowsItem
 from raycdc.connectors.mysql.binlog.offset import BinlogOffset, ordinal_of
 from raycdc.connectors.mysql.binlog.stream import BinlogStream
 from raycdc.connectors.mysql.ddl.history import DdlHistory
 from raycdc.connectors.mysql.log_filter import LogFilter
+from raycdc.connectors.mysql.table_look import TableLook
 from raycdc.source.api import LogUnit, SchemaUpdate
 from raycdc.source.hand_off import LogRows
+from raycdc.source.parking import TableLooks
 
 #: Bytes of the log decoded at a time: large enough that per-batch work is small, small enough to stay in the cache.
 READ_BYTES_MAX = 4 << 20
@@ -48,7 +54,10 @@ class MySqlLogSplitReader:
         decoder: BinlogDecoder,
         start: BinlogOffset,
         row_filter: LogFilter | None = None,
+        looks: TableLooks[TableLook] | None = None,
     ) -> None:
+        """`looks` are taken of tables that begin again."""
+        self._looks = looks
         self._history = history
         self._row_filter = row_filter
         self._decoder = decoder
@@ -64,6 +73,9 @@ class MySqlLogSplitReader:
     def fetch(self) -> LogUnit | None:
         """The next unit; None when the server had nothing new for a moment."""
         while not self._units:
+            self._begin_again()
+            if self._units:
+                break
             data = self._stream.read(bytes_max=READ_BYTES_MAX, timeout_s=READ_TIMEOUT_S)
             if len(data) == 0:
                 return None
@@ -88,12 +100,42 @@ class MySqlLogSplitReader:
                 case DdlItem():
                     updates, truncations = self._history.take_updates()
                     state = self._history.take_state()
+                    self._note_parked(updates)
                     if updates or state is not None:
                         self._rows_unit(pending, item.before, in_transaction=False, fetched_ms=fetched_ms)
                         pending = []
                         self._schema_unit(updates, truncations, item, fetched_ms=fetched_ms, state=state)
         decoder = self._decoder
         self._rows_unit(pending, decoder.position, in_transaction=decoder.in_transaction, fetched_ms=fetched_ms)
+
+    def _begin_again(self) -> None:
+        """Between two transactions: let tables begin again whose look holds here."""
+        if self._looks is None or self._decoder.in_transaction:
+            return
+        now_ms = time.time_ns() // 1_000_000
+        for table, look in self._looks.ready(ordinal_of(self._position)):
+            if look is None:
+                self._history.end(table, self._position, now_ms)
+            else:
+                self._history.begin_again(look, self._position, now_ms)
+        self._change_here()
+
+    def _change_here(self) -> None:
+        """Pass on what changed without a statement, at the end of the last unit."""
+        updates, truncations = self._history.take_updates()
+        self._note_parked(updates)
+        if updates:
+            self._append_change(updates, truncations)
+
+    def _note_parked(self, updates: tuple[SchemaUpdate, ...]) -> None:
+        """Tables to be looked at, and looks that a statement made worthless."""
+        if self._looks is None:
+            return
+        for table, ordinal in self._history.parked.take_touched().items():
+            self._looks.touched(table, ordinal)
+        for update in updates:
+            if update.parked is not None and update.parked.again:
+                self._looks.want(update.table)
 
     def _rows_unit(
         self, items: Sequence[RowsItem], position: BinlogOffset, *, in_transaction: bool, fetched_ms: int
@@ -102,6 +144,7 @@ class MySqlLogSplitReader:
             return
         self._position, self._open = position, in_transaction
         rows = tuple(found for item in items if (found := self._captured(item)) is not None)
+        parked = () if in_transaction else self._history.misfits(self._decoder.last_ts_ms)
         self._units.append(
             LogUnit(
                 position=position.to_json(),
@@ -111,12 +154,19 @@ class MySqlLogSplitReader:
                 event_ms=self._decoder.last_ts_ms or None,
                 fetched_ms=fetched_ms,
                 bytes=sum(item.batch.nbytes for item in items),
+                parked=parked,
             )
         )
 
     def _captured(self, item: RowsItem) -> LogRows | None:
         """What of the item is captured."""
         batch, row_pos = item.batch, item.row_pos
+        last = self._history.parked.believed_up_to(item.table)
+        if last is not None:
+            believed = row_pos + ordinal_of(BinlogOffset(item.file, 0)) <= last
+            if not believed.any():
+                return None
+            batch, row_pos = batch.filter(pa.array(believed)), row_pos[believed]
         if self._row_filter is not None:
             left = self._row_filter.apply(item.table, batch, row_pos)
             if left is None:
@@ -136,6 +186,25 @@ class MySqlLogSplitReader:
         """What a statement changed; one about a tool's table changes nothing but what the next start must know."""
         # CREATE TABLE … SELECT of MySQL 8.0.21 and later is one transaction with its rows.
         self._position, self._open = item.before if item.in_transaction else item.position, item.in_transaction
+        self._append_change(
+            updates,
+            truncations,
+            in_transaction=item.in_transaction,
+            event_ms=item.ts_ms,
+            fetched_ms=fetched_ms,
+            state=state,
+        )
+
+    def _append_change(
+        self,
+        updates: tuple[SchemaUpdate, ...],
+        truncations: tuple[LogRows, ...],
+        *,
+        in_transaction: bool = False,
+        event_ms: int | None = None,
+        fetched_ms: int | None = None,
+        state: dict[str, Any] | None = None,
+    ) -> None:
         if self._row_filter is not None:
             updates = tuple(self._row_filter.update(update) for update in updates)
             narrowed = self._row_filter.narrowed
@@ -144,10 +213,10 @@ class MySqlLogSplitReader:
             LogUnit(
                 position=self._position.to_json(),
                 ordinal=ordinal_of(self._position),
-                in_transaction=item.in_transaction,
+                in_transaction=in_transaction,
                 rows=truncations,
                 schema=updates,
-                event_ms=item.ts_ms,
+                event_ms=event_ms,
                 fetched_ms=fetched_ms,
                 source_state=state,
             )

@@ -33,7 +33,7 @@ from raycdc.connectors.mysql.failover import is_elsewhere, resume_position
 from raycdc.connectors.mysql.log_filter import LogFilter
 from raycdc.connectors.mysql.log_split_reader import MySqlLogSplitReader
 from raycdc.connectors.mysql.plugin import MySqlSourceConfig, StartupMode
-from raycdc.connectors.mysql.server import ServerInfo, ensure_available, probe
+from raycdc.connectors.mysql.server import ServerInfo, ensure_available, probe, start_position
 from raycdc.connectors.mysql.snapshot.chunk_keys import chunk_key
 from raycdc.connectors.mysql.snapshot.chunks import ChunkRange, ChunkSettings, Strategy
 from raycdc.connectors.mysql.snapshot.commits import CommitWatch, sees_commits
@@ -42,11 +42,13 @@ from raycdc.connectors.mysql.snapshot.pace import Pace
 from raycdc.connectors.mysql.snapshot.row_filter import parse_filter
 from raycdc.connectors.mysql.snapshot.visibility import ChunkRead, read_chunk
 from raycdc.connectors.mysql.startup import PastPoint, PastStart, past_point
+from raycdc.connectors.mysql.table_look import TableLook, look_at
 from raycdc.connectors.mysql.values.documents import Capture, capture_of, table_of
 from raycdc.connectors.mysql.values.types import MySqlTable
 from raycdc.connectors.mysql.warm_up import compile_all
-from raycdc.errors import ConfigError, SourceUnavailableError
+from raycdc.errors import ConfigError, LogLostError, SourceUnavailableError
 from raycdc.model import META_FIELDS, RowKind, TableId, changelog_schema, lost_values, with_lost_values
+from raycdc.source.parking import TableLooks
 from raycdc.source.reading import HighWatermark
 from raycdc.source.split import SnapshotSplit, StreamSplit, key_from_json
 
@@ -100,6 +102,25 @@ class MySqlSource:
                 for state in splits.values():
                     resume_position(connection, info, BinlogOffset.from_json(state["position"]))
 
+    def restart(self, splits: dict[str, Any]) -> tuple[dict[str, Any], int, list[str]]:
+        """Where the log can be read from instead of a place that is lost, and all tables there are to read again.
+
+        Raises `LogLostError` when the server is known to be another one: its data may be anything.
+        """
+        with closing(self._connect()) as connection:
+            info = probe(connection)
+            for state in splits.values():
+                known = BinlogOffset.from_json(state["position"]).server
+                if known and not info.is_mariadb and known != info.identity:
+                    raise LogLostError(
+                        f"{info.address} is another server than the one the state belongs to; no table is read again "
+                        "from it (pipeline.on_log_lost). Point source.host at the old one, or begin with another "
+                        "pipeline.state."
+                    )
+            position = start_position(connection, info)
+            tables = discover_tables(connection, self._config.selector(), named=self._config.selector().plain_names)
+            return position.to_json(), ordinal_of(position), [str(table) for table in tables]
+
     def _check_table_options(self, connection: Connection[Any], tables: list[TableId]) -> None:
         """Raises `ConfigError` for an option of a table that is not captured, and for one that its columns forbid."""
         snapshot = self._config.snapshot
@@ -141,6 +162,7 @@ class MySqlSource:
         """Connect and start the dump where the split says. Blocks; raises `LogLostError` when that is purged."""
         start = BinlogOffset.from_json(split.state["position"])
         tables = tables_of(split)
+        parked = {TableId.parse(name): entry for name, entry in split.state.get("parked", {}).items()}
         snapshot = self._config.snapshot
         captures = {t: self._capture(t) for t in map(TableId.parse, {**snapshot.filter, **self._config.columns})}
         info = self._server()
@@ -156,6 +178,7 @@ class MySqlSource:
             state=split.state.get("source"),
             left_out=self._left_out,
             resolve=ServerResolver(self._connect, info, self._open_stream),
+            parked={table: entry["phase"] for table, entry in parked.items()},
         )
         decoder = BinlogDecoder(
             tables,
@@ -165,6 +188,7 @@ class MySqlSource:
             with_pos=self._with_pos,
             on_ddl=history.on_ddl,
         )
+        decoder.keeps, decoder.on_mismatch = history.selects, history.on_mismatch
         history.attach(decoder)
         return MySqlLogSplitReader(
             open_stream=self._open_stream,
@@ -172,7 +196,11 @@ class MySqlSource:
             decoder=decoder,
             start=start,
             row_filter=LogFilter(self._connect, captures, history.table) if captures else None,
+            looks=TableLooks(self._look_at, [table for table, entry in parked.items() if entry["again"]]),
         )
+
+    def _look_at(self, table: TableId) -> TableLook | None:
+        return look_at(self._connect, table, chunks=self._chunk_settings, types=self._config.types.options())
 
     def _database_charsets(self) -> dict[str, tuple[str, str]]:
         with closing(self._connect()) as connection:

@@ -166,10 +166,7 @@ class SimDatabase:
         default = self._random.choice([None, 7])
         name = f"extra{len(table.schema.columns)}"
         column = Column(name, LogicalType(TypeKind.INT64), default=None if default is None else str(default))
-        table.schema = TableSchema((*table.schema.columns, column), table.schema.primary_key)
-        for rows in (table.rows, table.seen):
-            for key, row in rows.items():
-                rows[key] = {**row, name: default}
+        self._add(table, column, default)
         event = event_to_json(AddColumnEvent(table.id, column))
         self._append(Transaction(self.end + 1, [], (table.id, table.schema, event), int(now_s * 1000), now_s))
         self.settle(now_s=float("inf"))
@@ -191,6 +188,26 @@ class SimDatabase:
         for key, row in table.rows.items():
             table.rows[key] = table.seen[key] = {**row, "val": self.unique()}
         self._cannot_be_followed(table, "rewrite", now_s=now_s)
+
+    def add_unlogged_column(self, *, now_s: float) -> None:
+        """A column that the log says nothing about, and a change of a row that has it."""
+        table = self._random.choice(list(self.tables.values()))
+        if len(table.schema.columns) >= 6:
+            return
+        self.settle(now_s=float("inf"))
+        column = Column(f"extra{len(table.schema.columns)}", LogicalType(TypeKind.INT64))
+        self._add(table, column, None)
+        ordinal = self.end + 1
+        change = self._keyed(table, ordinal) if table.schema.primary_key else self._keyless(table, ordinal)
+        _apply(table.rows, change)
+        self._append(Transaction(ordinal + 1, [change], None, int(now_s * 1000), now_s))
+        self.settle(now_s=float("inf"))
+
+    def _add(self, table: SimTable, column: Column, default: int | None) -> None:
+        table.schema = TableSchema((*table.schema.columns, column), table.schema.primary_key)
+        for rows in (table.rows, table.seen):
+            for key, row in rows.items():
+                rows[key] = {**row, column.name: default}
 
     def puzzle(self, *, now_s: float) -> None:
         """A statement on a random table that nobody understands."""

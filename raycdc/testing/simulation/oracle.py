@@ -10,9 +10,9 @@ from raycdc.checkpoint.manifest import Manifest
 from raycdc.model import TableId
 from raycdc.source.split import SnapshotSplit
 from raycdc.testing.changelog import check_changelog
+from raycdc.testing.simulation.chunks import all_chunks, in_chunk
 from raycdc.testing.simulation.database import KEYS, SimDatabase, SimTable, TableKind
 from raycdc.testing.simulation.sinks import ModelSink, Target
-from raycdc.testing.simulation.source import all_chunks, in_chunk
 from raycdc.testing.simulation.spool import Author, MemorySpool
 
 

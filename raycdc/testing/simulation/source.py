@@ -6,7 +6,6 @@ the simulation says, so that transactions fall between the stages of a SELECT.
 
 from __future__ import annotations
 
-import itertools
 import random
 from collections import deque
 from collections.abc import Sequence
@@ -16,7 +15,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from raycdc.model import RowKind, TableId, TableSchema
+from raycdc.model import Column, RowKind, TableId, TableSchema
 from raycdc.schema.events import CreateTableEvent, TruncateTableEvent, event_to_json
 from raycdc.source.api import ChunkRead, LogUnit, SchemaUpdate
 from raycdc.source.enumerator import PlannedChunks, ResumePoint, StartPoint, TablePlan
@@ -24,13 +23,13 @@ from raycdc.source.fold import fold
 from raycdc.source.hand_off import LogRows
 from raycdc.source.parking import Parked, TableLooks
 from raycdc.source.split import ChunkKey, SnapshotSplit, StreamSplit
+from raycdc.testing.simulation.chunks import all_chunks, in_chunk, sort_key, unread
 from raycdc.testing.simulation.database import (
     VISIBLE_WITHIN_S,
     Change,
     Row,
     SimDatabase,
     SimTable,
-    TableKind,
     Transaction,
     Visibility,
     changelog_batch,
@@ -38,25 +37,12 @@ from raycdc.testing.simulation.database import (
 )
 from raycdc.testing.simulation.spool import Author, MemorySegmentWriter, MemorySpool
 
-#: Bounds between chunks; fewer than keys, so that chunks hold several.
-CUTS = (3, 6, 7, 11, 15, 18, 21)
 #: Chunks planned per call.
 PLANNED_AT_ONCE = 2
 #: Looks for more of the log that a server may take to find a place by its transactions.
 SEARCHES_MAX = 60
 #: How long the log reader remembers dropped rows where nothing can be waited for.
 RING_S = VISIBLE_WITHIN_S + 0.5
-
-
-def sort_key(table: SimTable, raw: int) -> int:
-    """The server's order of chunk keys."""
-    return -raw if table.descending else raw
-
-
-def cuts(table: SimTable) -> list[int | None]:
-    """Bounds of the table's chunks in the server's order, None for the open ends."""
-    inner = sorted(CUTS, key=lambda raw: sort_key(table, raw))
-    return [None, *inner, None]
 
 
 class SimEnumeratorDialect:
@@ -95,17 +81,6 @@ class SimEnumeratorDialect:
         return self._database.counted(self._database.end, self._database.server)
 
 
-def unread(table: SimTable) -> dict[str, Any]:
-    """A table's snapshot before its first chunk."""
-    return {
-        "key": table.key,
-        "foldable": bool(table.schema.primary_key),
-        "needs_null": table.kind in (TableKind.MOVING, TableKind.KEYLESS),
-        "null_closed": False,
-        "closed": [],
-    }
-
-
 class SimFailoverDialect(SimEnumeratorDialect):
     """`raycdc.source.snapshot_plan.FailoverDialect`: for runs in which servers take over from each other."""
 
@@ -116,32 +91,6 @@ class SimFailoverDialect(SimEnumeratorDialect):
         place = {**position, "server": database.server}
         # The beginning of the new server's log, as nobody knows where in it the place is.
         return ResumePoint(place, database.counted(0, database.server), self.current_ordinal())
-
-
-def all_chunks(table: SimTable) -> list[SnapshotSplit]:
-    """The chunks of a table, in the order they are planned."""
-    if table.key is None:
-        return [SnapshotSplit(table.id, 0, None, None, None, includes_null=True)]
-    bounds = cuts(table)
-    ranges: list[dict[str, Any]] = [{"lower": low, "upper": high} for low, high in itertools.pairwise(bounds)]
-    if table.kind is TableKind.MOVING:
-        ranges.insert(0, {"lower": None, "upper": None, "includes_null": True, "only_null": True})
-    return [SnapshotSplit(table.id, n, table.key, **bounds) for n, bounds in enumerate(ranges)]
-
-
-def in_chunk(table: SimTable, split: SnapshotSplit, row: Row) -> bool:
-    """Whether the chunk's SELECT would find `row`."""
-    if split.key is None:
-        return True
-    assert isinstance(split.key, str), "chunks of simulated tables have one key column"
-    value = row[split.key]
-    if value is None:
-        return split.includes_null
-    if split.only_null:
-        return False
-    key = sort_key(table, value)
-    above = split.lower is None or key >= sort_key(table, split.lower)
-    return above and (split.upper is None or key < sort_key(table, split.upper))
 
 
 class SimKeyOrder:
@@ -181,7 +130,7 @@ class SimReaderDialect:
         return any(source is not None and source.cut_off for source in (self.log, self.chunks))
 
     def open_log(self, split: StreamSplit) -> SimLogSource:
-        self.log = SimLogSource(self._database, split.state, self._random)
+        self.log = SimLogSource(self._database, split, self._random)
         return self.log
 
     def open_chunks(self) -> SimChunkSource:
@@ -204,13 +153,20 @@ class SimLook:
 class SimLogSource:
     """`raycdc.source.api.LogSource`: units of one or a few transactions, or parts of one; numbers rows from 0."""
 
-    def __init__(self, database: SimDatabase, state: dict[str, Any], chance: random.Random) -> None:
+    def __init__(self, database: SimDatabase, split: StreamSplit, chance: random.Random) -> None:
+        state = split.state
         ordinal = state["position"]["ordinal"]
         self._server = state["position"]["server"]
         #: At another server than before the place is found anew, and said even if nothing follows.
         self._says_place = state["ordinal"] != database.counted(ordinal, self._server)
         #: Times nothing comes yet while a new server looks for the place in its log.
         self._searches = chance.randrange(SEARCHES_MAX) if self._says_place else 0
+        #: The schemas in force, as far as the log says.
+        self._in_force = {
+            TableId.parse(name): TableSchema.from_json(split.schemas[table["schema"]])
+            for name, table in state["tables"].items()
+        }
+        self._misfits: list[SchemaUpdate] = []
         parked = {TableId.parse(name): entry for name, entry in state.get("parked", {}).items()}
         self._parked = set(parked)
         self._looks = TableLooks(self._look, [table for table, entry in parked.items() if entry["again"]])
@@ -266,6 +222,7 @@ class SimLogSource:
         for look in looks:
             table, document = look.table.id, document_of(look.schema)
             self._parked.discard(table)
+            self._in_force[table] = look.schema
             changes = (TruncateTableEvent(table), CreateTableEvent(table, look.schema))
             events = tuple(event_to_json(change) for change in changes)
             updates.append(SchemaUpdate(table, events, document["fingerprint"], document, snapshot=unread(look.table)))
@@ -315,7 +272,7 @@ class SimLogSource:
     def _unit(self, changes: list[Change], ordinal: int, event_ms: int | None, *, in_transaction: bool) -> LogUnit:
         by_table: dict[TableId, list[tuple[Change, int]]] = {}
         for change in changes:
-            if change.table in self._parked:
+            if not self._fits(change):
                 continue
             by_table.setdefault(change.table, []).append((change, self._seq))
             self._seq += 2
@@ -328,6 +285,9 @@ class SimLogSource:
                     images.append((kind, row, seq + n, str(change.ordinal)))
                     ordinals.append(self._counted(change.ordinal))
             rows.append(LogRows(table, changelog_batch(entries[0][0].schema, images), np.array(ordinals, np.int64)))
+        parked: tuple[SchemaUpdate, ...] = ()
+        if not in_transaction:
+            parked, self._misfits = tuple(self._misfits), []
         return LogUnit(
             self._at(ordinal),
             self._counted(ordinal),
@@ -337,7 +297,19 @@ class SimLogSource:
             event_ms,
             event_ms,
             sum(r.batch.nbytes for r in rows),
+            parked=parked,
         )
+
+    def _fits(self, change: Change) -> bool:
+        """Whether a row can be decoded; the first one that cannot parks its table."""
+        if change.table in self._parked:
+            return False
+        if change.schema == self._in_force[change.table]:
+            return True
+        self._parked.add(change.table)
+        why = Parked("misfit", {"ordinal": self._boundary}, 0)
+        self._misfits.append(SchemaUpdate(change.table, (), None, None, why))
+        return False
 
     def _schema_change(self, transaction: Transaction) -> LogUnit:
         assert transaction.ddl is not None
@@ -345,6 +317,8 @@ class SimLogSource:
         table, schema, event = transaction.ddl
         self._next += 1
         self._boundary = transaction.ordinal
+        if table not in self._parked:
+            schema = self._in_force[table] = self._after_ddl(table, schema, event)
         document = document_of(schema)
         update = SchemaUpdate(table, (event,), document["fingerprint"], document)
         position, ordinal = self._at(transaction.ordinal), self._counted(transaction.ordinal)
@@ -361,6 +335,14 @@ class SimLogSource:
         if event["type"] == "truncate_table":
             rows = (self._truncation(table, schema, str(transaction.ordinal)),)
         return LogUnit(position, ordinal, rows, (update,), event_ms=transaction.event_ms)
+
+    def _after_ddl(self, table: TableId, schema: TableSchema, event: dict[str, Any]) -> TableSchema:
+        """The schema in force after a statement: what the log says, not what the server has."""
+        known = self._in_force.get(table)
+        if known is None:
+            return schema
+        columns = (Column.from_json(event["column"]),) if event["type"] == "add_column" else ()
+        return TableSchema((*known.columns, *columns), known.primary_key)
 
 
 @dataclass(slots=True)

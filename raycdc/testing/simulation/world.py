@@ -165,7 +165,7 @@ class Simulation:
             self.database.truncate(now_s=self.clock.now_s)
             self._note("truncate")
         elif self.settings.unfollowed and self.random.random() < self.settings.unfollowed:
-            kind = self.random.choice([self.database.rewrite, self.database.puzzle])
+            kind = self.random.choice([self.database.rewrite, self.database.puzzle, self.database.add_unlogged_column])
             kind(now_s=self.clock.now_s)
             self._note(kind.__name__)
         else:

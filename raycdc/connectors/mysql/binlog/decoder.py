@@ -30,14 +30,14 @@ from raycdc.connectors.mysql.binlog.events import (
     parse_query,
     parse_rotate,
 )
-from raycdc.connectors.mysql.binlog.expand import WRONG_POSITION, Expander
+from raycdc.connectors.mysql.binlog.expand import Expander
 from raycdc.connectors.mysql.binlog.expand_loops import find_compressed
 from raycdc.connectors.mysql.binlog.gtid import ExecutedGtids
 from raycdc.connectors.mysql.binlog.offset import BinlogOffset
 from raycdc.connectors.mysql.binlog.partial_updates import PartialUpdates
 from raycdc.connectors.mysql.binlog.plan import WirePlan, wire_plan, with_logged_labels
 from raycdc.connectors.mysql.binlog.rows import RowBatches
-from raycdc.connectors.mysql.binlog.table_decoding import ReadyMap
+from raycdc.connectors.mysql.binlog.table_decoding import ReadyMap, log_damage
 from raycdc.connectors.mysql.binlog.table_map import TableMap, infer_table, parse_table_map
 from raycdc.connectors.mysql.binlog.table_map_registry import TableMapRegistry
 from raycdc.connectors.mysql.binlog.xa_transactions import XaTransactions
@@ -76,8 +76,10 @@ class BinlogDecoder:
         bytes_max: int = BATCH_BYTES_MAX,
     ) -> None:
         self._tables = dict(tables)
-        self._wanted = wanted
+        self._wanted = self.keeps = wanted  # Prepared rows are kept of more tables, maybe: theirs may be wanted later.
         self._on_ddl = on_ddl
+        #: Told of a table map that does not fit, with the end of the transaction before; rows are passed over then.
+        self.on_mismatch: Callable[[TableId, str, BinlogOffset], None] | None = None
         self._infer = infer
         self._schemas: Mapping[TableId, MySqlTable] = schemas or {}
         self._mariadb = flavor == "mariadb"
@@ -334,10 +336,15 @@ class BinlogDecoder:
         except CorruptLogError as cause:
             raise CorruptLogError(f"{self.event_position}: {cause}") from cause
         wanted = self._wanted(table_map.table)
-        ready = self._ready(table_map) if wanted else None
+        try:
+            ready = self._ready(table_map) if wanted else None
+        except SchemaError as error:
+            if self.on_mismatch is None:
+                raise
+            self.on_mismatch(table_map.table, str(error), self.position)
+            wanted, ready = False, None
         number = self._registry.add(content, wanted=wanted)
-        if ready is not None:
-            self._rows.maps[number] = ready
+        self._rows.know(number, table_map.table, ready)
 
     def _ready(self, table_map: TableMap) -> ReadyMap:
         if self._infer:
@@ -377,7 +384,7 @@ class BinlogDecoder:
         state = self._state
         event = data[at : at + length - int(state[index.S_CHECKSUM])].tobytes()
         try:
-            released = self._xa.on_event(event, wanted=self._wanted, from_the_start=self._infer)
+            released = self._xa.on_event(event, wanted=self.keeps, from_the_start=self._infer)
         except CorruptLogError as cause:
             raise CorruptLogError(f"{self.event_position}: {cause}") from cause
         except DataError as cause:
@@ -486,14 +493,7 @@ class BinlogDecoder:
     # -- errors -------------------------------------------------------------------------------------------------------
 
     def _damage(self) -> CorruptLogError:
-        what = {
-            index.ERROR_LENGTH: "an event's length is impossible, or it ends after the data",
-            index.ERROR_CHECKSUM: "the checksum of an event does not match",
-            index.ERROR_TABLE_ID: "a row event names a table id that no table map announced",
-            index.ERROR_BODY: "an event is shorter than its type requires",
-            index.ERROR_POSITION: WRONG_POSITION,
-        }[int(self._state[index.S_ERROR])]
-        return CorruptLogError(f"{self.event_position}: {what}")
+        return CorruptLogError(f"{self.event_position}: {log_damage(int(self._state[index.S_ERROR]))}")
 
 
 def _as_array(events: Bytes) -> npt.NDArray[np.uint8]:

@@ -35,6 +35,8 @@ class RowBatches:
     def __init__(self, *, rows_max: int, bytes_max: int, with_pos: bool) -> None:
         self.events = np.zeros((_EVENTS_FIRST, index.E_SIZE), np.int64)
         self.maps: dict[int, ReadyMap] = {}
+        #: Table maps whose rows are not wanted: a table may be wanted again.
+        self._passed_over: dict[TableId, list[int]] = {}
         self.next_seq = 0
         #: End of the event whose rows were damaged, 0 while there is none.
         self.damaged_event_end = 0
@@ -84,11 +86,19 @@ class RowBatches:
         """The version its last rows were decoded with; KeyError before the first."""
         return self._decodings[table].table
 
+    def know(self, number: int, table: TableId, ready: ReadyMap | None) -> None:
+        """Table map `number` is one of `table`; None: its rows are passed over."""
+        if ready is not None:
+            self.maps[number] = ready
+        else:
+            self._passed_over.setdefault(table, []).append(number)
+
     def forget(self, table: TableId) -> list[int]:
-        """Drop what is known of a table; returns the numbers of its table maps."""
+        """Drop what is known of a table; returns the numbers of its table maps, those passed over too."""
         numbers = [number for number, known in self.maps.items() if known.table == table]
         for number in numbers:
             del self.maps[number]
+        numbers += self._passed_over.pop(table, ())
         gone = self._decodings.pop(table, None)
         if gone is not None:
             self._count_losses(gone.arena)

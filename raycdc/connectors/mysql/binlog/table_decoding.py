@@ -11,7 +11,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from raycdc.connectors.mysql.binlog import index_loops as index
 from raycdc.connectors.mysql.binlog import walk_loops as rows
+from raycdc.connectors.mysql.binlog.expand import WRONG_POSITION
 from raycdc.connectors.mysql.binlog.index_loops import E_POS
 from raycdc.connectors.mysql.binlog.plan import Scratch, WirePlan
 from raycdc.connectors.mysql.values.columns import INVALID_BOOLEAN, INVALID_DATE, TableArena
@@ -93,6 +95,17 @@ class RowsDamagedError(Exception):
         self.event = event
         self.error = error
         super().__init__(str(error))
+
+
+def log_damage(code: int) -> str:
+    """What the compiled pass found wrong with the log."""
+    return {
+        index.ERROR_LENGTH: "an event's length is impossible, or it ends after the data",
+        index.ERROR_CHECKSUM: "the checksum of an event does not match",
+        index.ERROR_TABLE_ID: "a row event names a table id that no table map announced",
+        index.ERROR_BODY: "an event is shorter than its type requires",
+        index.ERROR_POSITION: WRONG_POSITION,
+    }[code]
 
 
 def rows_damage(

@@ -1,8 +1,9 @@
 """The schemas in force while the log is decoded: each DDL applied at its place, or refused by name.
 
 Called by the decoder at each statement of the log, before any row after it is decoded; the log reader fetches what
-came of it. A table whose rows a statement rewrites without logging them cannot be followed: the job stops there with
-the statement in the message, and nothing after it is passed on.
+came of it. What cannot be followed parks the captured tables it is about (`raycdc.source.parking`): one whose rows a
+statement rewrites without logging them begins again, and so does one that gets another table's rows; others wait for
+somebody to decide. Statements about parked tables are noted, not followed.
 
 Tables of schema change tools are followed beside the captured ones (`shadows`): the rename that puts one of them in a
 captured table's place is the change of that table, at that place. `take_state` is what of this a restart must know.
@@ -11,7 +12,7 @@ captured table's place is the change of that table, at that place. `take_state` 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -23,15 +24,18 @@ from raycdc.connectors.mysql.ddl.apply import (
     DdlDialect,
     Refused,
     TableDdl,
+    Touched,
     apply_ddl,
     parse_ddl,
     touched_tables,
 )
 from raycdc.connectors.mysql.ddl.dialect import dialect_of_session
-from raycdc.connectors.mysql.ddl.renames import places_after, separated, with_defaults
+from raycdc.connectors.mysql.ddl.parked_tables import ParkedTables, RefusedStatementError, new_beginning
+from raycdc.connectors.mysql.ddl.renames import places_after, separated, with_collations, with_defaults
 from raycdc.connectors.mysql.ddl.resolver import Resolved
 from raycdc.connectors.mysql.ddl.shadows import Shadow, ShadowTables, role_of
 from raycdc.connectors.mysql.ddl.shape import reshape
+from raycdc.connectors.mysql.ddl.statement_text import names, shown
 from raycdc.connectors.mysql.ddl.statements import (
     AlterTable,
     CreateTable,
@@ -43,6 +47,7 @@ from raycdc.connectors.mysql.ddl.statements import (
     TruncateTable,
 )
 from raycdc.connectors.mysql.ddl.truncation import truncation
+from raycdc.connectors.mysql.table_look import TableLook
 from raycdc.connectors.mysql.values.documents import document_of
 from raycdc.connectors.mysql.values.types import MySqlTable
 from raycdc.errors import DataError, SchemaError
@@ -62,6 +67,7 @@ from raycdc.schema import (
 )
 from raycdc.source.api import SchemaUpdate
 from raycdc.source.hand_off import LogRows
+from raycdc.source.parking import ENDED, PARKED
 
 #: Changes that are carried through to the sink, which does with them what ``pipeline.schema_change`` says; others (a
 #: new primary key, a new name of the table) stop the job by name.
@@ -82,7 +88,6 @@ _ALTERS = re.compile(r"\s*(?:/\*.*?\*/\s*)*ALTER\b", re.IGNORECASE | re.DOTALL)
 #: Words of statements that may bring or remove rows; where one of them is not understood, no shape tells what it did.
 _MOVES_ROWS = re.compile(r"\b(PARTITION|TABLESPACE|VERSIONING|PERIOD|IGNORE|TRUNCATE|REPLACE)\b", re.IGNORECASE)
 _DML = re.compile(r"\s*(?:/\*.*?\*/\s*)*(INSERT|UPDATE|DELETE|REPLACE|LOAD|CALL|WITH)\b", re.IGNORECASE | re.DOTALL)
-_STATEMENT_SHOWN = 500
 
 
 class SchemaSetter(Protocol):
@@ -109,7 +114,8 @@ class DdlHistory:
 
     `databases` are the defaults of databases where `state` does not say them; `resolve` may be missing, then what does
     not say its columns is refused. `state` is `begin_state`, or what `take_state` gave last before the place in the log
-    where this begins. Changes that are `left_out` make no rows.
+    where this begins. Changes that are `left_out` make no rows. `parked` are the
+    tables that are not followed, with their phase; None: what cannot be followed is raised, and parks nothing.
     """
 
     def __init__(
@@ -123,7 +129,11 @@ class DdlHistory:
         resolve: Resolver | None = None,
         state: Mapping[str, Any] | None = None,
         left_out: Collection[str] = (),
+        parked: Mapping[TableId, str] | None = None,
     ) -> None:
+        self.parked = ParkedTables(parked)
+        #: Tables whose rows stopped to fit in what is being decoded: rows before that have this schema.
+        self._misfits: dict[TableId, MySqlTable] = {}
         self._tables = dict(tables)
         self._selector = selector
         self._dialect = dialect
@@ -146,7 +156,7 @@ class DdlHistory:
 
     def table(self, table: TableId) -> MySqlTable | None:
         """The schema in force, as far as the log was decoded."""
-        return self._tables.get(table)
+        return self._tables.get(table) or self._misfits.get(table)
 
     def take_updates(self) -> tuple[tuple[SchemaUpdate, ...], tuple[LogRows, ...]]:
         """What the last statement changed, and the rows that say it truncated, once; nothing for other statements."""
@@ -166,15 +176,36 @@ class DdlHistory:
         """Whether rows of `table` are captured as far as the log was decoded: tools' tables are not, unless by name."""
         if table in self._tables:
             return True
+        return table not in self.parked and self.selects(table)
+
+    def selects(self, table: TableId) -> bool:
+        """Whether `table` is, or may again be, captured."""
+        if table in self._tables or table in self.parked:
+            return True
         return self._selector.matches(table) and (table in self._selector.plain_names or not self._is_tools(table))
 
     def on_ddl(self, item: DdlItem) -> None:
-        """Apply a statement. Raises `SchemaError` or `DataError` naming it and its position."""
+        """Apply a statement, or park the tables it is about. Raises `SchemaError` or `DataError` where none is."""
         if _DML.match(item.statement):
             self._check_dml(item)
             return
         dialect = dialect_of_session(self._dialect, item.session)
         touched = touched_tables(item.statement, item.db, dialect=dialect)
+        self._touch_parked(item, touched.tables, touched.databases)
+        try:
+            self._follow(item, touched, dialect)
+        except RefusedStatementError as refusal:
+            named = [*refusal.tables, *(t for t in touched.tables if self.captures(t))]
+            if not self.parked.allowed or not named:
+                raise
+            tables = list(dict.fromkeys(named))
+            new = _CREATES.match(item.statement) is not None and not any(t in self._tables for t in tables)
+            # Of several tables nobody knows which are concerned how: each is looked at.
+            again = refusal.again or new or len(tables) > 1
+            for table in tables:
+                self._park(item, table, str(refusal), again=again, phase=PARKED if again else refusal.phase)
+
+    def _follow(self, item: DdlItem, touched: Touched, dialect: DdlDialect) -> None:
         captured = [t for t in touched.tables if self.captures(t)]
         tools = [t for t in touched.tables if t not in captured and self._is_tools(t)]
         dropped = any(self._shadows.holds(db) or any(t.db == db for t in self._tables) for db in touched.databases)
@@ -228,7 +259,7 @@ class DdlHistory:
             self._refused(item, str(cause), [ddl.table] if unknown else [], dialect)
             return
         if applied.rewrites is not None:
-            raise self._refusal(item, applied.rewrites)
+            raise self._refusal(item, applied.rewrites, again=True)
         self._take(item, ddl.table, applied)
 
     def _drop_database(self, item: DdlItem, db: str) -> None:
@@ -261,7 +292,8 @@ class DdlHistory:
             case DropTable():
                 gone = self._shadows.pop(ddl.table)
                 if gone is not None and gone.owner in self._away and gone.table is not None:
-                    raise self._refusal(item, f"{gone.owner} was renamed away, and what was to take its place is gone")
+                    why = f"{gone.owner} was renamed away, and what was to take its place is gone"
+                    raise self._refusal(item, why, phase=ENDED, tables=[gone.owner])
             case _:
                 pass
 
@@ -297,7 +329,7 @@ class DdlHistory:
             return
         found = None if to is None else role_of(to, self._tables)
         if found is None or found[0] != table or not self._shadows.shadow_of(table):
-            raise self._refusal(item, f"rename_table is not followed (to {to})")
+            raise self._refusal(item, f"rename_table is not followed (to {to})", phase=ENDED)
         self._away.add(table)
 
     def _replaced(self, item: DdlItem, table: TableId, before: TableId, shadow: Shadow | None) -> None:
@@ -305,20 +337,21 @@ class DdlHistory:
         known = self._tables.get(table)
         found = role_of(before, self._tables)
         if known is None or (shadow is None and found != (table, "shadow")):
-            raise self._refusal(item, f"the rows that {before} has were written under a name that is not captured")
+            why = f"the rows that {before} has were written under a name that is not captured"
+            raise self._refusal(item, why, again=True)
         old = found is not None and found[1] == "old"
         if (shadow is not None and shadow.owner != table) or (old and "/* gh-ost */" not in item.statement):
-            raise self._refusal(item, f"nothing says that the rows of {before} are those of {table}")
+            raise self._refusal(item, f"nothing says that the rows of {before} are those of {table}", again=True)
         if shadow is None or shadow.table is None:
             why = "the statement that made it came before this pipeline" if shadow is None else shadow.doubt
             shadow = self._looked_up(item, table, f"the columns of {before} are not known: {why}")
         elif shadow.doubt:
-            raise self._refusal(item, shadow.doubt)
+            raise self._refusal(item, shadow.doubt, again=True)
         assert shadow.table is not None
-        after = _with_collations(replace(shadow.table, id=table), known)
+        after = with_collations(replace(shadow.table, id=table), known)
         events, doubt = reshape(known, after, shadow.origins)
         if doubt is not None:
-            raise self._refusal(item, doubt)
+            raise self._refusal(item, doubt, again=True)
         if shadow.comment is not None:
             events = (*events, AlterTableCommentEvent(table, shadow.comment))
         self._away.discard(table)
@@ -387,37 +420,79 @@ class DdlHistory:
             document = document_of(now)
             self._updates.append(SchemaUpdate(table, events, document["fingerprint"], document))
         if any(event.type not in self._left_out for event in emptying):
-            emptied = now or before
-            assert emptied is not None
-            self._rows.append(truncation(item, emptied, seq=self._decoder.take_seq()))
+            gone = now or before
+            assert gone is not None
+            self._rows.append(truncation(item, gone, seq=self._decoder.take_seq()))
+
+    # Tables that are not followed ---------------------------------------------------------------------------------
+
+    def on_mismatch(self, table: TableId, text: str, before: BinlogOffset) -> None:
+        """A table map does not fit the schema in force. Raises `SchemaError` where nothing may be parked."""
+        self.parked.mismatch(table, text, before)
+        known = self._tables.pop(table, None)
+        if known is not None:
+            self._misfits[table] = known
+
+    def misfits(self, ts_ms: int) -> tuple[SchemaUpdate, ...]:
+        """Between two transactions: the tables that are parked as their rows did not fit, once."""
+        assert self._decoder is not None
+        updates = self.parked.take_mismatched(ts_ms)
+        for update in updates:
+            self._decoder.remove_table(update.table)
+        self._misfits.clear()
+        return tuple(updates)
+
+    def begin_again(self, look: TableLook, position: BinlogOffset, ts_ms: int) -> None:
+        """Follow a parked table from here on, as it was looked at; its target is emptied."""
+        assert self._decoder is not None
+        table = look.table
+        self.parked.follow(table.id)
+        self._tables[table.id] = table
+        self._decoder.set_table(table)
+        update, rows = new_beginning(look, position, ts_ms=ts_ms, seq=self._decoder.take_seq())
+        self._updates.append(update)
+        self._rows.append(rows)
+
+    def end(self, table: TableId, position: BinlogOffset, ts_ms: int) -> None:
+        """A parked table that was to begin again, and is not there any more."""
+        why = f"there is no table {table} any more; the target keeps what it had"
+        self._updates.append(self.parked.park(table, why, position, ts_ms, phase=ENDED))
+
+    def _park(self, item: DdlItem, table: TableId, reason: str, **how: Any) -> None:
+        assert self._decoder is not None
+        self._tables.pop(table, None)
+        self._away.discard(table)
+        self._decoder.remove_table(table)
+        self._updates = [update for update in self._updates if update.table != table]
+        self._rows = [rows for rows in self._rows if rows.table != table]
+        self._updates.append(self.parked.park(table, reason, item.before, item.ts_ms, **how))
+
+    def _touch_parked(self, item: DdlItem, tables: Collection[TableId], databases: Collection[str] = ()) -> None:
+        for table in self.parked.touch(tables, databases, item.position):
+            self._park(
+                item, table, f"{item.position}: the name may be taken again: {shown(item.statement)}", again=True
+            )
 
     def _check_dml(self, item: DdlItem) -> None:
         """A change of rows that was logged as a statement names a captured table: its rows are not in the log."""
-        for table in self._tables:
-            if re.search(rf"(?<![\w$]){re.escape(table.table)}(?![\w$])", item.statement, re.IGNORECASE):
-                raise DataError(
-                    f"{item.position}: a change that may concern {table} was logged as a statement, not as rows: "
-                    f"{_shown(item.statement)}\nSet binlog_format = ROW for every session on the source, then take a "
-                    'new snapshot (startup.mode = "initial" with a new pipeline.state).'
-                )
+        for table in [t for t in self._tables if names(item.statement, t)]:
+            text = (
+                f"{item.position}: a change that may concern {table} was logged as a statement, not as rows: "
+                f"{shown(item.statement)}\nSet binlog_format = ROW for every session on the source, then take a "
+                "new snapshot"
+            )
+            if not self.parked.allowed:
+                raise DataError(f'{text} (startup.mode = "initial" with a new pipeline.state).')
+            self._park(item, table, f"{text}.")
+        self.parked.touch([t for t in self.parked if names(item.statement, t)], (), item.position)
 
-    def _refusal(self, item: DdlItem, reason: str) -> SchemaError:
-        return SchemaError(
-            f"{item.position}: this statement cannot be followed: {reason}.\n  {_shown(item.statement)}\n"
-            "Nothing after it was passed on. Leave the table out (source.exclude), or take a new snapshot "
-            "(a new pipeline.state)."
-        )
-
-
-def _with_collations(table: MySqlTable, before: MySqlTable) -> MySqlTable:
-    """`table` with the collations that its statement left to the server, where `before` shows which these are."""
-    known = {(c.name.casefold(), c.charset): c.collation for c in before.columns}
-    columns = (
-        replace(c, collation=c.collation or known.get((c.name.casefold(), c.charset), "")) for c in table.columns
-    )
-    return replace(table, columns=tuple(columns))
-
-
-def _shown(statement: str) -> str:
-    text = " ".join(statement.split())
-    return text if len(text) <= _STATEMENT_SHOWN else f"{text[:_STATEMENT_SHOWN]}…"
+    def _refusal(
+        self, item: DdlItem, reason: str, *, again: bool = False, phase: str = PARKED, tables: Sequence[TableId] = ()
+    ) -> RefusedStatementError:
+        text = f"{item.position}: this statement cannot be followed: {reason}.\n  {shown(item.statement)}"
+        if not self.parked.allowed:
+            text += (
+                "\nNothing after it was passed on. Leave the table out (source.exclude), or take a new snapshot "
+                "(a new pipeline.state)."
+            )
+        return RefusedStatementError(text, again=again, phase=phase, tables=tables)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from raycdc.connectors.mysql.ddl.statements import AlterTable, RenameTable, RenameTo, SetCharset, TableDdl
+from raycdc.connectors.mysql.values.types import MySqlTable
 from raycdc.model import TableId
 
 
@@ -42,3 +43,12 @@ def places_after(pairs: Sequence[RenameTable]) -> dict[TableId, TableId | None]:
         places[pair.table] = None
         places[pair.new_table] = before
     return places
+
+
+def with_collations(table: MySqlTable, before: MySqlTable) -> MySqlTable:
+    """`table` with the collations that its statement left to the server, where `before` shows which these are."""
+    known = {(c.name.casefold(), c.charset): c.collation for c in before.columns}
+    columns = (
+        replace(c, collation=c.collation or known.get((c.name.casefold(), c.charset), "")) for c in table.columns
+    )
+    return replace(table, columns=tuple(columns))

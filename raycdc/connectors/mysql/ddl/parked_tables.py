@@ -1,0 +1,104 @@
+"""Captured tables that are not followed, as far as the log was decoded; `history` decides which.
+
+| a parked table | when the log names it |
+|---|---|
+| waits for somebody to decide, or is paused | it is noted where: what was seen of the table before is out of date |
+| has ended (renamed away, gone) | the name may be taken again: it is to be looked at |
+
+Rows of a table whose table map does not fit are not believed from the start of that transaction on; between two
+transactions the table is said to be parked (`take_mismatched`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from raycdc.connectors.mysql.binlog.offset import BinlogOffset, ordinal_of
+from raycdc.connectors.mysql.ddl.truncation import emptied
+from raycdc.connectors.mysql.table_look import TableLook
+from raycdc.connectors.mysql.values.documents import document_of
+from raycdc.errors import SchemaError
+from raycdc.model import RowKind, TableId
+from raycdc.schema import CreateTableEvent, TruncateTableEvent, event_to_json
+from raycdc.source.api import SchemaUpdate
+from raycdc.source.hand_off import LogRows
+from raycdc.source.parking import ENDED, PARKED, Parked
+
+
+class RefusedStatementError(SchemaError):
+    """A statement that cannot be followed, for all captured tables it names; see `Parked` for `again` and `phase`."""
+
+    def __init__(self, text: str, *, again: bool = False, phase: str = PARKED, tables: Sequence[TableId] = ()) -> None:
+        super().__init__(text)
+        self.again = again
+        self.phase = phase
+        self.tables = tuple(tables)
+
+
+class ParkedTables:
+    """See the module's docstring. `phases` are the tables parked at the start; None: nothing may be parked."""
+
+    def __init__(self, phases: Mapping[TableId, str] | None) -> None:
+        self.allowed = phases is not None
+        self._phases = dict(phases or {})
+        self._mismatched: dict[TableId, tuple[BinlogOffset, str]] = {}
+        self._touched: dict[TableId, int] = {}
+
+    def __contains__(self, table: object) -> bool:
+        return table in self._phases
+
+    def __iter__(self) -> Any:
+        return iter(self._phases)
+
+    def park(self, table: TableId, reason: str, place: BinlogOffset, ts_ms: int, **how: Any) -> SchemaUpdate:
+        """`how` are `again` and `phase` of `Parked`."""
+        why = Parked(reason, _for_people(place), ts_ms, **how)
+        self._phases[table] = why.phase
+        return SchemaUpdate(table, (), None, None, parked=why)
+
+    def follow(self, table: TableId) -> None:
+        """The table begins again."""
+        self._phases.pop(table, None)
+
+    def touch(self, tables: Collection[TableId], databases: Collection[str], end: BinlogOffset) -> list[TableId]:
+        """A statement that ends at `end` names these; returns the ended tables among them."""
+        named = [table for table in self._phases if table in tables or table.db in databases]
+        self._touched.update(dict.fromkeys(named, ordinal_of(end)))
+        return [table for table in named if self._phases[table] == ENDED]
+
+    def take_touched(self) -> dict[TableId, int]:
+        """Where each parked table was named last since this was asked before."""
+        touched, self._touched = self._touched, {}
+        return touched
+
+    def mismatch(self, table: TableId, text: str, before: BinlogOffset) -> None:
+        """A table map does not fit; `before` is the end of the transaction before it. Raises where nothing may park."""
+        if not self.allowed:
+            raise SchemaError(text)
+        self._mismatched[table] = before, text
+        self._phases[table] = PARKED
+
+    def believed_up_to(self, table: TableId) -> int | None:
+        """The ordinal after which rows of `table` are not to be believed; None: all are."""
+        found = self._mismatched.get(table)
+        return None if found is None else ordinal_of(found[0])
+
+    def take_mismatched(self, ts_ms: int) -> list[SchemaUpdate]:
+        """Between two transactions: what is parked as its rows did not fit, once."""
+        found, self._mismatched = self._mismatched, {}
+        return [self.park(table, text, before, ts_ms) for table, (before, text) in found.items()]
+
+
+def new_beginning(look: TableLook, position: BinlogOffset, *, ts_ms: int, seq: int) -> tuple[SchemaUpdate, LogRows]:
+    """The schema change with which a table begins again at `position`, and the row that says that its rows are gone."""
+    table, document = look.table, document_of(look.table)
+    events = (TruncateTableEvent(table.id), CreateTableEvent(table.id, table.schema()))
+    changes = tuple(event_to_json(event) for event in events)
+    update = SchemaUpdate(table.id, changes, document["fingerprint"], document, snapshot=look.snapshot)
+    # Without a place: nothing in the log emptied the table.
+    return update, emptied(table, {"_op": int(RowKind.TRUNCATE), "_seq": seq, "_ts_ms": ts_ms}, position)
+
+
+def _for_people(position: BinlogOffset) -> dict[str, Any]:
+    return {"file": position.file, "pos": position.pos, "gtid_set": position.gtid_set}

@@ -1,0 +1,74 @@
+"""How a table looks now, proven to hold at a position of the log, and how its snapshot begins.
+
+For the tables that begin again while others stream (`raycdc.source.parking`); runs in the log's fetcher thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any
+
+from pymysql.connections import Connection
+
+from raycdc.connectors.mysql.binlog.offset import ordinal_of
+from raycdc.connectors.mysql.catalog import load_tables
+from raycdc.connectors.mysql.server import current_position, probe
+from raycdc.connectors.mysql.snapshot.chunk_keys import best_key
+from raycdc.connectors.mysql.snapshot.chunks import ChunkSettings, Strategy
+from raycdc.connectors.mysql.snapshot.key_columns import KeyColumns
+from raycdc.connectors.mysql.values.types import MySqlTable, TypeOptions
+from raycdc.errors import SourceError
+from raycdc.model import TableId
+
+#: Times a table is looked at while it keeps changing its shape.
+_TRIES = 10
+
+
+@dataclass(frozen=True, slots=True)
+class TableLook:
+    """The table as it is at `ordinal`, and its snapshot's state before the first chunk."""
+
+    table: MySqlTable
+    ordinal: int
+    snapshot: dict[str, Any]
+
+
+def look_at(
+    connect: Callable[[], Connection[Any]],
+    table: TableId,
+    *,
+    chunks: Callable[[TableId], ChunkSettings],
+    types: TypeOptions,
+) -> TableLook | None:
+    """The table's schema, a position, the schema again: equal ones prove that it is the one there. None: no table."""
+    with closing(connect()) as connection:
+        info = probe(connection)
+        for _ in range(_TRIES):
+            before = load_tables(connection, [table]).get(table)
+            position = current_position(connection, info)
+            after = load_tables(connection, [table]).get(table)
+            if before != after:
+                continue
+            if after is None:
+                return None
+            treated = types.treat_table(after)
+            return TableLook(treated, ordinal_of(position), unread(connection, treated, chunks(table)))
+        raise SourceError(
+            f"{table} on {info.address} changed its shape each time it was looked at. "
+            "Start again when no schema change is under way."
+        )
+
+
+def unread(connection: Connection[Any], table: MySqlTable, chosen: ChunkSettings) -> dict[str, Any]:
+    """The table's snapshot state before its first chunk, as `HandOff.add_table` wants it."""
+    several = chosen.strategy is not Strategy.EVEN
+    key = best_key(connection, table, chosen.key, chunk_rows=chosen.chunk_rows, several=several)
+    return {
+        "key": key,
+        "foldable": bool(table.primary_key),
+        "needs_null": key is None or KeyColumns.named(table, key).has_null_chunk,
+        "null_closed": False,
+        "closed": [],
+    }

@@ -119,6 +119,8 @@ def with_requests(state: dict[str, Any], requests: Requests) -> dict[str, Any]:
         parked[name] = why.entry(schema=known["schema"], announced=known["announced"], incarnation=number)
     state = {**state, "tables": tables, "parked": parked, "changes": max(number, requests.number + 1)}
     if start is not None:
+        # What the source noted of the log before is of no use behind a gap.
+        state = {name: value for name, value in state.items() if name != "source"}
         state |= {"position": dict(start[0]), "ordinal": start[1]}
     return state
 

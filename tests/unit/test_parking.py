@@ -1,0 +1,72 @@
+"""Requests act once, and a table begins again only where what was seen of it holds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from raycdc.model import TableId
+from raycdc.source.parking import PAUSE, PAUSED, RESNAPSHOT, Requests, TableLooks, with_requests
+
+ORDERS, NEW = TableId("shop", "orders"), TableId("shop", "new")
+
+
+def state(**tables: int) -> dict[str, Any]:
+    """A stream's state of followed tables with their incarnations."""
+    followed = {
+        f"shop.{name}": {"schema": "f", "announced": True, "snapshot": None, "incarnation": number}
+        for name, number in tables.items()
+    }
+    position = {"file": "binlog.000002", "pos": 4}
+    known = {"position": position, "ordinal": 9, "changes": max(tables.values()), "source": {"shadows": {}}}
+    return {**known, "tables": followed, "parked": {}}
+
+
+def test_a_request_parks_its_table_once_and_leaves_the_others() -> None:
+    before = state(orders=0, items=3)
+    requests = Requests(3, {"shop.orders": RESNAPSHOT, "shop.new": RESNAPSHOT})
+    after = with_requests(before, requests)
+    assert list(after["tables"]) == ["shop.items"]
+    parked = after["parked"]
+    assert [(name, entry["again"], entry["announced"]) for name, entry in sorted(parked.items())] == [
+        ("shop.new", True, False),
+        ("shop.orders", True, True),
+    ]
+    assert after["source"] == before["source"]
+    assert with_requests(after, requests) is after
+
+
+def test_a_paused_table_does_not_begin_again_by_itself() -> None:
+    after = with_requests(state(orders=0), Requests(0, {"shop.orders": PAUSE}))
+    assert (after["parked"]["shop.orders"]["again"], after["parked"]["shop.orders"]["phase"]) == (False, PAUSED)
+
+
+def test_a_log_read_from_elsewhere_forgets_what_was_noted_of_it() -> None:
+    start = {"file": "binlog.000009", "pos": 4}
+    requests = Requests(0, {"shop.orders": RESNAPSHOT}, (start, 99))
+    after = with_requests(state(orders=0), requests)
+    assert (after["position"], after["ordinal"], "source" in after) == (start, 99, False)
+    assert with_requests(after, requests) is after
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    ordinal: int
+
+
+def test_a_table_that_a_statement_changed_after_it_was_looked_at_is_looked_at_again() -> None:
+    places = iter((10, 20))
+    looks = TableLooks(lambda _: Look(next(places)), [ORDERS])
+    assert looks.ready(5) == []
+    looks.touched(ORDERS, 15)
+    assert looks.ready(15) == []
+    looks.touched(ORDERS, 18)
+    assert looks.ready(20) == [(ORDERS, Look(20))]
+    assert looks.ready(21) == []
+
+
+def test_a_table_that_is_gone_is_said_once() -> None:
+    looks: TableLooks[Look] = TableLooks(lambda _: None)
+    looks.want(NEW)
+    assert looks.ready(1) == [(NEW, None)]
+    assert looks.ready(2) == []

@@ -172,3 +172,22 @@ def test_a_table_renamed_away_ends_and_begins_again_under_its_name(mariadb: Mari
     mariadb.execute("UPDATE wares SET stock = 9", "RENAME TABLE wares TO products", database=database)
     catch_up(job)
     lake_equals_source(job, *TABLES)
+
+
+def test_tables_are_added_paused_and_resumed_while_the_others_go_on(mariadb: MariaDbServer, tmp_path: Path) -> None:
+    database = "chosen"
+    shop(mariadb, database)
+    job = Job(tmp_path, mariadb, database, ("customers", "orders"), local=True)
+    catch_up(job)
+    job.tables = TABLES
+    tables_command(job, "add", f"{database}.products")
+    tables_command(job, "pause", f"{database}.customers")
+    mariadb.execute("DELETE FROM customers WHERE id > 50", "DELETE FROM orders WHERE id < 9", database=database)
+    catch_up(job)
+    lake_equals_source(job, "products", "orders")
+    assert read_delta(job.lake / database / "customers").num_rows == SIZE.customers
+    assert listed(job)[f"{database}.customers"]["phase"] == "paused"
+    tables_command(job, "resume", f"{database}.customers")
+    mariadb.execute("UPDATE products SET stock = 3 WHERE id < 9", database=database)
+    catch_up(job)
+    lake_equals_source(job, *TABLES)

@@ -25,8 +25,9 @@ from raycdc.testing.servers import DatabaseServer
 
 pytestmark = pytest.mark.server
 
-CREATED = "CREATE TABLE t (id INT PRIMARY KEY, a INT, b VARCHAR(20) CHARACTER SET latin1) CHARACTER SET utf8mb4"
-ASKED = "ALTER TABLE t CONVERT TO CHARACTER SET DEFAULT"
+CREATED = "CREATE TABLE t (id INT PRIMARY KEY, a INT, b TEXT CHARACTER SET latin1) CHARACTER SET latin1"
+#: Servers do not agree how large the text is afterwards.
+ASKED = "ALTER TABLE t MODIFY b TEXT, CONVERT TO CHARACTER SET utf8mb4"
 
 
 class Decoder:
@@ -99,7 +100,8 @@ def followed(request: pytest.FixtureRequest) -> Iterator[Followed]:
 
 
 def test_what_the_statement_leaves_to_the_server_is_asked_of_it(followed: Followed) -> None:
-    assert followed.follow(followed.run(ASKED, "INSERT INTO t VALUES (1, 2, 'x')")) == []
+    larger = [] if followed.info.is_mariadb else ["alter_column_type"]
+    assert followed.follow(followed.run(ASKED, "INSERT INTO t VALUES (1, 2, 'x')")) == larger
 
 
 def test_a_later_change_of_the_table_makes_the_answer_worthless(followed: Followed) -> None:

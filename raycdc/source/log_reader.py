@@ -418,7 +418,8 @@ class LogReader:
         elif known is not None:
             del self._tables[table]
         schema = known.fingerprint if known else before["schema"] if before else None
-        announced = known.announced if known else bool(before and before["announced"])
+        # A table that the open epoch announces has a target once that is sealed, as this is.
+        announced = known.announced or table in self._touched if known else bool(before and before["announced"])
         self._count_change()
         self._parked[table] = why.entry(schema=schema, announced=announced, incarnation=self._changes_made)
         self._dirty = True

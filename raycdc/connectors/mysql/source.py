@@ -177,7 +177,7 @@ class MySqlSource:
             databases=self._database_charsets(),
             state=split.state.get("source"),
             left_out=self._left_out,
-            resolve=ServerResolver(self._connect, info, self._open_stream),
+            resolve=ServerResolver(partial(self._connect_to, start), info, self._open_stream),
             parked={table: entry["phase"] for table, entry in parked.items()},
         )
         decoder = BinlogDecoder(
@@ -196,11 +196,14 @@ class MySqlSource:
             decoder=decoder,
             start=start,
             row_filter=LogFilter(self._connect, captures, history.table) if captures else None,
-            looks=TableLooks(self._look_at, [table for table, entry in parked.items() if entry["again"]]),
+            looks=TableLooks(
+                partial(self._look_at, start), [table for table, entry in parked.items() if entry["again"]]
+            ),
         )
 
-    def _look_at(self, table: TableId) -> TableLook | None:
-        return look_at(self._connect, table, chunks=self._chunk_settings, types=self._config.types.options())
+    def _look_at(self, read_from: BinlogOffset, table: TableId) -> TableLook | None:
+        connect_to = partial(self._connect_to, read_from)
+        return look_at(connect_to, table, chunks=self._chunk_settings, types=self._config.types.options())
 
     def _database_charsets(self) -> dict[str, tuple[str, str]]:
         with closing(self._connect()) as connection:
@@ -280,6 +283,16 @@ class MySqlSource:
 
     def _connect(self) -> Connection[Any]:
         return connect(self._config.settings())
+
+    def _connect_to(self, place: BinlogOffset) -> Connection[Any]:
+        """A connection to the very server of `place`, for answers whose position is compared with the log's."""
+        connection = self._connect()
+        try:
+            _require_same_server(connection, probe(connection), place)
+        except BaseException:
+            close_quietly(connection)
+            raise
+        return connection
 
     def _server(self) -> ServerInfo:
         if self._info is None:

@@ -119,7 +119,9 @@ def rows_damage(
     """What the loop's return code means for the user."""
     event = int(cursor[rows.C_FAILED])
     table = table_map.decoding.table
-    column = table.columns[min(int(cursor[rows.C_COLUMN]), len(table.columns) - 1)].name
+    # A damaged table map may name no column at all.
+    names = [column.name for column in table.columns] or ["no column"]
+    column = names[min(int(cursor[rows.C_COLUMN]), len(names) - 1)]
     where = f"{file}, event ending at {int(events[event, E_POS])}, table {table.id}"
     match code:
         case rows.ROWS_IMAGE:

@@ -81,16 +81,22 @@ class Pipeline:
         """
         reporter = ProgressReporter(listener, driver_pid=os.getpid())
         with self._one_run(), ExitStack() as stack:
-            self._run(stack, reporter, until=until, local=local)
+            last = self._run(stack, reporter, until=until, local=local)
             stack.close()
+            # After everything was told: also that the tables were parked, and when.
+            if not self._stop_requested:
+                complain_of_parked(last)
             reporter.finished(stopped=self._stop_requested)
 
-    def _run(self, stack: ExitStack, reporter: ProgressReporter, *, until: str | None, local: bool) -> None:
-        """The run itself; what it starts is on `stack`. Before there are readers, a stop just leaves."""
+    def _run(self, stack: ExitStack, reporter: ProgressReporter, *, until: str | None, local: bool) -> Manifest | None:
+        """The run itself; what it starts is on `stack`. Returns the manifest it ended with.
+
+        Before there are readers, a stop just leaves.
+        """
         store = self._open_store(stack)
         self._preflight(store, reporter)
         if self._stopped_early():
-            return
+            return None
         spec = self._spec(store, until)
         reporter.starting("starting" if local else "starting Ray and Spark")
         with ThreadPoolExecutor(1, thread_name_prefix="spark-start") as starter:
@@ -102,12 +108,13 @@ class Pipeline:
             stack.callback(launcher.close)
             session = session_future.result() if session_future else None
         if self._stopped_early():
-            return
+            return None
         if session is not None:
             _warm_up(stack, session)
         reporter.starting("asking the sink what it holds")
         sink = self._open_sink(stack, store, spec, session)
         self._run_epochs(stack, store, sink, launcher, spec, reporter)
+        return store.last_manifest()
 
     def stop(self) -> None:
         """Seal and commit what was read, then let `run` return."""
@@ -271,8 +278,6 @@ class Pipeline:
         supervisors.append(supervisor)
         stack.enter_context(reporter.watching(supervisor.status, every_s=PROGRESS_S))
         _run_through_losses(loop, supervisor, reporter)
-        if not self._stopped_early():
-            complain_of_parked(store.last_manifest())
 
     def _supervise(
         self,

@@ -15,13 +15,12 @@ from pymysql.err import OperationalError
 from raycdc.connectors.mysql.binlog.gtid import MySqlGtidSet
 from raycdc.connectors.mysql.binlog.offset import BinlogOffset
 from raycdc.connectors.mysql.failover import resume_position
-from raycdc.connectors.mysql.server import current_position, log_files, probe
+from raycdc.connectors.mysql.server import current_position, probe
 from raycdc.errors import LogLostError
 from raycdc.testing.changelog import check_changelog, read_changelog
 from raycdc.testing.jobs import Job, Run, catch_up
 from raycdc.testing.replicas import Forwarder, ReplicatedPair
 from raycdc.testing.servers import DatabaseServer, MariaDbServer, MySqlServer
-from raycdc.testing.servers.process import wait_until
 from raycdc.testing.sessions import session
 
 pytestmark = pytest.mark.server
@@ -180,15 +179,7 @@ def test_a_server_that_lacks_transactions_is_refused_by_their_names(pair: Replic
         with pytest.raises(LogLostError, match="without GTIDs"):
             resume_position(new, info, replace(after, gtid_set=""))
 
-        pair.replica.execute("FLUSH LOGS")
-        newest = current_position(new, info).file
-
-        def purged() -> bool:
-            # The server keeps a file as long as it takes a dump that read it for alive.
-            pair.replica.execute(f"PURGE BINARY LOGS TO '{newest}'")
-            return bool(log_files(new, info)[0][0] == newest)
-
-        wait_until(purged, timeout_s=60, what=f"the log before {newest} purged")
+        pair.replica.purge_logs()
         with pytest.raises(LogLostError, match=f"{last_of(after, before)} come after .* and are purged"):
             resume_position(new, info, before)
 

@@ -147,9 +147,7 @@ def test_a_purged_log_means_new_snapshots_where_the_user_wants_that(mariadb: Mar
     job = Job(tmp_path, mariadb, database, TABLES, local=True)
     catch_up(job)
     mariadb.execute("DELETE FROM orders WHERE id < 20", "ALTER TABLE customers ADD remark INT", database=database)
-    mariadb.execute("FLUSH BINARY LOGS", "FLUSH BINARY LOGS")
-    newest = mariadb.execute("SHOW BINARY LOGS")[-1][0]
-    mariadb.execute(f"PURGE BINARY LOGS TO '{newest}'")
+    mariadb.purge_logs()
     refused = job.start("--until", "caught-up")
     assert refused.wait() == 3, refused.story()
     job.pipeline = 'on_log_lost = "resnapshot"'

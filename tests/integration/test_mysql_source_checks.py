@@ -16,14 +16,13 @@ from raycdc.connectors.mysql.server import (
     current_position,
     ensure_available,
     gtids_before,
-    log_files,
     oldest_position,
     probe,
 )
 from raycdc.errors import ConfigError, ExitCode, LogLostError, SourceError, SourceUnavailableError
 from raycdc.model import TableId
 from raycdc.testing.servers import DatabaseServer, MariaDbServer, MySqlServer
-from raycdc.testing.servers.process import free_port, wait_until
+from raycdc.testing.servers.process import free_port
 from raycdc.testing.sessions import session, settings_of
 
 pytestmark = pytest.mark.server
@@ -99,15 +98,7 @@ def test_a_purged_position_is_a_lost_log(any_server: DatabaseServer) -> None:
         info = probe(connection)
         old = current_position(connection, info)
         ensure_available(connection, info, old)
-        any_server.execute("FLUSH BINARY LOGS")
-        newest = log_files(connection, info)[-1][0]
-
-        def purged() -> bool:
-            # The server keeps a file that a log connection, an ended one too, still has open.
-            any_server.execute(f"PURGE BINARY LOGS TO '{newest}'")
-            return log_files(connection, info)[0][0] == newest
-
-        wait_until(purged, timeout_s=60, what=f"the log before {newest} to be purged")
+        newest = any_server.purge_logs()
         with pytest.raises(LogLostError) as error:
             ensure_available(connection, info, old)
         assert str(error.value).startswith(

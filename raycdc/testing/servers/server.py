@@ -25,6 +25,7 @@ from raycdc.testing.servers.process import GuardedProcess, ServerError, free_por
 #: Part of every template's name: raise it when the users, certificates or settings baked into templates change.
 TEMPLATE_VERSION = 2
 _START_TIMEOUT_S = 60.0
+_PURGE_TIMEOUT_S = 60.0
 _database_numbers = itertools.count(1)
 
 #: What every server is started with: a log that raycdc can follow, and no waiting for the disk.
@@ -176,6 +177,21 @@ class DatabaseServer(PrivateServer):
     def binlog_paths(self) -> list[Path]:
         """The binary log files on disk, oldest first; the last one is being written."""
         return [self.data_dir / str(row[0]) for row in self.execute("SHOW BINARY LOGS")]
+
+    def purge_logs(self) -> str:
+        """Begin a new binary log and remove the others; returns its name.
+
+        The server keeps a file that a log connection, even one that ended, has open: it is asked until all are gone.
+        """
+        self.execute("FLUSH BINARY LOGS")
+        newest = self.binlog_paths()[-1].name
+
+        def purged() -> bool:
+            self.execute(f"PURGE BINARY LOGS TO '{newest}'")
+            return self.binlog_paths()[0].name == newest
+
+        wait_until(purged, timeout_s=_PURGE_TIMEOUT_S, what=f"removal of the logs before {newest}")
+        return newest
 
     # -- how
 

@@ -32,8 +32,11 @@ ALTER = (
     "ADD COLUMN priority TINYINT NOT NULL DEFAULT 3 AFTER id, CHANGE customer client BIGINT, DROP COLUMN status, "
     "MODIFY note VARCHAR(80) AFTER client"
 )
+#: As `ALTER` without the name: gh-ost does not rename unless it is told what that is to mean.
+ALTER_NO_NAME = ALTER.replace("CHANGE customer client", "MODIFY customer").replace("AFTER client", "AFTER customer")
 #: What `ALTER` does to columns that stay: the name in the table, and in its shadow.
 SHARED = {"id": "id", "customer": "client", "amount": "amount", "note": "note"}
+SHARED_NO_NAME = {**SHARED, "customer": "customer"}
 
 #: Lock wait timeout, deadlock, and no such table (between two renames): tried again.
 _PASSING = (1205, 1213, 1146)

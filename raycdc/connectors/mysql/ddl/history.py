@@ -345,8 +345,8 @@ class DdlHistory:
         if shadow is None or shadow.table is None:
             why = "the statement that made it came before this pipeline" if shadow is None else shadow.doubt
             shadow = self._looked_up(item, table, f"the columns of {before} are not known: {why}")
-        elif shadow.doubt:
-            raise self._refusal(item, shadow.doubt, again=True)
+        elif doubted := shadow.doubt_under(before):
+            raise self._refusal(item, doubted, again=True)
         assert shadow.table is not None
         after = with_collations(replace(shadow.table, id=table), known)
         events, doubt = reshape(known, after, shadow.origins)

@@ -79,6 +79,13 @@ class Shadow:
     def origins(self) -> Origins:
         return Origins(self.renamed, self.filled, self.computed)
 
+    def doubt_under(self, name: TableId) -> str:
+        """`doubt`, or what the tool that makes tables of such a `name` may have done with the rows."""
+        if not self.doubt and self.renamed and name.table.endswith("_gho"):
+            columns = ", ".join(sorted(self.renamed))
+            return f"gh-ost can be told to leave renamed columns out of its copy ({columns}), which no log tells"
+        return self.doubt
+
     def to_json(self) -> dict[str, Any]:
         return {
             "owner": str(self.owner),

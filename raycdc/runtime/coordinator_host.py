@@ -46,6 +46,9 @@ class CoordinatorHost:
         self._closed = False
         self._closing = threading.Event()
         self._later: list[tuple[float, Callable[[], None]]] = []
+        #: How often a question to the source had to be asked again, and why last.
+        self._troubles = 0
+        self._trouble = ""
         self._store = store
         last = store.last_manifest()
         self._core = SourceCoordinator(
@@ -113,7 +116,7 @@ class CoordinatorHost:
     def status(self) -> dict[str, Any]:
         with self._condition:
             self._check()
-            return self._core.status()
+            return {**self._core.status(), "troubles": self._troubles, "trouble": self._trouble}
 
     def stop(self) -> None:
         """Seal what is there; the epoch after that is final."""
@@ -181,7 +184,12 @@ class CoordinatorHost:
             except RaycdcError as error:
                 end = ProcessEnd(str(error), type(error).__name__)
                 pause_s = budget.pause_after(end, time.monotonic()) if end.away else None
-                if pause_s is None or self._closing.wait(pause_s):
+                if pause_s is None:
+                    raise
+                with self._condition:
+                    self._troubles += 1
+                    self._trouble = f"The source does not answer ({end.text}); it is asked again in {pause_s:g} s."
+                if self._closing.wait(pause_s):
                     raise
 
     def _guarded(self, action: Callable[[], None]) -> None:

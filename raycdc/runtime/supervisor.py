@@ -68,6 +68,7 @@ class Supervisor:
         self._closed = threading.Event()
         self._stopping = False
         self._pids: dict[str, Any] = {}
+        self._troubles = 0
         self._news: list[Callable[[], None]] = []
         try:
             self._step()
@@ -219,8 +220,16 @@ class Supervisor:
         status = coordinator.status()
         for subtask_id in [s for s, due_s in self._due.items() if due_s <= time.monotonic()]:
             self._start_reader(subtask_id)
+        self._tell_trouble(status)
         self._scale(coordinator, status)
         self._publish_processes(coordinator, status)
+
+    def _tell_trouble(self, status: dict[str, Any]) -> None:
+        """The coordinator waits for the source, and no reader may be there to end because of it."""
+        troubles, text = status.get("troubles", 0), status.get("trouble", "")
+        if troubles > self._troubles:
+            self._news.append(lambda: self._settings.on_warning(text))
+        self._troubles = troubles
 
     def _schedule(self, subtask_id: int, end: ProcessEnd) -> None:
         """Have the reader replaced, later the more often that happened lately."""

@@ -112,12 +112,19 @@ class BinlogStream:
     def read(self, *, bytes_max: int, timeout_s: float) -> memoryview:
         """Complete events received, at least one unless nothing came within `timeout_s`; empty after `close`.
 
+        What lies before our position in a file that is sent from its beginning does not count.
         About `bytes_max` at most, except that one event may be larger. The memory is valid until the next call.
         Raises `SourceUnavailableError` when the connection is lost, `LogLostError` when the server no longer has the
         position, `CorruptLogError` when it cannot read its own log, `SourceError` when it refuses us.
         """
-        self._drop_given()
         deadline = time.monotonic() + timeout_s
+        while True:
+            events = self._read(bytes_max, deadline)
+            if events or self._given == 0 or time.monotonic() >= deadline:
+                return events
+
+    def _read(self, bytes_max: int, deadline: float) -> memoryview:
+        self._drop_given()
         while not self._closed and self._failure is None:
             complete = int(self._state[packets.P_COMPLETE])
             if complete >= bytes_max:

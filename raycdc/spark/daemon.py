@@ -24,7 +24,7 @@ def main() -> None:
     import raycdc.spark.stage  # noqa: F401
 
     # The first list makes pyarrow import pandas, which users' functions may want.
-    pyarrow.array([])
+    pyarrow.array([0])
     pyspark.daemon.manager()  # type: ignore[no-untyped-call]
 
 

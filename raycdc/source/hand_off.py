@@ -124,6 +124,16 @@ class _OpenChunk:
     exact: bool = False
     segments: tuple[dict[str, Any], ...] = ()
     folding: bool = False
+    #: Of all that is recalled and held.
+    bytes: int = 0
+
+    def recall(self, rows: LogRows) -> None:
+        self.recalled.append(rows)
+        self.bytes += rows.batch.nbytes
+
+    def hold(self, rows: LogRows) -> None:
+        self.held.append(rows)
+        self.bytes += rows.batch.nbytes
 
 
 @dataclass(slots=True)
@@ -166,8 +176,7 @@ class HandOff:
     def statistics(self) -> dict[str, Any]:
         """Open chunks and held bytes, for metrics and people."""
         chunks = [c for t in self._tables.values() for c in t.open.values()]
-        held = sum(rows.batch.nbytes for c in chunks for rows in (*c.recalled, *c.held))
-        return {"tables": len(self._tables), "open_chunks": len(chunks), "held_bytes": held}
+        return {"tables": len(self._tables), "open_chunks": len(chunks), "held_bytes": sum(c.bytes for c in chunks)}
 
     def add_table(self, table: TableId, state: dict[str, Any], *, primary_key: Sequence[str]) -> None:
         """Start or restore a table in snapshot; `state` as `table_state` gives it."""
@@ -297,7 +306,7 @@ class HandOff:
         for number, split_id in enumerate(table.order):
             held = _take(moved, codes == HOLD + number)
             if held is not None:
-                table.open[split_id].held.append(held)
+                table.open[split_id].hold(held)
         if self._ring_s > 0:
             dropped = _take(moved, codes == DROP)
             if dropped is not None:
@@ -377,7 +386,7 @@ class HandOff:
         codes = self._codes(table, rows)
         mine = _take(rows, codes == HOLD + table.order.index(chunk.split.split_id))
         if mine is not None:
-            chunk.recalled.append(mine)
+            chunk.recall(mine)
 
     def _trim_ring(self, table: _Table, now_s: float) -> None:
         while table.ring and table.ring[0][0] < now_s - self._ring_s:

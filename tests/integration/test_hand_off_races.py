@@ -10,17 +10,13 @@ A short share runs always; ``make test-races`` reads 2,000 chunks on each kind o
 from __future__ import annotations
 
 import os
-import random
 import sys
-import threading
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import pymysql
 import pytest
 
 from raycdc.config import config_from_dict
@@ -29,11 +25,10 @@ from raycdc.source.hand_off import PublishChunk
 from raycdc.source.log_reader import LogReader
 from raycdc.testing.changelog import check_changelog
 from raycdc.testing.servers import DatabaseServer, MySqlServer
+from tests.integration.race_writers import CHUNK_ROWS, HIT, Keys, OpenRanges, writing
 
 pytestmark = pytest.mark.server
 
-CHUNK_ROWS = 10
-WRITERS = 3
 #: A transaction is in the log this long before it is visible: about as long as reading a chunk takes.
 WINDOW_US = 4_000
 PASSWORD = "RAYCDC_TEST_PASSWORD"
@@ -47,76 +42,54 @@ class Case:
 
     fixture: str
     account: str = "cdc"
-    #: With more chunks the writers, which share this process with the log reader, may be the quicker ones for ever.
-    chunks: int = 4
+    chunks: int = 40
     #: The key is (g, id), where g is an ENUM whose labels are not in the order of their text.
     composite: bool = False
 
 
 @dataclass
 class OpenChunks:
-    """The key ranges the log reader holds open now, as writers see them."""
+    """What the log reader holds open now, told to the writers."""
 
+    keys: Keys
+    shared: OpenRanges = field(default_factory=OpenRanges)
     ranges: dict[str, tuple[int, int]] = field(default_factory=dict)
     opened: int = 0
     #: Chunks that held rows were folded into (the server does not say what a SELECT saw) or released behind.
     met: int = 0
-    lock: threading.Lock = field(default_factory=threading.Lock)
-    #: Keys to each value of `g`; 0: the key is a number.
-    group: int = 0
 
-    def number(self, bound: Any) -> int:
-        """A bound as a number of a row."""
-        if not self.group:
-            return int(bound)
-        label, *rest = bound
-        return int(rest[0]) if rest else (int(label) - 1) * self.group
+    def open(self, split: Any) -> None:
+        low = 0 if split.lower is None else self.keys.number(split.lower)
+        high = low + CHUNK_ROWS if split.upper is None else self.keys.number(split.upper)
+        self.ranges[split.split_id] = (low, max(high, low + 1))
+        self.shared.set(list(self.ranges.values()))
 
-    def where(self, key: int) -> str:
-        """SQL that sets, or with AND finds, the row's key."""
-        return f"g = {key // self.group + 1}, id = {key}" if self.group else f"id = {key}"
-
-    def values(self, key: int) -> str:
-        return f"{key // self.group + 1}, {key}" if self.group else str(key)
-
-    def aim(self, chance: random.Random, keys: int) -> tuple[int, bool]:
-        """A key in a chunk that is open, or in the next one."""
-        with self.lock:
-            found = list(self.ranges.values())
-        if not found:
-            return 1 + chance.randrange(CHUNK_ROWS), False
-        low, high = chance.choice(found)
-        if chance.random() < 0.3:
-            low, high = high, high + CHUNK_ROWS
-        return min(keys, chance.randrange(low, high)), True
+    def close(self, split: Any) -> None:
+        self.ranges.pop(split.split_id, None)
+        self.shared.set(list(self.ranges.values()))
 
 
 @contextmanager
-def watched(patch: pytest.MonkeyPatch) -> Iterator[OpenChunks]:
+def watched(patch: pytest.MonkeyPatch, keys: Keys) -> Iterator[OpenChunks]:
     """What the log reader has open, taken from the log reader itself."""
-    chunks = OpenChunks()
+    chunks = OpenChunks(keys)
     opening, carrying_out, voiding = LogReader._open, LogReader._carry_out, LogReader._voided
 
     def opened(self: LogReader, split: Any, **named: Any) -> None:
-        with chunks.lock:
-            low = 0 if split.lower is None else chunks.number(split.lower)
-            high = low + CHUNK_ROWS if split.upper is None else chunks.number(split.upper)
-            chunks.ranges[split.split_id] = (low, max(high, low + 1))
+        chunks.open(split)
         opening(self, split, **named)
 
     def carried_out(self: LogReader, decision: Any) -> None:
-        with chunks.lock:
-            if isinstance(decision, PublishChunk):
-                chunks.ranges.pop(decision.split.split_id, None)
-                chunks.opened += 1
-                chunks.met += bool(decision.released)
-            else:
-                chunks.met += 1
+        if isinstance(decision, PublishChunk):
+            chunks.close(decision.split)
+            chunks.opened += 1
+            chunks.met += bool(decision.released)
+        else:
+            chunks.met += 1
         carrying_out(self, decision)
 
     def voided(self: LogReader, split: Any, *values: Any, **named: Any) -> None:
-        with chunks.lock:
-            chunks.ranges.pop(split.split_id, None)
+        chunks.close(split)
         voiding(self, split, *values, **named)
 
     patch.setattr(LogReader, "_open", opened)
@@ -125,59 +98,17 @@ def watched(patch: pytest.MonkeyPatch) -> Iterator[OpenChunks]:
     yield chunks
 
 
-@contextmanager
-def writing(server: DatabaseServer, database: str, chunks: OpenChunks, keys: int) -> Iterator[Counter[str]]:
-    """Single-row transactions aimed at open chunks, as fast as the server takes them."""
-    stop = threading.Event()
-    counts: Counter[str] = Counter()
-
-    def write(seed: int) -> None:
-        chance = random.Random(seed)
-        number = 0
-        with server.connect(database=database) as connection, connection.cursor() as cursor:
-            while not stop.is_set():
-                key, hit = chunks.aim(chance, keys)
-                other, _ = chunks.aim(chance, keys)
-                number += 1
-                here, values = chunks.where(key).replace(",", " AND"), chunks.values(key)
-                statement = chance.choice(
-                    [
-                        f"UPDATE t SET v = v + 1, w = {seed * 1_000_000 + number} WHERE {here}",
-                        f"INSERT INTO t VALUES ({values}, 0, {number}) ON DUPLICATE KEY UPDATE v = v + 1",
-                        f"DELETE FROM t WHERE {here}",
-                        f"UPDATE IGNORE t SET {chunks.where(other)} WHERE {here}",
-                        f"REPLACE INTO t VALUES ({values}, -1, {number})",
-                    ]
-                )
-                try:
-                    cursor.execute(statement)
-                except pymysql.err.OperationalError as error:
-                    if error.args[0] not in (1205, 1213):  # A deadlock among the writers themselves.
-                        raise
-                counts["hit" if hit else "before"] += 1
-
-    threads = [threading.Thread(target=write, args=(seed,), daemon=True) for seed in range(1, WRITERS + 1)]
-    for thread in threads:
-        thread.start()
-    try:
-        yield counts
-    finally:
-        stop.set()
-        for thread in threads:
-            thread.join(timeout=60)
-
-
 def race(server: DatabaseServer, case: Case, folder: Path, patch: pytest.MonkeyPatch) -> None:
-    with server.fresh_database() as database, watched(patch) as chunks:
-        keys = case.chunks * CHUNK_ROWS
-        # The last key must have a label, too.
-        chunks.group = keys // len(LABELS) + 1 if case.composite else 0
+    count = case.chunks * CHUNK_ROWS
+    # The last key must have a label, too.
+    keys = Keys(count, group=count // len(LABELS) + 1 if case.composite else 0)
+    with server.fresh_database() as database, watched(patch, keys) as chunks:
         label = f"g ENUM({', '.join(map(repr, LABELS))}) NOT NULL, " if case.composite else ""
         key_names = ["g", "id"] if case.composite else ["id"]
         server.execute(
             "SET SESSION sql_log_bin = 0",
             f"CREATE TABLE t ({label}id INT, v INT NOT NULL, w INT NOT NULL, PRIMARY KEY ({', '.join(key_names)}))",
-            "INSERT INTO t VALUES " + ", ".join(f"({chunks.values(key)}, 0, 0)" for key in range(1, keys + 1)),
+            "INSERT INTO t VALUES " + ", ".join(f"({keys.values(key)}, 0, 0)" for key in range(1, count + 1)),
             "ANALYZE TABLE t",
             database=database,
         )
@@ -202,7 +133,7 @@ def race(server: DatabaseServer, case: Case, folder: Path, patch: pytest.MonkeyP
             }
         )
         rows: list[dict[str, Any]] = []
-        with writing(server, database, chunks, keys) as counts:
+        with writing(server, database, chunks.shared, keys) as counts:
             for epoch in Pipeline.from_config(config).epochs(until="caught-up"):
                 for table in epoch.tables:
                     rows.extend(row for batch in epoch.batches(table) for row in batch.to_pylist())
@@ -213,7 +144,7 @@ def race(server: DatabaseServer, case: Case, folder: Path, patch: pytest.MonkeyP
                 rows.extend(row for batch in epoch.batches(table) for row in batch.to_pylist())
             epoch.ack()
         sys.stdout.write(
-            f"{server.flavor} as {case.account}: {chunks.opened} chunks, {chunks.met} met writes, of {dict(counts)}\n"
+            f"{server.flavor} as {case.account}: {chunks.opened} chunks, {chunks.met} met writes of {counts[HIT]}\n"
         )
         assert check_changelog(rows, key_names) == []
         assert chunks.opened >= case.chunks

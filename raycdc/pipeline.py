@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import secrets
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -23,6 +23,7 @@ from raycdc.checkpoint.store import CheckpointStore
 from raycdc.config import Mode, PipelineConfig, PipelineOptions, SinkConfig, SourceConfig
 from raycdc.consumer import Epoch, epochs_of
 from raycdc.errors import LogLostError, SegmentUnavailableError, StateError
+from raycdc.model import TableId
 from raycdc.plugins import PluginGroup, load_plugin
 from raycdc.progress import ProgressReporter
 from raycdc.runtime.launcher import JobSpec, Launcher, LocalLauncher
@@ -31,7 +32,9 @@ from raycdc.schema.behavior import SchemaChangeBehavior
 from raycdc.sinks.api import Sink, SinkContext
 from raycdc.source.api import LeavesOutChanges
 from raycdc.source.coordinator import CoordinatorSettings
-from raycdc.source.table_requests import ask_to_begin_again, complain_of_parked
+from raycdc.source.parking import RESNAPSHOT
+from raycdc.source.split import STREAM_SPLIT_ID
+from raycdc.source.table_requests import ask, ask_to_begin_again, complain_of_parked
 from raycdc.spark.epochs import EpochLoop, EpochStatistics
 
 Listener = Callable[[dict[str, Any]], None]
@@ -269,6 +272,7 @@ class Pipeline:
             positions=positions_of,
             flight_token=spec.token or "",
             flights=launcher.flights,
+            begin_again=partial(_begin_again, store, reporter),
         )
         loop.recover()
         store.sweep_spool()
@@ -357,8 +361,19 @@ def _run_through_losses(loop: EpochLoop, supervisor: Supervisor, reporter: Progr
             loop.run()
             return
         except SegmentUnavailableError as lost:
-            reporter.warning(f"{lost} What it had is recovered: read again, unless the sink holds part of it.")
+            reporter.warning(f"{lost} What it had is read again.")
         supervisor.start_over(loop.recover)
+
+
+def _begin_again(
+    store: CheckpointStore, reporter: ProgressReporter, manifest: Manifest, tables: Sequence[TableId], text: str
+) -> None:
+    """Tables whose rows of an epoch are gone are read anew by the source side that starts next, from that epoch on."""
+    if STREAM_SPLIT_ID not in manifest.to_splits:
+        raise StateError(text)  # Nothing like a snapshot can be taken of this source.
+    names = [str(table) for table in tables]
+    ask(store, names, RESNAPSHOT, manifest=manifest)
+    reporter.warning(f"Rows of an epoch are lost before they were written: {', '.join(names)} will be read again.")
 
 
 def positions_of(manifest: Manifest) -> dict[str, Any]:

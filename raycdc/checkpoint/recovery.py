@@ -2,21 +2,24 @@
 
 Called by the epoch loop at start, for each such epoch in order, with what every table of the epoch says it holds.
 
-| tables hold the epoch | segments | decision |
+| tables hold the epoch | segments of those that lack it | decision |
 |---|---|---|
 | one holds less than its record says, or more than any epoch we sealed | – | `Refuse` |
 | one holds a tombstone of it | – | `Tombstone`: an earlier recovery dropped it and was interrupted |
 | all | – | `Record` |
 | some, in part, or none | intact | `Replay` for the tables that lack it |
-| some or in part | gone | `Frozen` |
+| some or in part | gone | `Frozen`: tables whose rows are gone begin again with a new snapshot, others go on |
 | none | gone | `Tombstone`: it and all later epochs are dropped and their log range is read again under new numbers |
 
 Asking the sink comes first: deciding by the segments alone would drop epochs whose rows are in the sink already.
+
+A frozen epoch keeps its number and its range of the log: some tables have just these rows. Nobody can make the same
+rows for the others (chunks that are read again are newer), so they get none of them, and everything anew.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
@@ -55,8 +58,12 @@ class Replay:
 
 @dataclass(frozen=True, slots=True)
 class Frozen:
-    """Some tables hold the epoch and its segments are gone, so the others cannot get exactly the same rows."""
+    """Some tables hold the epoch, and of others that lack it the segments are gone: `again` must begin anew, `replay`
+    can be written. `text` says so to people, with what to do if beginning anew is out of the question.
+    """
 
+    again: tuple[TableId, ...]
+    replay: tuple[TableId, ...]
     text: str
 
 
@@ -88,14 +95,15 @@ def decide(
     manifest: Manifest,
     holds: Mapping[TableId, CommitVector | None],
     *,
-    segments_intact: bool,
+    lost: Collection[TableId],
     recorded: Mapping[str, tuple[int, int]],
     newest_epoch: int,
 ) -> Decision:
     """The decision for `manifest`, as the module's table says.
 
     `holds` is what each of the epoch's tables says about itself, `recorded` the vectors of the last commit record by
-    table name, and `newest_epoch` the greatest epoch number this state ever used.
+    table name, and `newest_epoch` the greatest epoch number this state ever used. `lost` are tables of which segments
+    are missing or damaged.
     """
     if contradiction := contradictions(holds, recorded=recorded, newest_epoch=newest_epoch):
         return contradiction
@@ -106,11 +114,13 @@ def decide(
     lacking = tuple(table for table in tables if states[table] is not _Holds.ALL)
     if not lacking:
         return Record()
-    if segments_intact:
+    again = tuple(table for table in lacking if table in lost)
+    if not again:
         return Replay(lacking)
     touched = [table for table in tables if states[table] is not _Holds.NONE]
     if touched:
-        return Frozen(_frozen_text(manifest, touched, lacking))
+        replay = tuple(table for table in lacking if table not in again)
+        return Frozen(again, replay, _frozen_text(manifest, touched, again))
     return Tombstone(tables)
 
 
@@ -148,12 +158,12 @@ def _holding(epoch: int, vector: CommitVector | None) -> _Holds:
     return _Holds.PART if vector.step > STEP_SCHEMA else _Holds.NONE
 
 
-def _frozen_text(manifest: Manifest, touched: list[TableId], lacking: tuple[TableId, ...]) -> str:
+def _frozen_text(manifest: Manifest, touched: list[TableId], again: tuple[TableId, ...]) -> str:
     others = sorted({segment.node for segment in manifest.segments} - {STATE_NODE})
     nodes = f" or of node {', '.join(others)}" if others else ""
     back = "Restore the spool folder of the state" + (", bring that Ray node back" if others else "")
     return (
-        f"Epoch {manifest.epoch} is in {_names(touched)} but not, or not wholly, in {_names(lacking)}, and segments of "
+        f"Epoch {manifest.epoch} is in {_names(touched)} but not, or not wholly, in {_names(again)}, and segments of "
         f"it are gone from the spool of the state{nodes}, so the rest cannot be written exactly. {back}, or remove "
         f'the state and take a new snapshot (pipeline.on_existing = "replace").'
     )

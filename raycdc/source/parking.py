@@ -90,6 +90,13 @@ class Requests:
         start = data["start"]
         return cls(data["number"], data["tables"], None if start is None else (start["position"], start["ordinal"]))
 
+    def and_also(self, tables: Iterable[str], action: str, state: Mapping[str, Any]) -> Requests:
+        """These requests, as far as a stream split's `state` still has them to do, and `action` on `tables`."""
+        waiting = {name: what for name, what in self.tables.items() if self.acts_on(name, state)}
+        number = state.get("changes", 0)
+        start = self.start if number <= self.number else None
+        return Requests(number, {**waiting, **dict.fromkeys(tables, action)}, start)
+
     def acts_on(self, name: str, state: Mapping[str, Any]) -> bool:
         """Whether the table is still to do in a stream split's state."""
         known = state["tables"].get(name) or state.get("parked", {}).get(name)

@@ -32,14 +32,13 @@ def requests_of(store: CheckpointStore) -> Requests:
     return Requests() if asked is None else Requests.from_json(asked)
 
 
-def ask(store: CheckpointStore, tables: Sequence[str], action: str) -> None:
-    """Ask for `action` on `tables`, beside what was asked before and is still to do."""
-    state = stream_state(store.last_manifest())
-    before = requests_of(store)
-    waiting = {name: what for name, what in before.tables.items() if before.acts_on(name, state)}
-    number = state["changes"]
-    start = before.start if number <= before.number else None
-    store.write_requests(Requests(number, {**waiting, **dict.fromkeys(tables, action)}, start).to_json())
+def ask(store: CheckpointStore, tables: Sequence[str], action: str, *, manifest: Manifest | None = None) -> None:
+    """Ask for `action` on `tables`, beside what was asked before and is still to do.
+
+    `manifest` is where reading will go on (default: the newest).
+    """
+    state = stream_state(manifest or store.last_manifest())
+    store.write_requests(requests_of(store).and_also(tables, action, state).to_json())
 
 
 def ask_to_begin_again(

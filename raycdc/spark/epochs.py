@@ -70,12 +70,16 @@ class EpochStatistics:
 
 @dataclass(frozen=True, slots=True)
 class Recovery:
-    """What `EpochLoop.recover` did: epochs recorded, replayed and dropped. Reading goes on after `epoch`."""
+    """What `EpochLoop.recover` did: epochs recorded, replayed, dropped, and completed by tables that begin again.
+
+    Reading goes on after `epoch`.
+    """
 
     epoch: int
     recorded: tuple[int, ...] = ()
     replayed: tuple[int, ...] = ()
     dropped: tuple[int, ...] = ()
+    frozen: tuple[int, ...] = ()
 
 
 @dataclass(slots=True)
@@ -88,6 +92,10 @@ class _Prepared:
     staging_s: float = 0.0
 
 
+def _refuse(_manifest: Manifest, _tables: Sequence[TableId], text: str) -> None:
+    raise StateError(text)
+
+
 class EpochLoop:
     """See the module's docstring. `sink` is open; `generation` tells this driver's newest, which rises
     when its coordinator had to be replaced.
@@ -95,7 +103,8 @@ class EpochLoop:
     `next_sealed(after, timeout_s)` returns the first sealed epoch greater than `after`, or None when there was none
     for so long; it may raise to end the loop. `on_committed` is called after each record, in order, on a thread of the
     loop. `positions` picks what goes into the sink's commits of an epoch's split states. `flights` are the endpoints of
-    the spools of other nodes, by their names, as of now.
+    the spools of other nodes, by their names, as of now. `begin_again` asks, durably, for new snapshots of tables whose
+    rows of an epoch are gone (the text says why), or raises if that cannot be.
     """
 
     def __init__(
@@ -110,9 +119,11 @@ class EpochLoop:
         node: str = "",
         flight_token: str = "",
         flights: Callable[[], Mapping[str, str]] = dict,
+        begin_again: Callable[[Manifest, Sequence[TableId], str], None] = _refuse,
     ) -> None:
         self._store = store
         self._flights = flights
+        self._begin_again = begin_again
         self._sink = sink
         self._generation = generation
         self._next_sealed = next_sealed
@@ -256,6 +267,7 @@ class EpochLoop:
         recorded: list[int] = []
         replayed: list[int] = []
         dropped: list[int] = []
+        frozen: list[int] = []
         newest = self._store.next_epoch() - 1
         self._check_record(newest)
         for manifest in self._store.manifests(after=self._committed):
@@ -269,13 +281,15 @@ class EpochLoop:
                 case Tombstone():
                     dropped = self._drop_from(manifest.epoch)
                     break
-                case Frozen(text):
-                    raise StateError(text)
+                case Frozen(again, replay, text):
+                    dropped = self._freeze(manifest, again, replay, text)
+                    frozen.append(manifest.epoch)
+                    break
                 case Refuse(text):
                     raise SinkError(text)
                 case decision:
                     assert_never(decision)
-        return Recovery(self._committed, tuple(recorded), tuple(replayed), tuple(dropped))
+        return Recovery(self._committed, tuple(recorded), tuple(replayed), tuple(dropped), tuple(frozen))
 
     def _check_record(self, newest: int) -> None:
         if self._sink.durable:
@@ -288,18 +302,39 @@ class EpochLoop:
         if self._sink.durable:
             holds = {table: self._sink.committed(table) for table in manifest.tables}
         segments = self._placed(manifest.segments)
-        intact = verify_segments(segments, node=self._node or None, token=self._flight_token or None)
+        lost = {
+            segment.table
+            for segment in segments
+            if not verify_segments([segment], node=self._node or None, token=self._flight_token or None)
+        }
         recorded = self._vectors if self._sink.durable else {}
-        return decide(manifest, holds, segments_intact=intact, recorded=recorded, newest_epoch=newest)
+        return decide(manifest, holds, lost=lost, recorded=recorded, newest_epoch=newest)
 
     def _replay(self, manifest: Manifest, tables: Sequence[TableId]) -> None:
         """Write an epoch again for the tables that lack it. Steps they hold are skipped by the sink."""
-        prepared = _Prepared(manifest, [work for work in self._works(manifest) if work.source in tables])
+        self._complete(manifest, [work for work in self._works(manifest) if work.source in tables])
+
+    def _complete(self, manifest: Manifest, works: list[TableWork]) -> None:
+        """Write `works`, which is what the sink lacks of the epoch, and record it."""
+        prepared = _Prepared(manifest, works)
         for work in prepared.works:
             if work.changes:
                 self._sink.apply_schema(work)
         self._stage(prepared, prepared.works)
         self._commit(prepared)
+
+    def _freeze(self, manifest: Manifest, again: Sequence[TableId], replay: Sequence[TableId], text: str) -> list[int]:
+        """Complete an epoch whose rows are gone for the tables `again`, which are to begin anew instead.
+
+        *What if the process dies here?* Until all tables hold the epoch the same is decided again, and asking and
+        dropping twice changes nothing. Once they do, it is recorded; what was asked for is durable by then.
+        """
+        self._begin_again(manifest, again, text)
+        dropped = self._drop_from(manifest.epoch + 1)
+        works = [work for work in self._works(manifest) if work.source in (*again, *replay)]
+        works = [replace(work, segments=()) if work.source in again else work for work in works]
+        self._complete(manifest, works)
+        return dropped
 
     def _drop_from(self, epoch: int) -> list[int]:
         """Bar `epoch` and all later ones in every table they name, then drop their manifests."""

@@ -189,3 +189,31 @@ def test_tables_are_added_paused_and_resumed_while_the_others_go_on(mariadb: Mar
     mariadb.execute("UPDATE products SET stock = 3 WHERE id < 9", database=database)
     catch_up(job)
     lake_equals_source(job, *TABLES)
+
+
+def test_a_table_whose_rows_are_lost_between_two_commits_is_read_again(mariadb: MariaDbServer, tmp_path: Path) -> None:
+    """The run dies when the small table holds the epoch and the large one does not yet; its segments are deleted."""
+    database = "lost"
+    mariadb.execute(f"DROP DATABASE IF EXISTS {database}")
+    with mariadb.connect() as connection:
+        create_shop(connection, database, ShopSize(customers=60, products=40, orders=8_000))
+    tables = ("customers", "orders")
+    job = Job(tmp_path, mariadb, database, tables, local=True, chunk_rows=4_000)
+    catch_up(job)
+    with mariadb.connect(database=database) as connection, connection.cursor() as cursor:
+        connection.begin()
+        cursor.execute("UPDATE orders SET quantity = quantity + 1")
+        cursor.execute("UPDATE customers SET tier = 'gold' WHERE id < 3")
+        connection.commit()
+    killed = job.start("--until", "caught-up", failpoints="between_tables=kill")
+    assert killed.wait() == -9, killed.story()
+    for segment in (job.state / "spool").glob("*.arrow"):
+        segment.unlink()
+    mariadb.execute("DELETE FROM orders WHERE id > 5000", database=database)
+
+    run = job.start("--until", "caught-up")
+    assert run.wait() == 0, run.story()
+    warnings = [event["text"] for event in run.events if event["event"] == "warning"]
+    assert any(f"{database}.orders will be read again" in text for text in warnings), run.story()
+    lake_equals_source(job, *tables)
+    assert listed(job)[f"{database}.orders"]["phase"] == "stream"

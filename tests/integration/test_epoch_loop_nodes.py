@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from raycdc.bridge import ThreadTaskRunner
 from raycdc.bridge.flight import FlightServer
-from raycdc.errors import SegmentUnavailableError
+from raycdc.errors import SegmentUnavailableError, SinkError, StateError
+from raycdc.model import TableId
+from raycdc.sinks.api import TableWork
 from raycdc.spark import epochs
 from raycdc.spark.epochs import Recovery
 from raycdc.testing.epochs import EpochScript
@@ -66,3 +69,40 @@ def test_epochs_of_a_node_that_is_gone_are_dropped_unless_a_table_holds_one(
         loop.run()
     assert loop.recover() == Recovery(1, dropped=(lost.epoch,))
     assert world.store.next_epoch() == lost.epoch + 1
+
+
+def test_a_table_whose_rows_are_gone_is_to_begin_again_where_others_hold_the_epoch(world: World) -> None:
+    """Rows that are whole are written; the epochs behind it go, as they do not fit a table that begins again."""
+    held, whole, lost = (world.script.table(name) for name in ("shop.held", "shop.whole", "shop.lost"))
+    for table in (held, whole, lost):
+        table.insert({"id": 1, "name": "first", "qty": 1})
+    frozen = world.script.seal()
+    held.insert({"id": 2, "name": "later", "qty": 1})
+    later = world.script.seal(final=True)
+
+    sink = world.sink()
+    commit = sink.commit
+
+    def commit_one(work: TableWork, staged: object) -> None:
+        if work.target != held.id:
+            raise SinkError(f"{work.target} cannot be reached")
+        commit(work, staged)
+
+    sink.commit = commit_one  # type: ignore[method-assign]
+    with pytest.raises(SinkError, match="cannot be reached"):
+        world.loop(sink).run()
+    next(Path(s.path) for s in world.store.manifest(frozen.epoch).segments if s.table == lost.id).unlink()
+
+    with pytest.raises(StateError, match=r"Epoch 1 is in shop\.held but not, or not wholly, in shop\.lost"):
+        world.loop().recover()
+    assert world.store.sealed_epochs(0) == [frozen.epoch, later.epoch]
+
+    asked: list[tuple[int, Sequence[TableId]]] = []
+    recovery = world.loop(begin_again=lambda manifest, tables, _: asked.append((manifest.epoch, tables))).recover()
+
+    assert asked == [(frozen.epoch, (lost.id,))]
+    assert recovery == Recovery(frozen.epoch, dropped=(later.epoch,), frozen=(frozen.epoch,))
+    assert world.store.next_epoch() == later.epoch + 1
+    assert world.store.sealed_epochs(0) == [frozen.epoch]
+    assert [len(world.rows(table)) for table in (held, whole, lost)] == [1, 1, 0]
+    assert world.loop().recover() == Recovery(frozen.epoch)

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 from raycdc.checkpoint.manifest import Manifest
-from raycdc.checkpoint.recovery import STEP_LAST, CommitVector, Record, Replay, Tombstone, decide
+from raycdc.checkpoint.recovery import STEP_LAST, CommitVector, Frozen, Record, Replay, Tombstone, decide
 from raycdc.model import TableId, TableSchema
+from raycdc.source.parking import RESNAPSHOT
+from raycdc.source.split import STREAM_SPLIT_ID
 from raycdc.testing.simulation.cluster import Cluster
 from raycdc.testing.simulation.sinks import ModelSink
 from raycdc.testing.simulation.spool import MemorySpool
@@ -22,6 +27,8 @@ class SimDriver:
         self._epoch: Manifest | None = None
         #: The last epoch of a bounded run was committed.
         self.finished = False
+        #: Probability to die between the commits of two tables.
+        self.half_commits = 0.0
 
     @property
     def committed(self) -> int:
@@ -38,6 +45,8 @@ class SimDriver:
         assert self._tables is not None
         if self._tables:
             self._commit(self._epoch, self._tables.pop())
+            if self._tables:
+                self._state.maybe_crash(self.half_commits)
             return True
         epoch = self._epoch.epoch
         self.finished = self._epoch.final and self._epoch.generation == cluster.generation
@@ -57,21 +66,37 @@ class SimDriver:
                 t: CommitVector(self._sink.holds(t), STEP_LAST) if self._sink.holds(t) else None
                 for t in manifest.tables
             }
-            intact = all(segment.path in self._spool for segment in manifest.segments)
+            lost = {segment.table for segment in manifest.segments if segment.path not in self._spool}
             newest = self._state.next_epoch - 1
-            decision = decide(manifest, holds, segments_intact=intact, recorded={}, newest_epoch=newest)
+            decision = decide(manifest, holds, lost=lost, recorded={}, newest_epoch=newest)
             match decision:
                 case Record():
                     pass
                 case Replay(tables):
                     for table in tables:
                         self._commit(manifest, table)
+                        self._state.maybe_crash()
                 case Tombstone():
                     self._state.drop_after(epoch - 1)
+                    return
+                case Frozen(again, replay, _):
+                    self._freeze(manifest, again, replay)
                     return
                 case _:
                     raise AssertionError(f"recovery of epoch {epoch}: {decision}")
             self._state.committed = epoch
+
+    def _freeze(self, manifest: Manifest, again: Sequence[TableId], replay: Sequence[TableId]) -> None:
+        """`raycdc.spark.epochs.EpochLoop._freeze`, with a chance to die at each step."""
+        stream = manifest.to_splits[STREAM_SPLIT_ID]
+        self._state.requests = self._state.requests.and_also(map(str, again), RESNAPSHOT, stream)
+        self._state.maybe_crash()
+        self._state.drop_after(manifest.epoch)
+        self._state.maybe_crash()
+        for table in (*replay, *again):
+            self._commit(replace(manifest, segments=()) if table in again else manifest, table)
+            self._state.maybe_crash()
+        self._state.committed = manifest.epoch
 
     def _commit(self, manifest: Manifest, table: TableId) -> None:
         schema = TableSchema.from_json(self._state.document(manifest.tables[table].schema))

@@ -24,6 +24,10 @@ class Settings:
     unfollowed: float = 0.0
     #: How often another server takes over, per step.
     failovers: float = 0.0
+    #: Share of the driver's starts that find a segment of the next epoch gone.
+    losses: float = 0.2
+    #: How often the driver dies between the commits of two tables of an epoch.
+    half_commits: float = 0.05
 
     @classmethod
     def of(cls, chance: random.Random, steps: int) -> Settings:

@@ -50,20 +50,21 @@ class MemoryState:
     def write_manifest(self, manifest: Manifest) -> None:
         if manifest.generation != self.generation:
             raise FencedError(f"generation {manifest.generation} was replaced by {self.generation}")
-        self._maybe_crash()
+        self.maybe_crash()
         if manifest.epoch < self.next_epoch:
             raise StateError(f"epoch {manifest.epoch} exists already")
         stored = Manifest.from_json(manifest.to_json())
         for look in self.on_manifest:
             look(stored)
         self.manifests[manifest.epoch] = stored
-        self._maybe_crash()
+        self.maybe_crash()
 
     def drop_after(self, epoch: int) -> None:
         """Recovery gives up all epochs after `epoch`; their numbers stay used."""
         for number in [n for n in self.manifests if n > epoch]:
             self.dropped[number] = self.manifests.pop(number)
 
-    def _maybe_crash(self) -> None:
-        if self._random.random() < self.crash_probability:
+    def maybe_crash(self, probability: float | None = None) -> None:
+        """A place where the process may die, with `crash_probability` unless said otherwise."""
+        if self._random.random() < (self.crash_probability if probability is None else probability):
             raise CrashError

@@ -8,10 +8,11 @@ from __future__ import annotations
 import random
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 
 from raycdc.checkpoint.manifest import Manifest
 from raycdc.errors import FencedError, StateError
-from raycdc.source.parking import RESNAPSHOT, Requests
+from raycdc.source.parking import RESNAPSHOT
 from raycdc.testing.simulation.cluster import Cluster
 from raycdc.testing.simulation.database import SimDatabase
 from raycdc.testing.simulation.driver import SimDriver
@@ -73,6 +74,7 @@ class Simulation:
 
     def _chaos(self) -> None:
         self.state.crash_probability = self.settings.crashes * 3
+        self.driver.half_commits = self.settings.half_commits
         for _ in range(self.settings.steps):
             self.clock.advance(self.random.uniform(0, 0.05))
             self._guarded(self._something)
@@ -85,7 +87,7 @@ class Simulation:
 
         Half of the runs start again for that, until caught up; in the others what goes on must get there by itself.
         """
-        self.state.crash_probability = 0.0
+        self.state.crash_probability = self.driver.half_commits = 0.0
         self._set_pace(CALM)
         self.zombies.clear()
         for reader in self.cluster.readers.values():
@@ -135,7 +137,8 @@ class Simulation:
         server = self.database.server
         counted = None if start is None else self.database.counted(start, server)
         place = None if counted is None else ({"ordinal": start, "server": server}, counted)
-        self.state.requests = Requests(stream["changes"], dict.fromkeys(tables, RESNAPSHOT), place)
+        asked = self.state.requests.and_also(tables, RESNAPSHOT, stream)
+        self.state.requests = asked if place is None else replace(asked, start=place)
         if start is not None:
             self.oracle.starts.add(start)
         self._note(f"new snapshots asked for: {self.state.requests}")
@@ -252,13 +255,22 @@ class Simulation:
         driver_too = self.driver.finished or self.random.random() < 0.6
         if driver_too:
             self.driver.crash()
-            if self.random.random() < 0.2:
+            if self.random.random() < self.settings.losses:
                 self._lose_a_segment()
-            self.driver.recover()
+            self._recover()
             if self.pace is not CALM and self.settings.unfollowed and self.random.random() < self.settings.unfollowed:
                 self._ask_something()
         self.cluster = self._start(until)
         self._note(f"generation {self.cluster.generation} starts, until={until}, driver too: {driver_too}")
+
+    def _recover(self) -> None:
+        """The driver starts, and may die in the middle of its recovery, again and again."""
+        while True:
+            try:
+                self.driver.recover()
+                return
+            except CrashError:
+                self._note("the driver dies in its recovery")
 
     def _ask_something(self) -> None:
         """While nothing runs, the user asks for new snapshots; or the log is found purged."""
@@ -269,13 +281,15 @@ class Simulation:
             self._ask(tables)
 
     def _lose_a_segment(self) -> None:
-        """The spool loses a segment of the first epoch that no table holds; that epoch cannot be replayed."""
+        """The spool loses a segment of the first epoch that is not recorded: it cannot be replayed as it was."""
         open_epochs = [m for e, m in sorted(self.state.manifests.items()) if e > self.state.committed]
         if open_epochs and open_epochs[0].segments:
             manifest = open_epochs[0]
-            if all(self.sink.holds(table) < manifest.epoch for table in manifest.tables):
-                self.spool.delete(manifest.segments[0].path)
-                self._note(f"a segment of epoch {manifest.epoch} is lost")
+            lacking = [s for s in manifest.segments if self.sink.holds(s.table) < manifest.epoch]
+            segment = self.random.choice(lacking or manifest.segments)
+            self.spool.delete(segment.path)
+            held = [str(table) for table in manifest.tables if self.sink.holds(table) >= manifest.epoch]
+            self._note(f"a segment of epoch {manifest.epoch}, {segment.table}, is lost; {held} hold the epoch")
 
     def _zombie(self, zombie: Cluster) -> None:
         """A coordinator and readers of an older generation that nobody managed to kill go on for a while."""

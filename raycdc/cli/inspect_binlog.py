@@ -10,6 +10,7 @@ import json
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -75,7 +76,7 @@ class _AnyDatabase(dict[TableId, MySqlTable]):
         if found is None:
             bare = super().get(TableId("", key.table))
             if bare is not None:
-                return MySqlTable(key, bare.columns, bare.primary_key)
+                return replace(bare, id=key)
         return default if found is None else found
 
 
@@ -93,7 +94,7 @@ def _read_schema(path: Path) -> dict[TableId, MySqlTable]:
         answer = catalogue.run(statement, "")
         if isinstance(answer, Refused):
             raise ConfigError(f"{path}: {answer.reason}: {statement[:200]}")
-    return catalogue.tables
+    return {name: table.as_logged() for name, table in catalogue.tables.items()}
 
 
 def _decoder(file: BinlogFile, known: dict[TableId, MySqlTable], prepared: str) -> BinlogDecoder:

@@ -181,8 +181,9 @@ def differences(model: dict[TableId, MySqlTable], truth: dict[TableId, MySqlTabl
             known = {key: value for key, value in mine.items() if value != "" or key != "collation"}
             if known != {key: its[key] for key in known}:
                 return f"{name}: {mine} instead of {its}"
-        if ours["key"] != theirs["key"]:
-            return f"{name}: primary key {ours['key']} instead of {theirs['key']}"
+        for what in ("key", "row_end"):
+            if ours[what] != theirs[what]:
+                return f"{name}: {what} {ours[what]} instead of {theirs[what]}"
     return ""
 
 
@@ -202,7 +203,12 @@ def _comparable(table: MySqlTable) -> dict[str, Any]:
         }
         for c in table.columns
     ]
-    return {"names": [c.name for c in table.columns], "columns": columns, "key": table.primary_key}
+    return {
+        "names": [c.name for c in table.columns],
+        "columns": columns,
+        "key": table.primary_key,
+        "row_end": table.row_end,
+    }
 
 
 def _modern(name: str) -> str:

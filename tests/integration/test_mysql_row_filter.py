@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from raycdc.connectors.mysql.binlog.events import RowsItem
 from raycdc.connectors.mysql.catalog import load_table
 from raycdc.connectors.mysql.connection import connect, query
 from raycdc.connectors.mysql.log_filter import LogFilter
@@ -155,9 +156,10 @@ def test_changes_that_cross_the_filter_become_inserts_and_deletes(mariadb: Maria
             {"e": [label for _, label in kinds], "_op": pa.array([int(kind) for kind, _ in kinds], pa.int8())}
         )
         row_filter = LogFilter(lambda: connect(settings_of(mariadb)), {table.id: Capture("e = 'new'")}, lambda _: table)
-        left = row_filter.apply(table.id, batch, np.arange(len(kinds)))
+        item = RowsItem(table.id, batch, np.arange(len(kinds)), len(kinds), "binlog.000001")
+        left = row_filter.captured(item)
         assert left is not None
-        assert left[0].column("_op").to_pylist() == [
+        assert left.batch.column("_op").to_pylist() == [
             RowKind.INSERT,
             RowKind.DELETE,
             RowKind.INSERT,
@@ -165,6 +167,7 @@ def test_changes_that_cross_the_filter_become_inserts_and_deletes(mariadb: Maria
             RowKind.UPDATE_AFTER,
             RowKind.DELETE,
         ]
-        assert left[1].tolist() == [0, 2, 5, 6, 7, 10]
-        assert row_filter.apply(table.id, batch.slice(1, 1), np.arange(1)) is None
+        assert left.row_pos.tolist() == [0, 2, 5, 6, 7, 10]
+        one = RowsItem(table.id, batch.slice(1, 1), np.arange(1), 1, "binlog.000001")
+        assert row_filter.captured(one) is None
         row_filter.close()

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from typing import Any, cast
 
+import pymysql
+
 from raycdc.connectors.mysql.binlog.decoder import BinlogDecoder
 from raycdc.connectors.mysql.binlog.offset import BinlogOffset
 from raycdc.connectors.mysql.binlog.stream import BinlogStream
 from raycdc.connectors.mysql.ddl.apply import DdlDialect
 from raycdc.connectors.mysql.ddl.history import DdlHistory
+from raycdc.connectors.mysql.log_filter import LogFilter
 from raycdc.connectors.mysql.log_split_reader import MySqlLogSplitReader
+from raycdc.connectors.mysql.values.documents import Capture
 from raycdc.connectors.mysql.values.types import MySqlColumn, MySqlTable
 from raycdc.model import TableId
 from raycdc.model.selector import TableSelector
@@ -32,7 +36,7 @@ class Received:
     def close(self) -> None: ...
 
 
-def units_of(*buffers: bytes) -> list[LogUnit]:
+def units_of(*buffers: bytes, capture: Capture | None = None) -> list[LogUnit]:
     selector = TableSelector(("d.t",))
     history = DdlHistory(
         {TABLE.id: TABLE}, selector=selector, dialect=DdlDialect(display_width=False), default_charset=("utf8mb4", "")
@@ -43,7 +47,11 @@ def units_of(*buffers: bytes) -> list[LogUnit]:
     history.attach(decoder)
     stream: Any = Received(*buffers)
     reader = MySqlLogSplitReader(
-        open_stream=lambda _: cast("BinlogStream", stream), history=history, decoder=decoder, start=START
+        open_stream=lambda _: cast("BinlogStream", stream),
+        history=history,
+        decoder=decoder,
+        start=START,
+        row_filter=None if capture is None else LogFilter(pymysql.connect, {TABLE.id: capture}, history.table),
     )
     units = []
     while (unit := reader.fetch()) is not None:
@@ -89,3 +97,13 @@ def test_an_idle_log_makes_no_units() -> None:
     units = units_of(log.take(), log.event(27, b"binlog.000001", position=log.position).take())
 
     assert [len(unit.rows) for unit in units] == [1]
+
+
+def test_a_filter_knows_the_table_that_a_statement_behind_its_rows_drops() -> None:
+    log = LogWriter().format().gtid(1).begin().table_map(9, b"\x03").rows(30, 9, 1, int_row(1) + int_row(5)).xid()
+    log.gtid(2).query(b"DROP TABLE t")
+
+    units = units_of(log.take(), capture=Capture("id > 3"))
+
+    assert [rows.batch.column("id").to_pylist() for rows in units[0].rows] == [[5]]
+    assert [bool(unit.schema) for unit in units] == [False, True]

@@ -434,7 +434,7 @@ def test_the_primary_key_goes_by_the_name_of_its_index_too() -> None:
     ("statement", "reason"),
     [
         ("ALTER TABLE a FROBNICATE", "ALTER TABLE … 'FROBNICATE' is not understood"),
-        ("ALTER TABLE a ADD SYSTEM VERSIONING", "system-versioned and application-time tables are not supported"),
+        ("ALTER TABLE a ADD PERIOD FOR p (x, y)", "application-time tables are not supported"),
         ("ALTER TABLE a ADD x INT WOBBLY", "the column attribute 'WOBBLY' is not understood"),
         ("ALTER TABLE a ADD x", "a type is expected at the end of the statement"),
         ("CREATE TABLE a SELECT 1", "CREATE TABLE without a list of columns (… SELECT) does not say its columns"),

@@ -16,7 +16,7 @@ from pymysql.connections import Connection
 
 from raycdc.connectors.mysql.connection import query, quote_name
 from raycdc.connectors.mysql.ddl.shadows import tool_tables
-from raycdc.connectors.mysql.values.types import MySqlColumn, MySqlTable
+from raycdc.connectors.mysql.values.types import HIDDEN_ROW_END, MySqlColumn, MySqlTable
 from raycdc.errors import SourceError
 from raycdc.model import TableId
 
@@ -56,7 +56,7 @@ def discover_tables(
     rows = query(
         connection,
         "SELECT TABLE_SCHEMA, TABLE_NAME FROM information_schema.TABLES "
-        "WHERE TABLE_TYPE = 'BASE TABLE' AND TABLE_SCHEMA NOT IN %s",
+        "WHERE TABLE_TYPE IN ('BASE TABLE', 'SYSTEM VERSIONED') AND TABLE_SCHEMA NOT IN %s",
         (SYSTEM_DATABASES,),
     )
     tables = (TableId(_text(db), _text(table)) for db, table in rows)
@@ -77,6 +77,7 @@ def load_tables(connection: Connection[Any], tables: Iterable[TableId]) -> dict[
     columns: dict[TableId, list[MySqlColumn]] = defaultdict(list)
     keys: dict[TableId, list[str]] = defaultdict(list)
     collations: dict[TableId, str] = {}
+    row_ends: dict[TableId, str] = {}
     mariadb = "mariadb" in connection.get_server_info().lower()
     for db, names in by_db.items():
         for row in query(connection, _COLUMNS, (db, names)):
@@ -85,14 +86,19 @@ def load_tables(connection: Connection[Any], tables: Iterable[TableId]) -> dict[
             keys[TableId(db, _text(row[0]))].append(_text(row[1]))
         for row in query(connection, _COLLATIONS, (db, names)):
             collations[TableId(db, _text(row[0]))] = _text(row[1])
+            if _text(row[2]) == "SYSTEM VERSIONED":
+                row_ends[TableId(db, _text(row[0]))] = HIDDEN_ROW_END
+        if any(table.db == db for table in row_ends):
+            row_ends |= {TableId(db, _text(row[0])): _text(row[1]) for row in query(connection, _ROW_ENDS, (db, names))}
     # A server with case-insensitive names answers in its own spelling; only what was asked for is returned.
     return {
         table: MySqlTable(
             table,
             tuple(found),
-            tuple(keys.get(table, ())),
+            tuple(name for name in keys.get(table, ()) if name != row_ends.get(table)),
             charset=collations.get(table, "").partition("_")[0],
             collation=collations.get(table, ""),
+            row_end=row_ends.get(table, ""),
         )
         for table, found in columns.items()
         if table in wanted
@@ -143,7 +149,14 @@ _COLUMNS = (
 
 # Every collation of a table begins with the name of its character set (MySQL manual, "Collation Naming Conventions").
 _COLLATIONS = (
-    "SELECT TABLE_NAME, TABLE_COLLATION FROM information_schema.TABLES WHERE TABLE_SCHEMA = %s AND TABLE_NAME IN %s"
+    "SELECT TABLE_NAME, TABLE_COLLATION, TABLE_TYPE FROM information_schema.TABLES "
+    "WHERE TABLE_SCHEMA = %s AND TABLE_NAME IN %s"
+)
+
+# Where the user named it; the server puts it into every unique key, this one among them.
+_ROW_ENDS = (
+    "SELECT TABLE_NAME, COLUMN_NAME FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = %s AND TABLE_NAME IN %s "
+    "AND GENERATION_EXPRESSION = 'ROW END'"
 )
 
 # STATISTICS and not TABLE_CONSTRAINTS: the latter hides keys from users who may only SELECT.

@@ -17,6 +17,7 @@ from pymysql.connections import Connection
 
 from raycdc.connectors.mysql.catalog import load_tables, table_sizes
 from raycdc.connectors.mysql.connection import query, query_one, quote_name
+from raycdc.connectors.mysql.ddl.column import TRANSACTION_PRECISE
 from raycdc.connectors.mysql.server import ServerInfo, current_position
 from raycdc.connectors.mysql.snapshot.commits import sees_commits
 from raycdc.connectors.mysql.values.types import MySqlTable
@@ -262,6 +263,7 @@ def _select_privileges(
             continue
         try:
             loaded[table].schema()
+            _require_followed(loaded[table])
             # Not by name: with a privilege on some columns the others are hidden from us, but they are in the log.
             query(connection, f"SELECT * FROM {name} LIMIT 0")
         except SourceUnavailableError:
@@ -274,6 +276,15 @@ def _select_privileges(
     text = f"{account} may not SELECT from {_names(refused)}." if refused else f"{account} may SELECT from every table."
     results.append(CheckResult("privilege_select", text, f"Run: {fix}", ok=not refused))
     return results
+
+
+def _require_followed(table: MySqlTable) -> None:
+    """Raise `SchemaError` for what MariaDB never logs as rows."""
+    if any(column.name == table.row_end and column.shape.base == "bigint" for column in table.columns):
+        raise SchemaError(
+            f"Table {table.id}: {TRANSACTION_PRECISE}. Give it columns of type TIMESTAMP(6) for that, or leave it out "
+            "with source.exclude."
+        )
 
 
 def _table_warnings(connection: Connection[Any], loaded: dict[TableId, MySqlTable]) -> list[CheckResult]:

@@ -232,8 +232,14 @@ def _prepare_session(connection: Connection[Any]) -> None:
 
 
 #: Set where the server has them. MariaDB stops statements after max_statement_time, MySQL SELECTs after
-#: max_execution_time; MySQL 8 would answer table statistics from a cache that is up to a day old.
-_OPTIONAL = {"max_statement_time": "0", "max_execution_time": "0", "information_schema_stats_expiry": "0"}
+#: max_execution_time; MySQL 8 would answer table statistics from a cache that is up to a day old; MariaDB can be told
+#: to answer with rows of the past.
+_OPTIONAL = {
+    "max_statement_time": "0",
+    "max_execution_time": "0",
+    "information_schema_stats_expiry": "0",
+    "system_versioning_asof": "DEFAULT",
+}
 _OPTIONAL_NAMES = tuple(_OPTIONAL)
 
 

@@ -1,4 +1,4 @@
-"""Filters and column lists applied to the log: what of a batch of changes, or of a schema change, is captured.
+"""What of a batch of changes, or of a schema change, is captured: filters, column lists and current rows, in the log.
 
 | before the change | after it | becomes |
 |---|---|---|
@@ -6,6 +6,10 @@
 | captured | not | a delete |
 | not | captured | an insert |
 | not | not | nothing |
+
+A system-versioned table of MariaDB logs what it does to its history, too: a row that is deleted is updated to one
+that is not current any more, and an update writes another row that never was. Only rows that are current count, as in
+a SELECT.
 
 Used by the log's fetcher thread, before the hand-off: a chunk's SELECT has the same filter, so the hand-off sees one
 and the same table in both phases.
@@ -20,8 +24,10 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from pymysql.connections import Connection
 
+from raycdc.connectors.mysql.binlog.events import RowsItem
 from raycdc.connectors.mysql.connection import close_quietly
 from raycdc.connectors.mysql.snapshot.row_filter import Condition, parse_filter, server_answers
 from raycdc.connectors.mysql.values.documents import ALL, Capture, document_of
@@ -49,23 +55,26 @@ class LogFilter:
         self._parsed: dict[TableId, tuple[MySqlTable, Condition]] = {}
         self._connection: Connection[Any] | None = None
 
-    def apply(
-        self, table: TableId, batch: pa.RecordBatch, row_pos: np.ndarray
-    ) -> tuple[pa.RecordBatch, np.ndarray] | None:
-        """What is left of a batch and of the rows' positions; None when nothing is."""
-        capture = self._captures.get(table, ALL)
-        if capture.filter is not None and batch.num_rows:
-            found = self._filtered(table, batch, row_pos)
+    def captured(self, item: RowsItem) -> RowsItem | None:
+        """What is left of the item; None when nothing is. Called while the schema it was decoded by is in force."""
+        described, capture = self._table_of(item.table), self._captures.get(item.table, ALL)
+        assert described is not None, "rows of a table are decoded by its schema"
+        batch, row_pos = item.batch, item.row_pos
+        if (capture.filter is not None or described.row_end) and batch.num_rows:
+            found = self._filtered(described, capture, batch, row_pos)
             if found is None:
                 return None
             batch, row_pos = found
-        return self.narrowed(table, batch), row_pos
+        return replace(item, batch=self.narrowed(item.table, batch), row_pos=row_pos)
 
     def narrowed(self, table: TableId, batch: pa.RecordBatch) -> pa.RecordBatch:
         """The captured columns of a batch."""
         listed = self._captures.get(table, ALL).columns
         if listed is None:
-            return batch
+            described = self._table_of(table)
+            if described is None or not described.row_end:
+                return batch
+            listed = tuple(column.name for column in described.columns)
         return batch.select([n for n in batch.schema.names if n in listed or n in META_COLUMNS])
 
     def update(self, update: SchemaUpdate) -> SchemaUpdate:
@@ -80,9 +89,14 @@ class LogFilter:
         return replace(update, changes=changes, fingerprint=document["fingerprint"], document=document)
 
     def _filtered(
-        self, table: TableId, batch: pa.RecordBatch, row_pos: np.ndarray
+        self, table: MySqlTable, capture: Capture, batch: pa.RecordBatch, row_pos: np.ndarray
     ) -> tuple[pa.RecordBatch, np.ndarray] | None:
-        passes = np.asarray(self._condition(table).mask(batch, self._ask).fill_null(fill_value=False))
+        passes = np.ones(batch.num_rows, np.bool_)
+        if table.row_end:
+            passes &= np.asarray(_current_rows(batch.column(table.row_end)))
+        if capture.filter is not None:
+            condition = self._condition(table, capture.filter)
+            passes &= np.asarray(condition.mask(batch, self._ask).fill_null(fill_value=False))
         op_index = batch.schema.get_field_index("_op")
         ops = batch.column(op_index).to_numpy(zero_copy_only=False)
         before = np.flatnonzero(ops == RowKind.UPDATE_BEFORE)
@@ -104,14 +118,10 @@ class LogFilter:
             close_quietly(self._connection)
             self._connection = None
 
-    def _condition(self, table: TableId) -> Condition:
-        described = self._table_of(table)
-        assert described is not None, "rows of a table are decoded by its schema"
-        known = self._parsed.get(table)
-        if known is None or known[0] != described:
-            text = self._captures[table].filter
-            assert text is not None
-            known = self._parsed[table] = (described, parse_filter(described, text))
+    def _condition(self, table: MySqlTable, text: str) -> Condition:
+        known = self._parsed.get(table.id)
+        if known is None or known[0] != table:
+            known = self._parsed[table.id] = (table, parse_filter(table, text))
         return known[1]
 
     def _ask(self, expressions: list[str]) -> list[Any]:
@@ -125,6 +135,20 @@ class LogFilter:
         if self._connection is None:
             self._connection = self._connect()
         return self._connection
+
+
+def _current_rows(row_end: pa.Array) -> pa.BooleanArray:
+    """Which rows of a system-versioned table are current: those until the last moment its server knows.
+
+    Servers from 11.5 on know moments up to 2106; no row was replaced in the last microsecond of 2038's end.
+    """
+    ends = pa.array(_ENDS_OF_TIME)  # As text is what source.types.invalid_dates may have, too.
+    return pc.is_in(
+        row_end, ends.cast(pa.timestamp("us")).cast(row_end.type) if pa.types.is_timestamp(row_end.type) else ends
+    )
+
+
+_ENDS_OF_TIME = ("2038-01-19 03:14:07.999999", "2106-02-07 06:28:15.999999")
 
 
 def _column_of(change: dict[str, Any]) -> str | None:

@@ -96,7 +96,9 @@ class MySqlLogSplitReader:
         for item in self._decoder.items(data):
             match item:
                 case RowsItem():
-                    pending.append(item)
+                    # Here and not when the unit is made: by then a statement may have changed the table.
+                    captured = item if self._row_filter is None else self._row_filter.captured(item)
+                    pending += [] if captured is None else [captured]
                 case DdlItem():
                     updates, truncations = self._history.take_updates()
                     state = self._history.take_state()
@@ -143,7 +145,7 @@ class MySqlLogSplitReader:
         if not items and position == self._position and not in_transaction and not self._open:
             return
         self._position, self._open = position, in_transaction
-        rows = tuple(found for item in items if (found := self._captured(item)) is not None)
+        rows = tuple(found for item in items if (found := self._believed(item)) is not None)
         parked = () if in_transaction else self._history.misfits(self._decoder.last_ts_ms)
         self._units.append(
             LogUnit(
@@ -158,8 +160,8 @@ class MySqlLogSplitReader:
             )
         )
 
-    def _captured(self, item: RowsItem) -> LogRows | None:
-        """What of the item is captured."""
+    def _believed(self, item: RowsItem) -> LogRows | None:
+        """What of the item comes before anything that made its table unbelievable."""
         batch, row_pos = item.batch, item.row_pos
         last = self._history.parked.believed_up_to(item.table)
         if last is not None:
@@ -167,11 +169,6 @@ class MySqlLogSplitReader:
             if not believed.any():
                 return None
             batch, row_pos = batch.filter(pa.array(believed)), row_pos[believed]
-        if self._row_filter is not None:
-            left = self._row_filter.apply(item.table, batch, row_pos)
-            if left is None:
-                return None
-            batch, row_pos = left
         return LogRows(item.table, batch, row_pos + ordinal_of(BinlogOffset(item.file, 0)))
 
     def _schema_unit(

@@ -195,7 +195,7 @@ class MySqlSource:
             history=history,
             decoder=decoder,
             start=start,
-            row_filter=LogFilter(self._connect, captures, history.table) if captures else None,
+            row_filter=LogFilter(self._connect, captures, history.table),
             looks=TableLooks(
                 partial(self._look_at, start), [table for table, entry in parked.items() if entry["again"]]
             ),

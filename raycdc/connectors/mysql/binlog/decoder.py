@@ -75,7 +75,7 @@ class BinlogDecoder:
         rows_max: int = BATCH_ROWS_MAX,
         bytes_max: int = BATCH_BYTES_MAX,
     ) -> None:
-        self._tables = dict(tables)
+        self._tables = {name: table.as_logged() for name, table in tables.items()}
         self._wanted = self.keeps = wanted  # Prepared rows are kept of more tables, maybe: theirs may be wanted later.
         self._on_ddl = on_ddl
         #: Told of a table map that does not fit, with the end of the transaction before; rows are passed over then.
@@ -150,7 +150,7 @@ class BinlogDecoder:
 
     def set_table(self, table: MySqlTable) -> None:
         """Rows after this point have this schema; table maps seen before are checked again."""
-        self._tables[table.id] = table
+        self._tables[table.id] = table.as_logged()
         self._forget(table.id)
 
     def remove_table(self, table: TableId) -> None:

@@ -29,11 +29,12 @@ from raycdc.connectors.mysql.ddl.statements import (
     SetComment,
     SetDefault,
     SetPrimaryKey,
+    SetVersioning,
     UniqueKey,
 )
 from raycdc.connectors.mysql.ddl.types import CHARACTER_BASES, spell
 from raycdc.connectors.mysql.values.charsets import bytes_per_character
-from raycdc.connectors.mysql.values.types import MySqlColumn, MySqlTable
+from raycdc.connectors.mysql.values.types import HIDDEN_ROW_END, MySqlColumn, MySqlTable
 from raycdc.errors import SchemaError
 from raycdc.model import Column, TypeKind
 from raycdc.schema import (
@@ -81,7 +82,9 @@ def alter_table(
     columns = tuple(slot.column for slot in placed)
     if not columns:
         raise SchemaError(f"{table.id}: ALTER TABLE leaves no column")
-    after = replace(table, columns=columns, primary_key=_primary_key(table, placed, ddl))
+    row_end = _row_end(table, placed, ddl)
+    primary_key = tuple(name for name in _primary_key(table, placed, ddl) if name != row_end)
+    after = replace(table, columns=columns, primary_key=primary_key, row_end=row_end)
     keyed = tuple(replace(c, nullable=False) if c.name in after.primary_key else c for c in columns)
     after = replace(after, columns=keyed)
     events = _events(table, after, placed, moved, ddl)
@@ -120,7 +123,7 @@ def events_of_unknown(ddl: AlterTable, dialect: DdlDialect) -> tuple[SchemaChang
                 events.append(AlterTableCommentEvent(ddl.table, comment))
             case RenameTo(new_table):
                 events.append(RenameTableEvent(ddl.table, new_table))
-            case SetDefault() | SetCharset() | RowsUnlogged() | UniqueKey():
+            case SetDefault() | SetCharset() | RowsUnlogged() | UniqueKey() | SetVersioning():
                 pass
             case _:
                 assert_never(action)
@@ -310,6 +313,20 @@ def _primary_key(table: MySqlTable, placed: Sequence[Slot], ddl: AlterTable) -> 
         elif isinstance(action, ChangeColumn) and action.definition.primary_key:
             columns = (spelling[action.definition.name.casefold()],)
     return columns
+
+
+def _row_end(table: MySqlTable, placed: Sequence[Slot], ddl: AlterTable) -> str:
+    """`MySqlTable.row_end` afterwards. Rows that are there become current ones, or only those that were stay."""
+    named = next((s.column.name for s in placed if s.definition is not None and s.definition.period == "END"), "")
+    renamed = {s.before.name: s.column.name for s in placed if s.before is not None}
+    row_end = renamed.get(table.row_end, table.row_end)
+    for action in ddl.actions:
+        if isinstance(action, SetVersioning):
+            row_end = (named or HIDDEN_ROW_END) if action.on else ""
+    lost = row_end == table.row_end and row_end not in renamed and row_end in (c.name for c in table.columns)
+    if lost or (named and named != row_end):
+        raise UnknownShapeError(f"{table.id}: what becomes of the rows that are not current any more is not understood")
+    return row_end
 
 
 def _events(

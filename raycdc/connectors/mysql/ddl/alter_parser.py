@@ -20,6 +20,7 @@ from raycdc.connectors.mysql.ddl.statements import (
     SetComment,
     SetDefault,
     SetPrimaryKey,
+    SetVersioning,
     UniqueKey,
 )
 from raycdc.schema import After, First
@@ -103,7 +104,8 @@ class AlterParser(ColumnParser):
     def key_or_constraint(self) -> tuple[str, ...] | None:
         """Read an index or constraint and return the primary key's columns (others: none); None when it is neither."""
         if self.peek_words("PERIOD", "FOR"):
-            raise Unparsable("system-versioned and application-time tables are not supported")
+            self._system_time()
+            return ()
         word = self.word()
         if word == "CONSTRAINT":
             self.skip()
@@ -123,6 +125,14 @@ class AlterParser(ColumnParser):
             self.skip_item()
             return ()
         return None
+
+    def _system_time(self) -> None:
+        """``PERIOD FOR SYSTEM_TIME (s, e)``: the columns say themselves what they are."""
+        self.accept("PERIOD", "FOR")
+        if not self.accept("SYSTEM_TIME"):
+            raise Unparsable("application-time tables are not supported")
+        if self.at_symbol("("):
+            self.skip()
 
     def _primary_key(self) -> tuple[str, ...]:
         self.accept("PRIMARY", "KEY")
@@ -195,8 +205,8 @@ class AlterParser(ColumnParser):
 
     def _add(self) -> list[AlterAction]:
         self.expect("ADD")
-        if self.peek_words("SYSTEM", "VERSIONING") or self.peek_words("PERIOD", "FOR"):
-            raise Unparsable("system-versioned and application-time tables are not supported")
+        if self.accept("SYSTEM", "VERSIONING"):
+            return [SetVersioning(on=True)]
         if self.word() == "PARTITION":
             self.skip_item()
             return []
@@ -244,8 +254,11 @@ class AlterParser(ColumnParser):
         self.expect("DROP")
         if self.accept("PRIMARY", "KEY"):
             return [SetPrimaryKey(())]
-        if self.peek_words("SYSTEM", "VERSIONING") or self.peek_words("PERIOD", "FOR"):
-            raise Unparsable("system-versioned and application-time tables are not supported")
+        if self.accept("SYSTEM", "VERSIONING"):
+            return [SetVersioning(on=False)]
+        if self.peek_words("PERIOD", "FOR"):
+            self._system_time()
+            return []
         if self.word() in _KEY_WORDS:
             return self._drop_key()
         self.accept("COLUMN")

@@ -31,7 +31,7 @@ from raycdc.connectors.mysql.ddl.statements import (
     TruncateTable,
 )
 from raycdc.connectors.mysql.ddl.tokens import LexError
-from raycdc.connectors.mysql.values.types import MySqlTable
+from raycdc.connectors.mysql.values.types import HIDDEN_ROW_END, MySqlTable
 from raycdc.errors import SchemaError
 from raycdc.model import TableId
 from raycdc.schema import (
@@ -185,9 +185,11 @@ def _created(ddl: CreateTable, dialect: DdlDialect, default_charset: tuple[str, 
     missing = [name for name in ddl.primary_key if name.casefold() not in by_name]
     if missing:
         raise SchemaError(f"{ddl.table} is created with a primary key over {missing[0]!r}, which is no column of it")
-    primary_key = tuple(by_name[name.casefold()] for name in ddl.primary_key)
+    named = next((definition.name for definition in ddl.columns if definition.period == "END"), HIDDEN_ROW_END)
+    row_end = named if ddl.versioned else ""
+    primary_key = tuple(name for key in ddl.primary_key if (name := by_name[key.casefold()]) != row_end)
     keyed = tuple(replace(c, nullable=False) if c.name in primary_key else c for c in columns)
-    return replace(empty, columns=keyed, primary_key=primary_key)
+    return replace(empty, columns=keyed, primary_key=primary_key, row_end=row_end)
 
 
 def _alter(table: MySqlTable, ddl: AlterTable, dialect: DdlDialect) -> AppliedDdl:

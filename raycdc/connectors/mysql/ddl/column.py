@@ -25,6 +25,11 @@ _SINGLE = frozenset({"VISIBLE", "INVISIBLE"})
 _WITH_VALUE = frozenset(
     {"COMMENT", "COLUMN_FORMAT", "STORAGE", "ENGINE_ATTRIBUTE", "SECONDARY_ENGINE_ATTRIBUTE", "SRID", "REF_SYSTEM_ID"}
 )
+#: Why MariaDB's BIGINT UNSIGNED … AS ROW START cannot be followed.
+TRANSACTION_PRECISE = (
+    "the server logs changes of tables with transaction-precise history (ROW START and ROW END of type BIGINT "
+    "UNSIGNED) as statements, whatever binlog_format is"
+)
 _OPTION_WORDS = frozenset({"COMMENT", "COLLATE", "CHARSET", "CONVERT", "DEFAULT"})
 
 
@@ -42,10 +47,14 @@ class _Attributes:
     compressed: bool = False
     hexadecimal: bool = False
     unique: bool = False
+    period: str = ""
 
 
 class ColumnParser(Cursor):
     """Adds column definitions to `Cursor`."""
+
+    #: Whether a column said WITH SYSTEM VERSIONING itself, which makes a new table system-versioned.
+    versioned_columns = False
 
     def column_definition(self) -> ColumnDefinition:
         """``name type attributes…`` up to the comma, parenthesis, FIRST or AFTER behind it."""
@@ -54,6 +63,8 @@ class ColumnParser(Cursor):
         written = self._type(attributes)
         while not self._definition_ends():
             self._attribute(attributes)
+        if attributes.period and written.base == "bigint":
+            raise Unparsable(TRANSACTION_PRECISE)
         if written.base == "serial":
             attributes.nullable, attributes.extra, attributes.computed = False, "auto_increment", "a counter"
         if written.base == "json" and self.dialect.mariadb:
@@ -80,6 +91,7 @@ class ColumnParser(Cursor):
             attributes.primary_key,
             attributes.binary_collation,
             attributes.unique,
+            attributes.period,
         )
 
     def charset_option(self) -> tuple[str, str] | None:
@@ -212,6 +224,8 @@ class ColumnParser(Cursor):
             if self.at_symbol("("):
                 self.skip()
             attributes.extra = f"{attributes.extra} on update current_timestamp".strip()
+        elif self.accept("WITH", "SYSTEM", "VERSIONING"):
+            self.versioned_columns = True
         elif self.accept("WITHOUT", "SYSTEM", "VERSIONING") or self.accept("NOT", "SECONDARY"):
             pass
         elif word in _SINGLE:
@@ -268,7 +282,8 @@ class ColumnParser(Cursor):
             attributes.extra, attributes.computed = "auto_increment", "a counter"
         elif self.accept("GENERATED", "ALWAYS", "AS") or self.accept("AS"):
             if self.accept("ROW"):
-                raise Unparsable("system-versioned and application-time tables are not supported")
+                self._period_column(attributes)
+                return True
             self.skip()
             self.accept("VIRTUAL")
             stored = self.accept("STORED") or self.accept("PERSISTENT")
@@ -277,6 +292,13 @@ class ColumnParser(Cursor):
         else:
             return False
         return True
+
+    def _period_column(self, attributes: _Attributes) -> None:
+        """``ROW START`` or ``ROW END``: since when and until when a row is current."""
+        attributes.period = "START" if self.accept("START") else "END"
+        if attributes.period == "END":
+            self.expect("END")
+        attributes.nullable, attributes.extra, attributes.computed = False, "STORED GENERATED", "a generated value"
 
     def _references(self) -> None:
         self.expect("REFERENCES")

@@ -90,7 +90,7 @@ class StatementParser(AlterParser):
         if not self.accept_symbol("("):
             raise Unparsable("CREATE TABLE without a list of columns (… SELECT) does not say its columns")
         columns, primary_key = self._create_elements()
-        charset, collation, comment = self._table_options()
+        charset, collation, comment, versioned = self._table_options()
         return [
             CreateTable(
                 table,
@@ -101,6 +101,7 @@ class StatementParser(AlterParser):
                 comment,
                 if_not_exists=if_not_exists,
                 or_replace=or_replace,
+                versioned=versioned or self.versioned_columns,
             )
         ]
 
@@ -131,17 +132,19 @@ class StatementParser(AlterParser):
                 return tuple(columns), primary_key
             self.expect_symbol(",")
 
-    def _table_options(self) -> tuple[str, str, str]:
-        """Character set, collation and comment after the columns of CREATE TABLE."""
+    def _table_options(self) -> tuple[str, str, str, bool]:
+        """Character set, collation, comment and system versioning after the columns of CREATE TABLE."""
         charset = collation = comment = ""
+        versioned = False
         while not self.at_end() and not self.at_symbol(";"):
             if self.accept("PARTITION", "BY"):
                 self._skip_partitions()
                 continue
             if self.word() in _QUERY_WORDS or self.at_symbol("("):
                 raise Unparsable("CREATE TABLE … SELECT does not say all its columns")
-            if self.peek_words("WITH", "SYSTEM", "VERSIONING"):
-                raise Unparsable("system-versioned and application-time tables are not supported")
+            if self.accept("WITH", "SYSTEM", "VERSIONING"):
+                versioned = True
+                continue
             if self.accept("UNION"):
                 self.accept_symbol("=")
                 self.skip()
@@ -156,7 +159,7 @@ class StatementParser(AlterParser):
                 comment = self.string()
             else:
                 self._skip_option()
-        return charset, collation, comment
+        return charset, collation, comment, versioned
 
     def _skip_option(self) -> None:
         """``name [=] value``; the value may be any word, DEFAULT and names of options among them."""

@@ -45,7 +45,8 @@ class ColumnDefinition:
 
     `charset` and `collation` are empty where the table's apply; `binary_collation` asks for the set's binary one.
     `default` is the constant default as text; `computed` says what existing rows get where that is no constant (an
-    expression, a counter), else empty.
+    expression, a counter), else empty. `period` is ``START`` or ``END`` of a system-versioned table's ROW START and ROW
+    END.
     """
 
     name: str
@@ -59,6 +60,7 @@ class ColumnDefinition:
     primary_key: bool = False
     binary_collation: bool = False
     unique: bool = False
+    period: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +133,13 @@ class SetCharset:
 
 
 @dataclass(frozen=True, slots=True)
+class SetVersioning:
+    """ADD SYSTEM VERSIONING (`on`), or DROP: the rows that are not current any more go, the others stay."""
+
+    on: bool
+
+
+@dataclass(frozen=True, slots=True)
 class SetComment:
     """COMMENT = '…' of the table."""
 
@@ -160,6 +169,7 @@ AlterAction = (
     | SetPrimaryKey
     | UniqueKey
     | SetCharset
+    | SetVersioning
     | SetComment
     | RenameTo
     | RowsUnlogged
@@ -179,6 +189,7 @@ class CreateTable:
     like: TableId | None = None
     if_not_exists: bool = False
     or_replace: bool = False
+    versioned: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -169,6 +169,10 @@ class MySqlTable:
     """A source table in one version of its schema; `primary_key` holds column names in key order (empty: none).
 
     `charset` and `collation` are the table's defaults, which columns added later inherit; empty where not known.
+
+    `row_end` is the column that says until when a row is current, where the table keeps those that are not any more
+    (MariaDB's WITH SYSTEM VERSIONING), else empty; no key has it, as current rows differ without it. It is none of
+    `columns` where the statement that made the table did not name it: the log has it, and ROW START, behind the others.
     """
 
     id: TableId
@@ -176,6 +180,13 @@ class MySqlTable:
     primary_key: tuple[str, ...] = ()
     charset: str = ""
     collation: str = ""
+    row_end: str = ""
+
+    def as_logged(self) -> MySqlTable:
+        """The table with the columns that only the log has."""
+        if not self.row_end or any(column.name == self.row_end for column in self.columns):
+            return self
+        return replace(self, columns=(*self.columns, *_HIDDEN_PERIOD))
 
     def schema(self) -> TableSchema:
         """The schema that segments and sinks carry. Raises `SchemaError` naming the table for an unsupported type."""
@@ -193,13 +204,23 @@ class MySqlTable:
             "primary_key": list(self.primary_key),
             "charset": self.charset,
             "collation": self.collation,
+            **({"row_end": self.row_end} if self.row_end else {}),
         }
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> MySqlTable:
         columns = tuple(MySqlColumn.from_json(c) for c in data["columns"])
         name = TableId(data["db"], data["table"])
-        return cls(name, columns, tuple(data["primary_key"]), data["charset"], data["collation"])
+        end = data.get("row_end", "")
+        return cls(name, columns, tuple(data["primary_key"]), data["charset"], data["collation"], end)
+
+
+#: What MariaDB calls the column until when a row is current, where the user gave it no name.
+HIDDEN_ROW_END = "row_end"
+_HIDDEN_PERIOD = tuple(
+    MySqlColumn(name, "timestamp(6)", nullable=False, extra="STORED GENERATED, INVISIBLE")
+    for name in ("row_start", HIDDEN_ROW_END)
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from raycdc.checkpoint.manifest import STATE_NODE, Manifest
 from raycdc.checkpoint.store import CheckpointStore
 from raycdc.config import Mode, PipelineConfig, PipelineOptions, SinkConfig, SourceConfig
 from raycdc.consumer import Epoch, epochs_of
-from raycdc.errors import LogLostError, SegmentUnavailableError, StateError
+from raycdc.errors import ConfigError, LogLostError, SegmentUnavailableError, StateError
 from raycdc.model import TableId
 from raycdc.plugins import PluginGroup, load_plugin
 from raycdc.progress import ProgressReporter
@@ -65,6 +65,7 @@ class Pipeline:
             pipeline = PipelineOptions(name=name, state=str(state), **options)
             config = PipelineConfig(pipeline=pipeline, source=source, sink=sink or SinkConfig(type="none"))
         self.config = config
+        self._order_by = _order_by(config)
         self._has_sink = sink is not None
         #: Reentrant: `stop` may come from a signal handler, in the middle of this very thread.
         self._lock = threading.RLock()
@@ -133,6 +134,8 @@ class Pipeline:
         An epoch that was not acknowledged comes again, the same rows under the same number, after a restart: a
         consumer that records the number together with the rows has them exactly once.
         """
+        if self._order_by:
+            raise _no_order("a sink of one's own")
         with self._one_run(), ExitStack() as stack:
             store = self._open_store(stack)
             silent = ProgressReporter(lambda _: None, driver_pid=os.getpid())
@@ -229,6 +232,8 @@ class Pipeline:
 
     def _open_sink(self, stack: ExitStack, store: CheckpointStore, spec: JobSpec, session: Any) -> Sink:
         sink: Sink = load_plugin(PluginGroup.SINKS, self.config.sink.type).create(self.config.sink)
+        if self._order_by and not getattr(sink, "keeps_greatest", False):
+            raise _no_order(self.config.sink.type)
         run_tasks, at_once = _task_runner(session)
         sink.open(
             SinkContext(
@@ -242,6 +247,7 @@ class Pipeline:
                 node=STATE_NODE if self._spark_is_here else ANYWHERE,
                 flight_token=spec.token or "",
                 spark=session,
+                order_by=self._order_by,
             )
         )
         stack.callback(sink.close)
@@ -316,6 +322,21 @@ class Pipeline:
         if stopping:
             supervisor.stop()
         return supervisor
+
+
+def _order_by(config: PipelineConfig) -> str:
+    """The column by which the source's changes of one key are ordered; the sink must be able to go by it."""
+    column = getattr(config.source, "order_by", None) or ""
+    if column and config.sink.write != "upsert":
+        raise _no_order(f'{config.sink.type} with write = "{config.sink.write}"')
+    return column
+
+
+def _no_order(sink: str) -> ConfigError:
+    return ConfigError(
+        f"source.order_by: {sink} cannot keep the row with the greatest value: changes that are all kept stay in their "
+        "origin's order. Use a sink that updates rows, such as delta, or leave it out and decide with source.same_key."
+    )
 
 
 def _source(create: Callable[[Any], Any], config: SourceConfig, left_out: frozenset[str]) -> Any:

@@ -77,7 +77,8 @@ class SinkContext:
     `app_id` is ``"raycdc:" + pipeline name + ":" + checkpoint identity``. `run_tasks` runs `StageTask`s somewhere and
     `parallelism` says how many at once are worth having. `schema_change` is what targets do when the source's tables
     change their shape, `left_out` the types of changes that they are spared. `node` and `flight_token` are what tasks
-    need to read segments. `spark` is a SparkSession, or None where the pipeline runs without Spark.
+    need to read segments. `spark` is a SparkSession, or None where the pipeline runs without Spark. `order_by` names
+    the column whose greatest value wins among the rows of a key, and is given to sinks that `keeps_greatest` only.
     """
 
     app_id: str
@@ -90,6 +91,7 @@ class SinkContext:
     node: str = ""
     flight_token: str = ""
     spark: Any = None
+    order_by: str = ""
 
 
 class Sink(Protocol):

@@ -69,6 +69,7 @@ class DeltaSink:
 
     writes: ClassVar[tuple[str, ...]] = (UPSERT, CHANGELOG)
     durable: ClassVar[bool] = True
+    keeps_greatest: ClassVar[bool] = True
 
     def __init__(self, config: DeltaSinkConfig) -> None:
         self.root = Path(config.path).absolute()
@@ -170,7 +171,13 @@ class DeltaSink:
         # A handle of its own, as in `_may_append`.
         handle = DeltaTarget(table_folder(self.root, work.target), work.target, self._context.app_id)
         names = handle.arrow().names if handle.refresh() else [c.name for c in work.schema.columns]
-        return replace(work, schema=fitted(work.schema, names))
+        kept = replace(work, schema=fitted(work.schema, names))
+        if self._order_by(work) != self._order_by(kept):
+            raise SinkError(
+                f"The Delta table {handle.path} lacks the column {self._context.order_by!r} that source.order_by "
+                "names: add it to the table, or let pipeline.schema_change do it."
+            )
+        return kept
 
     # -- helpers ----------------------------------------------------------------------------------------------------
 
@@ -186,9 +193,10 @@ class DeltaSink:
         if any(file["truncated"] for file in staged.merge):
             target.overwrite(alive(pa.concat_tables([pq.read_table(path) for path in files])), stamp)
         elif self._context.spark is not None and size > MERGE_IN_PROCESS_BYTES_MAX:
-            delta_spark.merge(self._context.spark, target, work.schema, files, stamp)
+            delta_spark.merge(self._context.spark, target, work.schema, files, stamp, order_by=self._order_by(work))
         else:
-            target.merge(pa.concat_tables([pq.read_table(path) for path in files]), work.schema.primary_key, stamp)
+            rows = pa.concat_tables([pq.read_table(path) for path in files])
+            target.merge(rows, work.schema.primary_key, stamp, order_by=self._order_by(work))
 
     def _split(self, work: TableWork) -> tuple[list[Segment], list[list[Input]]]:
         """Segments to append, and inputs of the tasks that compact rows to merge."""
@@ -215,8 +223,13 @@ class DeltaSink:
 
     def _merge_task(self, work: TableWork, inputs: list[Input]) -> StageTask:
         path = self._target(work.target).path / "_raycdc" / f"merge-{work.epoch:010d}-{uuid.uuid4()}.parquet"
-        args = self._task_args(work, inputs, path)
+        args = {**self._task_args(work, inputs, path), "order_by": self._order_by(work)}
         return StageTask("raycdc.sinks.tasks:compact", args, sum(entry.bytes for entry in inputs))
+
+    def _order_by(self, work: TableWork) -> str:
+        """The column that says which of a key's rows wins; the source has seen to it that its tables have it."""
+        wanted = self._context.order_by
+        return wanted if wanted in [column.name for column in work.schema.columns] else ""
 
     def _task_args(self, work: TableWork, inputs: list[Input], path: Path) -> dict[str, Any]:
         return {

@@ -218,13 +218,18 @@ class DeltaTarget:
             ),
         )
 
-    def merge(self, source: pa.Table, key: Sequence[str], stamp: Stamp) -> None:
-        """Upsert and delete compacted rows (`rows.last_per_key`) held in memory."""
+    def merge(self, source: pa.Table, key: Sequence[str], stamp: Stamp, *, order_by: str = "") -> None:
+        """Upsert and delete compacted rows (`rows.last_per_key`) held in memory.
+
+        With `order_by` a row of the table with a greater value of that column stays as it is.
+        """
         columns = [name for name in source.column_names if name != DELETED]
         values = {quote(name): f"s.{quote(name)}" for name in columns}
         # What the source has no value for any more is null, in changed rows as in new ones.
         updates = values | {quote(name): "NULL" for name in self.arrow().names if name not in columns}
         alive = f"NOT s.{quote(DELETED)}"
+        by = quote(order_by)
+        newer = f"{alive} AND (t.{by} IS NULL OR s.{by} >= t.{by})" if order_by else alive
 
         def run() -> None:
             merger = self.table.merge(
@@ -237,7 +242,7 @@ class DeltaTarget:
                 commit_properties=self._properties(stamp),
             )
             merger = merger.when_matched_delete(f"s.{quote(DELETED)}")
-            merger = merger.when_matched_update(updates, predicate=alive)
+            merger = merger.when_matched_update(updates, predicate=newer)
             merger.when_not_matched_insert(values, predicate=alive).execute()
 
         self._committed(stamp, "cannot be merged into", run)

@@ -46,8 +46,9 @@ class Compacted:
     truncated: bool
 
 
-def last_per_key(rows: pa.Table, key: Sequence[str], columns: Sequence[str]) -> Compacted:
-    """Reduce `rows` (with `_op` codes and absolute `_seq`) to the last row per `key`.
+def last_per_key(rows: pa.Table, key: Sequence[str], columns: Sequence[str], *, order_by: str = "") -> Compacted:
+    """Reduce `rows` (with `_op` codes and absolute `_seq`) to the last row per `key`; with `order_by` the one with the
+    greatest value of that column, which all have, and among equal ones the last.
 
     A before-image counts as a deletion of its key: when the update left the key as it was, the after-image follows and
     wins; when it moved the row to another key, the old one is gone. Rows before the last truncation are moot.
@@ -61,6 +62,10 @@ def last_per_key(rows: pa.Table, key: Sequence[str], columns: Sequence[str]) -> 
     if len(truncations):
         start = int(truncations[-1]) + 1
         rows, ops = rows.slice(start), ops[start:]
+    if order_by:
+        places = pa.table({"by": rows.column(order_by), "#": np.arange(len(ops))})
+        order = pc.sort_indices(places, sort_keys=[("by", "ascending"), ("#", "ascending")])
+        rows, ops = rows.take(order), ops[order.to_numpy()]
     numbered = rows.select(list(key)).append_column("#", pa.array(np.arange(len(ops))))
     last = numbered.group_by(list(key), use_threads=False).aggregate([("#", "max")]).column("#_max").to_numpy()
     last = np.sort(last)

@@ -61,14 +61,16 @@ def write_json_lines(
     return {"path": path, "rows": rows}
 
 
-def compact(inputs: list[dict[str, Any]], schema: dict[str, Any], path: str, node: str, token: str) -> dict[str, Any]:
-    """The last row of each key with `DELETED`, as Parquet, for a merge."""
+def compact(
+    inputs: list[dict[str, Any]], schema: dict[str, Any], path: str, node: str, token: str, order_by: str = ""
+) -> dict[str, Any]:
+    """The last row of each key (by `order_by`, where that is given) with `DELETED`, as Parquet, for a merge."""
     table = TableSchema.from_json(schema)
     columns = [c.name for c in table.columns]
     batches = read_inputs(inputs, [*columns, "_op", "_seq"], node=node, token=token, symbols=False)
     stored = pa.schema([*table.arrow(), pa.field("_op", pa.int8()), pa.field("_seq", pa.int64())])
     rows = pa.Table.from_batches([_as(batch, stored) for batch in batches], schema=stored)
-    compacted = last_per_key(rows, table.primary_key, columns)
+    compacted = last_per_key(rows, table.primary_key, columns, order_by=order_by)
     written = write_parquet_file(Path(path), pa.schema([*table.arrow(), pa.field(DELETED, pa.bool_())]),
                                  compacted.rows.to_batches(max_chunksize=ROW_GROUP_ROWS))  # fmt: skip
     return {**written, "truncated": compacted.truncated, "memory_bytes": compacted.rows.nbytes}

@@ -12,8 +12,10 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from raycdc.connectors.kafka.plugin import KafkaSourceConfig
-from raycdc.errors import LogLostError, SourceError, SourceUnavailableError
+from raycdc.errors import DataError, LogLostError, SourceError, SourceUnavailableError
 from raycdc.pipeline import Pipeline
+from raycdc.sinks.plugins import DeltaSinkConfig
+from raycdc.testing.compare import read_delta
 from raycdc.testing.product_feed import COLUMNS
 from raycdc.testing.servers import KafkaServer
 from raycdc.testing.servers.process import free_port
@@ -180,6 +182,37 @@ def test_tls_and_sasl_settings_are_passed_on(kafka: KafkaServer, tmp_path: Path)
         assert read(kafka, tmp_path, topics=[topic], bootstrap_servers=where, properties=secure) == [1]
         shown = repr(pipeline(kafka, tmp_path, topics=[topic], properties=secure).config.source)
         assert "SASL_SSL" not in shown
+
+
+def test_changes_of_a_key_in_two_partitions_are_refused_or_ordered_by_a_column(
+    kafka: KafkaServer, tmp_path: Path
+) -> None:
+    def produce_versions(*rows: tuple[int, int, int]) -> None:
+        """Partition, id and version."""
+        producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
+        for partition, number, version in rows:
+            producer.produce(topic, message(number, version=version), partition=partition)
+        assert producer.flush(20) == 0
+
+    with kafka.fresh_topic(partitions=2) as topic:
+        settings: dict[str, Any] = {"topics": [topic], "format": "maxwell-json"}
+        source = pipeline(kafka, tmp_path / "ordered", order_by="version", **settings).config.source
+        sink = DeltaSinkConfig(type="delta", path=str(tmp_path / "lake"))
+        made = Pipeline(name="k", state=tmp_path / "ordered", source=source, sink=sink, epoch_interval="100ms")
+
+        def held() -> list[tuple[int, int]]:
+            made.run(until="caught-up", local=True)
+            rows = read_delta(tmp_path / "lake" / "shop" / "product").to_pylist()
+            return sorted((row["id"], row["version"]) for row in rows)
+
+        produce_versions((0, 1, 3), (1, 1, 2), (1, 2, 1))
+        assert held() == [(1, 3), (2, 1)]
+        produce_versions((1, 1, 2), (0, 2, 7))
+        assert held() == [(1, 3), (2, 7)]
+        produce_versions((1, 1, 4), (1, 2, 6))
+        assert held() == [(1, 4), (2, 7)]
+        with pytest.raises(DataError, match=r"shop.product lie in two partitions.*order_by"):
+            read(kafka, tmp_path / "refused", **settings)
 
 
 def test_what_is_not_there_is_named(kafka: KafkaServer, tmp_path: Path) -> None:

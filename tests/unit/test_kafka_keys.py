@@ -23,7 +23,7 @@ def tell(owners: KeyOwners, reader: NewKeys) -> int:
     """Hand over what a reader has to say; how many keys that was."""
     events = reader.take()
     for event in events:
-        owners.told(event["table"], event["split"], event["hashes"])
+        owners.told(event["table"], event["split"], event["hashes"], all_told=event["all"])
     return sum(len(event["hashes"]) // 8 for event in events)
 
 
@@ -70,3 +70,16 @@ def test_there_is_a_limit_to_what_is_remembered() -> None:
     reader.read(TABLE, "m:0", np.arange(4, dtype=np.uint64))
     tell(owners, reader)
     assert owners.full == {"shop.product"}
+
+
+def test_a_reader_remembers_no_more_than_its_limit_and_says_that_it_stopped() -> None:
+    owners, reader = KeyOwners(), NewKeys(keys_max=4, all_keys_max=6)
+    other = TableId("shop", "orders")
+    reader.read(TABLE, "m:0", np.arange(3, dtype=np.uint64))
+    reader.read(other, "m:0", np.arange(3, dtype=np.uint64))
+    assert (tell(owners, reader), owners.full) == (6, set())
+    reader.read(other, "m:0", np.arange(5, dtype=np.uint64))
+    assert (tell(owners, reader), owners.full) == (2, {"shop.orders"})
+    reader.read(other, "m:0", np.arange(9, dtype=np.uint64))
+    reader.read(TABLE, "m:0", np.arange(4, dtype=np.uint64))
+    assert (tell(owners, reader), owners.full) == (1, {"shop.orders"})

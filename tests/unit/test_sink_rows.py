@@ -52,6 +52,13 @@ def test_an_update_that_moves_a_row_deletes_its_old_key() -> None:
     assert compacted(changes((BEFORE, 1, "a"), (AFTER, 2, "a"))) == [(1, "a", True), (2, "a", False)]
 
 
+def test_with_an_order_the_greatest_value_wins_and_the_last_of_equal_ones() -> None:
+    rows = changes((INSERT, 1, "new"), (INSERT, 1, "old"), (INSERT, 2, "x"), (INSERT, 2, "y"))
+    ordered = rows.append_column("version", pa.array([D("2.5"), D("1.5"), D("1.0"), D("1.0")]))
+    found = last_per_key(ordered, ["id"], ["id", "name"], order_by="version").rows.to_pylist()
+    assert sorted((row["id"], row["name"]) for row in found) == [(1, "new"), (2, "y")]
+
+
 def test_two_rows_that_swap_their_keys_both_survive() -> None:
     table = changes(
         (BEFORE, 1, "a"), (AFTER, 9, "a"), (BEFORE, 2, "b"), (AFTER, 1, "b"), (BEFORE, 9, "a"), (AFTER, 2, "a")

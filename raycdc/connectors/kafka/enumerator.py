@@ -148,11 +148,17 @@ class KafkaEnumerator:
         if not self._looked:
             self._ends = found.ends
         self._found_once = self._looked = True
-        selected = [state for state in self._states.values() if self._config.selects(state.topic)]
-        if len(selected) > 1 and not self._checking and self._config.same_key == "refuse":
+        if not self._checking and self._keys_may_meet():
             self._checking = True
             self._tell_all({"type": "check_keys"})
         self._assigner.add(s for s, p in self._states.items() if self._config.selects(p.topic) and not self._ended(s))
+
+    def _keys_may_meet(self) -> bool:
+        """Whether a key may come from two partitions unordered: of those there are, or of one that is added later."""
+        if self._config.same_key != "refuse" or self._config.order_by is not None:
+            return False
+        selected = sum(self._config.selects(state.topic) for state in self._states.values())
+        return selected > 1 or (self._config.discovery_interval is not None and not self._bounded)
 
     def _check(self, topics: Sequence[Topic]) -> None:
         """A topic that is missing, or that another one of the same name took the place of, is refused."""
@@ -221,7 +227,7 @@ class KafkaEnumerator:
                 if update is not None:
                     self._tell_all(update.to_event())
             case "keys":
-                self._keys.told(event["table"], event["split"], event["hashes"])
+                self._keys.told(event["table"], event["split"], event["hashes"], all_told=event["all"])
             case "watermarks" if self._alignment is not None:
                 self._alignment.report(subtask_id, event["splits"])
                 if self._alignment.limit_ms != self._limit_ms:
@@ -314,5 +320,7 @@ class KafkaEnumerator:
     @property
     def problems(self) -> dict[str, str]:
         """What went wrong without harm: the last look at the cluster, the last commit to the group."""
-        unchecked = {f"keys of {table}": "too many to look for one in two partitions" for table in self._keys.full}
+        unchecked = {
+            f"keys of {table}": "too many to look for all of them in two partitions" for table in self._keys.full
+        }
         return {**self._problems, **unchecked}

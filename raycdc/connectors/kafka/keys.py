@@ -2,8 +2,12 @@
 
 Each reader tells the enumerator the keys it has not told before, as 64-bit hashes, right before it reports a seal; the
 enumerator knows which partition each key came from. So a key that comes from a second one ends the job before the
-epoch has a manifest. What is remembered is this run's, `KEYS_MAX` per table at most. Two keys with the same hash would
-be refused wrongly: with that many, once in some hundred thousand tables. Pure but for the hashing.
+epoch has a manifest. Keys are told from the first message on, also of a single partition: one added later moves keys.
+
+*What is not found out:* a key whose changes in the first partition were read by an earlier run and do not come again;
+and keys beyond the first `KEYS_MAX` of a table, or `ALL_KEYS_MAX` of all tables (``problems`` in ``run --json`` names
+these tables). Two keys with the same hash would be refused wrongly: with that many, once in some hundred thousand
+tables. Pure but for the hashing.
 """
 
 from __future__ import annotations
@@ -18,8 +22,9 @@ import pyarrow as pa
 from raycdc.errors import DataError
 from raycdc.model import TableId
 
-#: Keys remembered per table: ten bytes each.
+#: Keys remembered per table, and of all: twelve bytes each in the enumerator, eight in a reader.
 KEYS_MAX = 4_000_000
+ALL_KEYS_MAX = 16_000_000
 
 Hashes = npt.NDArray[np.uint64]
 _NONE = np.array([], np.uint64)
@@ -77,13 +82,17 @@ def _mixed(values: Hashes) -> Hashes:
 class NewKeys:
     """A reader's side: which keys of which partition were not told yet."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, keys_max: int = KEYS_MAX, all_keys_max: int = ALL_KEYS_MAX) -> None:
+        self._keys_max = keys_max
+        self._all_keys_max = all_keys_max
+        self._full: set[tuple[str, str]] = set()
         self._told: dict[tuple[str, str], Hashes] = {}
         self._read: dict[tuple[str, str], list[Hashes]] = {}
 
     def read(self, table: TableId, split_id: str, hashes: Hashes) -> None:
         """Rows with these keys were read of a partition."""
-        self._read.setdefault((str(table), split_id), []).append(np.unique(hashes))
+        if (str(table), split_id) not in self._full:
+            self._read.setdefault((str(table), split_id), []).append(np.unique(hashes))
 
     def take(self) -> list[dict[str, Any]]:
         """Events that tell what was read since the last call."""
@@ -91,9 +100,18 @@ class NewKeys:
         for (table, split_id), parts in self._read.items():
             told = self._told.get((table, split_id), _NONE)
             fresh = _missing(np.unique(np.concatenate(parts)), told)
-            if len(fresh):
+            if not len(fresh):
+                continue
+            others = sum(map(len, self._told.values())) - len(told)
+            room = min(self._keys_max, self._all_keys_max - others) - len(told)
+            if len(fresh) > room:
+                # Told this once more, then no longer remembered: what comes next would be told again and again.
+                self._full.add((table, split_id))
+                self._told.pop((table, split_id), None)
+            else:
                 self._told[table, split_id] = np.sort(np.concatenate([told, fresh]), kind="stable")
-                events.append({"type": "keys", "table": table, "split": split_id, "hashes": fresh.tobytes()})
+            event = {"type": "keys", "table": table, "split": split_id, "hashes": fresh.tobytes()}
+            events.append({**event, "all": len(fresh) <= room})
         self._read.clear()
         return events
 
@@ -101,15 +119,21 @@ class NewKeys:
 class KeyOwners:
     """The enumerator's side."""
 
-    def __init__(self, *, keys_max: int = KEYS_MAX) -> None:
+    def __init__(self, *, keys_max: int = KEYS_MAX, all_keys_max: int = ALL_KEYS_MAX) -> None:
         self._keys_max = keys_max
+        self._all_keys_max = all_keys_max
         self._known: dict[str, tuple[Hashes, npt.NDArray[np.int32]]] = {}
         self._splits: list[str] = []
-        #: Tables with more keys than are remembered: later ones are not checked.
+        #: Tables with more keys than are remembered: further ones are not checked.
         self.full: set[str] = set()
 
-    def told(self, table: str, split_id: str, data: bytes) -> None:
-        """Keys (sorted, each once) that a partition has. Raises `DataError` where another one has one of them."""
+    def told(self, table: str, split_id: str, data: bytes, *, all_told: bool = True) -> None:
+        """Keys (sorted, each once) that a partition has. Raises `DataError` where another one has one of them.
+
+        Not `all_told`: its reader will tell no more of them.
+        """
+        if not all_told:
+            self.full.add(table)
         hashes: Hashes = np.frombuffer(data, np.uint64)
         if split_id not in self._splits:
             self._splits.append(split_id)
@@ -124,11 +148,12 @@ class KeyOwners:
             other = self._splits[int(others[others != number][0])]
             raise DataError(
                 f"Changes of one row of {table} lie in two partitions, {other} and {split_id}: nothing says which is "
-                "the later one. Produce them by the table's key (a partition added later moves keys), or accept any "
-                'order with source.same_key = "trust".'
+                "the later one. Produce them by the table's key (a partition added later moves keys), name the column "
+                'that says so in source.order_by, or accept any order with source.same_key = "trust".'
             )
         fresh = hashes[~there]
-        if len(keys) + len(fresh) > self._keys_max:
+        known = sum(len(entry[0]) for entry in self._known.values())
+        if len(keys) + len(fresh) > self._keys_max or known + len(fresh) > self._all_keys_max:
             self.full.add(table)
             return
         merged = np.concatenate([keys, fresh])

@@ -116,10 +116,15 @@ class KafkaSourceConfig(SourceConfig):
     )
     same_key: Literal["refuse", "trust"] = option(
         "refuse",
-        help="What happens when changes of one key lie in two partitions. trust: any order between them is fine.",
+        help="What happens when changes of one key lie in two partitions. refuse: found out among the keys of one run. "
+        "trust: any order between them is fine.",
     )
     order_by: str | None = option(
-        None, help="Column whose greatest value wins where changes of one key lie in several partitions.", planned=True
+        None,
+        help="Column by which changes of one key in several partitions are ordered: an upsert target holds the row "
+        "with its greatest value. For tables whose rows are not deleted.",
+        example="version",
+        min_length=1,
     )
     alignment: AlignmentOptions = option(AlignmentOptions(), help="Keep partitions together in event time.")
     properties: dict[str, str] = option(

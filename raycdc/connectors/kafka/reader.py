@@ -27,6 +27,7 @@ import pyarrow as pa
 from raycdc.connectors.kafka.decoding import DEAD_LETTER_SCHEMA, DEAD_LETTERS, dead_letters
 from raycdc.connectors.kafka.keys import NewKeys, hashes_of
 from raycdc.connectors.kafka.messages import Fetched, within
+from raycdc.connectors.kafka.ordering import new_images
 from raycdc.connectors.kafka.partition_reader import Fetch
 from raycdc.connectors.kafka.schemas import Update, conform, fits
 from raycdc.connectors.kafka.split import PartitionState
@@ -80,6 +81,7 @@ class ReaderSettings:
     idle_after_s: float
     aligned: bool = False
     dead_letters: bool = False
+    order_by: str | None = None
 
 
 @dataclass(slots=True)
@@ -334,8 +336,11 @@ class KafkaReader:
             return
         schema, fingerprint = self._schemas[table]
         conformed = conform(table, batch, schema)
-        numbers = pa.array(np.arange(self._rows, self._rows + batch.num_rows, dtype=np.int64))
-        self._rows += batch.num_rows
+        if self._settings.order_by and table != DEAD_LETTERS:
+            order_by = self._settings.order_by
+            conformed = new_images(table, conformed, schema, order_by=order_by, split_id=split_id)
+        numbers = pa.array(np.arange(self._rows, self._rows + conformed.num_rows, dtype=np.int64))
+        self._rows += conformed.num_rows
         index = conformed.schema.get_field_index("_seq")
         conformed = conformed.set_column(index, conformed.schema.field(index), numbers)
         self._context.output.collect(table, fingerprint=fingerprint, batch=conformed, split_id=split_id)

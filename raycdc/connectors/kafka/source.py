@@ -86,6 +86,7 @@ class KafkaSource:
                 idle_after_s=alignment.idle_after.total_seconds(),
                 aligned=alignment.max_drift is not None,
                 dead_letters=keeps_dead_letters(self._config.format),
+                order_by=self._config.order_by,
             ),
         )
 

@@ -30,7 +30,7 @@ from raycdc.runtime.launcher import JobSpec, Launcher, LocalLauncher
 from raycdc.runtime.supervisor import Supervisor, SupervisorSettings
 from raycdc.schema.behavior import SchemaChangeBehavior
 from raycdc.sinks.api import Sink, SinkContext
-from raycdc.source.api import LeavesOutChanges
+from raycdc.source.api import LeavesOutChanges, ReadsStatements
 from raycdc.source.coordinator import CoordinatorSettings
 from raycdc.source.parking import RESNAPSHOT
 from raycdc.source.split import STREAM_SPLIT_ID
@@ -344,6 +344,10 @@ def _source(create: Callable[[Any], Any], config: SourceConfig, left_out: frozen
     source = create(config)
     if left_out and isinstance(source, LeavesOutChanges):
         source.leave_out(left_out)
+    if isinstance(source, ReadsStatements):
+        from raycdc.connectors.mysql.ddl.messages import events_of_statement
+
+        source.read_statements(events_of_statement)
     return source
 
 

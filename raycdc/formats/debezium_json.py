@@ -140,7 +140,10 @@ class DebeziumJson(JsonDialect):
         if event.get("op") == "t":
             return [TruncateTableEvent(table)], ""
         dropped = any(change.get("type") == "DROP" for change in event.get("tableChanges") or ())
-        return ([DropTableEvent(table)] if dropped else []), str(event.get("ddl") or "")
+        source = event.get("source")
+        # Statements of other databases are not read; what they do to rows and columns is in the messages.
+        mysql = isinstance(source, dict) and source.get("connector") in ("mysql", "mariadb")
+        return ([DropTableEvent(table)] if dropped else []), str(event.get("ddl") or "") if mysql else ""
 
     def before_fix(self, message: bytes) -> str:
         """Each database has its own switch."""

@@ -277,7 +277,9 @@ class EnvelopeDecoder:
         raw = chunk.message(message)
         events: list[SchemaChangeEvent] = []
         defined = self._dialect.defined(raw) if not table.state.fixed else None
-        table.flush(self._items)
+        # All of them: the statement may name other tables, too.
+        for known in self._tables.values():
+            known.flush(self._items)
         if defined is not None:
             was_announced = table.state.announced
             events += table.state.define(*defined)

@@ -44,6 +44,11 @@ class FormatOptions(Options):
         help="optional: an update that does not say what the row was before is its new row alone, which is enough for "
         "a target with a key.",
     )
+    ddl: Literal["follow", "ignore"] = option(
+        "follow",
+        help="What becomes of DDL messages. follow: schemas, defaults of new columns, emptied tables; what cannot be "
+        "followed ends the run. ignore: only rows count.",
+    )
     case_sensitive: bool = option(default=False, help="Whether fields must be spelled exactly as the columns.")
     metadata: dict[str, str] = option(
         {}, help="Fields of the envelope as columns: name of the field, name of the column.", example={"xid": "_xid"}

@@ -227,6 +227,14 @@ class LeavesOutChanges(Protocol):
         """No rows for these types of changes; called once, before anything else."""
 
 
+@runtime_checkable
+class ReadsStatements(Protocol):
+    """A source whose messages hold DDL statements of a database that another connector knows."""
+
+    def read_statements(self, read: Callable[[str, str], tuple[Any, ...]]) -> None:
+        """`read(statement, default_db)` gives schema-change events, or raises `SchemaError` with the reason."""
+
+
 class SourceReader(Protocol):
     """Reads splits. One thread calls everything; nothing blocks."""
 

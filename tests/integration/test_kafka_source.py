@@ -12,7 +12,7 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from raycdc.connectors.kafka.plugin import KafkaSourceConfig
-from raycdc.errors import DataError, LogLostError, SourceError, SourceUnavailableError
+from raycdc.errors import DataError, LogLostError, SchemaError, SourceError, SourceUnavailableError
 from raycdc.pipeline import Pipeline
 from raycdc.sinks.plugins import DeltaSinkConfig
 from raycdc.testing.compare import read_delta
@@ -213,6 +213,43 @@ def test_changes_of_a_key_in_two_partitions_are_refused_or_ordered_by_a_column(
         assert held() == [(1, 4), (2, 7)]
         with pytest.raises(DataError, match=r"shop.product lie in two partitions.*order_by"):
             read(kafka, tmp_path / "refused", **settings)
+
+
+def test_statements_in_a_topic_reach_the_target(kafka: KafkaServer, tmp_path: Path) -> None:
+    def canal(kind: str, *rows: dict[str, str], sql: str = "") -> None:
+        types = {"id": "bigint", "name": "varchar(20)", "qty": "int"}
+        body = {"database": "shop", "table": "p", "type": kind, "es": 1, "ts": 1, "isDdl": bool(sql), "sql": sql}
+        known = {name: types[name] for name in rows[0]} if rows else None
+        text = json.dumps({**body, "data": rows or None, "old": None, "mysqlType": known, "pkNames": ["id"]})
+        producer.produce(topic, text.encode())
+
+    with kafka.fresh_topic() as topic:
+        producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
+        settings: dict[str, Any] = {"topics": [topic], "format": {"type": "canal-json"}}
+        source = pipeline(kafka, tmp_path / "state", **settings).config.source
+        sink = DeltaSinkConfig(type="delta", path=str(tmp_path / "lake"))
+        made = Pipeline(name="k", state=tmp_path / "state", source=source, sink=sink, epoch_interval="100ms")
+
+        def held() -> list[dict[str, Any]]:
+            assert producer.flush(20) == 0
+            made.run(until="caught-up", local=True)
+            rows = read_delta(tmp_path / "lake" / "shop" / "p").to_pylist()
+            return sorted(rows, key=lambda row: int(row["id"]))
+
+        canal("CREATE", sql="CREATE TABLE p (id BIGINT PRIMARY KEY, name VARCHAR(20))")
+        assert held() == []
+        canal("INSERT", {"id": "1", "name": "a"}, {"id": "2", "name": "b"})
+        canal("ALTER", sql="ALTER TABLE shop.p ADD COLUMN qty INT NOT NULL DEFAULT 5")
+        canal("INSERT", {"id": "3", "name": "c", "qty": "7"})
+        assert [row["qty"] for row in held()] == [5, 5, 7]
+        canal("TRUNCATE", sql="TRUNCATE TABLE p")
+        canal("INSERT", {"id": "4", "name": "d", "qty": "1"})
+        assert held() == [{"id": 4, "name": "d", "qty": 1}]
+        canal("ERASE", sql="DROP TABLE p")
+        assert held() == []
+        canal("RENAME", sql="RENAME TABLE shop.x TO shop.p")
+        with pytest.raises(SchemaError, match=r"RENAME TABLE shop\.x TO shop\.p"):
+            held()
 
 
 def test_what_is_not_there_is_named(kafka: KafkaServer, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from raycdc.connectors.kafka.enumerator import KafkaEnumerator
 from raycdc.connectors.kafka.offsets import Partition
 from raycdc.connectors.kafka.plugin import KafkaSourceConfig, StopMode, StopOptions
 from raycdc.connectors.kafka.split import PartitionState
-from raycdc.errors import LogLostError, SourceUnavailableError
+from raycdc.errors import DataError, LogLostError, SourceUnavailableError
 from raycdc.source.split import PartitionSplit, SourceSplit
 
 
@@ -247,3 +247,48 @@ def test_everyone_hears_of_a_schema_and_its_changes_are_in_the_epoch_it_begins_w
     assert seal(enumerator, context, states(context)).tables == {}
     (entry,) = seal(enumerator, context, states(context), epoch=2).tables.values()
     assert [change["type"] for change in entry.changes] == ["create_table"]
+
+
+def know(enumerator: KafkaEnumerator) -> None:
+    columns = [{"name": "id", "type": {"kind": "int64"}, "nullable": True, "default": None}]
+    schema = {"columns": columns, "primary_key": ["id"]}
+    enumerator.handle_source_event(0, {"type": "schema_request", "table": "shop.product", "schema": schema})
+
+
+def empty(enumerator: KafkaEnumerator, *, offset: int, split: str = "m:0") -> None:
+    change = {"type": "truncate_table", "db": "shop", "table": "product"}
+    told = {"table": "shop.product", "split": split, "offset": offset, "change": change}
+    enumerator.handle_source_event(0, {"type": "emptied", **told})
+
+
+def test_a_truncation_is_in_the_epoch_that_passes_it_and_not_in_that_of_a_lost_reader() -> None:
+    enumerator, context = start(Cluster(m=1))
+    know(enumerator)
+    seal(enumerator, context, states(context))
+    seal(enumerator, context, states(context), epoch=2)
+    empty(enumerator, offset=20)
+    assert seal(enumerator, context, states(context, p0=20), epoch=3).tables == {}
+    empty(enumerator, offset=20)
+    (entry,) = seal(enumerator, context, states(context, p0=21), epoch=4).tables.values()
+    assert [change["type"] for change in entry.changes] == ["truncate_table"]
+    assert seal(enumerator, context, states(context, p0=22), epoch=5).tables == {}
+
+
+def test_a_truncation_of_a_table_with_rows_in_another_partition_is_refused_also_after_a_restart() -> None:
+    cluster = Cluster(m=2)
+    enumerator, context = start(cluster)
+    know(enumerator)
+    enumerator.handle_source_event(0, {"type": "home", "table": "shop.product", "split": "m:1"})
+    last = seal(enumerator, context, states(context))
+    with pytest.raises(DataError, match=r"partition m:0 removes all rows of shop.product, and partition m:1"):
+        empty(enumerator, offset=20)
+    again, _ = start(cluster, last=last)
+    with pytest.raises(DataError, match="nothing says which of them came before"):
+        empty(again, offset=20)
+
+
+def test_rows_that_come_from_elsewhere_after_a_truncation_are_refused() -> None:
+    enumerator, _ = start(Cluster(m=2))
+    empty(enumerator, offset=20)
+    with pytest.raises(DataError, match="partition m:1 has rows of it"):
+        enumerator.handle_source_event(0, {"type": "home", "table": "shop.product", "split": "m:1"})

@@ -14,10 +14,12 @@ from raycdc.connectors.kafka.messages import Fetched
 from raycdc.connectors.kafka.partition_reader import Fetch
 from raycdc.connectors.kafka.reader import KafkaReader, ReaderSettings
 from raycdc.connectors.kafka.split import PartitionState
+from raycdc.connectors.kafka.statements import Statements
+from raycdc.connectors.mysql.ddl.messages import events_of_statement
 from raycdc.errors import SchemaError
 from raycdc.formats.api import MessageBatch, Origin
 from raycdc.formats.plugins import load_format
-from raycdc.model import TableId
+from raycdc.model import RowKind, TableId
 from raycdc.source.hand_off import LogRows
 from raycdc.source.partitioned import ReaderContext
 from raycdc.source.source_event import (
@@ -100,7 +102,13 @@ class Partitions:
 class Rig:
     """A reader with its surroundings scripted."""
 
-    def __init__(self, *, columns: str | None = "id BIGINT, name STRING, PRIMARY KEY (id)", **options: Any) -> None:
+    def __init__(
+        self,
+        *,
+        columns: str | None = "id BIGINT, name STRING, PRIMARY KEY (id)",
+        statements: Statements | None = None,
+        **options: Any,
+    ) -> None:
         self.output = Output()
         self.partitions = Partitions()
         self.sent: list[Message] = []
@@ -112,6 +120,7 @@ class Rig:
             partitions=self.partitions,
             make_decoder=self._format.decoder,
             settings=ReaderSettings(30.0, aligned=True, dead_letters=options.get("on_error") == "dead-letter"),
+            statements=statements,
             wall_ms=lambda: 1_700_000_001_000,
         )
         self.reader.handle(Registered(1))
@@ -254,12 +263,50 @@ def test_a_bad_message_becomes_a_row_where_dead_letters_are_kept() -> None:
     assert "corrupt" in letters[0]["reason"]
 
 
-def test_truncation_is_refused_by_name() -> None:
+DROP = json.dumps(
+    {"type": "table-drop", "database": "shop", "table": "product", "ts": 1, "sql": "DROP TABLE product"}
+).encode()
+
+
+def test_a_dropped_table_is_a_row_in_its_place_and_told_with_the_seal() -> None:
     rig = Rig()
     rig.add()
-    statement = {"type": "table-drop", "database": "shop", "table": "product", "ts": 1, "sql": "DROP TABLE product"}
-    with pytest.raises(SchemaError, match="DROP TABLE product"):
-        rig.bring(json.dumps(statement).encode())
+    rig.bring(maxwell({"id": 1, "name": "a"}), DROP, maxwell({"id": 2, "name": "b"}))
+    rig.allow()
+    report = rig.seal(1)
+    rows = [(row["_op"], row["id"], row["_pos"]) for row in rig.output.sealed[1]]
+    assert rows == [(RowKind.INSERT, 1, None), (RowKind.TRUNCATE, None, "m:0:1:0"), (RowKind.INSERT, 2, None)]
+    told = [m.event for m in rig.sent[: rig.sent.index(report)] if isinstance(m, SourceEventWrapper)]
+    assert [event for event in told if event["type"] in ("home", "emptied")] == [
+        {"type": "home", "table": "shop.product", "split": "m:0"},
+        {
+            "type": "emptied",
+            "table": "shop.product",
+            "split": "m:0",
+            "offset": 1,
+            "change": {"type": "drop_table", "db": "shop", "table": "product"},
+        },
+    ]
+
+
+def test_a_drop_that_is_left_out_or_of_a_table_without_rows_does_nothing() -> None:
+    rig = Rig(statements=Statements(left_out=frozenset({"drop_table"})))
+    rig.add()
+    rig.bring(DROP, maxwell({"id": 1, "name": "a"}), DROP)
+    rig.allow()
+    report = rig.seal(1)
+    assert ([row["id"] for row in rig.output.sealed[1]], rig.offset(report)) == ([1], 3)
+
+
+def test_a_statement_that_cannot_be_followed_is_refused_by_name() -> None:
+    rig = Rig(statements=Statements(events_of_statement))
+    rig.add()
+    rig.bring(maxwell({"id": 1, "name": "a"}))
+    rig.allow()
+    sql = "ALTER TABLE product RENAME COLUMN name TO title"
+    renamed = {"type": "table-alter", "database": "shop", "table": "product", "ts": 1, "sql": sql}
+    with pytest.raises(SchemaError, match=r"shop.product: .*RENAME COLUMN name TO title.*format.ddl"):
+        rig.bring(json.dumps(renamed).encode(), first=1)
 
 
 def test_a_partition_that_is_too_far_ahead_waits() -> None:

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 from raycdc.checkpoint.manifest import Manifest, TableEpoch
 from raycdc.connectors.kafka.client import Topic
+from raycdc.connectors.kafka.homes import TableHomes
 from raycdc.connectors.kafka.keys import KeyOwners
 from raycdc.connectors.kafka.offsets import Offsets, Partition, new_states
 from raycdc.connectors.kafka.plugin import KafkaSourceConfig
@@ -75,6 +76,7 @@ class KafkaEnumerator:
         self._alignment = Alignment(max_drift_ms=round(drift.total_seconds() * 1000)) if drift else None
         self._limit_ms: int | None = None
         self._keys = KeyOwners()
+        self._homes = TableHomes()
         self._checking = False
         self._positions: dict[int, dict[Partition, int]] = {}
         self._problems: dict[str, str] = {}
@@ -101,6 +103,7 @@ class KafkaEnumerator:
         self._states = {s.split_id: s for s in known}
         tables = {TableId.parse(t): TableSchema.from_json(document(fp)) for t, fp in state["tables"].items()}
         self._schemas = SchemaRegistry(tables, open_epoch=lambda: self._context.open_epoch)
+        self._homes = TableHomes(state)
 
     def start(self) -> None:
         """Look at the cluster now; nothing is given out before."""
@@ -226,6 +229,10 @@ class KafkaEnumerator:
                 update = self._schemas.request(table, TableSchema.from_json(event["schema"]))
                 if update is not None:
                     self._tell_all(update.to_event())
+            case "home":
+                self._homes.read(event["table"], event["split"])
+            case "emptied":
+                self._homes.emptied(event["table"], event["split"], offset=event["offset"], change=event["change"])
             case "keys":
                 self._keys.told(event["table"], event["split"], event["hashes"], all_told=event["all"])
             case "watermarks" if self._alignment is not None:
@@ -249,23 +256,26 @@ class KafkaEnumerator:
         if self._config.group_id is not None:
             sealed = [PartitionState.from_json(data) for data in splits.values()]
             self._positions[epoch] = {(s.topic, s.partition): s.offset for s in sealed}
-        update = self._schemas.sealed(epoch)
-        tables = {
-            table: TableEpoch(
-                schema.fingerprint(),
-                snapshot=False,
-                changes=tuple(event_to_json(change) for change in update.changes[table]),
-            )
-            for table, schema in update.schemas.items()
-        }
-        documents = {
-            schema.fingerprint(): {**schema.to_json(), "fingerprint": schema.fingerprint()}
-            for schema in update.schemas.values()
-        }
+        tables, documents = self._tables(epoch, splits)
         self._assigner.forget([split_id for split_id in splits if self._ended(split_id)])
         self._finished = self._bounded and self._looked and self._all_ended()
         self._assigner.balance()
         return EpochShare(tables, documents, final=self._finished)
+
+    def _tables(
+        self, epoch: int, splits: Mapping[str, Any]
+    ) -> tuple[dict[TableId, TableEpoch], dict[str, dict[str, Any]]]:
+        """Tables whose schema begins with this epoch, or that it empties; and the schemas' documents."""
+        update, emptied = self._schemas.sealed(epoch), self._homes.sealed(splits)
+        tables = {}
+        for table in (*update.schemas, *(table for table in emptied if table not in update.schemas)):
+            changes = (*emptied.get(table, ()), *map(event_to_json, update.changes.get(table, ())))
+            tables[table] = TableEpoch(self._schemas.tables[table].fingerprint(), snapshot=False, changes=changes)
+        documents = {
+            schema.fingerprint(): {**schema.to_json(), "fingerprint": schema.fingerprint()}
+            for schema in update.schemas.values()
+        }
+        return tables, documents
 
     def snapshot_state(self, checkpoint_id: int) -> dict[str, Any]:
         return {
@@ -274,6 +284,7 @@ class KafkaEnumerator:
             "found_once": self._found_once,
             "waiting": [self._states[s].to_json() for s in sorted(self._assigner.waiting)],
             "tables": {str(table): schema.fingerprint() for table, schema in self._schemas.tables.items()},
+            **self._homes.to_json(),
         }
 
     @property

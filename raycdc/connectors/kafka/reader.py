@@ -29,14 +29,15 @@ from raycdc.connectors.kafka.keys import NewKeys, hashes_of
 from raycdc.connectors.kafka.messages import Fetched, within
 from raycdc.connectors.kafka.ordering import new_images
 from raycdc.connectors.kafka.partition_reader import Fetch
-from raycdc.connectors.kafka.schemas import Update, conform, fits
+from raycdc.connectors.kafka.schemas import Update, conform, emptied_row, fits, merge
 from raycdc.connectors.kafka.split import PartitionState
+from raycdc.connectors.kafka.statements import Statements, refusal
 from raycdc.connectors.kafka.watermark import Watermarks
-from raycdc.errors import ProtocolError, SchemaError
+from raycdc.errors import ProtocolError
 from raycdc.failpoints import reach
 from raycdc.formats.api import ChangeItem, Decoded, FormatDecoder, RowsItem
-from raycdc.model import TableId, TableSchema
-from raycdc.schema import DropTableEvent, RenameTableEvent, TruncateTableEvent
+from raycdc.model import RowKind, TableId, TableSchema
+from raycdc.schema import event_to_json
 from raycdc.source.api import InputStatus
 from raycdc.source.partition_set import PartitionSet
 from raycdc.source.partitioned import ReaderContext
@@ -120,12 +121,14 @@ class KafkaReader:
         partitions: Partitions,
         make_decoder: Callable[[], FormatDecoder],
         settings: ReaderSettings,
+        statements: Statements | None = None,
         wall_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:
         self._context = context
         self._partitions = partitions
         self._make_decoder = make_decoder
         self._settings = settings
+        self._statements = statements or Statements()
         self._wall_ms = wall_ms
         self._epoch = 0
         self._seal: int | None = None
@@ -154,6 +157,10 @@ class KafkaReader:
         self._bad = 0
         #: Only while partitions may share keys, which the enumerator knows.
         self._keys: NewKeys | None = None
+        #: Partitions in which each table's rows were met, and whether the enumerator was told.
+        self._homes: dict[tuple[TableId, str], bool] = {}
+        #: What removed all rows of tables in the open epoch, for the enumerator.
+        self._emptied: list[dict[str, Any]] = []
 
     def __repr__(self) -> str:
         return f"KafkaReader(epoch={self._epoch}, {self._splits!r}, held={self._held is not None})"
@@ -259,39 +266,43 @@ class KafkaReader:
             return
         fetched = within(fetched, first=split.state.offset, end=split.end)
         decoded = split.decoder.decode(fetched.batch) if fetched.batch is not None else None
-        if decoded is not None:
-            self._refuse_what_no_sink_can_do(decoded)
         if fetched.event_ms is not None:
             self._event_lags["fetch"] = max(0, fetched.fetched_ms - fetched.event_ms)
         self._held = _Held(split, fetched, decoded)
         self._emit_held()
 
-    def _refuse_what_no_sink_can_do(self, decoded: Decoded) -> None:
-        for item in decoded.items:
-            if isinstance(item, ChangeItem):
-                for event in item.events:
-                    if isinstance(event, TruncateTableEvent | DropTableEvent | RenameTableEvent):
-                        raise SchemaError(
-                            f"{item.table}: the messages say {item.statement or event.type!r}, which would empty or "
-                            "move the target and is not carried out yet. Exclude the table with "
-                            "source.format.exclude, or start at a later offset in a pipeline of its own."
-                        )
-
     def _emit_held(self) -> bool:
         """Emit the held batch if its schemas are in force; else see that they will be."""
         held = self._held
         assert held is not None
-        # A table's schema may change within the batch.
-        needed = [(item.table, item.schema) for item in held.rows()]
-        if held.decoded is not None and held.decoded.bad and self._settings.dead_letters:
-            needed.append((DEAD_LETTERS, DEAD_LETTER_SCHEMA))
-        lacking = [(table, schema) for table, schema in needed if not fits(self._in_force(table), schema)]
+        lacking = [(table, schema) for table, schema in self._needed(held) if not fits(self._in_force(table), schema)]
         if lacking:
             self._ask_for(lacking)
             return False
         self._held = None
         self._emit(held)
         return True
+
+    def _needed(self, held: _Held) -> list[tuple[TableId, TableSchema]]:
+        """Schemas that must be in force for all of a batch, in its order: a table's may change within it."""
+        if held.decoded is None:
+            return []
+        needed: list[tuple[TableId, TableSchema]] = []
+        grown: dict[TableId, TableSchema] = {}
+
+        def known(table: TableId) -> TableSchema | None:
+            return grown.get(table) or self._in_force(table)
+
+        for item in held.decoded.items:
+            asked = {item.table: item.schema} if isinstance(item, RowsItem) else {}
+            if isinstance(item, ChangeItem):
+                asked = dict(self._statements.followed(item, known).schemas)
+            for table, schema in asked.items():
+                needed.append((table, schema))
+                grown[table] = merge(table, known(table), schema)[0]
+        if held.decoded.bad and self._settings.dead_letters:
+            needed.append((DEAD_LETTERS, DEAD_LETTER_SCHEMA))
+        return needed
 
     def _in_force(self, table: TableId) -> TableSchema | None:
         known = self._schemas.get(table)
@@ -312,7 +323,10 @@ class KafkaReader:
         event_ms = fetched.event_ms
         state = split.state.decoder
         if decoded is not None:
-            for item in held.rows():
+            for item in decoded.items:
+                if isinstance(item, ChangeItem):
+                    self._follow(item, held)
+                    continue
                 event_ms = _latest(item.batch, event_ms)
                 self._collect(item.table, item.batch, split.state.split_id)
             if decoded.bad and self._settings.dead_letters:
@@ -331,11 +345,27 @@ class KafkaReader:
             self._dirty = True
         self._note_end(split)
 
+    def _follow(self, item: ChangeItem, held: _Held) -> None:
+        """Empty the tables whose rows a DDL message removes: a row that says so, and the event for the manifest."""
+        assert held.fetched.batch is not None
+        offset = int(held.fetched.batch.offsets[item.message])
+        times = held.fetched.batch.timestamps_ms
+        for event in self._statements.followed(item, self._in_force).emptied:
+            if self._settings.order_by:
+                raise refusal(item, f"source.order_by = {self._settings.order_by!r} says nothing about emptied tables")
+            split_id = held.split.state.split_id
+            schema = self._schemas[event.table][0]
+            ts_ms = self._wall_ms() if times is None else int(times[item.message])
+            self._collect(event.table, emptied_row(schema, ts_ms=ts_ms, place=f"{split_id}:{offset}:0"), split_id)
+            told = {"table": str(event.table), "split": split_id, "offset": offset, "change": event_to_json(event)}
+            self._emptied.append({"type": "emptied", **told})
+
     def _collect(self, table: TableId, batch: pa.RecordBatch, split_id: str) -> None:
         if batch.num_rows == 0:
             return
         schema, fingerprint = self._schemas[table]
         conformed = conform(table, batch, schema)
+        self._homes.setdefault((table, split_id), False)
         if self._settings.order_by and table != DEAD_LETTERS:
             order_by = self._settings.order_by
             conformed = new_images(table, conformed, schema, order_by=order_by, split_id=split_id)
@@ -345,7 +375,7 @@ class KafkaReader:
         conformed = conformed.set_column(index, conformed.schema.field(index), numbers)
         self._context.output.collect(table, fingerprint=fingerprint, batch=conformed, split_id=split_id)
         self._touched.add(table)
-        if self._keys is not None and schema.primary_key and table != DEAD_LETTERS:
+        if self._keys is not None and schema.primary_key and table != DEAD_LETTERS and not _is_truncation(batch):
             self._keys.read(table, split_id, hashes_of(conformed, schema.primary_key))
 
     def _note_end(self, split: _Split) -> None:
@@ -380,8 +410,12 @@ class KafkaReader:
         if epoch < self._epoch:
             return  # Sealed before; the report is on its way or was handled.
         reach("before_seal")
-        for event in self._keys.take() if self._keys is not None else ():
+        homes = [home for home, told in self._homes.items() if not told]
+        self._homes.update(dict.fromkeys(homes, True))
+        events = [{"type": "home", "table": str(table), "split": split_id} for table, split_id in homes]
+        for event in (*events, *self._emptied, *(self._keys.take() if self._keys is not None else ())):
             self._context.send(SourceEventWrapper(event))
+        self._emptied.clear()
         segments = self._context.output.cut(epoch)
         active = self._watermarks.active(now_s=self._context.now_s())
         tables = {
@@ -443,6 +477,10 @@ class KafkaReader:
             "log": None,
             "chunks": {},
         }
+
+
+def _is_truncation(batch: pa.RecordBatch) -> bool:
+    return batch.num_rows == 1 and bool(batch.column("_op")[0].as_py() == RowKind.TRUNCATE)
 
 
 def _latest(batch: pa.RecordBatch, known: int | None) -> int | None:

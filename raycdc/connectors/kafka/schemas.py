@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from raycdc.errors import SchemaError
-from raycdc.model import META_FIELDS, LogicalType, TableId, TableSchema, TypeKind
+from raycdc.model import META_FIELDS, LogicalType, RowKind, TableId, TableSchema, TypeKind
 from raycdc.model.types import DECIMAL_PRECISION_MAX
 from raycdc.schema import (
     AddColumnEvent,
@@ -105,25 +105,45 @@ def fits(known: TableSchema | None, other: TableSchema) -> bool:
 
 
 def conform(table: TableId, batch: pa.RecordBatch, schema: TableSchema) -> pa.RecordBatch:
-    """`batch` with exactly the columns of `schema` and the metadata columns; no copy where it has them already."""
+    """`batch` with exactly the columns of `schema` and the metadata columns; no copy where it has them already.
+
+    A column that the batch does not know has its default: at the source, adding it gave these rows that.
+    """
     wanted = pa.schema([*schema.arrow(), *META_FIELDS])
     if batch.schema.equals(wanted):
         return batch
     present = {name: index for index, name in enumerate(batch.schema.names)}
     arrays = []
+    defaults = {column.name: column.default for column in schema.columns if column.default is not None}
     for column in wanted:
         index = present.get(column.name)
-        if index is None:
+        if index is None and column.name not in defaults:
             arrays.append(pa.nulls(batch.num_rows, column.type))
             continue
         try:
-            arrays.append(_cast(batch.column(index), column.type))
+            if index is None:
+                arrays.append(pa.repeat(_constant(defaults[column.name], column.type), batch.num_rows))
+            else:
+                arrays.append(_cast(batch.column(index), column.type))
         except pa.ArrowInvalid as cause:
             raise SchemaError(
                 f"{table}: a value of column {column.name!r} does not fit {column.type}: {cause}. "
                 "Give the table's columns in source.format."
             ) from cause
     return pa.RecordBatch.from_arrays(arrays, schema=wanted)
+
+
+def emptied_row(schema: TableSchema, *, ts_ms: int, place: str) -> pa.RecordBatch:
+    """The row that says that all rows of a table are gone: null in every column but the metadata columns."""
+    meta = {"_op": int(RowKind.TRUNCATE), "_seq": 0, "_ts_ms": ts_ms, "_pos": place}
+    wanted = pa.schema([*schema.arrow(), *META_FIELDS])
+    arrays = [pa.array([meta.get(field.name)], field.type) for field in wanted]
+    return pa.RecordBatch.from_arrays(arrays, schema=wanted)
+
+
+def _constant(default: str, wanted: pa.DataType) -> pa.Scalar:
+    text = pa.scalar(default)
+    return text.cast(pa.timestamp("us")).cast(wanted) if pa.types.is_timestamp(wanted) else text.cast(wanted)
 
 
 def _cast(array: pa.Array, wanted: pa.DataType) -> pa.Array:

@@ -13,6 +13,7 @@ from raycdc.connectors.kafka.partition_reader import Fetch, KafkaPartitionReader
 from raycdc.connectors.kafka.plugin import KafkaSourceConfig
 from raycdc.connectors.kafka.reader import KafkaReader, ReaderSettings
 from raycdc.connectors.kafka.split import PartitionState
+from raycdc.connectors.kafka.statements import ReadStatement, Statements
 from raycdc.errors import LogLostError, SourceError
 from raycdc.formats.warm_up import compile_all
 from raycdc.source.api import SplitEnumeratorContext
@@ -25,6 +26,16 @@ class KafkaSource:
 
     def __init__(self, config: KafkaSourceConfig) -> None:
         self._config = config
+        self._left_out: frozenset[str] = frozenset()
+        self._read_statement: ReadStatement | None = None
+
+    def leave_out(self, changes: frozenset[str]) -> None:
+        """See `raycdc.source.api.LeavesOutChanges`."""
+        self._left_out = changes
+
+    def read_statements(self, read: ReadStatement) -> None:
+        """See `raycdc.source.api.ReadsStatements`."""
+        self._read_statement = read
 
     def __repr__(self) -> str:
         return f"KafkaSource({self._config.bootstrap_servers})"
@@ -82,12 +93,23 @@ class KafkaSource:
             context,
             partitions=FetchedPartitions(self._config, context.notify),
             make_decoder=opened.decoder,
+            statements=self._statements(),
             settings=ReaderSettings(
                 idle_after_s=alignment.idle_after.total_seconds(),
                 aligned=alignment.max_drift is not None,
                 dead_letters=keeps_dead_letters(self._config.format),
                 order_by=self._config.order_by,
             ),
+        )
+
+    def _statements(self) -> Statements:
+        section = self._config.format
+        tables = section.get("tables") or {}
+        return Statements(
+            self._read_statement,
+            given=lambda table: bool(section.get("columns")) or str(table) in tables,
+            left_out=self._left_out,
+            follow=section.get("ddl", "follow") == "follow",
         )
 
 

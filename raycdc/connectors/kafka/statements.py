@@ -1,0 +1,156 @@
+"""DDL messages of topics: what each asks of the reader, or why it cannot be followed. Pure.
+
+A format says which message is one, what it tells by itself (`ChangeItem.events`) and its statement, which is read by
+whatever the composition root handed in (`raycdc.source.api.ReadsStatements`).
+
+| the statement | becomes |
+|---|---|
+| CREATE TABLE | the table's schema, before its first row |
+| ADD COLUMN with a constant default | a column with that default: rows that exist get it |
+| other new columns, DROP COLUMN, a wider type | nothing: rows show them |
+| TRUNCATE, DROP TABLE | a ``T`` row and the event, where the table's rows are all in this partition |
+| what changes rows that exist in another way | refused by name; ``format.ddl = "ignore"`` passes over all statements |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+
+from raycdc.connectors.kafka.schemas import wider
+from raycdc.errors import SchemaError
+from raycdc.formats.api import ChangeItem
+from raycdc.model import Column, LogicalType, TableId, TableSchema, TypeKind
+from raycdc.schema import (
+    AddColumnEvent,
+    AlterColumnTypeEvent,
+    AlterPrimaryKeyEvent,
+    CreateTableEvent,
+    DropTableEvent,
+    RenameColumnEvent,
+    RenameTableEvent,
+    SchemaChangeEvent,
+    TruncateTableEvent,
+)
+
+Emptied = TruncateTableEvent | DropTableEvent
+#: Reads a statement with a default database. Raises `SchemaError` with the reason for what it cannot tell.
+ReadStatement = Callable[[str, str], tuple[SchemaChangeEvent, ...]]
+Known = Callable[[TableId], TableSchema | None]
+
+_INTEGERS = frozenset({TypeKind.INT8, TypeKind.INT16, TypeKind.INT32, TypeKind.INT64, TypeKind.UINT64})
+_EXACT = _INTEGERS | {TypeKind.DECIMAL}
+
+
+@dataclass(frozen=True, slots=True)
+class Followed:
+    """Schemas that must be in force when the message has passed, and tables whose rows it removes."""
+
+    schemas: Mapping[TableId, TableSchema] = field(default_factory=dict)
+    emptied: tuple[Emptied, ...] = ()
+
+
+class Statements:
+    """What of DDL messages is followed. `given`: the table's columns are the user's; `left_out`: types of events."""
+
+    def __init__(
+        self,
+        read: ReadStatement | None = None,
+        *,
+        given: Callable[[TableId], bool] = lambda _: False,
+        left_out: frozenset[str] = frozenset(),
+        follow: bool = True,
+    ) -> None:
+        self._read = read
+        self._given = given
+        self._left_out = left_out
+        self._follow = follow
+
+    def followed(self, item: ChangeItem, known: Known) -> Followed:
+        """What `item` asks for where the tables are as `known` says. Raises `SchemaError` for what cannot be done."""
+        if not self._follow:
+            return Followed()
+        events = (*item.events, *self._events(item, known))
+        schemas: dict[TableId, TableSchema] = {}
+        emptied: dict[TableId, Emptied] = {}
+        for event in events:
+            table, now = event.table, known(event.table)
+            match event:
+                case TruncateTableEvent() | DropTableEvent():
+                    if now is not None and event.type not in self._left_out:
+                        emptied.setdefault(table, event)
+                case CreateTableEvent(_, schema) if item.statement and now is None and table == item.table:
+                    if not self._given(table):
+                        schemas.setdefault(table, schema)
+                case AddColumnEvent(_, column) if now is not None and column.default is not None:
+                    typed = _as_decoded(column, item)
+                    schemas[table] = _with_default(item, schemas.get(table, now), typed)
+                case RenameColumnEvent() | RenameTableEvent() | AlterPrimaryKeyEvent() | AlterColumnTypeEvent():
+                    _check(item, event, now)
+        return Followed(schemas, tuple(emptied.values()))
+
+    def _events(self, item: ChangeItem, known: Known) -> tuple[SchemaChangeEvent, ...]:
+        if not item.statement or self._read is None:
+            return ()
+        try:
+            return self._read(item.statement, item.table.db)
+        except SchemaError as cause:
+            if known(item.table) is None:
+                return ()  # There is no row that it could have changed; what comes says its own columns.
+            raise refusal(item, str(cause)) from cause
+
+
+def refusal(item: ChangeItem, why: str) -> SchemaError:
+    """The error for a statement that cannot be followed."""
+    return SchemaError(
+        f"{item.table}: the messages say {item.statement or item.events!r:.500}, which cannot be followed: {why}. Pass "
+        'over DDL messages with source.format.ddl = "ignore", where the target shall keep the rows as they are, or '
+        "leave the table out with source.format.exclude."
+    )
+
+
+def _as_decoded(column: Column, item: ChangeItem) -> Column:
+    """The column with the type that the format gives it, where the message says that too."""
+    for event in item.events:
+        if isinstance(event, AddColumnEvent) and event.column.name == column.name:
+            return replace(column, type=event.column.type)
+    return column
+
+
+def _with_default(item: ChangeItem, schema: TableSchema, column: Column) -> TableSchema:
+    there = next((c for c in schema.columns if c.name == column.name), None)
+    if there is None:
+        return replace(schema, columns=(*schema.columns, replace(column, nullable=True)))
+    if there.default != column.default:
+        raise refusal(
+            item, f"rows with {column.name!r} came before it, so that the rows that exist did not get its default"
+        )
+    return schema
+
+
+def _check(item: ChangeItem, event: SchemaChangeEvent, now: TableSchema | None) -> None:
+    """Refuse what changes rows that exist, which no message says."""
+    match event:
+        case RenameTableEvent(_, new_table):
+            raise refusal(item, f"the rows that {new_table} has from before are in no message of that name")
+        case RenameColumnEvent(_, name, new_name) if now is not None and _column(now, name) is not None:
+            raise refusal(item, f"rows that exist have their value in {name!r}, not in {new_name!r}")
+        case AlterPrimaryKeyEvent(_, columns) if now is not None and columns != now.primary_key:
+            raise refusal(item, f"the primary key was ({', '.join(now.primary_key)})")
+        case AlterColumnTypeEvent(_, name, new_type) if now is not None:
+            column = _column(now, name)
+            if column is not None and not keeps_values(column.type, new_type):
+                raise refusal(item, f"the values of {name!r} in rows that exist were converted")
+
+
+def _column(schema: TableSchema, name: str) -> Column | None:
+    return next((column for column in schema.columns if column.name == name), None)
+
+
+def keeps_values(old: LogicalType, new: LogicalType) -> bool:
+    """Whether values of `old` that fit `new` are the same there; a server that is strict lets no others pass."""
+    if old.arrow() == new.arrow():
+        return new.fsp >= old.fsp
+    if old.kind in _INTEGERS and new.kind in _INTEGERS:
+        return True
+    return old.kind in _EXACT and wider(old, new).arrow() == new.arrow()

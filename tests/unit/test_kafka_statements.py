@@ -1,0 +1,100 @@
+"""DDL messages of topics: what is followed, what needs nothing, and what is refused."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+from raycdc.connectors.kafka.schemas import conform
+from raycdc.connectors.kafka.statements import Followed, Statements
+from raycdc.connectors.mysql.ddl.messages import events_of_statement
+from raycdc.errors import SchemaError
+from raycdc.formats.api import ChangeItem
+from raycdc.formats.sql_types import parse_columns
+from raycdc.model import Column, LogicalType, TableId, TableSchema, TypeKind, changelog_schema
+from raycdc.schema import DropTableEvent, TruncateTableEvent
+
+TABLE, OTHER = TableId("shop", "p"), TableId("shop", "q")
+
+
+def schema(text: str = "id BIGINT, name VARCHAR(20), n INT, at DATETIME(3), PRIMARY KEY (id)") -> TableSchema:
+    return parse_columns(text, place="columns")
+
+
+def follow(sql: str, *, known: bool = True, given: bool = False, **options: bool) -> Followed:
+    statements = Statements(events_of_statement, given=lambda _: given, **options)  # type: ignore[arg-type]
+    tables = {TABLE: schema(), OTHER: schema()} if known else {}
+    return statements.followed(ChangeItem(TABLE, (), 0, sql), tables.get)
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "ALTER TABLE p ADD COLUMN extra INT",
+        "ALTER TABLE p DROP COLUMN n, COMMENT 'x'",
+        "ALTER TABLE p MODIFY n BIGINT UNSIGNED, MODIFY name TEXT, MODIFY at DATETIME(6)",
+        "ALTER TABLE p MODIFY n VARCHAR(30)",
+        "ALTER TABLE p ADD INDEX (n)",
+        "CREATE INDEX i ON p (n)",
+        "CREATE TABLE IF NOT EXISTS p (id BIGINT PRIMARY KEY)",
+        "GRANT SELECT ON *.* TO x",
+    ],
+)
+def test_what_rows_show_by_themselves_needs_nothing(sql: str) -> None:
+    assert follow(sql) == Followed()
+
+
+@pytest.mark.parametrize(
+    ("sql", "why"),
+    [
+        ("ALTER TABLE p RENAME COLUMN name TO title", "rows that exist have their value in 'name'"),
+        ("ALTER TABLE p CHANGE name title VARCHAR(30)", "rows that exist have their value in 'name'"),
+        ("ALTER TABLE p MODIFY at DATETIME", "values of 'at' in rows that exist were converted"),
+        ("ALTER TABLE p MODIFY name INT", "values of 'name' in rows that exist were converted"),
+        ("ALTER TABLE p ADD COLUMN made DATETIME DEFAULT CURRENT_TIMESTAMP", "the rows that exist get"),
+        ("ALTER TABLE p DROP PRIMARY KEY, ADD PRIMARY KEY (n)", r"the primary key was \(id\)"),
+        ("RENAME TABLE x TO p", "the rows that shop.p has from before"),
+        ("ALTER TABLE p RENAME TO z", "the rows that shop.z has from before"),
+        ("ALTER TABLE p TRUNCATE PARTITION p0", "cannot be followed"),
+        ("ALTER TABLE p FROBNICATE", "cannot be followed"),
+        ("DROP DATABASE shop", "all tables of shop are dropped at once"),
+    ],
+)
+def test_what_changes_rows_that_exist_is_refused_with_the_way_out(sql: str, why: str) -> None:
+    with pytest.raises(SchemaError, match=why) as refused:
+        follow(sql)
+    assert 'source.format.ddl = "ignore"' in str(refused.value)
+    assert follow(sql, follow=False) == Followed()
+
+
+def test_a_statement_about_a_table_without_rows_is_only_asked_for_its_columns() -> None:
+    made = follow("CREATE TABLE p (id BIGINT PRIMARY KEY, price DECIMAL(8,2) NOT NULL)", known=False)
+    ((table, created),) = made.schemas.items()
+    assert (table, created.primary_key) == (TABLE, ("id",))
+    assert [(c.name, c.type.kind) for c in created.columns] == [("id", TypeKind.INT64), ("price", TypeKind.DECIMAL)]
+    assert follow("CREATE TABLE p (id BIGINT PRIMARY KEY)", known=False, given=True) == Followed()
+    assert follow("ALTER TABLE p FROBNICATE", known=False) == Followed()
+    assert follow("TRUNCATE p", known=False) == Followed()
+
+
+def test_tables_are_emptied_by_name() -> None:
+    assert follow("TRUNCATE p").emptied == (TruncateTableEvent(TABLE),)
+    assert follow("DROP TABLE p, q").emptied == (DropTableEvent(TABLE), DropTableEvent(OTHER))
+    assert follow("DROP TABLE elsewhere.p") == Followed()
+
+
+def test_a_default_of_a_new_column_is_part_of_the_schema_and_fills_rows_from_before() -> None:
+    (after,) = follow("ALTER TABLE p ADD COLUMN extra INT NOT NULL DEFAULT 5").schemas.values()
+    added = Column("extra", LogicalType(TypeKind.INT32, native=after.columns[-1].type.native), True, "5")
+    assert after.columns[-1] == added
+    statements = Statements(events_of_statement)
+    again = ChangeItem(TABLE, (), 0, "ALTER TABLE p ADD COLUMN extra INT NOT NULL DEFAULT 5")
+    assert statements.followed(again, {TABLE: after}.get).schemas == {TABLE: after}
+    empty = pa.RecordBatch.from_pylist([{"id": 1}], schema=changelog_schema(schema("id BIGINT, PRIMARY KEY (id)")))
+    row = conform(TABLE, empty, after).to_pylist()[0]
+    assert (row["id"], row["name"], row["extra"]) == (1, None, 5)
+
+
+def test_a_default_that_comes_after_rows_with_the_column_is_refused() -> None:
+    with pytest.raises(SchemaError, match="rows with 'n' came before it"):
+        follow("ALTER TABLE p ADD COLUMN n INT DEFAULT 5")

@@ -6,6 +6,10 @@
 | `stage` | nothing: a transaction cannot change hands, so what opens it must also commit it |
 | `commit` | one task: reads the segments, encodes, writes messages and record in one transaction |
 
+One task per table, although hash partitions would allow more: with a transaction for each, a crash leaves an epoch held
+in part, and its record would have to say of how many partitions, also when that number changes. `committed` would
+have to tell such an epoch apart, or it would be dropped and read again, and the part doubled.
+
 What a target holds is read from the cluster after fencing whoever might still write to it (`kafka_tasks`). Order: all
 changes of a key are written by one task in order and have one message key, so they are in one partition in order.
 """

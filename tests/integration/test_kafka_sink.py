@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from raycdc import failpoints
-from raycdc.bridge import run_in_process
+from raycdc.bridge import StageTask, TaskRunner, run_in_process
 from raycdc.checkpoint.manifest import Manifest
 from raycdc.checkpoint.store import CheckpointStore
 from raycdc.errors import FencedError, SinkError
@@ -48,11 +49,11 @@ class World:
     def store(self) -> CheckpointStore:
         return self.script.store
 
-    def sink(self, *, on_existing: str = "fail") -> KafkaSink:
+    def sink(self, *, on_existing: str = "fail", run: TaskRunner = run_in_process) -> KafkaSink:
         settings = {"format": {"type": "maxwell-json"}, **self.options}
         config = KafkaSinkConfig(bootstrap_servers=self.kafka.bootstrap_servers, topic=self.topic, **settings)
         sink = KafkaSink(config)
-        sink.open(SinkContext(self.store.app_id, "changelog", run_in_process, on_existing))
+        sink.open(SinkContext(self.store.app_id, "changelog", run, on_existing))
         return sink
 
     def restart(self) -> None:
@@ -238,3 +239,65 @@ def test_deletes_have_tombstones_and_schema_changes_their_own_topic(kafka: Kafka
             (b"1", True),
         ]
         assert [value for _, value in read(kafka, f"{topic}.ddl")] == [b"create_table"]
+
+
+def test_a_task_that_runs_twice_is_harmless(kafka: KafkaServer, tmp_path: Path) -> None:
+    def twice(tasks: Sequence[StageTask]) -> list[dict[str, Any]]:
+        run_in_process(tasks)
+        return run_in_process(tasks)
+
+    with kafka.fresh_topic() as topic:
+        world = new_world(kafka, tmp_path, topic)
+        world.script.random_epoch(operations=10)
+        world.script.seal(final=True)
+        sink = world.sink(run=twice)
+        EpochLoop(world.store, sink, generation=world.store.generation, next_sealed=world.next_sealed).run()
+        expect_changelog(world)
+
+
+def test_an_epoch_whose_segments_are_gone_is_dropped_barred_and_read_again(kafka: KafkaServer, tmp_path: Path) -> None:
+    with kafka.fresh_topic() as topic:
+        world = new_world(kafka, tmp_path, topic)
+        world.script.random_epoch(operations=10)
+        world.script.seal()
+        world.restart()
+        changelog, rows = list(world.table().changelog), dict(world.table().rows)
+        world.script.random_epoch(operations=10)
+        lost = world.script.seal()
+        late, work = world.sink(), work_of(world, lost)
+        for segment in lost.segments:
+            Path(segment.path).unlink()
+        world.restart()
+        assert world.sink().committed(work.target) == CommitVector(2, STEP_TOMBSTONE, 3)
+        with pytest.raises(FencedError, match="newer driver"):
+            late.commit(work, None)
+        world.table().changelog, world.table().rows = changelog, rows
+        world.script.random_epoch(operations=10)
+        assert world.script.seal(final=True).epoch == 3
+        world.restart()
+        expect_changelog(world)
+
+
+def test_deleted_state_never_makes_new_data_look_committed(kafka: KafkaServer, tmp_path: Path) -> None:
+    with kafka.fresh_topic() as topic:
+        world = new_world(kafka, tmp_path / "old", topic)
+        world.script.random_epoch(operations=5)
+        world.script.seal(final=True)
+        world.restart()
+        again = new_world(kafka, tmp_path / "new", topic)
+        again.topic = "{table}"
+        again.script.random_epoch(operations=5)
+        again.script.seal(final=True)
+        with pytest.raises(SinkError, match="on_existing"):
+            again.restart()
+
+
+def test_a_topic_that_was_deleted_is_refused(kafka: KafkaServer, tmp_path: Path) -> None:
+    world = new_world(kafka, tmp_path, "doomed")
+    world.script.random_epoch(operations=5)
+    world.script.seal()
+    world.restart()
+    admin = kafka.admin()
+    admin.delete_topics(["doomed"])["doomed"].result(20)
+    with pytest.raises(SinkError, match=r"shop\.doomed holds nothing of this pipeline, but epoch 1 was committed"):
+        world.restart()

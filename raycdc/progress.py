@@ -4,7 +4,7 @@
 |---|---|---|
 | `starting` | before `started`, one per step | `step`: what is being done, for people (not in ``--json``) |
 | `started` | processes are up, and again whenever they change | `pids` |
-| `progress` | twice a second | per table phase, chunks, rows, rows/s, values lost; the three lags; who reads what |
+| `progress` | twice a second | per table phase, chunks, rows, rows/s, values lost; the lags; who reads what |
 | `commit` | an epoch is in the sink | `epoch`, `tables`, `rows`, `seconds` = `staging_s` + `commit_s` |
 | `warning` | something the user should know, the job goes on | `text` |
 | `parked` | a table is not followed (told at each start) | `table`, `phase`, `again`, `reason`, `position`, `ts_ms` |
@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -31,6 +31,7 @@ class ProgressReporter:
         self._driver_pid = driver_pid
         self._lock = threading.Lock()
         self._parked: dict[str, int] = {}
+        self._problems: dict[str, str] = {}
         self._rows: dict[str, tuple[float, int]] = {}
         self._emit_lag_ms: int | None = None
         self._ordinal: int | None = None
@@ -91,6 +92,7 @@ class ProgressReporter:
             return False
         if now is not None:
             self._tell_parked(now["tables"])
+            self._tell_problems(now.get("problems", {}))
             self._tell(self._progress(now))
         return True
 
@@ -101,6 +103,13 @@ class ProgressReporter:
                 self._parked[name] = entry["incarnation"]
                 told = {key: entry[key] for key in ("phase", "again", "reason", "position", "ts_ms")}
                 self._tell({"event": "parked", "table": name, **told})
+
+    def _tell_problems(self, problems: Mapping[str, str]) -> None:
+        """What the source noted that does no harm: a warning each, and again when it went away and came back."""
+        for place, text in sorted(problems.items()):
+            if self._problems.get(place) != text:
+                self.warning(f"{place}: {text}")
+        self._problems = dict(problems)
 
     def _progress(self, status: dict[str, Any]) -> dict[str, Any]:
         now_s = time.monotonic()
@@ -113,13 +122,21 @@ class ProgressReporter:
             lost = table.get("lost_values", 0)
             tables.append({"table": name, **table, "rows": rows, "rows_per_s": round(rate), "lost_values": lost})
         readers = [
-            {**{k: r[k] for k in ("subtask", "pid", "splits")}, "seconds": r["metrics"].get("seconds", {})}
+            {
+                **{k: r[k] for k in ("subtask", "pid", "splits")},
+                "seconds": r["metrics"].get("seconds", {}),
+                # Partitions that wait for slower ones.
+                **({"paused": r["metrics"]["waiting"]} if "waiting" in r["metrics"] else {}),
+            }
             for r in status["readers"]
         ]
         return {"event": "progress", "tables": tables, "lag": self._lags(status, now_s), "readers": readers}
 
     def _lags(self, status: dict[str, Any], now_s: float) -> dict[str, Any]:
-        """FLIP-33's names, in milliseconds; null while there is nothing to measure."""
+        """FLIP-33's names, in milliseconds; null while there is nothing to measure. Partitions have two more."""
+        partitioned = [r["metrics"] for r in status["readers"] if "pendingRecords" in r["metrics"]]
+        if partitioned:
+            return _lags_of_partitions(partitioned)
         fetch_lag_ms = None
         for reader in status["readers"]:
             log = reader["metrics"].get("log")
@@ -136,3 +153,19 @@ class ProgressReporter:
     def _tell(self, event: dict[str, Any]) -> None:
         with self._lock:
             self._listener(event)
+
+
+def _lags_of_partitions(metrics: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Those of all readers together: the worst lag, how long nobody has read anything, what is still to be read."""
+
+    def known(name: str) -> list[int]:
+        return [figures[name] for figures in metrics if figures[name] is not None]
+
+    pending = known("pendingRecords")
+    return {
+        "currentFetchEventTimeLag": max(known("currentFetchEventTimeLag"), default=None),
+        "currentEmitEventTimeLag": max(known("currentEmitEventTimeLag"), default=None),
+        "sourceIdleTime": min(known("sourceIdleTime"), default=None),
+        "pendingRecords": sum(pending) if pending else None,
+        "watermarkLag": max(known("watermarkLag"), default=None),
+    }

@@ -11,6 +11,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
@@ -27,6 +28,9 @@ MESSAGES_MAX = 50_000
 MESSAGES_MIN = 100
 #: How often the ends of partitions are looked at (they come with each fetch response; nobody is asked).
 ENDS_EVERY_S = 0.5
+#: How often the broker is asked for the ends of paused partitions, which have no fetch responses, and for how long.
+PAUSED_ENDS_EVERY_S = 2.0
+PAUSED_ENDS_TIMEOUT_S = 1.0
 
 _GONE = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION})
 _OUT_OF_RANGE = frozenset({KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE})
@@ -53,6 +57,7 @@ class KafkaPartitionReader:
         #: Ever read here: a message of a partition that was taken away may still come.
         self._topics: set[str] = set()
         self._ends_at_s = 0.0
+        self._paused_ends_at_s = 0.0
         self._message_bytes = 1024.0
         #: Times the cluster or a broker was away, and times a position was set anew by policy.
         self.interruptions = 0
@@ -151,12 +156,27 @@ class KafkaPartitionReader:
         if now_s < self._ends_at_s + ENDS_EVERY_S:
             return {}
         self._ends_at_s = now_s
+        ask = now_s >= self._paused_ends_at_s + PAUSED_ENDS_EVERY_S
+        self._paused_ends_at_s = now_s if ask else self._paused_ends_at_s
         ends = {}
         for split_id, where in self._positions.items():
-            _, high = self._consumer.get_watermark_offsets(where, cached=True)
+            if split_id in self._paused and not ask:
+                continue
+            high = self._end(where, ask=split_id in self._paused)
             if high >= 0:
                 ends[split_id] = high
         return ends
+
+    def _end(self, where: TopicPartition, *, ask: bool) -> int:
+        """Where a partition's log ends, as the last fetch response said or, to `ask`, the broker; -1: not known."""
+        if not ask:
+            return int(self._consumer.get_watermark_offsets(where, cached=True)[1])
+        try:
+            # None where the time was not enough, whatever its annotation says.
+            found: Any = self._consumer.get_watermark_offsets(where, timeout=PAUSED_ENDS_TIMEOUT_S)
+        except KafkaException:
+            return -1  # Only a figure: what is wrong with the cluster is told where it is read.
+        return -1 if found is None else int(found[1])
 
     def _handle(self, trouble: Trouble) -> None:
         code = trouble.error.code()

@@ -97,6 +97,14 @@ class _Split:
     def end(self) -> int | None:
         return min((e for e in (self.state.stop, self.until) if e is not None), default=None)
 
+    @property
+    def pending(self) -> int | None:
+        """Messages still to be read, markers included; None while that is not known."""
+        if self.log_end is None:
+            return None
+        last = self.log_end if self.end is None else min(self.log_end, self.end)
+        return max(0, last - self.state.offset)
+
 
 @dataclass(frozen=True, slots=True)
 class _Held:
@@ -463,7 +471,7 @@ class KafkaReader:
         now_s = self._context.now_s()
         active = self._watermarks.active(now_s=now_s)
         watermark = min(active.values(), default=None)
-        pending = [max(0, s.log_end - s.state.offset) for _, s in self._splits.active() if s.log_end is not None]
+        pending = [s.pending for _, s in self._splits.active() if s.pending is not None]
         return {
             "currentFetchEventTimeLag": self._event_lags["fetch"],
             "currentEmitEventTimeLag": self._event_lags["emit"],

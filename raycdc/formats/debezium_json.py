@@ -16,7 +16,7 @@ from raycdc.formats import code_loops as cells
 from raycdc.formats.api import FormatEncoder
 from raycdc.formats.arena import WireColumn
 from raycdc.formats.debezium_schema import described_columns
-from raycdc.formats.dialect import OPTIONAL_FIX, JsonDialect, parsed
+from raycdc.formats.dialect import NO_DATABASE, OPTIONAL_FIX, JsonDialect, parsed
 from raycdc.formats.envelope import NESTED, NUMBER, TEXT, Action, EnvelopeSpec, MetadataField, TimeUnit
 from raycdc.formats.options import FormatOptions
 from raycdc.model import LogicalType, TableId, TableSchema, TypeKind
@@ -89,7 +89,7 @@ class DebeziumJson(JsonDialect):
     def table_id(self, database: str, schema: str, table: str, topic: str) -> TableId:
         """DATABASE.TABLE or DATABASE.SCHEMA.TABLE; an event without source belongs to its topic."""
         if not table:
-            return TableId("", topic)
+            return TableId(NO_DATABASE, topic)
         return super().table_id(database, schema, table, topic)
 
     def described(self, version: bytes) -> list[WireColumn] | None:

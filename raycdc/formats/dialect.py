@@ -47,8 +47,8 @@ class JsonDialect:
         )
 
     def table_id(self, database: str, schema: str, table: str, topic: str) -> TableId:
-        """DATABASE.TABLE; a schema between them belongs to the table's name."""
-        return TableId(database, f"{schema}.{table}" if schema else table)
+        """DATABASE.TABLE; a schema between them belongs to the table's name, and no table is the topic's."""
+        return TableId(database or NO_DATABASE, f"{schema}.{table}" if schema else table or topic)
 
     def described(self, version: bytes) -> list[WireColumn] | None:
         """The columns that an embedded schema text describes."""
@@ -78,6 +78,9 @@ class JsonDialect:
         """What to do about an update or delete without its before-image."""
         return "Make the connector write before-images."
 
+
+#: The database of tables whose messages name none.
+NO_DATABASE = "topics"
 
 #: Ends every sentence about a missing before-image.
 OPTIONAL_FIX = 'Or set the format\'s option before_image = "optional", which is enough for a target with a key.'

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from raycdc.formats.dialect import OPTIONAL_FIX, JsonDialect, names, parsed
+from raycdc.formats.dialect import NO_DATABASE, OPTIONAL_FIX, JsonDialect, names, parsed
 from raycdc.formats.envelope import NESTED, TEXT, Action, EnvelopeSpec, MetadataField, TimeUnit
 from raycdc.model import TableId
 from raycdc.schema import SchemaChangeEvent, TruncateTableEvent
@@ -44,7 +44,7 @@ class OggJson(JsonDialect):
     def table_id(self, database: str, schema: str, table: str, topic: str) -> TableId:
         """``SCHEMA.TABLE`` or ``CATALOG.SCHEMA.TABLE``: the first part is the database."""
         first, dot, rest = table.partition(".")
-        return TableId(first, rest) if dot else TableId("", table or topic)
+        return TableId(first, rest) if dot else TableId(NO_DATABASE, table or topic)
 
     def primary_key(self, message: bytes, key: bytes | None) -> tuple[str, ...]:
         """From ``primary_keys``."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from raycdc.formats.dialect import JsonDialect
+from raycdc.formats.dialect import NO_DATABASE, JsonDialect
 from raycdc.formats.envelope import Action, EnvelopeSpec
 from raycdc.model import TableId
 
@@ -18,6 +18,6 @@ class PlainJson(JsonDialect):
     spec = SPEC
 
     def table_id(self, database: str, schema: str, table: str, topic: str) -> TableId:
-        """A topic ``shop.orders`` is that table; any other is a table without database."""
+        """A topic ``shop.orders`` is that table; any other is one of the database `NO_DATABASE`."""
         first, dot, rest = topic.partition(".")
-        return TableId(first, rest) if dot and first and rest else TableId("", topic)
+        return TableId(first, rest) if dot and first and rest else TableId(NO_DATABASE, topic)

@@ -252,6 +252,24 @@ def test_statements_in_a_topic_reach_the_target(kafka: KafkaServer, tmp_path: Pa
             held()
 
 
+def test_messages_without_a_table_and_dead_letters_reach_a_lake(kafka: KafkaServer, tmp_path: Path) -> None:
+    with kafka.fresh_topic() as topic:
+        producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
+        for text in (b'{"id": 1}', b"{broken", b'{"ID": 2, "extra": {"a": [1]}}'):
+            producer.produce(topic, text, b"k")
+        assert producer.flush(20) == 0
+        section = {"type": "json", "columns": "id BIGINT, PRIMARY KEY (id)", "on_error": "dead-letter"}
+        source = pipeline(kafka, tmp_path / "state", topics=[topic], format=section).config.source
+        sink = DeltaSinkConfig(type="delta", path=str(tmp_path / "lake"))
+        made = Pipeline(name="k", state=tmp_path / "state", source=source, sink=sink, epoch_interval="100ms")
+        made.run(until="caught-up", local=True)
+        rows = read_delta(tmp_path / "lake" / "topics" / topic).to_pylist()
+        assert sorted(row["id"] for row in rows) == [1, 2]
+        (letter,) = read_delta(tmp_path / "lake" / "raycdc" / "dead_letters").to_pylist()
+        assert (letter["topic"], letter["offset"], letter["key"], letter["value"]) == (topic, 1, b"k", b"{broken")
+        assert "corrupt message" in letter["reason"]
+
+
 def test_what_is_not_there_is_named(kafka: KafkaServer, tmp_path: Path) -> None:
     with pytest.raises(SourceError, match='Topic "nowhere" does not exist'):
         read(kafka, tmp_path, topics=["nowhere"])

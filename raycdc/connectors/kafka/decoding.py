@@ -13,7 +13,7 @@ from raycdc.formats.plugins import load_format
 from raycdc.model import Column, LogicalType, RowKind, TableId, TableSchema, TypeKind, changelog_schema
 
 #: Where messages that could not be decoded go with ``on_error = "dead-letter"``: through the same sink, exactly once.
-DEAD_LETTERS = TableId("_raycdc", "dead_letters")
+DEAD_LETTERS = TableId("raycdc", "dead_letters")
 DEAD_LETTER_SCHEMA = TableSchema(
     (
         Column("topic", LogicalType(TypeKind.STRING), nullable=False),

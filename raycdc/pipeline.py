@@ -29,7 +29,7 @@ from raycdc.progress import ProgressReporter
 from raycdc.runtime.launcher import JobSpec, Launcher, LocalLauncher
 from raycdc.runtime.supervisor import Supervisor, SupervisorSettings
 from raycdc.schema.behavior import SchemaChangeBehavior
-from raycdc.sinks.api import Sink, SinkContext
+from raycdc.sinks.api import UPSERT, Sink, SinkContext
 from raycdc.source.api import LeavesOutChanges, ReadsStatements
 from raycdc.source.coordinator import CoordinatorSettings
 from raycdc.source.parking import RESNAPSHOT
@@ -200,6 +200,7 @@ class Pipeline:
             ),
             until=until,
             parking=options.schema_change != "exception",
+            partitioned=self._has_sink and self.config.sink.write == UPSERT,
             token=secrets.token_urlsafe(24),
         )
 

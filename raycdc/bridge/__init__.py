@@ -5,6 +5,7 @@ Readers import `SegmentWriter` from here: nothing in this package imports Ray or
 
 from __future__ import annotations
 
+from raycdc.bridge.partitions import partitions_for, split_by_key
 from raycdc.bridge.reading import ANYWHERE, delete_there, read_segment, segment_schema, verify_segments
 from raycdc.bridge.segment import SegmentWriter
 from raycdc.bridge.tasks import StageTask, TaskRunner, ThreadTaskRunner, run_in_process
@@ -16,8 +17,10 @@ __all__ = [
     "TaskRunner",
     "ThreadTaskRunner",
     "delete_there",
+    "partitions_for",
     "read_segment",
     "run_in_process",
     "segment_schema",
+    "split_by_key",
     "verify_segments",
 ]

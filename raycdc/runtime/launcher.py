@@ -50,6 +50,8 @@ class JobSpec:
     until: str | None
     #: Whether a table that cannot be followed is parked; otherwise it ends the run.
     parking: bool = True
+    #: Whether the sink takes each key's changes in order, and nothing of the order between keys.
+    partitioned: bool = False
     token: str | None = field(default=None, repr=False)
 
 
@@ -216,4 +218,5 @@ def worker_from(
         token=spec.token,
         epoch_bytes_max=spec.settings.epoch_bytes_max,
         parking=spec.parking,
+        partitioned=spec.partitioned,
     )

@@ -3,19 +3,23 @@
 `_seq` within an epoch: the decoder numbers all log rows of its connection in one run, emitted or not. The base of an
 epoch's log segments maps the smallest number in it to the first of the epoch's counter; rows that were held since
 earlier epochs have smaller numbers than the others, and so keep their true order.
+
+Where the sink takes changes by key, a table of which the epoch before had much is cut into hash partitions
+(`raycdc.bridge.partitions`): one segment or more for each.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import uuid
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePath
 from typing import Any, Protocol
 
 import pyarrow as pa
 
-from raycdc.bridge import SegmentWriter
+from raycdc.bridge import SegmentWriter, partitions_for, split_by_key
 from raycdc.checkpoint.manifest import SEQ_COUNTER_BITS, Segment, seq_base
 from raycdc.errors import DataError
 from raycdc.model import TableId
@@ -58,10 +62,15 @@ def segment_name(prefix: str) -> str:
 class EpochOutput:
     """See the module's docstring and `raycdc.source.api.ReaderOutput`. Owned by the reader's thread."""
 
-    def __init__(self, spool: SpoolAddress, stopwatch: Stopwatch | None = None) -> None:
+    def __init__(self, spool: SpoolAddress, stopwatch: Stopwatch | None = None, *, partitioned: bool = False) -> None:
+        """`partitioned`: the sink wants each key's changes in order, and nothing of the order between keys."""
         self._spool = spool
         self._stopwatch = stopwatch or Stopwatch()
-        self._writers: dict[TableId, OpenSegment] = {}
+        self._partitioned = partitioned
+        self._writers: dict[tuple[TableId, int], OpenSegment] = {}
+        #: Of the open epoch, as decided at a table's first rows; and bytes of log rows in the epoch before.
+        self._partitions: dict[TableId, int] = {}
+        self._volumes: Counter[TableId] = Counter()
         self._full: list[OpenSegment] = []
         self._published: list[Segment] = []
         self._published_bytes = 0
@@ -75,18 +84,31 @@ class EpochOutput:
         writers = [*self._writers.values(), *self._full]
         return self._published_bytes + sum(writer.bytes for writer in writers)
 
-    def collect(self, table: TableId, *, fingerprint: str, batch: pa.RecordBatch, split_id: str) -> None:
-        writer = self._writers.get(table)
-        if writer is not None and writer.bytes >= SEGMENT_BYTES_MAX:
-            self._full.append(self._writers.pop(table))
-            writer = None
-        if writer is None:
-            writer = self._writers[table] = self._writer(table, fingerprint, split_id, kind="log")
+    def collect(
+        self, table: TableId, *, fingerprint: str, batch: pa.RecordBatch, split_id: str, key: Sequence[str] = ()
+    ) -> None:
         with self._stopwatch.running("log_write"):
-            writer.append(batch)
+            for partition, part in split_by_key(batch, key, self._partitions_of(table, key)):
+                self._log_writer(table, fingerprint, split_id, partition).append(part)
         first, last = batch.column("_seq")[0].as_py(), batch.column("_seq")[-1].as_py()
         known = self._seqs or (first, last)
         self._seqs = (min(first, known[0]), max(last, known[1]))
+
+    def _partitions_of(self, table: TableId, key: Sequence[str]) -> int:
+        """As many all epoch long, or changes of one key would be in two of them."""
+        if table not in self._partitions:
+            self._partitions[table] = partitions_for(self._volumes[table]) if key and self._partitioned else 1
+        return self._partitions[table]
+
+    def _log_writer(self, table: TableId, fingerprint: str, split_id: str, partition: int) -> OpenSegment:
+        writer = self._writers.get((table, partition))
+        if writer is not None and writer.bytes >= SEGMENT_BYTES_MAX:
+            self._full.append(self._writers.pop((table, partition)))
+            writer = None
+        if writer is None:
+            writer = self._writer(table, fingerprint, split_id, kind="log", partition=partition)
+            self._writers[table, partition] = writer
+        return writer
 
     def publish(self, segments: Sequence[dict[str, Any]]) -> None:
         for data in segments:
@@ -109,9 +131,14 @@ class EpochOutput:
             )
         base = seq_base(epoch, log=True) - first
         segments = [*self._snapshot_segments(epoch)]
+        self._volumes.clear()
+        self._partitions.clear()
         with self._stopwatch.running("log_write"):
             for writer in (*self._full, *self._writers.values()):
-                segments += [writer.finish(seq_base=base)] if writer.rows else []
+                if writer.rows:
+                    segment = writer.finish(seq_base=base)
+                    segments.append(segment)
+                    self._volumes[segment.table] += segment.bytes
         self._writers.clear()
         self._full.clear()
         self._published.clear()
@@ -134,7 +161,7 @@ class EpochOutput:
             yield dataclasses.replace(segment, seq_base=seq_base(epoch, log=False, offset=rows))
             rows += segment.rows
 
-    def _writer(self, table: TableId, fingerprint: str, split_id: str, *, kind: str) -> OpenSegment:
+    def _writer(self, table: TableId, fingerprint: str, split_id: str, *, kind: str, partition: int = 0) -> OpenSegment:
         return SegmentWriter(
             self._spool.folder,
             table=table,
@@ -144,4 +171,5 @@ class EpochOutput:
             name=segment_name(kind),
             node=self._spool.node,
             flight=self._spool.flight,
+            partition=partition,
         )

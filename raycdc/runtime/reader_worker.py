@@ -137,6 +137,7 @@ class ReaderWorker:
         token: str | None,
         epoch_bytes_max: int,
         parking: bool = True,
+        partitioned: bool = False,
     ) -> None:
         self._identity = identity
         self._coordinator = coordinator
@@ -148,7 +149,7 @@ class ReaderWorker:
         self._awake = False
         self._unsent = False
         self._stopwatch = Stopwatch()
-        output = EpochOutput(spool, self._stopwatch)
+        output = EpochOutput(spool, self._stopwatch, partitioned=partitioned)
         self._reader: SourceReader
         if isinstance(source, PartitionedSource):
             context = ReaderContext(output, self._send, self._wake, time.monotonic, epoch_bytes_max)

@@ -201,8 +201,10 @@ class ReaderOutput(Protocol):
     @property
     def open_bytes(self) -> int: ...
 
-    def collect(self, table: TableId, *, fingerprint: str, batch: pa.RecordBatch, split_id: str) -> None:
-        """Append rows of the log; order per table is kept."""
+    def collect(
+        self, table: TableId, *, fingerprint: str, batch: pa.RecordBatch, split_id: str, key: Sequence[str] = ()
+    ) -> None:
+        """Append rows of the log; order per table is kept, or per value of `key` where it is given."""
 
     def publish(self, segments: Sequence[dict[str, Any]]) -> None:
         """Make finished snapshot segments part of the open epoch."""

@@ -252,7 +252,8 @@ class LogReader:
     def _collect(self, rows: LogRows) -> None:
         self._touch(rows.table)
         fingerprint = self._tables[rows.table].fingerprint
-        self._output.collect(rows.table, fingerprint=fingerprint, batch=rows.batch, split_id=STREAM_SPLIT_ID)
+        key = self._documents[fingerprint]["primary_key"]
+        self._output.collect(rows.table, fingerprint=fingerprint, batch=rows.batch, split_id=STREAM_SPLIT_ID, key=key)
 
     def _moved(self, unit: LogUnit) -> None:
         self._in_transaction = unit.in_transaction

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from raycdc.bridge import partitions
 from raycdc.errors import FencedError
 from raycdc.source import hand_off
 from raycdc.source.coordinator import SourceCoordinator
@@ -304,6 +305,13 @@ def read_chunks_at_any_server(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(SimChunkSource, "cut_off", property(lambda self: False))
 
 
+def partition_by_number_instead_of_key(patch: pytest.MonkeyPatch) -> None:
+    def numbers(batch: Any, _key: Any, count: int) -> np.ndarray:
+        return np.arange(batch.num_rows, dtype=np.uint8) % np.uint8(count)
+
+    patch.setattr(partitions, "partition_numbers", numbers)
+
+
 #: Rule, circumstances in which it matters, and a seed that is known to miss it (only to be quick).
 RULES: list[tuple[Switch, Settings, int]] = [
     (drop_what_is_to_be_held, EXACT, 0),
@@ -341,6 +349,7 @@ RULES: list[tuple[Switch, Settings, int]] = [
     (say_nothing_of_truncations, settings(Visibility.EXACT, truncations=0.5), 0),
     (keep_the_old_servers_place_in_the_log, FAILOVERS, 0),
     (read_chunks_at_any_server, FAILOVERS, 0),
+    (partition_by_number_instead_of_key, EXACT, 0),
     (delete_what_is_being_folded, settings(Visibility.WAIT, crashes=0.008, readers=3), 25),
 ]
 

@@ -13,6 +13,7 @@ from raycdc.testing.simulation import Settings, Simulation, Visibility
 #: Seeds of an ordinary test run; ``RAYCDC_SIM_SEEDS`` asks for more (or ``FIRST-LAST`` for some).
 SEEDS = 150
 FAILOVER_SEEDS = 20
+LOSS_SEEDS = 20
 
 
 def seeds() -> range:
@@ -30,6 +31,12 @@ def test_another_server_takes_over_unnoticed(seed: int) -> None:
     drawn = Settings.of(random.Random(seed), 1500)
     visibility = Visibility.EXACT if drawn.visibility is Visibility.EXACT else Visibility.WAIT  # Both have GTIDs.
     Simulation(seed, settings=replace(drawn, visibility=visibility, failovers=0.004)).run()
+
+
+@pytest.mark.parametrize("seed", range(LOSS_SEEDS))
+def test_rows_lost_between_the_commits_of_two_tables_are_made_up_for(seed: int) -> None:
+    drawn = Settings.of(random.Random(seed), 1500)
+    Simulation(seed, settings=replace(drawn, crashes=0.015, half_commits=0.5, losses=1.0)).run()
 
 
 def test_the_same_seed_gives_the_same_history() -> None:

@@ -54,7 +54,9 @@ class Output:
     def open_bytes(self) -> int:
         return sum(int(batch.nbytes) for _, _, batch in self.open)
 
-    def collect(self, table: TableId, *, fingerprint: str, batch: pa.RecordBatch, split_id: str) -> None:
+    def collect(
+        self, table: TableId, *, fingerprint: str, batch: pa.RecordBatch, split_id: str, key: Sequence[str] = ()
+    ) -> None:
         self.open.append((str(table), fingerprint, batch))
 
     def publish(self, segments: Sequence[dict[str, Any]]) -> None:

@@ -39,7 +39,9 @@ class Output:
         self.open_bytes = 0
         self.epoch: list[Any] = []
 
-    def collect(self, table: TableId, *, fingerprint: str, batch: pa.RecordBatch, split_id: str) -> None:
+    def collect(
+        self, table: TableId, *, fingerprint: str, batch: pa.RecordBatch, split_id: str, key: Sequence[str] = ()
+    ) -> None:
         self.epoch.extend(batch.column("id").to_pylist())
 
     def publish(self, segments: Sequence[dict[str, Any]]) -> None:

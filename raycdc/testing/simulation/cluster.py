@@ -37,6 +37,7 @@ class MemoryOutput(EpochOutput):
 
     def __init__(self, spool: MemorySpool, author: Author) -> None:
         super().__init__(SpoolAddress.__new__(SpoolAddress))
+        self._counts = random.Random(str(author))
         self._memory = spool
         self._author = author
 
@@ -44,9 +45,19 @@ class MemoryOutput(EpochOutput):
         for path in paths:
             self._memory.delete(path)
 
-    def _writer(self, table: TableId, fingerprint: str, split_id: str, *, kind: str) -> OpenSegment:
+    def _partitions_of(self, table: TableId, key: Sequence[str]) -> int:
+        """Any number; the real one follows from sizes that no simulation has."""
+        return self._partitions.setdefault(table, self._counts.choice([1, 2, 4]) if key else 1)
+
+    def _writer(self, table: TableId, fingerprint: str, split_id: str, *, kind: str, partition: int = 0) -> OpenSegment:
         return MemorySegmentWriter(
-            self._memory, self._author, table=table, schema=fingerprint, split_id=split_id, kind=kind
+            self._memory,
+            self._author,
+            table=table,
+            schema=fingerprint,
+            split_id=split_id,
+            kind=kind,
+            partition=partition,
         )
 
 

@@ -45,7 +45,7 @@ class SimDriver:
         assert self._tables is not None
         if self._tables:
             self._commit(self._epoch, self._tables.pop())
-            if self._tables:
+            if self._tables and self.half_commits:
                 self._state.maybe_crash(self.half_commits)
             return True
         epoch = self._epoch.epoch

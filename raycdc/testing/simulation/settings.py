@@ -27,7 +27,7 @@ class Settings:
     #: Share of the driver's starts that find a segment of the next epoch gone.
     losses: float = 0.2
     #: How often the driver dies between the commits of two tables of an epoch.
-    half_commits: float = 0.05
+    half_commits: float = 0.0
 
     @classmethod
     def of(cls, chance: random.Random, steps: int) -> Settings:
@@ -40,6 +40,7 @@ class Settings:
             readers=chance.choice([1, 2, 3]),
             truncations=0.3,
             unfollowed=0.3,
+            half_commits=0.05,
         )
 
 

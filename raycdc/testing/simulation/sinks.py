@@ -78,16 +78,23 @@ class ModelSink:
 
     def _rows(self, manifest: Manifest, table: TableId, schema: TableSchema) -> list[Row]:
         rows: list[Row] = []
+        partitions: dict[tuple[Any, ...], int] = {}
         for segment in manifest.segments:
             if segment.table != table:
                 continue
             data: pa.Table = self._spool.read(segment.path)
             assert data.num_rows == segment.rows
             assert data.column_names == [*(c.name for c in schema.columns), *_META], "columns are not the schema's"
-            rows.extend(
-                {**row, "_seq": segment.seq_base + row["_seq"], "_op": RowKind(row["_op"]).symbol}
-                for row in data.to_pylist()
-            )
+            for row in data.to_pylist():
+                row |= {"_seq": segment.seq_base + row["_seq"], "_op": RowKind(row["_op"]).symbol}
+                identity = tuple(row[name] for name in schema.primary_key)
+                if row["_op"] == RowKind.TRUNCATE.symbol:
+                    if segment.partition:
+                        continue  # It is in every partition.
+                elif segment.kind == "log" and schema.primary_key:
+                    there = partitions.setdefault(identity, segment.partition)
+                    assert there == segment.partition, f"{table}: changes of {identity} are in two partitions"
+                rows.append(row)
         rows.sort(key=lambda row: int(row["_seq"]))
         seqs = [row["_seq"] for row in rows]
         assert len(set(seqs)) == len(seqs), f"{table}: two rows of epoch {manifest.epoch} have one _seq"

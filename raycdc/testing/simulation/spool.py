@@ -43,7 +43,15 @@ class MemorySegmentWriter:
     """`raycdc.bridge.SegmentWriter` without a disk."""
 
     def __init__(
-        self, spool: MemorySpool, author: Author, *, table: TableId, schema: str, split_id: str, kind: str
+        self,
+        spool: MemorySpool,
+        author: Author,
+        *,
+        table: TableId,
+        schema: str,
+        split_id: str,
+        kind: str,
+        partition: int = 0,
     ) -> None:
         self.rows = 0
         self.bytes = 0
@@ -53,6 +61,7 @@ class MemorySegmentWriter:
         self._schema = schema
         self._split_id = split_id
         self._kind = kind
+        self._partition = partition
         self._batches: list[pa.RecordBatch] = []
 
     def append(self, batch: pa.RecordBatch) -> None:
@@ -71,7 +80,7 @@ class MemorySegmentWriter:
             table=self._table,
             schema=self._schema,
             split_id=self._split_id,
-            partition=0,
+            partition=self._partition,
             kind=self._kind,
             seq_base=seq_base,
             rows=self.rows,

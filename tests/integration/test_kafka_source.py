@@ -90,7 +90,9 @@ def read_until(made: Pipeline, enough: Callable[[Rows], bool]) -> Rows:
 def test_a_run_reads_what_is_there_and_the_next_one_what_came_since(kafka: KafkaServer, tmp_path: Path) -> None:
     with kafka.fresh_topic(partitions=3) as topic:
         produce(kafka, topic, range(20), partitions=3)
-        assert sorted(read(kafka, tmp_path, topics=[topic])) == list(range(20))
+        found = [row for rows in epochs(pipeline(kafka, tmp_path, topics=[topic]), "caught-up") for row in rows]
+        assert sorted(row["id"] for row in found) == list(range(20))
+        assert {row["_pos"] for row in found} == {f"{topic}:{n % 3}:{n // 3}:0" for n in range(20)}
         assert read(kafka, tmp_path, topics=[topic]) == []
         produce(kafka, topic, range(20, 25), partitions=3)
         assert sorted(read(kafka, tmp_path, topics=[topic])) == list(range(20, 25))

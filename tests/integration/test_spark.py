@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Iterator
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -70,11 +71,12 @@ def script(tmp_path: Path) -> EpochScript:
     return EpochScript(CheckpointStore(tmp_path / "state", pipeline="shop"), seed=3)
 
 
-def run(script: EpochScript, spark: Any, lake: Path, *, write: str = "upsert") -> None:
+def run(script: EpochScript, spark: Any, lake: Path, *, write: str = "upsert", order_by: str = "") -> None:
     """All sealed epochs into a Delta lake, every task in a Spark worker."""
     sink = DeltaSink(DeltaSinkConfig(path=str(lake)))
     runner = SparkTaskRunner(spark, in_process_bytes_max=0)
-    sink.open(SinkContext(script.store.app_id, write, runner, parallelism=parallelism(spark), spark=spark))
+    context = SinkContext(script.store.app_id, write, runner, parallelism=parallelism(spark), spark=spark)
+    sink.open(replace(context, order_by=order_by))
     EpochLoop(
         script.store,
         sink,
@@ -129,6 +131,26 @@ def test_every_type_survives_append_and_merge_exactly(
     assert in_spark.count() == 6
     assert in_spark.schema[0].simpleString() == "id:decimal(20,0)"
     assert dict(in_spark.dtypes)["wall"] == "timestamp_ntz"
+
+
+@pytest.mark.parametrize("in_process_bytes_max", [1 << 30, 0], ids=["delta-rs", "spark-merge"])
+def test_with_an_order_a_greater_row_of_the_table_stays(
+    spark: Any, script: EpochScript, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_process_bytes_max: int
+) -> None:
+    monkeypatch.setattr(delta, "MERGE_IN_PROCESS_BYTES_MAX", in_process_bytes_max)
+    orders = script.table("shop.orders")
+    for versions in ({1: 5, 2: 5, 3: 5}, {1: 4, 2: 6, 3: 5, 4: 1}):
+        for key, version in versions.items():
+            orders.insert({"id": key, "name": f"after {len(orders.changelog)}", "qty": version})
+        script.seal(final=len(versions) == 4)
+    run(script, spark, tmp_path / "lake", order_by="qty")
+    rows = DeltaTable(str(tmp_path / "lake" / "shop" / "orders")).to_pyarrow_table().to_pylist()
+    assert sorted((row["id"], row["qty"], row["name"]) for row in rows) == [
+        (1, 5, "after 0"),
+        (2, 6, "after 4"),
+        (3, 5, "after 5"),
+        (4, 1, "after 6"),
+    ]
 
 
 def test_a_spark_merge_is_not_done_twice(

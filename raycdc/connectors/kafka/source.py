@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 from raycdc.checkpoint.manifest import Manifest
@@ -92,7 +93,7 @@ class KafkaSource:
         return KafkaReader(
             context,
             partitions=FetchedPartitions(self._config, context.notify),
-            make_decoder=opened.decoder,
+            make_decoder=partial(opened.decoder, positions=True),
             statements=self._statements(),
             settings=ReaderSettings(
                 idle_after_s=alignment.idle_after.total_seconds(),

@@ -10,6 +10,7 @@ from raycdc.model.batch import (
     part_of,
     with_lost_values,
 )
+from raycdc.model.key_hash import key_hashes
 from raycdc.model.row_kind import RowKind
 from raycdc.model.schema import Column, TableSchema
 from raycdc.model.table import TableId
@@ -25,6 +26,7 @@ __all__ = [
     "TableSchema",
     "TypeKind",
     "changelog_schema",
+    "key_hashes",
     "lost_values",
     "part_of",
     "with_lost_values",

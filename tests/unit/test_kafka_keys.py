@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raycdc.connectors.kafka.keys import KeyOwners, NewKeys, hashes_of
+from raycdc.connectors.kafka.keys import KeyOwners, NewKeys
 from raycdc.errors import DataError
-from raycdc.model import TableId
+from raycdc.model import TableId, key_hashes
 
 TABLE = TableId("shop", "product")
 
@@ -28,19 +28,19 @@ def tell(owners: KeyOwners, reader: NewKeys) -> int:
 
 
 def test_hashes_tell_keys_apart_column_by_column() -> None:
-    found = hashes_of(batch([1, 1, 2, 1], ["a", "b", "a", None]), ["id", "name"])
+    found = key_hashes(batch([1, 1, 2, 1], ["a", "b", "a", None]), ["id", "name"])
     assert len(set(found.tolist())) == 4
-    assert found.tolist() == hashes_of(batch([1, 1, 2, 1], ["a", "b", "a", None]), ["id", "name"]).tolist()
+    assert found.tolist() == key_hashes(batch([1, 1, 2, 1], ["a", "b", "a", None]), ["id", "name"]).tolist()
 
 
 def test_a_key_in_two_partitions_is_refused_whoever_reads_them() -> None:
     owners, one, other = KeyOwners(), NewKeys(), NewKeys()
-    one.read(TABLE, "m:0", hashes_of(batch([1, 2, 2], ["", "", ""]), ["id"]))
-    other.read(TABLE, "m:1", hashes_of(batch([3], [""]), ["id"]))
+    one.read(TABLE, "m:0", key_hashes(batch([1, 2, 2], ["", "", ""]), ["id"]))
+    other.read(TABLE, "m:1", key_hashes(batch([3], [""]), ["id"]))
     assert (tell(owners, one), tell(owners, other)) == (2, 1)
-    one.read(TABLE, "m:0", hashes_of(batch([2], [""]), ["id"]))
+    one.read(TABLE, "m:0", key_hashes(batch([2], [""]), ["id"]))
     assert tell(owners, one) == 0
-    other.read(TABLE, "m:1", hashes_of(batch([2], [""]), ["id"]))
+    other.read(TABLE, "m:1", key_hashes(batch([2], [""]), ["id"]))
     with pytest.raises(DataError, match=r"shop.product lie in two partitions, m:0 and m:1.*same_key"):
         tell(owners, other)
 
@@ -49,7 +49,7 @@ def test_the_partition_may_change_its_reader() -> None:
     owners = KeyOwners()
     for _ in range(2):
         reader = NewKeys()
-        reader.read(TABLE, "m:0", hashes_of(batch([1], [""]), ["id"]))
+        reader.read(TABLE, "m:0", key_hashes(batch([1], [""]), ["id"]))
         tell(owners, reader)
 
 

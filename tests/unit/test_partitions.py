@@ -69,6 +69,13 @@ def test_both_zeros_are_one_key_and_null_is_one_too() -> None:
     assert numbers[0] == numbers[1]
 
 
+def test_a_key_keeps_its_partition_when_its_column_becomes_wider() -> None:
+    narrow = partition_numbers(batch(pa.int32(), [-5, 0, 7]), ["id"], 251)
+    assert np.array_equal(narrow, partition_numbers(batch(pa.int64(), [-5, 0, 7]), ["id"], 251))
+    texts = partition_numbers(batch(pa.string(), ["a", "bc"]), ["id"], 251)
+    assert np.array_equal(texts, partition_numbers(batch(pa.large_string(), ["a", "bc"]), ["id"], 251))
+
+
 def test_columns_of_a_key_are_told_apart() -> None:
     rows = pa.RecordBatch.from_pydict({"a": ["ab", "a"], "b": ["c", "bc"]})
     first, second = partition_numbers(rows, ["a", "b"], 251)

@@ -7,17 +7,15 @@ epoch has a manifest. Keys are told from the first message on, also of a single 
 *What is not found out:* a key whose changes in the first partition were read by an earlier run and do not come again;
 and keys beyond the first `KEYS_MAX` of a table, or `ALL_KEYS_MAX` of all tables (``problems`` in ``run --json`` names
 these tables). Two keys with the same hash would be refused wrongly: with that many, once in some hundred thousand
-tables. Pure but for the hashing.
+tables. Pure.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 
 from raycdc.errors import DataError
 from raycdc.model import TableId
@@ -28,55 +26,6 @@ ALL_KEYS_MAX = 16_000_000
 
 Hashes = npt.NDArray[np.uint64]
 _NONE = np.array([], np.uint64)
-_BASE = np.uint64(0x9E3779B97F4A7C15)
-_NULL = np.uint64(0x5851F42D4C957F2D)
-#: A fixed random number for each byte.
-_BYTES: Hashes = np.random.Generator(np.random.PCG64(7)).integers(0, 2**64, 256, np.uint64)
-
-
-def hashes_of(batch: pa.RecordBatch, key: Sequence[str]) -> Hashes:
-    """One hash per row over the columns `key`, the same in every process. Whole columns at a time."""
-    combined = np.zeros(batch.num_rows, np.uint64)
-    for name in key:
-        column = batch.column(name)
-        one = _of_integers(column) if pa.types.is_integer(column.type) else _of_texts(column)
-        combined = _mixed(combined + one)
-    return combined
-
-
-def _of_integers(column: pa.Array) -> Hashes:
-    present = column.fill_null(0).cast(pa.int64()).to_numpy().view(np.uint64)
-    hashes = _mixed(present)
-    return hashes if column.null_count == 0 else np.where(_is_null(column), _NULL, hashes)
-
-
-def _of_texts(column: pa.Array) -> Hashes:
-    """Each byte's number times its place's weight, summed up over the text by one running sum over all bytes."""
-    texts = column if pa.types.is_binary(column.type) else column.cast(pa.string())
-    texts = texts.cast(pa.large_binary())
-    _, ends, data = texts.buffers()
-    bounds = np.frombuffer(ends, np.int64)[texts.offset : texts.offset + len(texts) + 1]
-    lengths = np.diff(bounds)
-    content = np.frombuffer(data or b"", np.uint8)[bounds[0] : bounds[-1]]
-    weights = np.full(max(1, int(lengths.max(initial=1))), _BASE, np.uint64).cumprod()
-    places = np.arange(len(content)) - np.repeat(bounds[:-1] - bounds[0], lengths)
-    sums = np.concatenate([np.zeros(1, np.uint64), np.cumsum(_BYTES[content] * weights[places], dtype=np.uint64)])
-    starts = bounds - bounds[0]
-    hashes = _mixed(sums[starts[1:]] - sums[starts[:-1]] + lengths.astype(np.uint64))
-    return hashes if column.null_count == 0 else np.where(_is_null(column), _NULL, hashes)
-
-
-def _is_null(column: pa.Array) -> npt.NDArray[np.bool_]:
-    found: npt.NDArray[np.bool_] = column.is_null().to_numpy(zero_copy_only=False)
-    return found
-
-
-def _mixed(values: Hashes) -> Hashes:
-    """The finalizer of SplitMix64 (Steele, Lea, Flood 2014): every bit of the input moves half of the output."""
-    mixed = values + _BASE
-    mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return mixed ^ (mixed >> np.uint64(31))
 
 
 class NewKeys:

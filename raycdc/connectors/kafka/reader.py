@@ -25,7 +25,7 @@ import numpy as np
 import pyarrow as pa
 
 from raycdc.connectors.kafka.decoding import DEAD_LETTER_SCHEMA, DEAD_LETTERS, dead_letters
-from raycdc.connectors.kafka.keys import NewKeys, hashes_of
+from raycdc.connectors.kafka.keys import NewKeys
 from raycdc.connectors.kafka.messages import Fetched, within
 from raycdc.connectors.kafka.ordering import new_images
 from raycdc.connectors.kafka.partition_reader import Fetch
@@ -36,7 +36,7 @@ from raycdc.connectors.kafka.watermark import Watermarks
 from raycdc.errors import ProtocolError
 from raycdc.failpoints import reach
 from raycdc.formats.api import ChangeItem, Decoded, FormatDecoder, RowsItem
-from raycdc.model import RowKind, TableId, TableSchema
+from raycdc.model import RowKind, TableId, TableSchema, key_hashes
 from raycdc.schema import event_to_json
 from raycdc.source.api import InputStatus
 from raycdc.source.partition_set import PartitionSet
@@ -384,7 +384,7 @@ class KafkaReader:
         self._context.output.collect(table, fingerprint=fingerprint, batch=conformed, split_id=split_id)
         self._touched.add(table)
         if self._keys is not None and schema.primary_key and table != DEAD_LETTERS and not _is_truncation(batch):
-            self._keys.read(table, split_id, hashes_of(conformed, schema.primary_key))
+            self._keys.read(table, split_id, key_hashes(conformed, schema.primary_key))
 
     def _note_end(self, split: _Split) -> None:
         if not split.ended and split.state.ended(split.until):

@@ -1,4 +1,7 @@
-"""Compiled loops that hash key columns: FNV-1a over each value's bytes, finished so that low bits are good."""
+"""Compiled loops that hash key columns: FNV-1a over each value's bytes, finished so that every bit is good.
+
+Fowler, Noll, Vo (RFC 9923); the finalizer is MurmurHash3's (Appleby 2011).
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,8 @@ from raycdc.compiled import njit
 
 _FNV_OFFSET = np.uint64(0xCBF29CE484222325)
 _FNV_PRIME = np.uint64(0x100000001B3)
-_FINISH = np.uint64(0xFF51AFD7ED558CCD)
+_FINISH_1 = np.uint64(0xFF51AFD7ED558CCD)
+_FINISH_2 = np.uint64(0xC4CEB9FE1A85EC53)
 _HALF = np.uint64(33)
 #: Stands for NULL, and separates the values of two columns.
 _MARK = np.uint64(0x9E3779B97F4A7C15)
@@ -50,10 +54,10 @@ def mix_bytes(
 
 
 @njit
-def finish(hashes: NDArray[np.uint64], count: int, partitions: NDArray[np.uint8]) -> None:
-    """The partition of each row, below `count`."""
+def finish(hashes: NDArray[np.uint64]) -> None:
+    """Every bit of the state moves half of the hash."""
     for row in range(len(hashes)):
         code = hashes[row]
-        code = (code ^ (code >> _HALF)) * _FINISH
-        code = code ^ (code >> _HALF)
-        partitions[row] = np.uint8(code % np.uint64(count))
+        code = (code ^ (code >> _HALF)) * _FINISH_1
+        code = (code ^ (code >> _HALF)) * _FINISH_2
+        hashes[row] = code ^ (code >> _HALF)

@@ -74,6 +74,10 @@ class SchemaError(DataError):
     """A schema and the data (or a DDL statement and our model of it) do not fit each other."""
 
 
+class TableChangedError(SchemaError):
+    """A table is not what the log has said of it so far: it was changed meanwhile, and the log says so further on."""
+
+
 class SinkError(RaycdcError):
     """The sink refused a write or its state contradicts ours."""
 

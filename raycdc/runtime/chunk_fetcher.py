@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from raycdc.bridge import SegmentWriter, delete_there, read_segment
 from raycdc.checkpoint.manifest import Segment
+from raycdc.errors import TableChangedError
 from raycdc.runtime.output import SpoolAddress, segment_name
 from raycdc.runtime.stopwatch import Stopwatch
 from raycdc.source.api import ChunkRead
@@ -90,6 +91,17 @@ class ChunkFetcher:
             self._notify()
 
     def _read(
+        self, reader: ChunkReader, split: SnapshotSplit, opened_at: dict[str, Any], document: dict[str, Any]
+    ) -> ChunkRead:
+        try:
+            return self._read_rows(reader, split, opened_at, document)
+        except TableChangedError as changed:
+            reader.close()
+            self._reader = self._open_reader()
+            end = self._reader.log_end()
+            return ChunkRead(split, end.ordinal, end.position, exact=False, segments=(), misfit=str(changed))
+
+    def _read_rows(
         self, reader: ChunkReader, split: SnapshotSplit, opened_at: dict[str, Any], document: dict[str, Any]
     ) -> ChunkRead:
         writer = self._writer(split, document["fingerprint"])

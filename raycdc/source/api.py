@@ -165,13 +165,17 @@ class LogSource(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ChunkRead:
-    """A chunk was read into finished segments that belong to no epoch yet; see `raycdc.source.hand_off`."""
+    """A chunk was read into finished segments that belong to no epoch yet; see `raycdc.source.hand_off`.
+
+    `misfit` says why it has none, where the table was another one than the chunk's schema document says.
+    """
 
     split: SnapshotSplit
     high: int
     high_position: dict[str, Any]
     exact: bool
     segments: tuple[dict[str, Any], ...]
+    misfit: str = ""
 
 
 class ChunkSource(Protocol):

@@ -66,6 +66,9 @@ class KeyOrder(Protocol):
     def use(self, table: TableId, key: ChunkKey | None, document: dict[str, Any]) -> None:
         """`table` begins again: as `document` has it, cut by `key`. Tables of the start are known without."""
 
+    def forget(self, table: TableId) -> None:
+        """`table` is live, or gone: nothing is asked about it until it begins again."""
+
     def bound(self, table: TableId, raw: Any) -> SortKey:
         """Sort key of a chunk's bound."""
 
@@ -123,6 +126,7 @@ class _OpenChunk:
     high: int | None = None
     exact: bool = False
     segments: tuple[dict[str, Any], ...] = ()
+    misfit: str = ""
     folding: bool = False
     #: Of all that is recalled and held.
     bytes: int = 0
@@ -196,7 +200,10 @@ class HandOff:
     def drop_table(self, table: TableId) -> list[SnapshotSplit]:
         """Forget the table: it is live, or gone, from here on. Returns the chunks that were open."""
         known = self._tables.pop(table, None)
-        return [chunk.split for chunk in known.open.values()] if known else []
+        if known is None:
+            return []
+        self._order.forget(table)
+        return [chunk.split for chunk in known.open.values()]
 
     def in_snapshot(self, table: TableId) -> bool:
         return table in self._tables
@@ -243,10 +250,20 @@ class HandOff:
         return True
 
     def close(
-        self, split_id: str, table: TableId, *, attempt: int, high: int, exact: bool, segments: Sequence[dict[str, Any]]
+        self,
+        split_id: str,
+        table: TableId,
+        *,
+        attempt: int,
+        high: int,
+        exact: bool,
+        segments: Sequence[dict[str, Any]],
+        misfit: str = "",
     ) -> None:
         """The chunk was read: its SELECT saw nothing after `high`. Also called with the folded segments.
 
+        `misfit`: it could not be read, as its table is another one than the log has said so far. The log says so
+        before `high`, and the chunk is void from there; it is read again in any case.
         A chunk or attempt not open here is ignored: it was voided meanwhile, and its reader is told so.
         """
         known = self._tables.get(table)
@@ -255,7 +272,7 @@ class HandOff:
             return
         chunk.high, chunk.segments = high, tuple(segments)
         chunk.exact = exact or chunk.folding
-        chunk.folding = False
+        chunk.folding, chunk.misfit = False, misfit
 
     def void(self, split_id: str, table: TableId, *, attempt: int, now_s: float) -> bool:
         """Make the chunk unopened again. False when that attempt is not open here (published, or never opened)."""
@@ -331,6 +348,9 @@ class HandOff:
 
     def _decide(self, table: _Table, chunk: _OpenChunk, now_s: float) -> Decision:
         assert chunk.high is not None
+        if chunk.misfit:
+            self._forget(table, chunk, now_s)
+            return RetryChunk(chunk.split, chunk.misfit)
         early, late = _partition([*chunk.recalled, *chunk.held], chunk.high)
         if early and not chunk.exact and not table.foldable:
             self._forget(table, chunk, now_s)

@@ -6,7 +6,7 @@ schema changes. Its `state` after a cut is everything needed to go on from there
 | event | from | meaning |
 |---|---|---|
 | `open_chunk` | chunk reader | answer `chunk_opened` with our position and `ring_s`, hold from there |
-| `close_chunk` | chunk reader | the SELECT saw nothing after H; segments are durable |
+| `close_chunk` | chunk reader | the SELECT saw nothing after H; segments are durable; or why there are none |
 | `void_chunk` | enumerator | the chunk's reader is gone; answer `chunk_voided`, published or not |
 | `stop_at` | enumerator | end of input at this position |
 | `chunk_opened`, `chunk_delta`, `chunk_published`, `chunk_voided` | to the enumerator, which relays | |
@@ -289,6 +289,7 @@ class LogReader:
                     high=event["high"],
                     exact=event["exact"],
                     segments=event["segments"],
+                    misfit=event.get("misfit", ""),
                 )
             case "void_chunk":
                 # Answered whatever became of the chunk: published ones were reported before, others must be read again.

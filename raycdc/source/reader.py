@@ -267,6 +267,7 @@ class IncrementalReader:
                 "high_position": read.high_position,
                 "exact": read.exact,
                 "segments": list(read.segments),
+                "misfit": read.misfit,
             }
         )
         reach("after_close")

@@ -31,6 +31,12 @@ class ChunkReader(Protocol):
     def high_watermark(self) -> HighWatermark:
         """Of the chunk just read to its end."""
 
+    def log_end(self) -> HighWatermark:
+        """The end of the log now, before which it says how a table was changed that a chunk did not find as described.
+
+        Asked of a new reader: the one that raised `TableChangedError` is closed.
+        """
+
     def wake_up(self) -> None: ...
 
     def close(self) -> None: ...

@@ -217,3 +217,55 @@ def test_a_table_whose_rows_are_lost_between_two_commits_is_read_again(mariadb: 
     assert any(f"{database}.orders will be read again" in text for text in warnings), run.story()
     lake_equals_source(job, *tables)
     assert listed(job)[f"{database}.orders"]["phase"] == "stream"
+
+
+def killed_in_its_snapshot(server: MariaDbServer, folder: Path, database: str, *tables: str) -> Job:
+    """A job that died when a manifest held some rows of the tables, and not all."""
+    numbers = ", ".join(f"({number}, {number}, 'text')" for number in range(200))
+    server.execute(f"DROP DATABASE IF EXISTS {database}", f"CREATE DATABASE {database}")
+    for table in tables:
+        created = f"CREATE TABLE {table} (id INT PRIMARY KEY, stock INT, note VARCHAR(9))"
+        server.execute(created, f"INSERT INTO {table} VALUES {numbers}", database=database)
+    job = Job(folder, server, database, tables, sink="jsonl", write="changelog", local=True, chunk_rows=10)
+    job.snapshot = "rows_per_second = 20"
+    run = job.start("--until", "caught-up", failpoints="after_manifest=kill@2")
+    assert run.wait() < 0, run.story()
+    job.snapshot = ""
+    return job
+
+
+def test_a_chunk_key_that_changes_in_a_snapshot_begins_the_table_again(mariadb: MariaDbServer, tmp_path: Path) -> None:
+    job = killed_in_its_snapshot(mariadb, tmp_path, "rekeyed", "products")
+    mariadb.execute(
+        "UPDATE products SET stock = -1 WHERE id % 7 = 0",
+        "ALTER TABLE products MODIFY id BIGINT",
+        "INSERT INTO products VALUES (5000000000, 1, '')",
+        "DELETE FROM products WHERE id = 3",
+        database=job.database,
+    )
+    catch_up(job)
+    rows = read_changelog(job.lake / job.database / "products", "jsonl")
+    assert check_changelog(rows, ["id"]) == []
+    assert sum(row["_op"] == "T" for row in rows) == 1
+    assert sorted(rows_of(job, "products")) == [n for n in range(200) if n != 3] + [5_000_000_000]
+
+
+def test_chunks_of_tables_that_were_changed_before_the_log_says_so_wait_for_it(
+    mariadb: MariaDbServer, tmp_path: Path
+) -> None:
+    """The log is read from before the statements; what a SELECT finds has them already."""
+    job = killed_in_its_snapshot(mariadb, tmp_path, "reshaped", "dropped", "altered", "renamed")
+    mariadb.execute(
+        "ALTER TABLE altered MODIFY stock BIGINT, DROP COLUMN note",
+        "UPDATE altered SET stock = 5000000000 WHERE id = 199",
+        "ALTER TABLE renamed CHANGE stock held INT",
+        "UPDATE renamed SET held = -1 WHERE id = 199",
+        "DROP TABLE dropped",
+        database=job.database,
+    )
+    catch_up(job)
+    altered, renamed = rows_of(job, "altered"), rows_of(job, "renamed")
+    assert sorted(altered) == sorted(renamed) == list(range(200))
+    assert altered[199]["stock"] == 5_000_000_000
+    assert renamed[199]["held"] == -1
+    assert rows_of(job, "dropped") == {}

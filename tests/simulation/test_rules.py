@@ -116,7 +116,7 @@ def take_the_high_watermark_from_what_is_visible(patch: pytest.MonkeyPatch) -> N
 
     def finish(self: SimChunkSource, read: Any) -> None:
         view_end = self._tasks[0].view_end if self._tasks[0].read is None else read.high
-        real(self, type(read)(read.split, view_end, read.high_position, read.exact, read.segments))
+        real(self, replace(read, high=view_end))
 
     patch.setattr(SimChunkSource, "_finish", finish)
 

@@ -27,6 +27,8 @@ class Numbers:
 
     def use(self, table: TableId, key: ChunkKey | None, document: dict[str, Any]) -> None: ...
 
+    def forget(self, table: TableId) -> None: ...
+
     def bound(self, table: TableId, raw: Any) -> int:
         return int(raw)
 
@@ -105,6 +107,18 @@ def test_a_chunk_waits_until_the_log_has_passed_its_high_watermark() -> None:
     close(made, chunk(0, None, None), high=7)
     assert made.advance(6, now_s=0) == []
     assert [type(d) for d in made.advance(7, now_s=0)] == [PublishChunk]
+
+
+def test_a_chunk_whose_table_did_not_fit_is_read_again_where_the_log_must_have_said_why() -> None:
+    made = hand_off()
+    split = chunk(0, None, None)
+    made.open(split, now_s=0)
+    made.rows(log((INSERT, 1, None), at=2), now_s=0)
+    made.close(split.split_id, split.table, attempt=0, high=7, exact=False, segments=(), misfit="no column b")
+    assert made.advance(6, now_s=0) == []
+    # The log said nothing: the change was not logged, and somebody must give up at last.
+    assert made.advance(7, now_s=0) == [RetryChunk(split, "no column b")]
+    assert made.rows(log((INSERT, 2, None), at=8), now_s=0) is None
 
 
 def test_changes_up_to_the_high_watermark_are_folded_and_later_ones_follow_the_chunk() -> None:

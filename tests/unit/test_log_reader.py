@@ -25,6 +25,8 @@ REST = SnapshotSplit(TABLE, 1, "id", 10, None)
 class Numbers:
     def use(self, table: TableId, key: ChunkKey | None, document: dict[str, Any]) -> None: ...
 
+    def forget(self, table: TableId) -> None: ...
+
     def bound(self, table: TableId, raw: Any) -> int:
         return int(raw)
 

@@ -163,6 +163,11 @@ def query_error(connection: Connection[Any], sql: str, cause: pymysql.Error) -> 
     return SourceError(f"{where} answered error {code} ({text}) to: {short}")
 
 
+def is_of_changed_table(cause: BaseException | None) -> bool:
+    """Whether the server says that a column or table is not there (any more), or changed since the snapshot began."""
+    return isinstance(cause, pymysql.Error) and _code_and_text(cause)[0] in _CHANGED
+
+
 def translate(settings: MySqlSettings, cause: BaseException) -> SourceError:
     """What a failure to connect means for the user."""
     code, text = _code_and_text(cause)
@@ -199,6 +204,7 @@ def translate(settings: MySqlSettings, cause: BaseException) -> SourceError:
 _KILLED = frozenset({1927, 3169})  # MariaDB: ER_CONNECTION_KILLED; MySQL: ER_SESSION_WAS_KILLED
 _LOST = _KILLED | {CR.CR_SERVER_LOST, CR.CR_SERVER_GONE_ERROR, CR.CR_CONN_HOST_ERROR, ER.SERVER_SHUTDOWN, 0}
 _TRY_AGAIN = frozenset({ER.TABLE_DEF_CHANGED, ER.LOCK_WAIT_TIMEOUT, ER.LOCK_DEADLOCK})
+_CHANGED = frozenset({ER.BAD_FIELD_ERROR, ER.NO_SUCH_TABLE, ER.TABLE_DEF_CHANGED})
 _DENIED = frozenset(
     {
         ER.ACCESS_DENIED_ERROR,

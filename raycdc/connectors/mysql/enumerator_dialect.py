@@ -14,6 +14,7 @@ from pymysql.connections import Connection
 from raycdc.connectors.mysql.binlog.offset import BinlogOffset, ordinal_of
 from raycdc.connectors.mysql.catalog import database_charsets, discover_tables, load_tables
 from raycdc.connectors.mysql.checks import check_source, require_ok
+from raycdc.connectors.mysql.connection import is_of_changed_table
 from raycdc.connectors.mysql.ddl.history import begin_state
 from raycdc.connectors.mysql.failover import is_elsewhere, resume_position
 from raycdc.connectors.mysql.server import current_position, probe, start_position
@@ -92,7 +93,14 @@ class MySqlEnumeratorDialect:
     ) -> PlannedChunks:
         """The next chunks of a table; `planner` holds only the key at first."""
         plan = ChunkPlanner(self._connect, table_of(document), self._chunks(table), planner or None)
-        ranges = plan.next_chunks(PLANNED_AHEAD)
+        try:
+            ranges = plan.next_chunks(PLANNED_AHEAD)
+        except SourceError as cause:
+            if not is_of_changed_table(cause.__cause__):
+                raise
+            # The table or its key is gone. The log says so when the rest, one chunk, waits for it.
+            plan.leave_whole()
+            ranges = plan.next_chunks(PLANNED_AHEAD)
         splits = tuple(_split(table, first_index + n, chunk) for n, chunk in enumerate(ranges))
         return PlannedChunks(splits, None if plan.done else plan.state(), plan.estimated_total)
 

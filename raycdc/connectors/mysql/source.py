@@ -24,16 +24,17 @@ from raycdc.connectors.mysql.binlog.offset import BinlogOffset, ordinal_of
 from raycdc.connectors.mysql.binlog.stream import BinlogStream
 from raycdc.connectors.mysql.catalog import database_charsets, discover_tables, load_tables
 from raycdc.connectors.mysql.checks import check_source, lease_server_id, require_ok
-from raycdc.connectors.mysql.connection import address_of, close_quietly, connect
+from raycdc.connectors.mysql.connection import address_of, close_quietly, connect, is_of_changed_table
 from raycdc.connectors.mysql.ddl.dialect import dialect_of
 from raycdc.connectors.mysql.ddl.history import DdlHistory
 from raycdc.connectors.mysql.ddl.resolver import ServerResolver
+from raycdc.connectors.mysql.ddl.snapshot_keys import SnapshotKeys
 from raycdc.connectors.mysql.enumerator_dialect import MySqlEnumeratorDialect
 from raycdc.connectors.mysql.failover import is_elsewhere, resume_position
 from raycdc.connectors.mysql.log_filter import LogFilter
 from raycdc.connectors.mysql.log_split_reader import MySqlLogSplitReader
 from raycdc.connectors.mysql.plugin import MySqlSourceConfig, StartupMode
-from raycdc.connectors.mysql.server import ServerInfo, ensure_available, probe, start_position
+from raycdc.connectors.mysql.server import ServerInfo, current_position, ensure_available, probe, start_position
 from raycdc.connectors.mysql.snapshot.chunk_keys import chunk_key
 from raycdc.connectors.mysql.snapshot.chunks import ChunkRange, ChunkSettings, Strategy
 from raycdc.connectors.mysql.snapshot.commits import CommitWatch, sees_commits
@@ -46,11 +47,11 @@ from raycdc.connectors.mysql.table_look import TableLook, look_at
 from raycdc.connectors.mysql.values.documents import Capture, capture_of, table_of
 from raycdc.connectors.mysql.values.types import MySqlTable
 from raycdc.connectors.mysql.warm_up import compile_all
-from raycdc.errors import ConfigError, LogLostError, SourceUnavailableError
+from raycdc.errors import ConfigError, LogLostError, SourceError, SourceUnavailableError, TableChangedError
 from raycdc.model import META_FIELDS, RowKind, TableId, changelog_schema, lost_values, with_lost_values
 from raycdc.source.parking import TableLooks
 from raycdc.source.reading import HighWatermark
-from raycdc.source.split import SnapshotSplit, StreamSplit, key_from_json
+from raycdc.source.split import ChunkKey, SnapshotSplit, StreamSplit, key_from_json
 
 #: Seconds more than a heartbeat until the server has surely noticed that a log connection is gone.
 _HEARTBEAT_MARGIN_S = 2.0
@@ -64,6 +65,8 @@ class MySqlSource:
         self._with_pos = with_pos
         self._left_out: frozenset[str] = frozenset()
         self._info: ServerInfo | None = None
+        #: How many snapshots of a table are over, as the key order of the log's reader counts them.
+        self._snapshots_over: dict[TableId, int] = {}
 
     def __repr__(self) -> str:
         return f"MySqlSource({self._config.settings()!r})"
@@ -179,6 +182,7 @@ class MySqlSource:
             left_out=self._left_out,
             resolve=ServerResolver(partial(self._connect_to, start), info, self._open_stream),
             parked={table: entry["phase"] for table, entry in parked.items()},
+            snapshots=SnapshotKeys(_chunk_keys(split), self._snapshots_over),
         )
         decoder = BinlogDecoder(
             tables,
@@ -222,10 +226,9 @@ class MySqlSource:
         # Here and not where the log is opened: that happens in the background, and a run may end before.
         self._check_captures(split)
         order = MySqlKeyOrder(self._connect, tables_of(split))
-        for name, table in split.state["tables"].items():
-            key = None if table["snapshot"] is None else key_from_json(table["snapshot"]["key"])
-            if key is not None:
-                order.use(TableId.parse(name), key)
+        for table, key in _chunk_keys(split).items():
+            order.use(table, key)
+        self._snapshots_over = order.over
         return order
 
     def _chunk_settings(self, table: TableId) -> ChunkSettings:
@@ -365,16 +368,25 @@ class MySqlChunkReader:
         schema = changelog_schema(capture.narrowed(table).schema())
         read_ms = time.time_ns() // 1_000_000
         rows = 0
-        for batch in self._select:
-            yield _as_inserts(batch, schema, first=rows, read_ms=read_ms)
-            rows += batch.num_rows
-            if self._pace is not None:
-                self._pace.passed(batch.num_rows)
+        try:
+            for batch in self._select:
+                yield _as_inserts(batch, schema, first=rows, read_ms=read_ms)
+                rows += batch.num_rows
+                if self._pace is not None:
+                    self._pace.passed(batch.num_rows)
+        except SourceError as cause:
+            if not is_of_changed_table(cause.__cause__):
+                raise
+            raise TableChangedError(str(cause)) from cause
 
     def high_watermark(self) -> HighWatermark:
         assert self._select is not None
         high = self._select.high_watermark
         return HighWatermark(ordinal_of(high), high.to_json(), exact=self._select.exact)
+
+    def log_end(self) -> HighWatermark:
+        end = current_position(self._connection, self._info)
+        return HighWatermark(ordinal_of(end), end.to_json(), exact=False)
 
     def wake_up(self) -> None:
         if self._pace is not None:
@@ -412,6 +424,13 @@ def _as_inserts(batch: pa.RecordBatch, schema: pa.Schema, *, first: int, read_ms
     inserts = pa.RecordBatch.from_arrays([*batch.columns, *meta], schema=schema)
     lost = lost_values(batch)
     return with_lost_values(inserts, lost) if lost else inserts
+
+
+def _chunk_keys(split: StreamSplit) -> dict[TableId, ChunkKey]:
+    """What tables whose snapshot is under way are cut by, where that is more than one chunk."""
+    tables = split.state["tables"].items()
+    keys = {name: key_from_json(t["snapshot"]["key"]) for name, t in tables if t["snapshot"] is not None}
+    return {TableId.parse(name): key for name, key in keys.items() if key is not None}
 
 
 def _captured(loaded: dict[TableId, MySqlTable], option: str, name: str) -> MySqlTable:

@@ -7,6 +7,7 @@ visible first. Everything is driven by calls and a seeded `random.Random`; nothi
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -142,6 +143,11 @@ class SimDatabase:
     def all_visible_up_to(self) -> int:
         """The greatest position before which no transaction is invisible."""
         return self._before(self._invisible[0]) if self._invisible else self.end
+
+    def changed_since(self, ordinal: int, table: TableId) -> bool:
+        """Whether the log has a statement about `table` behind `ordinal`."""
+        behind = itertools.takewhile(lambda transaction: transaction.ordinal > ordinal, reversed(self.log))
+        return any(transaction.ddl is not None and transaction.ddl[0] == table for transaction in behind)
 
     # -- workload ---------------------------------------------------------------------------------------------------
 

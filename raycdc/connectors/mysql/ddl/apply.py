@@ -35,6 +35,7 @@ from raycdc.connectors.mysql.values.types import HIDDEN_ROW_END, MySqlTable
 from raycdc.errors import SchemaError
 from raycdc.model import TableId
 from raycdc.schema import (
+    AlterPrimaryKeyEvent,
     CreateTableEvent,
     DropTableEvent,
     RenameTableEvent,
@@ -76,6 +77,11 @@ class AppliedDdl:
     table: MySqlTable | None
     events: tuple[SchemaChangeEvent, ...] = ()
     rewrites: str | None = None
+
+    @property
+    def not_followed(self) -> str | None:
+        """The first event that a sink cannot be given: a new primary key, a new name of the table."""
+        return next((e.type for e in self.events if isinstance(e, AlterPrimaryKeyEvent | RenameTableEvent)), None)
 
 
 def touched_tables(statement: str, default_db: str, *, dialect: DdlDialect = _DEFAULT_DIALECT) -> Touched:

@@ -35,6 +35,7 @@ from raycdc.connectors.mysql.ddl.renames import places_after, separated, with_co
 from raycdc.connectors.mysql.ddl.resolver import Resolved
 from raycdc.connectors.mysql.ddl.shadows import Shadow, ShadowTables, role_of
 from raycdc.connectors.mysql.ddl.shape import reshape
+from raycdc.connectors.mysql.ddl.snapshot_keys import SnapshotKeys
 from raycdc.connectors.mysql.ddl.statement_text import names, shown
 from raycdc.connectors.mysql.ddl.statements import (
     AlterTable,
@@ -54,34 +55,15 @@ from raycdc.errors import DataError, SchemaError
 from raycdc.model import TableId
 from raycdc.model.selector import TableSelector
 from raycdc.schema import (
-    AddColumnEvent,
-    AlterColumnPositionEvent,
-    AlterColumnTypeEvent,
     AlterTableCommentEvent,
     CreateTableEvent,
-    DropColumnEvent,
     DropTableEvent,
-    RenameColumnEvent,
     TruncateTableEvent,
     event_to_json,
 )
 from raycdc.source.api import SchemaUpdate
 from raycdc.source.hand_off import LogRows
 from raycdc.source.parking import ENDED, PARKED
-
-#: Changes that are carried through to the sink, which does with them what ``pipeline.schema_change`` says; others (a
-#: new primary key, a new name of the table) stop the job by name.
-FOLLOWED = (
-    CreateTableEvent,
-    AddColumnEvent,
-    DropColumnEvent,
-    RenameColumnEvent,
-    AlterColumnTypeEvent,
-    AlterColumnPositionEvent,
-    AlterTableCommentEvent,
-    TruncateTableEvent,
-    DropTableEvent,
-)
 
 _CREATES = re.compile(r"\s*(?:/\*.*?\*/\s*)*CREATE\b", re.IGNORECASE | re.DOTALL)
 _ALTERS = re.compile(r"\s*(?:/\*.*?\*/\s*)*ALTER\b", re.IGNORECASE | re.DOTALL)
@@ -114,8 +96,8 @@ class DdlHistory:
 
     `databases` are the defaults of databases where `state` does not say them; `resolve` may be missing, then what does
     not say its columns is refused. `state` is `begin_state`, or what `take_state` gave last before the place in the log
-    where this begins. Changes that are `left_out` make no rows. `parked` are the
-    tables that are not followed, with their phase; None: what cannot be followed is raised, and parks nothing.
+    where this begins. Changes that are `left_out` make no rows. `parked` are the tables that are not followed, with
+    their phase; None: what cannot be followed is raised, and parks nothing. `snapshots` are those under way.
     """
 
     def __init__(
@@ -130,8 +112,10 @@ class DdlHistory:
         state: Mapping[str, Any] | None = None,
         left_out: Collection[str] = (),
         parked: Mapping[TableId, str] | None = None,
+        snapshots: SnapshotKeys | None = None,
     ) -> None:
         self.parked = ParkedTables(parked)
+        self._snapshots = snapshots or SnapshotKeys()
         #: Tables whose rows stopped to fit in what is being decoded: rows before that have this schema.
         self._misfits: dict[TableId, MySqlTable] = {}
         self._tables = dict(tables)
@@ -397,10 +381,12 @@ class DdlHistory:
         return Shadow(table, found.table, filled=origins.filled, computed=origins.computed)
 
     def _take(self, item: DdlItem, table: TableId, applied: AppliedDdl, *, replaced: bool = False) -> None:
-        for event in applied.events:
-            if not isinstance(event, FOLLOWED):
-                raise self._refusal(item, f"{event.type} is not followed")
+        if applied.not_followed is not None:
+            raise self._refusal(item, f"{applied.not_followed} is not followed")
         before, now = self._tables.get(table), applied.table
+        if before is not None and now is not None and (cut_by := self._snapshots.changed(before, now)) is not None:
+            why = f"it changes column {cut_by!r}, which the table is cut by, while its snapshot is under way"
+            raise self._refusal(item, why, again=True)
         emptying = [event for event in applied.events if isinstance(event, TruncateTableEvent | DropTableEvent)]
         if before is None and now is None:
             return
@@ -447,6 +433,7 @@ class DdlHistory:
         assert self._decoder is not None
         table = look.table
         self.parked.follow(table.id)
+        self._snapshots.begin(table.id, look.snapshot["key"])
         self._tables[table.id] = table
         self._decoder.set_table(table)
         update, rows = new_beginning(look, position, ts_ms=ts_ms, seq=self._decoder.take_seq())

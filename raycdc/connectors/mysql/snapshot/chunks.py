@@ -188,6 +188,14 @@ class ChunkPlanner:
         self._planned += len(chunks)
         return chunks
 
+    def leave_whole(self) -> None:
+        """Make one chunk of what is left: the server cannot be asked where to cut it."""
+        if self._phase == "start":
+            self._whole_table(self._key)
+        elif self._phase != "done":
+            self._emit(self._max)
+            self._finish()
+
     def state(self) -> dict[str, Any]:
         """JSON of bounded size: what is planned and not yet returned, and where planning goes on."""
         return {

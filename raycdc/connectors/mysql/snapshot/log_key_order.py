@@ -6,6 +6,7 @@ the first one is met and opened again when it was lost.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -63,6 +64,9 @@ class MySqlKeyOrder:
         self._connect = connect
         self._tables = dict(tables)
         self._keys: dict[TableId, ChunkKey] = {}
+        self._used: Counter[TableId] = Counter()
+        #: How many times `use` was said of a table until it was forgotten; others may look at it meanwhile.
+        self.over: dict[TableId, int] = {}
         self._connection: Connection[Any] | None = None
 
     def use(self, table: TableId, key: ChunkKey | None, document: dict[str, Any] | None = None) -> None:
@@ -70,12 +74,18 @@ class MySqlKeyOrder:
 
         Said again, with the table's schema then, when the table begins again.
         """
+        self._used[table] += 1
         if document is not None:
             self._tables[table] = table_of(document)
         if key is None:
             self._keys.pop(table, None)
         else:
             self._keys[table] = key
+
+    def forget(self, table: TableId) -> None:
+        """The snapshot of `table` is over."""
+        self._keys.pop(table, None)
+        self.over[table] = self._used[table]
 
     def bound(self, table: TableId, raw: Any) -> Any:
         """Sort key of a bound as `value_to_json` wrote it: an int, a `PaddedKey`, or a tuple of those.

@@ -43,7 +43,7 @@ from raycdc.connectors.mysql.values.columns import INVALID_BOOLEAN, INVALID_DATE
 from raycdc.connectors.mysql.values.layouts import Form
 from raycdc.connectors.mysql.values.time_loops import FORM_SENT
 from raycdc.connectors.mysql.values.types import MySqlColumn, MySqlTable
-from raycdc.errors import DataError, SchemaError, SourceUnavailableError
+from raycdc.errors import DataError, SourceUnavailableError, TableChangedError
 from raycdc.model import TableId
 
 #: Decode when this much is complete: large enough that a call's cost vanishes, small enough to stay in the cache.
@@ -78,7 +78,7 @@ def stream_query(
 
     Batches hold at most ``rows_max`` rows and about ``bytes_max`` bytes of `arena` (one row may exceed it). Blocks in
     the socket with the GIL released. `sql` goes out as it is: no parameters. Raises `SourceError` for what the server
-    reports, `SourceUnavailableError` when the connection breaks, `SchemaError` when the columns are not the table's.
+    reports, `SourceUnavailableError` when the connection breaks, `TableChangedError` when the columns do not fit.
     """
     arena = arena or arena_for(table)
     receiver = Receiver(connection)
@@ -146,14 +146,14 @@ def warm_up() -> None:
 
 
 def plan_columns(fields: list[WireField], arena: TableArena, name: str) -> SentPlan:
-    """How each column of the result set is read and written. Raises `SchemaError` where wire and table do not fit."""
+    """How each column of the result set is read and written. Raises `TableChangedError` where they do not fit."""
     if len(fields) != len(arena.table.columns):
-        raise SchemaError(f"{name}: the query has {len(fields)} columns instead of {len(arena.table.columns)}")
+        raise TableChangedError(f"{name}: the query has {len(fields)} columns instead of {len(arena.table.columns)}")
     steps, rows = [], []
     for index, (wire, column) in enumerate(zip(fields, arena.table.columns, strict=True)):
         found = _planned(wire, arena, index)
         if found is None:
-            raise SchemaError(
+            raise TableChangedError(
                 f"{name}.{column.name}: the server sends type {wire.type_code} where {column.column_type} was "
                 f"expected. The table was altered; its schema must be read again."
             )

@@ -1,0 +1,45 @@
+"""What tables in their snapshot phase are cut by, which no statement may change: their chunks are ranges of it.
+
+The log's fetcher thread asks, ahead of the reader's, which knows when a snapshot is over and says so by counting: the
+first, second … snapshot of a table since the start. Where a snapshot ends while it is asked, the table is taken for one
+that is still in it, and begins again without need.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+from raycdc.connectors.mysql.values.types import MySqlTable
+from raycdc.model import TableId
+from raycdc.source.split import ChunkKey, key_from_json, key_names
+
+
+class SnapshotKeys:
+    """`keys` are those of snapshots under way at the start; `over` how many snapshots of a table are, live."""
+
+    def __init__(
+        self, keys: Mapping[TableId, ChunkKey] | None = None, over: Mapping[TableId, int] | None = None
+    ) -> None:
+        self._keys: dict[TableId, ChunkKey | None] = dict(keys or {})
+        self._begun = Counter(self._keys.keys())
+        self._over = {} if over is None else over
+
+    def begin(self, table: TableId, key: Any) -> None:
+        """The next snapshot of `table` begins, cut by `key` as state has it."""
+        self._keys[table] = key_from_json(key)
+        self._begun[table] += 1
+
+    def changed(self, before: MySqlTable, after: MySqlTable) -> str | None:
+        """The column by which a table in its snapshot phase is cut, and which is another one afterwards; None: none."""
+        key = self._keys.get(before.id)
+        if key is None or self._over.get(before.id, 0) >= self._begun[before.id]:
+            return None
+        return next((name for name in key_names(key) if _order_of(before, name) != _order_of(after, name)), None)
+
+
+def _order_of(table: MySqlTable, name: str) -> Any:
+    """What decides how values of a column compare; None where there is no such column."""
+    column = next((column for column in table.columns if column.name == name), None)
+    return None if column is None else (column.logical(), column.charset, column.collation)

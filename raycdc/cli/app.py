@@ -188,6 +188,14 @@ def tables_pause(config: ConfigPath, table: TableName) -> int:
     return change_table(config, table, "pause")
 
 
+@tables.command("remove")
+def tables_remove(config: ConfigPath, table: TableName) -> int:
+    """Leave TABLE out from the next start on; its target keeps what it has."""
+    from raycdc.cli.tables import change_table
+
+    return change_table(config, table, "remove")
+
+
 @tables.command("resume")
 def tables_resume(config: ConfigPath, table: TableName) -> int:
     """Follow a paused TABLE again, beginning with a new snapshot at the next start."""

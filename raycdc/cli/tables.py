@@ -11,7 +11,7 @@ from raycdc.checkpoint.store import CheckpointStore
 from raycdc.cli.inspect_checkpoint import state_folder
 from raycdc.errors import ConfigError, ExitCode
 from raycdc.model import TableId
-from raycdc.source.parking import PAUSE, PAUSED, RESNAPSHOT
+from raycdc.source.parking import PAUSE, PAUSED, REMOVE, REMOVED, RESNAPSHOT
 from raycdc.source.table_requests import ask, requests_of, stream_state
 
 #: Action → what it asks for, and what it says when that is done.
@@ -19,6 +19,7 @@ _ACTIONS = {
     "resnapshot": (RESNAPSHOT, "is read again"),
     "add": (RESNAPSHOT, "is added, beginning with a snapshot,"),
     "pause": (PAUSE, "is paused (its target keeps what it has)"),
+    "remove": (REMOVE, "is no longer followed (its target keeps what it has, and `add` reads it anew)"),
     "resume": (RESNAPSHOT, "goes on, beginning with a new snapshot,"),
 }
 
@@ -75,14 +76,17 @@ def change_table(config: Path, name: str, action: str) -> int:
         state = stream_state(store.last_manifest())
         parked = state["parked"].get(table)
         known = parked is not None or table in state["tables"]
+        removed = parked is not None and parked["phase"] == REMOVED
         if action == "add":
-            _check_selected(config, table, known=known)
+            _check_selected(config, table, known=known and not removed)
         elif not known:
             followed = ", ".join(sorted({*state["tables"], *state["parked"]}))
             raise ConfigError(f"{table} is none of the pipeline's tables ({followed}). Add it with: raycdc tables add.")
+        if removed and action in ("resume", "resnapshot"):
+            raise ConfigError(f"{table} was removed. Add it with: raycdc tables add.")
         if action == "resume" and (parked is None or parked["phase"] != PAUSED):
             raise ConfigError(f"{table} is not paused. For a new snapshot of it: raycdc tables resnapshot.")
-        if action == "pause" and parked is not None:
+        if (action == "pause" and parked is not None) or (action == "remove" and removed):
             raise ConfigError(f"{table} is {parked['phase']} already: {parked['reason']}")
         ask(store, [table], asked)
     print(f"{table} {done} at the next start of the pipeline; the other tables go on meanwhile.")

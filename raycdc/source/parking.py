@@ -28,20 +28,25 @@ from raycdc.model import TableId
 #: What a user may ask for (`Requests.tables`).
 RESNAPSHOT = "resnapshot"
 PAUSE = "pause"
+REMOVE = "remove"
 
-#: Why a table is parked: it cannot be followed, which somebody must decide about; the user paused it; it is no more
-#: under its name (its target keeps what it had).
+#: Why a table is parked: it cannot be followed, which somebody must decide about; the user paused it, or left it out;
+#: it is no more under its name (its target keeps what it had).
 PARKED = "parked"
 PAUSED = "paused"
+REMOVED = "removed"
 ENDED = "ended"
+
+#: What parks a table at the user's request: its phase from there, and the reason.
+_PARKING = {PAUSE: (PAUSED, "paused by the user"), REMOVE: (REMOVED, "removed by the user")}
 
 
 @dataclass(frozen=True, slots=True)
 class Parked:
     """Why a table is not followed from `position` on. `again`: until it begins anew by itself.
 
-    `phase` is `PARKED`, `PAUSED` or `ENDED`; only the first is anything to complain about. `ts_ms` is the event's
-    commit time.
+    `phase` is `PARKED`, `PAUSED`, `REMOVED` or `ENDED`; only the first is anything to complain about. `ts_ms` is the
+    event's commit time.
     """
 
     reason: str
@@ -115,14 +120,9 @@ def with_requests(state: dict[str, Any], requests: Requests) -> dict[str, Any]:
     for name in due:
         number = max(number, requests.number) + 1
         known = tables.pop(name, None) or parked.get(name) or {"schema": None, "announced": False}
-        pausing = requests.tables[name] == PAUSE
-        why = Parked(
-            "paused by the user" if pausing else "a new snapshot was asked for",
-            state["position"],
-            0,
-            again=not pausing,
-            phase=PAUSED if pausing else PARKED,
-        )
+        action = requests.tables[name]
+        phase, reason = _PARKING.get(action, (PARKED, "a new snapshot was asked for"))
+        why = Parked(reason, state["position"], 0, again=action not in _PARKING, phase=phase)
         parked[name] = why.entry(schema=known["schema"], announced=known["announced"], incarnation=number)
     state = {**state, "tables": tables, "parked": parked, "changes": max(number, requests.number + 1)}
     if start is not None:

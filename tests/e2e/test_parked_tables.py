@@ -186,7 +186,17 @@ def test_tables_are_added_paused_and_resumed_while_the_others_go_on(mariadb: Mar
     assert read_delta(job.lake / database / "customers").num_rows == SIZE.customers
     assert listed(job)[f"{database}.customers"]["phase"] == "paused"
     tables_command(job, "resume", f"{database}.customers")
+    tables_command(job, "remove", f"{database}.orders")
     mariadb.execute("UPDATE products SET stock = 3 WHERE id < 9", database=database)
+    catch_up(job)
+    lake_equals_source(job, *TABLES)
+    mariadb.execute("DELETE FROM orders WHERE id < 20", "ALTER TABLE orders ADD more INT", database=database)
+    catch_up(job)
+    lake_equals_source(job, "customers", "products")
+    held = read_delta(job.lake / database / "orders")
+    assert (held.num_rows, "more" in held.column_names) == (SIZE.orders - 8, False)
+    assert listed(job)[f"{database}.orders"]["phase"] == "removed"
+    tables_command(job, "add", f"{database}.orders")
     catch_up(job)
     lake_equals_source(job, *TABLES)
 

@@ -10,9 +10,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from raycdc.connectors.kafka.held import ReaderSettings
 from raycdc.connectors.kafka.messages import Fetched
 from raycdc.connectors.kafka.partition_reader import Fetch
-from raycdc.connectors.kafka.reader import KafkaReader, ReaderSettings
+from raycdc.connectors.kafka.reader import KafkaReader
 from raycdc.connectors.kafka.split import PartitionState
 from raycdc.connectors.kafka.statements import Statements
 from raycdc.connectors.mysql.ddl.messages import events_of_statement

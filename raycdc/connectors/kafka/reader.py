@@ -17,26 +17,32 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from raycdc.connectors.kafka.decoding import DEAD_LETTER_SCHEMA, DEAD_LETTERS, dead_letters
+from raycdc.connectors.kafka.held import (
+    HeldBatch,
+    Partitions,
+    ReaderSettings,
+    ReadPartition,
+    is_truncation,
+    latest_event,
+)
 from raycdc.connectors.kafka.keys import NewKeys
 from raycdc.connectors.kafka.messages import Fetched, within
 from raycdc.connectors.kafka.ordering import new_images
-from raycdc.connectors.kafka.partition_reader import Fetch
 from raycdc.connectors.kafka.schemas import Update, conform, emptied_row, fits, merge
 from raycdc.connectors.kafka.split import PartitionState
 from raycdc.connectors.kafka.statements import Statements, refusal
 from raycdc.connectors.kafka.watermark import Watermarks
 from raycdc.errors import ProtocolError
 from raycdc.failpoints import reach
-from raycdc.formats.api import ChangeItem, Decoded, FormatDecoder, RowsItem
-from raycdc.model import RowKind, TableId, TableSchema, key_hashes
+from raycdc.formats.api import ChangeItem, FormatDecoder, RowsItem
+from raycdc.model import TableId, TableSchema, key_hashes
 from raycdc.schema import event_to_json
 from raycdc.source.api import InputStatus
 from raycdc.source.partition_set import PartitionSet
@@ -57,66 +63,6 @@ from raycdc.source.split import PartitionSplit
 
 #: How often the enumerator is told the watermarks, when partitions are kept together.
 WATERMARKS_EVERY_S = 0.5
-
-
-class Partitions(Protocol):
-    """The fetcher's side: `KafkaPartitionReader` behind a `SplitFetcher`. No call blocks."""
-
-    def add(self, topic: str, partition: int, offset: int) -> None: ...
-
-    def remove(self, split_id: str) -> None: ...
-
-    def pause(self, split_ids: Iterable[str]) -> None: ...
-
-    def resume(self, split_ids: Iterable[str]) -> None: ...
-
-    def poll(self) -> Fetch | None: ...
-
-    def close(self) -> None: ...
-
-
-@dataclass(frozen=True, slots=True)
-class ReaderSettings:
-    """What of the configuration concerns a reader."""
-
-    idle_after_s: float
-    aligned: bool = False
-    dead_letters: bool = False
-    order_by: str | None = None
-
-
-@dataclass(slots=True)
-class _Split:
-    state: PartitionState
-    until: int | None
-    decoder: FormatDecoder
-    ended: bool = False
-    log_end: int | None = None
-
-    @property
-    def end(self) -> int | None:
-        return min((e for e in (self.state.stop, self.until) if e is not None), default=None)
-
-    @property
-    def pending(self) -> int | None:
-        """Messages still to be read, markers included; None while that is not known."""
-        if self.log_end is None:
-            return None
-        last = self.log_end if self.end is None else min(self.log_end, self.end)
-        return max(0, last - self.state.offset)
-
-
-@dataclass(frozen=True, slots=True)
-class _Held:
-    """A decoded batch that was not emitted yet."""
-
-    split: _Split
-    fetched: Fetched
-    decoded: Decoded | None
-
-    def rows(self) -> list[RowsItem]:
-        items = self.decoded.items if self.decoded is not None else ()
-        return [item for item in items if isinstance(item, RowsItem)]
 
 
 class KafkaReader:
@@ -140,7 +86,7 @@ class KafkaReader:
         self._wall_ms = wall_ms
         self._epoch = 0
         self._seal: int | None = None
-        self._splits: PartitionSet[_Split] = PartitionSet(
+        self._splits: PartitionSet[ReadPartition] = PartitionSet(
             context.send,
             open_split=self._open_split,
             state_of=lambda split: split.state.to_json(),
@@ -148,7 +94,7 @@ class KafkaReader:
         )
         self._no_more = False
         self._fetched: deque[Fetched] = deque()
-        self._held: _Held | None = None
+        self._held: HeldBatch | None = None
         self._asked: set[tuple[TableId, str]] = set()
         self._schemas: dict[TableId, tuple[TableSchema, str]] = {}
         self._updates: list[Update] = []
@@ -203,17 +149,17 @@ class KafkaReader:
             case _:
                 raise ProtocolError(f"{type(message).__name__} is not a message for a reader")
 
-    def _open_split(self, split: PartitionSplit) -> _Split:
+    def _open_split(self, split: PartitionSplit) -> ReadPartition:
         state = PartitionState.from_json(split.state)
         decoder = self._make_decoder()
         decoder.restore_state(state.decoder)
         self._watermarks.add(split.split_id, now_s=self._context.now_s())
         self._partitions.add(state.topic, state.partition, state.offset)
-        opened = _Split(state, split.until, decoder)
+        opened = ReadPartition(state, split.until, decoder)
         self._note_end(opened)
         return opened
 
-    def _close_split(self, split: _Split) -> None:
+    def _close_split(self, split: ReadPartition) -> None:
         self._watermarks.remove(split.state.split_id)
         self._waiting.discard(split.state.split_id)
 
@@ -276,7 +222,7 @@ class KafkaReader:
         decoded = split.decoder.decode(fetched.batch) if fetched.batch is not None else None
         if fetched.event_ms is not None:
             self._event_lags["fetch"] = max(0, fetched.fetched_ms - fetched.event_ms)
-        self._held = _Held(split, fetched, decoded)
+        self._held = HeldBatch(split, fetched, decoded)
         self._emit_held()
 
     def _emit_held(self) -> bool:
@@ -291,7 +237,7 @@ class KafkaReader:
         self._emit(held)
         return True
 
-    def _needed(self, held: _Held) -> list[tuple[TableId, TableSchema]]:
+    def _needed(self, held: HeldBatch) -> list[tuple[TableId, TableSchema]]:
         """Schemas that must be in force for all of a batch, in its order: a table's may change within it."""
         if held.decoded is None:
             return []
@@ -325,7 +271,7 @@ class KafkaReader:
                 self._context.send(SourceEventWrapper(event))
         self._wants_seal = True
 
-    def _emit(self, held: _Held) -> None:
+    def _emit(self, held: HeldBatch) -> None:
         split, fetched, decoded = held.split, held.fetched, held.decoded
         now_s = self._context.now_s()
         event_ms = fetched.event_ms
@@ -335,7 +281,7 @@ class KafkaReader:
                 if isinstance(item, ChangeItem):
                     self._follow(item, held)
                     continue
-                event_ms = _latest(item.batch, event_ms)
+                event_ms = latest_event(item.batch, event_ms)
                 self._collect(item.table, item.batch, split.state.split_id)
             if decoded.bad and self._settings.dead_letters:
                 self._collect(DEAD_LETTERS, dead_letters(decoded.bad, now_ms=self._wall_ms()), split.state.split_id)
@@ -353,7 +299,7 @@ class KafkaReader:
             self._dirty = True
         self._note_end(split)
 
-    def _follow(self, item: ChangeItem, held: _Held) -> None:
+    def _follow(self, item: ChangeItem, held: HeldBatch) -> None:
         """Empty the tables whose rows a DDL message removes: a row that says so, and the event for the manifest."""
         assert held.fetched.batch is not None
         offset = int(held.fetched.batch.offsets[item.message])
@@ -381,12 +327,13 @@ class KafkaReader:
         self._rows += conformed.num_rows
         index = conformed.schema.get_field_index("_seq")
         conformed = conformed.set_column(index, conformed.schema.field(index), numbers)
+        # Without its key, so in one hash partition: readers would cut into different numbers of them.
         self._context.output.collect(table, fingerprint=fingerprint, batch=conformed, split_id=split_id)
         self._touched.add(table)
-        if self._keys is not None and schema.primary_key and table != DEAD_LETTERS and not _is_truncation(batch):
+        if self._keys is not None and schema.primary_key and table != DEAD_LETTERS and not is_truncation(batch):
             self._keys.read(table, split_id, key_hashes(conformed, schema.primary_key))
 
-    def _note_end(self, split: _Split) -> None:
+    def _note_end(self, split: ReadPartition) -> None:
         if not split.ended and split.state.ended(split.until):
             split.ended = True
             self._wants_seal = True
@@ -485,16 +432,3 @@ class KafkaReader:
             "log": None,
             "chunks": {},
         }
-
-
-def _is_truncation(batch: pa.RecordBatch) -> bool:
-    return batch.num_rows == 1 and bool(batch.column("_op")[0].as_py() == RowKind.TRUNCATE)
-
-
-def _latest(batch: pa.RecordBatch, known: int | None) -> int | None:
-    """The latest event time: the rows' own where they have one, else the broker's."""
-    times = batch.column("_ts_ms")
-    if times.null_count == len(times):
-        return known
-    latest = int(np.max(times.drop_null().to_numpy()))
-    return latest if latest > 0 else known

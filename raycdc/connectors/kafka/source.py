@@ -10,9 +10,10 @@ from raycdc.checkpoint.manifest import Manifest
 from raycdc.connectors.kafka.client import Cluster
 from raycdc.connectors.kafka.decoding import keeps_dead_letters, open_format
 from raycdc.connectors.kafka.enumerator import KafkaEnumerator
+from raycdc.connectors.kafka.held import ReaderSettings
 from raycdc.connectors.kafka.partition_reader import Fetch, KafkaPartitionReader
 from raycdc.connectors.kafka.plugin import KafkaSourceConfig
-from raycdc.connectors.kafka.reader import KafkaReader, ReaderSettings
+from raycdc.connectors.kafka.reader import KafkaReader
 from raycdc.connectors.kafka.split import PartitionState
 from raycdc.connectors.kafka.statements import ReadStatement, Statements
 from raycdc.errors import LogLostError, SourceError
@@ -115,7 +116,7 @@ class KafkaSource:
 
 
 class FetchedPartitions:
-    """`raycdc.connectors.kafka.reader.Partitions`: the blocking reader behind its fetcher's thread."""
+    """`raycdc.connectors.kafka.held.Partitions`: the blocking reader behind its fetcher's thread."""
 
     def __init__(self, config: KafkaSourceConfig, notify: Callable[[], None]) -> None:
         self._reader = KafkaPartitionReader(config)

@@ -114,6 +114,6 @@ def type_error(target: TableId, have: pa.Field, want: pa.Field) -> SinkError:
     """The table has a column of another type than the rows to come."""
     return SinkError(
         f"{target}: column {have.name} is {have.type} in the Delta table and {want.type} ({want.name}) at the source, "
-        f"and rows already written cannot change their type. Take a new snapshot of the table into a new path "
-        f'(or pipeline.on_existing = "replace" with a new state), or change the column back.'
+        f"and rows already written cannot change their type. No row of the new type was written. Take a new snapshot "
+        f'into a new path, or with pipeline.on_existing = "replace"; both with a new pipeline.state.'
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -102,6 +103,44 @@ def test_a_table_emptied_again_and_again_in_its_snapshot_is_the_same_in_the_end(
     rows = read_changelog(job.lake / database / "orders", "jsonl")
     assert check_changelog(rows, ["id"]) == []
     assert any_server.scalar("SELECT COUNT(*) FROM orders", database=database) == _alive(rows)
+
+
+@pytest.mark.parametrize(("behavior", "code"), [("lenient", 5), ("try_evolve", 5), ("exception", 4)])
+def test_a_type_that_written_rows_cannot_have_is_refused_and_nothing_is_lost(
+    behavior: str, code: int, mariadb: MariaDbServer, tmp_path: Path
+) -> None:
+    """Of a changelog: its old rows stay, so that their column cannot become another one. The column is not bent."""
+    database = "retyped"
+    mariadb.execute(
+        f"DROP DATABASE IF EXISTS {database}",
+        f"CREATE DATABASE {database}",
+        f"CREATE TABLE {database}.t (id INT PRIMARY KEY, v VARCHAR(20))",
+        f"INSERT INTO {database}.t VALUES (1, 'one'), (2, '2')",
+    )
+    job = Job(tmp_path, mariadb, database, ("t",), write="changelog", local=True)
+    job.pipeline = f'schema_change = "{behavior}"'
+    catch_up(job)
+    mariadb.execute(
+        "UPDATE t SET v = '1' WHERE id = 1",
+        "ALTER TABLE t MODIFY v INT",
+        "UPDATE t SET v = 7 WHERE id = 2",
+        database=database,
+    )
+    for _ in range(2):
+        run = job.start("--until", "caught-up")
+        assert run.wait() == code, run.story()
+        assert ("converted from varchar(20)" if code == 4 else "cannot change their type") in run.story()
+    held = read_delta(job.lake / database / "t")
+    known = [(row["_op"], row["id"], row["v"]) for row in held.sort_by("_seq").to_pylist()]
+    assert known[:2] == [("+I", 1, "one"), ("+I", 2, "2")]
+    assert known[2:] in ([], [("-U", 1, "one"), ("+U", 1, "1")])
+    if behavior != "lenient":
+        return
+    shutil.rmtree(job.state)
+    job.pipeline += '\non_existing = "replace"'
+    catch_up(job)
+    held = read_delta(job.lake / database / "t")
+    assert [(row["id"], row["v"]) for row in held.sort_by("id").to_pylist()] == [(1, 1), (2, 7)]
 
 
 def _alive(rows: list[dict[str, object]]) -> int:

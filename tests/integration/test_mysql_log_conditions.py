@@ -13,7 +13,7 @@ from raycdc.connectors.mysql.binlog.index_loops import HEARTBEAT, HEARTBEAT_V2
 from raycdc.connectors.mysql.binlog.offset import BinlogOffset
 from raycdc.connectors.mysql.catalog import load_table
 from raycdc.connectors.mysql.connection import TlsMode, query
-from raycdc.connectors.mysql.server import log_files, probe
+from raycdc.connectors.mysql.server import current_position, log_files, mariadb_gtid_at, probe
 from raycdc.errors import SourceError
 from raycdc.model import TableId
 from raycdc.testing.servers import DatabaseServer, MariaDbServer, MySqlServer
@@ -147,3 +147,18 @@ def test_a_password_that_the_server_does_not_know_yet_is_sent_safely(mysql80: My
         with session(mysql80, user, tls_mode=tls) as again:
             assert query(again, "SELECT 1") == [(1,)]
     mysql80.execute(f"DROP USER {user}@'%'")
+
+
+def test_transactions_behind_an_event_that_is_too_large_are_not_taken_for_none(mariadb: MariaDbServer) -> None:
+    usual, large = mariadb.scalar("SELECT @@GLOBAL.max_allowed_packet"), 64 << 20
+    with mariadb.fresh_database() as database:
+        mariadb.execute(f"CREATE TABLE {database}.t (b LONGBLOB)", f"SET GLOBAL max_allowed_packet = {large}")
+        try:
+            mariadb.execute(f"INSERT INTO {database}.t VALUES (REPEAT('x', 20000000))")
+            mariadb.execute("SET GLOBAL max_allowed_packet = 16777216", f"INSERT INTO {database}.t VALUES ('y')")
+            with session(mariadb, "root") as connection:
+                end = current_position(connection, probe(connection))
+                with pytest.raises(SourceError, match=r"larger than max_allowed_packet \(16777216 bytes\)"):
+                    mariadb_gtid_at(connection, end.file, end.pos)
+        finally:
+            mariadb.execute(f"SET GLOBAL max_allowed_packet = {usual}", "FLUSH BINARY LOGS")

@@ -315,9 +315,19 @@ def _ensure_gtid_history(connection: Connection[Any], info: ServerInfo, offset: 
 
 
 def mariadb_gtid_at(connection: Connection[Any], file: str, position: int) -> str:
-    """MariaDB's GTID position at a place of the log; reads the file up to there on the server."""
-    row = query_one(connection, "SELECT BINLOG_GTID_POS(%s, %s)", (file, position))
-    return str(row[0] or "") if row else ""
+    """MariaDB's GTID position at a place of the log; reads the file up to there on the server.
+
+    Raises `SourceError` where the server cannot: it reads no event larger than what it takes from a client.
+    """
+    row = query_one(connection, "SELECT BINLOG_GTID_POS(%s, %s), @@max_allowed_packet", (file, position))
+    assert row is not None
+    if row[0] is None:
+        raise SourceError(
+            f"{address_of(connection)} cannot tell its transactions up to {file}:{position}: it has no such file, or "
+            f"an event in it is larger than max_allowed_packet ({row[1]} bytes). Raise that on the server (SET GLOBAL "
+            f"max_allowed_packet = …, up to 1 GiB), and start again."
+        )
+    return str(row[0])
 
 
 def _mariadb_gtid(connection: Connection[Any]) -> str:

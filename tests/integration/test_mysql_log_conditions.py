@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 
 import pytest
 
@@ -13,7 +14,7 @@ from raycdc.connectors.mysql.binlog.index_loops import HEARTBEAT, HEARTBEAT_V2
 from raycdc.connectors.mysql.binlog.offset import BinlogOffset
 from raycdc.connectors.mysql.catalog import load_table
 from raycdc.connectors.mysql.connection import TlsMode, query
-from raycdc.connectors.mysql.server import current_position, log_files, mariadb_gtid_at, probe
+from raycdc.connectors.mysql.server import current_position, ensure_available, log_files, mariadb_gtid_at, probe
 from raycdc.errors import SourceError
 from raycdc.model import TableId
 from raycdc.testing.servers import DatabaseServer, MariaDbServer, MySqlServer
@@ -160,5 +161,7 @@ def test_transactions_behind_an_event_that_is_too_large_are_not_taken_for_none(m
                 end = current_position(connection, probe(connection))
                 with pytest.raises(SourceError, match=r"larger than max_allowed_packet \(16777216 bytes\)"):
                     mariadb_gtid_at(connection, end.file, end.pos)
+                with pytest.raises(SourceError, match="larger than max_allowed_packet"):
+                    ensure_available(connection, probe(connection), replace(end, gtid_set="0-1-1"))
         finally:
             mariadb.execute(f"SET GLOBAL max_allowed_packet = {usual}", "FLUSH BINARY LOGS")

@@ -17,7 +17,7 @@ from pymysql.connections import Connection
 from raycdc.connectors.mysql.binlog.gtid import MariaDbGtidSet, MySqlGtidSet
 from raycdc.connectors.mysql.binlog.offset import BinlogOffset
 from raycdc.connectors.mysql.connection import address_of, query, query_dict, query_one
-from raycdc.errors import LogLostError, SourceError
+from raycdc.errors import LogLostError, SourceError, SourceUnavailableError
 
 #: How often `current_position` looks again for a GTID set that belongs exactly to the position, on a busy server.
 _GTID_TRIES = 5
@@ -282,7 +282,14 @@ def _ensure_same_log(connection: Connection[Any], info: ServerInfo, offset: Binl
 
     A domain that we know and the file does not was deleted since (FLUSH BINARY LOGS DELETE_DOMAIN_ID).
     """
-    theirs = MariaDbGtidSet.parse(mariadb_gtid_at(connection, offset.file, offset.pos)).last
+    try:
+        theirs = MariaDbGtidSet.parse(mariadb_gtid_at(connection, offset.file, offset.pos)).last
+    except SourceUnavailableError:
+        raise
+    except SourceError:
+        if _is_between_events(connection, offset):
+            raise
+        theirs = {}  # In the middle of an event of another log.
     ours = MariaDbGtidSet.parse(offset.gtid_set).last
     same = theirs and all(ours.get(domain) == last for domain, last in theirs.items())
     if not same:
@@ -312,6 +319,16 @@ def _ensure_gtid_history(connection: Connection[Any], info: ServerInfo, offset: 
             f"The transactions {lost} after {offset} are purged on {info.address}. {snapshot}, or raise "
             f"binlog_expire_logs_seconds."
         )
+
+
+def _is_between_events(connection: Connection[Any], offset: BinlogOffset) -> bool:
+    try:
+        query(connection, "SHOW BINLOG EVENTS IN %s FROM %s LIMIT 1", (offset.file, offset.pos))
+    except SourceUnavailableError:
+        raise
+    except SourceError:
+        return False
+    return True
 
 
 def mariadb_gtid_at(connection: Connection[Any], file: str, position: int) -> str:

@@ -247,6 +247,30 @@ def test_tables_are_added_paused_and_resumed_while_the_others_go_on(mariadb: Mar
     lake_equals_source(job, *TABLES)
 
 
+@pytest.mark.parametrize("point", ["after_open=kill@2", "in_commit=kill@2"])
+def test_a_kill_in_the_middle_of_a_new_snapshot_loses_and_doubles_nothing(
+    mysql80: MySqlServer, tmp_path: Path, point: str
+) -> None:
+    database = f"again_{point.partition('=')[0]}"
+    shop(mysql80, database)
+    job = Job(tmp_path, mysql80, database, TABLES, sink="jsonl", write="changelog", local=True, chunk_rows=15)
+    catch_up(job)
+    tables_command(job, "resnapshot", f"{database}.products")
+    mysql80.execute("UPDATE products SET stock = stock + 1 WHERE id < 9", database=database)
+    killed = job.start("--until", "caught-up", failpoints=point)
+    assert killed.wait() == -9, killed.story()
+    mysql80.execute(
+        "DELETE FROM products WHERE id > 35", "UPDATE orders SET quantity = 7 WHERE id = 1", database=database
+    )
+    catch_up(job)
+    for table in TABLES:
+        rows = read_changelog(job.lake / database / table, "jsonl")
+        assert check_changelog(rows, ["id"]) == []
+        assert sum(row["_op"] == "T" for row in rows) == (1 if table == "products" else 0)
+    stock = dict(mysql80.execute("SELECT id, stock FROM products", database=database))
+    assert {key: row["stock"] for key, row in rows_of(job, "products").items()} == stock
+
+
 def test_a_table_whose_rows_are_lost_between_two_commits_is_read_again(mariadb: MariaDbServer, tmp_path: Path) -> None:
     """One table has committed when the other cannot, and before the next start the segments are deleted."""
     database = "lost"

@@ -98,3 +98,13 @@ def test_a_default_of_a_new_column_is_part_of_the_schema_and_fills_rows_from_bef
 def test_a_default_that_comes_after_rows_with_the_column_is_refused() -> None:
     with pytest.raises(SchemaError, match="rows with 'n' came before it"):
         follow("ALTER TABLE p ADD COLUMN n INT DEFAULT 5")
+
+
+@pytest.mark.parametrize("default", ["INT DEFAULT 5", "INT NOT NULL"])
+def test_a_new_column_beyond_the_given_ones_is_left_out_instead_of_its_default_in_every_row(default: str) -> None:
+    assert follow(f"ALTER TABLE p ADD COLUMN extra {default}", given=True) == Followed()
+
+
+def test_a_default_that_comes_after_rows_with_a_given_column_is_refused() -> None:
+    with pytest.raises(SchemaError, match="rows with 'n' came before it"):
+        follow("ALTER TABLE p ADD COLUMN n INT DEFAULT 5", given=True)

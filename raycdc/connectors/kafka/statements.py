@@ -6,7 +6,7 @@ whatever the composition root handed in (`raycdc.source.api.ReadsStatements`).
 | the statement | becomes |
 |---|---|
 | CREATE TABLE | the table's schema, before its first row |
-| ADD COLUMN with a constant default | a column with that default: rows that exist get it |
+| ADD COLUMN with a constant default | a column with that default for rows that exist; nothing if columns are given |
 | other new columns, DROP COLUMN, a wider type | nothing: rows show them |
 | TRUNCATE, DROP TABLE | a ``T`` row and the event, where the table's rows are all in this partition |
 | what changes rows that exist in another way | refused by name; ``format.ddl = "ignore"`` passes over all statements |
@@ -83,6 +83,8 @@ class Statements:
                     if not self._given(table):
                         schemas.setdefault(table, schema)
                 case AddColumnEvent(_, column) if now is not None and column.default is not None:
+                    if self._given(table) and _column(now, column.name) is None:
+                        continue  # No row is decoded with it: a default would be a value that rows do not have.
                     typed = _as_decoded(column, item)
                     schemas[table] = _with_default(item, schemas.get(table, now), typed)
                 case RenameColumnEvent() | RenameTableEvent() | AlterPrimaryKeyEvent() | AlterColumnTypeEvent():

@@ -32,9 +32,8 @@ from raycdc.schema.behavior import SchemaChangeBehavior
 from raycdc.sinks.api import UPSERT, Sink, SinkContext
 from raycdc.source.api import LeavesOutChanges, ReadsStatements
 from raycdc.source.coordinator import CoordinatorSettings
-from raycdc.source.parking import RESNAPSHOT
 from raycdc.source.split import STREAM_SPLIT_ID
-from raycdc.source.table_requests import ask, ask_to_begin_again, complain_of_parked
+from raycdc.source.table_requests import ask_for_lost_rows, ask_to_begin_again, complain_of_parked
 from raycdc.spark.epochs import EpochLoop, EpochStatistics
 
 Listener = Callable[[dict[str, Any]], None]
@@ -398,7 +397,7 @@ def _begin_again(
     if STREAM_SPLIT_ID not in manifest.to_splits:
         raise StateError(text)  # Nothing like a snapshot can be taken of this source.
     names = [str(table) for table in tables]
-    ask(store, names, RESNAPSHOT, manifest=manifest)
+    ask_for_lost_rows(store, manifest, names)
     reporter.warning(f"Rows of an epoch are lost before they were written: {', '.join(names)} will be read again.")
 
 

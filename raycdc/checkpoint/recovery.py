@@ -124,6 +124,11 @@ def decide(
     return Tombstone(tables)
 
 
+def lacks(epoch: int, vector: CommitVector | None) -> bool:
+    """Whether a table that says `vector` of itself may need the epoch's segments."""
+    return _holding(epoch, vector) in (_Holds.NONE, _Holds.PART)
+
+
 def contradictions(
     holds: Mapping[TableId, CommitVector | None], *, recorded: Mapping[str, tuple[int, int]], newest_epoch: int
 ) -> Refuse | None:

@@ -98,7 +98,7 @@ class ChunkFetcher:
         except TableChangedError as changed:
             reader.close()
             self._reader = self._open_reader()
-            end = self._reader.log_end()
+            end = self._reader.log_end(opened_at)
             return ChunkRead(split, end.ordinal, end.position, exact=False, segments=(), misfit=str(changed))
 
     def _read_rows(

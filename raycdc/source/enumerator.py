@@ -338,7 +338,8 @@ class IncrementalSnapshotEnumerator:
         if self._retries[split.split_id] > RETRIES_MAX:
             raise SourceError(
                 f"Chunk {split.split_id} of {split.table} was read {RETRIES_MAX} times and not once usable: {reason}. "
-                "Give the table a primary key, lower source.snapshot.chunk_rows, or start when fewer rows change."
+                "Give the table a primary key, lower source.snapshot.chunk_rows, or start when fewer rows change. If "
+                f"it was changed without the log saying so: raycdc tables resnapshot CONFIG {split.table}"
             )
 
     def _forget_table(self, table: TableId) -> None:

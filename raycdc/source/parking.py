@@ -102,6 +102,10 @@ class Requests:
         start = self.start if number <= self.number else None
         return Requests(number, {**waiting, **dict.fromkeys(tables, action)}, start)
 
+    def of_leaving(self, state: Mapping[str, Any]) -> dict[str, str]:
+        """Tables that are to be paused or removed and still are not: no new snapshot of theirs is wanted meanwhile."""
+        return {name: what for name, what in self.tables.items() if what in _PARKING and self.acts_on(name, state)}
+
     def acts_on(self, name: str, state: Mapping[str, Any]) -> bool:
         """Whether the table is still to do in a stream split's state."""
         known = state["tables"].get(name) or state.get("parked", {}).get(name)

@@ -31,8 +31,9 @@ class ChunkReader(Protocol):
     def high_watermark(self) -> HighWatermark:
         """Of the chunk just read to its end."""
 
-    def log_end(self) -> HighWatermark:
-        """The end of the log now, before which it says how a table was changed that a chunk did not find as described.
+    def log_end(self, opened_at: dict[str, Any]) -> HighWatermark:
+        """The end now of the log that `opened_at` is a place in: before it the log says how a table was changed that a
+        chunk did not find as described.
 
         Asked of a new reader: the one that raised `TableChangedError` is closed.
         """

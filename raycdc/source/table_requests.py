@@ -49,8 +49,16 @@ def ask_to_begin_again(
     names = {*tables, *state["tables"], *state["parked"]}
     # Paused tables and those that have ended stay as they are.
     names -= {name for name, entry in state["parked"].items() if entry["phase"] != PARKED}
-    place = (position, ordinal)
-    store.write_requests(Requests(state["changes"], dict.fromkeys(sorted(names), RESNAPSHOT), place).to_json())
+    asked = dict.fromkeys(sorted(names), RESNAPSHOT) | requests_of(store).of_leaving(state)
+    store.write_requests(Requests(state["changes"], asked, (position, ordinal)).to_json())
+
+
+def ask_for_lost_rows(store: CheckpointStore, manifest: Manifest, tables: Sequence[str]) -> None:
+    """Ask for new snapshots of `tables`, which lack rows of the epoch of `manifest`; those that are to leave may lack
+    them, as whoever takes them up again gets a new snapshot.
+    """
+    leaving = requests_of(store).of_leaving(stream_state(manifest))
+    ask(store, [name for name in tables if name not in leaving], RESNAPSHOT, manifest=manifest)
 
 
 def complain_of_parked(manifest: Manifest | None) -> None:

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, assert_never
 
 from raycdc.bridge.reading import verify_segments
-from raycdc.checkpoint.manifest import Manifest, Segment
+from raycdc.checkpoint.manifest import STATE_NODE, Manifest, Segment
 from raycdc.checkpoint.recovery import (
     STEP_LAST,
     CommitVector,
@@ -31,6 +31,7 @@ from raycdc.checkpoint.recovery import (
     Tombstone,
     contradictions,
     decide,
+    lacks,
 )
 from raycdc.checkpoint.store import CheckpointStore, CommitRecord
 from raycdc.errors import FencedError, SegmentUnavailableError, SinkError, StateError
@@ -301,14 +302,25 @@ class EpochLoop:
         holds: dict[TableId, CommitVector | None] = dict.fromkeys(manifest.tables)
         if self._sink.durable:
             holds = {table: self._sink.committed(table) for table in manifest.tables}
-        segments = self._placed(manifest.segments)
-        lost = {
-            segment.table
-            for segment in segments
-            if not verify_segments([segment], node=self._node or None, token=self._flight_token or None)
-        }
         recorded = self._vectors if self._sink.durable else {}
-        return decide(manifest, holds, lost=lost, recorded=recorded, newest_epoch=newest)
+        needed = [segment for segment in manifest.segments if lacks(manifest.epoch, holds[segment.table])]
+        deadline_s = time.monotonic() + NODE_PATIENCE_S
+        while True:
+            missing = self._missing(needed)
+            lost = {segment.table for segment in missing}
+            decision = decide(manifest, holds, lost=lost, recorded=recorded, newest_epoch=newest)
+            away = any(segment.node != (self._node or STATE_NODE) for segment in missing)
+            if not (isinstance(decision, Frozen) and away) or time.monotonic() > deadline_s:
+                return decision
+            # Reading tables again costs more than waiting for a node that only starts anew.
+            if self._stopping.wait(POLL_S):
+                return decision
+
+    def _missing(self, segments: Sequence[Segment]) -> list[Segment]:
+        """Those that are not there, or damaged."""
+        node, token = self._node or None, self._flight_token or None
+        placed = self._placed(segments)
+        return [segment for segment in placed if not verify_segments([segment], node=node, token=token)]
 
     def _replay(self, manifest: Manifest, tables: Sequence[TableId]) -> None:
         """Write an epoch again for the tables that lack it. Steps they hold are skipped by the sink."""
@@ -328,9 +340,12 @@ class EpochLoop:
 
         *What if the process dies here?* Until all tables hold the epoch the same is decided again, and asking and
         dropping twice changes nothing. Once they do, it is recorded; what was asked for is durable by then.
+
+        Later epochs are dropped without tombstones: nobody began to commit them, as this one is not complete, and a
+        tombstone of a later epoch would say of a table that it holds this one.
         """
         self._begin_again(manifest, again, text)
-        dropped = self._drop_from(manifest.epoch + 1)
+        dropped = self._store.drop_after(manifest.epoch)
         works = [work for work in self._works(manifest) if work.source in (*again, *replay)]
         works = [replace(work, segments=()) if work.source in again else work for work in works]
         self._complete(manifest, works)

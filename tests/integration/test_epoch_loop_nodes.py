@@ -77,7 +77,8 @@ def test_a_table_whose_rows_are_gone_is_to_begin_again_where_others_hold_the_epo
     for table in (held, whole, lost):
         table.insert({"id": 1, "name": "first", "qty": 1})
     frozen = world.script.seal()
-    held.insert({"id": 2, "name": "later", "qty": 1})
+    for table in (held, whole, lost):
+        table.insert({"id": 2, "name": "later", "qty": 1})
     later = world.script.seal(final=True)
 
     sink = world.sink()

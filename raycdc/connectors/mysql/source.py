@@ -384,7 +384,8 @@ class MySqlChunkReader:
         high = self._select.high_watermark
         return HighWatermark(ordinal_of(high), high.to_json(), exact=self._select.exact)
 
-    def log_end(self) -> HighWatermark:
+    def log_end(self, opened_at: dict[str, Any]) -> HighWatermark:
+        _require_same_server(self._connection, self._info, BinlogOffset.from_json(opened_at))
         end = current_position(self._connection, self._info)
         return HighWatermark(ordinal_of(end), end.to_json(), exact=False)
 

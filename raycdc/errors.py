@@ -78,6 +78,15 @@ class TableChangedError(SchemaError):
     """A table is not what the log has said of it so far: it was changed meanwhile, and the log says so further on."""
 
 
+class StatementError(SchemaError):
+    """A DDL statement does more than can be followed, to `tables` and to all tables of `databases`, as (db, table)."""
+
+    def __init__(self, why: str, *, tables: tuple[tuple[str, str], ...] = (), databases: tuple[str, ...] = ()) -> None:
+        self.tables = tables
+        self.databases = databases
+        super().__init__(why)
+
+
 class SinkError(RaycdcError):
     """The sink refused a write or its state contradicts ours."""
 

@@ -214,7 +214,9 @@ class EnvelopeDecoder:
         name = self._layout.names.flags[envelope.FLAG_VERSION_NAME]
         version = self._repeats.found(int(name)) if name >= 0 else ABSENT
         index = -1
-        if self._selector is None or self._selector.matches(table_id):
+        # A statement about a whole database names no table, and whoever selects some of its tables must hear of it.
+        whole = not texts[2] and chunk.messages.info[message, envelope.ACTION] == envelope.DDL
+        if self._selector is None or whole or self._selector.matches(table_id):
             columns = self._dialect.described(self._repeats.text(version)) if version >= 0 else None
             table = self._tables.get(table_id)
             if table is None:

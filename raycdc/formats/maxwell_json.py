@@ -41,7 +41,7 @@ SPEC = EnvelopeSpec(
         "table-drop": Action.DDL,
         "database-create": Action.IGNORE,
         "database-alter": Action.IGNORE,
-        "database-drop": Action.IGNORE,
+        "database-drop": Action.DDL,
     },
     repeats=("primary_key_columns",),
     metadata={

@@ -312,6 +312,20 @@ def test_a_statement_that_cannot_be_followed_is_refused_by_name() -> None:
         rig.bring(json.dumps(renamed).encode(), first=1)
 
 
+@pytest.mark.parametrize("include", [(), ("shop.product",)])
+def test_a_dropped_database_is_refused_unless_no_table_of_it_was_read(include: tuple[str, ...]) -> None:
+    rig = Rig(statements=Statements(events_of_statement), include=include)
+    rig.add()
+    sql = {"type": "database-drop", "database": "shop", "ts": 1, "sql": "DROP DATABASE IF EXISTS shop"}
+    dropped = json.dumps(sql).encode()
+    rig.bring(dropped, maxwell({"id": 1, "name": "a"}))
+    rig.allow()
+    report = rig.seal(1)
+    assert ([row["_op"] for row in rig.output.sealed[1]], rig.offset(report)) == ([RowKind.INSERT], 2)
+    with pytest.raises(SchemaError, match=r"DROP DATABASE.*all tables of shop are dropped at once"):
+        rig.bring(dropped, first=2)
+
+
 def test_a_partition_that_is_too_far_ahead_waits() -> None:
     rig = Rig()
     rig.add()

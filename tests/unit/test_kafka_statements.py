@@ -108,3 +108,44 @@ def test_a_new_column_beyond_the_given_ones_is_left_out_instead_of_its_default_i
 def test_a_default_that_comes_after_rows_with_a_given_column_is_refused() -> None:
     with pytest.raises(SchemaError, match="rows with 'n' came before it"):
         follow("ALTER TABLE p ADD COLUMN n INT DEFAULT 5", given=True)
+
+
+@pytest.mark.parametrize(
+    ("sql", "why"),
+    [
+        ("DROP DATABASE shop", "all tables of shop are dropped at once"),
+        ("CREATE OR REPLACE DATABASE shop", "all tables of shop are dropped at once"),
+        ("ALTER TABLE s EXCHANGE PARTITION x WITH TABLE p", "cannot be followed"),
+    ],
+)
+def test_a_message_about_something_else_is_refused_where_it_removes_rows_of_a_table_that_is_read(
+    sql: str, why: str
+) -> None:
+    statements = Statements(events_of_statement)
+    elsewhere = ChangeItem(TableId("shop", "s" if "ALTER" in sql else ""), (), 0, sql)
+    with pytest.raises(SchemaError, match=why):
+        statements.followed(elsewhere, {TABLE: schema()}.get, [TABLE])
+    far = TableId("far", "p")
+    assert statements.followed(elsewhere, {far: schema()}.get, [far]) == Followed()
+
+
+def test_a_table_that_is_replaced_is_emptied() -> None:
+    sql = "CREATE OR REPLACE TABLE p (id BIGINT PRIMARY KEY)"
+    assert follow(sql) == Followed({}, (DropTableEvent(TABLE),))
+    made = follow(sql, known=False)
+    assert (made.emptied, [c.name for c in made.schemas[TABLE].columns]) == ((), ["id"])
+
+
+def test_a_column_that_is_dropped_and_added_at_once_is_refused() -> None:
+    sql = "ALTER TABLE p DROP COLUMN n, ADD COLUMN N INT"
+    with pytest.raises(SchemaError, match="rows that exist lose their value in 'N'"):
+        follow(sql)
+    assert follow(sql, known=False) == Followed()
+
+
+@pytest.mark.parametrize("sql", ["DROP TABLE IF EXISTS p", "DROP DATABASE IF EXISTS shop", "ALTER TABLE p FROBNICATE"])
+def test_what_concerned_no_rows_when_it_was_judged_first_concerns_none_behind_it_either(sql: str) -> None:
+    statements = Statements(events_of_statement)
+    item = ChangeItem(TABLE, (), 0, sql)
+    assert statements.followed(item, lambda _: None) == Followed()
+    assert statements.followed(item, {TABLE: schema()}.get, [TABLE]) == Followed()

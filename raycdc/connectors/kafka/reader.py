@@ -250,7 +250,7 @@ class KafkaReader:
         for item in held.decoded.items:
             asked = {item.table: item.schema} if isinstance(item, RowsItem) else {}
             if isinstance(item, ChangeItem):
-                asked = dict(self._statements.followed(item, known).schemas)
+                asked = dict(self._statements.followed(item, known, {*self._schemas, *grown}).schemas)
             for table, schema in asked.items():
                 needed.append((table, schema))
                 grown[table] = merge(table, known(table), schema)[0]
@@ -304,7 +304,7 @@ class KafkaReader:
         assert held.fetched.batch is not None
         offset = int(held.fetched.batch.offsets[item.message])
         times = held.fetched.batch.timestamps_ms
-        for event in self._statements.followed(item, self._in_force).emptied:
+        for event in self._statements.followed(item, self._in_force, self._schemas).emptied:
             if self._settings.order_by:
                 raise refusal(item, f"source.order_by = {self._settings.order_by!r} says nothing about emptied tables")
             split_id = held.split.state.split_id

@@ -8,17 +8,18 @@ whatever the composition root handed in (`raycdc.source.api.ReadsStatements`).
 | CREATE TABLE | the table's schema, before its first row |
 | ADD COLUMN with a constant default | a column with that default for rows that exist; nothing if columns are given |
 | other new columns, DROP COLUMN, a wider type | nothing: rows show them |
-| TRUNCATE, DROP TABLE | a ``T`` row and the event, where the table's rows are all in this partition |
+| TRUNCATE, DROP or CREATE OR REPLACE TABLE | a ``T`` row and the event, where all its rows are in this partition |
 | what changes rows that exist in another way | refused by name; ``format.ddl = "ignore"`` passes over all statements |
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 
 from raycdc.connectors.kafka.schemas import wider
-from raycdc.errors import SchemaError
+from raycdc.errors import SchemaError, StatementError
 from raycdc.formats.api import ChangeItem
 from raycdc.model import Column, LogicalType, TableId, TableSchema, TypeKind
 from raycdc.schema import (
@@ -34,9 +35,13 @@ from raycdc.schema import (
 )
 
 Emptied = TruncateTableEvent | DropTableEvent
-#: Reads a statement with a default database. Raises `SchemaError` with the reason for what it cannot tell.
-ReadStatement = Callable[[str, str], tuple[SchemaChangeEvent, ...]]
+Events = tuple[SchemaChangeEvent, ...]
+#: Reads a statement with a default database. Raises `StatementError` with the reason for what it cannot tell.
+ReadStatement = Callable[[str, str], Events]
 Known = Callable[[TableId], TableSchema | None]
+
+#: Messages whose first judgement is kept; a batch, which is judged twice, has hardly as many.
+REMEMBERED = 10_000
 
 _INTEGERS = frozenset({TypeKind.INT8, TypeKind.INT16, TypeKind.INT32, TypeKind.INT64, TypeKind.UINT64})
 _EXACT = _INTEGERS | {TypeKind.DECIMAL}
@@ -65,12 +70,19 @@ class Statements:
         self._given = given
         self._left_out = left_out
         self._follow = follow
+        #: By a message's identity, with it: what it emptied when it was judged first.
+        self._judged: OrderedDict[int, tuple[ChangeItem, tuple[Emptied, ...]]] = OrderedDict()
 
-    def followed(self, item: ChangeItem, known: Known) -> Followed:
-        """What `item` asks for where the tables are as `known` says. Raises `SchemaError` for what cannot be done."""
+    def followed(self, item: ChangeItem, known: Known, tables: Collection[TableId] = ()) -> Followed:
+        """What `item` asks for where the tables are as `known` says; `tables` are those that it knows.
+
+        Raises `SchemaError` for what cannot be done. A batch is judged again when its schemas are in force, then also
+        those of rows behind the message: whether there were rows that it removes is as it was the first time.
+        """
         if not self._follow:
             return Followed()
-        events = (*item.events, *self._events(item, known))
+        judged = self._judged.get(id(item))
+        events = (*item.events, *self._events(item, known, tables if judged is None else None))
         schemas: dict[TableId, TableSchema] = {}
         emptied: dict[TableId, Emptied] = {}
         for event in events:
@@ -89,15 +101,22 @@ class Statements:
                     schemas[table] = _with_default(item, schemas.get(table, now), typed)
                 case RenameColumnEvent() | RenameTableEvent() | AlterPrimaryKeyEvent() | AlterColumnTypeEvent():
                     _check(item, event, now)
-        return Followed(schemas, tuple(emptied.values()))
+        if judged is None:
+            judged = self._judged[id(item)] = item, tuple(emptied.values())
+            if len(self._judged) > REMEMBERED:
+                self._judged.popitem(last=False)
+        return Followed(schemas, judged[1])
 
-    def _events(self, item: ChangeItem, known: Known) -> tuple[SchemaChangeEvent, ...]:
+    def _events(self, item: ChangeItem, known: Known, tables: Collection[TableId] | None) -> Events:
+        """The statement's events; `tables` None where one that cannot be followed was found to concern no rows."""
         if not item.statement or self._read is None:
             return ()
         try:
             return self._read(item.statement, item.table.db)
-        except SchemaError as cause:
-            if known(item.table) is None:
+        except StatementError as cause:
+            concerned = (item.table, *(TableId(*name) for name in cause.tables))
+            rows = any(known(table) is not None for table in concerned)
+            if tables is None or not (rows or any(table.db in cause.databases for table in tables)):
                 return ()  # There is no row that it could have changed; what comes says its own columns.
             raise refusal(item, str(cause)) from cause
 

@@ -6,33 +6,65 @@ read such messages by the composition root (`raycdc.source.api.ReadsStatements`)
 
 from __future__ import annotations
 
-from raycdc.connectors.mysql.ddl.apply import Refused, parse_ddl
+from raycdc.connectors.mysql.ddl.apply import Refused, parse_ddl, touched_tables
 from raycdc.connectors.mysql.ddl.catalogue import DdlCatalogue
-from raycdc.connectors.mysql.ddl.statements import AddColumn, AlterTable, DdlDialect, DropDatabase, RowsUnlogged
-from raycdc.errors import SchemaError
-from raycdc.schema import SchemaChangeEvent
+from raycdc.connectors.mysql.ddl.statements import (
+    AddColumn,
+    AlterTable,
+    CreateTable,
+    Database,
+    DdlDialect,
+    DropColumn,
+    DropDatabase,
+    RowsUnlogged,
+)
+from raycdc.errors import SchemaError, StatementError
+from raycdc.schema import DropTableEvent, SchemaChangeEvent
 
 _DIALECT = DdlDialect(version=99_999)
 
 
 def events_of_statement(statement: str, default_db: str) -> tuple[SchemaChangeEvent, ...]:
     """The elementary changes of `statement`, run with `default_db` as the session's database; empty for one that
-    changes no table. Raises `SchemaError` with the reason where it is not understood or does more than it says.
+    changes no table. Raises `StatementError` with the reason, and whose rows are concerned, where it is not understood
+    or does more than it says.
     """
+    try:
+        return _events(statement, default_db)
+    except SchemaError as cause:
+        touched = touched_tables(statement, default_db, dialect=_DIALECT)
+        tables = tuple((table.db, table.table) for table in touched.tables)
+        raise StatementError(str(cause), tables=tables, databases=touched.databases) from cause
+
+
+def _events(statement: str, default_db: str) -> tuple[SchemaChangeEvent, ...]:
     parsed = parse_ddl(statement, default_db, dialect=_DIALECT)
     if isinstance(parsed, Refused):
         raise SchemaError(parsed.reason)
+    replaced: list[SchemaChangeEvent] = []
     for ddl in parsed:
-        if isinstance(ddl, DropDatabase):
-            raise SchemaError(f"all tables of {ddl.db} are dropped at once")
-        for action in ddl.actions if isinstance(ddl, AlterTable) else ():
-            if isinstance(action, RowsUnlogged):
-                raise SchemaError(action.why)
-            if isinstance(action, AddColumn) and action.definition.computed:
-                raise SchemaError(
-                    f"the rows that exist get {action.definition.computed} in the new column {action.definition.name!r}"
-                )
+        match ddl:
+            case DropDatabase(db) | Database(db, or_replace=True):
+                raise SchemaError(f"all tables of {db} are dropped at once")
+            case CreateTable(table, or_replace=True):
+                replaced.append(DropTableEvent(table))
+            case AlterTable():
+                _check(ddl)
     answer = DdlCatalogue(_DIALECT).run(statement, default_db)
     if isinstance(answer, Refused):
         raise SchemaError(answer.reason)
-    return answer
+    return (*replaced, *answer)
+
+
+def _check(ddl: AlterTable) -> None:
+    dropped = {action.name.casefold() for action in ddl.actions if isinstance(action, DropColumn)}
+    for action in ddl.actions:
+        if isinstance(action, RowsUnlogged):
+            raise SchemaError(action.why)
+        if not isinstance(action, AddColumn):
+            continue
+        column = action.definition
+        if column.computed:
+            raise SchemaError(f"the rows that exist get {column.computed} in the new column {column.name!r}")
+        if column.name.casefold() in dropped:
+            raise SchemaError(f"the rows that exist lose their value in {column.name!r}, which is dropped and added")

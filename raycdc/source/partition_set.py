@@ -4,6 +4,10 @@
 mixed with those of other splits, and belong to the state reported with it. Only behind that report the reader answers
 `SplitsRemoved`; a split it does not have (any more) is answered at once. So the answer may be repeated or lost with the
 reader, and the position the next owner goes on from is always a sealed one.
+
+The next owner may be the last one: where the reader that was to have a split is gone, the split comes back, and what
+was fetched of it before it left may still wait in a queue. Some of that was dropped meanwhile, so the rest lies beyond
+a gap. Each addition therefore has a number, which fetchers put on what they fetch; only the current one's is `read`.
 """
 
 from __future__ import annotations
@@ -19,13 +23,16 @@ S = TypeVar("S")
 
 
 class PartitionSet(Generic[S]):
-    """Splits with the reader's own mutable state of each, which `open_split` makes and `state_of` turns into JSON."""
+    """Splits with the reader's own mutable state of each, which `open_split` makes and `state_of` turns into JSON.
+
+    `open_split` is given the number of the addition too.
+    """
 
     def __init__(
         self,
         send: Callable[[Message], None],
         *,
-        open_split: Callable[[PartitionSplit], S],
+        open_split: Callable[[PartitionSplit, int], S],
         state_of: Callable[[S], dict[str, Any]],
         close_split: Callable[[S], None],
     ) -> None:
@@ -35,6 +42,8 @@ class PartitionSet(Generic[S]):
         self._close = close_split
         self._splits: dict[str, S] = {}
         self._leaving: set[str] = set()
+        self._additions = 0
+        self._numbers: dict[str, int] = {}
 
     def __repr__(self) -> str:
         return f"PartitionSet({sorted(self._splits)}, leaving={sorted(self._leaving)})"
@@ -48,6 +57,12 @@ class PartitionSet(Generic[S]):
     def active(self) -> Iterator[tuple[str, S]]:
         """What to read: splits that nobody wants back."""
         return ((s, split) for s, split in self._splits.items() if s not in self._leaving)
+
+    def read(self, split_id: str, addition: int) -> S | None:
+        """The split that something fetched for this `addition` is of; None where it is to be dropped."""
+        if split_id in self._leaving or self._numbers.get(split_id) != addition:
+            return None
+        return self._splits.get(split_id)
 
     @property
     def wants_seal(self) -> bool:
@@ -63,7 +78,9 @@ class PartitionSet(Generic[S]):
                 raise ProtocolError(f"{split.split_id} is not a partition")
             if split.split_id in self._splits:
                 raise ProtocolError(f"{split.split_id} was given to its own reader")
-            self._splits[split.split_id] = self._open(split)
+            self._additions += 1
+            self._splits[split.split_id] = self._open(split, self._additions)
+            self._numbers[split.split_id] = self._additions
             added.append(split.split_id)
         self._send(SplitsAdded(tuple(added)))
 
@@ -84,6 +101,7 @@ class PartitionSet(Generic[S]):
             return
         states = {split_id: self._state_of(self._splits[split_id]) for split_id in sorted(self._leaving)}
         for split_id in self._leaving:
+            del self._numbers[split_id]
             self._close(self._splits.pop(split_id))
         self._leaving.clear()
         self._send(SplitsRemoved(states))

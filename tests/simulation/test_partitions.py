@@ -115,6 +115,13 @@ def give_a_moving_split_away_at_once(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(PartitionAssigner, "balance", balance)
 
 
+def take_what_was_fetched_before_it_left(patch: pytest.MonkeyPatch) -> None:
+    def read(self: PartitionSet[Any], split_id: str, addition: int) -> Any:
+        return dict(self.active()).get(split_id)
+
+    patch.setattr(PartitionSet, "read", read)
+
+
 def let_readers_leave_with_their_splits(patch: pytest.MonkeyPatch) -> None:
     real = SourceCoordinator.retire
 
@@ -137,6 +144,7 @@ def give_splits_to_readers_that_leave(patch: pytest.MonkeyPatch) -> None:
 MOVES = PartitionSettings(readers=3, partitions=7, steps=900, network_faults=0.05, crashes=0.003, scaling=0.03)
 CRASHES = PartitionSettings(readers=3, partitions=7, steps=900, network_faults=0.05, crashes=0.012, scaling=0.0)
 SHRINKS = PartitionSettings(readers=2, partitions=3, steps=900, network_faults=0.0, crashes=0.0, scaling=0.03)
+COMES_BACK = PartitionSettings(readers=1, partitions=3, steps=900, network_faults=0.0, crashes=0.002, scaling=0.05)
 
 RULES: list[tuple[Switch, PartitionSettings]] = [
     (let_go_before_the_cut, MOVES),
@@ -145,6 +153,7 @@ RULES: list[tuple[Switch, PartitionSettings]] = [
     (give_back_before_the_manifest, CRASHES),
     (forget_what_a_dead_reader_had, CRASHES),
     (give_a_moving_split_away_at_once, MOVES),
+    (take_what_was_fetched_before_it_left, COMES_BACK),
     (let_readers_leave_with_their_splits, SHRINKS),
     (give_splits_to_readers_that_leave, SHRINKS),
 ]

@@ -83,8 +83,10 @@ class Partitions:
     def __init__(self) -> None:
         self.fetches: list[Fetch] = []
         self.calls: list[tuple[str, Any]] = []
+        self.additions: dict[str, int] = {}
 
-    def add(self, topic: str, partition: int, offset: int) -> None:
+    def add(self, topic: str, partition: int, offset: int, *, addition: int) -> None:
+        self.additions[f"{topic}:{partition}"] = addition
         self.calls.append(("add", (topic, partition, offset)))
 
     def remove(self, split_id: str) -> None:
@@ -135,12 +137,19 @@ class Rig:
     def bring(
         self, *messages: bytes | None, first: int = 0, partition: int = 0, next_offset: int | None = None
     ) -> None:
+        self.queue(*messages, first=first, next_offset=next_offset)
+        self.work()
+
+    def queue(self, *messages: bytes | None, first: int, next_offset: int | None = None) -> None:
+        """The fetcher has these, and the reader has not yet."""
         offsets = np.arange(first, first + len(messages))
         batch = MessageBatch(Origin("m", 0), pa.array(list(messages), pa.large_binary()), offsets)
         end = next_offset or first + len(messages)
-        part = Fetched("m:0", end, batch if messages else None, 10, 1_700_000_000_500, 1_700_000_000_000)
+        fetched_for = self.partitions.additions["m:0"]
+        part = Fetched(
+            "m:0", end, batch if messages else None, 10, 1_700_000_000_500, 1_700_000_000_000, addition=fetched_for
+        )
         self.partitions.fetches.append(Fetch((part,), {}, 10))
-        self.work()
 
     def work(self) -> None:
         for _ in range(5):
@@ -210,6 +219,46 @@ def test_a_partition_that_is_taken_away_is_answered_after_its_positions_were_sea
     assert rig.sent.index(removed) > rig.sent.index(report)
     assert removed.states["m:0"]["position"]["offset"] == 1
     assert list(rig.seal(2).splits) == ["m:1"]
+
+
+def named(number: int) -> bytes:
+    return maxwell({"id": number, "name": "a"})
+
+
+def test_what_was_fetched_of_a_partition_before_it_left_is_dropped_when_it_comes_back() -> None:
+    rig = Rig()
+    rig.add()
+    rig.bring(named(0))
+    rig.allow()
+    for number in (1, 2, 3):
+        rig.queue(named(number), first=number)
+    rig.reader.handle(RemoveSplits(("m:0",)))
+    rig.reader.poll_next()  # One of the three is dropped while the partition leaves; two still wait in the fetcher.
+    assert len(rig.partitions.fetches) == 2
+    rig.reader.handle(SealEpoch(1))
+    rig.reader.poll_next()
+    (removed,) = [m for m in rig.sent if isinstance(m, SplitsRemoved)]
+    assert removed.states["m:0"]["position"]["offset"] == 1
+    rig.add(offset=1)
+    rig.queue(named(1), named(2), named(3), first=1)
+    rig.work()
+    report = rig.seal(2)
+    assert ([row["id"] for row in rig.output.sealed[2]], rig.offset(report)) == ([1, 2, 3], 4)
+
+
+def test_a_batch_that_was_held_when_its_partition_left_is_read_again_when_it_comes_back() -> None:
+    rig = Rig()
+    rig.add()
+    rig.bring(named(0))  # Held: its schema is not in force yet.
+    rig.queue(named(1), first=1)
+    rig.reader.handle(RemoveSplits(("m:0",)))
+    rig.reader.handle(SealEpoch(1))
+    rig.reader.poll_next()
+    rig.add(offset=0)
+    rig.queue(named(0), named(1), first=0)
+    rig.allow()
+    report = rig.seal(2)
+    assert ([row["id"] for row in rig.output.sealed[2]], rig.offset(report)) == ([0, 1], 2)
 
 
 def test_nothing_at_or_beyond_the_end_is_read_and_the_end_asks_for_a_seal() -> None:

@@ -16,7 +16,7 @@ class Reader:
         self.closed: list[list[int]] = []
         self.partitions: PartitionSet[list[int]] = PartitionSet(
             self.sent.append,
-            open_split=lambda split: [split.state["position"]],
+            open_split=lambda split, _: [split.state["position"]],
             state_of=lambda cursor: {"position": cursor[0]},
             close_split=self.closed.append,
         )
@@ -48,3 +48,13 @@ def test_what_the_reader_does_not_have_is_answered_at_once_and_a_cut_says_nothin
 def test_a_partition_given_twice_is_a_bug_and_named() -> None:
     with pytest.raises(ProtocolError, match="a was given to its own reader"):
         Reader().partitions.add([PartitionSplit("a", {"position": 0}).to_json()])
+
+
+def test_what_was_fetched_for_an_earlier_addition_is_of_no_split() -> None:
+    reader = Reader()
+    assert reader.partitions.read("a", 1) == [5]
+    reader.partitions.remove(["a"])
+    assert reader.partitions.read("a", 1) is None
+    reader.partitions.after_cut()
+    reader.partitions.add([PartitionSplit("a", {"position": 5}).to_json()])
+    assert (reader.partitions.read("a", 1), reader.partitions.read("a", 3)) == (None, [5])

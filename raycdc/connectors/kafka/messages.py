@@ -28,7 +28,8 @@ RUNS_MAX = 16
 class Fetched:
     """Messages of one partition in order, or none where only the position moved (to `next_offset`, past markers).
 
-    `event_ms` is the latest of the broker's timestamps.
+    `event_ms` is the latest of the broker's timestamps, `addition` tells which assignment of the partition it was
+    fetched for (`raycdc.source.partition_set`).
     """
 
     split_id: str
@@ -37,6 +38,7 @@ class Fetched:
     bytes: int
     fetched_ms: int
     event_ms: int | None = None
+    addition: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +159,7 @@ def within(fetched: Fetched, *, first: int, end: int | None) -> Fetched:
         if start > 0 or stop < len(batch):
             batch = _slice(batch, start, stop)
     next_offset = max(next_offset, first)
-    return Fetched(fetched.split_id, next_offset, batch, fetched.bytes, fetched.fetched_ms, fetched.event_ms)
+    return replace(fetched, next_offset=next_offset, batch=batch)
 
 
 def _slice(batch: MessageBatch, start: int, stop: int) -> MessageBatch | None:

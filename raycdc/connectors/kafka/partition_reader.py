@@ -10,7 +10,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
@@ -53,6 +53,7 @@ class KafkaPartitionReader:
         self._changes: deque[Callable[[Consumer], None]] = deque()
         self._changed = threading.Event()
         self._positions: dict[str, TopicPartition] = {}
+        self._additions: dict[str, int] = {}
         self._paused: set[str] = set()
         #: Ever read here: a message of a partition that was taken away may still come.
         self._topics: set[str] = set()
@@ -69,12 +70,13 @@ class KafkaPartitionReader:
 
     # -- the reader's thread
 
-    def add(self, topic: str, partition: int, offset: int) -> None:
-        """Read a partition from `offset` on."""
+    def add(self, topic: str, partition: int, offset: int, *, addition: int) -> None:
+        """Read a partition from `offset` on; what is fetched of it says for which `addition`."""
         where = TopicPartition(topic, partition, offset)
 
         def change(consumer: Consumer) -> None:
             self._positions[f"{topic}:{partition}"] = where
+            self._additions[f"{topic}:{partition}"] = addition
             self._topics.add(topic)
             consumer.incremental_assign([where])
 
@@ -136,7 +138,7 @@ class KafkaPartitionReader:
         parts, troubles = gather(messages, fetched_ms=time.time_ns() // 1_000_000, topic=topic)
         for trouble in troubles:
             self._handle(trouble)
-        parts = [part for part in parts if part.split_id in self._positions]
+        parts = [replace(p, addition=self._additions[p.split_id]) for p in parts if p.split_id in self._positions]
         for part in parts:
             self._positions[part.split_id].offset = part.next_offset
         size = sum(part.bytes for part in parts)

@@ -149,12 +149,12 @@ class KafkaReader:
             case _:
                 raise ProtocolError(f"{type(message).__name__} is not a message for a reader")
 
-    def _open_split(self, split: PartitionSplit) -> ReadPartition:
+    def _open_split(self, split: PartitionSplit, addition: int) -> ReadPartition:
         state = PartitionState.from_json(split.state)
         decoder = self._make_decoder()
         decoder.restore_state(state.decoder)
         self._watermarks.add(split.split_id, now_s=self._context.now_s())
-        self._partitions.add(state.topic, state.partition, state.offset)
+        self._partitions.add(state.topic, state.partition, state.offset, addition=addition)
         opened = ReadPartition(state, split.until, decoder)
         self._note_end(opened)
         return opened
@@ -215,7 +215,7 @@ class KafkaReader:
         return InputStatus.MORE_AVAILABLE
 
     def _decode(self, fetched: Fetched) -> None:
-        split = dict(self._splits.active()).get(fetched.split_id)
+        split = self._splits.read(fetched.split_id, fetched.addition)
         if split is None or split.ended:
             return
         fetched = within(fetched, first=split.state.offset, end=split.end)

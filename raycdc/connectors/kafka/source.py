@@ -124,8 +124,8 @@ class FetchedPartitions:
             lambda: self._reader, name="kafka-fetcher", size=lambda fetch: fetch.bytes, notify=notify
         )
 
-    def add(self, topic: str, partition: int, offset: int) -> None:
-        self._reader.add(topic, partition, offset)
+    def add(self, topic: str, partition: int, offset: int, *, addition: int) -> None:
+        self._reader.add(topic, partition, offset, addition=addition)
 
     def remove(self, split_id: str) -> None:
         self._reader.remove(split_id)

@@ -6,6 +6,7 @@ committed, so the oracle reads manifests.
 
 from __future__ import annotations
 
+import math
 import random
 from collections import deque
 from collections.abc import Callable
@@ -70,6 +71,7 @@ class PartitionProcess:
         self.address = address
         self.ended = False
         self.paused_until_s = 0.0
+        self.dies_at_s = math.inf
         self.link = Link(Identity(generation, address[1]))
         name = f"g{generation}-r{address[0]}.{address[1]}"
         self.reader = PartitionReader(job.topic, job.spool, self.link.send, name)
@@ -119,6 +121,7 @@ class PartitionJob:
         #: Records of sealed epochs, which is what a sink would hold.
         self.read: dict[str, int] = {}
         self.problems: list[str] = []
+        self._is_calm = False
         self._start(until=None)
 
     def run(self) -> None:
@@ -141,8 +144,9 @@ class PartitionJob:
         Half of the runs start again for that, until caught up.
         """
         self.state.crash_probability = 0.0
+        self._is_calm = True
         for process in self.processes.values():
-            process.paused_until_s = 0.0
+            process.paused_until_s, process.dies_at_s = 0.0, math.inf
         bounded = self.random.random() < 0.5
         if bounded:
             self._start(until="caught-up")
@@ -174,7 +178,7 @@ class PartitionJob:
         running = [p for p in self.processes.values() if p.runs]
         actions: list[tuple[int, Callable[[], object]]] = [
             (12, self._deliver),
-            (10, lambda: self.random.choice(running).reader.poll(self.random) if running else None),
+            (10, lambda: self.random.choice(running).reader.poll(self.random, calm=self._is_calm) if running else None),
             (6, lambda: self._speak(self.random.choice(running)) if running else None),
             (3, lambda: self.coordinator.tick(now_s=self.clock.now_s)),
             (4, self._call),
@@ -205,6 +209,11 @@ class PartitionJob:
             if absent:
                 self._wanted.add(absent[0])
                 self._start_reader(absent[0])
+                if self.settings.crashes and self.random.random() < 0.5:
+                    # Soon enough that partitions which were to move to it have not arrived.
+                    self.processes[absent[0], self._incarnations[absent[0]]].dies_at_s = (
+                        self.clock.now_s + self.random.uniform(0, 3)
+                    )
         elif len(self._wanted - self._leaving) > 1:
             self._leaving.add(self.random.choice(sorted(self._wanted - self._leaving)))
             self._note(f"leaving: {sorted(self._leaving)}")
@@ -260,7 +269,8 @@ class PartitionJob:
                 fenced.ended = True
             self._replace(subtask, incarnation)
         for address, process in list(self.processes.items()):
-            if process.ended:
+            if process.ended or process.dies_at_s <= self.clock.now_s:
+                process.ended = True
                 del self.processes[address]
                 self.coordinator.reader_lost(*address, "ended")
                 self.coordinator.take_lost()

@@ -7,6 +7,7 @@ Enumerator and reader are made of what every such source shares (`raycdc.source.
 from __future__ import annotations
 
 import random
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -32,6 +33,8 @@ from raycdc.source.split import PartitionSplit, SourceSplit
 
 #: Bytes a record counts as in heartbeats.
 RECORD_BYTES = 100
+#: How likely a reader that keeps up, or is behind, takes something fetched when it works; and that this changes.
+TAKES, TAKES_BEHIND, CHANGES = 0.9, 0.15, 0.05
 #: How often the enumerator looks for new partitions.
 DISCOVERY_S = 1.0
 
@@ -141,8 +144,21 @@ class Cursor:
     until: int | None
 
 
+@dataclass(slots=True)
+class FetchCursor:
+    """How far the fetcher is in one partition, which is ahead of its reader."""
+
+    position: int
+    until: int | None
+    addition: int
+
+
 class PartitionReader:
-    """A reader of several partitions: whichever has something is next. `spool` takes finished segments' records."""
+    """A reader of several partitions: whichever has something is next. `spool` takes finished segments' records.
+
+    As behind a real fetcher, records wait in one queue for all partitions, and what is in it stays there when its
+    partition leaves.
+    """
 
     def __init__(
         self, topic: Topic, spool: dict[str, list[tuple[str, int]]], send: Callable[[Message], None], name: str
@@ -155,9 +171,12 @@ class PartitionReader:
         self._seal: int | None = None
         self._rows: list[tuple[str, int]] = []
         self._dirty = False
+        self._fetching: dict[str, FetchCursor] = {}
+        self._queue: deque[tuple[str, int, range]] = deque()
+        self._behind = False
         self.partitions: PartitionSet[Cursor] = PartitionSet(
             send,
-            open_split=lambda split: Cursor(split.split_id, split.state["position"], split.until),
+            open_split=self._open,
             state_of=lambda cursor: {"position": cursor.position},
             close_split=lambda _: None,
         )
@@ -173,6 +192,8 @@ class PartitionReader:
                 self.partitions.add(splits)
             case RemoveSplits(split_ids):
                 self.partitions.remove(split_ids)
+                for split_id in split_ids:
+                    self._fetching.pop(split_id, None)
             case SealEpoch(epoch):
                 self._seal = epoch
             case CheckpointComplete() | NoMoreSplits():
@@ -180,23 +201,42 @@ class PartitionReader:
             case _:
                 raise ProtocolError(f"{type(message).__name__} is not a message for a reader")
 
-    def poll(self, chance: random.Random) -> None:
-        """Cut if it is time, else read a little of some partition."""
+    def _open(self, split: PartitionSplit, addition: int) -> Cursor:
+        position = split.state["position"]
+        self._fetching[split.split_id] = FetchCursor(position, split.until, addition)
+        return Cursor(split.split_id, position, split.until)
+
+    def poll(self, chance: random.Random, *, calm: bool = False) -> None:
+        """Fetch a little of some partition; cut if it is time, else take what was fetched first, or be slow."""
+        self._fetch(chance)
+        self._behind ^= chance.random() < CHANGES
         if self._seal is not None:
             self._cut(self._seal)
-            return
-        readable = [c for _, c in self.partitions.active() if c.position < self._end(c)]
-        if readable:
-            cursor = chance.choice(readable)
-            count = chance.randrange(1, 4)
-            for number in range(cursor.position, min(cursor.position + count, self._end(cursor))):
-                self._rows.append((cursor.split_id, number))
-                cursor.position = number + 1
-            self._dirty = True
+        elif self._queue and (calm or chance.random() < (TAKES_BEHIND if self._behind else TAKES)):
+            self._take(*self._queue.popleft())
 
-    def _end(self, cursor: Cursor) -> int:
-        length = self._topic.lengths[cursor.split_id]
-        return length if cursor.until is None else min(length, cursor.until)
+    def _fetch(self, chance: random.Random) -> None:
+        readable = [split_id for split_id, cursor in self._fetching.items() if cursor.position < self._end(split_id)]
+        if readable:
+            split_id = chance.choice(readable)
+            cursor = self._fetching[split_id]
+            stop = min(cursor.position + chance.randrange(1, 4), self._end(split_id))
+            self._queue.append((split_id, cursor.addition, range(cursor.position, stop)))
+            cursor.position = stop
+
+    def _take(self, split_id: str, addition: int, numbers: range) -> None:
+        cursor = self.partitions.read(split_id, addition)
+        if cursor is None:
+            return
+        for number in numbers:
+            if number >= cursor.position:
+                self._rows.append((split_id, number))
+                cursor.position = number + 1
+                self._dirty = True
+
+    def _end(self, split_id: str) -> int:
+        length, until = self._topic.lengths[split_id], self._fetching[split_id].until
+        return length if until is None else min(length, until)
 
     def heartbeat(self) -> Heartbeat:
         wants = self.partitions.wants_seal or (self._dirty and self._at_its_end())

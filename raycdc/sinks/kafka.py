@@ -100,6 +100,7 @@ class KafkaSink:
             ),
             node=self._context.node,
             token=self._context.flight_token,
+            left_out=sorted(self._context.left_out),
         )
 
     def tombstone(self, work: TableWork) -> None:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -37,6 +37,9 @@ TIMEOUT_S = 30.0
 TRANSACTION_TIMEOUT_MS = 300_000
 #: Steps per epoch in the offset that is the record; more than there are.
 STEPS = 8
+
+#: Schema changes that are such a row among the rows; it does not say which of them it is.
+EMPTYING = frozenset({"truncate_table", "drop_table"})
 
 _STORED = ("_op", "_seq", "_ts_ms", "_pos")
 _FENCED = frozenset({KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH})
@@ -180,8 +183,12 @@ def write_epoch(
     inputs: list[dict[str, Any]],
     node: str,
     token: str,
+    left_out: Collection[str] = (),
 ) -> dict[str, Any]:
-    """The rows of one table and epoch as messages, unless the target holds them already."""
+    """The rows of one table and epoch as messages, unless the target holds them already.
+
+    `left_out` are the schema changes that nobody wants to be told of.
+    """
     goal = CommitVector(*vector)
     into = Target(**target)
     with Transactions(into) as transactions:
@@ -191,7 +198,7 @@ def write_epoch(
         encoder = open_format(format).encoder(TableId.parse(table), described)
         names = [*(column.name for column in described.columns), *_STORED]
         batches = read_inputs(inputs, names, node=node, token=token)
-        truncation = _Truncation(TableId.parse(table), encoder, transactions.partitions)
+        truncation = _Truncation(TableId.parse(table), encoder, transactions.partitions, set(left_out) >= EMPTYING)
         messages = _messages(into.topic, encoder, truncation, _whole_updates(batches))
         return {"messages": transactions.write(goal, messages)}
 
@@ -253,8 +260,12 @@ class _Truncation:
     table: TableId
     encoder: Any
     partitions: Callable[[], int]
+    left_out: bool = False
 
-    def message(self, row: pa.RecordBatch) -> bytes:
+    def message(self, row: pa.RecordBatch) -> bytes | None:
+        """None where nobody wants to be told of it."""
+        if self.left_out:
+            return None
         told: bytes | None = self.encoder.encode_change(
             TruncateTableEvent(self.table), ts_ms=row.column("_ts_ms")[0].as_py() or 0
         )

@@ -24,7 +24,7 @@ import pyarrow as pa
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
 from raycdc.checkpoint.recovery import CommitVector
-from raycdc.errors import FencedError, RaycdcError, SinkError
+from raycdc.errors import FencedError, SinkError
 from raycdc.failpoints import reach
 from raycdc.formats.plugins import load_format
 from raycdc.model import RowKind, TableId, TableSchema
@@ -111,18 +111,16 @@ class Transactions:
 
     def write(self, vector: CommitVector, messages: Iterator[tuple[str, bytes | None, bytes | None]]) -> int:
         """One transaction: `messages` (topic, key, value) and the record. How many messages."""
-        self._ask(self._producer.begin_transaction)
-        try:
-            count = self._produce(messages)
-        except RaycdcError:
-            # Readers wait for an open transaction. One that cannot be ended here is ended by the next start.
-            with contextlib.suppress(KafkaException):
-                self._producer.abort_transaction(TIMEOUT_S)
-            raise
         note = json.dumps({"generation": vector.generation})
         record = TopicPartition(self._target.topic, 0, vector.epoch * STEPS + vector.step, metadata=note)
         group = self._consumer.consumer_group_metadata()
-        self._ask(lambda: self._producer.send_offsets_to_transaction([record], group, TIMEOUT_S))
+        self._ask(self._producer.begin_transaction)
+        try:
+            count = self._produce(messages)
+            self._ask(lambda: self._producer.send_offsets_to_transaction([record], group, TIMEOUT_S))
+        except Exception:
+            self._abort()
+            raise
         reach("in_commit")
         self._commit()
         return count
@@ -150,6 +148,11 @@ class Transactions:
             count += 1
         return count
 
+    def _abort(self) -> None:
+        """Readers wait for an open transaction. One that cannot be ended here is ended by the next start."""
+        with contextlib.suppress(KafkaException):
+            self._producer.abort_transaction(TIMEOUT_S)
+
     def _commit(self) -> None:
         """Its outcome is known only when it answered: asked again for as long as the broker is away."""
         while True:
@@ -158,6 +161,8 @@ class Transactions:
             except KafkaException as cause:
                 if cause.args[0].retriable():
                     continue
+                if cause.args[0].txn_requires_abort():
+                    self._abort()
                 raise self._error(cause.args[0]) from cause
             return
 

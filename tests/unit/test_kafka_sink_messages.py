@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from typing import Any, Self
 
 import pyarrow as pa
 import pytest
+from confluent_kafka import KafkaError, KafkaException
 
 from raycdc.checkpoint.recovery import CommitVector
 from raycdc.connectors.kafka.schemas import emptied_row
 from raycdc.errors import SinkError
 from raycdc.model import Column, LogicalType, TableId, TableSchema, TypeKind
 from raycdc.sinks import kafka_tasks
-from raycdc.sinks.kafka_tasks import write_epoch
+from raycdc.sinks.kafka_tasks import Transactions, write_epoch
 
 TABLE = TableId("shop", "p")
 SCHEMA = TableSchema((Column("id", LogicalType(TypeKind.INT64)),), ("id",))
@@ -57,3 +58,58 @@ def test_an_emptied_table_that_no_message_can_tell_is_refused_unless_both_change
         with pytest.raises(SinkError, match="exclude_schema_changes"):
             write_truncation(monkeypatch, left_out=left_out)
     assert write_truncation(monkeypatch, left_out=("truncate_table", "drop_table")) == []
+
+
+class Client:
+    """A producer and consumer of which one call fails."""
+
+    def __init__(self, fails: str, error: KafkaError) -> None:
+        self._fails = fails
+        self._error = error
+        self.calls: list[str] = []
+
+    def __getattr__(self, name: str) -> Any:
+        def call(*_: Any) -> Any:
+            self.calls.append(name)
+            if name == self._fails:
+                raise KafkaException(self._error)
+
+        return call
+
+
+def one_message(error: Exception | None = None) -> Iterator[tuple[str, bytes | None, bytes | None]]:
+    yield "t", b"k", b"v"
+    if error is not None:
+        raise error
+
+
+def transactions_of(monkeypatch: pytest.MonkeyPatch, client: Client) -> Transactions:
+    monkeypatch.setattr(kafka_tasks, "Producer", lambda _: client)
+    monkeypatch.setattr(kafka_tasks, "Consumer", lambda _: client)
+    return Transactions(kafka_tasks.Target({}, "t", "i"))
+
+
+@pytest.mark.parametrize(
+    ("fails", "abortable"), [("produce", False), ("send_offsets_to_transaction", False), ("commit_transaction", True)]
+)
+def test_a_transaction_that_fails_is_ended_before_the_error_is_told(
+    monkeypatch: pytest.MonkeyPatch, fails: str, abortable: bool
+) -> None:
+    client = Client(fails, KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED, txn_requires_abort=abortable))
+    with pytest.raises(SinkError, match="TOPIC_AUTHORIZATION_FAILED"):
+        transactions_of(monkeypatch, client).write(CommitVector(1, 7, 1), one_message())
+    assert client.calls[-2:] == [fails, "abort_transaction"]
+
+
+def test_a_transaction_whose_rows_cannot_be_read_is_ended_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    client = Client("", KafkaError(KafkaError._FAIL))
+    with pytest.raises(OSError, match="gone"):
+        transactions_of(monkeypatch, client).write(CommitVector(1, 7, 1), one_message(OSError("gone")))
+    assert client.calls[-1] == "abort_transaction"
+
+
+def test_a_commit_of_unknown_outcome_is_not_taken_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    client = Client("commit_transaction", KafkaError(KafkaError._TIMED_OUT))
+    with pytest.raises(SinkError):
+        transactions_of(monkeypatch, client).write(CommitVector(1, 7, 1), one_message())
+    assert "abort_transaction" not in client.calls

@@ -93,7 +93,7 @@ def start(
     cluster: Cluster, *, readers: int = 1, until: str | None = None, last: Manifest | None = None, **options: Any
 ) -> tuple[KafkaEnumerator, Context]:
     settings = {"topics": sorted(cluster.partitions), "discovery_interval": "1ms", **options}
-    config = KafkaSourceConfig(bootstrap_servers="k:1", format={"type": "maxwell-json"}, **settings)
+    config = KafkaSourceConfig(bootstrap_servers="k:1", **{"format": {"type": "maxwell-json"}, **settings})
     context = Context()
     enumerator = KafkaEnumerator(context, config, cluster=lambda: cluster, until=until)
     if last is not None:
@@ -285,6 +285,21 @@ def test_a_truncation_of_a_table_with_rows_in_another_partition_is_refused_also_
     again, _ = start(cluster, last=last)
     with pytest.raises(DataError, match="nothing says which of them came before"):
         empty(again, offset=20)
+
+
+def test_a_truncation_is_forgotten_where_ddl_messages_are_passed_over_since() -> None:
+    cluster = Cluster(m=2)
+    enumerator, context = start(cluster)
+    know(enumerator)
+    empty(enumerator, offset=20)
+    last = seal(enumerator, context, states(context))
+    row = {"type": "home", "table": "shop.product", "split": "m:1"}
+    again, _ = start(cluster, last=last)
+    with pytest.raises(DataError, match=r'source\.format\.ddl = "ignore"'):
+        again.handle_source_event(0, row)
+    ignoring, context = start(cluster, last=last, format={"type": "maxwell-json", "ddl": "ignore"})
+    ignoring.handle_source_event(0, row)
+    assert ignoring.snapshot_state(2)["emptied"] == {}
 
 
 def test_rows_that_come_from_elsewhere_after_a_truncation_are_refused() -> None:

@@ -103,7 +103,9 @@ class KafkaEnumerator:
         self._states = {s.split_id: s for s in known}
         tables = {TableId.parse(t): TableSchema.from_json(document(fp)) for t, fp in state["tables"].items()}
         self._schemas = SchemaRegistry(tables, open_epoch=lambda: self._context.open_epoch)
-        self._homes = TableHomes(state)
+        # Who passes over DDL messages from now on has no use for what one of them emptied before.
+        follows = self._config.format.get("ddl", "follow") == "follow"
+        self._homes = TableHomes(state if follows else {**state, "emptied": {}})
 
     def start(self) -> None:
         """Look at the cluster now; nothing is given out before."""

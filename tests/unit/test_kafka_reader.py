@@ -387,6 +387,19 @@ def test_a_partition_that_is_too_far_ahead_waits() -> None:
     assert [call for call in rig.partitions.calls if call[1] == ["m:0"]] == [("pause", ["m:0"]), ("resume", ["m:0"])]
 
 
+def test_a_partition_that_ended_while_it_waited_does_not_go_on() -> None:
+    rig = Rig()
+    rig.add(stop=2)
+    rig.bring(named(0))
+    rig.allow()
+    rig.reader.handle(SourceEventWrapper({"type": "align", "limit_ms": 1_699_999_999_000}))
+    rig.work()
+    rig.bring(named(1), first=1)  # Fetched before it had to wait.
+    rig.reader.handle(SourceEventWrapper({"type": "align", "limit_ms": 1_700_000_009_000}))
+    rig.work()
+    assert [name for name, split_ids in rig.partitions.calls if split_ids == ["m:0"]] == ["pause", "pause"]
+
+
 def test_the_figures_every_source_reports() -> None:
     rig = Rig()
     rig.add()

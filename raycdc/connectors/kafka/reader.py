@@ -338,6 +338,7 @@ class KafkaReader:
             split.ended = True
             self._wants_seal = True
             self._watermarks.remove(split.state.split_id)
+            self._waiting.discard(split.state.split_id)  # Nor is it to go on when those that wait do.
             self._partitions.pause([split.state.split_id])
 
     def _align(self) -> None:

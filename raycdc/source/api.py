@@ -107,6 +107,10 @@ class SplitEnumerator(Protocol):
     def chunks_waiting(self) -> int:
         """Bounded splits nobody reads yet (a lower bound, positive while there are any)."""
 
+    @property
+    def problems(self) -> dict[str, str]:
+        """What went wrong without harm, by place, until it is right again; for people."""
+
     def progress(self) -> dict[str, Any]:
         """Per table: phase and chunks done and planned, for people and `run --json`."""
 

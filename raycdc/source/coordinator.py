@@ -241,7 +241,7 @@ class SourceCoordinator:
             "final": self._final_epoch,
             "tables": tables,
             "chunks_waiting": self._enumerator.chunks_waiting,
-            "problems": dict(getattr(self._enumerator, "problems", {})),
+            "problems": self._enumerator.problems,
             "readers": [
                 {
                     "subtask": subtask_id,

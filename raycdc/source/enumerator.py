@@ -231,6 +231,10 @@ class IncrementalSnapshotEnumerator:
         """Chunks nobody reads yet; how many readers the phase needs follows from it."""
         return len(self._pending) + sum(1 for s in self._tables.values() if s.planner is not None)
 
+    @property
+    def problems(self) -> dict[str, str]:
+        return {}
+
     def _restore(self, state: dict[str, Any]) -> None:
         if state["version"] != STATE_VERSION:
             raise ProtocolError(f"Enumerator state has version {state['version']}, this one knows {STATE_VERSION}")

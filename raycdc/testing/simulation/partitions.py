@@ -125,6 +125,10 @@ class PartitionEnumerator:
         """The topic need not know."""
 
     @property
+    def problems(self) -> dict[str, str]:
+        return {}
+
+    @property
     def chunks_waiting(self) -> int:
         return len(self.assigner.waiting)
 

@@ -18,8 +18,7 @@ def key_hashes(batch: pa.RecordBatch, key: Sequence[str]) -> npt.NDArray[np.uint
 
     No nested types.
     """
-    hashes = np.empty(batch.num_rows, np.uint64)
-    loops.begin(hashes)
+    hashes = np.full(batch.num_rows, loops.FNV_OFFSET)
     for name in key:
         _mix(hashes, batch.column(name))
     loops.finish(hashes)
@@ -37,8 +36,7 @@ def _mix(hashes: np.ndarray, column: pa.Array) -> None:
         column, kind = column.cast(pa.large_binary()), pa.large_binary()
     if pa.types.is_large_binary(kind):
         _, ends, data = column.buffers()
-        first = column.offset
-        ends = np.frombuffer(ends, np.int64, count=len(column) + 1, offset=8 * first)
+        ends = np.frombuffer(ends, np.int64, count=len(column) + 1, offset=8 * column.offset)
         loops.mix_bytes(hashes, _bytes(data), ends, valid)
         return
     loops.mix_fixed(hashes, _bytes(column.buffers()[1]), column.offset, kind.byte_width, valid)

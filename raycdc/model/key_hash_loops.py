@@ -10,20 +10,14 @@ from numpy.typing import NDArray
 
 from raycdc.compiled import njit
 
-_FNV_OFFSET = np.uint64(0xCBF29CE484222325)
+#: The state before the first column.
+FNV_OFFSET = np.uint64(0xCBF29CE484222325)
 _FNV_PRIME = np.uint64(0x100000001B3)
 _FINISH_1 = np.uint64(0xFF51AFD7ED558CCD)
 _FINISH_2 = np.uint64(0xC4CEB9FE1A85EC53)
 _HALF = np.uint64(33)
 #: Stands for NULL, and separates the values of two columns.
 _MARK = np.uint64(0x9E3779B97F4A7C15)
-
-
-@njit
-def begin(hashes: NDArray[np.uint64]) -> None:
-    """The state before the first column."""
-    for row in range(len(hashes)):
-        hashes[row] = _FNV_OFFSET
 
 
 @njit

@@ -31,7 +31,7 @@ from raycdc.failpoints import reach
 from raycdc.model import TableId
 from raycdc.source.api import LogUnit, ReaderOutput, SchemaUpdate
 from raycdc.source.hand_off import Decision, FoldChunk, HandOff, KeyOrder, LogRows, PublishChunk, RetryChunk
-from raycdc.source.parking import PAUSED, Parked
+from raycdc.source.parking import Parked
 from raycdc.source.split import STREAM_SPLIT_ID, SnapshotSplit, StreamSplit, key_from_json
 
 #: Version of the stream split's state.
@@ -408,7 +408,7 @@ class LogReader:
 
     def _park(self, table: TableId, why: Parked) -> None:
         """Nothing of the table is passed on from here; the chunks it had are nobody's."""
-        if not self._parking and why.phase != PAUSED:
+        if not self._parking:
             raise SchemaError(
                 f'{why.reason}\n{table} is not parked: pipeline.schema_change = "exception". Nothing after this '
                 "place was passed on. Set it to another value, or leave the table out (source.exclude)."

@@ -136,6 +136,23 @@ snapshot = {{ {snapshot} }}
         return Run(process, path)
 
 
+@dataclass(slots=True)
+class TopicJob(Job):
+    """A pipeline from `topic` of maxwell-json messages; `server` is the broker, `columns` are the table's."""
+
+    topic: str = ""
+    columns: str = ""
+
+    def source_section(self) -> str:
+        return f"""
+type = "kafka"
+bootstrap_servers = "{self.server.host}:{self.server.port}"
+topics = [{json.dumps(self.topic)}]
+format = {{ type = "maxwell-json", columns = {json.dumps(self.columns)} }}
+{self.source}
+"""
+
+
 class Run:
     """One started command; its events are collected in the background."""
 

@@ -12,29 +12,13 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
-from raycdc.testing.jobs import Job, Run
+from raycdc.testing.jobs import Run, TopicJob
 from raycdc.testing.servers import KafkaServer
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
 
 HOUR_S = 3600
 LAGS = ("currentFetchEventTimeLag", "currentEmitEventTimeLag", "sourceIdleTime", "pendingRecords", "watermarkLag")
-
-
-@dataclass(slots=True)
-class AlignedJob(Job):
-    """Two partitions of a topic, at most ten seconds apart."""
-
-    topic: str = ""
-
-    def source_section(self) -> str:
-        return f"""
-type = "kafka"
-bootstrap_servers = "{self.server.host}:{self.server.port}"
-topics = ["{self.topic}"]
-format = {{ type = "maxwell-json", columns = "id BIGINT, PRIMARY KEY (id)" }}
-alignment = {{ max_drift = "10s", idle_after = "10s" }}
-"""
 
 
 @dataclass
@@ -77,8 +61,9 @@ def test_a_partition_that_runs_ahead_waits_until_the_slow_one_comes_or_is_idle(
 ) -> None:
     broker: Any = kafka
     with kafka.fresh_topic(partitions=2) as topic:
-        job = AlignedJob(tmp_path, broker, "shop", ("p",), sink="jsonl", write="changelog", local=True, topic=topic)
-        job.readers = 1
+        job = TopicJob(tmp_path, broker, "shop", ("p",), sink="jsonl", write="changelog", local=True, readers=1)
+        job.topic, job.columns = topic, "id BIGINT, PRIMARY KEY (id)"
+        job.source = 'alignment = { max_drift = "10s", idle_after = "10s" }'
         feed = Feed(Producer({"bootstrap.servers": kafka.bootstrap_servers}), topic, int(time.time()) - HOUR_S)
         feed.produce(0, 0)
         feed.produce(1, 0, 100)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +12,7 @@ import pytest
 
 from raycdc.testing.changelog import check_changelog, final_rows, read_changelog
 from raycdc.testing.compare import read_delta
-from raycdc.testing.jobs import Job, Run, catch_up, run_through
+from raycdc.testing.jobs import Run, TopicJob, catch_up, run_through
 from raycdc.testing.product_feed import COLUMNS, ProductFeed
 from raycdc.testing.servers import KafkaServer
 
@@ -27,33 +25,17 @@ DRIVER_POINTS = ("in_commit", "after_commit", "after_record")
 PAUSE_S = 0.01
 
 
-@dataclass(slots=True)
-class KafkaJob(Job):
-    """A pipeline from a topic; `server` is the broker."""
-
-    topic: str = ""
-
-    def source_section(self) -> str:
-        return f"""
-type = "kafka"
-bootstrap_servers = "{self.server.host}:{self.server.port}"
-topics = ["{self.topic}"]
-format = {{ type = "maxwell-json", columns = {json.dumps(COLUMNS)} }}
-group_id = "watchers"
-discovery_interval = "300ms"
-"""
-
-
-def kafka_job(folder: Path, kafka: KafkaServer, topic: str, **options: Any) -> KafkaJob:
+def kafka_job(folder: Path, kafka: KafkaServer, topic: str, **options: Any) -> TopicJob:
     broker: Any = kafka
-    return KafkaJob(folder, broker, "shop", ("product",), topic=topic, **options)
+    source = 'group_id = "watchers"\ndiscovery_interval = "300ms"'
+    return TopicJob(folder, broker, "shop", ("product",), source=source, topic=topic, columns=COLUMNS, **options)
 
 
 def by_id(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return sorted(rows, key=lambda row: int(row["id"]))
 
 
-def expect_exact_changelog(job: KafkaJob, feed: ProductFeed) -> None:
+def expect_exact_changelog(job: TopicJob, feed: ProductFeed) -> None:
     rows = read_changelog(job.lake / "shop" / "product", job.sink)
     assert check_changelog(rows, ["id"]) == []
     schema = read_changelog_schema()

@@ -17,8 +17,11 @@ How many **lost values** a batch has (dates that became null, text with bytes th
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import pyarrow as pa
 
+from raycdc.errors import SchemaError
 from raycdc.model.schema import TableSchema
 
 #: Rows per batch and bytes per batch: what the bridge measured as fastest for Spark's workers (64k rows, 8 MB).
@@ -34,6 +37,21 @@ META_FIELDS: tuple[pa.Field, ...] = (
 
 #: Metadata columns as a changelog sink shows them, after the table's columns.
 META_COLUMNS: tuple[str, ...] = ("_op", "_seq", "_ts_ms", "_db", "_table", "_pos")
+
+
+#: Names that a table's own columns cannot have, in lower case: segments and targets would have two columns of one name.
+_RESERVED = frozenset({*META_COLUMNS, "_deleted", "_raycdc_order"})
+
+
+def reserved_column(names: Iterable[str]) -> str:
+    """Why a table with columns of these names cannot be carried, and what to do; empty where it can."""
+    taken = next((name for name in names if name.casefold() in _RESERVED), None)
+    if taken is None:
+        return ""
+    return (
+        f"column {taken!r} has a name that raycdc uses for its own columns ({', '.join(sorted(_RESERVED))}). Rename "
+        "the column, or leave its table out"
+    )
 
 
 _LOST_VALUES = b"raycdc.lost_values"
@@ -58,5 +76,7 @@ def part_of(batch: pa.RecordBatch, mask: pa.Array) -> pa.RecordBatch:
 
 
 def changelog_schema(schema: TableSchema) -> pa.Schema:
-    """Arrow schema of a batch of `schema`'s table."""
+    """Arrow schema of a batch of `schema`'s table. `SchemaError` where that would have two columns of one name."""
+    if reserved := reserved_column(column.name for column in schema.columns):
+        raise SchemaError(f"A {reserved}.")
     return pa.schema([*schema.arrow(), *META_FIELDS])

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from raycdc.model import RowKind
+from raycdc.model.keys import comparable
 
 _ORDER = "_raycdc_order"
 
@@ -21,22 +22,31 @@ def fold(chunk: pa.Table, delta: pa.Table, *, key: Sequence[str]) -> pa.Table:
     collation calls two spellings the same key, an update names both, so both are touched. The result's rows are
     inserts without log position, numbered from 0.
     """
-    order = pa.array(np.arange(delta.num_rows, dtype=np.int64))
-    keyed = delta.select(list(key)).append_column(_ORDER, order)
-    last = keyed.group_by(list(key)).aggregate([(_ORDER, "max")])
-    final = delta.take(last.column(f"{_ORDER}_max"))
+    changed = comparable(delta, key)
+    last = _numbered(changed).group_by(changed.column_names).aggregate([(_ORDER, "max")])
+    final = delta.filter(_mask(delta.num_rows, last.column(f"{_ORDER}_max")))
     alive = pc.is_in(final.column("_op"), pa.array([RowKind.INSERT, RowKind.UPDATE_AFTER], pa.int8()))
-    rest = _without(chunk, last.select(list(key)))
+    rest = _without(chunk, last.select(changed.column_names))
     folded = pa.concat_tables([rest, final.filter(alive)])
     return _as_inserts(folded, ts_ms=chunk.column("_ts_ms")[0].as_py() if chunk.num_rows else None)
 
 
 def _without(chunk: pa.Table, keys: pa.Table) -> pa.Table:
     """Rows of `chunk` whose key is not in `keys`, in their order."""
-    order = pa.array(np.arange(chunk.num_rows, dtype=np.int64))
-    numbered = chunk.select(keys.column_names).append_column(_ORDER, order)
+    numbered = _numbered(comparable(chunk, keys.column_names))
     kept = numbered.join(keys, keys=keys.column_names, join_type="left anti")
-    return chunk.take(pa.array(np.sort(kept.column(_ORDER).to_numpy())))
+    return chunk.filter(_mask(chunk.num_rows, kept.column(_ORDER)))
+
+
+def _numbered(keys: pa.Table) -> pa.Table:
+    return keys.append_column(_ORDER, pa.array(np.arange(keys.num_rows, dtype=np.int64)))
+
+
+def _mask(rows: int, kept: pa.ChunkedArray) -> pa.Array:
+    """For `filter`, which works batch by batch: taking rows gathers all texts in one array, which ends at 2 GiB."""
+    mask = np.zeros(rows, np.bool_)
+    mask[kept.to_numpy()] = True
+    return pa.array(mask)
 
 
 def _as_inserts(rows: pa.Table, *, ts_ms: int | None) -> pa.Table:

@@ -119,7 +119,9 @@ Decision = PublishChunk | FoldChunk | RetryChunk
 @dataclass(slots=True)
 class _OpenChunk:
     split: SnapshotSplit
+    #: The keys it holds, but NULL; None: no others.
     interval: Interval | None
+    holds_null: bool
     #: Dropped rows it was opened over, and rows held since.
     recalled: list[LogRows] = field(default_factory=list)
     held: list[LogRows] = field(default_factory=list)
@@ -241,7 +243,7 @@ class HandOff:
         if current is not None:
             self._forget(table, current, now_s)
         interval = None if split.only_null else self._interval(split.table, split.lower, split.upper)
-        chunk = _OpenChunk(split, interval)
+        chunk = _OpenChunk(split, interval, split.includes_null)
         table.open[split.split_id] = chunk
         table.bounds = None
         self._trim_ring(table, now_s)
@@ -258,29 +260,36 @@ class HandOff:
         high: int,
         exact: bool,
         segments: Sequence[dict[str, Any]],
-        misfit: str = "",
     ) -> None:
         """The chunk was read: its SELECT saw nothing after `high`. Also called with the folded segments.
 
-        `misfit`: it could not be read, as its table is another one than the log has said so far. The log says so
-        before `high`, and the chunk is void from there; it is read again in any case.
         A chunk or attempt not open here is ignored: it was voided meanwhile, and its reader is told so.
         """
-        known = self._tables.get(table)
-        chunk = known.open.get(split_id) if known else None
-        if chunk is None or chunk.split.attempt != attempt:
+        found = self._found(split_id, table, attempt)
+        if found is None:
             return
+        _, chunk = found
         chunk.high, chunk.segments = high, tuple(segments)
         chunk.exact = exact or chunk.folding
-        chunk.folding, chunk.misfit = False, misfit
+        chunk.folding = False
+
+    def misfit(self, split_id: str, table: TableId, *, attempt: int, high: int, reason: str, now_s: float) -> None:
+        """The chunk could not be read: its table is another one than the log has said so far. The log says so before
+        `high`, where the chunk is read again in any case; until then it holds nothing. Else as `close`.
+        """
+        found = self._found(split_id, table, attempt)
+        if found is None:
+            return
+        known, chunk = found
+        self._let_go(known, chunk, now_s)
+        chunk.high, chunk.misfit = high, reason
 
     def void(self, split_id: str, table: TableId, *, attempt: int, now_s: float) -> bool:
         """Make the chunk unopened again. False when that attempt is not open here (published, or never opened)."""
-        known = self._tables.get(table)
-        chunk = known.open.get(split_id) if known else None
-        if known is None or chunk is None or chunk.split.attempt != attempt:
+        found = self._found(split_id, table, attempt)
+        if found is None:
             return False
-        self._forget(known, chunk, now_s)
+        self._forget(*found, now_s)
         return True
 
     def void_table(self, table: TableId, *, now_s: float) -> list[SnapshotSplit]:
@@ -304,11 +313,6 @@ class HandOff:
         known = self._tables.get(table)
         if known is not None:
             known.truncated = True
-
-    def key_columns(self, table: TableId) -> tuple[str, ...]:
-        """The columns that the table's chunks are cut by; none when it is live or a single chunk."""
-        known = self._tables.get(table)
-        return () if known is None else key_names(known.key)
 
     def rows(self, rows: LogRows, *, now_s: float) -> LogRows | None:
         """What of `rows` goes out now; holds or drops the rest."""
@@ -369,13 +373,25 @@ class HandOff:
         table.bounds = None
         return PublishChunk(chunk.split, chunk.segments, tuple(late))
 
+    def _found(self, split_id: str, table: TableId, attempt: int) -> tuple[_Table, _OpenChunk] | None:
+        """The open chunk of this attempt, with its table."""
+        known = self._tables.get(table)
+        chunk = known.open.get(split_id) if known else None
+        return None if known is None or chunk is None or chunk.split.attempt != attempt else (known, chunk)
+
     def _forget(self, table: _Table, chunk: _OpenChunk, now_s: float) -> None:
         del table.open[chunk.split.split_id]
+        self._let_go(table, chunk, now_s)
+
+    def _let_go(self, table: _Table, chunk: _OpenChunk, now_s: float) -> None:
+        """Its keys are those of an unopened chunk from here on."""
         table.bounds = None
         if self._ring_s > 0:
             # What was held is dropped now, and may be as invisible to the next SELECT as any dropped row. What was
             # recalled is in the ring still, or has become visible meanwhile.
             table.ring.extend((now_s, rows) for rows in chunk.held)
+        chunk.recalled, chunk.held, chunk.bytes = [], [], 0
+        chunk.interval, chunk.holds_null = None, False
 
     def _interval(self, table: TableId, lower: Any, upper: Any) -> Interval:
         return Interval(
@@ -394,7 +410,7 @@ class HandOff:
             layers += [(interval, HOLD + n) for n, interval in chunks if interval is not None]
             table.bounds, cell_codes = cells(layers, default=DROP)
             table.codes = np.array(cell_codes, np.int64)
-            nulls = [HOLD + n for n, s in enumerate(table.order) if table.open[s].split.includes_null]
+            nulls = [HOLD + n for n, s in enumerate(table.order) if table.open[s].holds_null]
             table.null_code = nulls[0] if nulls else EMIT if table.null_closed else DROP
         if table.key is None:
             return np.full(rows.batch.num_rows, table.codes[0], np.int64)

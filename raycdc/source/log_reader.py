@@ -282,15 +282,13 @@ class LogReader:
             case "open_chunk":
                 self._open(SnapshotSplit.from_json(event["split"]), asked_s=now_s, now_s=now_s)
             case "close_chunk":
-                self._hand_off.close(
-                    event["split_id"],
-                    TableId.parse(event["table"]),
-                    attempt=event["attempt"],
-                    high=event["high"],
-                    exact=event["exact"],
-                    segments=event["segments"],
-                    misfit=event.get("misfit", ""),
-                )
+                chunk = event["split_id"], TableId.parse(event["table"])
+                attempt, high = event["attempt"], event["high"]
+                if why := event.get("misfit"):
+                    self._hand_off.misfit(*chunk, attempt=attempt, high=high, reason=why, now_s=now_s)
+                else:
+                    read = {"exact": event["exact"], "segments": event["segments"]}
+                    self._hand_off.close(*chunk, attempt=attempt, high=high, **read)
             case "void_chunk":
                 # Answered whatever became of the chunk: published ones were reported before, others must be read again.
                 table, attempt = TableId.parse(event["table"]), event["attempt"]
@@ -397,8 +395,6 @@ class LogReader:
                 self._note_changes(update, known)
             return
         self._documents[update.fingerprint] = update.document
-        if known is not None:
-            self._check_chunk_key(update, known)
         if known is None:
             self._tables[update.table] = _Table(update.fingerprint, announced=False)
             self._touch(update.table)
@@ -450,23 +446,3 @@ class LogReader:
         if known.announced:
             self._changes.setdefault(update.table, []).extend(update.changes)
         self._touch(update.table)
-
-    def _check_chunk_key(self, update: SchemaUpdate, known: _Table) -> None:
-        """The chunks of a table in snapshot are ranges of its key's columns; as others they would mean nothing."""
-        if update.document is None:
-            return
-        old = self._documents[known.fingerprint]
-        for key in self._hand_off.key_columns(update.table):
-            if _column(old, key) != _column(update.document, key):
-                raise SchemaError(
-                    f"{update.table}: column {key!r} changed or went while the table's snapshot, which is cut by it, "
-                    "was under way. Start again with a new pipeline.state, or leave the table out (source.exclude)."
-                )
-
-
-def _column(document: dict[str, Any], name: str) -> tuple[Any, Any]:
-    """What decides how values of a column compare: its logical type, and the source's own description of its text."""
-    types = {column["name"]: column["type"] for column in document["columns"]}
-    sources = {column["name"]: column for column in document.get("source", {}).get("columns", ())}
-    source = sources.get(name, {})
-    return types.get(name), (source.get("charset"), source.get("collation"))

@@ -14,7 +14,8 @@ from raycdc.connectors.mysql.binlog.index_loops import HEARTBEAT, HEARTBEAT_V2
 from raycdc.connectors.mysql.binlog.offset import BinlogOffset
 from raycdc.connectors.mysql.catalog import load_table
 from raycdc.connectors.mysql.connection import TlsMode, query
-from raycdc.connectors.mysql.server import current_position, ensure_available, log_files, mariadb_gtid_at, probe
+from raycdc.connectors.mysql.mariadb_log import gtid_at
+from raycdc.connectors.mysql.server import current_position, ensure_available, log_files, probe
 from raycdc.errors import SourceError
 from raycdc.model import TableId
 from raycdc.testing.servers import DatabaseServer, MariaDbServer, MySqlServer
@@ -160,7 +161,7 @@ def test_transactions_behind_an_event_that_is_too_large_are_not_taken_for_none(m
             with session(mariadb, "root") as connection:
                 end = current_position(connection, probe(connection))
                 with pytest.raises(SourceError, match=r"larger than max_allowed_packet \(16777216 bytes\)"):
-                    mariadb_gtid_at(connection, end.file, end.pos)
+                    gtid_at(connection, end.file, end.pos)
                 with pytest.raises(SourceError, match="larger than max_allowed_packet"):
                     ensure_available(connection, probe(connection), replace(end, gtid_set="0-1-1"))
         finally:

@@ -6,7 +6,7 @@ import json
 import math
 import random
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
@@ -186,6 +186,31 @@ _GEOMETRIES = (
 )
 
 
+def _lengths() -> Iterator[TypeCase]:
+    """Where the log writes a length in another way: beyond 255 bytes (of a CHAR: in its table map, too) and 64 KiB."""
+    for length, charset in ((100, "utf8mb4"), (255, "utf8mb4"), (255, "latin1"), (100, "utf32"), (200, "utf16")):
+        yield TypeCase(f"CHAR({length}) CHARACTER SET {charset}", _text(charset, length))
+    for length, charset in ((63, "utf8mb4"), (64, "utf8mb4"), (255, "latin1"), (256, "latin1"), (127, "ucs2")):
+        yield TypeCase(f"VARCHAR({length}) CHARACTER SET {charset}", _text(charset, length))
+    yield TypeCase("BINARY(255)", _bytes(255))
+    yield TypeCase("VARBINARY(255)", _bytes(255))
+    yield TypeCase("TINYBLOB", _bytes(255))
+    yield TypeCase("MEDIUMBLOB", _bytes(66_000))
+    yield TypeCase("LONGBLOB", _bytes(66_000))
+
+
+def _many_labels() -> Iterator[TypeCase]:
+    """ENUM and SET in each number of bytes that they may have."""
+    for count in (255, 256, 300):
+        labels = ",".join(f"'label {n}'" for n in range(count))
+        yield TypeCase(f"ENUM({labels})", _whole(1, count))
+    for count in (8, 9, 16, 17, 24, 25, 32, 33):
+        labels = ",".join(f"'m{n}'" for n in range(count))
+        yield TypeCase(f"SET({labels})", _whole(0, (1 << count) - 1))
+    for charset in ("utf16", "utf32", "big5"):
+        yield TypeCase(f"ENUM('x','中') CHARACTER SET {charset}", one_of("1", "2"))
+
+
 def type_cases(*, mariadb: bool, mysql8: bool) -> list[TypeCase]:
     """All types the server has."""
     labels = ",".join(f"'m{n}'" for n in range(64))
@@ -226,6 +251,14 @@ def type_cases(*, mariadb: bool, mysql8: bool) -> list[TypeCase]:
         TypeCase("GEOMETRY", one_of(*_GEOMETRIES)),
         TypeCase("JSON", _json(30 if mariadb else 99)),
         *(TypeCase(f"VARCHAR(40) CHARACTER SET {name}", _text(name, 20)) for name in CHARSETS if name != "utf8mb4"),
+        *_lengths(),
+        *_many_labels(),
+        TypeCase("FLOAT(7,4)", lambda g: f"{g.randint(-999, 999)}.{g.randrange(10**4):04d}"),
+        TypeCase("DOUBLE(12,3) UNSIGNED", lambda g: f"{g.randrange(10**9)}.{g.randrange(1000):03d}"),
+        TypeCase("DECIMAL(12,2) ZEROFILL", _decimal(12, 2, unsigned=True)),
+        TypeCase("BIGINT(20) UNSIGNED ZEROFILL", _whole(0, (1 << 64) - 1)),
+        TypeCase("POINT", one_of("ST_GeomFromText('POINT(1.5 -2)', 4326)", "ST_GeomFromText('POINT(0 0)')")),
+        TypeCase("MULTIPOLYGON", one_of(_GEOMETRIES[4])),
     ]
     if mariadb:
         cases += [
@@ -255,9 +288,9 @@ def printed(column: MySqlColumn) -> str:
             return f"CAST({name} + 0 AS CHAR)"
         case base if column.charset and base != "json":
             return f"HEX(CONVERT({name} USING utf8mb4))"
-        case "binary" | "varbinary" | "blob" | "geometry":
+        case base if base.endswith(("binary", "blob", "geometry", "point", "polygon")):
             return f"HEX({name})"
-        case base if base.endswith("int"):
+        case base if base.endswith("int") or "zerofill" in column.column_type:
             return f"CAST({name} + 0 AS CHAR)"
         case _:
             return f"CAST({name} AS CHAR)"

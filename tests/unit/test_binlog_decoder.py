@@ -344,3 +344,25 @@ def test_python_objects_do_not_grow_with_rows() -> None:
 
     blocks(1000)
     assert blocks(50_000) - blocks(5_000) < 500
+
+
+def test_a_whole_file_ends_where_it_names_the_next_one() -> None:
+    """Bytes that were repeated behind it are no rows."""
+    log = LogWriter().format().gtid(1).begin().table_map(9, INT).rows(30, 9, 1, int_row(1)).xid()
+    whole = log.rotate(b"binlog.000002").take()
+    subject = BinlogDecoder(
+        {TABLE.id: TABLE},
+        wanted=lambda _: True,
+        start=BinlogOffset("binlog.000001", 4),
+        flavor="mysql",
+        whole_file=True,
+    )
+    assert sum(item.rows for item in subject.feed(whole) if isinstance(item, RowsItem)) == 1
+    with pytest.raises(CorruptLogError, match="goes on behind its last event"):
+        subject.feed(whole)
+
+
+def test_a_next_file_at_an_impossible_place_is_damage() -> None:
+    log = LogWriter().format().rotate(b"binlog.000002", (1 << 64) - 1)
+    with pytest.raises(CorruptLogError, match="a ROTATE event is damaged"):
+        decoder().feed(log.take())

@@ -90,3 +90,25 @@ def test_a_chunk_whose_rows_were_all_deleted_folds_to_nothing() -> None:
 def test_half_an_update_that_left_the_chunk_removes_its_row() -> None:
     chunk = table_of([(RowKind.INSERT, ("a", 1), 1)])
     assert fold(chunk, table_of([(RowKind.UPDATE_BEFORE, ("a", 1), 1)]), key=SCHEMA.primary_key).num_rows == 0
+
+
+def test_both_zeros_are_one_key() -> None:
+    schema = TableSchema((Column("id", LogicalType(TypeKind.FLOAT64), nullable=False),), ("id",))
+
+    def rows(*images: tuple[RowKind, float]) -> pa.Table:
+        found = [{"id": key, "_op": int(op), "_seq": n, "_ts_ms": 1} for n, (op, key) in enumerate(images)]
+        return pa.Table.from_pylist(found, schema=changelog_schema(schema))
+
+    chunk = rows((RowKind.INSERT, 0.0), (RowKind.INSERT, 1.0))
+    delta = rows((RowKind.UPDATE_BEFORE, 0.0), (RowKind.UPDATE_AFTER, -0.0))
+    assert [str(key) for key in fold(chunk, delta, key=["id"]).column("id").to_pylist()] == ["1.0", "-0.0"]
+
+
+def test_more_text_than_one_array_holds_is_folded() -> None:
+    text = Column("text", LogicalType(TypeKind.STRING))
+    schema = TableSchema((Column("id", LogicalType(TypeKind.INT64), nullable=False), text), ("id",))
+    images = [{"id": key, "text": "x" * (40 << 20), "_op": 0, "_seq": key, "_ts_ms": 1} for key in (1, 2)]
+    batch = pa.Table.from_pylist(images, schema=changelog_schema(schema)).to_batches()[0]
+    chunk = pa.Table.from_batches([batch] * 28)
+    folded = fold(chunk, chunk, key=["id"])
+    assert folded.column("id").to_pylist() == [1, 2]

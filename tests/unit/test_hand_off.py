@@ -114,11 +114,30 @@ def test_a_chunk_whose_table_did_not_fit_is_read_again_where_the_log_must_have_s
     split = chunk(0, None, None)
     made.open(split, now_s=0)
     made.rows(log((INSERT, 1, None), at=2), now_s=0)
-    made.close(split.split_id, split.table, attempt=0, high=7, exact=False, segments=(), misfit="no column b")
+    made.misfit(split.split_id, split.table, attempt=0, high=7, reason="no column b", now_s=0)
+    assert made.statistics()["held_bytes"] == 0
+    assert made.rows(log((INSERT, 3, None), at=6), now_s=0) is None
+    assert made.statistics() == {"tables": 1, "open_chunks": 1, "held_bytes": 0}
     assert made.advance(6, now_s=0) == []
     # The log said nothing: the change was not logged, and somebody must give up at last.
     assert made.advance(7, now_s=0) == [RetryChunk(split, "no column b")]
     assert made.rows(log((INSERT, 2, None), at=8), now_s=0) is None
+
+
+def test_what_a_chunk_held_that_did_not_fit_is_remembered_where_its_next_select_may_not_see_it() -> None:
+    made = hand_off(ring_s=10)
+    split = chunk(0, None, None)
+    made.open(split, now_s=0)
+    made.rows(log((INSERT, 1, None), at=2), now_s=1)
+    made.misfit(split.split_id, split.table, attempt=0, high=7, reason="no column b", now_s=2)
+    made.rows(log((INSERT, 2, None), at=6), now_s=3)
+    assert made.advance(7, now_s=4) == [RetryChunk(split, "no column b")]
+    again = chunk(0, None, None, attempt=1)
+    made.open(again, now_s=5)
+    close(made, again, high=9)
+    (fold,) = made.advance(9, now_s=6)
+    assert isinstance(fold, FoldChunk)
+    assert shown(fold.delta) == [(INSERT, 1), (INSERT, 2)]
 
 
 def test_changes_up_to_the_high_watermark_are_folded_and_later_ones_follow_the_chunk() -> None:

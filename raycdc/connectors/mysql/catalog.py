@@ -23,6 +23,8 @@ from raycdc.model import TableId
 #: Databases of the server itself; never captured.
 SYSTEM_DATABASES = ("information_schema", "mysql", "performance_schema", "sys")
 
+#: How MariaDB prints characters inside quotes.
+_ESCAPES = {"0": "\0", "n": "\n", "r": "\r"}
 _EXPRESSION_DEFAULT = re.compile(r"^(current_timestamp|now|localtime|uuid|nextval)\b|\(", re.IGNORECASE)
 
 
@@ -190,8 +192,12 @@ def constant_default(default: str | None, extra: str, *, quoted: bool) -> str | 
     if not quoted:
         return None if default.upper().startswith("CURRENT_TIMESTAMP") else default
     if len(default) >= 2 and default[0] == default[-1] == "'":
-        return re.sub(r"\\(.)", r"\1", default[1:-1].replace("''", "'"), flags=re.DOTALL)
+        return re.sub(r"\\(.)", _unescaped, default[1:-1].replace("''", "'"), flags=re.DOTALL)
     return None if default == "NULL" or _EXPRESSION_DEFAULT.search(default) else default
+
+
+def _unescaped(escape: re.Match[str]) -> str:
+    return _ESCAPES.get(escape[1], escape[1])
 
 
 def _text(value: Any) -> str:

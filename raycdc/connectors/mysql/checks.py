@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any
 
 import pymysql
@@ -17,12 +16,14 @@ from pymysql.connections import Connection
 
 from raycdc.connectors.mysql.catalog import load_tables, table_sizes
 from raycdc.connectors.mysql.connection import query, query_one, quote_name
-from raycdc.connectors.mysql.ddl.column import TRANSACTION_PRECISE
-from raycdc.connectors.mysql.server import ServerInfo, current_position
+from raycdc.connectors.mysql.ddl.column import never_logged
+from raycdc.connectors.mysql.server import ServerInfo, current_place
 from raycdc.connectors.mysql.snapshot.commits import sees_commits
 from raycdc.connectors.mysql.values.types import MySqlTable
 from raycdc.errors import SchemaError, SourceError, SourceUnavailableError
 from raycdc.model import TableId
+from raycdc.model.batch import reserved_column
+from raycdc.source.checks import CheckResult
 
 #: Shorter retention than this risks the log during an outage of the pipeline.
 RETENTION_MIN_S = 86_400.0
@@ -32,21 +33,6 @@ _TABLES_SHOWN = 8
 _CASCADE = re.compile(
     r"FOREIGN KEY \(.*?\) REFERENCES .*? ON (?:DELETE|UPDATE) (?:CASCADE|SET NULL|SET DEFAULT)", re.IGNORECASE
 )
-
-
-@dataclass(frozen=True, slots=True)
-class CheckResult:
-    """One thing looked at. `fix` is what to do when it is not `ok`; one not `required` is a warning."""
-
-    name: str
-    text: str
-    fix: str = ""
-    ok: bool = False
-    required: bool = True
-
-    def __str__(self) -> str:
-        mark = "ok" if self.ok else ("failed" if self.required else "warning")
-        return f"{mark}: {self.text}" + (f" {self.fix}" if self.fix and not self.ok else "")
 
 
 def check_source(
@@ -189,7 +175,7 @@ def _position_privilege(connection: Connection[Any], info: ServerInfo, account: 
     if not info.log_bin:
         return CheckResult(name, "The log position was not asked for: there is no log.", ok=True)
     try:
-        position = current_position(connection, info)
+        position = current_place(connection, info)
     except SourceUnavailableError:
         raise
     except SourceError:
@@ -263,7 +249,10 @@ def _select_privileges(
             continue
         try:
             loaded[table].schema()
-            _require_followed(loaded[table])
+            if (why := never_logged(loaded[table])) is not None:
+                raise SchemaError(why)
+            if why := reserved_column(column.name for column in loaded[table].columns):
+                raise SchemaError(f"Table {table}: {why} with source.exclude.")
             # Not by name: with a privilege on some columns the others are hidden from us, but they are in the log.
             query(connection, f"SELECT * FROM {name} LIMIT 0")
         except SourceUnavailableError:
@@ -276,15 +265,6 @@ def _select_privileges(
     text = f"{account} may not SELECT from {_names(refused)}." if refused else f"{account} may SELECT from every table."
     results.append(CheckResult("privilege_select", text, f"Run: {fix}", ok=not refused))
     return results
-
-
-def _require_followed(table: MySqlTable) -> None:
-    """Raise `SchemaError` for what MariaDB never logs as rows."""
-    if any(column.name == table.row_end and column.shape.base == "bigint" for column in table.columns):
-        raise SchemaError(
-            f"Table {table.id}: {TRANSACTION_PRECISE}. Give it columns of type TIMESTAMP(6) for that, or leave it out "
-            "with source.exclude."
-        )
 
 
 def _table_warnings(connection: Connection[Any], loaded: dict[TableId, MySqlTable]) -> list[CheckResult]:

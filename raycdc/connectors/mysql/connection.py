@@ -223,6 +223,11 @@ _SESSION = (
     # Neutral: no ANSI_QUOTES or PAD_CHAR_TO_FULL_LENGTH changing what a statement means or a value looks like.
     "SET SESSION sql_mode = ''",
     "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ",
+    # Set globally, they would cut off what a SELECT answers, find a row by IS NULL that has none, and leave a
+    # transaction open behind the end of one, with its old view of the rows.
+    "SET SESSION sql_select_limit = 18446744073709551615",
+    "SET SESSION sql_auto_is_null = 0",
+    "SET SESSION completion_type = 0",
     f"SET SESSION net_write_timeout = {NET_TIMEOUT_S}",
     f"SET SESSION net_read_timeout = {NET_TIMEOUT_S}",
     f"SET SESSION wait_timeout = {NET_TIMEOUT_S}",
@@ -241,12 +246,15 @@ def _prepare_session(connection: Connection[Any]) -> None:
 
 
 #: Set where the server has them. MariaDB stops statements after max_statement_time, MySQL SELECTs after
-#: max_execution_time; MySQL 8 would answer table statistics from a cache that is up to a day old; MariaDB can be told
-#: to answer with rows of the past.
+#: max_execution_time; MySQL 8 would answer table statistics from a cache that is up to a day old, can hide a column
+#: that its log has (a generated primary key), and answer from another engine; MariaDB can be told to answer with rows
+#: of the past.
 _OPTIONAL = {
     "max_statement_time": "0",
     "max_execution_time": "0",
     "information_schema_stats_expiry": "0",
+    "show_gipk_in_create_table_and_information_schema": "ON",
+    "use_secondary_engine": "OFF",
     "system_versioning_asof": "DEFAULT",
 }
 _OPTIONAL_NAMES = tuple(_OPTIONAL)

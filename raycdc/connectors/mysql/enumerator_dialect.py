@@ -17,7 +17,7 @@ from raycdc.connectors.mysql.checks import check_source, require_ok
 from raycdc.connectors.mysql.connection import is_of_changed_table
 from raycdc.connectors.mysql.ddl.history import begin_state
 from raycdc.connectors.mysql.failover import is_elsewhere, resume_position
-from raycdc.connectors.mysql.server import current_position, probe, start_position
+from raycdc.connectors.mysql.server import current_place, probe, start_position
 from raycdc.connectors.mysql.snapshot.chunks import ChunkPlanner, ChunkRange, ChunkSettings
 from raycdc.connectors.mysql.snapshot.keys import value_to_json
 from raycdc.connectors.mysql.startup import PastPoint
@@ -109,7 +109,7 @@ class MySqlEnumeratorDialect:
 
     def current_ordinal(self) -> int:
         with closing(self._connect()) as connection:
-            return ordinal_of(current_position(connection, probe(connection)))
+            return ordinal_of(current_place(connection, probe(connection)))
 
     def resume_point(self, position: dict[str, Any]) -> ResumePoint | None:
         """Where the log goes on at the server that answers now; None: it is the one of `position`, or has its log."""
@@ -122,7 +122,7 @@ class MySqlEnumeratorDialect:
                 check_source(connection, info, self._discover(connection), accept_cascades=self._accept_cascades), info
             )
             place = resume_position(connection, info, before)
-            end = ordinal_of(current_position(connection, info))
+            end = ordinal_of(current_place(connection, info))
             return ResumePoint(place.to_json(), ordinal_of(place), end)
 
     def _discover(self, connection: Connection[Any]) -> list[TableId]:

@@ -20,15 +20,14 @@ from pymysql.connections import Connection
 from raycdc.connectors.mysql.binlog.gtid import MariaDbGtidSet
 from raycdc.connectors.mysql.binlog.offset import BinlogOffset
 from raycdc.connectors.mysql.connection import query, query_one
-from raycdc.connectors.mysql.server import ServerInfo, current_position, ensure_available, log_files
+from raycdc.connectors.mysql.mariadb_log import listed_before
+from raycdc.connectors.mysql.server import ServerInfo, current_place, ensure_available, log_files
 from raycdc.errors import LogLostError, SourceError
 
 #: A replica that takes over has all of the old server's transactions, but may be applying the last of them still.
 CATCH_UP_S = 10.0
 _VISIBLE_WITHIN_S = 60.0
 _PAUSE_S = 0.05
-#: A file begins with its format and the list of what came before it; MariaDB may put an encryption event between.
-_HEAD_EVENTS = 5
 _MARIADB_GTID = re.compile(r"(\d+)-(\d+)-(\d+)")
 
 
@@ -90,9 +89,7 @@ def _require_mariadb_history(
             break
         time.sleep(_PAUSE_S)
     oldest, _ = log_files(connection, info)[0]
-    head = query(connection, f"SHOW BINLOG EVENTS IN %s LIMIT {_HEAD_EVENTS}", (oldest,))
-    lists = [str(event[5]) for event in head if str(event[2]).lower() == "gtid_list"]
-    before = [(int(d), int(s), int(n)) for d, s, n in _MARIADB_GTID.findall("".join(lists))]
+    before = listed_before(connection, oldest)
     purged = [f"{d}-{s}-{n}" for d, s, n in before if ours.get(d, (0, 0))[1] < n]
     _refuse(info, offset, missing=str(MariaDbGtidSet(missing)), purged=f"up to {', '.join(purged)}" if purged else "")
 
@@ -118,7 +115,7 @@ def _wait_until_visible(connection: Connection[Any], info: ServerInfo) -> None:
 
     Their position is compared with the place of the log reader, which stays at the log's beginning at first.
     """
-    end = current_position(connection, info)
+    end = current_place(connection, info)
     deadline = time.monotonic() + _VISIBLE_WITHIN_S
     while True:
         query(connection, "START TRANSACTION WITH CONSISTENT SNAPSHOT")

@@ -118,6 +118,8 @@ class MySqlLogSplitReader:
         for table, look in self._looks.ready(ordinal_of(self._position)):
             if look is None:
                 self._history.end(table, self._position, now_ms)
+            elif look.refused:
+                self._history.leave(look, self._position, now_ms)
             else:
                 self._history.begin_again(look, self._position, now_ms)
         self._change_here()

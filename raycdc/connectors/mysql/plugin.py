@@ -12,6 +12,7 @@ from pydantic import AfterValidator, BeforeValidator, PlainSerializer, model_val
 from raycdc.config import Duration, Options, Secret, Size, SourceConfig, option
 from raycdc.connectors.mysql.connection import MySqlSettings, TlsMode
 from raycdc.connectors.mysql.values.types import TypeOptions
+from raycdc.model import TableId
 from raycdc.model.selector import TableSelector, check_pattern
 from raycdc.plugins import Plugin
 
@@ -216,6 +217,9 @@ class MySqlSourceConfig(SourceConfig):
     def selector(self) -> TableSelector:
         """The tables to capture."""
         return TableSelector(self.tables, self.exclude)
+
+    def captures(self, table: TableId) -> bool:
+        return self.selector().matches(table)
 
     def settings(self) -> MySqlSettings:
         """Where and as whom to connect."""

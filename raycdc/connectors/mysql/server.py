@@ -14,10 +14,11 @@ from typing import Any
 
 from pymysql.connections import Connection
 
-from raycdc.connectors.mysql.binlog.gtid import MariaDbGtidSet, MySqlGtidSet
+from raycdc.connectors.mysql.binlog.gtid import MySqlGtidSet
 from raycdc.connectors.mysql.binlog.offset import BinlogOffset
 from raycdc.connectors.mysql.connection import address_of, query, query_dict, query_one
-from raycdc.errors import LogLostError, SourceError, SourceUnavailableError
+from raycdc.connectors.mysql.mariadb_log import ensure_same_log, gtid_at, gtid_binlog_pos
+from raycdc.errors import LogLostError, SourceError
 
 #: How often `current_position` looks again for a GTID set that belongs exactly to the position, on a busy server.
 _GTID_TRIES = 5
@@ -128,28 +129,37 @@ def parse_version(text: str) -> tuple[int, int, int]:
     return (parts[0], parts[1], parts[2])
 
 
-def current_position(connection: Connection[Any], info: ServerInfo) -> BinlogOffset:
+def current_place(connection: Connection[Any], info: ServerInfo) -> BinlogOffset:
     """The end of the log now: an upper bound of everything any SELECT answered before this call can have seen.
 
-    The GTID set never names a transaction behind the position. It may lack the last few before it while the server
-    commits them; `start_position` does not return before it has them. Raises `SourceError` when the log is off or
-    may not be looked at.
+    MySQL says its GTID set, too, as in `current_position`; on MariaDB it is left out. Raises `SourceError` when the log
+    is off or may not be looked at.
     """
-    file, position = "", 0
+    status = query_dict(connection, _status_statement(info))
+    if status is None or not status.get("File"):
+        raise SourceError(
+            f"{info.address} writes no binary log. Start the server with log_bin and binlog_format = ROW."
+        )
+    gtid_set = "" if info.is_mariadb else str(status.get("Executed_Gtid_Set") or "").replace("\n", "")
+    place = BinlogOffset(str(status["File"]), int(status["Position"]), server=info.identity)
+    return replace(place, gtid_set=gtid_set) if info.gtid_mode else place
+
+
+def current_position(connection: Connection[Any], info: ServerInfo) -> BinlogOffset:
+    """`current_place` with the transactions up to there.
+
+    The GTID set never names a transaction behind the position. It may lack the last few before it while MySQL
+    commits them; `start_position` does not return before it has them. Raises `SourceError` as `current_place` does,
+    and where a busy MariaDB cannot tell.
+    """
+    if not info.is_mariadb:
+        return current_place(connection, info)
     for _ in range(_GTID_TRIES):
-        before = _mariadb_gtid(connection) if info.is_mariadb else ""
-        status = query_dict(connection, _status_statement(info))
-        if status is None or not status.get("File"):
-            raise SourceError(
-                f"{info.address} writes no binary log. Start the server with log_bin and binlog_format = ROW."
-            )
-        file, position = str(status["File"]), int(status["Position"])
-        if not info.is_mariadb:
-            gtid_set = str(status.get("Executed_Gtid_Set") or "").replace("\n", "")
-            return BinlogOffset(file, position, gtid_set if info.gtid_mode else "", server=info.identity)
-        if before == _mariadb_gtid(connection):
-            return BinlogOffset(file, position, before, server=info.identity)
-    return BinlogOffset(file, position, mariadb_gtid_at(connection, file, position), server=info.identity)
+        before = gtid_binlog_pos(connection)
+        place = current_place(connection, info)
+        if before == gtid_binlog_pos(connection):
+            return replace(place, gtid_set=before)
+    return replace(place, gtid_set=gtid_at(connection, place.file, place.pos))
 
 
 def start_position(connection: Connection[Any], info: ServerInfo) -> BinlogOffset:
@@ -183,7 +193,7 @@ def gtids_before(connection: Connection[Any], info: ServerInfo, offset: BinlogOf
     row = query_one(connection, "SELECT @@GLOBAL.gtid_executed")
     executed = MySqlGtidSet.parse(str(row[0] or "").replace("\n", "") if row else "")
     # What is executed by now is in the log by now, so all of it behind the position is found between the two.
-    end = current_position(connection, info)
+    end = current_place(connection, info)
     behind = MySqlGtidSet()
     for file, _ in log_files(connection, info):
         if not offset.file_number <= _file_number(file) <= end.file_number:
@@ -274,31 +284,7 @@ def ensure_available(connection: Connection[Any], info: ServerInfo, offset: Binl
     if info.gtid_mode and not info.is_mariadb and offset.gtid_set:
         _ensure_gtid_history(connection, info, offset, snapshot)
     if info.is_mariadb and offset.gtid_set:
-        _ensure_same_log(connection, info, offset, snapshot)
-
-
-def _ensure_same_log(connection: Connection[Any], info: ServerInfo, offset: BinlogOffset, snapshot: str) -> None:
-    """MariaDB: the transactions before our byte are those we read; RESET MASTER and other servers have others there.
-
-    A domain that we know and the file does not was deleted since (FLUSH BINARY LOGS DELETE_DOMAIN_ID).
-    """
-    try:
-        theirs = MariaDbGtidSet.parse(mariadb_gtid_at(connection, offset.file, offset.pos)).last
-    except SourceUnavailableError:
-        raise
-    except SourceError:
-        if _is_between_events(connection, offset):
-            raise
-        theirs = {}  # In the middle of an event of another log.
-    ours = MariaDbGtidSet.parse(offset.gtid_set).last
-    same = theirs and all(ours.get(domain) == last for domain, last in theirs.items())
-    if not same:
-        there = str(MariaDbGtidSet(theirs)) or "none"
-        raise LogLostError(
-            f"{offset} on {info.address} comes after the transactions {there}, but those read up to there were "
-            f"{offset.gtid_set}: the log was reset (RESET MASTER), or this is another server. {snapshot}, or point "
-            f"source.host at the server the state belongs to."
-        )
+        ensure_same_log(connection, info.address, offset, snapshot)
 
 
 def _ensure_gtid_history(connection: Connection[Any], info: ServerInfo, offset: BinlogOffset, snapshot: str) -> None:
@@ -319,37 +305,6 @@ def _ensure_gtid_history(connection: Connection[Any], info: ServerInfo, offset: 
             f"The transactions {lost} after {offset} are purged on {info.address}. {snapshot}, or raise "
             f"binlog_expire_logs_seconds."
         )
-
-
-def _is_between_events(connection: Connection[Any], offset: BinlogOffset) -> bool:
-    try:
-        query(connection, "SHOW BINLOG EVENTS IN %s FROM %s LIMIT 1", (offset.file, offset.pos))
-    except SourceUnavailableError:
-        raise
-    except SourceError:
-        return False
-    return True
-
-
-def mariadb_gtid_at(connection: Connection[Any], file: str, position: int) -> str:
-    """MariaDB's GTID position at a place of the log; reads the file up to there on the server.
-
-    Raises `SourceError` where the server cannot: it reads no event larger than what it takes from a client.
-    """
-    row = query_one(connection, "SELECT BINLOG_GTID_POS(%s, %s), @@max_allowed_packet", (file, position))
-    assert row is not None
-    if row[0] is None:
-        raise SourceError(
-            f"{address_of(connection)} cannot tell its transactions up to {file}:{position}: it has no such file, or "
-            f"an event in it is larger than max_allowed_packet ({row[1]} bytes). Raise that on the server (SET GLOBAL "
-            f"max_allowed_packet = …, up to 1 GiB), and start again."
-        )
-    return str(row[0])
-
-
-def _mariadb_gtid(connection: Connection[Any]) -> str:
-    row = query_one(connection, "SELECT @@GLOBAL.gtid_binlog_pos")
-    return str(row[0] or "") if row else ""
 
 
 def _status_statement(info: ServerInfo) -> str:

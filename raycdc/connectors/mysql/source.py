@@ -20,6 +20,7 @@ import pyarrow as pa
 from pymysql.connections import Connection
 
 from raycdc.connectors.mysql.binlog.decoder import BinlogDecoder
+from raycdc.connectors.mysql.binlog.far_places import PlaceFinder
 from raycdc.connectors.mysql.binlog.offset import BinlogOffset, ordinal_of
 from raycdc.connectors.mysql.binlog.stream import BinlogStream
 from raycdc.connectors.mysql.catalog import database_charsets, discover_tables, load_tables
@@ -27,6 +28,7 @@ from raycdc.connectors.mysql.checks import check_source, lease_server_id, requir
 from raycdc.connectors.mysql.connection import address_of, close_quietly, connect, is_of_changed_table
 from raycdc.connectors.mysql.ddl.dialect import dialect_of
 from raycdc.connectors.mysql.ddl.history import DdlHistory
+from raycdc.connectors.mysql.ddl.indirect import IndirectChanges
 from raycdc.connectors.mysql.ddl.resolver import ServerResolver
 from raycdc.connectors.mysql.ddl.snapshot_keys import SnapshotKeys
 from raycdc.connectors.mysql.enumerator_dialect import MySqlEnumeratorDialect
@@ -34,7 +36,7 @@ from raycdc.connectors.mysql.failover import is_elsewhere, resume_position
 from raycdc.connectors.mysql.log_filter import LogFilter
 from raycdc.connectors.mysql.log_split_reader import MySqlLogSplitReader
 from raycdc.connectors.mysql.plugin import MySqlSourceConfig, StartupMode
-from raycdc.connectors.mysql.server import ServerInfo, current_position, ensure_available, probe, start_position
+from raycdc.connectors.mysql.server import ServerInfo, current_place, ensure_available, probe, start_position
 from raycdc.connectors.mysql.snapshot.chunk_keys import chunk_key
 from raycdc.connectors.mysql.snapshot.chunks import ChunkRange, ChunkSettings, Strategy
 from raycdc.connectors.mysql.snapshot.commits import CommitWatch, sees_commits
@@ -183,6 +185,7 @@ class MySqlSource:
             resolve=ServerResolver(partial(self._connect_to, start), info, self._open_stream),
             parked={table: entry["phase"] for table, entry in parked.items()},
             snapshots=SnapshotKeys(_chunk_keys(split), self._snapshots_over),
+            led_to=IndirectChanges(partial(self._connect_to, start)),
         )
         decoder = BinlogDecoder(
             tables,
@@ -193,6 +196,7 @@ class MySqlSource:
             on_ddl=history.on_ddl,
         )
         decoder.keeps, decoder.on_mismatch = history.selects, history.on_mismatch
+        decoder.find_place = PlaceFinder(partial(self._connect_to, start))
         history.attach(decoder)
         return MySqlLogSplitReader(
             open_stream=self._open_stream,
@@ -386,7 +390,7 @@ class MySqlChunkReader:
 
     def log_end(self, opened_at: dict[str, Any]) -> HighWatermark:
         _require_same_server(self._connection, self._info, BinlogOffset.from_json(opened_at))
-        end = current_position(self._connection, self._info)
+        end = current_place(self._connection, self._info)
         return HighWatermark(ordinal_of(end), end.to_json(), exact=False)
 
     def wake_up(self) -> None:

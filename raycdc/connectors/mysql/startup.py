@@ -21,7 +21,7 @@ from pymysql.connections import Connection
 
 from raycdc.connectors.mysql.binlog.decoder import BinlogDecoder
 from raycdc.connectors.mysql.binlog.events import DdlItem
-from raycdc.connectors.mysql.binlog.gtid import MySqlGtidSet
+from raycdc.connectors.mysql.binlog.gtid import MariaDbGtidSet, MySqlGtidSet
 from raycdc.connectors.mysql.binlog.index_loops import HEADER_BYTES
 from raycdc.connectors.mysql.binlog.offset import BinlogOffset
 from raycdc.connectors.mysql.binlog.stream import BinlogStream
@@ -29,14 +29,15 @@ from raycdc.connectors.mysql.catalog import load_tables
 from raycdc.connectors.mysql.ddl.apply import DdlDialect, Refused, apply_ddl, parse_ddl, touched_tables
 from raycdc.connectors.mysql.ddl.dialect import dialect_of
 from raycdc.connectors.mysql.ddl.statements import CreateTable, DropTable
-from raycdc.connectors.mysql.server import ServerInfo, current_position, log_files, mariadb_gtid_at
+from raycdc.connectors.mysql.mariadb_log import POSITION_MAX, gtid_at
+from raycdc.connectors.mysql.server import ServerInfo, current_place, log_files
 from raycdc.connectors.mysql.values.types import MySqlTable
 from raycdc.errors import ConfigError, SchemaError, SourceError
 from raycdc.model import TableId
 
 _READ_BYTES = 4 << 20
 _READ_TIMEOUT_S = 10.0
-_PREVIOUS_GTIDS, _FORMAT_DESCRIPTION = 35, 15
+_FORMAT_DESCRIPTION, _PREVIOUS_GTIDS, _GTID_LIST = 15, 35, 163
 _STATEMENT_SHOWN = 300
 
 
@@ -71,7 +72,7 @@ def past_point(
     """The place `start` names, and today's tables taken back over the statements between it and now."""
     position = past_position(connection, info, start, open_log)
     now = load_tables(connection, tables)
-    between = statements_between(info, position, current_position(connection, info), open_log)
+    between = statements_between(info, position, current_place(connection, info), open_log)
     return tables_at(now, between, captured=captured, dialect=dialect_of(info)), position
 
 
@@ -192,45 +193,44 @@ def _after_gtids(info: ServerInfo, start: PastStart, oldest: str) -> BinlogOffse
 
 def _exact(connection: Connection[Any], info: ServerInfo, place: BinlogOffset, open_log: OpenLog) -> BinlogOffset:
     """`place` with the GTID set of everything before it."""
-    if info.is_mariadb:
-        gtids = mariadb_gtid_at(connection, place.file, place.pos)
-        return replace(place, gtid_set=gtids, server=info.identity)
+    if info.is_mariadb and place.pos <= POSITION_MAX:
+        return replace(place, gtid_set=gtid_at(connection, place.file, place.pos), server=info.identity)
     if not info.gtid_mode:
         return replace(place, server=info.identity)
     decoder = _blind_decoder(info, BinlogOffset(place.file, 4))
-    previous = MySqlGtidSet()
-    seen_previous = False
+    before: MySqlGtidSet | MariaDbGtidSet | None = None
     with closing(open_log(BinlogOffset(place.file, 4))) as stream:
-        while not seen_previous or decoder.position.pos < place.pos:
+        while before is None or decoder.position.pos < place.pos:
             data = bytes(stream.read(bytes_max=_READ_BYTES, timeout_s=_READ_TIMEOUT_S))
             if not data:
                 raise SourceError(f"{info.address} sent nothing of {place.file} up to {place}.")
             for start, end, kind in event_bounds(data):
-                if kind == _PREVIOUS_GTIDS:
+                if kind in (_PREVIOUS_GTIDS, _GTID_LIST):
                     checksum = 4 if info.checksum == "CRC32" else 0
-                    previous = MySqlGtidSet.decode(data[start + HEADER_BYTES : end - checksum])
-                    seen_previous = True
-                position = int.from_bytes(data[start + 13 : start + 17], "little")
-                if seen_previous and position > place.pos:
-                    return _checked_place(decoder, previous, place, info)
+                    body = data[start + HEADER_BYTES : end - checksum]
+                    before = MariaDbGtidSet.decode(body) if kind == _GTID_LIST else MySqlGtidSet.decode(body)
+                # An event's own position has 32 bits, and is 0 for those of the dump.
+                is_of_file = data[start + 13 : start + 17] != bytes(4)
+                if before is not None and is_of_file and decoder.event_position.pos + end - start > place.pos:
+                    return _checked_place(decoder, before, place, info)
                 for _ in decoder.items(np.frombuffer(data[start:end], np.uint8)):
                     pass
-    return _checked_place(decoder, previous, place, info)
+    return _checked_place(decoder, before, place, info)
 
 
 def _checked_place(
-    decoder: BinlogDecoder, previous: MySqlGtidSet, place: BinlogOffset, info: ServerInfo
+    decoder: BinlogDecoder, before: MySqlGtidSet | MariaDbGtidSet, place: BinlogOffset, info: ServerInfo
 ) -> BinlogOffset:
     if place.pos != 4 and (decoder.event_position.pos != place.pos or decoder.in_transaction):
         raise ConfigError(
             f"source.startup.pos: {place} lies inside an event or a transaction; the nearest place before it is "
             f"{decoder.position}."
         )
-    gtids = MySqlGtidSet.parse(decoder.position.gtid_set) if place.pos != 4 else MySqlGtidSet()
-    for server, ranges in previous.intervals.items():
-        for first, last in ranges:
-            gtids.add(server, first, last)
-    return replace(place, gtid_set=str(gtids), server=info.identity)
+    within = decoder.position.gtid_set if place.pos != 4 else ""
+    if isinstance(before, MariaDbGtidSet):
+        gtids = str(MariaDbGtidSet({**before.last, **MariaDbGtidSet.parse(within).last}))
+        return replace(place, gtid_set=gtids, server=info.identity)
+    return _with_previous(replace(place, gtid_set=within), before, info)
 
 
 def event_bounds(data: bytes) -> Iterable[tuple[int, int, int]]:

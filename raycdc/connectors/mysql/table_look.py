@@ -14,13 +14,15 @@ from pymysql.connections import Connection
 
 from raycdc.connectors.mysql.binlog.offset import ordinal_of
 from raycdc.connectors.mysql.catalog import load_tables
-from raycdc.connectors.mysql.server import current_position, probe
+from raycdc.connectors.mysql.ddl.column import never_logged
+from raycdc.connectors.mysql.server import current_place, probe
 from raycdc.connectors.mysql.snapshot.chunk_keys import best_key
 from raycdc.connectors.mysql.snapshot.chunks import ChunkSettings, Strategy
 from raycdc.connectors.mysql.snapshot.key_columns import KeyColumns
 from raycdc.connectors.mysql.values.types import MySqlTable, TypeOptions
 from raycdc.errors import SourceError
 from raycdc.model import TableId
+from raycdc.model.batch import reserved_column
 
 #: Times a table is looked at while it keeps changing its shape.
 _TRIES = 10
@@ -28,11 +30,12 @@ _TRIES = 10
 
 @dataclass(frozen=True, slots=True)
 class TableLook:
-    """The table as it is at `ordinal`, and its snapshot's state before the first chunk."""
+    """The table as it is at `ordinal`, and its snapshot's state before the first chunk; or why it is not followed."""
 
     table: MySqlTable
     ordinal: int
     snapshot: dict[str, Any]
+    refused: str = ""
 
 
 def look_at(
@@ -47,13 +50,17 @@ def look_at(
         info = probe(connection)
         for _ in range(_TRIES):
             before = load_tables(connection, [table]).get(table)
-            position = current_position(connection, info)
+            position = current_place(connection, info)
             after = load_tables(connection, [table]).get(table)
             if before != after:
                 continue
             if after is None:
                 return None
             treated = types.treat_table(after)
+            if (why := never_logged(after)) is not None:
+                return TableLook(treated, ordinal_of(position), {}, why)
+            if why := reserved_column(column.name for column in after.columns):
+                return TableLook(treated, ordinal_of(position), {}, f"Table {table}: {why}.")
             return TableLook(treated, ordinal_of(position), unread(connection, treated, chunks(table)))
         raise SourceError(
             f"{table} on {info.address} changed its shape each time it was looked at. "

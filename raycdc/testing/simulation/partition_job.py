@@ -15,9 +15,10 @@ from typing import Any
 
 from raycdc.checkpoint.manifest import Manifest
 from raycdc.errors import FencedError, StateError
+from raycdc.source.api import SplitEnumeratorContext
 from raycdc.source.coordinator import CoordinatorSettings, SourceCoordinator
 from raycdc.source.link import Identity, Link, read_packet
-from raycdc.source.source_event import ReaderRegistration, Shutdown
+from raycdc.source.source_event import Message, ReaderRegistration, Shutdown
 from raycdc.testing.simulation.network import Address, Clock, Datagram, FaultyNetwork
 from raycdc.testing.simulation.partitions import PartitionEnumerator, PartitionReader, Topic
 from raycdc.testing.simulation.state import CrashError, MemoryState
@@ -74,7 +75,7 @@ class PartitionProcess:
         self.dies_at_s = math.inf
         self.link = Link(Identity(generation, address[1]))
         name = f"g{generation}-r{address[0]}.{address[1]}"
-        self.reader = PartitionReader(job.topic, job.spool, self.link.send, name)
+        self.reader = job.make_reader(self.link.send, name)
         self._clock = job.clock
         self._next_heartbeat_s = 0.0
         self.link.send(ReaderRegistration("sim", address[0] + 1, ""))
@@ -114,8 +115,8 @@ class PartitionJob:
         self.settings = settings or PartitionSettings.of(self.random, steps)
         self.clock = Clock()
         self.trace: deque[str] = deque(maxlen=TRACE_LENGTH)
-        self.topic = Topic({f"p{n}": 0 for n in range(self.settings.partitions)})
-        self.spool: dict[str, list[tuple[str, int]]] = {}
+        self.topic: Any = self.make_topic()
+        self.spool: dict[str, list[Any]] = {}
         self.state = MemoryState(self.random)
         self.state.on_manifest.append(self._look_at_manifest)
         #: Records of sealed epochs, which is what a sink would hold.
@@ -123,6 +124,17 @@ class PartitionJob:
         self.problems: list[str] = []
         self._is_calm = False
         self._start(until=None)
+
+    # -- what another kind of topic has of its own
+
+    def make_topic(self) -> Any:
+        return Topic({f"p{n}": 0 for n in range(self.settings.partitions)})
+
+    def make_reader(self, send: Callable[[Message], None], name: str) -> Any:
+        return PartitionReader(self.topic, self.spool, send, name)
+
+    def make_enumerator(self, context: SplitEnumeratorContext, until: str | None, last: Manifest | None) -> Any:
+        return PartitionEnumerator(context, self.topic, until=until, last=last)
 
     def run(self) -> None:
         """The whole story."""
@@ -238,7 +250,7 @@ class PartitionJob:
         last = self.state.last
         self.coordinator = SourceCoordinator(
             generation=self.state.generation,
-            enumerator=lambda context: PartitionEnumerator(context, self.topic, until=until, last=last),
+            enumerator=lambda context: self.make_enumerator(context, until, last),
             writer=self.state,
             settings=SETTINGS,
             last=last,

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager
 from typing import Literal
 
 import numpy as np
@@ -32,13 +32,15 @@ from raycdc.connectors.mysql.binlog.events import (
 )
 from raycdc.connectors.mysql.binlog.expand import Expander
 from raycdc.connectors.mysql.binlog.expand_loops import find_compressed
+from raycdc.connectors.mysql.binlog.far_places import Jump, jump_of, nearest_place
 from raycdc.connectors.mysql.binlog.gtid import ExecutedGtids
+from raycdc.connectors.mysql.binlog.map_schemas import MapSchemas
 from raycdc.connectors.mysql.binlog.offset import BinlogOffset
 from raycdc.connectors.mysql.binlog.partial_updates import PartialUpdates
-from raycdc.connectors.mysql.binlog.plan import WirePlan, wire_plan, with_logged_labels
+from raycdc.connectors.mysql.binlog.plan import WirePlan
 from raycdc.connectors.mysql.binlog.rows import RowBatches
 from raycdc.connectors.mysql.binlog.table_decoding import ReadyMap, log_damage
-from raycdc.connectors.mysql.binlog.table_map import TableMap, infer_table, parse_table_map
+from raycdc.connectors.mysql.binlog.table_map import TableMap, parse_table_map
 from raycdc.connectors.mysql.binlog.table_map_registry import TableMapRegistry
 from raycdc.connectors.mysql.binlog.xa_transactions import XaTransactions
 from raycdc.connectors.mysql.values.types import MySqlTable
@@ -75,13 +77,14 @@ class BinlogDecoder:
         rows_max: int = BATCH_ROWS_MAX,
         bytes_max: int = BATCH_BYTES_MAX,
     ) -> None:
-        self._tables = {name: table.as_logged() for name, table in tables.items()}
+        self._schemas = MapSchemas(tables, infer=infer, given=schemas)
         self._wanted = self.keeps = wanted  # Prepared rows are kept of more tables, maybe: theirs may be wanted later.
         self._on_ddl = on_ddl
         #: Told of a table map that does not fit, with the end of the transaction before; rows are passed over then.
         self.on_mismatch: Callable[[TableId, str, BinlogOffset], None] | None = None
+        #: Told of an event of a dump by GTID behind what was passed over; answers where it ends.
+        self.find_place: Callable[[Jump], int] = nearest_place
         self._infer = infer
-        self._schemas: Mapping[TableId, MySqlTable] = schemas or {}
         self._mariadb = flavor == "mariadb"
         self._start = start
         self._file = start.file
@@ -101,6 +104,8 @@ class BinlogDecoder:
         self._partial = PartialUpdates()
         self._boundary_file = start.file
         self._formatted = False
+        #: Of a whole file: its last event has come.
+        self._ended = False
         self._stripped = False
 
     # -- what the caller asks between feeds ---------------------------------------------------------------------------
@@ -150,12 +155,12 @@ class BinlogDecoder:
 
     def set_table(self, table: MySqlTable) -> None:
         """Rows after this point have this schema; table maps seen before are checked again."""
-        self._tables[table.id] = table.as_logged()
+        self._schemas.set(table)
         self._forget(table.id)
 
     def remove_table(self, table: TableId) -> None:
         """The table is gone; its rows would be refused as unknown."""
-        self._tables.pop(table, None)
+        self._schemas.remove(table)
         self._forget(table)
 
     def cut(self, events: Bytes, start: int = 0) -> int:
@@ -228,6 +233,9 @@ class BinlogDecoder:
                 case index.STOP_GTIDS:
                     self._gtids.make_room(self._state)
                     continue
+                case index.STOP_JUMP:
+                    at += self._jump(data[at : at + length])
+                    continue
                 case index.STOP_TABLE_IDS:
                     self._registry.grow_ids(self._state)
                     continue
@@ -267,7 +275,7 @@ class BinlogDecoder:
 
     def _expanded(self, data: npt.NDArray[np.uint8], at: int) -> Iterator[npt.NDArray[np.uint8]]:
         state = self._state
-        try:
+        with self._placed():
             yield from self._expander.pieces(
                 data,
                 at,
@@ -275,8 +283,6 @@ class BinlogDecoder:
                 verify=bool(state[index.S_VERIFY]),
                 position=int(state[index.S_POS]) & 0xFFFFFFFF if state[index.S_EXACT] else -1,
             )
-        except CorruptLogError as cause:
-            raise CorruptLogError(f"{self.event_position}: {cause}") from cause
 
     def _completed(self, data: npt.NDArray[np.uint8], at: int) -> npt.NDArray[np.uint8]:
         state, registry = self._state, self._registry
@@ -287,7 +293,7 @@ class BinlogDecoder:
             ready = self._rows.maps.get(number)
             return bool(registry.wanted[number]), None if ready is None else ready.plan
 
-        try:
+        with self._placed():
             return self._partial.piece(
                 data,
                 at,
@@ -297,8 +303,6 @@ class BinlogDecoder:
                 by_id=lambda table_id: known(registry.number_of_id(table_id)),
                 by_content=lambda content: known(registry.number_of(content)),
             )
-        except CorruptLogError as cause:
-            raise CorruptLogError(f"{self.event_position}: {cause}") from cause
 
     def _index(
         self, data: npt.NDArray[np.uint8], at: int, count: int, *, end: int | None = None
@@ -331,10 +335,8 @@ class BinlogDecoder:
         """A TABLE_MAP not seen before: parse it, check it, make its decode plan."""
         end = at + length - int(self._state[index.S_CHECKSUM])
         content = data[at + index.HEADER_BYTES + 8 : end]
-        try:
+        with self._placed():
             table_map = parse_table_map(content.tobytes(), mariadb=self._mariadb)
-        except CorruptLogError as cause:
-            raise CorruptLogError(f"{self.event_position}: {cause}") from cause
         wanted = self._wanted(table_map.table)
         try:
             ready = self._ready(table_map) if wanted else None
@@ -347,31 +349,9 @@ class BinlogDecoder:
         self._rows.know(number, table_map.table, ready)
 
     def _ready(self, table_map: TableMap) -> ReadyMap:
-        if self._infer:
-            try:
-                table, plan = self._inferred(table_map)
-            except SchemaError as cause:
-                raise SchemaError(f"{self.event_position}: {cause}") from cause
-        else:
-            known = self._tables.get(table_map.table)
-            if known is None:
-                raise SchemaError(
-                    f"{self.event_position}: rows of table {table_map.table}, whose schema is not known here."
-                )
-            try:
-                table = with_logged_labels(table_map, known)
-                plan = wire_plan(table_map, table)
-            except SchemaError as cause:
-                raise SchemaError(f"{self.event_position}: {cause}") from cause
+        with self._placed():
+            table, plan = self._schemas.of(table_map)
         return ReadyMap(table.id, self._rows.decoding(table), plan, self._rows.scratch(len(plan.steps)))
-
-    def _inferred(self, table_map: TableMap) -> tuple[MySqlTable, WirePlan]:
-        given = self._schemas.get(table_map.table)
-        if given is not None:
-            with suppress(SchemaError):  # it was written for another version of the table
-                return given, wire_plan(table_map, given)
-        table = infer_table(table_map)
-        return table, wire_plan(table_map, table)
 
     def _forget(self, table: TableId) -> None:
         for number in self._rows.forget(table):
@@ -383,12 +363,8 @@ class BinlogDecoder:
         """Keep the rows of a transaction that may be prepared; hand them out where it is committed."""
         state = self._state
         event = data[at : at + length - int(state[index.S_CHECKSUM])].tobytes()
-        try:
+        with self._placed():
             released = self._xa.on_event(event, wanted=self.keeps, from_the_start=self._infer)
-        except CorruptLogError as cause:
-            raise CorruptLogError(f"{self.event_position}: {cause}") from cause
-        except DataError as cause:
-            raise DataError(f"{self.event_position}: {cause}") from cause
         state[index.S_XA] = 0
         if released and int(state[index.S_SKIP]) == 0:
             before = int(state[index.S_POS])
@@ -422,7 +398,7 @@ class BinlogDecoder:
         """An event the compiled pass leaves to Python: a new file, a format, or one that cannot be followed."""
         event = data[at : at + length].tobytes()
         kind = event[4]
-        try:
+        with self._placed():
             match kind:
                 case index.ROTATE:
                     self._rotate(event)
@@ -433,10 +409,6 @@ class BinlogDecoder:
                 case _:
                     reason = REFUSED_EVENTS.get(kind, "this version does not know it")
                     raise DataError(f"{event_name(kind)} cannot be followed: {reason}.")
-        except CorruptLogError as cause:
-            raise CorruptLogError(f"{self.event_position}: {cause}") from cause
-        except DataError as cause:
-            raise DataError(f"{self.event_position}: {cause}") from cause
 
     def _rotate(self, event: bytes) -> None:
         body = event[index.HEADER_BYTES : len(event) - int(self._state[index.S_CHECKSUM])]
@@ -450,15 +422,33 @@ class BinlogDecoder:
         if event[13:17] == bytes(4):
             # Not of this file: it is a relay log, which goes on with another server's positions.
             self._state[index.S_EXACT] = 0
+        self._ended = bool(self._state[index.S_EXACT])
         self._at_boundary()
 
     def _format(self, event: bytes) -> None:
         format_ = parse_format_description(event)
+        if self._ended:
+            raise CorruptLogError("the file goes on behind its last event, which names the next file")
         self._formatted = True
         self._state[index.S_CHECKSUM] = format_.checksum_bytes
         if "MariaDB" in format_.server_version and not self._mariadb:
             raise DataError(f"the log was written by MariaDB ({format_.server_version}), not by MySQL")
         self._moved(event)
+
+    def _jump(self, event: npt.NDArray[np.uint8]) -> int:
+        """A dump by GTID passed over what we have: find where it goes on. Returns the bytes that are done with."""
+        state = self._state
+        jump = jump_of(
+            event.tobytes(), self._file, int(state[index.S_POS]), checksum_bytes=int(state[index.S_CHECKSUM])
+        )
+        with self._placed():
+            end = self.find_place(jump)
+        if jump.is_in_file:
+            state[index.S_POS] = end - jump.length
+            return 0
+        state[index.S_POS] = max(jump.before, end)
+        self._at_boundary()
+        return len(event)
 
     def _moved(self, event: bytes) -> None:
         before, end = int(self._state[index.S_POS]), int.from_bytes(event[13:17], "little")
@@ -491,6 +481,14 @@ class BinlogDecoder:
         )
 
     # -- errors -------------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _placed(self) -> Iterator[None]:
+        """Errors of what is inside say where in the log it happened."""
+        try:
+            yield
+        except (CorruptLogError, SchemaError, DataError) as cause:
+            raise type(cause)(f"{self.event_position}: {cause}") from cause
 
     def _damage(self) -> CorruptLogError:
         return CorruptLogError(f"{self.event_position}: {log_damage(int(self._state[index.S_ERROR]))}")

@@ -181,7 +181,10 @@ def parse_rotate(body: bytes) -> tuple[str, int]:
     if len(body) < 9:
         raise CorruptLogError("a ROTATE event is too short")
     path = body[8:].split(b"\0")[0].decode("utf-8", "replace").replace("\\", "/")
-    return path.rpartition("/")[2], int.from_bytes(body[:8], "little")
+    position = int.from_bytes(body[:8], "little")
+    if position >= 1 << 63:
+        raise CorruptLogError("a ROTATE event is damaged")
+    return path.rpartition("/")[2], position
 
 
 def describe_item(item: LogItem) -> dict[str, Any]:

@@ -150,6 +150,21 @@ class MariaDbGtidSet:
             found.last[domain] = (server, sequence)
         return found
 
+    @classmethod
+    def decode(cls, data: bytes) -> MariaDbGtidSet:
+        """The body of a GTID_LIST event: count (28 bits), then domain(4) server(4) sequence(8) each; the last counts.
+
+        Raises `DataError`.
+        """
+        found = cls()
+        try:
+            for n in range(struct.unpack_from("<I", data)[0] & (1 << 28) - 1):
+                domain, server, sequence = struct.unpack_from("<IIQ", data, 4 + 16 * n)
+                found.last[domain] = (server, sequence)
+        except struct.error as cause:
+            raise DataError("a list of GTIDs in the log is damaged") from cause
+        return found
+
     def __str__(self) -> str:
         return ",".join(f"{domain}-{server}-{number}" for domain, (server, number) in sorted(self.last.items()))
 

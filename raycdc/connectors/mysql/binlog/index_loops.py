@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from raycdc.compiled import helper, load, njit
+from raycdc.compiled import helper, njit
 from raycdc.connectors.mysql.binlog.checksum_loops import crc32
 from raycdc.connectors.mysql.binlog.gtid_loops import tagged_gtid
 from raycdc.connectors.mysql.binlog.query_loops import (
@@ -27,6 +27,7 @@ from raycdc.connectors.mysql.binlog.query_loops import (
     Q_XA_START,
     query_kind,
 )
+from raycdc.connectors.mysql.binlog.table_map_loops import find_map, same_bytes, slot_of
 from raycdc.connectors.mysql.values.arena_loops import little_endian
 
 HEADER_BYTES = 19
@@ -48,9 +49,13 @@ TRANSACTION_PAYLOAD = 40
 HEARTBEAT_V2 = 41
 GTID_TAGGED = 42
 MARIADB_GTID = 162
+MARIADB_GTID_LIST = 163
 #: MariaDB's QUERY_COMPRESSED, then WRITE, UPDATE and DELETE_ROWS_COMPRESSED in version 1 and 2.
 COMPRESSED_FIRST = 165
 COMPRESSED_LAST = 171
+
+#: Flag (of its lower byte) of an event that the server made for the dump.
+ARTIFICIAL = 0x20
 
 # Indices into the state vector, which survives from feed to feed.
 S_TX = 0  # one of TX_…
@@ -91,6 +96,7 @@ STOP_ERROR = 7  # damage; S_ERROR says which
 STOP_COMPRESSED = 8  # an event that holds others, compressed; not yet counted
 STOP_PARTIAL = 9  # an update of a wanted table that logs JSON values as differences; not yet counted
 STOP_XA = 10  # an event of an XA transaction; not yet counted, S_PASS lets it through
+STOP_JUMP = 11  # an event or heartbeat of a dump by GTID behind what was passed over; S_POS is to be set first
 
 ERROR_LENGTH = 1
 ERROR_CHECKSUM = 2
@@ -179,51 +185,6 @@ def last_boundary(data: Any, start: Any, end: Any, tx: Any, checksum: Any) -> An
         at += length
         if tx == TX_NONE:
             found = at
-
-
-@helper
-def _same(data: Any, at: Any, other: Any, start: Any, length: Any) -> Any:
-    different = np.int64(0)
-    whole = length & ~7
-    for i in range(0, whole, 8):
-        different |= load(data, at + i, 64) ^ load(other, start + i, 64)
-    for i in range(whole, length):
-        different |= np.int64(data[at + i] ^ other[start + i])
-    return different == 0
-
-
-@njit
-def hash_bytes(data: Any, at: Any, length: Any) -> Any:
-    """FNV-1a, 63 bits."""
-    value = np.uint64(0xCBF29CE484222325)
-    for i in range(length):
-        value = (value ^ np.uint64(data[at + i])) * np.uint64(0x100000001B3)
-    return np.int64(value >> np.uint64(1))
-
-
-@helper
-def _slot_of(keys: Any, key: Any) -> Any:
-    """Slot of `key` in an open-addressed table whose free slots hold -1 (its size is a power of two)."""
-    mask = len(keys) - 1
-    i = (key * 0x9E3779B1) & mask
-    while keys[i] != key and keys[i] != -1:
-        i = (i + 1) & mask
-    return i
-
-
-@njit
-def find_map(data: Any, at: Any, length: Any, maps: Any, map_bytes: Any, map_keys: Any, map_values: Any) -> Any:
-    """Number of the registered table map with exactly these bytes, or -1. `maps` has (offset, length) per map."""
-    mask = len(map_keys) - 1
-    key = hash_bytes(data, at, length)
-    i = (key * 0x9E3779B1) & mask
-    while map_keys[i] != -1:
-        if map_keys[i] == key:
-            number = map_values[i]
-            if maps[number, 1] == length and _same(data, at, map_bytes, maps[number, 0], length):
-                return number
-        i = (i + 1) & mask
-    return np.int64(-1)
 
 
 @helper
@@ -327,7 +288,13 @@ def _ignored(kind: Any) -> Any:
     )  # fmt: skip
 
 
-# long: one event type after the other, in one compiled walk
+@helper
+def tells_place(kind: Any, flags: Any) -> Any:
+    """Heartbeats, and the list of GTIDs MariaDB sends where it has passed over some: how far the server has come."""
+    return kind == HEARTBEAT or kind == HEARTBEAT_V2 or (kind == MARIADB_GTID_LIST and (flags & ARTIFICIAL) != 0)
+
+
+# long: one event type after the other, in one compiled walk; cut into parts it is a tenth slower
 @njit
 def index_events(
     data: Any, at: Any, end: Any, mariadb: Any, state: Any, events: Any, count: Any, maps: Any, map_wanted: Any,
@@ -352,9 +319,13 @@ def index_events(
             if np.int64(crc32(data, at, body_end)) != little_endian(data, body_end, 4):
                 state[S_ERROR] = ERROR_CHECKSUM
                 return STOP_ERROR, at, length, count
-        # Artificial events (position 0) and heartbeats are not in the log. Positions wrap at 4 GiB.
+        # Artificial events (position 0) and heartbeats are not in the log. Positions wrap at 4 GiB. A dump by GTID
+        # jumps between transactions: only Python can tell how far, where the file is larger than that (`far_places`).
         position = little_endian(data, at + 13, 4)
-        beat = kind == HEARTBEAT or kind == HEARTBEAT_V2
+        beat = tells_place(kind, data[at + 17])
+        if state[S_SEEK] != 0 and position != 0 and state[S_TX] == TX_NONE and state[S_STRIPPED] == 0:
+            if position != ((state[S_POS] + (0 if beat else length)) & 0xFFFFFFFF):
+                return STOP_JUMP, at, length, count
         if position != 0 and not beat:
             if not _follows(position, length, state):
                 state[S_ERROR] = ERROR_POSITION
@@ -374,7 +345,7 @@ def index_events(
             table_id = little_endian(data, body, 6)
             # The dummy id ends a statement whose tables are all filtered out on the server.
             if state[S_PASS] == 0 and (table_id != 0xFFFFFF or body_end - body > 12):
-                slot = _slot_of(id_keys, table_id)
+                slot = slot_of(id_keys, table_id)
                 if id_keys[slot] != table_id:
                     state[S_ERROR] = ERROR_TABLE_ID
                     return STOP_ERROR, at, length, count
@@ -401,9 +372,13 @@ def index_events(
             if state[S_PASS] == 0:
                 table_id = little_endian(data, body, 6)
                 size = body_end - body - 8
-                slot = _slot_of(id_keys, table_id)
+                slot = slot_of(id_keys, table_id)
                 number = id_values[slot] if id_keys[slot] == table_id else np.int64(-1)
-                if number < 0 or maps[number, 1] != size or not _same(data, body + 8, map_bytes, maps[number, 0], size):
+                if (
+                    number < 0
+                    or maps[number, 1] != size
+                    or not same_bytes(data, body + 8, map_bytes, maps[number, 0], size)
+                ):
                     number = find_map(data, body + 8, size, maps, map_bytes, map_keys, map_values)
                     if number < 0:
                         return STOP_MAP, at, length, count
@@ -435,16 +410,13 @@ def index_events(
             return STOP_COMPRESSED, at, length, count
         elif kind != XID and kind != XA_PREPARE and not _ignored(kind):
             return STOP_EVENT, at, length, count
-        if state[S_SKIP] > 0:
-            state[S_SKIP] -= 1
         before = state[S_TX]
         state[S_TX] = after_event(before, kind, data, at, body_end)
         seconds = little_endian(data, at, 4)
-        if beat:
-            if state[S_SEEK] != 0 and before == TX_NONE and position > state[S_POS]:
-                state[S_POS] = position
-        elif position != 0:
+        if position != 0 and not beat:
             state[S_POS] = position
+        if state[S_SKIP] > 0 and ((position != 0 and not beat) or state[S_STRIPPED] != 0):
+            state[S_SKIP] -= 1
         if is_rows and count > 0 and events[count - 1, E_AT] == body:
             events[count - 1, E_POS] = state[S_POS]
         if seconds != 0:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from raycdc.connectors.mysql.values.charsets import charset_of_collation
 
-_SQL_MODE, _CHARSET, _TIMESTAMPS = 1, 4, 16
+_SQL_MODE, _CHARSET, _TIME_ZONE, _TIMESTAMPS = 1, 4, 5, 16
 #: Sizes of the variables that have a fixed one.
 _SIZES = {0: 4, 1: 8, 3: 4, 4: 6, 7: 2, 8: 2, 9: 8, 10: 4, 13: 3, 16: 1, 17: 8, 18: 2, 19: 1, 20: 1, 128: 3, 129: 8}
 #: Written instead of a count where a statement names too many databases; no names follow.
@@ -19,19 +19,22 @@ _TOO_MANY_DATABASES = 254
 _REAL_AS_FLOAT, _ANSI_QUOTES, _ORACLE, _NO_BACKSLASH_ESCAPES = 1, 4, 512, 1 << 20
 #: STRICT_TRANS_TABLES and STRICT_ALL_TABLES.
 _STRICT = 1 << 21 | 1 << 22
+#: MariaDB's; in MySQL the bit is another mode.
+_EMPTY_STRING_IS_NULL = 1 << 32
 
 
 @dataclass(frozen=True, slots=True)
 class SessionState:
     """`charset` is the statement's; `server_collation` what a database created by it inherits, 0 where not logged.
 
-    `explicit_timestamps` is None on servers that do not log it.
+    `explicit_timestamps` is None on servers that do not log it; `time_zone` is empty where the statement used none.
     """
 
     charset: str = ""
     server_collation: int = 0
     sql_mode: int = 0
     explicit_timestamps: bool | None = None
+    time_zone: str = ""
 
     @property
     def ansi_quotes(self) -> bool:
@@ -40,6 +43,11 @@ class SessionState:
     @property
     def backslash_escapes(self) -> bool:
         return not self.sql_mode & _NO_BACKSLASH_ESCAPES
+
+    @property
+    def empty_is_null(self) -> bool:
+        """MariaDB takes an empty string for NULL; the bit means something else in MySQL."""
+        return bool(self.sql_mode & _EMPTY_STRING_IS_NULL)
 
     @property
     def real_as_float(self) -> bool:
@@ -62,7 +70,7 @@ NO_SESSION = SessionState()
 
 def parse_session(status: bytes) -> SessionState:
     """The status variables of a QUERY event. Reading ends at a code this version does not know."""
-    charset, collation, sql_mode = "", 0, 0
+    charset, collation, sql_mode, time_zone = "", 0, 0, ""
     explicit: bool | None = None
     at = 0
     while at < len(status):
@@ -76,10 +84,12 @@ def parse_session(status: bytes) -> SessionState:
         elif code == _CHARSET:
             charset = charset_of_collation(int.from_bytes(value[0:2], "little"))
             collation = int.from_bytes(value[4:6], "little")
+        elif code == _TIME_ZONE:
+            time_zone = value[1:].decode("utf-8", "replace")
         elif code == _TIMESTAMPS:
             explicit = bool(value[0])
         at += size
-    return SessionState(charset, collation, sql_mode, explicit)
+    return SessionState(charset, collation, sql_mode, explicit, time_zone)
 
 
 def _size(status: bytes, code: int, at: int) -> int | None:

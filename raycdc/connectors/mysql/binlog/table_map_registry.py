@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from raycdc.connectors.mysql.binlog.index_loops import S_TABLE_IDS, find_map, hash_bytes
+from raycdc.connectors.mysql.binlog.index_loops import S_TABLE_IDS
+from raycdc.connectors.mysql.binlog.table_map_loops import find_map, hash_bytes
 
 #: Table ids kept; a server gives a table a new id whenever it is reopened, so old ones are dropped between feeds.
 _TABLE_IDS_MAX = 1 << 16

@@ -14,6 +14,7 @@ from typing import assert_never
 
 from raycdc.connectors.mysql.ddl.column import charset_of_collation
 from raycdc.connectors.mysql.ddl.conversions import keeps_values, may_lose
+from raycdc.connectors.mysql.ddl.defaults import fill_of
 from raycdc.connectors.mysql.ddl.shape import Slot, renames, same_name, type_change
 from raycdc.connectors.mysql.ddl.statements import (
     AddColumn,
@@ -36,7 +37,7 @@ from raycdc.connectors.mysql.ddl.types import CHARACTER_BASES, spell
 from raycdc.connectors.mysql.values.charsets import bytes_per_character
 from raycdc.connectors.mysql.values.types import HIDDEN_ROW_END, MySqlColumn, MySqlTable
 from raycdc.errors import SchemaError
-from raycdc.model import Column, TypeKind
+from raycdc.model import Column
 from raycdc.schema import (
     AddColumnEvent,
     After,
@@ -52,17 +53,8 @@ from raycdc.schema import (
     SchemaChangeEvent,
 )
 
-_ZERO_DEFAULTS: dict[TypeKind, str] = {
-    TypeKind.STRING: "",
-    TypeKind.BINARY: "",
-    TypeKind.SET: "",
-    TypeKind.JSON: "null",
-    TypeKind.TIME: "00:00:00",
-    TypeKind.YEAR: "0",
-}
 _LARGER_TEXT = {"tinytext": "text", "text": "mediumtext", "mediumtext": "longtext"}
 _TEXTS = frozenset({"tinytext", "text", "mediumtext", "longtext"})
-_DATES = frozenset({TypeKind.DATE, TypeKind.DATETIME, TypeKind.TIMESTAMP})
 
 
 class UnknownShapeError(SchemaError):
@@ -87,7 +79,7 @@ def alter_table(
     after = replace(table, columns=columns, primary_key=primary_key, row_end=row_end)
     keyed = tuple(replace(c, nullable=False) if c.name in after.primary_key else c for c in columns)
     after = replace(after, columns=keyed)
-    events = _events(table, after, placed, moved, ddl)
+    events = _events(table, after, placed, moved, ddl, dialect)
     unlogged = next((action.why for action in ddl.actions if isinstance(action, RowsUnlogged)), None)
     return after, events, unlogged or _rewrites(placed, ddl, dialect)
 
@@ -103,7 +95,8 @@ def events_of_unknown(ddl: AlterTable, dialect: DdlDialect) -> tuple[SchemaChang
         match action:
             case AddColumn(definition, position):
                 column = server_column(inherit(definition, nothing), dialect)
-                logical = Column(column.name, column.logical(), column.nullable, fill_value(column, definition))
+                value = fill_of(column, definition, dialect).value
+                logical = Column(column.name, column.logical(), column.nullable, value)
                 events.append(AddColumnEvent(ddl.table, logical, position or Last()))
             case DropColumn(name):
                 events.append(DropColumnEvent(ddl.table, name))
@@ -330,7 +323,12 @@ def _row_end(table: MySqlTable, placed: Sequence[Slot], ddl: AlterTable) -> str:
 
 
 def _events(
-    before: MySqlTable, after: MySqlTable, placed: Sequence[Slot], moved: Sequence[Slot], ddl: AlterTable
+    before: MySqlTable,
+    after: MySqlTable,
+    placed: Sequence[Slot],
+    moved: Sequence[Slot],
+    ddl: AlterTable,
+    dialect: DdlDialect,
 ) -> tuple[SchemaChangeEvent, ...]:
     """Elementary events in an order in which each can be applied after the one before."""
     stays = {slot.before.name for slot in placed if slot.before is not None}
@@ -345,7 +343,8 @@ def _events(
     for slot in moved:
         column = final[slot.column.name]
         if slot.before is None:
-            logical = Column(column.name, column.logical(), column.nullable, fill_value(column, slot.definition))
+            value = None if slot.definition is None else fill_of(column, slot.definition, dialect).value
+            logical = Column(column.name, column.logical(), column.nullable, value)
             events.append(AddColumnEvent(before.id, logical, slot.position or Last()))
         elif slot.position is not None:
             events.append(AlterColumnPositionEvent(before.id, column.name, slot.position))
@@ -354,21 +353,6 @@ def _events(
         events.append(AlterPrimaryKeyEvent(before.id, after.primary_key))
     events += [AlterTableCommentEvent(before.id, a.comment) for a in ddl.actions if isinstance(a, SetComment)]
     return tuple(events)
-
-
-def fill_value(column: MySqlColumn, definition: ColumnDefinition | None) -> str | None:
-    """What rows that existed before hold in an added column, as text.
-
-    A NOT NULL column without a default gets its type's zero (MySQL manual, "Data Type Default Values").
-    """
-    if column.default is not None or column.nullable or (definition is not None and definition.computed):
-        return column.default
-    kind = column.logical().kind
-    if kind is TypeKind.ENUM:
-        return column.labels[0]
-    if kind in _DATES:
-        return None
-    return _ZERO_DEFAULTS.get(kind, "0")
 
 
 def _rewrites(placed: Sequence[Slot], ddl: AlterTable, dialect: DdlDialect) -> str | None:
@@ -383,6 +367,9 @@ def _rewrites(placed: Sequence[Slot], ddl: AlterTable, dialect: DdlDialect) -> s
         if slot.before is None:
             if definition is not None and definition.computed:
                 return f"the new column {name!r} holds {definition.computed} in the existing rows"
+            unsure = "" if definition is None else fill_of(slot.column, definition, dialect).unsure
+            if unsure:
+                return f"the new column {name!r} holds {unsure} in the existing rows"
             continue
         if definition is not None and "GENERATED" in (slot.before.extra + definition.extra).upper():
             return f"the column {name!r} is generated anew in the existing rows"

@@ -6,9 +6,10 @@ import re
 from dataclasses import dataclass, replace
 
 from raycdc.connectors.mysql.ddl.cursor import Cursor, Unparsable
-from raycdc.connectors.mysql.ddl.statements import ColumnDefinition
+from raycdc.connectors.mysql.ddl.statements import ColumnDefinition, Spelled
 from raycdc.connectors.mysql.ddl.tokens import TokenKind
-from raycdc.connectors.mysql.ddl.types import ALIASES, TYPE_WORDS, WrittenType
+from raycdc.connectors.mysql.ddl.types import ALIASES, TYPE_WORDS, WrittenType, number_text
+from raycdc.connectors.mysql.values.types import MySqlTable
 
 _NUMERIC = frozenset({"tinyint", "smallint", "mediumint", "int", "bigint", "decimal", "float", "double", "serial"})
 
@@ -33,6 +34,16 @@ TRANSACTION_PRECISE = (
 _OPTION_WORDS = frozenset({"COMMENT", "COLLATE", "CHARSET", "CONVERT", "DEFAULT"})
 
 
+def never_logged(table: MySqlTable) -> str | None:
+    """Why changes of `table`, as a server describes it, are never logged as rows, and what to do; None: they are."""
+    if not any(column.name == table.row_end and column.shape.base == "bigint" for column in table.columns):
+        return None
+    return (
+        f"Table {table.id}: {TRANSACTION_PRECISE}. Give it columns of type TIMESTAMP(6) for that, or leave it out "
+        "with source.exclude."
+    )
+
+
 @dataclass(slots=True)
 class _Attributes:
     charset: str = ""
@@ -45,9 +56,9 @@ class _Attributes:
     extra: str = ""
     primary_key: bool = False
     compressed: bool = False
-    hexadecimal: bool = False
     unique: bool = False
     period: str = ""
+    spelled: Spelled = Spelled.TEXT
 
 
 class ColumnParser(Cursor):
@@ -55,6 +66,8 @@ class ColumnParser(Cursor):
 
     #: Whether a column said WITH SYSTEM VERSIONING itself, which makes a new table system-versioned.
     versioned_columns = False
+    #: How the last constant was written.
+    _spelled = Spelled.TEXT
 
     def column_definition(self) -> ColumnDefinition:
         """``name type attributes…`` up to the comma, parenthesis, FIRST or AFTER behind it."""
@@ -69,9 +82,11 @@ class ColumnParser(Cursor):
             attributes.nullable, attributes.extra, attributes.computed = False, "auto_increment", "a counter"
         if written.base == "json" and self.dialect.mariadb:
             written, attributes.charset, attributes.collation = WrittenType("longtext"), "utf8mb4", "utf8mb4_bin"
-        if written.base in ("bit", "year") or written.base in _NUMERIC:
-            attributes.default = _number_text(attributes.default)
-        elif attributes.hexadecimal:
+        if attributes.spelled is not Spelled.HEXADECIMAL:
+            pass
+        elif written.base in ("bit", "year") or written.base in _NUMERIC:
+            attributes.default, attributes.spelled = number_text(attributes.default), Spelled.NUMBER
+        else:
             attributes.default, attributes.computed = None, attributes.computed or "a constant written in hexadecimal"
         if written.base == "timestamp" and attributes.nullable is None and not self.dialect.explicit_timestamps:
             attributes.nullable = False
@@ -92,6 +107,7 @@ class ColumnParser(Cursor):
             attributes.binary_collation,
             attributes.unique,
             attributes.period,
+            attributes.spelled,
         )
 
     def charset_option(self) -> tuple[str, str] | None:
@@ -275,8 +291,8 @@ class ColumnParser(Cursor):
         if self.accept("SERIAL", "DEFAULT", "VALUE"):
             attributes.nullable, attributes.extra, attributes.computed = False, "auto_increment", "a counter"
         elif self.accept("DEFAULT"):
-            attributes.hexadecimal = _HEX.match(self.peek().text) is not None and self.peek().kind is TokenKind.NUMBER
             attributes.default, computed = self.default_value()
+            attributes.spelled = self._spelled
             attributes.computed = attributes.computed or computed
         elif self.accept("AUTO_INCREMENT"):
             attributes.extra, attributes.computed = "auto_increment", "a counter"
@@ -316,23 +332,35 @@ class ColumnParser(Cursor):
 
     def _literal(self) -> str | None:
         """A constant as the text MySQL shows, or None when no constant comes next."""
+        self._spelled = Spelled.TEXT
         token = self.peek()
-        if token.kind is TokenKind.WORD and token.text.startswith("_") and self.peek(1).kind is TokenKind.STRING:
-            self.skip()
+        introducer = ""
+        following = self.peek(1)
+        named = following.kind is TokenKind.STRING or _HEX.match(following.text) is not None
+        if token.kind is TokenKind.WORD and token.text.startswith("_") and named:
+            introducer = self.skip().text[1:].lower()
             token = self.peek()
         if (
             token.kind is TokenKind.WORD
             and token.text.upper() in ("DATE", "TIME", "TIMESTAMP")
             and (self.peek(1).kind is TokenKind.STRING)
         ):
+            self._spelled = Spelled.TEMPORAL
             self.skip()
             token = self.peek()
         if token.kind is TokenKind.STRING:
             texts = [self.skip().text]
             while self.peek().kind is TokenKind.STRING:
                 texts.append(self.skip().text)
-            return "".join(texts)
+            text = "".join(texts)
+            # The bytes were read in the statement's character set, and mean something else in the one named.
+            if introducer and (introducer in _WIDE or not text.isascii()):
+                self._spelled = Spelled.OTHERWISE
+            return text
+        self._spelled = Spelled.NUMBER
         if token.kind is TokenKind.NUMBER:
+            if _HEX.match(token.text):
+                self._spelled = Spelled.HEXADECIMAL
             self.skip()
             return token.text
         if token.kind is TokenKind.SYMBOL and token.text in "+-" and self.peek(1).kind is TokenKind.NUMBER:
@@ -358,12 +386,14 @@ def charset_of_collation(collation: str) -> str:
     return "" if charset.startswith("uca") else charset
 
 
+#: Sets whose characters are no single bytes even where they are ASCII.
+_WIDE = frozenset({"ucs2", "utf16", "utf16le", "utf32"})
 _HEX = re.compile(r"0[xXbB]|[xXbB]'")
 
 
 def _hex_text(text: str) -> str:
     """A label written as ``0x61`` or ``x'61'``, where it is ASCII."""
-    number = _number_text(text)
+    number = number_text(text)
     if number is None or text[:2].lower() in ("b'", "0b"):
         raise Unparsable(f"the label {text} is not understood")
     digits = text.lower().removeprefix("0x").strip("x'")
@@ -371,15 +401,3 @@ def _hex_text(text: str) -> str:
     if not raw.isascii():
         raise Unparsable(f"the label {text} is not ASCII, and its character set is not known")
     return raw.decode()
-
-
-def _number_text(default: str | None) -> str | None:
-    """``b'101'`` and ``0x1F`` as a decimal number; other texts as they are."""
-    if default is None:
-        return None
-    text = default.lower()
-    if text.startswith(("b'", "0b")):
-        return str(int(text.strip("b'").removeprefix("0b") or "0", 2))
-    if text.startswith(("x'", "0x")):
-        return str(int(text.removeprefix("0x").strip("x'") or "0", 16))
-    return default

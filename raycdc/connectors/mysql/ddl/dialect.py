@@ -39,4 +39,6 @@ def dialect_of_session(server: DdlDialect, session: SessionState) -> DdlDialect:
         oracle=server.mariadb and session.oracle,
         explicit_timestamps=server.explicit_timestamps if explicit is None else explicit,
         strict=session.strict,
+        time_zone=session.time_zone,
+        empty_is_null=server.mariadb and session.empty_is_null,
     )

@@ -53,6 +53,7 @@ from raycdc.connectors.mysql.values.documents import document_of
 from raycdc.connectors.mysql.values.types import MySqlTable
 from raycdc.errors import DataError, SchemaError
 from raycdc.model import TableId
+from raycdc.model.batch import reserved_column
 from raycdc.model.selector import TableSelector
 from raycdc.schema import (
     AlterTableCommentEvent,
@@ -69,7 +70,9 @@ _CREATES = re.compile(r"\s*(?:/\*.*?\*/\s*)*CREATE\b", re.IGNORECASE | re.DOTALL
 _ALTERS = re.compile(r"\s*(?:/\*.*?\*/\s*)*ALTER\b", re.IGNORECASE | re.DOTALL)
 #: Words of statements that may bring or remove rows; where one of them is not understood, no shape tells what it did.
 _MOVES_ROWS = re.compile(r"\b(PARTITION|TABLESPACE|VERSIONING|PERIOD|IGNORE|TRUNCATE|REPLACE)\b", re.IGNORECASE)
-_DML = re.compile(r"\s*(?:/\*.*?\*/\s*)*(INSERT|UPDATE|DELETE|REPLACE|LOAD|CALL|WITH)\b", re.IGNORECASE | re.DOTALL)
+_DML = re.compile(
+    r"\s*(?:/\*.*?\*/\s*)*(INSERT|UPDATE|DELETE|REPLACE|LOAD|CALL|WITH|SELECT|DO)\b", re.IGNORECASE | re.DOTALL
+)
 
 
 class SchemaSetter(Protocol):
@@ -97,7 +100,8 @@ class DdlHistory:
     `databases` are the defaults of databases where `state` does not say them; `resolve` may be missing, then what does
     not say its columns is refused. `state` is `begin_state`, or what `take_state` gave last before the place in the log
     where this begins. Changes that are `left_out` make no rows. `parked` are the tables that are not followed, with
-    their phase; None: what cannot be followed is raised, and parks nothing. `snapshots` are those under way.
+    their phase; None: what cannot be followed is raised, and parks nothing. `snapshots` are those under way. `led_to`
+    tells what a change of rows that was logged as a statement makes run (`indirect`).
     """
 
     def __init__(
@@ -113,6 +117,7 @@ class DdlHistory:
         left_out: Collection[str] = (),
         parked: Mapping[TableId, str] | None = None,
         snapshots: SnapshotKeys | None = None,
+        led_to: Callable[[str], str | None] | None = None,
     ) -> None:
         self.parked = ParkedTables(parked)
         self._snapshots = snapshots or SnapshotKeys()
@@ -126,6 +131,7 @@ class DdlHistory:
         self._databases = dict(databases or {}) if begun is None else {db: (s, c) for db, (s, c) in begun.items()}
         self._defaults_changed = False
         self._resolve = resolve
+        self._led_to = led_to
         self._left_out = frozenset(left_out)
         self._decoder: SchemaSetter | None = None
         self._updates: list[SchemaUpdate] = []
@@ -384,13 +390,13 @@ class DdlHistory:
         if applied.not_followed is not None:
             raise self._refusal(item, f"{applied.not_followed} is not followed")
         before, now = self._tables.get(table), applied.table
+        if now is not None and (reserved := reserved_column(column.name for column in now.columns)):
+            raise self._refusal(item, reserved)
         if before is not None and now is not None and (cut_by := self._snapshots.changed(before, now)) is not None:
             why = f"it changes column {cut_by!r}, which the table is cut by, while its snapshot is under way"
             raise self._refusal(item, why, again=True)
         emptying = [event for event in applied.events if isinstance(event, TruncateTableEvent | DropTableEvent)]
-        if before is None and now is None:
-            return
-        if now == before and not applied.events and not replaced:
+        if now == before and (now is None or not (applied.events or replaced)):
             return
         assert self._decoder is not None
         events = tuple(event_to_json(event) for event in applied.events)
@@ -445,6 +451,10 @@ class DdlHistory:
         why = f"there is no table {table} any more; the target keeps what it had"
         self._updates.append(self.parked.park(table, why, position, ts_ms, phase=ENDED))
 
+    def leave(self, look: TableLook, position: BinlogOffset, ts_ms: int) -> None:
+        """A parked table that was to begin again, and is one that cannot be followed."""
+        self._updates.append(self.parked.park(look.table.id, look.refused, position, ts_ms))
+
     def _park(self, item: DdlItem, table: TableId, reason: str, **how: Any) -> None:
         assert self._decoder is not None
         self._tables.pop(table, None)
@@ -461,8 +471,13 @@ class DdlHistory:
             )
 
     def _check_dml(self, item: DdlItem) -> None:
-        """A change of rows that was logged as a statement names a captured table: its rows are not in the log."""
-        for table in [t for t in self._tables if names(item.statement, t)]:
+        """A change of rows that was logged as a statement leads to a captured table: its rows are not in the log."""
+        texts = "" if self._led_to is None else self._led_to(item.statement)
+
+        def concerned(table: TableId) -> bool:
+            return texts is None or names(f"{item.statement}\n{texts}", table)
+
+        for table in filter(concerned, list(self._tables)):
             text = (
                 f"{item.position}: a change that may concern {table} was logged as a statement, not as rows: "
                 f"{shown(item.statement)}\nSet binlog_format = ROW for every session on the source, then take a "
@@ -471,7 +486,7 @@ class DdlHistory:
             if not self.parked.allowed:
                 raise DataError(f'{text} (startup.mode = "initial" with a new pipeline.state).')
             self._park(item, table, f"{text}.")
-        self.parked.touch([t for t in self.parked if names(item.statement, t)], (), item.position)
+        self.parked.touch([*filter(concerned, self.parked)], (), item.position)
 
     def _refusal(
         self, item: DdlItem, reason: str, *, again: bool = False, phase: str = PARKED, tables: Sequence[TableId] = ()

@@ -6,8 +6,10 @@ read such messages by the composition root (`raycdc.source.api.ReadsStatements`)
 
 from __future__ import annotations
 
+from raycdc.connectors.mysql.ddl.alter import inherit, server_column
 from raycdc.connectors.mysql.ddl.apply import Refused, parse_ddl, touched_tables
 from raycdc.connectors.mysql.ddl.catalogue import DdlCatalogue
+from raycdc.connectors.mysql.ddl.defaults import fill_of
 from raycdc.connectors.mysql.ddl.statements import (
     AddColumn,
     AlterTable,
@@ -18,6 +20,7 @@ from raycdc.connectors.mysql.ddl.statements import (
     DropDatabase,
     RowsUnlogged,
 )
+from raycdc.connectors.mysql.values.types import MySqlTable
 from raycdc.errors import SchemaError, StatementError
 from raycdc.schema import DropTableEvent, SchemaChangeEvent
 
@@ -66,5 +69,8 @@ def _check(ddl: AlterTable) -> None:
         column = action.definition
         if column.computed:
             raise SchemaError(f"the rows that exist get {column.computed} in the new column {column.name!r}")
+        unsure = fill_of(server_column(inherit(column, MySqlTable(ddl.table, ())), _DIALECT), column, _DIALECT).unsure
+        if unsure:
+            raise SchemaError(f"the rows that exist get {unsure} in the new column {column.name!r}")
         if column.name.casefold() in dropped:
             raise SchemaError(f"the rows that exist lose their value in {column.name!r}, which is dropped and added")

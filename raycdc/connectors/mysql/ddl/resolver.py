@@ -19,11 +19,12 @@ from pymysql.connections import Connection
 from raycdc.connectors.mysql.binlog.offset import BinlogOffset
 from raycdc.connectors.mysql.catalog import constant_default, load_table
 from raycdc.connectors.mysql.connection import query, quote_name
-from raycdc.connectors.mysql.ddl.alter import fill_value
 from raycdc.connectors.mysql.ddl.apply import DdlDialect, touched_tables
+from raycdc.connectors.mysql.ddl.column import never_logged
+from raycdc.connectors.mysql.ddl.defaults import catalogue_fill
 from raycdc.connectors.mysql.ddl.dialect import dialect_of, dialect_of_session
 from raycdc.connectors.mysql.ddl.shape import Origins
-from raycdc.connectors.mysql.server import ServerInfo, current_position, log_files
+from raycdc.connectors.mysql.server import ServerInfo, current_place, log_files
 from raycdc.connectors.mysql.startup import OpenLog, statements_between
 from raycdc.connectors.mysql.values.types import MySqlTable
 from raycdc.errors import SourceError
@@ -55,8 +56,10 @@ class Resolved:
         dropped = [column.name for name, column in old.items() if name not in new]
         if added and dropped:
             return f"whether {', '.join(dropped)} became {added[0].name} or went cannot be told"
-        filled = {column.name: fill_value(column, None) for column in added}
-        return Origins({}, filled, {name: why for name, why in self.computed.items() if name in filled})
+        filled = {column.name: catalogue_fill(column) for column in added}
+        unsure = {name: fill.unsure for name, fill in filled.items() if fill.unsure}
+        computed = {name: why for name, why in self.computed.items() if name in filled}
+        return Origins({}, {name: fill.value for name, fill in filled.items()}, unsure | computed)
 
 
 class ServerResolver:
@@ -72,6 +75,8 @@ class ServerResolver:
         try:
             with closing(self._connect()) as connection:
                 found, end = self._now(connection, table)
+                if never_logged(found.table) is not None:
+                    return "as it is now, its rows are not logged (give it a history of TIMESTAMP(6))"
                 if (way := _bytes_between(log_files(connection, self._info), after, end)) > LOG_BYTES_MAX:
                     return f"it was {way >> 20} MiB of log ago, too far to prove that the table has not changed since"
             start = replace(after, by_gtid=False, skip_events=0, skip_rows=0)
@@ -91,7 +96,7 @@ class ServerResolver:
         query(connection, f"SELECT 1 FROM {quote_name(table.db, table.table)} LIMIT 0")
         described = load_table(connection, table)
         computed = _computed(query(connection, _DEFAULTS, (table.db, table.table)), mariadb=self._info.is_mariadb)
-        end = current_position(connection, self._info)
+        end = current_place(connection, self._info)
         connection.rollback()
         return Resolved(described, computed), end
 

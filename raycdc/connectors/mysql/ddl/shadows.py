@@ -24,13 +24,15 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from raycdc.connectors.mysql.ddl.alter import fill_value, inherit, server_column
+from raycdc.connectors.mysql.ddl.alter import inherit, server_column
 from raycdc.connectors.mysql.ddl.apply import apply_ddl
+from raycdc.connectors.mysql.ddl.defaults import Fill, fill_of
 from raycdc.connectors.mysql.ddl.shape import Origins
 from raycdc.connectors.mysql.ddl.statements import (
     AddColumn,
     AlterTable,
     ChangeColumn,
+    ColumnDefinition,
     CreateTable,
     DdlDialect,
     RowsUnlogged,
@@ -225,7 +227,7 @@ class ShadowTables:
         except SchemaError as cause:
             self.put(ddl.table, replace(shadow, table=None, doubt=str(cause)))
             return
-        self.put(ddl.table, _altered(replace(shadow, table=applied.table), ddl, applied.events))
+        self.put(ddl.table, _altered(replace(shadow, table=applied.table), ddl, applied.events, shadow.table, dialect))
 
     def forget(self, table: TableId, why: str) -> None:
         """A statement about it was not understood."""
@@ -243,11 +245,21 @@ def _added(ddl: CreateTable, table: MySqlTable, owner: MySqlTable | None, dialec
     there = set() if owner is None else {column.name.casefold() for column in owner.columns}
     empty = replace(table, columns=())
     new = [definition for definition in ddl.columns if definition.name.casefold() not in there]
-    filled = {d.name: fill_value(server_column(inherit(d, empty), dialect), d) for d in new}
-    return {"filled": filled, "computed": {d.name: d.computed for d in new if d.computed}}
+    filled = {d.name: _fill(d, empty, dialect) for d in new}
+    computed = {d.name: d.computed or filled[d.name].unsure for d in new}
+    return {
+        "filled": {name: fill.value for name, fill in filled.items()},
+        "computed": {name: why for name, why in computed.items() if why},
+    }
 
 
-def _altered(shadow: Shadow, ddl: AlterTable, events: tuple[SchemaChangeEvent, ...]) -> Shadow:
+def _fill(definition: ColumnDefinition, table: MySqlTable, dialect: DdlDialect) -> Fill:
+    return fill_of(server_column(inherit(definition, table), dialect), definition, dialect)
+
+
+def _altered(
+    shadow: Shadow, ddl: AlterTable, events: tuple[SchemaChangeEvent, ...], table: MySqlTable, dialect: DdlDialect
+) -> Shadow:
     renamed, filled, computed = dict(shadow.renamed), dict(shadow.filled), dict(shadow.computed)
     comment, doubt = shadow.comment, shadow.doubt
     for event in events:
@@ -269,8 +281,10 @@ def _altered(shadow: Shadow, ddl: AlterTable, events: tuple[SchemaChangeEvent, .
                 pass
     for action in ddl.actions:
         match action:
-            case AddColumn(definition) if definition.computed:
-                computed[definition.name] = definition.computed
+            case AddColumn(definition):
+                why = definition.computed or _fill(definition, table, dialect).unsure
+                if why:
+                    computed[definition.name] = why
             case ChangeColumn(_, definition) if "GENERATED" in definition.extra:
                 computed[definition.name] = "a value that is generated anew"
             case UniqueKey():

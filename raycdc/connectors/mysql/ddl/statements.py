@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum, auto
 
 from raycdc.connectors.mysql.ddl.types import WrittenType
 from raycdc.connectors.mysql.values.types import DEFAULT_TYPES, TypeOptions
@@ -20,8 +21,9 @@ class DdlDialect:
     nullable unless it says otherwise (``explicit_defaults_for_timestamp``). `geomcollection`: GEOMETRYCOLLECTION is
     printed so (MySQL 8). `version` (80015) decides about version comments; None where all left in the text were
     executed, as in a log, whose server blanks the others. `strict`: a value that does not fit is an error
-    (``sql_mode``). `mariadb_comments`: ``/*M! … */`` is executed. `types` are the user's choices, which new columns
-    get.
+    (``sql_mode``). `mariadb_comments`: ``/*M! … */`` is executed. `time_zone` is the session's, empty where it is not
+    known; `empty_is_null`: ``''`` means NULL (MariaDB's ``EMPTY_STRING_IS_NULL``). `types` are the user's choices,
+    which new columns get.
     """
 
     mariadb: bool = False
@@ -36,7 +38,22 @@ class DdlDialect:
     version: int | None = None
     mariadb_comments: bool = True
     strict: bool = True
+    time_zone: str = ""
+    empty_is_null: bool = False
     types: TypeOptions = DEFAULT_TYPES
+
+
+class Spelled(Enum):
+    """How a constant stands in a statement, which decides what a server makes of it."""
+
+    TEXT = auto()
+    NUMBER = auto()
+    #: ``DATE '…'``, ``TIME '…'`` or ``TIMESTAMP '…'``.
+    TEMPORAL = auto()
+    #: ``0x41`` or ``b'101'``, also where the column is none of numbers.
+    HEXADECIMAL = auto()
+    #: In a way whose meaning is not known for sure, such as bytes of another character set.
+    OTHERWISE = auto()
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,9 +61,9 @@ class ColumnDefinition:
     """A column as written.
 
     `charset` and `collation` are empty where the table's apply; `binary_collation` asks for the set's binary one.
-    `default` is the constant default as text; `computed` says what existing rows get where that is no constant (an
-    expression, a counter), else empty. `period` is ``START`` or ``END`` of a system-versioned table's ROW START and ROW
-    END.
+    `default` is the constant default as text, `spelled` how it is written; `computed` says what existing rows get where
+    that is no constant (an expression, a counter), else empty. `period` is ``START`` or ``END`` of a system-versioned
+    table's ROW START and ROW END.
     """
 
     name: str
@@ -61,6 +78,7 @@ class ColumnDefinition:
     binary_collation: bool = False
     unique: bool = False
     period: str = ""
+    spelled: Spelled = Spelled.TEXT
 
 
 @dataclass(frozen=True, slots=True)

@@ -197,3 +197,15 @@ def _label(text: str, charset: str) -> str:
         .replace("\r", "\\r")
     )
     return "'" + escaped.replace("'", "''") + "'"
+
+
+def number_text(default: str | None) -> str | None:
+    """``b'101'`` and ``0x1F`` as a decimal number; other texts as they are."""
+    if default is None:
+        return None
+    text = default.lower()
+    if text.startswith(("b'", "0b")):
+        return str(int(text.strip("b'").removeprefix("0b") or "0", 2))
+    if text.startswith(("x'", "0x")):
+        return str(int(text.removeprefix("0x").strip("x'") or "0", 16))
+    return default

@@ -30,7 +30,7 @@ from pymysql.connections import Connection
 
 from raycdc.connectors.mysql.binlog.offset import BinlogOffset
 from raycdc.connectors.mysql.connection import address_of, close_quietly, query, quote_name
-from raycdc.connectors.mysql.server import ServerInfo, current_position, wait_for_gtid_set
+from raycdc.connectors.mysql.server import ServerInfo, current_place, wait_for_gtid_set
 from raycdc.connectors.mysql.snapshot.chunks import ChunkRange
 from raycdc.connectors.mysql.snapshot.commits import CHUNK_MARK, CommitWatch
 from raycdc.connectors.mysql.snapshot.resultset import stream_query
@@ -184,7 +184,7 @@ def _between_positions(
     reach("before_select")
     yield from stream_query(connection, sql, table, arena=arena)
     reach("after_select")
-    high = current_position(connection, info)
+    high = current_place(connection, info)
     if high < opened_at:
         raise SourceUnavailableError(
             f"The log of {address_of(connection)} ends at {high}, before {opened_at} where this chunk was opened. Was "

@@ -1,0 +1,20 @@
+"""What ``raycdc check`` says of one thing it looked at, whatever the source or sink. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class CheckResult:
+    """One thing looked at. `fix` is what to do when it is not `ok`; one not `required` is a warning."""
+
+    name: str
+    text: str
+    fix: str = ""
+    ok: bool = False
+    required: bool = True
+
+    def __str__(self) -> str:
+        mark = "ok" if self.ok else ("failed" if self.required else "warning")
+        return f"{mark}: {self.text}" + (f" {self.fix}" if self.fix and not self.ok else "")

@@ -10,7 +10,7 @@ import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, BinaryIO, TextIO
 
 import numpy as np
 import pyarrow as pa
@@ -19,13 +19,15 @@ from raycdc.errors import ConfigError, ExitCode
 from raycdc.formats.api import ChangeItem, MessageBatch, Origin, RowsItem
 from raycdc.formats.dialect import JsonDialect
 from raycdc.formats.plugins import load_format
-from raycdc.model import LogicalType, RowKind, TypeKind
+from raycdc.model import LogicalType, RowKind, TableId, TypeKind
 from raycdc.model.json_text import json_values
 from raycdc.model.row_kind import SYMBOLS
-from raycdc.schema import TruncateTableEvent
+from raycdc.schema import DropTableEvent, TruncateTableEvent
 
 #: Bytes of the file that are decoded, and printed, at a time.
 _PIECE_BYTES = 4 << 20
+#: No message is longer: what a file without line breaks takes of memory has this end. (A broker's default is 1 MiB.)
+_LINE_BYTES_MAX = 64 << 20
 #: Columns of the envelope are told from the table's by this in front of their names, which no JSON key can begin with.
 _MARK = "\0"
 
@@ -41,14 +43,20 @@ def print_messages(
     out = out or sys.stdout
     options: dict[str, Any] = {} if columns is None else {"columns": columns}
     made = load_format(identifier, place="--format", **options)
+    nameless = None
     if isinstance(made, JsonDialect):
+        nameless = made.table_id("", "", "", path.name)
         options["metadata"] = {name: _MARK + name for name in made.spec.metadata}
         made = load_format(identifier, place="--format", **options)
     decoder = made.decoder(keep_null_columns=True)
     for batch in _batches(path):
+        if isinstance(batch, str):
+            out.flush()
+            print(batch, file=errors or sys.stderr)
+            return ExitCode.DATA
         decoded = decoder.decode(batch)
         # Tables are decoded one after the other; people read messages in their order.
-        lines = [line for item in decoded.items for line in _lines(item)]
+        lines = [line for item in decoded.items for line in _lines(item, nameless)]
         lines.sort(key=lambda line: line[0])
         out.writelines(text for _, text in lines)
         if decoded.failure is not None:
@@ -59,27 +67,51 @@ def print_messages(
     return ExitCode.DONE
 
 
-def _batches(path: Path) -> Iterator[MessageBatch]:
-    """The file's lines in pieces. A line that does not end is a message all the same."""
+def _batches(path: Path) -> Iterator[MessageBatch | str]:
+    """The file's lines in pieces, or what is wrong with the next one. A line that does not end is a message all the
+    same.
+    """
     try:
         file = path.open("rb")
     except OSError as cause:
         raise ConfigError(f"{path} cannot be read: {cause.strerror}") from cause
     with file:
-        line = 1
-        while lines := file.readlines(_PIECE_BYTES):
-            values = [text.rstrip(b"\r\n") for text in lines]
-            yield MessageBatch(
-                Origin(path.name), pa.array(values, pa.large_binary()), np.arange(line, line + len(lines))
-            )
-            line += len(lines)
+        first = 1
+        while values := _piece(file):
+            too_long = len(values[-1]) > _LINE_BYTES_MAX
+            whole = [text.rstrip(b"\r\n") for text in (values[:-1] if too_long else values)]
+            if whole:
+                lines = np.arange(first, first + len(whole))
+                yield MessageBatch(Origin(path.name), pa.array(whole, pa.large_binary()), lines)
+            first += len(whole)
+            if too_long:
+                yield f"{path.name}:{first}: corrupt message: it is longer than {_LINE_BYTES_MAX >> 20} MiB"
+                return
 
 
-def _lines(item: RowsItem | ChangeItem) -> Iterator[tuple[tuple[int, int], str]]:
-    """((message, row number), line) of an item."""
+def _piece(file: BinaryIO) -> list[bytes]:
+    """The next lines; the last one may be cut behind the longest that there can be."""
+    lines: list[bytes] = []
+    size = 0
+    while size < _PIECE_BYTES:
+        line = file.readline(_LINE_BYTES_MAX + 2)
+        if not line:
+            break
+        lines.append(line)
+        if len(line) > _LINE_BYTES_MAX:
+            break
+        size += len(line)
+    return lines
+
+
+def _lines(item: RowsItem | ChangeItem, nameless: TableId | None) -> Iterator[tuple[tuple[int, int], str]]:
+    """((message, row number), line) of an item. `nameless` is the table of messages that name none, for want of a topic
+    called after the file.
+    """
+    database, table = ("", "") if item.table == nameless else (item.table.db, item.table.table)
     if isinstance(item, ChangeItem):
-        if any(isinstance(event, TruncateTableEvent) for event in item.events):
-            metadata = {"database": item.table.db, "table": item.table.table}
+        if any(isinstance(event, TruncateTableEvent | DropTableEvent) for event in item.events):
+            metadata = {"database": database, "table": table}
             yield (item.message, 0), _line(SYMBOLS[RowKind.TRUNCATE], "null", json.dumps(metadata, ensure_ascii=False))
         return
     batch = item.batch
@@ -93,16 +125,17 @@ def _lines(item: RowsItem | ChangeItem) -> Iterator[tuple[tuple[int, int], str]]
             row.append((_key(column.name), texts))
     own = len(item.schema.columns)
     ops, seqs, millis = (batch.column(own + i).to_pylist() for i in range(3))
-    names = {name for name, _ in metadata_columns}
-    table = {"database": item.table.db, "table": item.table.table}
-    fixed = [f"{_key(name)}{json.dumps(value, ensure_ascii=False)}" for name, value in table.items()]
-    fixed = [text for text in fixed if not any(text.startswith(name) for name in names)]
+    fixed = [
+        (_key(name), json.dumps(text, ensure_ascii=False)) for name, text in (("database", database), ("table", table))
+    ]
     for i, op in enumerate(ops):
         image = ", ".join(name + texts[i] for name, texts in row)
-        about = [name + texts[i] for name, texts in metadata_columns if texts[i] != "null"]
+        about = {name: texts[i] for name, texts in metadata_columns if texts[i] != "null"}
         if millis[i]:
-            about.append(f'"time_ms": {millis[i]}')
-        yield (int(item.messages[i]), seqs[i]), _line(SYMBOLS[op], f"{{{image}}}", f"{{{', '.join([*fixed, *about])}}}")
+            about[_key("time_ms")] = str(millis[i])
+        own_names = [name + text for name, text in fixed if name not in about]
+        told = ", ".join((*own_names, *(name + text for name, text in about.items())))
+        yield (int(item.messages[i]), seqs[i]), _line(SYMBOLS[op], f"{{{image}}}", f"{{{told}}}")
 
 
 def _line(op: str, row: str, metadata: str) -> str:

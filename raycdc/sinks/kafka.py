@@ -2,7 +2,7 @@
 
 | step | does |
 |---|---|
-| `apply_schema` | creates the topic; tells of the change in ``ddl_topic``, with its record in the same transaction |
+| `apply_schema` | creates and claims the topic; tells of the change in ``ddl_topic``, with its record |
 | `stage` | nothing: a transaction cannot change hands, so what opens it must also commit it |
 | `commit` | one task: reads the segments, encodes, writes messages and record in one transaction |
 
@@ -68,12 +68,15 @@ class KafkaSink:
 
     def apply_schema(self, work: TableWork) -> None:
         topic = self._config.topic_of(work.target)
-        if self._exists(topic):
-            self._check_existing(topic, work)
-        else:
+        if not self._exists(topic):
             self._create(topic, self._config.partitions)
+            known = False
+        else:
+            known = self._is_ours(topic, work)
         ddl_topic = self._config.ddl_topic
         if ddl_topic is None:
+            if not known:
+                self._claim(topic, work)
             return
         if not self._exists(ddl_topic):
             self._create(ddl_topic, 1)
@@ -153,16 +156,27 @@ class KafkaSink:
             if cause.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
                 raise SinkError(f"Topic {topic} cannot be created: {cause.args[0].str()}") from cause
 
-    def _check_existing(self, topic: str, work: TableWork) -> None:
-        """A topic with messages that this pipeline never wrote to is somebody else's, unless that was allowed."""
+    def _is_ours(self, topic: str, work: TableWork) -> bool:
+        """Whether the topic was claimed, or need not be. One with messages that this pipeline never wrote to is
+        somebody else's, unless that was allowed: `SinkError`.
+        """
         if self._config.shared or self._context.on_existing == "merge" or self.committed(work.target) is not None:
-            return
-        if not self._has_messages(topic):
-            return
-        raise SinkError(
-            f"Topic {topic} has messages that this pipeline did not write. Set pipeline.on_existing = "
-            '"merge" to write behind them, delete the topic, or choose another sink.topic.'
-        )
+            return True
+        if self._has_messages(topic):
+            raise SinkError(
+                f"Topic {topic} has messages that this pipeline did not write. Set pipeline.on_existing = "
+                '"merge" to write behind them, delete the topic, or choose another sink.topic.'
+            )
+        return False
+
+    def _claim(self, topic: str, work: TableWork) -> None:
+        """Write into the record, before the first message, that the topic is ours and holds nothing of this epoch.
+
+        What a transaction leaves behind that was aborted by our death cannot be told from somebody's messages.
+        """
+        before = {**self._common(work, STEP_LAST), "vector": [work.epoch - 1, STEP_LAST, work.generation]}
+        task = StageTask("raycdc.sinks.kafka_tasks:write_changes", {**before, "changes": [], "ddl_topic": topic})
+        self._run(task, ts_ms=0)
 
     def _has_messages(self, topic: str) -> bool:
         found = self._admin.list_topics(timeout=TIMEOUT_S).topics[topic].partitions

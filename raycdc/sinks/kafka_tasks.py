@@ -38,7 +38,8 @@ TRANSACTION_TIMEOUT_MS = 300_000
 #: Steps per epoch in the offset that is the record; more than there are.
 STEPS = 8
 
-#: Schema changes that are such a row among the rows; it does not say which of them it is.
+#: Schema changes that are such a row among the rows. Sources write none for one that is left out, so each can be by
+#: itself; the row does not say which it is, or whether its table begins again, so here it takes both.
 EMPTYING = frozenset({"truncate_table", "drop_table"})
 
 _STORED = ("_op", "_seq", "_ts_ms", "_pos")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -11,6 +12,8 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
+from raycdc.connectors.kafka.messages import Fetched
+from raycdc.connectors.kafka.partition_reader import KafkaPartitionReader
 from raycdc.connectors.kafka.plugin import KafkaSourceConfig
 from raycdc.errors import DataError, LogLostError, SchemaError, SourceError, SourceUnavailableError
 from raycdc.pipeline import Pipeline
@@ -169,11 +172,94 @@ def test_an_offset_that_is_gone_is_refused_or_passed_over_as_told(kafka: KafkaSe
         given = {"mode": "offsets", "offsets": {f"{topic}:0": 2}}
         with pytest.raises(LogLostError, match=rf"{topic}:0@3 is not in the topic any more"):
             read(kafka, tmp_path / "known", topics=[topic])
+        # No snapshot can be taken of a topic: the refusal stays, whatever is to happen to a lost log.
+        source = pipeline(kafka, tmp_path / "known", topics=[topic]).config.source
+        again = Pipeline(name="k", state=tmp_path / "known", source=source, on_log_lost="resnapshot")
+        with pytest.raises(LogLostError, match=rf"{topic}:0@3 is not in the topic any more"):
+            list(again.epochs(until="caught-up"))
         with pytest.raises(LogLostError, match=rf"{topic}:0@2 .*on_out_of_range"):
             read(kafka, tmp_path / "given", topics=[topic], start=given)
         told = read(kafka, tmp_path / "told", topics=[topic], start=given, on_out_of_range="earliest")
         assert told == [6, 7, 8]
         assert read(kafka, tmp_path / "known", topics=[topic], on_out_of_range="earliest") == [6, 7, 8]
+
+
+def test_a_start_beyond_the_end_is_refused_or_set_as_told(kafka: KafkaServer, tmp_path: Path) -> None:
+    with kafka.fresh_topic() as topic:
+        produce(kafka, topic, range(3))
+        beyond: dict[str, Any] = {"topics": [topic], "start": {"mode": "offsets", "offsets": {f"{topic}:0": 9}}}
+        with pytest.raises(LogLostError, match=rf"{topic}:0@9 is not in the topic: it holds 0 to 3"):
+            read(kafka, tmp_path / "refused", **beyond)
+        assert read(kafka, tmp_path / "earliest", on_out_of_range="earliest", **beyond) == [0, 1, 2]
+        assert read(kafka, tmp_path / "latest", on_out_of_range="latest", **beyond) == []
+        produce(kafka, topic, [3])
+        assert read(kafka, tmp_path / "latest", on_out_of_range="latest", **beyond) == [3]
+
+
+def test_a_pause_holds_while_partitions_are_added_and_is_over_for_one_that_comes_back(kafka: KafkaServer) -> None:
+    read_: dict[str, list[int]] = {}
+    ends: dict[str, int] = {}
+
+    def read_on(reader: KafkaPartitionReader, enough: Callable[[], bool]) -> None:
+        while not enough():
+            fetch = reader.fetch()
+            for part in fetch.parts if fetch is not None else ():
+                if part.batch is not None:
+                    read_.setdefault(part.split_id, []).extend(part.batch.offsets.tolist())
+            ends.update(fetch.ends if fetch is not None else {})
+
+    with kafka.fresh_topic(partitions=3) as topic:
+        first, second, third = (f"{topic}:{number}" for number in range(3))
+        produce(kafka, topic, range(30), partitions=3)
+        settings: dict[str, Any] = {
+            "bootstrap_servers": kafka.bootstrap_servers,
+            "topics": [topic],
+            "format": "maxwell-json",
+        }
+        with closing(KafkaPartitionReader(KafkaSourceConfig(**settings))) as reader:
+            reader.add(topic, 0, 0, addition=1)
+            read_on(reader, lambda: len(read_.get(first, ())) == 10)
+            reader.pause([first])
+            read_on(reader, lambda: True)
+            produce(kafka, topic, range(30, 60), partitions=3)
+            reader.add(topic, 1, 0, addition=2)
+            reader.add(topic, 2, 0, addition=3)
+            # The paused one's end is known, too, and nobody waited for the answer.
+            read_on(reader, lambda: len(read_.get(second, ())) == len(read_.get(third, ())) == ends.get(first) == 20)
+            assert read_[first] == list(range(10))
+            reader.pause([second])
+            reader.resume([first])
+            read_on(reader, lambda: len(read_[first]) == 20)
+            reader.pause([first])
+            reader.remove(first)
+            reader.add(topic, 0, 5, addition=4)
+            reader.resume([second])
+            produce(kafka, topic, range(60, 63), partitions=3)
+            read_on(reader, lambda: len(read_[first]) == 36 and len(read_[second]) == len(read_[third]) == 21)
+        assert read_ == {first: [*range(20), *range(5, 21)], second: list(range(21)), third: list(range(21))}
+
+
+def test_a_partition_that_lost_its_end_while_it_is_read_goes_on_as_told(kafka: KafkaServer) -> None:
+    with kafka.fresh_topic() as topic:
+        produce(kafka, topic, range(3))
+        settings: dict[str, Any] = {
+            "bootstrap_servers": kafka.bootstrap_servers,
+            "topics": [topic],
+            "format": "maxwell-json",
+        }
+        reader = KafkaPartitionReader(KafkaSourceConfig(on_out_of_range="earliest", **settings))
+        with closing(reader):
+            reader.add(topic, 0, 9, addition=1)
+            parts: list[Fetched] = []
+            while not any(part.next_offset == 3 for part in parts):
+                fetch = reader.fetch()
+                parts += fetch.parts if fetch is not None else ()
+        assert [(part.reset, part.next_offset, part.addition) for part in parts] == [(True, 0, 1), (False, 3, 1)]
+        with closing(KafkaPartitionReader(KafkaSourceConfig(**settings))) as refusing:
+            refusing.add(topic, 0, 9, addition=1)
+            fetches = iter(refusing.fetch, object())
+            with pytest.raises(LogLostError, match=rf"{topic}:0@9 .* it holds 0 to 3"):
+                deque(fetches, maxlen=0)
 
 
 def test_tls_and_sasl_settings_are_passed_on(kafka: KafkaServer, tmp_path: Path) -> None:

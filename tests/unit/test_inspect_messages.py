@@ -68,6 +68,53 @@ def test_damage_ends_after_the_rows_before_it_with_file_and_line(tmp_path: Path)
     assert errors.count("\n") == 1
 
 
+def test_messages_that_name_no_table_have_none_and_a_table_that_goes_is_a_row(tmp_path: Path) -> None:
+    _, [line], _ = run(tmp_path / "shop.orders", '{"id": 1}', name="json")
+    assert line == {"op": "+I", "row": {"id": 1}, "metadata": {"database": "", "table": ""}}
+    event = {"op": "c", "before": None, "after": {"id": 1}, "ts_ms": 7}
+    _, [line], _ = run(tmp_path / "m.jsonl", json.dumps(event), name="debezium-json")
+    assert (line["metadata"]["database"], line["metadata"]["table"]) == ("", "")
+    drop = {"database": "d", "table": "t", "type": "table-drop", "ts": 7, "sql": "DROP TABLE t"}
+    _, lines, _ = run(tmp_path / "m.jsonl", f"{INSERT}\n{json.dumps(drop)}\n")
+    assert lines[1] == {"op": "T", "row": None, "metadata": {"database": "d", "table": "t"}}
+
+
+@pytest.mark.parametrize(
+    ("name", "good", "bad", "error"),
+    [
+        (
+            "canal-json",
+            {"type": "INSERT", "database": "d", "table": "t", "data": [{"id": "1"}]},
+            {"type": "X"},
+            "unknown type",
+        ),
+        ("debezium-json", {"op": "c", "before": None, "after": {"id": 1}}, {"op": "?"}, "unknown op"),
+        ("maxwell-json", json.loads(INSERT), {"type": "?", "database": "d", "table": "t"}, "unknown type"),
+        (
+            "ogg-json",
+            {"table": "D.T", "op_type": "I", "after": {"id": 1}},
+            {"table": "D.T", "op_type": "?"},
+            "unknown op_type",
+        ),
+        ("json", {"id": 1}, [1], "corrupt message"),
+    ],
+)
+def test_every_format_gives_the_rows_before_a_bad_message_and_one_line_that_names_it(
+    tmp_path: Path, name: str, good: Any, bad: Any, error: str
+) -> None:
+    text = f"{json.dumps(good)}\n{json.dumps(bad)}\n{json.dumps(good)}\n"
+    code, lines, errors = run(tmp_path / "m.jsonl", text, name=name)
+    assert (code, [(line["op"], sorted(line)) for line in lines]) == (4, [("+I", ["metadata", "op", "row"])])
+    assert errors.startswith(f"m.jsonl:2: {error}")
+    assert errors.count("\n") == 1
+
+
+def test_a_file_without_line_breaks_is_not_read_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(command, "_LINE_BYTES_MAX", 1 << 20)
+    code, lines, errors = run(tmp_path / "m.jsonl", f"{INSERT}\n{' ' * (2 << 20)}")
+    assert (code, len(lines), errors) == (4, 1, "m.jsonl:2: corrupt message: it is longer than 1 MiB\n")
+
+
 def test_rows_of_several_tables_come_in_the_order_of_messages(tmp_path: Path) -> None:
     messages = [
         json.dumps({"database": "d", "table": "ab"[i % 2], "type": "insert", "data": {"i": i}}) for i in range(9)

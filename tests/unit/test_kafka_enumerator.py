@@ -25,6 +25,7 @@ class Cluster:
         self.identities = dict.fromkeys(partitions, "1")
         self.committed_offsets: list[Mapping[Partition, int]] = []
         self.away = False
+        self.low, self.high = 10, 100
 
     def topics(self) -> list[Topic]:
         if self.away:
@@ -35,7 +36,10 @@ class Cluster:
         return dict.fromkeys(partitions, 10)
 
     def latest(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
-        return dict.fromkeys(partitions, 100)
+        return dict.fromkeys(partitions, self.high)
+
+    def bounds(self, partitions: Iterable[Partition]) -> dict[Partition, tuple[int, int]]:
+        return dict.fromkeys(partitions, (self.low, self.high))
 
     def at_time(self, partitions: Iterable[Partition], timestamp_ms: int) -> dict[Partition, int]:
         return dict.fromkeys(partitions, 50)
@@ -196,6 +200,39 @@ def test_a_topic_that_was_deleted_and_created_again_is_refused() -> None:
         start(cluster, last=last)
 
 
+@pytest.mark.parametrize(("low", "high"), [(50, 100), (10, 30)])
+def test_a_sealed_position_that_a_partition_does_not_have_is_refused_or_set_by_policy(low: int, high: int) -> None:
+    cluster = Cluster(m=1)
+    enumerator, context = start(cluster)
+    last = seal(enumerator, context, states(context, p0=40))
+    cluster.low, cluster.high = low, high
+    with pytest.raises(LogLostError, match=rf"m:0@40 is not in the topic.* it holds {low} to {high}"):
+        start(cluster, last=last, until="caught-up")
+    moved = {}
+    for policy in ("earliest", "latest"):
+        _, again = start(cluster, last=last, until="caught-up", on_out_of_range=policy)
+        found = again.assigned.get(0, {}).get("m:0")
+        moved[policy] = None if found is None else found.state["position"]["offset"]
+    # From the end there is nothing to read in a run up to the end.
+    assert moved == {"earliest": low, "latest": None}
+
+
+def test_a_position_set_anew_is_in_the_state_before_anybody_read_from_there() -> None:
+    cluster = Cluster(m=2)
+    enumerator, context = start(cluster)
+    sealed = states(context, p0=40, p1=30)
+    last = seal(enumerator, context, sealed)
+    cluster.high = 30
+    again, _ = start(cluster, last=last, until="caught-up", on_out_of_range="latest")
+    last = seal(again, Context(), sealed, epoch=2)
+    # Had the position been kept, what comes now up to it would be passed over in silence.
+    cluster.high = 60
+    _, later = start(cluster, last=last, on_out_of_range="latest")
+    assert later.assigned[0]["m:0"].state["position"]["offset"] == 30
+    assert PartitionState.from_json(later.assigned[0]["m:0"].state).resets == 1
+    assert "did not have its position 1 times" in again.problems["m:0"]
+
+
 def test_a_bounded_run_is_over_when_every_partition_was_sealed_at_its_end() -> None:
     enumerator, context = start(Cluster(m=2), stop=StopOptions(mode=StopMode.LATEST))
     assert not seal(enumerator, context, states(context, p0=100, p1=60)).final
@@ -213,6 +250,17 @@ def test_a_run_until_caught_up_ends_at_the_positions_of_its_start_even_with_noth
     assert (later.assigned, again.wants_seal) == ({}, True)
     assert seal(again, later, dict(last.to_splits), epoch=2).final
     assert not again.wants_seal
+
+
+def test_a_run_that_began_at_the_end_and_read_nothing_is_gone_on_from_there() -> None:
+    cluster = Cluster(m=1)
+    enumerator, context = start(cluster, until="caught-up", start="latest")
+    assert context.assigned == {}
+    last = seal(enumerator, context, {})
+    assert last.final
+    cluster.high = 120
+    _, again = start(cluster, until="caught-up", start="latest", last=last)
+    assert again.assigned[0]["m:0"].state["position"]["offset"] == 100
 
 
 def test_a_cluster_that_is_away_later_is_looked_for_again() -> None:

@@ -191,6 +191,17 @@ def test_a_batch_waits_for_its_schema_and_its_position_with_it() -> None:
     assert (rig.offset(third), list(third.tables)) == (1, ["shop.product"])
 
 
+def test_a_position_that_a_policy_set_back_is_gone_on_from() -> None:
+    rig = Rig()
+    rig.add(offset=60)
+    reset = Fetched("m:0", 20, None, 0, 0, addition=rig.partitions.additions["m:0"], reset=True)
+    rig.partitions.fetches.append(Fetch((reset,), {}, 0))
+    rig.bring(maxwell({"id": 1, "name": "a"}), first=20)
+    rig.allow()
+    report = rig.seal(1)
+    assert ([row["id"] for row in rig.output.sealed[1]], rig.offset(report)) == ([1], 21)
+
+
 def test_rows_are_numbered_in_order_and_positions_are_sealed_with_them() -> None:
     rig = Rig()
     rig.add()
@@ -350,6 +361,57 @@ def test_a_drop_that_is_left_out_or_of_a_table_without_rows_does_nothing() -> No
     assert ([row["id"] for row in rig.output.sealed[1]], rig.offset(report)) == ([1], 3)
 
 
+def altered(sql: str) -> bytes:
+    message = {"type": "table-alter", "database": "shop", "table": "product", "ts": 1, "sql": f"ALTER TABLE {sql}"}
+    return json.dumps(message).encode()
+
+
+def test_a_dropped_column_cannot_come_back_also_after_a_restart() -> None:
+    rig = Rig(statements=Statements(events_of_statement))
+    rig.add()
+    rig.bring(maxwell({"id": 1, "name": "a"}), altered("product DROP COLUMN name"), maxwell({"id": 2}))
+    rig.allow()
+    report = rig.seal(1)
+    again = Rig(statements=Statements(events_of_statement))
+    again.reader.handle(AddSplits((PartitionSplit("m:0", report.splits["m:0"], None).to_json(),)))
+    again.bring(maxwell({"id": 3}), first=3)
+    again.allow()
+    again.seal(1)
+    assert [row["id"] for row in again.output.sealed[1]] == [3]
+    with pytest.raises(SchemaError, match=r"ADD COLUMN name.*lost their value in 'name' when it was dropped"):
+        again.bring(maxwell({"id": 4}), altered("product ADD COLUMN name TEXT"), first=4)
+
+
+def test_rows_behind_a_dropped_column_do_not_have_its_default() -> None:
+    rig = Rig(columns=None, statements=Statements(events_of_statement))
+    rig.add()
+    rig.bring(maxwell({"id": 1}))
+    rig.allow()
+    added = altered("product ADD COLUMN n INT NOT NULL DEFAULT 5")
+    rig.bring(added, maxwell({"id": 2}), altered("product DROP COLUMN n"), maxwell({"id": 3}), first=1)
+    asked = [m.event for m in rig.sent if isinstance(m, SourceEventWrapper) and m.event["type"] == "schema_request"]
+    with_default = next(event["schema"] for event in asked if len(event["schema"]["columns"]) == 2)
+    tables = {"shop.product": with_default}
+    rig.reader.handle(SourceEventWrapper({"type": "schemas", "from_epoch": 0, "tables": tables}))
+    rig.work()
+    rig.seal(1)
+    assert [(row["id"], row.get("n")) for row in rig.output.sealed[1]] == [(1, None), (2, 5), (3, None)]
+
+
+def test_a_default_that_another_partitions_rows_came_before_is_refused() -> None:
+    rig = Rig(statements=Statements(events_of_statement))
+    rig.add()
+    rig.bring(maxwell({"id": 1, "name": "a"}))
+    rig.allow()
+    rig.bring(altered("product ADD COLUMN qty INT NOT NULL DEFAULT 5"), first=1)
+    asked = [m.event for m in rig.sent if isinstance(m, SourceEventWrapper) and m.event["type"] == "schema_request"]
+    columns = [{**column, "default": None} for column in asked[-1]["schema"]["columns"]]
+    tables = {"shop.product": {**asked[-1]["schema"], "columns": columns}}
+    rig.reader.handle(SourceEventWrapper({"type": "schemas", "from_epoch": 0, "tables": tables}))
+    with pytest.raises(SchemaError, match=r"ADD COLUMN qty.*rows with 'qty' came before it"):
+        rig.work()
+
+
 def test_a_statement_that_cannot_be_followed_is_refused_by_name() -> None:
     rig = Rig(statements=Statements(events_of_statement))
     rig.add()
@@ -397,7 +459,8 @@ def test_a_partition_that_ended_while_it_waited_does_not_go_on() -> None:
     rig.bring(named(1), first=1)  # Fetched before it had to wait.
     rig.reader.handle(SourceEventWrapper({"type": "align", "limit_ms": 1_700_000_009_000}))
     rig.work()
-    assert [name for name, split_ids in rig.partitions.calls if split_ids == ["m:0"]] == ["pause", "pause"]
+    about = [call for call in rig.partitions.calls if call[1] in ("m:0", ["m:0"])]
+    assert about == [("pause", ["m:0"]), ("remove", "m:0")]
 
 
 def test_the_figures_every_source_reports() -> None:

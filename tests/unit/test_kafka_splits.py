@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -12,12 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from raycdc.connectors.kafka.messages import Fetched, binary, within
-from raycdc.connectors.kafka.offsets import Partition, new_states
-from raycdc.connectors.kafka.plugin import StartMode, StartOptions, StopMode, StopOptions
+from raycdc.connectors.kafka.offsets import Partition, Policy, in_range, new_states
+from raycdc.connectors.kafka.plugin import KafkaSourceConfig, StartMode, StartOptions, StopMode, StopOptions
 from raycdc.connectors.kafka.schemas import SchemaRegistry, conform, fits, merge, wider
 from raycdc.connectors.kafka.split import PartitionState
 from raycdc.connectors.kafka.watermark import Alignment, Watermarks
-from raycdc.errors import ConfigError, SchemaError, SourceError, StateError
+from raycdc.errors import ConfigError, LogLostError, SchemaError, SourceError, StateError
 from raycdc.formats.api import MessageBatch, Origin
 from raycdc.model import META_FIELDS, Column, LogicalType, TableId, TableSchema, TypeKind
 from raycdc.schema import AddColumnEvent, AlterColumnTypeEvent, CreateTableEvent
@@ -38,7 +39,7 @@ def schema(*columns: tuple[str, LogicalType], key: tuple[str, ...] = ()) -> Tabl
 
 @dataclass
 class FakeCluster:
-    """Partitions that hold 10 to 100, the group at 50 of the first."""
+    """Partitions that hold 10 to 100 (110 with open transactions), the group at 50 of the first."""
 
     group: dict[Partition, int] = field(default_factory=lambda: {A: 50})
 
@@ -48,15 +49,28 @@ class FakeCluster:
     def latest(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
         return dict.fromkeys(partitions, 100)
 
+    def bounds(self, partitions: Iterable[Partition]) -> dict[Partition, tuple[int, int]]:
+        return dict.fromkeys(partitions, (10, 110))
+
     def at_time(self, partitions: Iterable[Partition], timestamp_ms: int) -> dict[Partition, int]:
-        return dict.fromkeys(partitions, timestamp_ms)
+        """The messages' times are their offsets; the last one's is 99."""
+        return dict.fromkeys(partitions, timestamp_ms) if timestamp_ms < 100 else {}
 
     def committed(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
         return {p: self.group[p] for p in partitions if p in self.group}
 
 
-def found(start: StartOptions | None, stop: StopOptions | None = None) -> list[tuple[int, int | None]]:
-    states = new_states(FakeCluster(), [A, B], {"a": "id"}, start=start, stop=stop or StopOptions())
+def found(
+    start: StartOptions | None,
+    stop: StopOptions | None = None,
+    *,
+    policy: Policy = "fail",
+    cluster: FakeCluster | None = None,
+) -> list[tuple[int, int | None]]:
+    asked = cluster or FakeCluster()
+    states = new_states(
+        asked, [A, B], {"a": "id"}, start=start, stop=stop or StopOptions(), policy=policy, now_ms=1_000
+    )
     return [(state.offset, state.stop) for state in states]
 
 
@@ -83,6 +97,67 @@ def test_stops_are_fixed_when_the_partition_is_found() -> None:
     assert found(StartOptions(), StopOptions(mode=StopMode.TIMESTAMP, timestamp_ms=40)) == [(10, 40), (10, 40)]
     given_ = StopOptions(mode=StopMode.OFFSETS, offsets={"a:0": 20, "a:1": 30})
     assert found(StartOptions(), given_) == [(10, 20), (10, 30)]
+
+
+@pytest.mark.parametrize("offset", [9, 111])
+def test_a_start_that_the_partition_does_not_have_is_refused_or_set_by_the_policy(offset: int) -> None:
+    given_ = StartOptions(mode=StartMode.OFFSETS, offsets={"a:1": offset})
+    with pytest.raises(LogLostError, match=rf"a:1@{offset} is not in the topic.* holds 10 to 110.*on_out_of_range"):
+        found(given_)
+    assert found(given_, policy="earliest") == [(10, None), (10, None)]
+    assert found(given_, policy="latest") == [(10, None), (110, None)]
+    group = FakeCluster({A: offset})
+    with pytest.raises(LogLostError, match=rf"a:0@{offset} "):
+        found(StartOptions(mode=StartMode.GROUP_OFFSETS), cluster=group)
+    assert in_range(FakeCluster(), {A: 10, B: 110}, policy="fail") == {A: 10, B: 110}
+
+
+def test_a_stop_before_all_that_is_left_is_out_of_range_and_one_further_on_is_waited_for() -> None:
+    gone = StopOptions(mode=StopMode.OFFSETS, offsets={"a:0": 9, "a:1": 200})
+    with pytest.raises(LogLostError, match=r"a:0 is to be read up to 9, .*holds only 10 to 110.*on_out_of_range"):
+        found(StartOptions(), gone)
+    assert found(StartOptions(), gone, policy="earliest") == [(10, 9), (10, 200)]
+
+
+def test_a_time_after_all_messages_is_the_end_and_one_in_the_future_is_refused() -> None:
+    def start(time_ms: int) -> StartOptions:
+        return StartOptions(mode=StartMode.TIMESTAMP, timestamp_ms=time_ms)
+
+    assert found(start(1_000)) == [(100, None), (100, None)]
+    with pytest.raises(ConfigError, match=r"source.start.timestamp_ms lies in the future, and a:0"):
+        found(start(1_001))
+    with pytest.raises(ConfigError, match=r"source.stop.timestamp_ms lies in the future"):
+        found(StartOptions(), StopOptions(mode=StopMode.TIMESTAMP, timestamp_ms=1_001))
+
+
+def test_a_message_that_comes_while_the_start_is_looked_up_by_time_is_read() -> None:
+    class Growing(FakeCluster):
+        end = 100
+
+        def latest(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
+            return dict.fromkeys(partitions, self.end)
+
+        def at_time(self, partitions: Iterable[Partition], timestamp_ms: int) -> dict[Partition, int]:
+            self.end += 1
+            return {}
+
+    assert found(StartOptions(mode=StartMode.TIMESTAMP, timestamp_ms=500), cluster=Growing())[0] == (100, None)
+
+
+def test_a_configuration_that_stops_before_it_starts_is_refused() -> None:
+    base: dict[str, Any] = {"bootstrap_servers": "k:1", "topics": ["a"], "format": "maxwell-json"}
+    offsets: dict[str, Any] = {
+        "start": {"mode": "offsets", "offsets": {"a:0": 7}},
+        "stop": {"mode": "offsets", "offsets": {"a:0": 6}},
+    }
+    with pytest.raises(ValueError, match=r'"a:0" is to stop at 6, before it starts at 7'):
+        KafkaSourceConfig(**{**base, **offsets})
+    times: dict[str, Any] = {
+        "start": {"mode": "timestamp", "timestamp_ms": 7},
+        "stop": {"mode": "timestamp", "timestamp_ms": 6},
+    }
+    with pytest.raises(ValueError, match="earlier than start"):
+        KafkaSourceConfig(**{**base, **times})
 
 
 def test_offsets_that_cannot_be_meant_are_refused_by_name() -> None:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
+from raycdc.connectors.kafka.held import judge
 from raycdc.connectors.kafka.schemas import conform
-from raycdc.connectors.kafka.statements import Followed, Statements
+from raycdc.connectors.kafka.statements import Dropped, Followed, Statements
 from raycdc.connectors.mysql.ddl.messages import events_of_statement
 from raycdc.errors import SchemaError
-from raycdc.formats.api import ChangeItem
+from raycdc.formats.api import ChangeItem, Decoded, RowsItem
 from raycdc.formats.sql_types import parse_columns
 from raycdc.model import Column, LogicalType, TableId, TableSchema, TypeKind, changelog_schema
 from raycdc.schema import DropTableEvent, TruncateTableEvent
@@ -31,7 +33,7 @@ def follow(sql: str, *, known: bool = True, given: bool = False, **options: bool
     "sql",
     [
         "ALTER TABLE p ADD COLUMN extra INT",
-        "ALTER TABLE p DROP COLUMN n, COMMENT 'x'",
+        "ALTER TABLE p DROP COLUMN absent, COMMENT 'x'",
         "ALTER TABLE p MODIFY n BIGINT UNSIGNED, MODIFY name TEXT, MODIFY at DATETIME(6)",
         "ALTER TABLE p MODIFY n VARCHAR(30)",
         "ALTER TABLE p ADD INDEX (n)",
@@ -44,6 +46,24 @@ def test_what_rows_show_by_themselves_needs_nothing(sql: str) -> None:
     assert follow(sql) == Followed()
 
 
+def test_a_dropped_column_is_remembered_and_cannot_be_added_again_while_rows_have_its_value() -> None:
+    statements = Statements(events_of_statement)
+
+    def after(sql: str, dropped: Dropped) -> Followed:
+        return statements.followed(ChangeItem(TABLE, (), 0, sql), {TABLE: schema()}.get, dropped=dropped)
+
+    dropped = after("ALTER TABLE p DROP COLUMN N, DROP COLUMN at", {}).dropped
+    assert dropped == {"shop.p": ["at", "n"]}
+    assert after("ALTER TABLE p ADD COLUMN extra INT", dropped) == Followed(dropped=dropped)
+    for sql in ("ALTER TABLE p ADD COLUMN n INT", "ALTER TABLE p ADD COLUMN n INT NOT NULL DEFAULT 5"):
+        with pytest.raises(SchemaError, match=r"rows that exist lost their value in 'n' when it was dropped.*ignore"):
+            after(sql, dropped)
+    assert after("TRUNCATE p", dropped).dropped == {}
+    assert statements.followed(
+        ChangeItem(OTHER, (), 0, "ALTER TABLE q ADD n INT"), lambda _: None, dropped=dropped
+    ).dropped
+
+
 @pytest.mark.parametrize(
     ("sql", "why"),
     [
@@ -52,6 +72,7 @@ def test_what_rows_show_by_themselves_needs_nothing(sql: str) -> None:
         ("ALTER TABLE p MODIFY at DATETIME", "values of 'at' in rows that exist were converted"),
         ("ALTER TABLE p MODIFY name INT", "values of 'name' in rows that exist were converted"),
         ("ALTER TABLE p ADD COLUMN made DATETIME DEFAULT CURRENT_TIMESTAMP", "the rows that exist get"),
+        ("ALTER TABLE p ADD COLUMN made TIMESTAMP DEFAULT '2024-01-02 03:04:05'", "time zone of the session"),
         ("ALTER TABLE p DROP PRIMARY KEY, ADD PRIMARY KEY (n)", r"the primary key was \(id\)"),
         ("RENAME TABLE x TO p", "the rows that shop.p has from before"),
         ("ALTER TABLE p RENAME TO z", "the rows that shop.z has from before"),
@@ -144,8 +165,18 @@ def test_a_column_that_is_dropped_and_added_at_once_is_refused() -> None:
 
 
 @pytest.mark.parametrize("sql", ["DROP TABLE IF EXISTS p", "DROP DATABASE IF EXISTS shop", "ALTER TABLE p FROBNICATE"])
-def test_what_concerned_no_rows_when_it_was_judged_first_concerns_none_behind_it_either(sql: str) -> None:
-    statements = Statements(events_of_statement)
-    item = ChangeItem(TABLE, (), 0, sql)
-    assert statements.followed(item, lambda _: None) == Followed()
-    assert statements.followed(item, {TABLE: schema()}.get, [TABLE]) == Followed()
+def test_what_concerns_no_rows_before_it_is_not_judged_by_those_behind_it(sql: str) -> None:
+    columns = schema()
+    row = pa.RecordBatch.from_pylist([], schema=changelog_schema(columns))
+    rows = RowsItem(TABLE, columns, row, np.array([1]))
+    statement = ChangeItem(TABLE, (), 0, sql)
+    judged = judge(Decoded((statement, rows)), Statements(events_of_statement), in_force={}, dropped={})
+    assert (judged.schemas, judged.emptied) == (((TABLE, columns),), {0: ()})
+    behind = [(RowsItem(TABLE, columns, row, np.array([0])), statement), (statement,)]
+    if "DROP TABLE" in sql:
+        judged = judge(Decoded(behind[0]), Statements(events_of_statement), in_force={}, dropped={})
+        assert judged.emptied == {1: (DropTableEvent(TABLE),)}
+        return
+    for items, in_force in zip(behind, ({}, {TABLE: columns}), strict=True):
+        with pytest.raises(SchemaError, match="cannot be followed"):
+            judge(Decoded(items), Statements(events_of_statement), in_force=in_force, dropped={})

@@ -108,12 +108,20 @@ class Cluster:
         """Where each partition ends now, for readers of our isolation level (the last stable offset)."""
         return self._offsets(partitions, OffsetSpec.latest())  # type: ignore[no-untyped-call]
 
-    def at_time(self, partitions: Iterable[Partition], timestamp_ms: int) -> dict[Partition, int]:
-        """The first message at or after a time; the end where there is none."""
+    def bounds(self, partitions: Iterable[Partition]) -> dict[Partition, tuple[int, int]]:
+        """The offsets at which each partition can be read now: its first message, and the place behind the last one,
+        also behind messages of transactions that are still open.
+        """
         asked = list(partitions)
-        found = self._offsets(asked, OffsetSpec.for_timestamp(timestamp_ms))
-        ends = self.latest([p for p in asked if found[p] < 0])
-        return {**found, **ends}
+        first = self.earliest(asked)
+        end = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+        last = self._offsets(asked, end, level=IsolationLevel.READ_UNCOMMITTED)
+        return {p: (first[p], last[p]) for p in asked}
+
+    def at_time(self, partitions: Iterable[Partition], timestamp_ms: int) -> dict[Partition, int]:
+        """The first message at or after a time; partitions without one are left out."""
+        found = self._offsets(partitions, OffsetSpec.for_timestamp(timestamp_ms))
+        return {partition: offset for partition, offset in found.items() if offset >= 0}
 
     def committed(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
         """What the consumer group has committed; partitions without are left out."""
@@ -134,12 +142,15 @@ class Cluster:
         finally:
             consumer.close()
 
-    def _offsets(self, partitions: Iterable[Partition], spec: Any) -> dict[Partition, int]:
+    def _offsets(
+        self, partitions: Iterable[Partition], spec: Any, *, level: IsolationLevel | None = None
+    ) -> dict[Partition, int]:
         asked = {TopicPartition(*p): spec for p in partitions}
         if not asked:
             return {}
-        committed = self._config.isolation == "read_committed"
-        level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
+        if level is None:
+            committed = self._config.isolation == "read_committed"
+            level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
         futures = self._ask(lambda: self._admin.list_offsets(asked, isolation_level=level, request_timeout=TIMEOUT_S))
         return {(p.topic, p.partition): self._result(future).offset for p, future in futures.items()}
 

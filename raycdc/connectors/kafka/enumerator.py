@@ -3,12 +3,13 @@
 A partition's first and last offsets are decided when it is found, now and for ever. Who reads it is the assigner's
 matter (`raycdc.source.assigner`); one that is sealed at its end is given to nobody any more.
 
-State (in every manifest): what was found and given to nobody yet, and the tables' schemas. The positions of the others
-are the manifest's own.
+State (in every manifest): partitions that no reader reported yet (also those that began at their end, and were given
+to nobody), and the tables' schemas. The positions of the others are the manifest's own.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -16,7 +17,7 @@ from raycdc.checkpoint.manifest import Manifest, TableEpoch
 from raycdc.connectors.kafka.client import Topic
 from raycdc.connectors.kafka.homes import TableHomes
 from raycdc.connectors.kafka.keys import KeyOwners
-from raycdc.connectors.kafka.offsets import Offsets, Partition, new_states
+from raycdc.connectors.kafka.offsets import Offsets, Partition, in_range, new_states
 from raycdc.connectors.kafka.plugin import KafkaSourceConfig
 from raycdc.connectors.kafka.schemas import SchemaRegistry
 from raycdc.connectors.kafka.split import PartitionState
@@ -28,6 +29,11 @@ from raycdc.source.api import EpochShare, SplitEnumeratorContext
 from raycdc.source.assigner import PartitionAssigner
 from raycdc.source.split import PartitionSplit, SourceSplit
 
+#: What to do about a sealed position that a partition does not have.
+ANOTHER_POSITION = (
+    'Accept that messages are missing or come again with source.on_out_of_range = "earliest" or "latest", or start '
+    "another pipeline."
+)
 #: Version of this enumerator's state.
 STATE_VERSION = 1
 
@@ -41,7 +47,10 @@ class ClusterQuestions(Offsets, Protocol):
 
 
 class Discovery:
-    """One look at the cluster: new partitions with their offsets, and this run's ends when it is bounded."""
+    """One look at the cluster: new partitions with their offsets, and this run's ends when it is bounded.
+
+    `states` has known partitions too, where the policy moved their position.
+    """
 
     def __init__(self, topics: list[Topic], states: list[PartitionState], ends: dict[str, int]) -> None:
         self.topics = topics
@@ -68,6 +77,8 @@ class KafkaEnumerator:
         self._states: dict[str, PartitionState] = {}
         self._assigner = PartitionAssigner(context, self._split)
         self._ends: dict[str, int] = {}
+        #: Partitions that no manifest has where they are: found in this run, or set anew.
+        self._unsealed: set[str] = set()
         self._found_once = False
         self._looked = False
         self._finished = False
@@ -126,13 +137,39 @@ class KafkaEnumerator:
             identities = {topic.name: topic.identity for topic in topics}
             start = None if self._found_once else self._config.start
             fresh = [partition for partition in found if partition not in known]
-            states = new_states(cluster, fresh, identities, start=start, stop=self._config.stop)
+            now_ms = time.time_ns() // 1_000_000
+            policy = self._config.on_out_of_range
+            states = new_states(
+                cluster, fresh, identities, start=start, stop=self._config.stop, policy=policy, now_ms=now_ms
+            )
+            if not self._looked:
+                states += self._moved(cluster, identities, known & set(found))
             ends = {f"{t}:{p}": end for (t, p), end in cluster.latest(found).items()} if self._until else {}
         except SourceUnavailableError:
             if not self._looked:
                 raise
             return None
         return Discovery(topics, states, ends)
+
+    def _moved(
+        self, cluster: ClusterQuestions, identities: Mapping[str, str], there: set[Partition]
+    ) -> list[PartitionState]:
+        """Partitions of earlier runs that do not reach (back) to our position, where the policy has them go on.
+
+        One that ends before our position would otherwise count as read up to its end, whatever comes there.
+        """
+        wanted = {
+            (s.topic, s.partition): s
+            for s in self._states.values()
+            if (s.topic, s.partition) in there and not s.ended() and s.identity == identities[s.topic]
+        }
+        offsets = in_range(
+            cluster,
+            {partition: state.offset for partition, state in wanted.items()},
+            policy=self._config.on_out_of_range,
+            ways_out=ANOTHER_POSITION,
+        )
+        return [s.reset(offsets[p]) for p, s in wanted.items() if offsets[p] != s.offset]
 
     def _on_discovered(self, found: Discovery | None) -> None:
         self._problems.pop("discovery", None)
@@ -150,6 +187,7 @@ class KafkaEnumerator:
     def _take(self, found: Discovery) -> None:
         self._check(found.topics)
         self._states.update({state.split_id: state for state in found.states})
+        self._unsealed.update(state.split_id for state in found.states)
         if not self._looked:
             self._ends = found.ends
         self._found_once = self._looked = True
@@ -211,10 +249,17 @@ class KafkaEnumerator:
         for split in splits:
             if not isinstance(split, PartitionSplit):
                 raise ProtocolError(f"{split.split_id} is none of this enumerator's splits")
-            self._states[split.split_id] = PartitionState.from_json(split.state)
+            self._keep(PartitionState.from_json(split.state))
         ended = [split.split_id for split in splits if self._ended(split.split_id)]
         self._assigner.forget(ended)
         self._assigner.back(split.split_id for split in splits if split.split_id not in ended)
+
+    def _keep(self, sealed: PartitionState) -> None:
+        """What the coordinator knows of a partition, unless that is the position that was given up here."""
+        known = self._states.get(sealed.split_id)
+        if known is None or sealed.resets >= known.resets:
+            self._states[sealed.split_id] = sealed
+            self._unsealed.discard(sealed.split_id)
 
     def _split(self, split_id: str) -> PartitionSplit:
         return PartitionSplit(split_id, self._states[split_id].to_json(), self._ends.get(split_id))
@@ -253,10 +298,10 @@ class KafkaEnumerator:
 
     def epoch_sealed(self, epoch: int, splits: Mapping[str, Any]) -> EpochShare:
         """Schemas that begin with this epoch; whether everything was read; balance again."""
-        for split_id, data in splits.items():
-            self._states[split_id] = PartitionState.from_json(data)
+        for data in splits.values():
+            self._keep(PartitionState.from_json(data))
         if self._config.group_id is not None:
-            sealed = [PartitionState.from_json(data) for data in splits.values()]
+            sealed = [self._states[split_id] for split_id in splits]
             self._positions[epoch] = {(s.topic, s.partition): s.offset for s in sealed}
         tables, documents = self._tables(epoch, splits)
         self._assigner.forget([split_id for split_id in splits if self._ended(split_id)])
@@ -284,7 +329,7 @@ class KafkaEnumerator:
             "kind": "kafka",
             "version": STATE_VERSION,
             "found_once": self._found_once,
-            "waiting": [self._states[s].to_json() for s in sorted(self._assigner.waiting)],
+            "waiting": [self._states[s].to_json() for s in sorted(self._assigner.waiting | self._unsealed)],
             "tables": {str(table): schema.fingerprint() for table, schema in self._schemas.tables.items()},
             **self._homes.to_json(),
         }
@@ -332,8 +377,15 @@ class KafkaEnumerator:
 
     @property
     def problems(self) -> dict[str, str]:
-        """What went wrong without harm: the last look at the cluster, the last commit to the group."""
+        """What went wrong without ending the run: the last look at the cluster, the last commit to the group, keys that
+        are not compared, positions that were set anew.
+        """
         unchecked = {
             f"keys of {table}": "too many to look for all of them in two partitions" for table in self._keys.full
         }
-        return {**self._problems, **unchecked}
+        reset = {
+            split_id: f"did not have its position {state.resets} times: on_out_of_range said where to go on"
+            for split_id, state in self._states.items()
+            if state.resets
+        }
+        return {**self._problems, **unchecked, **reset}

@@ -1,9 +1,12 @@
-"""What a reader of partitions holds: each partition with its decoder, and a batch that waits to be emitted."""
+"""What a reader of partitions holds: each partition with its decoder, and a batch that waits to be emitted.
+
+A batch is judged once, when it is decoded, by what was known before it; while it waits for its schemas others may come.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
@@ -11,9 +14,11 @@ import pyarrow as pa
 
 from raycdc.connectors.kafka.messages import Fetched
 from raycdc.connectors.kafka.partition_reader import Fetch
+from raycdc.connectors.kafka.schemas import merge
 from raycdc.connectors.kafka.split import PartitionState
-from raycdc.formats.api import Decoded, FormatDecoder, RowsItem
-from raycdc.model import RowKind
+from raycdc.connectors.kafka.statements import Dropped, Emptied, Statements
+from raycdc.formats.api import ChangeItem, Decoded, FormatDecoder, RowsItem
+from raycdc.model import Column, RowKind, TableId, TableSchema
 
 
 class Partitions(Protocol):
@@ -66,12 +71,61 @@ class ReadPartition:
 
 
 @dataclass(frozen=True, slots=True)
+class Judged:
+    """What a batch needs and does: schemas in the order of its items (a table's may change within it), the events that
+    remove all rows by the number of their item, new columns whose default rows that exist must have, what is remembered
+    of dropped columns behind it, and for items of rows the columns dropped before, whose default is not given.
+    """
+
+    schemas: tuple[tuple[TableId, TableSchema], ...] = ()
+    emptied: Mapping[int, tuple[Emptied, ...]] = field(default_factory=dict)
+    defaults: tuple[tuple[ChangeItem, TableId, Column], ...] = ()
+    dropped: Dropped = field(default_factory=dict)
+    without: Mapping[int, Collection[str]] = field(default_factory=dict)
+
+
+def judge(
+    decoded: Decoded,
+    statements: Statements,
+    *,
+    in_force: Mapping[TableId, TableSchema],
+    dropped: Dropped,
+    further: Sequence[tuple[TableId, TableSchema]] = (),
+) -> Judged:
+    """See `Judged`; `further` schemas are needed too. Raises `SchemaError` for what cannot be followed."""
+    schemas: list[tuple[TableId, TableSchema]] = []
+    emptied: dict[int, tuple[Emptied, ...]] = {}
+    defaults: list[tuple[ChangeItem, TableId, Column]] = []
+    without: dict[int, Collection[str]] = {}
+    grown: dict[TableId, TableSchema] = {}
+
+    def known(table: TableId) -> TableSchema | None:
+        return grown.get(table) or in_force.get(table)
+
+    for number, item in enumerate(decoded.items):
+        if isinstance(item, ChangeItem):
+            followed = statements.followed(item, known, {*in_force, *grown}, dropped=dropped)
+            dropped = followed.dropped
+            emptied[number] = followed.emptied
+            defaults += [(item, *entry) for entry in followed.defaults]
+            asked = dict(followed.schemas)
+        else:
+            asked = {item.table: item.schema}
+            without[number] = dropped.get(str(item.table), ())
+        for table, schema in asked.items():
+            schemas.append((table, schema))
+            grown[table] = merge(table, known(table), schema)[0]
+    return Judged((*schemas, *further), emptied, tuple(defaults), dropped, without)
+
+
+@dataclass(frozen=True, slots=True)
 class HeldBatch:
     """A decoded batch that was not emitted yet."""
 
     split: ReadPartition
     fetched: Fetched
     decoded: Decoded | None
+    judged: Judged = field(default_factory=Judged)
 
     def rows(self) -> list[RowsItem]:
         items = self.decoded.items if self.decoded is not None else ()

@@ -28,8 +28,9 @@ RUNS_MAX = 16
 class Fetched:
     """Messages of one partition in order, or none where only the position moved (to `next_offset`, past markers).
 
-    `event_ms` is the latest of the broker's timestamps, `addition` tells which assignment of the partition it was
-    fetched for (`raycdc.source.partition_set`).
+    `reset`: the position was not in the topic, and by policy is `next_offset` now, which may be before it. `event_ms`
+    is the latest of the broker's timestamps, `addition` tells which assignment of the partition it was fetched for
+    (`raycdc.source.partition_set`).
     """
 
     split_id: str
@@ -39,6 +40,7 @@ class Fetched:
     fetched_ms: int
     event_ms: int | None = None
     addition: int = 0
+    reset: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Protocol, assert_never
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Literal, Protocol, assert_never
 
 from raycdc.connectors.kafka.plugin import StartMode, StartOptions, StopMode, StopOptions
 from raycdc.connectors.kafka.split import PartitionState
-from raycdc.errors import ConfigError, SourceError
+from raycdc.errors import ConfigError, LogLostError, SourceError
 
 Partition = tuple[str, int]
+#: ``source.on_out_of_range``.
+Policy = Literal["fail", "earliest", "latest"]
 
 
 class Offsets(Protocol):
@@ -19,12 +21,16 @@ class Offsets(Protocol):
 
     def latest(self, partitions: Iterable[Partition]) -> dict[Partition, int]: ...
 
+    def bounds(self, partitions: Iterable[Partition]) -> dict[Partition, tuple[int, int]]: ...
+
     def at_time(self, partitions: Iterable[Partition], timestamp_ms: int) -> dict[Partition, int]: ...
 
     def committed(self, partitions: Iterable[Partition]) -> dict[Partition, int]: ...
 
 
-def start_offsets(cluster: Offsets, start: StartOptions, partitions: Sequence[Partition]) -> dict[Partition, int]:
+def start_offsets(
+    cluster: Offsets, start: StartOptions, partitions: Sequence[Partition], *, policy: Policy, now_ms: int
+) -> dict[Partition, int]:
     """The first offset to read of each partition that is there at the first start."""
     match start.mode:
         case StartMode.EARLIEST:
@@ -33,18 +39,24 @@ def start_offsets(cluster: Offsets, start: StartOptions, partitions: Sequence[Pa
             return cluster.latest(partitions)
         case StartMode.TIMESTAMP:
             assert start.timestamp_ms is not None
-            return cluster.at_time(partitions, start.timestamp_ms)
+            return _at_time(cluster, start.timestamp_ms, partitions, "source.start.timestamp_ms", now_ms=now_ms)
         case StartMode.GROUP_OFFSETS:
-            return _completed(cluster, start, partitions, cluster.committed(partitions), "committed")
+            known = in_range(cluster, cluster.committed(partitions), policy=policy)
+            return _completed(cluster, start, partitions, known, "committed")
         case StartMode.OFFSETS:
             given = _given(start.offsets, partitions, "source.start.offsets")
-            return _completed(cluster, start, partitions, given, "given")
+            return _completed(cluster, start, partitions, in_range(cluster, given, policy=policy), "given")
         case _:
             assert_never(start.mode)
 
 
-def stop_offsets(cluster: Offsets, stop: StopOptions, partitions: Sequence[Partition]) -> dict[Partition, int]:
-    """The first offset not to read of each partition; empty where they never end."""
+def stop_offsets(
+    cluster: Offsets, stop: StopOptions, partitions: Sequence[Partition], *, policy: Policy, now_ms: int
+) -> dict[Partition, int]:
+    """The first offset not to read of each partition; empty where they never end.
+
+    A given one that the partition has not reached yet is waited for; one before all that it still has is out of range.
+    """
     match stop.mode:
         case StopMode.NEVER:
             return {}
@@ -52,30 +64,92 @@ def stop_offsets(cluster: Offsets, stop: StopOptions, partitions: Sequence[Parti
             return cluster.latest(partitions)
         case StopMode.TIMESTAMP:
             assert stop.timestamp_ms is not None
-            return cluster.at_time(partitions, stop.timestamp_ms)
+            return _at_time(cluster, stop.timestamp_ms, partitions, "source.stop.timestamp_ms", now_ms=now_ms)
         case StopMode.OFFSETS:
             given = _given(stop.offsets, partitions, "source.stop.offsets")
             missing = [p for p in partitions if p not in given]
             if missing:
                 raise ConfigError(f"source.stop.offsets does not say where {_name(missing[0])} stops")
+            if policy == "fail":
+                _check_stops(given, cluster.bounds(partitions))
             return given
         case _:
             assert_never(stop.mode)
 
 
+def _check_stops(stops: Mapping[Partition, int], bounds: Mapping[Partition, tuple[int, int]]) -> None:
+    for partition, stop in stops.items():
+        low, high = bounds[partition]
+        if stop < low:
+            raise LogLostError(
+                f"{_name(partition)} is to be read up to {stop}, and the topic holds only {low} to {high} of it: what "
+                f"was wanted is gone. {_WAYS_OUT}"
+            )
+
+
+_WAYS_OUT = (
+    'Accept that messages are missing with source.on_out_of_range = "earliest" or "latest", or correct the offset in '
+    "source.start or source.stop."
+)
+
+
+def in_range(
+    cluster: Offsets, wanted: Mapping[Partition, int], *, policy: Policy, ways_out: str = _WAYS_OUT
+) -> dict[Partition, int]:
+    """Where to read on: `wanted`, or what `policy` says where a partition has no such place (any more, or yet).
+
+    The place behind the last message is one. Raises `LogLostError` with ``fail``.
+    """
+    if not wanted:
+        return {}
+    found = dict(wanted)
+    for partition, (low, high) in cluster.bounds(wanted).items():
+        if low <= wanted[partition] <= high:
+            continue
+        if policy == "fail":
+            place = f"{_name(partition)}@{wanted[partition]}"
+            since = " any more" if wanted[partition] < low else ""
+            raise LogLostError(f"{place} is not in the topic{since}: it holds {low} to {high}. {ways_out}")
+        found[partition] = low if policy == "earliest" else high
+    return found
+
+
+def _at_time(
+    cluster: Offsets, timestamp_ms: int, partitions: Sequence[Partition], place: str, *, now_ms: int
+) -> dict[Partition, int]:
+    """The first message at or after a time; the end where there is none.
+
+    The ends are asked first: a message that comes between the two questions is found by the second.
+    """
+    ends = cluster.latest(partitions)
+    found = cluster.at_time(partitions, timestamp_ms)
+    missing = [p for p in partitions if p not in found]
+    if missing and timestamp_ms > now_ms:
+        raise ConfigError(
+            f"{place} lies in the future, and {_name(missing[0])} has no message of then or later: nothing says where "
+            'it will be. Give a time that has passed, or "latest".'
+        )
+    return {**ends, **found}
+
+
 def new_states(
     cluster: Offsets,
     partitions: Sequence[Partition],
-    identities: dict[str, str],
+    identities: Mapping[str, str],
     *,
     start: StartOptions | None,
     stop: StopOptions,
+    policy: Policy,
+    now_ms: int,
 ) -> list[PartitionState]:
     """States of partitions found just now; without `start` they begin at their beginning."""
     if not partitions:
         return []
-    ends = stop_offsets(cluster, stop, partitions)
-    starts = cluster.earliest(partitions) if start is None else start_offsets(cluster, start, partitions)
+    ends = stop_offsets(cluster, stop, partitions, policy=policy, now_ms=now_ms)
+    if start is None:
+        starts = cluster.earliest(partitions)
+    else:
+        starts = start_offsets(cluster, start, partitions, policy=policy, now_ms=now_ms)
     return [PartitionState(p[0], p[1], identities[p[0]], starts[p], ends.get(p)) for p in partitions]
 
 

@@ -1,7 +1,8 @@
 """Reads all partitions of one reader over one consumer, in the fetcher's thread (FLIP-27's multiplexed model).
 
 The reader's thread asks for changes (`add`, `remove`, `pause`, `resume`); they are carried out before the next fetch.
-The consumer joins no group: it is told what to read from where, and commits nothing.
+The consumer joins no group: it is told what to read from where, and commits nothing. A partition that waits is paused
+in the consumer, which keeps that while others are assigned; one that needs no reading any more is `remove`d.
 """
 
 from __future__ import annotations
@@ -9,16 +10,19 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._listoffsets import OffsetSpec
 
-from raycdc.connectors.kafka.client import TIMEOUT_S, consumer_properties, is_away, source_error
+from raycdc.connectors.kafka.client import TIMEOUT_S, client_properties, consumer_properties, is_away, source_error
 from raycdc.connectors.kafka.messages import Fetched, Trouble, gather
 from raycdc.connectors.kafka.plugin import KafkaSourceConfig
-from raycdc.errors import LogLostError
+from raycdc.errors import LogLostError, SourceUnavailableError
 
 #: Longest a fetch waits for messages, so that changes and the end do not.
 FETCH_WAIT_S = 0.1
@@ -28,11 +32,12 @@ MESSAGES_MAX = 50_000
 MESSAGES_MIN = 100
 #: How often the ends of partitions are looked at (they come with each fetch response; nobody is asked).
 ENDS_EVERY_S = 0.5
-#: How often the broker is asked for the ends of paused partitions, which have no fetch responses, and for how long.
+#: How often the broker is asked for the ends of paused partitions, which have no fetch responses.
 PAUSED_ENDS_EVERY_S = 2.0
-PAUSED_ENDS_TIMEOUT_S = 1.0
 
 _GONE = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION})
+#: The consumer looks for its group's coordinator, whether or not it ever needs it. We do not.
+NO_GROUP = frozenset({KafkaError.GROUP_AUTHORIZATION_FAILED})
 _OUT_OF_RANGE = frozenset({KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE})
 
 
@@ -55,6 +60,8 @@ class KafkaPartitionReader:
         self._positions: dict[str, TopicPartition] = {}
         self._additions: dict[str, int] = {}
         self._paused: set[str] = set()
+        self._admin: AdminClient | None = None
+        self._asked: dict[TopicPartition, Future[Any]] = {}
         #: Ever read here: a message of a partition that was taken away may still come.
         self._topics: set[str] = set()
         self._ends_at_s = 0.0
@@ -87,9 +94,13 @@ class KafkaPartitionReader:
 
         def change(consumer: Consumer) -> None:
             where = self._positions.pop(split_id, None)
-            self._paused.discard(split_id)
-            if where is not None:
-                consumer.incremental_unassign([where])
+            if where is None:
+                return
+            if split_id in self._paused:
+                # Older librdkafkas keep that for a partition that comes back.
+                consumer.resume([where])
+                self._paused.discard(split_id)
+            consumer.incremental_unassign([where])
 
         self._change(change)
 
@@ -130,17 +141,27 @@ class KafkaPartitionReader:
             if not self._positions:
                 self._changed.wait(FETCH_WAIT_S)
                 return None
-            wanted = int(min(MESSAGES_MAX, max(MESSAGES_MIN, FETCH_BYTES / self._message_bytes)))
-            messages = self._consumer.consume(wanted, timeout=FETCH_WAIT_S)
+            return self._fetch()
         except KafkaException as cause:
             raise source_error(cause.args[0], self._config.bootstrap_servers) from cause
+
+    def _fetch(self) -> Fetch | None:
+        wanted = int(min(MESSAGES_MAX, max(MESSAGES_MIN, FETCH_BYTES / self._message_bytes)))
+        messages = self._consumer.consume(wanted, timeout=FETCH_WAIT_S)
         topic = next(iter(self._topics)) if len(self._topics) == 1 else None
-        parts, troubles = gather(messages, fetched_ms=time.time_ns() // 1_000_000, topic=topic)
-        for trouble in troubles:
-            self._handle(trouble)
-        parts = [replace(p, addition=self._additions[p.split_id]) for p in parts if p.split_id in self._positions]
+        fetched_ms = time.time_ns() // 1_000_000
+        parts, troubles = gather(messages, fetched_ms=fetched_ms, topic=topic)
+        parts = [p for p in parts if p.split_id in self._positions]
         for part in parts:
             self._positions[part.split_id].offset = part.next_offset
+        # Behind what came of their partitions before; what comes now was not fetched yet.
+        resets = [self._handle(trouble) for trouble in troubles]
+        parts += [
+            Fetched(split_id, self._positions[split_id].offset, None, 0, fetched_ms, reset=True)
+            for split_id in resets
+            if split_id is not None
+        ]
+        parts = [replace(p, addition=self._additions[p.split_id]) for p in parts]
         size = sum(part.bytes for part in parts)
         if messages and size:
             self._message_bytes = max(1.0, size / len(messages))
@@ -154,51 +175,70 @@ class KafkaPartitionReader:
         self._consumer.close()
 
     def _ends(self) -> dict[str, int]:
+        """Where logs end, as far as that was said since the last look; nobody is waited for."""
         now_s = time.monotonic()
         if now_s < self._ends_at_s + ENDS_EVERY_S:
             return {}
         self._ends_at_s = now_s
-        ask = now_s >= self._paused_ends_at_s + PAUSED_ENDS_EVERY_S
-        self._paused_ends_at_s = now_s if ask else self._paused_ends_at_s
-        ends = {}
+        ends = self._answered()
         for split_id, where in self._positions.items():
-            if split_id in self._paused and not ask:
-                continue
-            high = self._end(where, ask=split_id in self._paused)
-            if high >= 0:
-                ends[split_id] = high
+            if split_id not in self._paused:
+                # As its last fetch response said.
+                high = int(self._consumer.get_watermark_offsets(where, cached=True)[1])
+                if high >= 0:
+                    ends[split_id] = high
+        if self._paused and not self._asked and now_s >= self._paused_ends_at_s + PAUSED_ENDS_EVERY_S:
+            self._paused_ends_at_s = now_s
+            self._asked = self._ask_ends([self._positions[split_id] for split_id in self._paused])
         return ends
 
-    def _end(self, where: TopicPartition, *, ask: bool) -> int:
-        """Where a partition's log ends, as the last fetch response said or, to `ask`, the broker; -1: not known."""
-        if not ask:
-            return int(self._consumer.get_watermark_offsets(where, cached=True)[1])
-        try:
-            # None where the time was not enough, whatever its annotation says.
-            found: Any = self._consumer.get_watermark_offsets(where, timeout=PAUSED_ENDS_TIMEOUT_S)
-        except KafkaException:
-            return -1  # Only a figure: what is wrong with the cluster is told where it is read.
-        return -1 if found is None else int(found[1])
+    def _ask_ends(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Future[Any]]:
+        """One question for all of them, which the client's own thread waits for."""
+        if self._admin is None:
+            self._admin = AdminClient(client_properties(self._config))
+        end = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+        wanted = {TopicPartition(where.topic, where.partition): end for where in partitions}
+        return dict(self._admin.list_offsets(wanted, request_timeout=TIMEOUT_S))
 
-    def _handle(self, trouble: Trouble) -> None:
+    def _answered(self) -> dict[str, int]:
+        """What `_ask_ends` brought, once all of it is there. A failure is only a figure that is missing: what is wrong
+        with the cluster is told where it is read.
+        """
+        if not all(future.done() for future in self._asked.values()):
+            return {}
+        asked, self._asked = self._asked, {}
+        found = {f"{p.topic}:{p.partition}": f.result().offset for p, f in asked.items() if f.exception() is None}
+        return {split_id: end for split_id, end in found.items() if split_id in self._positions}
+
+    def _handle(self, trouble: Trouble) -> str | None:
+        """Bear with it, or raise its error. The partition, where its position was set anew."""
         code = trouble.error.code()
         if trouble.split_id and trouble.split_id not in self._positions:
-            return  # Of a partition that was taken from us.
+            return None  # Of a partition that was taken from us.
+        if code in NO_GROUP:
+            return None
         if code in _OUT_OF_RANGE and trouble.split_id:
             self._out_of_range(trouble.split_id)
-        elif code in _GONE:
+            return trouble.split_id
+        if code in _GONE:
             raise LogLostError(
                 f"{trouble.split_id or 'A topic'} does not exist any more at {self._config.bootstrap_servers}. "
                 "Take it out of source.topics, or start another pipeline for the new topic."
             )
-        elif is_away(trouble.error):
-            self.interruptions += 1  # Librdkafka connects again by itself, for as long as it takes.
-        else:
+        if not is_away(trouble.error):
             raise source_error(trouble.error, self._config.bootstrap_servers)
+        self.interruptions += 1  # Librdkafka connects again by itself, for as long as it takes.
+        return None
 
     def _out_of_range(self, split_id: str) -> None:
         where = self._positions[split_id]
-        low, high = self._consumer.get_watermark_offsets(where, timeout=TIMEOUT_S)
+        # None where the time was not enough, whatever its annotation says.
+        found: Any = self._consumer.get_watermark_offsets(where, timeout=TIMEOUT_S)
+        if found is None:
+            raise SourceUnavailableError(
+                f"Kafka at {self._config.bootstrap_servers} did not say where {split_id} begins and ends."
+            )
+        low, high = found
         policy = self._config.on_out_of_range
         if policy == "fail":
             raise LogLostError(

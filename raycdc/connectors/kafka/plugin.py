@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from datetime import timedelta
 from enum import StrEnum
-from typing import Any, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 from pydantic import field_validator, model_validator
 
@@ -55,7 +55,9 @@ class StopOptions(Options):
     """Where to stop, fixed when a partition is found. A pipeline that stops anywhere is bounded."""
 
     mode: StopMode = option(StopMode.NEVER, help="never, latest (at the first start), offsets or timestamp.")
-    offsets: dict[str, int] = option({}, help="With offsets: the first offset not read any more, per partition.")
+    offsets: dict[str, int] = option(
+        {}, help="With offsets: the first offset not read any more, per partition; waited for."
+    )
     timestamp_ms: int | None = option(None, help="With timestamp: stop before the first message at or after it.")
 
     @model_validator(mode="after")
@@ -91,6 +93,9 @@ class AlignmentOptions(Options):
 class KafkaSourceConfig(SourceConfig):
     """``[source] type = "kafka"``: topics that carry changes."""
 
+    #: Producers repeat messages, and some begin with a bootstrap of what they have sent before.
+    repeats_inserts: ClassVar[bool] = True
+
     type: Literal["kafka"] = option("kafka", help="Kafka.")
     bootstrap_servers: str = option(help="Brokers to ask first.", example="127.0.0.1:9092", min_length=1)
     topics: tuple[str, ...] = option((), help="Names of topics to read.", example=["maxwell"])
@@ -112,7 +117,7 @@ class KafkaSourceConfig(SourceConfig):
         "read_committed", help="Whether messages of transactions wait for their commit."
     )
     on_out_of_range: Literal["fail", "earliest", "latest"] = option(
-        "fail", help="What happens when the topic no longer has the offset to read from."
+        "fail", help="What happens when a topic does not have the offset to read from: it is gone, or beyond the end."
     )
     same_key: Literal["refuse", "trust"] = option(
         "refuse",
@@ -189,6 +194,16 @@ class KafkaSourceConfig(SourceConfig):
     def _one_way_to_name_topics(self) -> Self:
         if bool(self.topics) == (self.topic_pattern is not None):
             raise ValueError("name the topics in topics or by topic_pattern, one of the two")
+        return self
+
+    @model_validator(mode="after")
+    def _starts_before_it_stops(self) -> Self:
+        start, stop = self.start, self.stop
+        for name, offset in start.offsets.items():
+            if stop.offsets.get(name, offset) < offset:
+                raise ValueError(f'"{name}" is to stop at {stop.offsets[name]}, before it starts at {offset}')
+        if start.timestamp_ms is not None and stop.timestamp_ms is not None and stop.timestamp_ms < start.timestamp_ms:
+            raise ValueError("stop.timestamp_ms is earlier than start.timestamp_ms")
         return self
 
     @property

@@ -17,7 +17,8 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -26,22 +27,24 @@ import pyarrow as pa
 from raycdc.connectors.kafka.decoding import DEAD_LETTER_SCHEMA, DEAD_LETTERS, dead_letters
 from raycdc.connectors.kafka.held import (
     HeldBatch,
+    Judged,
     Partitions,
     ReaderSettings,
     ReadPartition,
     is_truncation,
+    judge,
     latest_event,
 )
 from raycdc.connectors.kafka.keys import NewKeys
 from raycdc.connectors.kafka.messages import Fetched, within
 from raycdc.connectors.kafka.ordering import new_images
-from raycdc.connectors.kafka.schemas import Update, conform, emptied_row, fits, merge
+from raycdc.connectors.kafka.schemas import Update, conform, emptied_row, fits
 from raycdc.connectors.kafka.split import PartitionState
-from raycdc.connectors.kafka.statements import Statements, refusal
+from raycdc.connectors.kafka.statements import Emptied, Statements, check_default, refusal
 from raycdc.connectors.kafka.watermark import Watermarks
 from raycdc.errors import ProtocolError
 from raycdc.failpoints import reach
-from raycdc.formats.api import ChangeItem, FormatDecoder, RowsItem
+from raycdc.formats.api import ChangeItem, Decoded, FormatDecoder
 from raycdc.model import TableId, TableSchema, key_hashes
 from raycdc.schema import event_to_json
 from raycdc.source.api import InputStatus
@@ -218,45 +221,44 @@ class KafkaReader:
         split = self._splits.read(fetched.split_id, fetched.addition)
         if split is None or split.ended:
             return
+        if fetched.reset:
+            # By policy, maybe to before what was read: these messages are others than those that were there.
+            split.state = split.state.reset(fetched.next_offset)
+            self._dirty = True
+            self._note_end(split)
+            return
         fetched = within(fetched, first=split.state.offset, end=split.end)
         decoded = split.decoder.decode(fetched.batch) if fetched.batch is not None else None
         if fetched.event_ms is not None:
             self._event_lags["fetch"] = max(0, fetched.fetched_ms - fetched.event_ms)
-        self._held = HeldBatch(split, fetched, decoded)
+        self._held = HeldBatch(split, fetched, decoded, self._judged(split, decoded))
         self._emit_held()
+
+    def _judged(self, split: ReadPartition, decoded: Decoded | None) -> Judged:
+        if decoded is None:
+            return Judged(dropped=split.state.dropped)
+        letters = bool(decoded.bad) and self._settings.dead_letters
+        return judge(
+            decoded,
+            self._statements,
+            in_force={table: schema for table, (schema, _) in self._schemas.items()},
+            dropped=split.state.dropped,
+            further=[(DEAD_LETTERS, DEAD_LETTER_SCHEMA)] if letters else (),
+        )
 
     def _emit_held(self) -> bool:
         """Emit the held batch if its schemas are in force; else see that they will be."""
         held = self._held
         assert held is not None
-        lacking = [(table, schema) for table, schema in self._needed(held) if not fits(self._in_force(table), schema)]
+        lacking = [(t, schema) for t, schema in held.judged.schemas if not fits(self._in_force(t), schema)]
         if lacking:
             self._ask_for(lacking)
             return False
+        for item, table, column in held.judged.defaults:
+            check_default(item, column, self._in_force(table))
         self._held = None
         self._emit(held)
         return True
-
-    def _needed(self, held: HeldBatch) -> list[tuple[TableId, TableSchema]]:
-        """Schemas that must be in force for all of a batch, in its order: a table's may change within it."""
-        if held.decoded is None:
-            return []
-        needed: list[tuple[TableId, TableSchema]] = []
-        grown: dict[TableId, TableSchema] = {}
-
-        def known(table: TableId) -> TableSchema | None:
-            return grown.get(table) or self._in_force(table)
-
-        for item in held.decoded.items:
-            asked = {item.table: item.schema} if isinstance(item, RowsItem) else {}
-            if isinstance(item, ChangeItem):
-                asked = dict(self._statements.followed(item, known, {*self._schemas, *grown}).schemas)
-            for table, schema in asked.items():
-                needed.append((table, schema))
-                grown[table] = merge(table, known(table), schema)[0]
-        if held.decoded.bad and self._settings.dead_letters:
-            needed.append((DEAD_LETTERS, DEAD_LETTER_SCHEMA))
-        return needed
 
     def _in_force(self, table: TableId) -> TableSchema | None:
         known = self._schemas.get(table)
@@ -277,12 +279,12 @@ class KafkaReader:
         event_ms = fetched.event_ms
         state = split.state.decoder
         if decoded is not None:
-            for item in decoded.items:
+            for number, item in enumerate(decoded.items):
                 if isinstance(item, ChangeItem):
-                    self._follow(item, held)
+                    self._empty(item, held, held.judged.emptied[number])
                     continue
                 event_ms = latest_event(item.batch, event_ms)
-                self._collect(item.table, item.batch, split.state.split_id)
+                self._collect(item.table, item.batch, split.state.split_id, without=held.judged.without[number])
             if decoded.bad and self._settings.dead_letters:
                 self._collect(DEAD_LETTERS, dead_letters(decoded.bad, now_ms=self._wall_ms()), split.state.split_id)
             self._bad += len(decoded.bad)
@@ -295,16 +297,16 @@ class KafkaReader:
             if event_ms is not None:
                 self._event_lags["emit"] = max(0, self._wall_ms() - event_ms)
         if fetched.next_offset > split.state.offset:
-            split.state = split.state.moved(fetched.next_offset, state)
+            split.state = replace(split.state.moved(fetched.next_offset, state), dropped=held.judged.dropped)
             self._dirty = True
         self._note_end(split)
 
-    def _follow(self, item: ChangeItem, held: HeldBatch) -> None:
+    def _empty(self, item: ChangeItem, held: HeldBatch, events: Sequence[Emptied]) -> None:
         """Empty the tables whose rows a DDL message removes: a row that says so, and the event for the manifest."""
         assert held.fetched.batch is not None
         offset = int(held.fetched.batch.offsets[item.message])
         times = held.fetched.batch.timestamps_ms
-        for event in self._statements.followed(item, self._in_force, self._schemas).emptied:
+        for event in events:
             if self._settings.order_by:
                 raise refusal(item, f"source.order_by = {self._settings.order_by!r} says nothing about emptied tables")
             split_id = held.split.state.split_id
@@ -314,11 +316,11 @@ class KafkaReader:
             told = {"table": str(event.table), "split": split_id, "offset": offset, "change": event_to_json(event)}
             self._emptied.append({"type": "emptied", **told})
 
-    def _collect(self, table: TableId, batch: pa.RecordBatch, split_id: str) -> None:
+    def _collect(self, table: TableId, batch: pa.RecordBatch, split_id: str, *, without: Collection[str] = ()) -> None:
         if batch.num_rows == 0:
             return
         schema, fingerprint = self._schemas[table]
-        conformed = conform(table, batch, schema)
+        conformed = conform(table, batch, schema, without=without)
         self._homes.setdefault((table, split_id), False)
         if self._settings.order_by and table != DEAD_LETTERS:
             order_by = self._settings.order_by
@@ -339,7 +341,7 @@ class KafkaReader:
             self._wants_seal = True
             self._watermarks.remove(split.state.split_id)
             self._waiting.discard(split.state.split_id)  # Nor is it to go on when those that wait do.
-            self._partitions.pause([split.state.split_id])
+            self._partitions.remove(split.state.split_id)
 
     def _align(self) -> None:
         """Hold back partitions that are too far ahead, let the others go on, tell what ours have reached."""

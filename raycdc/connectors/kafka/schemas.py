@@ -9,7 +9,7 @@ field that disappears stays a column. Pure.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -18,6 +18,8 @@ import pyarrow.compute as pc
 
 from raycdc.errors import SchemaError
 from raycdc.model import META_FIELDS, LogicalType, RowKind, TableId, TableSchema, TypeKind
+from raycdc.model.batch import reserved_column
+from raycdc.model.constants import constant
 from raycdc.model.types import DECIMAL_PRECISION_MAX
 from raycdc.schema import (
     AddColumnEvent,
@@ -63,8 +65,10 @@ def merge(
 ) -> tuple[TableSchema, tuple[SchemaChangeEvent, ...]]:
     """The schema that fits batches of both, and what leads to it from `known`. No events: `other` fits already.
 
-    Raises `SchemaError` when the two have different keys.
+    Raises `SchemaError` when the two have different keys, or a column has a name that is ours.
     """
+    if reserved := reserved_column(column.name for column in other.columns):
+        raise SchemaError(f"{table}: {reserved} with source.format.exclude.")
     if known is None:
         return other, (CreateTableEvent(table, other),)
     events: list[SchemaChangeEvent] = []
@@ -104,17 +108,21 @@ def fits(known: TableSchema | None, other: TableSchema) -> bool:
     )
 
 
-def conform(table: TableId, batch: pa.RecordBatch, schema: TableSchema) -> pa.RecordBatch:
+def conform(
+    table: TableId, batch: pa.RecordBatch, schema: TableSchema, *, without: Collection[str] = ()
+) -> pa.RecordBatch:
     """`batch` with exactly the columns of `schema` and the metadata columns; no copy where it has them already.
 
-    A column that the batch does not know has its default: at the source, adding it gave these rows that.
+    A column that the batch does not know has its default: at the source, adding it gave these rows that. It is null
+    where the column is one of `without` (in lower case), which were dropped there.
     """
     wanted = pa.schema([*schema.arrow(), *META_FIELDS])
     if batch.schema.equals(wanted):
         return batch
     present = {name: index for index, name in enumerate(batch.schema.names)}
     arrays = []
-    defaults = {column.name: column.default for column in schema.columns if column.default is not None}
+    given = [column for column in schema.columns if column.name.casefold() not in without]
+    defaults = {column.name: column.default for column in given if column.default is not None}
     for column in wanted:
         index = present.get(column.name)
         if index is None and column.name not in defaults:
@@ -122,7 +130,7 @@ def conform(table: TableId, batch: pa.RecordBatch, schema: TableSchema) -> pa.Re
             continue
         try:
             if index is None:
-                arrays.append(pa.repeat(_constant(defaults[column.name], column.type), batch.num_rows))
+                arrays.append(pa.repeat(constant(defaults[column.name], column.type), batch.num_rows))
             else:
                 arrays.append(_cast(batch.column(index), column.type))
         except pa.ArrowInvalid as cause:
@@ -139,11 +147,6 @@ def emptied_row(schema: TableSchema, *, ts_ms: int, place: str) -> pa.RecordBatc
     wanted = pa.schema([*schema.arrow(), *META_FIELDS])
     arrays = [pa.array([meta.get(field.name)], field.type) for field in wanted]
     return pa.RecordBatch.from_arrays(arrays, schema=wanted)
-
-
-def _constant(default: str, wanted: pa.DataType) -> pa.Scalar:
-    text = pa.scalar(default)
-    return text.cast(pa.timestamp("us")).cast(wanted) if pa.types.is_timestamp(wanted) else text.cast(wanted)
 
 
 def _cast(array: pa.Array, wanted: pa.DataType) -> pa.Array:

@@ -9,14 +9,15 @@ from typing import Any
 from raycdc.checkpoint.manifest import Manifest
 from raycdc.connectors.kafka.client import Cluster
 from raycdc.connectors.kafka.decoding import keeps_dead_letters, open_format
-from raycdc.connectors.kafka.enumerator import KafkaEnumerator
+from raycdc.connectors.kafka.enumerator import ANOTHER_POSITION, KafkaEnumerator
 from raycdc.connectors.kafka.held import ReaderSettings
+from raycdc.connectors.kafka.offsets import in_range
 from raycdc.connectors.kafka.partition_reader import Fetch, KafkaPartitionReader
 from raycdc.connectors.kafka.plugin import KafkaSourceConfig
 from raycdc.connectors.kafka.reader import KafkaReader
 from raycdc.connectors.kafka.split import PartitionState
 from raycdc.connectors.kafka.statements import ReadStatement, Statements
-from raycdc.errors import LogLostError, SourceError
+from raycdc.errors import SourceError
 from raycdc.formats.warm_up import compile_all
 from raycdc.source.api import SplitEnumeratorContext
 from raycdc.source.fetcher import SplitFetcher
@@ -49,7 +50,7 @@ class KafkaSource:
     def preflight(self, splits: dict[str, Any] | None) -> None:
         """Refuse early, in the driver, what could not work: `splits` are the last sealed states, None at a first start.
 
-        Raises `SourceError` with the fix; `LogLostError` when a topic no longer reaches back to our position.
+        Raises `SourceError` with the fix; `LogLostError` when a topic does not have our position.
         """
         cluster = Cluster(self._config)
         topics = cluster.topics()
@@ -62,16 +63,17 @@ class KafkaSource:
         if splits is None or self._config.on_out_of_range != "fail":
             return
         states = [PartitionState.from_json(data) for data in splits.values()]
-        there = {(topic.name, number) for topic in topics for number in topic.partitions}
-        wanted = [s for s in states if (s.topic, s.partition) in there and not s.ended()]
-        oldest = cluster.earliest((s.topic, s.partition) for s in wanted)
-        for state in wanted:
-            if state.offset < oldest[state.topic, state.partition]:
-                raise LogLostError(
-                    f"{state.split_id}@{state.offset} is not in the topic any more (oldest is "
-                    f"{oldest[state.topic, state.partition]}). Accept that messages are missing with "
-                    'source.on_out_of_range = "earliest", or start another pipeline.'
-                )
+        identities = {(topic.name, number): topic.identity for topic in topics for number in topic.partitions}
+        in_range(
+            cluster,
+            {
+                (s.topic, s.partition): s.offset
+                for s in states
+                if identities.get((s.topic, s.partition)) == s.identity and not s.ended()
+            },
+            policy="fail",
+            ways_out=ANOTHER_POSITION,
+        )
 
     def make_enumerator(
         self,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
@@ -17,7 +17,9 @@ class PartitionState:
     """The next message to read is the first at or after `offset`; those from `stop` on are not read.
 
     Offsets are positions, not counts: aborted and compacted messages and transaction markers leave gaps. `identity` is
-    the topic's id in the cluster. `decoder` is what the format's decoder knows after the last message read.
+    the topic's id in the cluster. `decoder` is what the format's decoder knows after the last message read. `resets`
+    counts how often the topic did not have the position, and a policy said another, maybe earlier one. `dropped` are
+    columns that statements dropped (`raycdc.connectors.kafka.statements`).
     """
 
     topic: str
@@ -26,6 +28,8 @@ class PartitionState:
     offset: int
     stop: int | None = None
     decoder: Mapping[str, Any] = field(default_factory=dict)
+    resets: int = 0
+    dropped: Mapping[str, Collection[str]] = field(default_factory=dict)
 
     @property
     def split_id(self) -> str:
@@ -38,6 +42,9 @@ class PartitionState:
     def moved(self, offset: int, decoder: Mapping[str, Any]) -> Self:
         return replace(self, offset=offset, decoder=decoder)
 
+    def reset(self, offset: int) -> Self:
+        return replace(self, offset=offset, resets=self.resets + 1)
+
     def to_json(self) -> dict[str, Any]:
         return {
             "version": STATE_VERSION,
@@ -45,6 +52,8 @@ class PartitionState:
             "identity": self.identity,
             "stop": self.stop,
             "decoder": dict(self.decoder),
+            **({"resets": self.resets} if self.resets else {}),
+            **({"dropped": {table: sorted(names) for table, names in self.dropped.items()}} if self.dropped else {}),
         }
 
     @classmethod
@@ -60,4 +69,5 @@ class PartitionState:
                 f"raycdc knows ({STATE_VERSION}). Upgrade raycdc."
             )
         topic, partition, offset = position["topic"], position["partition"], position["offset"]
-        return cls(topic, partition, data["identity"], offset, data["stop"], data["decoder"])
+        rest = (data["stop"], data["decoder"], data.get("resets", 0), data.get("dropped", {}))
+        return cls(topic, partition, data["identity"], offset, *rest)

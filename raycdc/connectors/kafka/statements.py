@@ -7,14 +7,14 @@ whatever the composition root handed in (`raycdc.source.api.ReadsStatements`).
 |---|---|
 | CREATE TABLE | the table's schema, before its first row |
 | ADD COLUMN with a constant default | a column with that default for rows that exist; nothing if columns are given |
-| other new columns, DROP COLUMN, a wider type | nothing: rows show them |
+| other new columns, DROP COLUMN, a wider type | nothing: rows show them; a dropped column is remembered |
+| ADD COLUMN with the name of a dropped one | refused: rows that exist lost the value that the target has |
 | TRUNCATE, DROP or CREATE OR REPLACE TABLE | a ``T`` row and the event, where all its rows are in this partition |
 | what changes rows that exist in another way | refused by name; ``format.ddl = "ignore"`` passes over all statements |
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -27,6 +27,7 @@ from raycdc.schema import (
     AlterColumnTypeEvent,
     AlterPrimaryKeyEvent,
     CreateTableEvent,
+    DropColumnEvent,
     DropTableEvent,
     RenameColumnEvent,
     RenameTableEvent,
@@ -39,9 +40,8 @@ Events = tuple[SchemaChangeEvent, ...]
 #: Reads a statement with a default database. Raises `StatementError` with the reason for what it cannot tell.
 ReadStatement = Callable[[str, str], Events]
 Known = Callable[[TableId], TableSchema | None]
-
-#: Messages whose first judgement is kept; a batch, which is judged twice, has hardly as many.
-REMEMBERED = 10_000
+#: Columns that statements dropped, by table, in lower case: some rows of the target have a value there.
+Dropped = Mapping[str, Collection[str]]
 
 _INTEGERS = frozenset({TypeKind.INT8, TypeKind.INT16, TypeKind.INT32, TypeKind.INT64, TypeKind.UINT64})
 _EXACT = _INTEGERS | {TypeKind.DECIMAL}
@@ -49,10 +49,15 @@ _EXACT = _INTEGERS | {TypeKind.DECIMAL}
 
 @dataclass(frozen=True, slots=True)
 class Followed:
-    """Schemas that must be in force when the message has passed, and tables whose rows it removes."""
+    """Schemas that must be in force when the message has passed, and tables whose rows it removes.
+
+    `defaults` are columns of these whose default the rows that exist get; `dropped` what is remembered from now on.
+    """
 
     schemas: Mapping[TableId, TableSchema] = field(default_factory=dict)
     emptied: tuple[Emptied, ...] = ()
+    defaults: tuple[tuple[TableId, Column], ...] = ()
+    dropped: Dropped = field(default_factory=dict)
 
 
 class Statements:
@@ -70,45 +75,54 @@ class Statements:
         self._given = given
         self._left_out = left_out
         self._follow = follow
-        #: By a message's identity, with it: what it emptied when it was judged first.
-        self._judged: OrderedDict[int, tuple[ChangeItem, tuple[Emptied, ...]]] = OrderedDict()
 
-    def followed(self, item: ChangeItem, known: Known, tables: Collection[TableId] = ()) -> Followed:
+    def followed(
+        self, item: ChangeItem, known: Known, tables: Collection[TableId] = (), *, dropped: Dropped | None = None
+    ) -> Followed:
         """What `item` asks for where the tables are as `known` says; `tables` are those that it knows.
 
-        Raises `SchemaError` for what cannot be done. A batch is judged again when its schemas are in force, then also
-        those of rows behind the message: whether there were rows that it removes is as it was the first time.
+        `known` and `dropped` are as of the messages before it. Raises `SchemaError` for what cannot be done.
         """
         if not self._follow:
             return Followed()
-        judged = self._judged.get(id(item))
-        events = (*item.events, *self._events(item, known, tables if judged is None else None))
+        gone = {table: set(names) for table, names in (dropped or {}).items()}
         schemas: dict[TableId, TableSchema] = {}
         emptied: dict[TableId, Emptied] = {}
-        for event in events:
+        defaults: list[tuple[TableId, Column]] = []
+        for event in (*item.events, *self._events(item, known, tables)):
             table, now = event.table, known(event.table)
             match event:
                 case TruncateTableEvent() | DropTableEvent():
                     if now is not None and event.type not in self._left_out:
                         emptied.setdefault(table, event)
+                        gone.pop(str(table), None)
                 case CreateTableEvent(_, schema) if item.statement and now is None and table == item.table:
                     if not self._given(table):
                         schemas.setdefault(table, schema)
+                case DropColumnEvent(_, name) if now is not None:
+                    if name.casefold() in (column.name.casefold() for column in now.columns):
+                        gone.setdefault(str(table), set()).add(name.casefold())
+                case AddColumnEvent(_, column) if column.name.casefold() in gone.get(str(table), ()):
+                    raise refusal(item, f"rows that exist lost their value in {column.name!r} when it was dropped")
                 case AddColumnEvent(_, column) if now is not None and column.default is not None:
+                    if column.type.kind is TypeKind.TIMESTAMP:
+                        raise refusal(
+                            item,
+                            f"{column.default!r} in {column.name!r} of the rows that exist is a moment in the time "
+                            "zone of the session that added it, which no message says",
+                        )
                     if self._given(table) and _column(now, column.name) is None:
                         continue  # No row is decoded with it: a default would be a value that rows do not have.
                     typed = _as_decoded(column, item)
                     schemas[table] = _with_default(item, schemas.get(table, now), typed)
+                    defaults.append((table, typed))
                 case RenameColumnEvent() | RenameTableEvent() | AlterPrimaryKeyEvent() | AlterColumnTypeEvent():
                     _check(item, event, now)
-        if judged is None:
-            judged = self._judged[id(item)] = item, tuple(emptied.values())
-            if len(self._judged) > REMEMBERED:
-                self._judged.popitem(last=False)
-        return Followed(schemas, judged[1])
+        remembered = {table: sorted(names) for table, names in gone.items()}
+        return Followed(schemas, tuple(emptied.values()), tuple(defaults), remembered)
 
-    def _events(self, item: ChangeItem, known: Known, tables: Collection[TableId] | None) -> Events:
-        """The statement's events; `tables` None where one that cannot be followed was found to concern no rows."""
+    def _events(self, item: ChangeItem, known: Known, tables: Collection[TableId]) -> Events:
+        """The statement's events; none where one that cannot be followed concerns no rows."""
         if not item.statement or self._read is None:
             return ()
         try:
@@ -116,9 +130,16 @@ class Statements:
         except StatementError as cause:
             concerned = (item.table, *(TableId(*name) for name in cause.tables))
             rows = any(known(table) is not None for table in concerned)
-            if tables is None or not (rows or any(table.db in cause.databases for table in tables)):
+            if not (rows or any(table.db in cause.databases for table in tables)):
                 return ()  # There is no row that it could have changed; what comes says its own columns.
             raise refusal(item, str(cause)) from cause
+
+
+def check_default(item: ChangeItem, column: Column, in_force: TableSchema | None) -> None:
+    """Refuse a default that the rows that exist did not get, as another partition's rows came with the column first."""
+    there = None if in_force is None else _column(in_force, column.name)
+    if there is None or there.default != column.default:
+        raise _too_late(item, column)
 
 
 def refusal(item: ChangeItem, why: str) -> SchemaError:
@@ -143,10 +164,14 @@ def _with_default(item: ChangeItem, schema: TableSchema, column: Column) -> Tabl
     if there is None:
         return replace(schema, columns=(*schema.columns, replace(column, nullable=True)))
     if there.default != column.default:
-        raise refusal(
-            item, f"rows with {column.name!r} came before it, so that the rows that exist did not get its default"
-        )
+        raise _too_late(item, column)
     return schema
+
+
+def _too_late(item: ChangeItem, column: Column) -> SchemaError:
+    return refusal(
+        item, f"rows with {column.name!r} came before it, so that the rows that exist did not get its default"
+    )
 
 
 def _check(item: ChangeItem, event: SchemaChangeEvent, now: TableSchema | None) -> None:

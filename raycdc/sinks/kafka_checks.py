@@ -1,0 +1,126 @@
+"""May this user write a pipeline's topics, in transactions? Looks, and creates no topic and no message.
+
+Used by ``raycdc check``. It initialises a transactional producer under an id of its own, which fences nobody.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from confluent_kafka import KafkaError, KafkaException, Producer, TopicCollection
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._acl import AclOperation
+from confluent_kafka.cimpl import NewTopic
+
+from raycdc.errors import ConfigError
+from raycdc.model import Column, LogicalType, TableId, TableSchema, TypeKind
+from raycdc.sinks.kafka_plugin import KafkaSinkConfig
+from raycdc.sinks.kafka_tasks import TIMEOUT_S, open_format
+from raycdc.source.checks import CheckResult
+
+#: A finding for at most so many topics.
+_TOPICS_MAX = 50
+#: A table to try names and formats on, where none is known.
+_ANY_TABLE = TableId("db", "table")
+_ANY_SCHEMA = TableSchema((Column("id", LogicalType(TypeKind.INT64)),), ("id",))
+
+
+def check_sink(config: KafkaSinkConfig, tables: Sequence[TableId], *, pipeline: str) -> list[CheckResult]:
+    """All findings; `tables` are those that the source is known to have now."""
+    findings = [_encoding(config)]
+    properties = {"bootstrap.servers": config.bootstrap_servers, "client.id": "raycdc", **config.properties}
+    admin = AdminClient({**properties, "log_level": 0})
+    try:
+        there = admin.list_topics(timeout=TIMEOUT_S).topics
+    except KafkaException as cause:
+        text = f"Kafka at {config.bootstrap_servers} cannot be reached: {cause.args[0].str()}."
+        return [*findings, CheckResult("sink", text, "Correct sink.bootstrap_servers and sink.properties.")]
+    findings.append(CheckResult("sink", f"Connected to Kafka at {config.bootstrap_servers}.", ok=True))
+    findings += [_transactions(config, properties, pipeline), _record(config, admin, pipeline)]
+    try:
+        names = sorted({config.topic_of(table) for table in tables or [_ANY_TABLE]})
+    except ConfigError as cause:
+        return [*findings, CheckResult("sink topic", str(cause))]
+    wanted = dict.fromkeys(names[:_TOPICS_MAX], config.partitions)
+    if config.ddl_topic is not None:
+        wanted.setdefault(config.ddl_topic, 1)
+    for name, partitions in wanted.items():
+        findings.append(
+            _writable(config, admin, name) if name in there else _creatable(config, admin, name, partitions)
+        )
+    return findings
+
+
+def _encoding(config: KafkaSinkConfig) -> CheckResult:
+    identifier = config.format["type"]
+    try:
+        open_format(config.format).encoder(_ANY_TABLE, _ANY_SCHEMA)
+    except ConfigError as cause:
+        return CheckResult("sink format", str(cause))
+    return CheckResult("sink format", f"Changes can be written as {identifier}.", ok=True)
+
+
+def _transactions(config: KafkaSinkConfig, properties: dict[str, str], pipeline: str) -> CheckResult:
+    """Whether the user may be a transactional producer: by being one, without a transaction."""
+    identity = f"raycdc:{pipeline}:check"
+    producer = Producer({**properties, "transactional.id": identity, "log_level": 0}, logger=None)
+    try:
+        producer.init_transactions(TIMEOUT_S)
+    except KafkaException as cause:
+        fix = _acl(
+            config,
+            "--operation Write --operation Describe",
+            "--resource-pattern-type prefixed --transactional-id raycdc:",
+        )
+        return CheckResult("transactions", f"The user may not write in transactions: {cause.args[0].str()}.", fix)
+    return CheckResult("transactions", "The user may write in transactions.", ok=True)
+
+
+def _record(config: KafkaSinkConfig, admin: AdminClient, pipeline: str) -> CheckResult:
+    """The commit record is an offset of a consumer group."""
+    group = f"raycdc:{pipeline}:check"
+    try:
+        asked = admin.describe_consumer_groups([group], include_authorized_operations=True)
+        allowed = asked[group].result(TIMEOUT_S).authorized_operations
+    except KafkaException as cause:
+        allowed = [] if cause.args[0].code() == KafkaError.GROUP_AUTHORIZATION_FAILED else None
+    if allowed is None or AclOperation.READ in allowed:
+        return CheckResult("commit record", "The user may keep the commit record (offsets of a group).", ok=True)
+    fix = _acl(config, "--operation Read", "--resource-pattern-type prefixed --group raycdc:")
+    return CheckResult("commit record", "The user may not keep the commit record, which are offsets of a group.", fix)
+
+
+def _writable(config: KafkaSinkConfig, admin: AdminClient, name: str) -> CheckResult:
+    try:
+        asked = admin.describe_topics(TopicCollection([name]), include_authorized_operations=True)
+        allowed = asked[name].result(TIMEOUT_S).authorized_operations
+    except KafkaException as cause:
+        return CheckResult("sink topic", f"Topic {name} cannot be described: {cause.args[0].str()}.")
+    if allowed is None or AclOperation.WRITE in allowed:
+        return CheckResult("sink topic", f"Topic {name} is there and may be written.", ok=True)
+    fix = _acl(config, "--operation Write", f"--topic {name}")
+    return CheckResult("sink topic", f"The user may not write topic {name}.", fix)
+
+
+def _creatable(config: KafkaSinkConfig, admin: AdminClient, name: str, partitions: int) -> CheckResult:
+    """Asked as a creation that is only validated."""
+    new = NewTopic(name, num_partitions=partitions, replication_factor=config.replication_factor)
+    try:
+        admin.create_topics([new], validate_only=True)[name].result(TIMEOUT_S)
+    except KafkaException as cause:
+        fix = (
+            _acl(config, "--operation Create --operation Write", f"--topic {name}")
+            if cause.args[0].code() == KafkaError.TOPIC_AUTHORIZATION_FAILED
+            else "Correct sink.partitions and sink.replication_factor, or create it beforehand."
+        )
+        return CheckResult(
+            "sink topic", f"Topic {name} is not there and cannot be created: {cause.args[0].str()}.", fix
+        )
+    return CheckResult("sink topic", f"Topic {name} will be created.", ok=True)
+
+
+def _acl(config: KafkaSinkConfig, operations: str, resource: str) -> str:
+    """The command that permits it."""
+    user = config.properties.get("sasl.username", "NAME")
+    servers = config.bootstrap_servers
+    return f"kafka-acls --bootstrap-server {servers} --add --allow-principal User:{user} {operations} {resource}"

@@ -1,0 +1,256 @@
+"""A job over a topic with statements among its rows: Kafka's enumerator, reader and decoder under a random schedule.
+
+As `partition_job`, with real parts for scripted ones. The oracle reads manifests as a sink would: changes of an epoch
+first, then its rows. Each partition's changes of a table must come in order, each once, as far as its sealed position
+says; and when all is read the target must hold what the source's tables do.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from raycdc.checkpoint.manifest import Manifest, Segment
+from raycdc.connectors.kafka.enumerator import KafkaEnumerator
+from raycdc.connectors.kafka.held import ReaderSettings
+from raycdc.connectors.kafka.messages import Fetched
+from raycdc.connectors.kafka.partition_reader import Fetch
+from raycdc.connectors.kafka.plugin import KafkaSourceConfig
+from raycdc.connectors.kafka.reader import KafkaReader
+from raycdc.connectors.kafka.split import PartitionState
+from raycdc.connectors.kafka.statements import Statements
+from raycdc.connectors.mysql.ddl.messages import events_of_statement
+from raycdc.formats.api import MessageBatch, Origin
+from raycdc.formats.plugins import load_format
+from raycdc.model import RowKind, TableId
+from raycdc.model.row_kind import SYMBOLS
+from raycdc.schema import AddColumnEvent, DropTableEvent, TruncateTableEvent, event_from_json
+from raycdc.source.api import SplitEnumeratorContext
+from raycdc.source.partitioned import ReaderContext
+from raycdc.source.source_event import Heartbeat, Message
+from raycdc.testing.simulation.partition_job import PartitionJob
+from raycdc.testing.simulation.statement_topic import SimulatedCluster, StatementTopic
+from raycdc.testing.simulation.world import SimulationError
+
+FETCHED_MAX = 4
+EPOCH_BYTES_MAX = 1 << 20
+CONFIG = KafkaSourceConfig(
+    bootstrap_servers="sim",
+    topics=("m",),
+    format={"type": "canal-json"},
+    discovery_interval="1s",  # type: ignore[arg-type]
+)
+
+
+@dataclass(slots=True)
+class _Place:
+    position: int
+    addition: int
+
+
+class SimulatedPartitions:
+    """`raycdc.connectors.kafka.held.Partitions`: what was fetched waits in one queue, whoever leaves meanwhile."""
+
+    def __init__(self, topic: StatementTopic) -> None:
+        self._topic = topic
+        self._places: dict[str, _Place] = {}
+        self._queue: deque[Fetched] = deque()
+
+    def add(self, topic: str, partition: int, offset: int, *, addition: int) -> None:
+        self._places[f"{topic}:{partition}"] = _Place(offset, addition)
+
+    def remove(self, split_id: str) -> None:
+        self._places.pop(split_id, None)
+
+    def pause(self, split_ids: Iterable[str]) -> None:
+        raise AssertionError("nothing is aligned here")
+
+    def resume(self, split_ids: Iterable[str]) -> None:
+        raise AssertionError("nothing is aligned here")
+
+    def fetch(self, chance: random.Random) -> None:
+        messages = self._topic.messages
+        readable = [s for s, place in self._places.items() if place.position < len(messages[s])]
+        if not readable:
+            return
+        split_id = chance.choice(readable)
+        place = self._places[split_id]
+        stop = min(place.position + chance.randrange(1, FETCHED_MAX), len(messages[split_id]))
+        values = pa.array(messages[split_id][place.position : stop], pa.large_binary())
+        topic, _, number = split_id.rpartition(":")
+        offsets = np.arange(place.position, stop, dtype=np.int64)
+        batch = MessageBatch(Origin(topic, int(number)), values, offsets)
+        self._queue.append(Fetched(split_id, stop, batch, values.nbytes, 0, addition=place.addition))
+        place.position = stop
+
+    def poll(self) -> Fetch | None:
+        return Fetch((self._queue.popleft(),), {}, 1) if self._queue else None
+
+    def close(self) -> None: ...
+
+
+class SimulatedOutput:
+    """`raycdc.source.api.ReaderOutput` in memory; what is cut goes to the job's spool."""
+
+    def __init__(self, spool: dict[str, list[Any]], name: str) -> None:
+        self._spool = spool
+        self._name = name
+        self._rows: list[tuple[str, dict[str, Any]]] = []
+
+    @property
+    def open_bytes(self) -> int:
+        return 100 * len(self._rows)
+
+    def collect(
+        self, table: TableId, *, fingerprint: str, batch: pa.RecordBatch, split_id: str, key: Sequence[str] = ()
+    ) -> None:
+        self._rows += [(str(table), row) for row in batch.to_pylist()]
+
+    def cut(self, epoch: int) -> tuple[dict[str, Any], ...]:
+        rows, self._rows = self._rows, []
+        if not rows:
+            return ()
+        name = f"{self._name}-{epoch}"
+        self._spool[name] = rows
+        count = len(rows)
+        table = TableId("topic", "all")
+        return (Segment("sim", name, "", table, "f", "", 0, "log", 0, count, count * 100, 0).to_json(),)
+
+    def publish(self, segments: Sequence[dict[str, Any]]) -> None:
+        raise AssertionError("no chunks here")
+
+    def write_delta(self, rows: Any, *, fingerprint: str, split_id: str) -> tuple[dict[str, Any], ...]:
+        raise AssertionError("no chunks here")
+
+    def release(self, paths: Sequence[str]) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class StatementReader:
+    """A `KafkaReader` that is driven as the simulation drives readers."""
+
+    def __init__(self, job: StatementJob, send: Callable[[Message], None], name: str) -> None:
+        self.partitions = SimulatedPartitions(job.topic)
+        made = load_format("canal-json")
+        self.reader = KafkaReader(
+            ReaderContext(
+                SimulatedOutput(job.spool, name), send, lambda: None, lambda: job.clock.now_s, EPOCH_BYTES_MAX
+            ),
+            partitions=self.partitions,
+            make_decoder=lambda: made.decoder(positions=True),
+            settings=ReaderSettings(idle_after_s=30.0),
+            statements=Statements(events_of_statement),
+            wall_ms=lambda: 0,
+        )
+
+    def __repr__(self) -> str:
+        return repr(self.reader)
+
+    def handle(self, message: Message) -> None:
+        self.reader.handle(message)
+
+    def heartbeat(self) -> Heartbeat:
+        return self.reader.heartbeat()
+
+    def poll(self, chance: random.Random, *, calm: bool = False) -> None:
+        self.partitions.fetch(chance)
+        if calm or chance.random() < 0.6:
+            self.reader.poll_next()
+
+
+class StatementJob(PartitionJob):
+    """See the module's docstring."""
+
+    topic: StatementTopic
+
+    def __init__(self, seed: int, **options: Any) -> None:
+        #: The target: rows by table and key.
+        self.target: dict[str, dict[str, dict[str, Any]]] = {}
+        self._told: dict[str, int] = {}
+        super().__init__(seed, **options)
+
+    def make_topic(self) -> StatementTopic:
+        return StatementTopic(self.settings.partitions)
+
+    def make_reader(self, send: Callable[[Message], None], name: str) -> StatementReader:
+        return StatementReader(self, send, name)
+
+    def make_enumerator(
+        self, context: SplitEnumeratorContext, until: str | None, last: Manifest | None
+    ) -> KafkaEnumerator:
+        made = KafkaEnumerator(context, CONFIG, cluster=lambda: SimulatedCluster(self.topic), until=until)
+        if last is not None:
+            made.restore(last, document=self.state.document)
+        return made
+
+    def run(self) -> None:
+        super().run()
+        wanted = {f"shop.{t.name}": list(t.rows.values()) for t in self.topic.tables.values() if t.rows}
+        for name, rows in wanted.items():
+            found = self.target.get(name, {})
+            have = {str(key): row for key, row in found.items()}
+            for row in rows:
+                got = have.pop(str(row["id"]), None)
+                shown = None if got is None else {c: None if got.get(c) is None else str(got[c]) for c in row}
+                if shown != row:
+                    raise SimulationError(self._report(f"{name} holds {shown} for {row}"))
+            if have:
+                raise SimulationError(self._report(f"{name} holds {have}, which the source does not"))
+        empty = {name for name, rows in self.target.items() if rows} - set(wanted)
+        if empty:
+            raise SimulationError(self._report(f"{empty} should be empty"))
+
+    # -- the oracle
+
+    def _look_at_manifest(self, manifest: Manifest) -> None:
+        rows = [entry for segment in manifest.segments for entry in self.spool[segment.path]]
+        for table, entry in manifest.tables.items():
+            self._change(str(table), entry.changes)
+        for table_name, row in rows:
+            self._apply(table_name, row)
+        told: dict[str, list[tuple[int, str, str]]] = {}
+        for table_name, row in rows:
+            topic, partition, offset, _ = row["_pos"].split(":")
+            change = int(offset), SYMBOLS[RowKind(row["_op"])], table_name
+            told.setdefault(f"{topic}:{partition}", []).append(change)
+        for split_id, data in manifest.to_splits.items():
+            sealed = PartitionState.from_json(data).offset
+            first = self._told.get(split_id, 0)
+            changes = self.topic.changes[split_id]
+            wanted = [change for change in changes[first:] if change[0] < sealed]
+            # Tables have no order between them: a batch is decoded table by table.
+            found = sorted(told.pop(split_id, []), key=lambda change: change[2])
+            if found != sorted(wanted, key=lambda change: change[2]):
+                self.problems.append(f"epoch {manifest.epoch}: {split_id} up to {sealed} says {found}, not {wanted}")
+            self._told[split_id] = first + len(wanted)
+            self.read[split_id] = sealed
+        self.problems.extend(f"epoch {manifest.epoch} has rows of {s}, and no position" for s in told)
+        self._note(f"epoch {manifest.epoch} of generation {manifest.generation} sealed: {dict(self.read)}")
+
+    def _change(self, table: str, changes: Sequence[dict[str, Any]]) -> None:
+        rows = self.target.setdefault(table, {})
+        for change in map(event_from_json, changes):
+            match change:
+                case TruncateTableEvent() | DropTableEvent():
+                    rows.clear()
+                case AddColumnEvent(_, column):
+                    for row in rows.values():
+                        row.setdefault(column.name, column.default)
+
+    def _apply(self, table: str, row: dict[str, Any]) -> None:
+        rows = self.target.setdefault(table, {})
+        match RowKind(row["_op"]):
+            case RowKind.TRUNCATE:
+                rows.clear()
+            case RowKind.INSERT | RowKind.UPDATE_AFTER:
+                rows[str(row["id"])] = row
+            case RowKind.DELETE:
+                # Absent where the epoch also empties the table, which comes first.
+                rows.pop(str(row["id"]), None)

@@ -1,0 +1,191 @@
+"""``raycdc check`` on topics, as a user meets it: what is missing, and the command that permits it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError, Producer
+from confluent_kafka.admin._acl import AclBinding, AclBindingFilter, AclOperation, AclPermissionType
+from confluent_kafka.admin._resource import ResourcePatternType, ResourceType
+
+from raycdc.connectors.kafka.messages import Trouble
+from raycdc.connectors.kafka.partition_reader import KafkaPartitionReader
+from raycdc.connectors.kafka.plugin import KafkaSourceConfig
+from raycdc.testing.servers import KafkaServer
+from raycdc.testing.servers.process import wait_until
+
+pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
+
+
+@pytest.fixture(scope="module")
+def guarded() -> Iterator[KafkaServer]:
+    """A broker where the user of the secure listener may do only what was permitted."""
+    options = {
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "super.users": "User:ANONYMOUS",
+    }
+    with KafkaServer(options) as server:
+        yield server
+
+
+def produce(kafka: KafkaServer, topic: str, *messages: bytes | None) -> None:
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
+    for value in messages:
+        producer.produce(topic, value, b"1")
+    assert producer.flush(20) == 0
+
+
+def insert(number: int, **fields: Any) -> bytes:
+    row = {"id": number, "name": "a", **fields}
+    return json.dumps({"database": "shop", "table": "p", "type": "insert", "ts": 1, "data": row}).encode()
+
+
+def permit(kafka: KafkaServer, *wanted: tuple[ResourceType, str, AclOperation]) -> None:
+    for kind, name, operation in wanted:
+        pattern = ResourcePatternType.PREFIXED if name.endswith(":") else ResourcePatternType.LITERAL
+        binding = AclBinding(kind, name, pattern, "User:cdc", "*", operation, AclPermissionType.ALLOW)
+        admin = kafka.admin()
+        admin.create_acls([binding])[binding].result(20)
+        mine = AclBindingFilter(kind, name, pattern, "User:cdc", "*", operation, AclPermissionType.ALLOW)
+        # The controller has it; the broker that is asked learns of it a moment later.
+        wait_until(partial(has, admin, mine), timeout_s=20, what=f"{operation} on {name}")
+
+
+def has(admin: Any, wanted: AclBindingFilter) -> bool:
+    return bool(admin.describe_acls(wanted).result(20))
+
+
+def check(
+    kafka: KafkaServer, folder: Path, source: str, *, sink: str = 'type = "console"', secure: bool = False
+) -> tuple[int, list[dict[str, str]]]:
+    """Exit code and findings."""
+    properties = dict(kafka.secure_properties) if secure else {"bootstrap.servers": kafka.bootstrap_servers}
+    servers = properties.pop("bootstrap.servers")
+    cluster = f"bootstrap_servers = {json.dumps(servers)}\nproperties = {{ " + (
+        ", ".join(f"{json.dumps(name)} = {json.dumps(value)}" for name, value in properties.items()) + " }"
+    )
+    text = f'[pipeline]\nname = "p"\n[source]\ntype = "kafka"\n{cluster}\n{source}\n[sink]\n{sink}\n'
+    (folder / "p.toml").write_text(text + (cluster if "kafka" in sink else ""))
+    command = [sys.executable, "-m", "raycdc.cli", "check", "p.toml", "--json"]
+    done = subprocess.run(command, cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    assert done.stdout, done.stderr
+    return done.returncode, [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def of(findings: list[dict[str, str]], name: str) -> list[tuple[str, str]]:
+    return [(found["status"], found["text"]) for found in findings if found["check"] == name]
+
+
+def test_check_says_what_topics_and_messages_are_and_what_is_wrong_with_them(
+    kafka: KafkaServer, tmp_path: Path
+) -> None:
+    with kafka.fresh_topic(partitions=2) as good, kafka.fresh_topic() as bad, kafka.fresh_topic() as empty:
+        produce(kafka, good, insert(1), None, insert(2, weight=1.5))
+        produce(kafka, bad, insert(1), b'{"type": "insert", "data": ')
+        listed = f'format = "maxwell-json"\ntopics = ["{good}", "{bad}", "{empty}", "nowhere"]'
+        code, findings = check(kafka, tmp_path, listed)
+        assert (code, of(findings, "connection")[0][0]) == (3, "ok")
+        (counted, missing) = of(findings, "topics")
+        assert counted[1].startswith("3 topics with 4 partitions: ")
+        assert missing[1] == f"Topic nowhere of source.topics does not exist at {kafka.bootstrap_servers}."
+        assert of(findings, "permission") == [("ok", "The user may describe and read them.")]
+        (of_good, of_bad, of_empty) = (
+            next(f for f in of(findings, "format") if topic in f[1]) for topic in (good, bad, empty)
+        )
+        text = "shop.p (id bigint, name string, weight double, no key), 1 tombstone."
+        assert of_good == ("ok", f"The last messages of {good} are maxwell-json: {text}")
+        assert of_bad[0] == "failed"
+        assert f"{bad}/0@1" in of_bad[1]
+        assert of_empty == ("ok", f"{empty} has no messages to look at yet.")
+
+        beyond = f'start = {{ mode = "offsets", offsets = {{ "{good}:0" = 99 }} }}'
+        code, findings = check(kafka, tmp_path, f'format = "maxwell-json"\ntopics = ["{good}"]\n{beyond}')
+        ((status, text),) = of(findings, "start")
+        assert (code, status) == (3, "failed")
+        assert f"{good}:0@99 is not in the topic: it holds" in text
+        code, findings = check(kafka, tmp_path, f'format = "canal-json"\ntopic_pattern = "{good}.*|none"')
+        assert (code, of(findings, "format")[0][0]) == (3, "failed")
+        code, findings = check(kafka, tmp_path, 'format = "maxwell-json"\ntopic_pattern = "none.*"')
+        assert (code, of(findings, "topics")[0][0]) == (0, "warning")
+
+
+def test_check_names_the_permissions_that_are_missing_with_their_command(guarded: KafkaServer, tmp_path: Path) -> None:
+    source = 'format = "maxwell-json"\ntopics = ["in"]\ngroup_id = "watchers"'
+    sink = 'type = "kafka"\nformat = "maxwell-json"\ntopic = "out.{db}.{table}"\n'
+    produce(guarded, guarded.create_topic("in"), insert(1))
+
+    code, findings = check(guarded, tmp_path, source, sink=sink, secure=True)
+    assert (code, of(findings, "topics")) == (
+        3,
+        [("failed", "Topic in of source.topics is missing, or the user may not describe it.")],
+    )
+    permit(guarded, (ResourceType.TOPIC, "in", AclOperation.DESCRIBE))
+    code, findings = check(guarded, tmp_path, source, sink=sink, secure=True)
+    assert (code, of(findings, "permission")) == (3, [("failed", "The user may not read topic in.")])
+    (fix,) = (found["fix"] for found in findings if found["check"] == "permission")
+    assert fix.endswith("--add --allow-principal User:cdc --operation Read --topic in")
+
+    permit(guarded, (ResourceType.TOPIC, "in", AclOperation.READ))
+    code, findings = check(guarded, tmp_path, source, sink=sink, secure=True)
+    failed = {found["check"]: found["fix"] for found in findings if found["status"] == "failed"}
+    assert code == 5
+    assert set(failed) == {"transactions", "commit record", "sink topic"}
+    assert failed["transactions"].endswith(
+        "--operation Write --operation Describe --resource-pattern-type prefixed --transactional-id raycdc:"
+    )
+    assert failed["sink topic"].endswith("--operation Create --operation Write --topic out.shop.p")
+    assert of(findings, "group") == [
+        ("warning", "The user may not use consumer group watchers, so that nobody can watch the progress there.")
+    ]
+
+    permit(
+        guarded,
+        (ResourceType.GROUP, "watchers", AclOperation.READ),
+        (ResourceType.GROUP, "raycdc:", AclOperation.READ),
+        (ResourceType.TRANSACTIONAL_ID, "raycdc:", AclOperation.WRITE),
+        (ResourceType.TRANSACTIONAL_ID, "raycdc:", AclOperation.DESCRIBE),
+        (ResourceType.TOPIC, "out.shop.p", AclOperation.CREATE),
+        (ResourceType.TOPIC, "out.shop.p", AclOperation.WRITE),
+    )
+    code, findings = check(guarded, tmp_path, source, sink=sink, secure=True)
+    assert [found for found in findings if found["status"] != "ok"] == []
+    assert of(findings, "sink topic") == [("ok", "Topic out.shop.p will be created.")]
+    # Nothing was: a look changes nothing.
+    assert "out.shop.p" not in guarded.admin().list_topics(timeout=20).topics
+    assert code == 0
+
+
+def test_reading_needs_no_permission_for_a_group(guarded: KafkaServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    topic = guarded.create_topic("alone")
+    produce(guarded, topic, insert(1))
+    permit(guarded, (ResourceType.TOPIC, topic, AclOperation.READ))
+    properties = dict(guarded.secure_properties)
+    config = KafkaSourceConfig(
+        bootstrap_servers=properties.pop("bootstrap.servers"),
+        topics=(topic,),
+        format={"type": "maxwell-json"},
+        properties=properties,
+    )
+    refused: list[int] = []
+    with closing(KafkaPartitionReader(config)) as reader:
+        handle = reader._handle
+
+        def noted(trouble: Trouble) -> str | None:
+            refused.append(trouble.error.code())
+            return handle(trouble)
+
+        monkeypatch.setattr(reader, "_handle", noted)
+        reader.add(topic, 0, 0, addition=1)
+        rows = 0
+        while not (rows and refused):
+            fetch = reader.fetch()
+            rows += sum(len(part.batch) for part in (fetch.parts if fetch else ()) if part.batch is not None)
+    assert (rows, set(refused)) == (1, {KafkaError.GROUP_AUTHORIZATION_FAILED})

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -21,9 +22,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import ipc
 
+from raycdc.bridge.views import all_names, stored_names, viewed
 from raycdc.checkpoint.manifest import STATE_NODE, Segment
 from raycdc.errors import SegmentUnavailableError, StateError
 from raycdc.model.row_kind import SYMBOLS
+from raycdc.model.view import RowView
 
 #: Columns that are not stored in a segment but follow from its descriptor.
 DESCRIPTOR_COLUMNS = ("_db", "_table")
@@ -47,12 +50,21 @@ def read_segment(
 
     `columns` picks and orders columns and may name ``_db`` and ``_table``; None gives the stored ones. `part` (i, n)
     reads the i-th of n nearly equal runs of batches, so that several tasks share a large segment. With `symbols`,
-    `_op` is text (``+I``) instead of its code. `node` is the reader's own node (default: the one with the state) and
-    `token` the one Flight servers ask for. Blocks on disk or network.
+    `_op` is text (``+I``) instead of its code. With a view on it the segment has the columns of its target. `node` is
+    the reader's own node (default: the one with the state) and `token` the one Flight servers ask for. Blocks on disk
+    or network.
     """
+    if segment.view is not None:
+        return _viewed(segment, segment.view, columns, node=node, token=token, part=part, symbols=symbols)
     local = _is_local(segment, node)
     batches = _mapped(segment, columns, part) if local else _flight(segment, columns, part, token)
     return (_finished(batch, segment, columns, symbols=symbols) for batch in batches)
+
+
+def _viewed(segment: Segment, view: RowView, columns: Sequence[str] | None, **how: Any) -> Iterator[pa.RecordBatch]:
+    names = all_names(view) if columns is None else list(columns)
+    batches = read_segment(replace(segment, view=None), stored_names(view, names), **how)
+    return (viewed(batch, view, names, table=segment.table) for batch in batches)
 
 
 def segment_schema(segment: Segment, *, node: str | None = None, token: str | None = None) -> pa.Schema:

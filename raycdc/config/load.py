@@ -11,14 +11,22 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from raycdc.config.fields import Options, Secret
-from raycdc.config.model import COMMON_SECTIONS, PLANNED_SECTIONS, PipelineConfig, SinkConfig, SourceConfig
+from raycdc.config.model import (
+    COMMON_SECTIONS,
+    PLANNED_SECTIONS,
+    REPEATED_SECTIONS,
+    PipelineConfig,
+    SinkConfig,
+    SourceConfig,
+    route_problems,
+)
 from raycdc.config.problems import planned_problems, problems_of, show_value
 from raycdc.config.references import Place, Resolver, show_place
 from raycdc.errors import ConfigError
 from raycdc.plugins import PluginGroup, did_you_mean, load_plugin
 
 _PLUGIN_SECTIONS = {"source": PluginGroup.SOURCES, "sink": PluginGroup.SINKS}
-_SECTIONS = ("pipeline", "source", "readers", *PLANNED_SECTIONS, "sink", "ray", "spark")
+_SECTIONS = ("pipeline", "source", "readers", *PLANNED_SECTIONS, *REPEATED_SECTIONS, "sink", "ray", "spark")
 
 
 def load_config(path: str | Path, *, environment: Mapping[str, str] | None = None) -> PipelineConfig:
@@ -61,6 +69,11 @@ class _Loader:
                 sections[name] = validated
                 self._problems.extend(planned_problems(validated, name))
                 self._warn_about_literal_secrets(validated, (name,))
+        for name, (field, model) in REPEATED_SECTIONS.items():
+            sections[field] = self._repeated(name, model)
+        if "source" in sections:
+            self._problems.extend(route_problems(sections["source"], sections["routes"]))
+        sections |= {field: tuple(filter(None, sections[field])) for field, _ in REPEATED_SECTIONS.values()}
         if self._problems:
             raise ConfigError(*self._problems)
         return PipelineConfig(**sections, warnings=tuple(self._warnings))
@@ -108,21 +121,37 @@ class _Loader:
             return None
         return plugin.config
 
+    def _repeated(self, name: str, model: type[Options]) -> tuple[Any, ...]:
+        """The entries of a section that may come several times; None for one that is not valid."""
+        data = self._data.get(name, [])
+        if not isinstance(data, list) or not all(isinstance(item, dict) for item in data):
+            self._problems.append(f"{name}: write each one under [[{name}]], in two pairs of brackets")
+            return ()
+        return tuple(self._validated(f"{name}[{index}]", model, item) for index, item in enumerate(data))
+
     def _section(self, name: str, model: type[Options]) -> Options | None:
         data = self._data.get(name, {})
         if not isinstance(data, dict):
             self._problems.append(f"[{name}] must be a table, got {show_value(data)}")
             return None
+        return self._validated(name, model, data)
+
+    def _validated(self, name: str, model: type[Options], data: dict[str, Any]) -> Options | None:
         try:
             return model.model_validate(data)
         except ValidationError as error:
             unresolved = {text.partition(": ")[0] for text in self._resolver.problems}
             for place, text in problems_of(
-                error, model, name, hidden=self._resolver.places, elsewhere=self._keys_elsewhere(name)
+                error, model, name, hidden=self._hidden(), elsewhere=self._keys_elsewhere(name)
             ):
                 if show_place(place) not in unresolved:
                     self._problems.append(text)
             return None
+
+    def _hidden(self) -> set[Place]:
+        """Where references were, with the entries of repeated sections named as `_repeated` names them."""
+        places = self._resolver.places
+        return places | {(show_place(p[:2]), *p[2:]) for p in places if len(p) > 2 and isinstance(p[1], int)}
 
     def _keys_elsewhere(self, name: str) -> dict[str, str]:
         return {key: other for other, model in COMMON_SECTIONS.items() if other != name for key in model.model_fields}

@@ -6,16 +6,20 @@ or in Python from the section models directly.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import StrEnum
-from typing import Any, Literal, Self, get_args
+from typing import Any, ClassVar, Literal, Self, get_args
 
-from pydantic import field_validator, model_validator
+from pydantic import ValidationInfo, field_validator, model_validator
 
 from raycdc.config.fields import Duration, Options, Size, option
 from raycdc.config.problems import planned_problems
 from raycdc.errors import ConfigError
+from raycdc.model import TableId
+from raycdc.model.routes import Route, Router, check_target
+from raycdc.model.selector import check_pattern
 
 _NAME_CHARACTERS = "letters, digits, '-', '_' and '.'"
 
@@ -79,7 +83,7 @@ class PipelineOptions(Options):
         example=["truncate_table"],
     )
     route_mode: Literal["all_match", "first_match"] = option(
-        "all_match", help="Whether every matching route applies or the first.", planned=True
+        "all_match", help="Whether every matching route applies or the first."
     )
     time_zone: str = option("UTC", help="Time zone in which texts without one are read.", planned=True)
     on_bad_record: Literal["fail", "skip", "dead-letter"] = option(
@@ -118,12 +122,19 @@ class PipelineOptions(Options):
 class SourceConfig(Options):
     """Base of every source's section; a connector adds its own keys."""
 
+    #: Whether a row may be inserted that is there already; a true changelog never says that.
+    repeats_inserts: ClassVar[bool] = False
+
     type: str = option(help="Which source: a built-in or an installed plug-in.", example="mysql")
 
     @property
     def bounded(self) -> bool:
         """Whether the source ends by itself, without following its log."""
         return False
+
+    def captures(self, table: TableId) -> bool:
+        """Whether `table` is one that it captures; True where only reading tells."""
+        return True
 
 
 class SinkConfig(Options):
@@ -157,6 +168,32 @@ class ReaderOptions(Options):
         if self.min > self.max:
             raise ValueError(f"min = {self.min} is more than max = {self.max}")
         return self
+
+
+class RouteOptions(Options):
+    """Where tables go. Without a route they keep their names; several routes to one target merge tables."""
+
+    table: str = option(help="Source tables: a name, or a regular expression in full.", example=r"shop\.item_(\d+)")
+    replace_symbol: str = option("", help="A text in `to` that stands for the source table's name.", example="<>")
+    to: str = option(
+        help="The target. `$1` and `$<name>` stand for groups of `table`, `$$` for a dollar sign.", example="lake.item"
+    )
+
+    @field_validator("table")
+    @classmethod
+    def _check_table(cls, table: str) -> str:
+        return check_pattern(table)
+
+    @field_validator("to")
+    @classmethod
+    def _check_to(cls, to: str, info: ValidationInfo) -> str:
+        if "table" in info.data:
+            check_target(info.data["table"], to, info.data.get("replace_symbol", ""))
+        return to
+
+    def route(self) -> Route:
+        """As the way of the data has it."""
+        return Route(self.table, self.to, self.replace_symbol)
 
 
 class RayOptions(Options):
@@ -202,14 +239,20 @@ class PipelineConfig:
     readers: ReaderOptions = field(default_factory=ReaderOptions)
     ray: RayOptions = field(default_factory=RayOptions)
     spark: SparkOptions = field(default_factory=SparkOptions)
+    routes: tuple[RouteOptions, ...] = ()
     warnings: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Raises `ConfigError` for what is not supported yet, however the configuration was made."""
         sections = {name: getattr(self, name) for name in (*COMMON_SECTIONS, "source", "sink")}
         problems = [text for name, options in sections.items() for text in planned_problems(options, name)]
+        problems += route_problems(self.source, self.routes)
         if problems:
             raise ConfigError(*problems)
+
+    def router(self) -> Router:
+        """Where every table goes."""
+        return Router([options.route() for options in self.routes], self.pipeline.route_mode)
 
     @property
     def mode(self) -> Mode:
@@ -232,13 +275,23 @@ COMMON_SECTIONS: dict[str, type[Options]] = {
     "spark": SparkOptions,
 }
 
+#: Sections that may come several times, and the fields of `PipelineConfig` that hold them.
+REPEATED_SECTIONS: dict[str, tuple[str, type[Options]]] = {"route": ("routes", RouteOptions)}
+
 #: Sections of the design that a later version brings.
 PLANNED_SECTIONS: dict[str, str] = {
     "mask": "Hide or drop columns in the reader.",
     "transform": "Project, filter and compute columns with Spark SQL.",
-    "route": "Rename tables on the way, or merge many into one.",
     "lookup": "Join dimensions from another store.",
 }
+
+
+def route_problems(source: SourceConfig, routes: Sequence[RouteOptions | None]) -> Iterator[str]:
+    """Routes of single tables that are not captured: whoever wrote one meant a table. None is no valid route."""
+    for index, options in enumerate(routes):
+        table = options.route().plain if options is not None else None
+        if table is not None and not source.captures(table):
+            yield f"route[{index}].table: {table} is not captured; put it into source.tables, or correct the name"
 
 
 def appends_only(sink_type: str, write: Any) -> Any:

@@ -18,7 +18,7 @@ from pydantic import BaseModel, create_model
 from pydantic.fields import FieldInfo
 
 from raycdc.config.fields import Options, Secret, show_duration, show_size
-from raycdc.config.model import COMMON_SECTIONS, PLANNED_SECTIONS
+from raycdc.config.model import COMMON_SECTIONS, PLANNED_SECTIONS, REPEATED_SECTIONS
 from raycdc.config.problems import show_value
 from raycdc.plugins import PluginGroup, list_plugins, load_plugin
 
@@ -34,6 +34,8 @@ def json_schema() -> dict[str, Any]:
     sections["pipeline"] = (COMMON_SECTIONS["pipeline"], ...)
     for name, group in (("source", PluginGroup.SOURCES), ("sink", PluginGroup.SINKS)):
         sections[name] = (Union[*(model for _, model in _plugin_models(group))], ...)
+    for name, (_, repeated) in REPEATED_SECTIONS.items():
+        sections[name] = (types.GenericAlias(tuple, (repeated, ...)), ())
     # One model for the whole, so that shared definitions are where references look for them.
     whole = create_model("raycdc pipeline", __base__=Options, **sections)
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **whole.model_json_schema()}
@@ -47,6 +49,8 @@ def reference_page() -> str:
     for name, group in (("source", PluginGroup.SOURCES), ("sink", PluginGroup.SINKS)):
         for plugin_type, model in _plugin_models(group):
             parts += _section(f'[{name}] type = "{plugin_type}"', model)
+    for name, (_, repeated) in REPEATED_SECTIONS.items():
+        parts += _section(f"[[{name}]]", repeated)
     parts.append("## Not supported yet")
     parts.append("\n".join(f"- `[[{name}]]`: {text}" for name, text in PLANNED_SECTIONS.items()))
     return "\n\n".join(parts) + "\n"

@@ -13,12 +13,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from raycdc.model import META_COLUMNS, RowKind, TableSchema
+from raycdc.model.keys import comparable
 from raycdc.model.types import LogicalType, TypeKind
 
 #: Column of compacted rows: True where the key is gone at the end of the epoch.
 DELETED = "_deleted"
 
-_META_TYPES: dict[str, LogicalType] = {
+#: Types of the metadata columns as targets show them.
+META_TYPES: dict[str, LogicalType] = {
     "_op": LogicalType(TypeKind.STRING),
     "_seq": LogicalType(TypeKind.INT64),
     "_ts_ms": LogicalType(TypeKind.INT64),
@@ -30,7 +32,7 @@ _META_TYPES: dict[str, LogicalType] = {
 
 def changelog_arrow(schema: TableSchema) -> pa.Schema:
     """Arrow schema of a changelog target: the table's columns, then the metadata columns, `_op` as text."""
-    return pa.schema([*schema.arrow(), *(pa.field(name, _META_TYPES[name].arrow()) for name in META_COLUMNS)])
+    return pa.schema([*schema.arrow(), *(pa.field(name, META_TYPES[name].arrow()) for name in META_COLUMNS)])
 
 
 def changelog_names(schema: TableSchema) -> list[str]:
@@ -55,23 +57,29 @@ def last_per_key(rows: pa.Table, key: Sequence[str], columns: Sequence[str], *, 
     """
     ops = rows.column("_op").to_numpy()
     seqs = rows.column("_seq").to_numpy()
+    #: Where the rows that count are, in the order in which they happened.
+    places = np.arange(len(ops))
     if len(seqs) > 1 and not bool(np.all(seqs[1:] > seqs[:-1])):
-        order = np.argsort(seqs, kind="stable")
-        rows, ops = rows.take(pa.array(order)), ops[order]
-    truncations = np.flatnonzero(ops == RowKind.TRUNCATE)
+        places = np.argsort(seqs, kind="stable")
+    truncations = np.flatnonzero(ops[places] == RowKind.TRUNCATE)
     if len(truncations):
-        start = int(truncations[-1]) + 1
-        rows, ops = rows.slice(start), ops[start:]
+        places = places[int(truncations[-1]) + 1 :]
+    keys = comparable(rows, [*key, order_by] if order_by else key)
+    if len(places) < len(ops) or not bool(np.all(places[1:] > places[:-1])):
+        keys = keys.take(pa.array(places))
     if order_by:
-        places = pa.table({"by": rows.column(order_by), "#": np.arange(len(ops))})
-        order = pc.sort_indices(places, sort_keys=[("by", "ascending"), ("#", "ascending")])
-        rows, ops = rows.take(order), ops[order.to_numpy()]
-    numbered = rows.select(list(key)).append_column("#", pa.array(np.arange(len(ops))))
-    last = numbered.group_by(list(key), use_threads=False).aggregate([("#", "max")]).column("#_max").to_numpy()
-    last = np.sort(last)
-    deleted = np.isin(ops[last], (RowKind.UPDATE_BEFORE, RowKind.DELETE))
-    kept = rows.select(list(columns)).take(pa.array(last)).append_column(DELETED, pa.array(deleted))
-    return Compacted(kept, len(truncations) > 0)
+        ranked = pa.table({"by": keys.column(order_by), "#": np.arange(len(places))})
+        order = pc.sort_indices(ranked, sort_keys=[("by", "ascending"), ("#", "ascending")])
+        keys, places = keys.take(order), places[order.to_numpy()]
+    numbers = [f"k{number}" for number in range(len(key))]
+    numbered = pa.table([*(keys.column(name) for name in key), pa.array(np.arange(len(places)))], [*numbers, "#"])
+    last = numbered.group_by(numbers, use_threads=False).aggregate([("#", "max")]).column("#_max").to_numpy()
+    # Batch by batch, in the order of `rows`: gathering all texts in one array would end at 2 GiB.
+    kept = np.zeros(len(ops), np.bool_)
+    kept[places[last]] = True
+    deleted = np.isin(ops[kept], (RowKind.UPDATE_BEFORE, RowKind.DELETE))
+    found = rows.select(list(columns)).filter(pa.array(kept)).append_column(DELETED, pa.array(deleted))
+    return Compacted(found, len(truncations) > 0)
 
 
 def alive(rows: pa.Table) -> pa.Table:

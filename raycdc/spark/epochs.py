@@ -33,11 +33,13 @@ from raycdc.checkpoint.recovery import (
     decide,
     lacks,
 )
-from raycdc.checkpoint.store import CheckpointStore, CommitRecord
+from raycdc.checkpoint.store import CheckpointStore, CommitRecord, RoutedTarget
 from raycdc.errors import FencedError, SegmentUnavailableError, SinkError, StateError
 from raycdc.failpoints import reach
-from raycdc.model import TableId, TableSchema
+from raycdc.model import TableId
+from raycdc.model.routes import Router
 from raycdc.sinks.api import Sink, TableWork
+from raycdc.spark.works import Routing, Share, Works
 
 #: Tables of one epoch that commit at once: each commit waits for the disk or the JVM more than it computes.
 COMMIT_THREADS = 4
@@ -88,7 +90,8 @@ class _Prepared:
     """An epoch on its way through the loop; owned by one thread at a time."""
 
     manifest: Manifest
-    works: list[TableWork]
+    works: Sequence[TableWork]
+    routes: Mapping[str, RoutedTarget]
     staged: dict[TableId, Any] = field(default_factory=dict)
     staging_s: float = 0.0
 
@@ -104,8 +107,9 @@ class EpochLoop:
     `next_sealed(after, timeout_s)` returns the first sealed epoch greater than `after`, or None when there was none
     for so long; it may raise to end the loop. `on_committed` is called after each record, in order, on a thread of the
     loop. `positions` picks what goes into the sink's commits of an epoch's split states. `flights` are the endpoints of
-    the spools of other nodes, by their names, as of now. `begin_again` asks, durably, for new snapshots of tables whose
-    rows of an epoch are gone (the text says why), or raises if that cannot be.
+    the spools of other nodes, by their names, as of now. `begin_again` asks, durably, for new snapshots of source
+    tables whose rows of an epoch are gone (the text says why), or raises if that cannot be. `routing` says which
+    targets tables go to.
     """
 
     def __init__(
@@ -121,22 +125,23 @@ class EpochLoop:
         flight_token: str = "",
         flights: Callable[[], Mapping[str, str]] = dict,
         begin_again: Callable[[Manifest, Sequence[TableId], str], None] = _refuse,
+        routing: Routing | None = None,
     ) -> None:
         self._store = store
-        self._flights = flights
         self._begin_again = begin_again
         self._sink = sink
         self._generation = generation
         self._next_sealed = next_sealed
         self._on_committed = on_committed
-        self._positions = positions
         self._node = node
         self._flight_token = flight_token
-        self._schemas: dict[str, TableSchema] = {}
+        self._routing = routing or Routing(Router())
+        self._shares = Works(store, self._routing, generation=generation, positions=positions, flights=flights)
         self._stopping = threading.Event()
         record = store.last_commit()
         self._committed = record.epoch if record else 0
         self._vectors: dict[str, tuple[int, int]] = dict(record.tables) if record else {}
+        self._routes: dict[str, RoutedTarget] = dict(record.routes) if record else {}
         self._history: deque[EpochStatistics] = deque(maxlen=STATISTICS_EPOCHS)
 
     def __repr__(self) -> str:
@@ -159,6 +164,7 @@ class EpochLoop:
 
     def run(self) -> None:
         """Commit epochs until one is final or `stop` is called. Raises the first error, after the commit under way."""
+        self._shares.start_after(self._store.last_commit())
         with ThreadPoolExecutor(1, thread_name_prefix="raycdc-commit") as committer:
             under_way: Future[None] | None = None
             after = self._committed
@@ -179,7 +185,8 @@ class EpochLoop:
 
     def _prepare(self, manifest: Manifest, under_way: Future[None] | None) -> _Prepared:
         """Stage `manifest` and wait for the commit under way, in the order that schema changes allow."""
-        prepared = _Prepared(manifest, self._works(manifest))
+        share = self._shares.of(manifest)
+        prepared = _Prepared(manifest, share.works, share.routes)
         reach("before_stage")
         try:
             self._stage(prepared, [work for work in prepared.works if not work.changes])
@@ -204,7 +211,7 @@ class EpochLoop:
             except SegmentUnavailableError:
                 if time.monotonic() - started > NODE_PATIENCE_S or self._stopping.wait(POLL_S):
                     raise
-            works = [replace(work, segments=self._placed(work.segments)) for work in works]
+            works = [replace(work, segments=self._shares.placed(work.segments)) for work in works]
         prepared.staging_s += time.monotonic() - started
 
     def _commit(self, prepared: _Prepared) -> None:
@@ -212,7 +219,9 @@ class EpochLoop:
         reach("before_commit")
         self._commit_tables(prepared.works, prepared.staged)
         reach("after_last_commit")
-        self._record(prepared.manifest, staging_s=prepared.staging_s, commit_s=time.monotonic() - started)
+        self._record(
+            prepared.manifest, prepared.routes, staging_s=prepared.staging_s, commit_s=time.monotonic() - started
+        )
 
     def _commit_tables(self, works: Sequence[TableWork], staged: Mapping[TableId, Any]) -> None:
         """Commit all tables; when some fail the others still finish, and the first error is raised."""
@@ -224,9 +233,12 @@ class EpochLoop:
                 if done < len(pending):
                     reach("between_tables")
 
-    def _record(self, manifest: Manifest, *, staging_s: float, commit_s: float) -> None:
+    def _record(
+        self, manifest: Manifest, routes: Mapping[str, RoutedTarget], *, staging_s: float, commit_s: float
+    ) -> None:
         now_ms = time.time_ns() // 1_000_000
-        self._vectors.update({str(table): (manifest.epoch, STEP_LAST) for table in manifest.tables})
+        self._vectors.update({str(target): (manifest.epoch, STEP_LAST) for target in self._shares.targets(manifest)})
+        self._routes.update(routes)
         self._write_record(manifest.epoch, now_ms)
         self._committed = manifest.epoch
         reach("after_record")
@@ -251,12 +263,13 @@ class EpochLoop:
     def _write_record(self, epoch: int, now_ms: int) -> None:
         """Write the commit record; once more when the generation rose in our own hands at that very moment."""
         generation = self._generation()
+        record = CommitRecord(epoch, generation, now_ms, dict(self._vectors), dict(self._routes))
         try:
-            self._store.write_commit(CommitRecord(epoch, generation, now_ms, dict(self._vectors)))
+            self._store.write_commit(record)
         except FencedError:
             if self._generation() == generation:
                 raise
-            self._store.write_commit(CommitRecord(epoch, self._generation(), now_ms, dict(self._vectors)))
+            self._store.write_commit(replace(record, generation=self._generation()))
 
     # -- recovery ---------------------------------------------------------------------------------------------------
 
@@ -270,25 +283,29 @@ class EpochLoop:
         dropped: list[int] = []
         frozen: list[int] = []
         newest = self._store.next_epoch() - 1
+        self._shares.start_after(self._store.last_commit())
         self._check_record(newest)
         for manifest in self._store.manifests(after=self._committed):
-            match self._decide(manifest, newest):
+            decision = self._decide(manifest, newest)
+            if isinstance(decision, Refuse):
+                raise SinkError(decision.text)
+            if isinstance(decision, Tombstone):
+                dropped = self._drop_from(manifest.epoch)
+                break
+            share = self._shares.of(manifest)
+            match decision:
                 case Record():
-                    self._record(manifest, staging_s=0.0, commit_s=0.0)
+                    self._record(manifest, share.routes, staging_s=0.0, commit_s=0.0)
                     recorded.append(manifest.epoch)
-                case Replay(tables):
-                    self._replay(manifest, tables)
+                case Replay(targets):
+                    # Steps that the targets hold are skipped by the sink.
+                    self._complete(manifest, share, [work for work in share.works if work.target in targets])
                     replayed.append(manifest.epoch)
-                case Tombstone():
-                    dropped = self._drop_from(manifest.epoch)
-                    break
-                case Frozen(again, replay, text):
-                    dropped = self._freeze(manifest, again, replay, text)
+                case Frozen():
+                    dropped = self._freeze(manifest, share, decision)
                     frozen.append(manifest.epoch)
                     break
-                case Refuse(text):
-                    raise SinkError(text)
-                case decision:
+                case _:
                     assert_never(decision)
         return Recovery(self._committed, tuple(recorded), tuple(replayed), tuple(dropped), tuple(frozen))
 
@@ -299,15 +316,20 @@ class EpochLoop:
                 raise SinkError(refusal.text)
 
     def _decide(self, manifest: Manifest, newest: int) -> Record | Replay | Frozen | Tombstone | Refuse:
-        holds: dict[TableId, CommitVector | None] = dict.fromkeys(manifest.tables)
+        targets = self._shares.targets(manifest)
+        holds: dict[TableId, CommitVector | None] = dict.fromkeys(targets)
         if self._sink.durable:
-            holds = {table: self._sink.committed(table) for table in manifest.tables}
+            holds = {target: self._sink.committed(target) for target in targets}
         recorded = self._vectors if self._sink.durable else {}
-        needed = [segment for segment in manifest.segments if lacks(manifest.epoch, holds[segment.table])]
+        lacking = {s for target in targets if lacks(manifest.epoch, holds[target]) for s in targets[target]}
+        needed = [segment for segment in manifest.segments if segment.table in lacking]
         deadline_s = time.monotonic() + NODE_PATIENCE_S
+        missing = needed
         while True:
-            missing = self._missing(needed)
-            lost = {segment.table for segment in missing}
+            # What was found whole is not read again while others are waited for.
+            missing = self._missing(missing)
+            gone = {segment.table for segment in missing}
+            lost = {target for target, sources in targets.items() if not gone.isdisjoint(sources)}
             decision = decide(manifest, holds, lost=lost, recorded=recorded, newest_epoch=newest)
             away = any(segment.node != (self._node or STATE_NODE) for segment in missing)
             if not (isinstance(decision, Frozen) and away) or time.monotonic() > deadline_s:
@@ -317,38 +339,38 @@ class EpochLoop:
                 return decision
 
     def _missing(self, segments: Sequence[Segment]) -> list[Segment]:
-        """Those that are not there, or damaged."""
+        """Those that are not there, or damaged: few are looked at, so that all of each is."""
         node, token = self._node or None, self._flight_token or None
-        placed = self._placed(segments)
-        return [segment for segment in placed if not verify_segments([segment], node=node, token=token)]
+        placed = self._shares.placed(segments)
+        return [segment for segment in placed if not verify_segments([segment], node=node, token=token, checksum=True)]
 
-    def _replay(self, manifest: Manifest, tables: Sequence[TableId]) -> None:
-        """Write an epoch again for the tables that lack it. Steps they hold are skipped by the sink."""
-        self._complete(manifest, [work for work in self._works(manifest) if work.source in tables])
-
-    def _complete(self, manifest: Manifest, works: list[TableWork]) -> None:
+    def _complete(self, manifest: Manifest, share: Share, works: list[TableWork]) -> None:
         """Write `works`, which is what the sink lacks of the epoch, and record it."""
-        prepared = _Prepared(manifest, works)
+        prepared = _Prepared(manifest, works, share.routes)
         for work in prepared.works:
             if work.changes:
                 self._sink.apply_schema(work)
         self._stage(prepared, prepared.works)
         self._commit(prepared)
 
-    def _freeze(self, manifest: Manifest, again: Sequence[TableId], replay: Sequence[TableId], text: str) -> list[int]:
-        """Complete an epoch whose rows are gone for the tables `again`, which are to begin anew instead.
+    def _freeze(self, manifest: Manifest, share: Share, decision: Frozen) -> list[int]:
+        """Complete an epoch whose rows are gone for the targets to fill anew: their source tables begin again.
 
-        *What if the process dies here?* Until all tables hold the epoch the same is decided again, and asking and
+        *What if the process dies here?* Until all targets hold the epoch the same is decided again, and asking and
         dropping twice changes nothing. Once they do, it is recorded; what was asked for is durable by then.
 
         Later epochs are dropped without tombstones: nobody began to commit them, as this one is not complete, and a
         tombstone of a later epoch would say of a table that it holds this one.
         """
-        self._begin_again(manifest, again, text)
+        if self._routing.upsert and any(work.merged for work in share.works if work.target in decision.again):
+            raise StateError(decision.text)  # One of several merged tables cannot begin again.
+        targets = self._shares.targets(manifest)
+        sources = tuple(sorted({source for target in decision.again for source in targets[target]}))
+        self._begin_again(manifest, sources, decision.text)
         dropped = self._store.drop_after(manifest.epoch)
-        works = [work for work in self._works(manifest) if work.source in (*again, *replay)]
-        works = [replace(work, segments=()) if work.source in again else work for work in works]
-        self._complete(manifest, works)
+        works = [work for work in share.works if work.target in (*decision.again, *decision.replay)]
+        works = [replace(work, segments=()) if work.target in decision.again else work for work in works]
+        self._complete(manifest, share, works)
         return dropped
 
     def _drop_from(self, epoch: int) -> list[int]:
@@ -358,32 +380,5 @@ class EpochLoop:
                 self._sink.tombstone(replace(work, segments=()))
         return self._store.drop_after(epoch - 1)
 
-    # -- helpers ----------------------------------------------------------------------------------------------------
-
     def _works(self, manifest: Manifest) -> list[TableWork]:
-        positions = self._positions(manifest)
-        return [
-            TableWork(
-                epoch=manifest.epoch,
-                generation=self._generation(),
-                source=table,
-                target=table,
-                schema=self._schema(part.schema),
-                changes=part.changes,
-                segments=self._placed(
-                    sorted((s for s in manifest.segments if s.table == table), key=lambda s: s.seq_base)
-                ),
-                positions=positions,
-            )
-            for table, part in manifest.tables.items()
-        ]
-
-    def _placed(self, segments: Sequence[Segment]) -> tuple[Segment, ...]:
-        """Each segment with the endpoint of its node as of now (none: the node is away)."""
-        flights = self._flights()
-        return tuple(replace(segment, flight=flights.get(segment.node, "")) for segment in segments)
-
-    def _schema(self, fingerprint: str) -> TableSchema:
-        if fingerprint not in self._schemas:
-            self._schemas[fingerprint] = self._store.schema(fingerprint)
-        return self._schemas[fingerprint]
+        return list(self._shares.of(manifest).works)

@@ -19,7 +19,7 @@ from raycdc.model import Column, LogicalType, RowKind, TableId, TableSchema, Typ
 from raycdc.sinks.json_lines import json_lines
 from raycdc.sinks.plan import TASK_BYTES_MIN, by_partition, share_out
 from raycdc.sinks.rows import DELETED, alive, last_per_key
-from raycdc.sinks.statistics import delta_statistics
+from raycdc.sinks.statistics import delta_statistics, for_table, properties
 
 UTC = dt.UTC
 D = decimal.Decimal
@@ -46,6 +46,21 @@ def compacted(table: pa.Table) -> list[tuple[int, str | None, bool]]:
 def test_the_last_change_of_each_key_wins() -> None:
     table = changes((INSERT, 1, "a"), (INSERT, 2, "b"), (BEFORE, 1, "a"), (AFTER, 1, "c"), (DELETE, 2, "b"))
     assert compacted(table) == [(1, "c", False), (2, "b", True)]
+
+
+def test_both_zeros_are_one_key() -> None:
+    rows = changes((INSERT, 1, "a"), (BEFORE, 1, "a"), (AFTER, 1, "b"))
+    floats = rows.set_column(0, "id", pa.array([0.0, 0.0, -0.0]))
+    assert [name for _, name, _ in compacted(floats)] == ["b"]
+
+
+def test_more_text_than_one_array_holds_is_compacted() -> None:
+    batch = changes((INSERT, 1, "x" * (40 << 20)), (INSERT, 2, "y" * (40 << 20))).combine_chunks().to_batches()[0]
+    rows = pa.Table.from_batches([batch] * 28)
+    assert rows.nbytes > 1 << 31
+    numbered = rows.set_column(3, "_seq", pa.array(range(rows.num_rows)))
+    found = last_per_key(numbered, ["id"], ["id", "name"]).rows
+    assert found.column("id").to_pylist() == [1, 2]
 
 
 def test_an_update_that_moves_a_row_deletes_its_old_key() -> None:
@@ -178,7 +193,7 @@ def test_a_hash_partition_is_one_task_in_order_of_seq() -> None:
     assert [[entry.segment.path for entry in task] for task in tasks] == [["a", "c"], ["x"]]
 
 
-def test_statistics_bound_keys_and_leave_out_what_would_need_rounding(tmp_path: Any) -> None:
+def test_statistics_are_of_integers_and_dates_alone(tmp_path: Any) -> None:
     table = pa.table(
         {
             "id": pa.array([3, 1, 2], pa.int64()),
@@ -193,5 +208,16 @@ def test_statistics_bound_keys_and_leave_out_what_would_need_rounding(tmp_path: 
         "numRecords": 3,
         "minValues": {"id": 1, "day": "2025-01-01"},
         "maxValues": {"id": 3, "day": "2026-01-01"},
-        "nullCount": {"id": 0, "day": 1, "long": 0, "at": 0, "none": 3},
+        "nullCount": {"id": 0, "day": 1, "none": 3},
     }
+
+
+def test_a_file_has_bounds_of_all_columns_its_table_names_or_of_none() -> None:
+    bounds = {"numRecords": 3, "minValues": {"id": 1}, "maxValues": {"id": 3}, "nullCount": {"id": 0, "none": 3}}
+    schema = pa.schema([("id", pa.int64()), ("text", pa.string()), ("none", pa.int8()), ("odd name", pa.int8())])
+    assert properties(schema) == {"delta.dataSkippingStatsColumns": "id,none"}
+    assert json.loads(for_table(json.dumps(bounds), properties(schema))) == bounds
+    more = {"delta.dataSkippingStatsColumns": "id,later"}
+    assert json.loads(for_table(json.dumps(bounds), more)) == {"numRecords": 3}
+    assert json.loads(for_table(json.dumps(bounds), {})) == {"numRecords": 3}
+    assert properties(pa.schema([("text", pa.string())])) == {"delta.dataSkippingNumIndexedCols": "0"}

@@ -1,0 +1,92 @@
+"""Rows of a table as rows of a merged target's schema (`raycdc.model.view`): more columns, and wider types.
+
+Called while a segment is read, in stage tasks. Which types meet is decided in `raycdc.schema.merge`; here each value is
+turned, exactly or not at all: one that does not fit is a `SchemaError` with table and column.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+
+from raycdc.errors import SchemaError
+from raycdc.model import META_COLUMNS, Column, LogicalType, TableId, TypeKind
+from raycdc.model.json_text import decimal_text, timestamp_text
+from raycdc.model.view import RowView
+
+
+def stored_names(view: RowView, columns: Sequence[str]) -> list[str]:
+    """The columns to read of the table for `columns` of the target and metadata; never none, as rows are counted."""
+    there = {column.name.casefold(): column.name for column in view.source.columns}
+    meta = [name for name in columns if name in META_COLUMNS]
+    found = [there[name.casefold()] for name in columns if name not in META_COLUMNS and name.casefold() in there]
+    return [*found, *meta] or ["_op"]
+
+
+def viewed(batch: pa.RecordBatch, view: RowView, columns: Sequence[str], *, table: TableId) -> pa.RecordBatch:
+    """`batch`, which has `stored_names`, with `columns` in the types of the target."""
+    sources = {column.name.casefold(): column for column in view.source.columns}
+    targets = {column.name: column for column in view.target.columns}
+    arrays = []
+    for name in columns:
+        if name in META_COLUMNS:
+            arrays.append(batch.column(name))
+        elif (source := sources.get(name.casefold())) is None:
+            arrays.append(_missing(targets[name], batch.num_rows, fill=view.fill, table=table))
+        else:
+            arrays.append(_turned(batch.column(source.name), source, targets[name].type, table))
+    return pa.RecordBatch.from_arrays(arrays, names=list(columns))
+
+
+def turned(array: pa.Array, have: LogicalType, want: LogicalType) -> pa.Array:
+    """Values of type `have` as values of `want`, which is a merge of it. pyarrow's error for one that does not fit."""
+    if have.arrow() == want.arrow():
+        return array
+    if pa.types.is_string(want.arrow()):
+        return text_of(array, have)
+    if have.kind is TypeKind.BOOLEAN:
+        array = array.cast(pa.int8())
+    return array.cast(want.arrow(), safe=True)
+
+
+def text_of(array: pa.Array, have: LogicalType) -> pa.Array:
+    """Each value as text: decimals and temporals as MySQL prints them (TIMESTAMP in UTC), bytes as UTF-8."""
+    match have.kind:
+        case TypeKind.DATETIME | TypeKind.TIMESTAMP:
+            return timestamp_text(array, have.fsp)
+        case TypeKind.DECIMAL:
+            return decimal_text(array, have.scale)
+        case TypeKind.BIT | TypeKind.UINT64 if pa.types.is_decimal(array.type):
+            return decimal_text(array, 0)
+        case _:
+            return array.cast(pa.string(), safe=True)
+
+
+def _turned(array: pa.Array, have: Column, want: LogicalType, table: TableId) -> pa.Array:
+    try:
+        return turned(array, have.type, want)
+    except pa.ArrowException as cause:
+        raise SchemaError(
+            f"{table}: a value of column {have.name!r} ({have.type.kind}) is no {want.arrow()}, which its merged "
+            f"target has: {cause}. Route the table elsewhere, or give the column one type in all merged tables."
+        ) from cause
+
+
+def _missing(column: Column, rows: int, *, fill: bool, table: TableId) -> pa.Array:
+    wanted = column.type.arrow()
+    if not fill or column.default is None:
+        return pa.nulls(rows, wanted)
+    text = pa.scalar(column.default)
+    try:
+        constant = text.cast(pa.timestamp("us")).cast(wanted) if pa.types.is_timestamp(wanted) else text.cast(wanted)
+    except pa.ArrowException as cause:
+        raise SchemaError(
+            f"{table}: the default {column.default!r} of column {column.name!r} is no {wanted}"
+        ) from cause
+    return pa.repeat(constant, rows)
+
+
+def all_names(view: RowView) -> list[str]:
+    """What `read_segment` gives of a view when no columns are asked for."""
+    return [*(column.name for column in view.target.columns), *(n for n in META_COLUMNS if n not in ("_db", "_table"))]

@@ -1,0 +1,160 @@
+"""Which target tables a source table's rows go to: ``[[route]]`` and ``pipeline.route_mode``. Pure.
+
+A route names tables as ``source.tables`` does, by a plain name or a regular expression that matches the whole of
+``DATABASE.TABLE``, and says where they go:
+
+| in ``to`` | stands for |
+|---|---|
+| ``$1`` … ``$99`` | what a group of the regular expression matched |
+| ``$<name>`` | what a named group matched |
+| ``$$`` | a dollar sign |
+| the text of ``replace_symbol`` | the source table's name, without its database |
+
+Under ``all_match`` a table goes to the targets of all routes that match it, each once; under ``first_match`` to that of
+the first one. A table that no route matches keeps its name. What a group matched is taken as it is: a ``$`` in it means
+nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Literal
+
+from raycdc.errors import ConfigError
+from raycdc.model.selector import check_pattern, is_plain_name
+from raycdc.model.table import TableId
+
+RouteMode = Literal["all_match", "first_match"]
+
+_REFERENCE = re.compile(r"\$(?:(\d{1,2})|<(\w+)>|(\$)|(.?))", re.DOTALL)
+
+#: In no sink's table names; the parts of one are folders in some.
+_NEVER_IN_NAMES = ("/", "\0")
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """One ``[[route]]``. Raises ValueError for what can match or make no table, which the configuration tells of."""
+
+    table: str
+    to: str
+    replace_symbol: str = ""
+
+    def __post_init__(self) -> None:
+        check_pattern(self.table)
+        check_target(self.table, self.to, self.replace_symbol)
+
+    @property
+    def plain(self) -> TableId | None:
+        """The one table it names; None for a regular expression."""
+        return TableId.parse(self.table) if is_plain_name(self.table) else None
+
+    def pattern(self) -> re.Pattern[str]:
+        """What it matches, in full."""
+        return re.compile(re.escape(self.table) if is_plain_name(self.table) else self.table)
+
+
+class Router:
+    """All routes of a pipeline; immutable."""
+
+    def __init__(self, routes: Sequence[Route] = (), mode: RouteMode = "all_match") -> None:
+        self.routes = tuple(routes)
+        self._patterns = [route.pattern() for route in self.routes]
+        self._first_only = mode == "first_match"
+        self._known: dict[TableId, tuple[TableId, ...]] = {}
+
+    def __bool__(self) -> bool:
+        """Whether there is any route at all."""
+        return bool(self.routes)
+
+    def __repr__(self) -> str:
+        return f"Router({list(self.routes)!r}, first_only={self._first_only})"
+
+    def targets(self, source: TableId) -> tuple[TableId, ...]:
+        """Where rows of `source` go, in the order of the routes. `ConfigError` when a route makes no name of it."""
+        known = self._known.get(source)
+        if known is None:
+            known = self._known[source] = self._targets(source)
+        return known
+
+    def _targets(self, source: TableId) -> tuple[TableId, ...]:
+        found: dict[TableId, None] = {}
+        for index, (route, pattern) in enumerate(zip(self.routes, self._patterns, strict=True)):
+            matched = pattern.fullmatch(str(source))
+            if matched is None:
+                continue
+            name = _written(route.to, route.replace_symbol, source.table, partial(_matched, matched))
+            try:
+                found[legal_target(name)] = None
+            except ValueError as cause:
+                raise ConfigError(f"route[{index}].to: of {source} it makes {cause}") from cause
+            if self._first_only:
+                break
+        return tuple(found) or (source,)
+
+
+def check_target(table: str, to: str, replace_symbol: str = "") -> None:
+    """Raises ValueError unless `to` makes a legal name of what `table`, a valid pattern, matches.
+
+    What a group matches may hold the dot; it is looked at when it does.
+    """
+    pattern = re.compile(re.escape(table) if is_plain_name(table) else table)
+    if "$" in replace_symbol:
+        raise ValueError(f'"{replace_symbol}" cannot be a symbol: $ begins the reference to a group')
+    references = _REFERENCE.findall(to)
+    for number, name, dollar, other in references:
+        if number and not 1 <= int(number) <= pattern.groups:
+            raise ValueError(f"${number} is no group: {table} has {_count(pattern.groups)}")
+        if name and name not in pattern.groupindex:
+            known = ", ".join(pattern.groupindex) or "none"
+            raise ValueError(f"$<{name}> is no group: those of {table} with a name are {known}")
+        if not (number or name or dollar):
+            raise ValueError(
+                f'"${other}" stands for nothing; write $1 or $<name> for a group, and $$ for a dollar sign'
+            )
+    try:
+        legal_target(_written(to, replace_symbol, "x", lambda _: "x"), of=to)
+    except ValueError:
+        if not any(number or name for number, name, *_ in references):
+            raise
+        legal_target(_written(to, replace_symbol, "x", lambda _: "x.x"), of=to)
+
+
+def legal_target(name: str, *, of: str = "") -> TableId:
+    """`name` as a table. ValueError when no sink could have one of that name."""
+    shown = f'"{of or name}"'
+    db, dot, table = name.partition(".")
+    if not (db and dot and table):
+        raise ValueError(f"{shown}, which is not DATABASE.TABLE")
+    if any(bad in name for bad in _NEVER_IN_NAMES) or table in (".", ".."):
+        raise ValueError(f"{shown}, which cannot be the name of a table")
+    return TableId(db, table)
+
+
+def _written(to: str, symbol: str, table: str, group: Callable[[int | str], str]) -> str:
+    """`to` with its references and the symbol replaced; what was put in is not looked at again."""
+
+    def replaced(text: str) -> str:
+        return text.replace(symbol, table) if symbol else text
+
+    parts: list[str] = []
+    at = 0
+    for reference in _REFERENCE.finditer(to):
+        parts.append(replaced(to[at : reference.start()]))
+        number, name, dollar, _ = reference.groups()
+        parts.append("$" if dollar else group(int(number) if number else name))
+        at = reference.end()
+    parts.append(replaced(to[at:]))
+    return "".join(parts)
+
+
+def _matched(match: re.Match[str], group: int | str) -> str:
+    """What a group matched; nothing where it took no part."""
+    return match[group] or ""
+
+
+def _count(groups: int) -> str:
+    return f"{groups} group{'' if groups == 1 else 's'}" if groups else "no groups"

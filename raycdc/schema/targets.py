@@ -1,0 +1,235 @@
+"""What an epoch of source tables means for the target tables that they are routed to. Pure.
+
+Called by the epoch loop for each manifest, in order. A target that one source table goes to has that table's schema
+and takes its changes as they are, under its own name.
+
+A target of several tables has the merge of their schemas (`raycdc.schema.merge`), which only grows:
+
+| a merged table | its target |
+|---|---|
+| comes, or gets a column that no other has | gets the columns it lacks, at the end, nullable |
+| has a column of a wider type | gets the type that holds both |
+| lacks a column of the others | its rows are null there |
+| drops or renames a column | keeps it; rows written before keep their values |
+| adds a column, with a constant default | gets the column with that default, in all rows that have no value |
+| … that the target has with the same default, or both without one | has it already |
+| … with another default, or that a table dropped before | refused, in upsert targets: whose rows get which value? |
+| is emptied, dropped or begins again | refused, in upsert targets: its rows are among the others' |
+| has another primary key | refused |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from raycdc.errors import ConfigError, SchemaError
+from raycdc.model import Column, TableId, TableSchema
+from raycdc.model.routes import Router
+from raycdc.schema.apply import find_column
+from raycdc.schema.events import (
+    AddColumnEvent,
+    AlterColumnTypeEvent,
+    AlterPrimaryKeyEvent,
+    CreateTableEvent,
+    DropColumnEvent,
+    DropTableEvent,
+    RenameColumnEvent,
+    RenameTableEvent,
+    SchemaChangeEvent,
+    TruncateTableEvent,
+    event_from_json,
+    event_to_json,
+)
+from raycdc.schema.merge import merge_schemas
+
+Change = dict[str, Any]
+#: The tables of an epoch: their schema in it, and what led to that.
+Tables = Mapping[TableId, tuple[TableSchema, Sequence[Change]]]
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A target table as it is after some epoch.
+
+    `sources` went into it so far. `schema` has its columns, each with the default it was added with, if any; None is
+    for a table of a state that knew no routes. `dropped` are columns (in lower case) that a source does not have any
+    more while the target keeps their values.
+    """
+
+    sources: tuple[TableId, ...]
+    schema: TableSchema | None
+    dropped: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class TargetEpoch:
+    """One target's share of an epoch: the tables it comes from, the schema in force, and what leads to that.
+
+    `beginning` are those of the tables that had nothing in the target before.
+    """
+
+    name: TableId
+    sources: tuple[TableId, ...]
+    schema: TableSchema
+    changes: tuple[Change, ...]
+    beginning: tuple[TableId, ...] = ()
+
+
+def targets_of(
+    tables: Tables, known: Mapping[TableId, Target], router: Router, *, upsert: bool
+) -> list[tuple[TargetEpoch, Target]]:
+    """What becomes of the `tables` of one epoch, whose targets were `known` before: each target's share of it, and the
+    target after it. Raises `SchemaError` for what a merged target cannot follow; `upsert` ones cannot follow all.
+    """
+    shares: dict[TableId, list[TableId]] = {}
+    for source in tables:
+        for name in router.targets(source):
+            shares.setdefault(name, []).append(source)
+    made: list[tuple[TargetEpoch, Target]] = []
+    for name, sources in shares.items():
+        before = known.get(name)
+        every = tuple(dict.fromkeys([*(before.sources if before else ()), *sources]))
+        if len(every) == 1:
+            made.append(_alone(name, every[0], tables, before))
+        else:
+            made.append(_merged(name, sources, tables, before, upsert=upsert))
+    return made
+
+
+def changed_routes(known: Mapping[TableId, Collection[TableId]], router: Router) -> list[str]:
+    """Sentences on source tables that went elsewhere than `router` says; `known` has the sources of each target.
+
+    A target that a table's rows go to only from now on would lack all earlier ones.
+    """
+    before: dict[TableId, set[TableId]] = {}
+    for target, sources in known.items():
+        for source in sources:
+            before.setdefault(source, set()).add(target)
+    return [
+        f"{source} went to {_names(before[source])} so far, and would go to {_names(now)} from now on"
+        for source in sorted(before)
+        if (now := set(router.targets(source))) != before[source]
+    ]
+
+
+def _alone(name: TableId, source: TableId, tables: Tables, before: Target | None) -> tuple[TargetEpoch, Target]:
+    schema, changes = tables[source]
+    defaults = {c.name: c.default for c in before.schema.columns} if before and before.schema else {}
+    for event in map(event_from_json, changes):
+        match event:
+            case CreateTableEvent():
+                defaults = {}
+            case AddColumnEvent(_, column, _):
+                defaults[column.name] = column.default
+    share = TargetEpoch(name, (source,), schema, tuple(_renamed(change, name) for change in changes))
+    columns = tuple(replace(column, default=defaults.get(column.name)) for column in schema.columns)
+    return share, Target((source,), TableSchema(columns, schema.primary_key))
+
+
+def _merged(
+    name: TableId, sources: Sequence[TableId], tables: Tables, before: Target | None, *, upsert: bool
+) -> tuple[TargetEpoch, Target]:
+    if before is not None and before.schema is None:
+        raise ConfigError(
+            f"route: {_names([*before.sources, *sources])} would all go to {name}, but the state does not say what "
+            "columns that has. Begin with another pipeline.state and a new snapshot."
+        )
+    merger = _Merger(name, before.schema if before else None, before.dropped if before else frozenset(), upsert)
+    known = before.sources if before else ()
+    for source in sources:
+        schema, changes = tables[source]
+        # What changed a table before its first row here concerns no row that is here.
+        merger.add(source, schema, [event_from_json(change) for change in changes] if source in known else ())
+    assert merger.schema is not None
+    every = tuple(dict.fromkeys([*known, *sources]))
+    changes = tuple(map(event_to_json, (*merger.passed_on, *_steps(name, before, merger.schema))))
+    beginning = tuple(source for source in sources if source not in known)
+    share = TargetEpoch(name, tuple(sources), merger.schema, changes, beginning)
+    return share, Target(every, merger.schema, merger.dropped)
+
+
+@dataclass(slots=True)
+class _Merger:
+    """A merged target while the tables of one epoch are added to it."""
+
+    name: TableId
+    schema: TableSchema | None
+    dropped: frozenset[str]
+    upsert: bool
+    passed_on: tuple[SchemaChangeEvent, ...] = ()
+
+    def add(self, source: TableId, schema: TableSchema, changes: Sequence[SchemaChangeEvent]) -> None:
+        added: dict[str, str | None] = {}
+        for event in changes:
+            match event:
+                case TruncateTableEvent() | DropTableEvent() if self.upsert:
+                    raise self._emptied(source)
+                case AlterPrimaryKeyEvent() | RenameTableEvent():
+                    # No sink follows these, and each says so in its own words.
+                    self.passed_on += (event_from_json(_renamed(event_to_json(event), self.name)),)
+                case AddColumnEvent(_, column, _):
+                    self._check_added(source, column)
+                    added[column.name.casefold()] = column.default
+                case DropColumnEvent(_, gone):
+                    self.dropped |= {gone.casefold()}
+                case RenameColumnEvent(_, gone, new):
+                    self._check_added(source, Column(new, schema.columns[0].type))
+                    self.dropped |= {gone.casefold()}
+        if self.schema is None:
+            plain = tuple(replace(column, default=None) for column in schema.columns)
+            self.schema = TableSchema(plain, schema.primary_key)
+        else:
+            begun = {column for column in added if find_column(self.schema, column) is None}
+            merged = merge_schemas(self.name, self.schema, source, schema)
+            names = [column.name.casefold() for column in merged.columns]
+            columns = (
+                replace(column, default=added[name]) if name in begun else column
+                for name, column in zip(names, merged.columns, strict=True)
+            )
+            self.schema = TableSchema(tuple(columns), merged.primary_key)
+
+    def _check_added(self, source: TableId, column: Column) -> None:
+        """An added column that is there: rows of `source` must have in the target what they have at the source now."""
+        index = None if self.schema is None else find_column(self.schema, column.name)
+        if not self.upsert or self.schema is None or index is None:
+            return
+        known = self.schema.columns[index]
+        if known.default == column.default and column.name.casefold() not in self.dropped:
+            return
+        raise SchemaError(
+            f"{source}: column {column.name} was added, and {self.name}, where other tables are merged with it, has "
+            f"one of that name with other values for its rows (default {known.default}, here {column.default}, or "
+            "dropped before). Route the table elsewhere with another pipeline.state and a new snapshot."
+        )
+
+    def _emptied(self, source: TableId) -> SchemaError:
+        return SchemaError(
+            f"{source} was emptied, dropped or begins again, and its rows cannot be told from those of the other "
+            f'tables merged into {self.name}. Keep them with pipeline.exclude_schema_changes = ["truncate_table", '
+            '"drop_table"], or take a new snapshot with another pipeline.state.'
+        )
+
+
+def _steps(name: TableId, before: Target | None, schema: TableSchema) -> list[SchemaChangeEvent]:
+    """What leads from the target before to `schema`."""
+    if before is None or before.schema is None:
+        return [CreateTableEvent(name, schema)]
+    steps: list[SchemaChangeEvent] = []
+    known = {column.name: column for column in before.schema.columns}
+    for column in schema.columns:
+        if column.name not in known:
+            steps.append(AddColumnEvent(name, column))
+        elif known[column.name].type.arrow() != column.type.arrow():
+            steps.append(AlterColumnTypeEvent(name, column.name, column.type, column.nullable))
+    return steps
+
+
+def _renamed(change: Change, name: TableId) -> Change:
+    """The change as one of the target."""
+    return change | {"db": name.db, "table": name.table}
+
+
+def _names(tables: Collection[TableId]) -> str:
+    return " and ".join(map(str, sorted(tables)))

@@ -1,0 +1,94 @@
+"""Rows of several source tables in one target: the last row of each key, and proof that no key has two origins. Pure.
+
+Called inside stage tasks. Each table's changelog says of a key whether its row was there before the epoch (its first
+change is a before-image or a deletion) and whether it is there after it (its last is an insert or an after-image). So
+for a key in all tables of an epoch:
+
+| tables that had it before | … that have it after | then |
+|---|---|---|
+| more than one, or | more than one | refused: one target row would stand for several |
+| none | none | nothing: inserted and deleted within the epoch, and the target may have the row of another table |
+| none | one | inserted, and *claimed*: the target must not have it yet, which its commit finds out |
+| one | none | deleted |
+| one | one | updated; of another table than before, when the row moved |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from raycdc.errors import DataError
+from raycdc.model import RowKind
+from raycdc.sinks.rows import DELETED
+
+#: Column of compacted rows of a merged target: True where the target must not have the key yet.
+CLAIMED = "_claimed"
+
+ORIGIN = ("_db", "_table")
+
+
+def last_per_origin(
+    rows: pa.Table, key: Sequence[str], columns: Sequence[str], *, target: str, beginning: Collection[str] = ()
+) -> pa.Table:
+    """Reduce `rows` (with `_op` codes, absolute `_seq` and the columns `ORIGIN`) to one row per key that changes, with
+    `DELETED` and `CLAIMED`. Raises `DataError` as the module's table says, and for a table that was emptied unless it
+    is one of `beginning`, of which the target has no row.
+    """
+    rows = _since_emptied(
+        rows.take(pa.array(np.argsort(rows.column("_seq").to_numpy(), kind="stable"))), target, beginning
+    )
+    ops = rows.column("_op").to_numpy()
+    numbered = rows.select([*key, *ORIGIN]).append_column("#", pa.array(np.arange(len(ops))))
+    each = numbered.group_by([*key, *ORIGIN], use_threads=False).aggregate([("#", "min"), ("#", "max")])
+    first, last = each.column("#_min").to_numpy(), each.column("#_max").to_numpy()
+    before = np.isin(ops[first], (RowKind.UPDATE_BEFORE, RowKind.DELETE))
+    after = np.isin(ops[last], (RowKind.INSERT, RowKind.UPDATE_AFTER))
+    counted = each.select(list(key))
+    for name, values in (("before", before.astype(np.int64)), ("after", after.astype(np.int64)),
+                         ("alive", np.where(after, last, -1)), ("last", last)):  # fmt: skip
+        counted = counted.append_column(name, pa.array(values))
+    keys = counted.group_by(list(key), use_threads=False).aggregate(
+        [("before", "sum"), ("after", "sum"), ("alive", "max"), ("last", "max")]
+    )
+    had, has = keys.column("before_sum").to_numpy(), keys.column("after_sum").to_numpy()
+    if (twice := np.flatnonzero((had > 1) | (has > 1))).size:
+        raise same_key(target, keys.select(list(key)).slice(int(twice[0]), 1).to_pylist()[0])
+    alive = keys.column("alive_max").to_numpy()
+    chosen = np.where(alive >= 0, alive, keys.column("last_max").to_numpy())
+    changed = (had > 0) | (has > 0)
+    order = np.argsort(chosen[changed], kind="stable")
+    chosen, gone, claimed = (part[changed][order] for part in (chosen, has == 0, (had == 0) & (has > 0)))
+    kept = rows.select(list(columns)).take(pa.array(chosen))
+    return kept.append_column(DELETED, pa.array(gone)).append_column(CLAIMED, pa.array(claimed))
+
+
+def _since_emptied(rows: pa.Table, target: str, beginning: Collection[str]) -> pa.Table:
+    """`rows` (in order) without truncations and, of a table that was emptied, without those before."""
+    ops = rows.column("_op").to_numpy()
+    for place in np.flatnonzero(ops == RowKind.TRUNCATE):
+        origin = [rows.column(name)[int(place)] for name in ORIGIN]
+        name = ".".join(part.as_py() for part in origin)
+        if name not in beginning:
+            raise DataError(
+                f"{name} was emptied or begins again, and its rows in {target} cannot be told from those of the other "
+                "tables merged there. Take a new snapshot with another pipeline.state."
+            )
+        own = pc.and_(*(pc.equal(rows.column(column), part) for column, part in zip(ORIGIN, origin, strict=True)))
+        moot = own.to_numpy() & (np.arange(len(ops)) <= place)
+        rows, ops = rows.filter(pa.array(~moot)), ops[~moot]
+        return _since_emptied(rows, target, beginning)
+    return rows
+
+
+def same_key(target: str, key: dict[str, object]) -> DataError:
+    """Two tables have a row of one key, and the target can hold one of them only."""
+    shown = ", ".join(f"{name} = {value!r}" for name, value in key.items())
+    return DataError(
+        f"{target}: the row with the key {shown} comes from more than one of the tables that are merged there, and "
+        'would stand for both. Route them to targets of their own, or use sink.write = "changelog"; in both cases with '
+        "another pipeline.state and a new snapshot."
+    )

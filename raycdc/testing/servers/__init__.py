@@ -8,7 +8,16 @@ from raycdc.testing.servers.kafka import KafkaServer
 from raycdc.testing.servers.mariadb import MariaDbServer
 from raycdc.testing.servers.mysql import MySqlServer
 from raycdc.testing.servers.mysql_newest import MySqlNewestServer
+from raycdc.testing.servers.postgres import PostgresServer
 from raycdc.testing.servers.process import ServerError
 from raycdc.testing.servers.server import DatabaseServer
 
-__all__ = ["DatabaseServer", "KafkaServer", "MariaDbServer", "MySqlNewestServer", "MySqlServer", "ServerError"]
+__all__ = [
+    "DatabaseServer",
+    "KafkaServer",
+    "MariaDbServer",
+    "MySqlNewestServer",
+    "MySqlServer",
+    "PostgresServer",
+    "ServerError",
+]

@@ -10,19 +10,26 @@ import signal
 import sys
 
 from raycdc.errors import RaycdcError
-from raycdc.testing.servers import DatabaseServer, KafkaServer, MariaDbServer, MySqlNewestServer, MySqlServer
+from raycdc.testing.servers import (
+    DatabaseServer,
+    KafkaServer,
+    MariaDbServer,
+    MySqlNewestServer,
+    MySqlServer,
+    PostgresServer,
+)
 
 
 def main(arguments: list[str]) -> int:
     """Start the server, print how to reach it, wait for Ctrl-C or SIGTERM."""
     parser = argparse.ArgumentParser(prog="python -m raycdc.testing.servers", description=__doc__)
-    kinds = ["mariadb", "mariadb-embedded", "mysql80", "mysql57", "mysql-newest", "kafka"]
+    kinds = ["mariadb", "mariadb-embedded", "mysql80", "mysql57", "mysql-newest", "kafka", "postgres"]
     parser.add_argument("server", choices=kinds)
     parser.add_argument("action", nargs="?", choices=["start", "prepare"], default="start")
     parser.add_argument("--port", type=int, default=None)
     parser.add_argument("--no-gtid", action="store_true", help="MySQL without GTIDs")
     chosen = parser.parse_args(arguments)
-    server: DatabaseServer | KafkaServer
+    server: DatabaseServer | KafkaServer | PostgresServer
     match chosen.server:
         case "mariadb":
             server = MariaDbServer(port=chosen.port)
@@ -30,6 +37,8 @@ def main(arguments: list[str]) -> int:
             server = MariaDbServer(embedded=True, port=chosen.port)
         case "kafka":
             server = KafkaServer(port=chosen.port)
+        case "postgres":
+            server = PostgresServer(port=chosen.port)
         case "mysql80":
             server = MySqlServer(version="8.0", gtid=not chosen.no_gtid, port=chosen.port)
         case "mysql-newest":

@@ -1,0 +1,309 @@
+"""Tables of a PostgreSQL, MySQL or MariaDB server, either equal to the source tables or holding their changelogs.
+
+Stage tasks load rows into staging tables of the target database, snapshot rows as they are and log rows compacted to
+the last of each key. The commit of a table is one transaction: it locks the table's row in ``raycdc_commit``, looks
+whether it still may and must write, moves the staged rows by a few statements for the whole set, and writes epoch,
+step, generation and positions into that row. So the rows and the word that they are there cannot part, and a driver
+that wakes from a pause finds a newer generation in the row and stops.
+
+| write | snapshot rows | log rows |
+|---|---|---|
+| changelog | append | append |
+| upsert, table created or emptied by this pipeline | append | merge |
+| upsert, ``on_existing = "merge"`` | merge | merge |
+
+*What if the process dies here?* Before the transaction ends nothing of the epoch is in the target; staging tables that
+nobody takes are removed by the next commit of the target. DDL is in the transaction too (PostgreSQL), or one statement
+that leaves a mark on the table, by which the next try sees it (MySQL, `jdbc_mysql`). Tables commit one by one: an epoch
+is atomic per table, not across tables.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, ClassVar
+
+from raycdc.bridge.tasks import StageTask
+from raycdc.checkpoint.manifest import Segment
+from raycdc.errors import ConfigError, FencedError, SinkError
+from raycdc.failpoints import reach
+from raycdc.model import META_COLUMNS, Column, TableId, TableSchema
+from raycdc.sinks.api import CHANGELOG, STEP_LAST, STEP_SCHEMA, STEP_TOMBSTONE, UPSERT, CommitVector, SinkContext
+from raycdc.sinks.api import TableWork as Work
+from raycdc.sinks.delta_schema import check_changes
+from raycdc.sinks.files import check_write
+from raycdc.sinks.jdbc_columns import fitted, may_lack, plan, same_everywhere
+from raycdc.sinks.jdbc_database import STAGE_PREFIX, Held, Session, StagedTable, open_database
+from raycdc.sinks.jdbc_plugin import JdbcSinkConfig
+from raycdc.sinks.plan import TASK_BYTES_MAX, Input, by_partition, share_out
+from raycdc.sinks.rows import DELETED, META_TYPES
+
+Staged = Mapping[str, Sequence[StagedTable]]
+
+
+class JdbcSink:
+    """See the module's docstring."""
+
+    writes: ClassVar[tuple[str, ...]] = (UPSERT, CHANGELOG)
+    durable: ClassVar[bool] = True
+
+    def __init__(self, config: JdbcSinkConfig) -> None:
+        self._address = config.address()
+        #: Whether snapshot rows of a target may be appended; asked while another thread may be committing to it.
+        self._appendable: dict[TableId, bool] = {}
+
+    def __repr__(self) -> str:
+        return f"JdbcSink({self._address})"
+
+    def open(self, context: SinkContext) -> None:
+        check_write("jdbc", self.writes, context.write)
+        self._context = context
+        self._upsert = context.write == UPSERT
+        try:
+            self._database = open_database(self._address)
+        except SinkError as cause:
+            raise ConfigError(f"sink.url: {cause}") from cause
+        self._database.prepare()
+
+    def committed(self, target: TableId) -> CommitVector | None:
+        with self._database.session() as session:
+            held = session.held(self._context.app_id, target)
+            return held.vector if held is not None and session.exists(target) else None
+
+    def apply_schema(self, work: Work) -> None:
+        check_changes(work, self._context.schema_change, self._context.left_out)
+        self._check(work)
+        self._appendable.pop(work.target, None)
+        with self._database.session() as session:
+            held = self._held(session, work)
+            if not session.exists(work.target):
+                if held is not None or not any(change["type"] == "create_table" for change in work.changes):
+                    raise self._disappeared(work.target)
+                self._create(session, work, STEP_SCHEMA)
+            elif held is None:
+                self._take_over(session, work)
+            elif (held.vector.epoch, held.vector.step) < (work.epoch, STEP_SCHEMA):
+                self._evolve(session, work, held)
+            session.commit()
+
+    def stage(self, works: Sequence[Work]) -> Mapping[TableId, Any]:
+        tasks: list[StageTask] = []
+        places: list[list[StagedTable]] = []
+        staged: dict[TableId, Staged] = {}
+        for work in map(self._fitted, works):
+            into: dict[str, list[StagedTable]] = {"append": [], "merge": []}
+            staged[work.target] = into
+            appended, merged = self._split(work)
+            shares = share_out(appended, parallelism=self._context.parallelism, task_bytes_max=TASK_BYTES_MAX)
+            for inputs in shares:
+                tasks.append(self._task(work, inputs, "append" if self._upsert else "changelog"))
+                places.append(into["append"])
+            for inputs in merged:
+                tasks.append(self._task(work, inputs, "merge"))
+                places.append(into["merge"])
+        results = self._context.run_tasks(tasks) if tasks else []
+        for place, result in zip(places, results, strict=True):
+            place.append(StagedTable(**result))
+        return staged
+
+    def commit(self, work: Work, staged: Any) -> None:
+        with self._database.session() as session:
+            held = self._held(session, work)
+            if held is None or not session.exists(work.target):
+                raise self._disappeared(work.target)
+            if (held.vector.epoch, held.vector.step) < (work.epoch, STEP_LAST):
+                self._write(session, self._fitted(work, held), held, staged)
+                vector = CommitVector(work.epoch, STEP_LAST, work.generation)
+                session.hold(self._context.app_id, work.target, replace(held, vector=vector), work.positions)
+                reach("in_commit")
+                session.commit()
+        prefix = self._prefix(work.target)
+        self._database.drop_stages(prefix, up_to=f"{prefix}{work.epoch:010d}")
+
+    def tombstone(self, work: Work) -> None:
+        with self._database.session() as session:
+            held = self._held(session, work)
+            there = session.exists(work.target)
+            if held is None and there:
+                # Somebody else's table, which the epoch never touched: only the record says that it never will.
+                record = Held(CommitVector(0, 0), (), (), created=False)
+            elif held is None:
+                self._check(work)
+                record = self._create(session, work, STEP_TOMBSTONE)
+            elif held.vector.epoch == work.epoch and STEP_SCHEMA < held.vector.step < STEP_TOMBSTONE:
+                raise SinkError(
+                    f"Epoch {work.epoch} reached {work.target} while it was being dropped: a driver that was replaced "
+                    "had not ended. Start again; the epoch will be kept."
+                )
+            else:
+                record = held
+            if (record.vector.epoch, record.vector.step) < (work.epoch, STEP_TOMBSTONE):
+                vector = CommitVector(work.epoch, STEP_TOMBSTONE, work.generation)
+                session.hold(self._context.app_id, work.target, replace(record, vector=vector), work.positions)
+            session.commit()
+
+    def close(self) -> None:
+        self._database.close()
+
+    # -- schema
+
+    def _check(self, work: Work) -> None:
+        names = [column.name.casefold() for column in work.schema.columns]
+        if self._upsert and not work.schema.primary_key:
+            raise SinkError(
+                f"{work.source} has no primary key, so an upsert target cannot tell its rows apart. "
+                f'Add a key to the table, exclude it, or set sink.write = "changelog".'
+            )
+        if clash := sorted({DELETED} if self._upsert else set(META_COLUMNS)):
+            taken = [name for name in clash if name in names]
+            if taken:
+                raise SinkError(f"{work.target}: column {taken[0]} has a name that raycdc needs. Rename it.")
+        self._database.check_columns(work.target, self._columns(work.schema), self._key(work))
+
+    def _create(self, session: Session, work: Work, step: int, *, instead: bool = False) -> Held:
+        columns = self._columns(work.schema)
+        session.create(work.target, columns, self._key(work), self._marker(work), replace=instead)
+        held = self._new(work, step, created=True)
+        session.hold(self._context.app_id, work.target, held, work.positions)
+        return held
+
+    def _new(self, work: Work, step: int, *, created: bool) -> Held:
+        vector = CommitVector(work.epoch, step, work.generation)
+        return Held(vector, work.schema.columns, work.schema.primary_key, created)
+
+    def _take_over(self, session: Session, work: Work) -> None:
+        if session.made_by(work.target, self._marker(work)):
+            held = self._new(work, STEP_SCHEMA, created=True)
+            session.hold(self._context.app_id, work.target, held, work.positions)
+            return
+        match self._context.on_existing:
+            case "replace":
+                self._create(session, work, STEP_SCHEMA, instead=True)
+                session.forget_others(self._context.app_id, work.target)
+            case "merge":
+                session.adopt(work.target, self._columns(work.schema), self._key(work))
+                held = self._new(work, STEP_SCHEMA, created=False)
+                session.hold(self._context.app_id, work.target, held, work.positions)
+            case _:
+                raise SinkError(
+                    f"The table {work.target} exists in {self._address} and was not created by this pipeline (or its "
+                    'state was deleted). Set pipeline.on_existing to "merge" to write into it or "replace" to make it '
+                    "anew, or choose another database in sink.url."
+                )
+
+    def _evolve(self, session: Session, work: Work, held: Held) -> None:
+        if not held.columns:
+            # Its first epoch was dropped before the table was touched.
+            self._take_over(session, work)
+            return
+        planned = plan(
+            held.columns,
+            held.key,
+            work,
+            upsert=self._upsert,
+            behavior=self._context.schema_change,
+            left_out=self._context.left_out,
+        )
+        columns = tuple(p.column for p in planned.columns)
+        key = work.schema.primary_key if self._upsert else held.key
+        self._database.check_columns(work.target, columns, self._key(work))
+        if planned.emptied or planned.filled or not same_everywhere(self._database.retyped, held.columns, planned):
+            session.alter(work.target, held.columns, planned, self._key(work), self._marker(work))
+        vector = CommitVector(work.epoch, STEP_SCHEMA, work.generation)
+        session.hold(self._context.app_id, work.target, Held(vector, columns, key, held.created), work.positions)
+
+    # -- rows
+
+    def _write(self, session: Session, work: Work, held: Held, staged: Staged) -> None:
+        columns = self._columns(work.schema)
+        for table in (*staged["append"], *staged["merge"]):
+            if (found := session.staged_rows(table.name)) != table.rows:
+                raise SinkError(
+                    f"{work.target}: staging table {table.name} in {self._address} has {found} rows instead of "
+                    f"{table.rows}: the server restarted, or somebody changed it. Start again."
+                )
+        if any(table.truncated for table in staged["merge"]):
+            session.empty(work.target)
+        else:
+            for table in staged["append"]:
+                session.append(work.target, columns, table.name)
+        written = {column.name for column in work.schema.columns}
+        gone = [column.name for column in held.columns if column.name not in written]
+        for table in staged["merge"]:
+            session.merge(work.target, columns, work.schema.primary_key, gone, table)
+
+    def _split(self, work: Work) -> tuple[list[Segment], list[list[Input]]]:
+        """Segments to append, and inputs of the tasks that compact rows to merge."""
+        if not self._upsert:
+            return list(work.segments), []
+        if self._may_append(work.target):
+            snapshot = [s for s in work.segments if s.kind == "snapshot"]
+            return snapshot, by_partition(s for s in work.segments if s.kind != "snapshot")
+        # Chunks are not hash-partitioned as the log is: one task sees all rows of a key.
+        return [], [[Input(s) for s in sorted(work.segments, key=lambda s: s.seq_base)]] if work.segments else []
+
+    def _may_append(self, target: TableId) -> bool:
+        if target not in self._appendable:
+            held = self._record(target)
+            self._appendable[target] = held is not None and held.created
+        return self._appendable[target]
+
+    def _task(self, work: Work, inputs: list[Input], mode: str) -> StageTask:
+        args = {
+            "inputs": [entry.to_json() for entry in inputs],
+            "schema": work.schema.to_json(),
+            "prefix": f"{self._prefix(work.target)}{work.epoch:010d}_",
+            "address": self._address.to_json(),
+            "mode": mode,
+            "node": self._context.node,
+            "token": self._context.flight_token,
+        }
+        return StageTask("raycdc.sinks.jdbc_tasks:load", args, sum(entry.bytes for entry in inputs))
+
+    def _fitted(self, work: Work, held: Held | None = None) -> Work:
+        """`work` with the columns that the target takes; all, unless the user wants changes left out."""
+        if not may_lack(self._context.schema_change, self._context.left_out):
+            return work
+        held = held or self._record(work.target)
+        return work if held is None else replace(work, schema=fitted(work.schema, {c.name for c in held.columns}))
+
+    # -- helpers
+
+    def _held(self, session: Session, work: Work) -> Held | None:
+        """The record, locked; `FencedError` where a newer driver wrote it."""
+        held = session.held(self._context.app_id, work.target, lock=True)
+        if held is not None and held.vector.generation > work.generation:
+            raise FencedError(f"{work.target} was written by a newer driver (generation {held.vector.generation}).")
+        return held
+
+    def _record(self, target: TableId) -> Held | None:
+        with self._database.session() as session:
+            return session.held(self._context.app_id, target)
+
+    def _columns(self, schema: TableSchema) -> list[Column]:
+        return target_columns(schema, changelog=not self._upsert)
+
+    def _key(self, work: Work) -> tuple[str, ...]:
+        return work.schema.primary_key if self._upsert else ()
+
+    def _marker(self, work: Work) -> str:
+        """What a table says of who last changed it, for databases whose DDL outruns the record."""
+        return f"{_short(self._context.app_id)}:{work.epoch}"
+
+    def _prefix(self, target: TableId) -> str:
+        return f"{STAGE_PREFIX}{_short(self._context.app_id)}_{_short(str(target))}_"
+
+    def _disappeared(self, target: TableId) -> SinkError:
+        return SinkError(f"The table {target} in {self._address} disappeared; restore it and start again.")
+
+
+def target_columns(schema: TableSchema, *, changelog: bool) -> list[Column]:
+    """The columns of a target: the table's, then the metadata of a changelog."""
+    meta = [Column(name, META_TYPES[name]) for name in META_COLUMNS] if changelog else []
+    return [*schema.columns, *meta]
+
+
+def _short(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:8]

@@ -12,7 +12,14 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import settings
 
-from raycdc.testing.servers import DatabaseServer, KafkaServer, MariaDbServer, MySqlNewestServer, MySqlServer
+from raycdc.testing.servers import (
+    DatabaseServer,
+    KafkaServer,
+    MariaDbServer,
+    MySqlNewestServer,
+    MySqlServer,
+    PostgresServer,
+)
 
 # No deadline: the first example may compile. In CI the examples are the same every time.
 settings.register_profile("raycdc", deadline=None, derandomize="CI" in os.environ, print_blob=True)
@@ -51,6 +58,13 @@ def mysql57() -> Iterator[MySqlServer]:
 def kafka() -> Iterator[KafkaServer]:
     """A Kafka broker; tests make topics of their own on it."""
     with KafkaServer() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[PostgresServer]:
+    """PostgreSQL 16."""
+    with PostgresServer() as server:
         yield server
 
 

@@ -16,6 +16,7 @@ from pathlib import PurePath
 from typing import Any
 
 from raycdc.model import TableId
+from raycdc.model.view import RowView
 
 #: Version of the manifest format; a newer one is refused, an older one upgraded on load (`checkpoint.codec`).
 MANIFEST_VERSION = 3
@@ -43,7 +44,7 @@ class Segment:
     (`stored`), because folders move and servers start anew: whoever reads it finds the spool by its node again
     (`placed`). `kind` is ``"snapshot"`` (inserts of one chunk) or ``"log"``. `crc32` covers the whole file. `rows` and
     `bytes` are exact. `lost` is how many values of the rows are not what the source has (`raycdc.model.batch`); a
-    manifest keeps only their sums.
+    manifest keeps only their sums. `view` is how a merged target sees the rows; a manifest knows of no targets.
     """
 
     node: str
@@ -59,13 +60,16 @@ class Segment:
     bytes: int
     crc32: int
     lost: int = 0
+    view: RowView | None = None
 
     def to_json(self) -> dict[str, Any]:
-        return {name: str(self.table) if name == "table" else getattr(self, name) for name in self.__slots__}
+        plain = {name: getattr(self, name) for name in self.__slots__ if name != "view"}
+        return plain | {"table": str(self.table)} | ({"view": self.view.to_json()} if self.view else {})
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Segment:
-        return cls(**{"flight": "", **data, "table": TableId.parse(data["table"])})
+        view = RowView.from_json(data["view"]) if "view" in data else None
+        return cls(**{"flight": "", **data, "table": TableId.parse(data["table"]), "view": view})
 
     @property
     def name(self) -> str:
@@ -74,7 +78,7 @@ class Segment:
 
     def stored(self) -> dict[str, Any]:
         """`to_json` with what stays true when folders move and servers start anew."""
-        kept = {name: value for name, value in self.to_json().items() if name not in ("flight", "lost")}
+        kept = {name: value for name, value in self.to_json().items() if name not in ("flight", "lost", "view")}
         return kept | {"path": self.name}
 
     def placed(self, folder: PurePath | None, *, flight: str = "") -> Segment:

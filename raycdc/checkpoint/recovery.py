@@ -101,13 +101,13 @@ def decide(
 ) -> Decision:
     """The decision for `manifest`, as the module's table says.
 
-    `holds` is what each of the epoch's tables says about itself, `recorded` the vectors of the last commit record by
-    table name, and `newest_epoch` the greatest epoch number this state ever used. `lost` are tables of which segments
-    are missing or damaged.
+    `holds` is what each of the epoch's target tables says about itself, `recorded` the vectors of the last commit
+    record by their names, and `newest_epoch` the greatest epoch number this state ever used. `lost` are targets that
+    need segments which are missing or damaged.
     """
     if contradiction := contradictions(holds, recorded=recorded, newest_epoch=newest_epoch):
         return contradiction
-    tables = tuple(manifest.tables)
+    tables = tuple(holds)
     states = {table: _holding(manifest.epoch, holds[table]) for table in tables}
     if _Holds.BARRED in states.values():
         return Tombstone(tables)

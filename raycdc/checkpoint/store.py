@@ -8,7 +8,7 @@ meta.json            {"version", "checkpoint" (uuid), "pipeline"}   written once
 lease                flock of the driver, with its pid inside
 gen                  {"generation"}: raised by each driver that starts
 epochs/%010d.json    sealed manifests; "….json.dropped" when recovery dropped one (its number stays used)
-commits/%010d.json   commit records: generation and what each target table holds
+commits/%010d.json   commit records: generation, what each target table holds and which tables go into it
 requests.json        what the user asked of tables (new snapshots, pauses) while nothing ran
 schemas/<fp>.json    table schemas by fingerprint
 spool/               segments of readers on this node
@@ -23,7 +23,7 @@ from __future__ import annotations
 import re
 import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -45,13 +45,36 @@ _EPOCH_FILE = re.compile(r"(\d{10})\.json(\.dropped)?$")
 
 
 @dataclass(frozen=True, slots=True)
+class RoutedTarget:
+    """A target table of a pipeline with routes: the source tables that went into it so far, the fingerprint of its
+    columns, and those of them (in lower case) that one of its sources dropped.
+    """
+
+    sources: tuple[str, ...]
+    schema: str
+    dropped: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        dropped = {"dropped": list(self.dropped)} if self.dropped else {}
+        return {"sources": list(self.sources), "schema": self.schema, **dropped}
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> RoutedTarget:
+        return cls(tuple(data["sources"]), data["schema"], tuple(data.get("dropped", ())))
+
+
+@dataclass(frozen=True, slots=True)
 class CommitRecord:
-    """Epoch `epoch` is in the sink. `tables` maps each target ever written to its ``[epoch, step]`` after it."""
+    """Epoch `epoch` is in the sink. `tables` maps each target ever written to its ``[epoch, step]`` after it.
+
+    `routes` says where their rows came from; a target that it does not name has those of the table of its own name.
+    """
 
     epoch: int
     generation: int
     committed_ms: int
     tables: Mapping[str, tuple[int, int]]
+    routes: Mapping[str, RoutedTarget] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -60,12 +83,20 @@ class CommitRecord:
             "generation": self.generation,
             "committed_ms": self.committed_ms,
             "tables": {name: list(vector) for name, vector in self.tables.items()},
+            **({"routes": {name: target.to_json() for name, target in self.routes.items()}} if self.routes else {}),
         }
+
+    @property
+    def merged(self) -> dict[str, str]:
+        """Source tables that share a target with others, and that target."""
+        shared = {name: target for name, target in self.routes.items() if len(target.sources) > 1}
+        return {source: name for name, target in shared.items() for source in target.sources}
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> CommitRecord:
         tables = {name: (vector[0], vector[1]) for name, vector in data["tables"].items()}
-        return cls(data["epoch"], data["generation"], data["committed_ms"], tables)
+        routes = {name: RoutedTarget.from_json(entry) for name, entry in data.get("routes", {}).items()}
+        return cls(data["epoch"], data["generation"], data["committed_ms"], tables, routes)
 
 
 class CheckpointStore:

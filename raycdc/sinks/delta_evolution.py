@@ -8,12 +8,13 @@ streamed through this process: Delta without column mapping knows no other way t
 |---|---|---|---|
 | a column is added | at the end, nullable; rows that exist get its constant default | where it is | left out |
 | … dropped | stays, null from here on | goes, values and all | stays, null from here on |
-| … renamed | the old one stays, the new one begins with nulls | renamed | as left out |
+| … renamed | the old one stays, the new one begins with nulls (*) | renamed | as left out |
 | … gets a wider type | the rows that exist get it | the same | refused if the types differ |
 | … moves | nothing | moves | nothing |
 | the table is emptied or dropped | its rows go (upsert) | the same | the same |
 
 A column that comes again under the name of one that stayed begins anew: nothing of the old one is left in the rows.
+(*) So does one that is renamed to such a name, but in an upsert target with the values it had under its old name.
 ``try_evolve`` leaves out what cannot be done. Doing a change twice is harmless: a rewriting commit carries the vector,
 an added column that is there already begins anew, and its values are set before the vector says so.
 """
@@ -44,7 +45,7 @@ from raycdc.schema.events import (
     event_from_json,
 )
 from raycdc.sinks.api import TableWork
-from raycdc.sinks.delta_schema import default_sql, type_error
+from raycdc.sinks.delta_schema import check_constant, default_sql, type_error
 from raycdc.sinks.delta_table import DeltaTarget, Rewritten, Stamp
 
 _IN_PLACE = frozenset({SchemaChangeBehavior.EVOLVE, SchemaChangeBehavior.TRY_EVOLVE})
@@ -83,6 +84,8 @@ def evolve(
         except SinkError:
             if behavior is not SchemaChangeBehavior.TRY_EVOLVE:
                 raise
+    if behavior is SchemaChangeBehavior.LENIENT:
+        planned = _renamed_onto(planned, events, wanted, present, upsert=upsert)
     names = [p.field.name for p in planned]
     _check(target, planned, fitted(work.schema, names) if may_lack(behavior, left_out) else work.schema, wanted)
     added = [p for p in planned if p.origin is None]
@@ -149,6 +152,34 @@ def _after(
             return planned if moved is None else _placed([p for p in planned if p is not moved], moved, position)
         case _:
             return planned
+
+
+def _renamed_onto(
+    planned: list[_Planned], events: Sequence[SchemaChangeEvent], wanted: pa.Schema, present: pa.Schema, *, upsert: bool
+) -> list[_Planned]:
+    """`planned`, where a column that was renamed to the name of one that stayed does not show that one's values.
+
+    An upsert target gets its own, as ``DROP b, RENAME a TO b`` and ``RENAME a TO b, RENAME b TO a`` want it; the rows
+    of a changelog never had the column, and have nulls.
+    """
+    #: Of each column that the source has: the table's column with its values.
+    origins: dict[str, str | None] = {name: name for name in present.names}
+    for event in events:
+        match event:
+            case RenameColumnEvent(_, name, new_name):
+                origins[new_name] = origins.pop(name, None)
+            case DropColumnEvent(_, name):
+                origins.pop(name, None)
+            case AddColumnEvent(_, column, _):
+                origins[column.name] = None
+    renamed = {event.new_name for event in events if isinstance(event, RenameColumnEvent)}
+    onto = {name for name in renamed & set(wanted.names) & set(present.names) if origins.get(name) != name}
+    return [
+        _Planned(wanted.field(p.field.name), origins.get(p.field.name) if upsert else None)
+        if p.field.name in onto
+        else p
+        for p in planned
+    ]
 
 
 def _retyped(column: _Planned, wanted: pa.Field, work: TableWork) -> _Planned:
@@ -218,13 +249,7 @@ def _constant(target: TableId, column: Column | None) -> pa.Scalar | None:
     """The constant default of an added column as a value of its type."""
     if column is None or column.default is None:
         return None
-    default_sql(target, column)  # refuses what has no sure text form
-    arrow = column.type.arrow()
-    try:
-        text = pa.scalar(column.default)
-        return text.cast(pa.timestamp("us")).cast(arrow) if pa.types.is_timestamp(arrow) else text.cast(arrow)
-    except pa.ArrowException as cause:
-        raise SinkError(f"{target}: the default {column.default!r} of column {column.name} is no {arrow}") from cause
+    return check_constant(target, column)
 
 
 def _fill(target: DeltaTarget, added: Sequence[Column], stamp: Stamp) -> None:

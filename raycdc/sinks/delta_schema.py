@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from raycdc.errors import SchemaError, SinkError
 from raycdc.model import META_COLUMNS, Column, TableId
+from raycdc.model.constants import constant
 from raycdc.model.types import TypeKind
 from raycdc.schema.behavior import SchemaChangeBehavior
 from raycdc.schema.events import AlterPrimaryKeyEvent, CreateTableEvent, RenameTableEvent, event_from_json
@@ -31,8 +32,6 @@ _SQL_TYPES: dict[TypeKind, str] = {
     TypeKind.FLOAT64: "DOUBLE",
     TypeKind.STRING: "VARCHAR",
     TypeKind.DATE: "DATE",
-    TypeKind.DATETIME: "TIMESTAMP",
-    TypeKind.TIMESTAMP: "TIMESTAMP",
     TypeKind.TIME: "VARCHAR",
     TypeKind.YEAR: "SMALLINT",
     TypeKind.ENUM: "VARCHAR",
@@ -95,19 +94,35 @@ def check_mergeable(target: DeltaTarget, wanted: pa.Schema) -> None:
 
 
 def default_sql(target: TableId, column: Column) -> str:
-    """A constant default as delta-rs's SQL. `SinkError` for a type whose text form we cannot be sure of."""
+    """A constant default as delta-rs's SQL. `SinkError` where it is no value of the column's type."""
     assert column.default is not None
+    check_constant(target, column)
     text = column.default.replace("'", "''")
     match column.type.kind:
         case TypeKind.DECIMAL:
             return f"CAST('{text}' AS DECIMAL({column.type.precision}, {column.type.scale}))"
-        case TypeKind.BINARY | TypeKind.BIT:
-            raise SinkError(
-                f"{target}: column {column.name} was added with the default {column.default!r} of type "
-                f"{column.type.kind}, which cannot be filled into the rows that exist. Take a new snapshot of it."
-            )
+        case TypeKind.BINARY:
+            return f"X'{column.default.encode().hex()}'"
+        case TypeKind.BIT:
+            return f"CAST('{text}' AS {'BIGINT' if column.type.length <= 63 else 'DECIMAL(20, 0)'})"
+        case TypeKind.DATETIME | TypeKind.TIMESTAMP as kind:
+            # A CAST would go through nanoseconds, which end in the year 2262.
+            zone = "None" if kind is TypeKind.DATETIME else 'Some("UTC")'
+            return f"arrow_cast('{text}', 'Timestamp(Microsecond, {zone})')"
         case kind:
             return f"CAST('{text}' AS {_SQL_TYPES[kind]})"
+
+
+def check_constant(target: TableId, column: Column) -> pa.Scalar:
+    """The constant default of an added column as a value of its type. `SinkError` where it is none."""
+    assert column.default is not None
+    try:
+        return constant(column.default, column.type.arrow())
+    except pa.ArrowException as cause:
+        raise SinkError(
+            f"{target}: column {column.name} was added with the default {column.default!r}, which is no value of type "
+            f"{column.type.kind}. Take a new snapshot of the table."
+        ) from cause
 
 
 def type_error(target: TableId, have: pa.Field, want: pa.Field) -> SinkError:

@@ -6,6 +6,15 @@ delta-rs refuses a *concurrent* commit of the same app but not a repeated versio
 at the vector of the very snapshot it commits against.
 
 A handle does not see its own commits until it is refreshed; `refresh` comes before everything else.
+
+What delta-rs does not do, and is done here:
+
+* It sees no conflict between replacing all rows and another writer's commit meanwhile (an OPTIMIZE would bring the old
+  rows back), so those commits are for the very next version or fail, and are tried again.
+* It keeps minima and maxima of decimals as 64-bit floats. Our tables have none (`raycdc.sinks.statistics`), and a merge
+  by a key of more than `EXACT_DIGITS` digits looks at every file, whoever made the table.
+* It syncs nothing: what a commit wrote is on the disk before the commit counts.
+* A RESTORE takes rows away and leaves the vector as it was: it is looked for, and refused.
 """
 
 from __future__ import annotations
@@ -18,24 +27,36 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
-from deltalake import CommitProperties, DeltaTable, TableFeatures, Transaction, write_deltalake
+from deltalake import (
+    CommitProperties,
+    DeltaTable,
+    TableFeatures,
+    Transaction,
+    write_deltalake,
+)
 from deltalake import Schema as DeltaSchema
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction, RemoveAction
 
 from raycdc.errors import SinkError
-from raycdc.model import TableId
+from raycdc.model import TableId, key_hashes
 from raycdc.sinks.api import CommitVector
+from raycdc.sinks.delta_log import LogWatch
 from raycdc.sinks.rows import DELETED
+from raycdc.sinks.statistics import for_table, properties
 
 #: Table property that says which pipeline created (or emptied) the table, so that plain appends are right.
 CREATED_BY = "raycdc.created_by"
 
 #: How often a commit that lost against another writer of the table (OPTIMIZE, say) is tried again.
 CONFLICT_RETRIES = 5
+
+#: Decimals of so many digits survive becoming a 64-bit float.
+EXACT_DIGITS = 15
 
 _STEP_BITS = 3
 _GENERATION_BITS = 30
@@ -97,9 +118,13 @@ class DeltaTarget:
         self.name = name
         self.app_id = app_id
         self._table: DeltaTable | None = None
+        self._log = LogWatch(path, app_id)
 
     def refresh(self) -> bool:
-        """Bring the handle to the newest version; False when there is no Delta table."""
+        """Bring the handle to the newest version; False when there is no Delta table.
+
+        What is new since the last time is on the disk afterwards. `SinkError` when a RESTORE is among it.
+        """
         try:
             if self._table is None:
                 if not DeltaTable.is_deltatable(str(self.path)):
@@ -107,11 +132,18 @@ class DeltaTarget:
                 self._table = DeltaTable(str(self.path))
             else:
                 self._table.update_incremental()
+            restored = self._log.look(self._table)
         except TableNotFoundError:
             self._table = None
             return False
         except (DeltaError, OSError) as cause:
             raise self._error("cannot be read", cause) from cause
+        if restored and self.vector() is not None:
+            raise SinkError(
+                f"The Delta table {self.path} ({self.name}) was restored to an older version after this pipeline had "
+                "written to it: rows are missing that will not come again. Take a new snapshot, with a new "
+                'pipeline.state and pipeline.on_existing = "replace" or another sink.path.'
+            )
         return True
 
     @property
@@ -131,6 +163,27 @@ class DeltaTarget:
     def arrow(self) -> pa.Schema:
         return pa.schema(self.table.schema().to_arrow())
 
+    def first_of(self, keys: pa.Table) -> dict[str, Any] | None:
+        """One of `keys` that a row of the table has, as its columns and values; None when no row has any.
+
+        Reads the key columns of the files whose statistics do not rule them out.
+        """
+        if not keys.num_rows:
+            return None
+        names = keys.column_names
+        least, most = pc.min_max(keys.column(0)).values()
+        within = (ds.field(names[0]) >= least) & (ds.field(names[0]) <= most)
+        hashes = np.concatenate([key_hashes(batch, names) for batch in keys.to_batches()])
+        for batch in self.table.to_pyarrow_dataset().scanner(columns=names, filter=within).to_batches():
+            found = np.flatnonzero(np.isin(key_hashes(batch, names), hashes))
+            if found.size:
+                # Equal hashes are equal keys but for one in billions.
+                wanted = {tuple(row.values()) for row in keys.to_pylist()}
+                rows: list[dict[str, Any]] = batch.take(pa.array(found)).to_pylist()
+                if same := next((row for row in rows if tuple(row.values()) in wanted), None):
+                    return same
+        return None
+
     # -- commits ----------------------------------------------------------------------------------------------------
 
     def create(self, schema: pa.Schema, stamp: Stamp, *, replace: bool = False) -> None:
@@ -141,9 +194,9 @@ class DeltaTarget:
                 str(self.path),
                 schema=schema,
                 mode="overwrite" if replace else "error",
-                configuration={CREATED_BY: self.app_id},
+                configuration=self._configuration(schema),
                 raise_if_key_not_exists=False,
-                commit_properties=self._properties(stamp),
+                commit_properties=self._properties(stamp, next_version=True),
             )
 
         self._guarded("cannot be created", run)
@@ -175,7 +228,7 @@ class DeltaTarget:
         empty = " AND ".join(f"{column} IS NULL" for column in values)
         self._committed(
             stamp,
-            "cannot be filled with the default of a new column",
+            f"cannot be filled with the default of {', '.join(defaults)}",
             lambda: self.table.update(values, predicate=empty, commit_properties=self._properties(stamp)),
         )
 
@@ -191,14 +244,17 @@ class DeltaTarget:
                 pa.RecordBatchReader.from_batches(schema, batches),
                 mode="overwrite",
                 schema_mode="overwrite",
-                configuration={CREATED_BY: self.app_id} if self.created_by_us() else None,
-                commit_properties=self._properties(stamp),
+                configuration=self._configuration(schema) if self.created_by_us() else None,
+                commit_properties=self._properties(stamp, next_version=True),
             )
 
         self._committed(stamp, "cannot be written with its new columns", run)
 
     def append(self, files: Sequence[Mapping[str, Any]], stamp: Stamp) -> None:
         """Add staged Parquet files (results of `tasks.write_parquet`); none is an empty commit."""
+        if files:
+            self._check_plain()
+        configuration = self.table.metadata().configuration
         actions: list[AddAction | RemoveAction] = [
             AddAction(
                 path=os.path.relpath(file["path"], self.path),
@@ -206,7 +262,7 @@ class DeltaTarget:
                 partition_values={},
                 modification_time=time.time_ns() // 1_000_000,
                 data_change=True,
-                stats=file["statistics"],
+                stats=for_table(file["statistics"], configuration),
             )
             for file in files
         ]
@@ -237,8 +293,8 @@ class DeltaTarget:
                 predicate=" AND ".join(f"t.{quote(name)} = s.{quote(name)}" for name in key),
                 source_alias="s",
                 target_alias="t",
-                # Keys in memory let it skip files by their statistics.
-                streamed_exec=False,
+                # Keys in memory let it skip files by their statistics, where those can be trusted.
+                streamed_exec=any(_is_wide(source.schema.field(name).type) for name in key),
                 commit_properties=self._properties(stamp),
             )
             merger = merger.when_matched_delete(f"s.{quote(DELETED)}")
@@ -246,6 +302,20 @@ class DeltaTarget:
             merger.when_not_matched_insert(values, predicate=alive).execute()
 
         self._committed(stamp, "cannot be merged into", run)
+
+    def add_rows(self, rows: pa.Table, stamp: Stamp) -> None:
+        """Append rows held in memory; columns that they lack are null."""
+        wanted = self.arrow()
+        arrays = [
+            rows.column(field.name) if field.name in rows.column_names else pa.nulls(rows.num_rows, field.type)
+            for field in wanted
+        ]
+        whole = pa.table(arrays, schema=wanted)
+        self._committed(
+            stamp,
+            "cannot take an append",
+            lambda: write_deltalake(self.table, whole, mode="append", commit_properties=self._properties(stamp)),
+        )
 
     def overwrite(self, rows: pa.Table, stamp: Stamp) -> None:
         """Replace all rows by `rows` in one commit: a truncation and what came after it."""
@@ -257,7 +327,7 @@ class DeltaTarget:
                 rows,
                 mode="overwrite",
                 schema_mode=None,
-                commit_properties=self._properties(stamp),
+                commit_properties=self._properties(stamp, next_version=True),
             ),
         )
 
@@ -269,6 +339,19 @@ class DeltaTarget:
             self.append([], stamp)
 
     # -- helpers ----------------------------------------------------------------------------------------------------
+
+    def _check_plain(self) -> None:
+        """`SinkError` when the table's files are not simply its columns, as those of a stage task are."""
+        metadata = self.table.metadata()
+        special = [f"is partitioned by {', '.join(metadata.partition_columns)}"] if metadata.partition_columns else []
+        if metadata.configuration.get("delta.columnMapping.mode", "none") != "none":
+            special.append("maps its columns")
+        if special:
+            raise SinkError(
+                f"The Delta table {self.path} ({self.name}) {' and '.join(special)}, and files of rows cannot be "
+                f"added to it. Choose another sink.path, or let raycdc make the table anew: pipeline.on_existing = "
+                f'"replace" with a new pipeline.state.'
+            )
 
     def _committed(self, stamp: Stamp, what: str, run: Callable[[], Any]) -> None:
         """Run a commit until it is in the table, unless its vector is already; a lost race is tried again."""
@@ -282,7 +365,9 @@ class DeltaTarget:
             except CommitFailedError as cause:
                 if attempt == CONFLICT_RETRIES:
                     raise self._error(f"{what}: other writers were faster {attempt + 1} times", cause) from cause
-            except (DeltaError, pa.ArrowException, OSError, ValueError) as cause:
+            except Exception as cause:
+                if not _is_the_tables(cause):
+                    raise
                 raise self._error(what, cause) from cause
         self.refresh()
         if not self._holds(stamp):
@@ -296,11 +381,19 @@ class DeltaTarget:
     def _guarded(self, what: str, run: Callable[[], Any]) -> None:
         try:
             run()
-        except (DeltaError, pa.ArrowException, OSError, ValueError) as cause:
+        except Exception as cause:
+            if not _is_the_tables(cause):
+                raise
             raise self._error(what, cause) from cause
 
-    def _properties(self, stamp: Stamp) -> CommitProperties:
+    def _configuration(self, schema: pa.Schema) -> dict[str, str]:
+        """Properties of a table that we make."""
+        return {CREATED_BY: self.app_id, **properties(schema)}
+
+    def _properties(self, stamp: Stamp, *, next_version: bool = False) -> CommitProperties:
+        """With `next_version` the commit fails where another one came between the snapshot and it."""
         return CommitProperties(
+            max_commit_retries=0 if next_version else None,
             app_transactions=[Transaction(self.app_id, vector_to_version(stamp.vector))],
             custom_metadata={"userMetadata": stamp.text(self.app_id)},
         )
@@ -309,8 +402,17 @@ class DeltaTarget:
         return SinkError(f"The Delta table {self.path} ({self.name}) {what}: {cause}")
 
 
+def _is_the_tables(error: Exception) -> bool:
+    """Whether it is about the table and no bug of ours; for some of its errors delta-rs has no class at all."""
+    return type(error) is Exception or isinstance(error, DeltaError | pa.ArrowException | OSError | ValueError)
+
+
 def _named(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(batch.columns, schema=schema)
+
+
+def _is_wide(arrow: pa.DataType) -> bool:
+    return bool(pa.types.is_decimal(arrow)) and int(arrow.precision) > EXACT_DIGITS
 
 
 def quote(name: str) -> str:

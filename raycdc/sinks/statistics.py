@@ -1,19 +1,35 @@
 """Statistics of a Parquet file as Delta keeps them, so that a MERGE by key reads the files it must and no others.
 
 Taken from the Parquet footer, which the writer computed anyway. Method: the Delta protocol, "Per-file Statistics".
+
+Only integers and dates have them, and a table that we make says so in `PROPERTIES`: whoever writes to it keeps to that,
+and whoever reads it expects no others. That matters twice with delta-rs. It keeps bounds of decimals as 64-bit floats,
+so that rows of long ones are not found again; and its pyarrow dataset takes a column without bounds, where others of
+the file have some, for one without values: a filter on it finds nothing. So a file has bounds of all columns that its
+table names, or none at all (`for_table`).
 """
 
 from __future__ import annotations
 
+import json
+import re
+from collections.abc import Mapping
 from typing import Any
 
 import pyarrow as pa
 
-#: Delta keeps statistics of the first 32 columns unless a table says otherwise.
+#: Delta keeps statistics of 32 columns unless a table says otherwise.
 COLUMNS_MAX = 32
 
-#: Longer texts are cut by Delta; a file whose bounds are longer simply gets none for that column.
-TEXT_MAX = 32
+_NAMED = "delta.dataSkippingStatsColumns"
+_FIRST = "delta.dataSkippingNumIndexedCols"
+_PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+def properties(schema: pa.Schema) -> dict[str, str]:
+    """Table properties that name the columns with statistics."""
+    named = [field.name for field in schema if _has_bounds(field.type) and _PLAIN_NAME.fullmatch(field.name)]
+    return {_NAMED: ",".join(named[:COLUMNS_MAX])} if named else {_FIRST: "0"}
 
 
 def delta_statistics(metadata: Any, schema: pa.Schema) -> dict[str, Any]:
@@ -22,27 +38,37 @@ def delta_statistics(metadata: Any, schema: pa.Schema) -> dict[str, Any]:
     high: dict[str, Any] = {}
     nulls: dict[str, int] = {}
     for index, field in enumerate(schema):
-        if index >= COLUMNS_MAX:
-            break
+        if not _has_bounds(field.type):
+            continue
         chunks = [metadata.row_group(group).column(index).statistics for group in range(metadata.num_row_groups)]
         if not chunks or any(chunk is None or not chunk.has_null_count for chunk in chunks):
             continue
         nulls[field.name] = sum(chunk.null_count for chunk in chunks)
         valued = [chunk for chunk in chunks if chunk.num_values]
-        if not valued or not all(chunk.has_min_max for chunk in valued):
-            continue
-        bounds = _bounds(field.type, min(chunk.min for chunk in valued), max(chunk.max for chunk in valued))
-        if bounds is not None:
-            low[field.name], high[field.name] = bounds
+        if valued and all(chunk.has_min_max for chunk in valued):
+            low[field.name] = _text(min(chunk.min for chunk in valued))
+            high[field.name] = _text(max(chunk.max for chunk in valued))
     return {"numRecords": metadata.num_rows, "minValues": low, "maxValues": high, "nullCount": nulls}
 
 
-def _bounds(arrow: pa.DataType, low: Any, high: Any) -> tuple[Any, Any] | None:
-    """The bounds as Delta's JSON has them; None for types whose bounds would need rounding."""
-    if pa.types.is_integer(arrow):
-        return low, high
-    if pa.types.is_date(arrow):
-        return low.isoformat(), high.isoformat()
-    if pa.types.is_string(arrow) and len(low) <= TEXT_MAX and len(high) <= TEXT_MAX:
-        return low, high
-    return None
+def for_table(text: str, configuration: Mapping[str, str]) -> str:
+    """A file's statistics, JSON text, as a table of this configuration may have them."""
+    statistics = json.loads(text)
+    named = configuration.get(_NAMED, "").split(",")
+    rows = statistics["numRecords"]
+    if all(name in statistics["minValues"] or statistics["nullCount"].get(name) == rows for name in named):
+        kept = {
+            key: {name: value for name, value in statistics[key].items() if name in named}
+            for key in ("minValues", "maxValues", "nullCount")
+        }
+        return json.dumps({"numRecords": rows, **kept})
+    return json.dumps({"numRecords": rows})
+
+
+def _has_bounds(arrow: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(arrow) or pa.types.is_date(arrow))
+
+
+def _text(bound: Any) -> Any:
+    """The bound as Delta's JSON has it."""
+    return bound if isinstance(bound, int) else bound.isoformat()

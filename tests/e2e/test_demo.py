@@ -25,6 +25,11 @@ def test_the_demo_ends_with_equal_tables_and_leaves_the_lake(tmp_path: Path) -> 
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count("equal") == 3
     assert "points" in read_delta(tmp_path / "demo-lake" / "shop" / "customers").column_names
+    [look] = [line.partition(":")[2] for line in done.stdout.splitlines() if line.startswith("Look at it:")]
+    shown = subprocess.run(
+        look, shell=True, cwd=tmp_path, capture_output=True, text=True, check=True, timeout=TIMEOUT_S
+    )
+    assert "customer" in shown.stdout
 
 
 @pytest.mark.server

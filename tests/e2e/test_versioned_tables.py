@@ -9,7 +9,7 @@ import pytest
 
 from raycdc.testing.changelog import check_changelog, final_rows, read_changelog
 from raycdc.testing.compare import read_delta, read_source
-from raycdc.testing.jobs import Job, catch_up
+from raycdc.testing.jobs import Job, Run, catch_up
 from raycdc.testing.servers import MariaDbServer
 
 pytestmark = pytest.mark.server
@@ -122,3 +122,30 @@ def test_transaction_precise_history_is_refused_by_name(mariadb: MariaDbServer, 
     run = job.start("--until", "caught-up")
     assert run.wait() == 3, run.story()
     assert "transaction-precise history" in run.story()
+
+
+def test_transaction_precise_history_that_comes_later_parks_its_table_alone(
+    mariadb: MariaDbServer, tmp_path: Path
+) -> None:
+    database = "precise_later"
+    fresh(mariadb, database)
+    job = Job(tmp_path, mariadb, database, TABLES, local=True)
+    run = job.start()
+    run.wait_for((job.lake / database / "later" / "_delta_log").is_dir)
+    period = "PERIOD FOR SYSTEM_TIME (s, e)"
+    columns = "s BIGINT UNSIGNED GENERATED ALWAYS AS ROW START, e BIGINT UNSIGNED GENERATED ALWAYS AS ROW END"
+    mariadb.execute(
+        "DROP TABLE hidden",
+        f"CREATE TABLE hidden (id INT PRIMARY KEY, {columns}, {period}) WITH SYSTEM VERSIONING",
+        "INSERT INTO hidden (id) VALUES (1)",
+        *changes("later", 200),
+        database=database,
+    )
+    run.wait_for(lambda: 202 in read_delta(job.lake / database / "later")["id"].to_pylist())
+    run.wait_for(lambda: any("Give it columns of type TIMESTAMP(6)" in text for text in told(run)))
+    assert run.interrupt() == 130, run.story()
+
+
+def told(run: Run) -> list[str]:
+    """What the run has said of parked tables so far."""
+    return [str(event) for event in list(run.events) if event["event"] == "parked"]

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -26,20 +27,27 @@ def raycdc(folder: Path, *words: str, exit_code: int = 0) -> str:
     return done.stdout if exit_code == 0 else done.stdout + done.stderr
 
 
-def test_from_init_to_a_checkpoint(mariadb: MariaDbServer, mariadb_database: str, tmp_path: Path) -> None:
+@pytest.fixture
+def first_database(mariadb: MariaDbServer) -> Iterator[str]:
+    """Name of an empty database that comes before those of other tests, where only the first are listed."""
+    with mariadb.fresh_database("a") as name:
+        yield name
+
+
+def test_from_init_to_a_checkpoint(mariadb: MariaDbServer, first_database: str, tmp_path: Path) -> None:
     mariadb.execute(
         "CREATE TABLE orders (id INT PRIMARY KEY, v VARCHAR(9))",
         "CREATE TABLE log (message TEXT)",
         "INSERT INTO orders VALUES (1, 'a'), (2, 'b')",
-        database=mariadb_database,
+        database=first_database,
     )
-    orders = f"{mariadb_database}.orders"
+    orders = f"{first_database}.orders"
     server = ["--host", mariadb.host, "--port", str(mariadb.port), "--user", "cdc"]
 
     # Nobody can be asked: the message lists what the account sees.
     assert orders in raycdc(tmp_path, "init", *server, exit_code=2)
-    missing = raycdc(tmp_path, "init", *server, "--table", f"{mariadb_database}.nothing", exit_code=3)
-    assert missing.startswith(f"cdc does not see {mariadb_database}.nothing on {mariadb.host}:{mariadb.port}.")
+    missing = raycdc(tmp_path, "init", *server, "--table", f"{first_database}.nothing", exit_code=3)
+    assert missing.startswith(f"cdc does not see {first_database}.nothing on {mariadb.host}:{mariadb.port}.")
     written = raycdc(tmp_path, "init", "shop.toml", *server, "--table", orders, "--name", "shop", "--sink", "jsonl")
     assert written.startswith("Wrote shop.toml.")
     assert "exists already" in raycdc(tmp_path, "init", "shop.toml", *server, "--table", orders, exit_code=2)

@@ -15,7 +15,7 @@ from raycdc.sinks.api import TableWork
 from raycdc.spark import epochs
 from raycdc.spark.epochs import Recovery
 from raycdc.testing.epochs import EpochScript
-from tests.integration.test_epoch_loop import World, new_world, play
+from tests.integration.sink_world import World, new_world, play
 
 
 @pytest.fixture(params=["delta-upsert", "jsonl"])

@@ -1,4 +1,4 @@
-"""Schema changes carried to a Delta table by the epoch loop: what each behaviour makes of them, whatever dies where."""
+"""Schema changes carried to upsert targets by the epoch loop: what behaviours make of them, whatever dies where."""
 
 from __future__ import annotations
 
@@ -25,12 +25,18 @@ from raycdc.schema import (
     event_to_json,
 )
 from raycdc.testing.epochs import ScriptedTable
-from tests.integration.test_epoch_loop import World, add_column, new_world, play
+from tests.integration.sink_world import UPSERTS, World, new_world, play, world_of
+from tests.integration.test_epoch_loop import add_column
 
 
 @pytest.fixture
 def delta(tmp_path: Path) -> World:
     return new_world("delta-upsert", tmp_path)
+
+
+@pytest.fixture(params=UPSERTS)
+def upsert(request: pytest.FixtureRequest, tmp_path: Path) -> World:
+    return world_of(request, request.param, tmp_path)
 
 
 @pytest.fixture
@@ -74,23 +80,23 @@ def alter_orders(world: World) -> tuple[ScriptedTable, dict[tuple[Any, ...], str
 
 @pytest.mark.parametrize("point", [None, "before_stage", "after_stage", "in_commit", "after_commit"])
 def test_a_wider_type_is_followed_and_a_dropped_column_stays_as_nulls(
-    delta: World, point: str | None, fail_at: Callable[[str, int], None]
+    upsert: World, point: str | None, fail_at: Callable[[str, int], None]
 ) -> None:
-    orders, names = alter_orders(delta)
+    orders, names = alter_orders(upsert)
     if point:
         fail_at(point, 5 if point == "in_commit" else 3)
         with pytest.raises(FailpointError):
-            delta.loop().run()
-        delta.restart()
+            upsert.loop().run()
+        upsert.restart()
     else:
-        delta.loop().run()
+        upsert.loop().run()
     expected = [{**row, "name": names[orders.key(row)]} for row in orders.contents()]
-    assert sorted(delta.rows(orders), key=lambda row: row["id"]) == expected
+    assert sorted(upsert.rows(orders), key=lambda row: row["id"]) == expected
 
 
-def test_evolve_drops_renames_and_moves_columns_in_the_target(delta: World) -> None:
-    play(delta, epochs=2, final=False)
-    orders = delta.script.table("shop.orders")
+def test_evolve_drops_renames_and_moves_columns_in_the_target(upsert: World) -> None:
+    play(upsert, epochs=2, final=False)
+    orders = upsert.script.table("shop.orders")
     orders.rows = {key: {"amount": row["qty"], "id": row["id"], "at": "x"} for key, row in orders.rows.items()}
     amount = replace(column_of(orders, "qty"), name="amount")
     at = Column("at", LogicalType(TypeKind.STRING), default="x")
@@ -103,15 +109,16 @@ def test_evolve_drops_renames_and_moves_columns_in_the_target(delta: World) -> N
         AddColumnEvent(orders.id, at),
     )
     orders.insert({"amount": 1, "id": 1000, "at": None})
-    delta.script.seal(final=True)
-    delta.loop(delta.sink(schema_change="evolve")).run()
-    delta.check()
-    assert list(delta.rows(orders)[0]) == ["amount", "id", "at"]
+    upsert.script.seal(final=True)
+    upsert.loop(upsert.sink(schema_change="evolve")).run()
+    upsert.check()
+    if upsert.server is None:
+        assert list(upsert.rows(orders)[0]) == ["amount", "id", "at"]
 
 
-def test_a_column_that_comes_again_begins_anew(delta: World) -> None:
-    play(delta, epochs=2, final=False)
-    orders = delta.script.table("shop.orders")
+def test_a_column_that_comes_again_begins_anew(upsert: World) -> None:
+    play(upsert, epochs=2, final=False)
+    orders = upsert.script.table("shop.orders")
     changed(
         orders,
         orders.schema.columns,
@@ -119,29 +126,66 @@ def test_a_column_that_comes_again_begins_anew(delta: World) -> None:
         AddColumnEvent(orders.id, column_of(orders, "qty")),
     )
     orders.rows = {key: {**row, "qty": None} for key, row in orders.rows.items()}
+    upsert.script.seal(final=True)
+    upsert.loop().run()
+    upsert.check()
+
+
+def test_a_column_renamed_to_the_name_of_one_that_stayed_shows_its_own_values(delta: World) -> None:
+    play(delta, epochs=2, final=False)
+    orders = delta.script.table("shop.orders")
+    kept = [replace(c, name="name") if c.name == "qty" else c for c in orders.schema.columns if c.name != "name"]
+    orders.rows = {key: {"id": row["id"], "name": row["qty"]} for key, row in orders.rows.items()}
+    changed(orders, kept, DropColumnEvent(orders.id, "name"), RenameColumnEvent(orders.id, "qty", "name"))
+    orders.insert({"id": 1000, "name": 7})
+    expected = {key: row["name"] for key, row in orders.rows.items()}
+    delta.script.seal(final=True)
+    delta.loop().run()
+    assert {(row["id"],): row["name"] for row in delta.rows(orders)} == expected
+    assert any(value is not None for value in expected.values())
+
+
+def test_columns_that_swap_their_names_swap_their_values(delta: World) -> None:
+    play(delta, epochs=2, final=False)
+    orders = delta.script.table("shop.orders")
+    number = LogicalType(TypeKind.INT32)
+    add_column(orders, Column("other", number))
+    delta.script.seal(final=False)
+    for key in list(orders.rows):
+        orders.update(key, other=key[0], qty=-key[0])
+    delta.script.seal(final=False)
+    orders.rows = {key: {**row, "qty": row["other"], "other": row["qty"]} for key, row in orders.rows.items()}
+    changed(
+        orders,
+        orders.schema.columns,
+        RenameColumnEvent(orders.id, "qty", "between"),
+        RenameColumnEvent(orders.id, "other", "qty"),
+        RenameColumnEvent(orders.id, "between", "other"),
+    )
+    orders.insert({"id": 1000, "name": "new", "qty": 1, "other": 2})
     delta.script.seal(final=True)
     delta.loop().run()
     delta.check()
 
 
-def test_ignore_leaves_new_columns_out_and_exception_stops(delta: World) -> None:
-    play(delta, epochs=1, final=False)
-    orders = delta.script.table("shop.orders")
+def test_ignore_leaves_new_columns_out_and_exception_stops(upsert: World) -> None:
+    play(upsert, epochs=1, final=False)
+    orders = upsert.script.table("shop.orders")
     orders.rows = {key: dict(row) for key, row in orders.rows.items()}
     add_column(orders, Column("at", LogicalType(TypeKind.STRING)))
     orders.insert({"id": 1000, "name": "new", "qty": 1, "at": "now"})
-    delta.script.seal(final=True)
+    upsert.script.seal(final=True)
     with pytest.raises(SinkError, match="add_column at the source, and pipeline"):
-        delta.loop(delta.sink(schema_change="exception")).run()
-    delta.restart(sink=delta.sink(schema_change="ignore"))
+        upsert.loop(upsert.sink(schema_change="exception")).run()
+    upsert.restart(sink=upsert.sink(schema_change="ignore"))
     expected = [{name: row[name] for name in ("id", "name", "qty")} for row in orders.contents()]
-    assert sorted(delta.rows(orders), key=lambda row: row["id"]) == expected
+    assert sorted(upsert.rows(orders), key=lambda row: row["id"]) == expected
 
 
 @pytest.mark.parametrize("behavior", ["exception", "lenient", "evolve"])
-def test_changes_that_are_left_out_never_reach_the_target(delta: World, behavior: str) -> None:
-    play(delta, epochs=1, final=False)
-    orders = delta.script.table("shop.orders")
+def test_changes_that_are_left_out_never_reach_the_target(upsert: World, behavior: str) -> None:
+    play(upsert, epochs=1, final=False)
+    orders = upsert.script.table("shop.orders")
     names = {key: row["name"] for key, row in orders.rows.items()}
     orders.rows = {key: {"id": row["id"], "qty": row["qty"], "at": "x"} for key, row in orders.rows.items()}
     at = Column("at", LogicalType(TypeKind.STRING), default="x")
@@ -150,22 +194,22 @@ def test_changes_that_are_left_out_never_reach_the_target(delta: World, behavior
         orders, kept, DropColumnEvent(orders.id, "name"), AddColumnEvent(orders.id, at), TruncateTableEvent(orders.id)
     )
     orders.insert({"id": 1000, "qty": 1, "at": "now"})
-    delta.script.seal(final=True)
+    upsert.script.seal(final=True)
     left_out = frozenset({"add_column", "drop_column", "truncate_table"})
-    delta.loop(delta.sink(schema_change=behavior, left_out=left_out)).run()
+    upsert.loop(upsert.sink(schema_change=behavior, left_out=left_out)).run()
     expected = [{"id": row["id"], "name": names.get(orders.key(row)), "qty": row["qty"]} for row in orders.contents()]
-    assert sorted(delta.rows(orders), key=lambda row: row["id"]) == expected
+    assert sorted(upsert.rows(orders), key=lambda row: row["id"]) == expected
 
 
-def test_a_wider_type_cannot_be_left_out_in_silence(delta: World) -> None:
-    play(delta, epochs=1, final=False)
-    orders = delta.script.table("shop.orders")
+def test_a_wider_type_cannot_be_left_out_in_silence(upsert: World) -> None:
+    play(upsert, epochs=1, final=False)
+    orders = upsert.script.table("shop.orders")
     wide = LogicalType(TypeKind.INT64)
     columns = [replace(c, type=wide) if c.name == "qty" else c for c in orders.schema.columns]
     changed(orders, columns, AlterColumnTypeEvent(orders.id, "qty", wide))
-    delta.script.seal(final=True)
+    upsert.script.seal(final=True)
     with pytest.raises(SinkError, match="qty"):
-        delta.loop(delta.sink(left_out=frozenset({"alter_column_type"}))).run()
+        upsert.loop(upsert.sink(left_out=frozenset({"alter_column_type"}))).run()
 
 
 def test_files_cannot_do_without_the_columns_of_their_rows(tmp_path: Path) -> None:
@@ -173,12 +217,12 @@ def test_files_cannot_do_without_the_columns_of_their_rows(tmp_path: Path) -> No
         new_world("jsonl", tmp_path).sink(left_out=frozenset({"add_column", "truncate_table"}))
 
 
-def test_lenient_never_renames_the_key(delta: World) -> None:
-    play(delta, epochs=1, final=False)
-    orders = delta.script.table("shop.orders")
+def test_lenient_never_renames_the_key(upsert: World) -> None:
+    play(upsert, epochs=1, final=False)
+    orders = upsert.script.table("shop.orders")
     orders.schema = replace(orders.schema, primary_key=("key",))
     columns = [replace(c, name="key") if c.name == "id" else c for c in orders.schema.columns]
     changed(orders, columns, RenameColumnEvent(orders.id, "id", "key"))
-    delta.script.seal(final=True)
+    upsert.script.seal(final=True)
     with pytest.raises(SinkError, match="the key column 'id' was renamed to 'key'"):
-        delta.loop().run()
+        upsert.loop().run()

@@ -16,7 +16,7 @@ from raycdc.bridge import verify_segments
 from raycdc.checkpoint import codec
 from raycdc.checkpoint.folder import LocalFolder
 from raycdc.checkpoint.manifest import STATE_NODE, Manifest, Segment, TableEpoch
-from raycdc.checkpoint.store import KEEP_COMMITTED, CheckpointStore, CommitRecord
+from raycdc.checkpoint.store import KEEP_COMMITTED, CheckpointStore, CommitRecord, RoutedTarget
 from raycdc.errors import FencedError, StateError
 from raycdc.model import TableId
 from raycdc.source.parking import Parked
@@ -89,6 +89,25 @@ def test_golden_manifest_of_version_3_is_written_unchanged(store: CheckpointStor
 def test_golden_manifest_of_version_2_is_read_as_one_without_parked_tables(store: CheckpointStore) -> None:
     (store.path / "epochs" / "0000000001.json").write_bytes((GOLDEN / "manifest-v2.json").read_bytes())
     assert store.manifest(1) == manifest(1)
+
+
+def test_golden_commit_records_with_and_without_routes_are_read_and_written_unchanged(store: CheckpointStore) -> None:
+    plain = CommitRecord(1, 1, 1_700_000_000_000, {"shop.orders": (1, 3)})
+    routed = CommitRecord(
+        2,
+        1,
+        1_700_000_000_000,
+        {"lake.items": (2, 3), "shop.orders": (1, 3)},
+        {
+            "lake.items": RoutedTarget(("shop.item_1", "shop.item_2"), "0123456789abcdef", ("gone",)),
+            "shop.orders": RoutedTarget(("shop.orders",), "fedcba9876543210"),
+        },
+    )
+    for name, record in (("commit-v1.json", plain), ("commit-v1-routes.json", routed)):
+        store.write_commit(record)
+        written = store.path / "commits" / f"{record.epoch:010d}.json"
+        assert written.read_bytes() == (GOLDEN / name).read_bytes()
+        assert store.last_commit() == record
 
 
 def test_a_stream_state_of_version_2_has_no_parked_tables() -> None:

@@ -1,0 +1,261 @@
+"""A pipeline without a source, for each sink: scripted epochs, the epoch loop, and what the sink should hold."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from confluent_kafka import Consumer, TopicPartition
+from deltalake import DeltaTable
+from pymysql.cursors import DictCursor
+
+from raycdc.bridge import run_in_process
+from raycdc.checkpoint.manifest import Manifest
+from raycdc.checkpoint.store import CheckpointStore
+from raycdc.formats.api import MessageBatch, Origin, RowsItem
+from raycdc.formats.plugins import load_format
+from raycdc.model import TableId
+from raycdc.model.row_kind import SYMBOLS
+from raycdc.plugins import PluginGroup, load_plugin
+from raycdc.schema import (
+    SchemaChangeBehavior,
+)
+from raycdc.sinks.api import Sink, SinkContext
+from raycdc.spark.epochs import EpochLoop, Recovery
+from raycdc.testing.epochs import EpochScript, Row, ScriptedTable
+from raycdc.testing.servers import DatabaseServer, KafkaServer, PostgresServer
+
+FILES = ("delta-upsert", "delta-changelog", "parquet", "jsonl")
+DATABASES = ("postgres-upsert", "postgres-changelog", "mysql-upsert")
+KINDS = (*FILES, *(pytest.param(kind, marks=pytest.mark.server) for kind in ("kafka", *DATABASES)))
+UPSERTS = ("delta-upsert", *(pytest.param(k, marks=pytest.mark.server) for k in DATABASES if k.endswith("-upsert")))
+
+Server = PostgresServer | DatabaseServer
+
+#: The database that the URL of a sink into MySQL names.
+HOME = "raycdc_home"
+
+
+@dataclass
+class World:
+    """A pipeline without a source: scripted epochs, a sink, and what the sink should hold."""
+
+    kind: str
+    root: Path
+    script: EpochScript
+    kafka: KafkaServer | None = None
+    server: Server | None = None
+
+    @property
+    def write(self) -> str:
+        return "upsert" if self.kind.endswith("-upsert") else "changelog"
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The sink's section of a configuration."""
+        if self.server is not None:
+            return {"type": "jdbc", **jdbc_options(self.server)}
+        if self.kafka is None:
+            return {"type": self.kind.partition("-")[0], "path": str(self.root / "lake")}
+        topic = f"{self._topics}.{{db}}.{{table}}"
+        servers = self.kafka.bootstrap_servers
+        return {"type": "kafka", "bootstrap_servers": servers, "topic": topic, "format": {"type": "maxwell-json"}}
+
+    @property
+    def _topics(self) -> str:
+        return f"w{zlib.crc32(str(self.root).encode()):x}"
+
+    def topic(self, table: ScriptedTable) -> str:
+        return f"{self._topics}.{table.id}"
+
+    @property
+    def store(self) -> CheckpointStore:
+        return self.script.store
+
+    def sink(
+        self,
+        *,
+        on_existing: str = "fail",
+        run: Callable[..., Any] = run_in_process,
+        flight_token: str = "",
+        schema_change: str = "lenient",
+        left_out: frozenset[str] = frozenset(),
+    ) -> Sink:
+        plugin = load_plugin(PluginGroup.SINKS, self.settings["type"])
+        made: Sink = plugin.create(plugin.config(**self.settings))
+        made.open(
+            SinkContext(
+                self.store.app_id,
+                self.write,
+                run,
+                on_existing,
+                schema_change=SchemaChangeBehavior(schema_change),
+                left_out=left_out,
+                parallelism=2,
+                flight_token=flight_token,
+            )
+        )
+        return made
+
+    def loop(self, sink: Sink | None = None, **options: Any) -> EpochLoop:
+        return EpochLoop(
+            self.store, sink or self.sink(), generation=self.store.generation, next_sealed=self.next_sealed, **options
+        )
+
+    def next_sealed(self, after: int, _timeout_s: float) -> Manifest | None:
+        return next(iter(self.store.manifests(after)), None)
+
+    def restart(self, **options: Any) -> Recovery:
+        """What a new driver does: a new generation, recovery, then everything that is sealed."""
+        self.script.generation = self.store.next_generation()
+        loop = self.loop(**options)
+        recovery = loop.recover()
+        if loop.committed < self.store.next_epoch() - 1 and self.store.sealed_epochs(loop.committed):
+            loop.run()
+        return recovery
+
+    def again(self) -> World:
+        """Another pipeline, without state, over the same sink."""
+        return new_world(self.kind, self.root, self.kafka, self.server)
+
+    def rows(self, table: ScriptedTable) -> list[Row]:
+        if self.kafka is not None:
+            return read_changes(self.kafka, self.topic(table), table)
+        if self.server is not None:
+            return database_rows(self.server, table.id)
+        folder = self.root / "lake" / table.id.db / table.id.table
+        if self.kind == "jsonl":
+            return [json.loads(line) for f in sorted(folder.glob("*.jsonl")) for line in f.read_text().splitlines()]
+        if self.kind == "parquet":
+            return [row for f in sorted(folder.glob("*.parquet")) for row in pq.read_table(f).to_pylist()]
+        found: list[Row] = DeltaTable(str(folder)).to_pyarrow_table().to_pylist()
+        return found
+
+    def lose(self, table: ScriptedTable) -> None:
+        """Somebody takes a table away from the sink."""
+        if self.kafka is not None:
+            self.kafka.delete_topic(self.topic(table))
+        elif self.server is not None:
+            self.server.execute(f"DROP TABLE {table.id.db}.{table.id.table}")
+        else:
+            (self.root / "lake" / table.id.db / table.id.table).rename(self.root / "elsewhere")
+
+    def check(self) -> None:
+        """The sink holds exactly what the tables did."""
+        for table in self.script.tables.values():
+            names = [column.name for column in table.schema.columns]
+            if self.write == "upsert":
+                key = table.schema.primary_key[0]
+                assert sorted(self.rows(table), key=lambda row: row[key]) == table.contents()
+            else:
+                got = sorted(self.rows(table), key=lambda row: row["_seq"])
+                wanted = table.changelog if self.kafka is None else as_messages(table)
+                assert [(row["_op"], {n: row[n] for n in names}) for row in got] == wanted
+                assert {(row["_db"], row["_table"]) for row in got} == {(table.id.db, table.id.table)}
+
+
+def read_changes(kafka: KafkaServer, topic: str, table: ScriptedTable) -> list[Row]:
+    """What committed messages of a topic with one partition say, as a changelog whose order is theirs."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": kafka.bootstrap_servers,
+            "group.id": "reader",
+            "enable.partition.eof": True,
+            "isolation.level": "read_committed",
+        }
+    )
+    consumer.assign([TopicPartition(topic, 0, 0)])
+    messages: list[Any] = []
+    while not messages or messages[-1].error() is None:
+        messages += consumer.consume(1000, timeout=1)
+    consumer.close()
+    values = pa.array([message.value() for message in messages[:-1]], pa.large_binary())
+    columns = ", ".join(f"{column.name} {column.type.spark()}" for column in table.schema.columns)
+    decoder = load_format("maxwell-json", columns=f"{columns}, PRIMARY KEY (id)").decoder()
+    decoded = decoder.decode(MessageBatch(Origin(topic, 0), values, np.arange(len(values))))
+    assert decoded.failure is None
+    rows = [row for item in decoded.items if isinstance(item, RowsItem) for row in item.batch.to_pylist()]
+    names = {"_db": table.id.db, "_table": table.id.table}
+    return [{**row, **names, "_op": SYMBOLS[row["_op"]], "_seq": number} for number, row in enumerate(rows)]
+
+
+def as_messages(table: ScriptedTable) -> list[tuple[str, Row]]:
+    """A row that moves to another key is a delete and an insert in a topic, as its messages have two keys."""
+    changes = list(table.changelog)
+    for at, (op, row) in enumerate(table.changelog):
+        if op == "-U" and table.key(row) != table.key(changes[at + 1][1]):
+            changes[at : at + 2] = [("-D", row), ("+I", changes[at + 1][1])]
+    return changes
+
+
+def kafka_of(request: pytest.FixtureRequest, kind: str) -> KafkaServer | None:
+    """The broker, started only for who needs it."""
+    found: KafkaServer | None = request.getfixturevalue("kafka") if kind == "kafka" else None
+    return found
+
+
+def world_of(request: pytest.FixtureRequest, kind: str, root: Path) -> World:
+    """A world on an empty server, started only for who needs it."""
+    server: Server | None = None
+    if kind in DATABASES and kind.startswith("postgres"):
+        server = request.getfixturevalue("postgres")
+        assert isinstance(server, PostgresServer)
+        statements = [f'DROP SCHEMA IF EXISTS "{name}" CASCADE' for name in ("shop", "raycdc_stage")]
+        server.execute(*statements, "DROP TABLE IF EXISTS raycdc_commit")
+    elif kind in DATABASES:
+        server = request.getfixturevalue("mariadb")
+        assert isinstance(server, DatabaseServer)
+        server.execute(*(f"DROP DATABASE IF EXISTS {name}" for name in ("shop", HOME)), f"CREATE DATABASE {HOME}")
+    return new_world(kind, root, kafka_of(request, kind), server)
+
+
+def new_world(kind: str, root: Path, kafka: KafkaServer | None = None, server: Server | None = None) -> World:
+    script = EpochScript(CheckpointStore(root / "state", pipeline="shop"), seed=7)
+    for name in ("shop.orders", "shop.items"):
+        script.table(name)
+    return World(kind, root, script, kafka, server)
+
+
+def jdbc_options(server: Server) -> dict[str, Any]:
+    """The keys of the sink's section for a private server."""
+    if isinstance(server, PostgresServer):
+        return {"url": f"jdbc:{server.url()}", "user": server.user, "password": server.password}
+    url = f"jdbc:mysql://{server.host}:{server.port}/{HOME}"
+    return {"url": url, "user": "root", "password": server.root_password}
+
+
+def database_rows(server: Server, target: TableId) -> list[Row]:
+    """The rows of a table as Python values, numerics as decimals."""
+    if isinstance(server, PostgresServer):
+        with server.connect() as connection, connection.cursor() as cursor:
+            cursor.execute(f'SELECT * FROM "{target.db}"."{target.table}"')
+            table: pa.Table = cursor.fetch_arrow_table()
+        numerics = [f.name for f in table.schema if "type_name=numeric" in str(f.type)]
+        rows: list[Row] = table.to_pylist()
+        for row in rows:
+            row |= {name: Decimal(row[name]) for name in numerics if row[name] is not None}
+        return rows
+    with server.connect(cursorclass=DictCursor) as connection, connection.cursor() as cursor:
+        cursor.execute(f"SELECT * FROM `{target.db}`.`{target.table}`")
+        return list(cursor.fetchall())
+
+
+def play(world: World, *, epochs: int = 3, final: bool = True) -> None:
+    """A snapshot that overlaps the log, then changes."""
+    orders = world.script.table("shop.orders")
+    orders.read([{"id": i, "name": "snapshot", "qty": None} for i in range(100, 130)])
+    for number in range(epochs):
+        if number == 1:
+            orders.read([{"id": i, "name": "second chunk", "qty": 1} for i in range(130, 160)])
+        world.script.random_epoch(operations=30)
+        orders.update((100 + number,), qty=number)
+        world.script.seal(final=final and number == epochs - 1)

@@ -4,11 +4,13 @@
 SHELL := /bin/bash
 BIN := .venv/bin
 PYTEST := $(BIN)/python .ci/leaves-nothing $(BIN)/python -m pytest
-# Tests that only compute take a core each; those with servers and Spark take turns.
+# Tests that only compute take a core each, one by one. Those with servers and Spark wait more than they compute: two
+# processes at once, each with servers of its own, take their files from the slowest folder on.
 ALL_CORES := -n logical --dist worksteal
+TWO_AT_ONCE := -n 2 --dist loadfile --no-loadscope-reorder
 # From what fails fast to what takes long; folders that have no tests yet are left out.
 FAST := $(wildcard tests/unit tests/protocol tests/simulation)
-SERVERS := $(wildcard tests/integration tests/e2e tests/kill)
+SERVERS := $(wildcard tests/kill tests/e2e tests/integration)
 
 help: ## This list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -24,7 +26,7 @@ demo: setup ## A small shop in a private MariaDB, followed into a Delta lake in 
 
 test: setup-test lint types imports ## Everything: style, types, layers and all tests on real servers
 	RAYCDC_FUZZ_MUTATIONS=6000 $(PYTEST) $(ALL_CORES) -m "not long" $(FAST)
-	$(PYTEST) -m "not long" $(SERVERS)
+	$(PYTEST) $(TWO_AT_ONCE) -m "not long" $(SERVERS)
 
 check: test
 
@@ -34,8 +36,8 @@ test-fast: setup lint ## Unit, protocol and simulation tests only (no server, no
 test-kill: setup-test ## Kill tests with many seeds; prints the table of the README
 	RAYCDC_KILL_SEEDS=$${RAYCDC_KILL_SEEDS:-10} $(PYTEST) tests/kill
 
-test-races: setup-test ## The hand-off under aimed writes: 2,000 chunks on each kind of server
-	$(PYTEST) -s -m long tests/integration/test_hand_off_races.py
+test-races: setup-test ## The hand-off under aimed writes: 2,000 chunks on each kind of server; a log beyond 4 GiB
+	$(PYTEST) -s -m long tests/integration/test_hand_off_races.py tests/integration/test_mysql_far_log.py
 
 fuzz: setup ## Damage real binlogs 100,000 times: named errors, no crash, no wrong row (about five minutes)
 	$(BIN)/python -m tests.fuzz.binlog --mutations 100000

@@ -55,9 +55,10 @@ class Measurement:
 
     def summary(self) -> str:
         """One line for people."""
+        first = f"  first row {self.more['first_row_s']:.2f} s" if "first_row_s" in self.more else ""
         return (
             f"{self.case:24s} {self.system:20s} {self.rows:>10,d} rows  {self.wall_s:8.2f} s wall  "
-            f"{self.cpu_s:8.2f} s CPU  {self.rows_per_cpu_s:>12,d} rows/CPU-s  {self.peak_rss_mb:7.0f} MB"
+            f"{self.cpu_s:8.2f} s CPU  {self.rows_per_cpu_s:>12,d} rows/CPU-s  {self.peak_rss_mb:7.0f} MB{first}"
         )
 
 

@@ -84,18 +84,24 @@ def prepare(connection: Connection[Any]) -> None:
 
 
 def fill(
-    connection: Connection[Any], table: str, values: str, rows: int, *, done: Callable[[int], None] | None = None
+    connection: Connection[Any],
+    table: str,
+    values: str,
+    rows: int,
+    *,
+    first: int = 0,
+    done: Callable[[int], None] | None = None,
 ) -> None:
-    """Insert rows 0 … rows - 1, ten thousand to a transaction."""
+    """Insert rows `first` … `rows` - 1, ten thousand to a transaction."""
     with connection.cursor() as cursor:
-        for first in range(0, rows, ROWS_PER_STATEMENT):
-            count = min(ROWS_PER_STATEMENT, rows - first)
+        for start in range(first, rows, ROWS_PER_STATEMENT):
+            count = min(ROWS_PER_STATEMENT, rows - start)
             cursor.execute(
                 f"INSERT INTO {table} SELECT {values} "
-                f"FROM (SELECT n + {first} AS n FROM bench.numbers WHERE n < {count}) numbered"
+                f"FROM (SELECT n + {start} AS n FROM bench.numbers WHERE n < {count}) numbered"
             )
             if done is not None:
-                done(first + count)
+                done(start + count)
 
 
 def update_single_rows(connection: Connection[Any], rows: int, transactions: int) -> None:

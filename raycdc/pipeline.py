@@ -35,6 +35,7 @@ from raycdc.source.coordinator import CoordinatorSettings
 from raycdc.source.split import STREAM_SPLIT_ID
 from raycdc.source.table_requests import ask_for_lost_rows, ask_to_begin_again, complain_of_parked
 from raycdc.spark.epochs import EpochLoop, EpochStatistics
+from raycdc.spark.works import Routing
 
 Listener = Callable[[dict[str, Any]], None]
 
@@ -135,6 +136,8 @@ class Pipeline:
         """
         if self._order_by:
             raise _no_order("a sink of one's own")
+        if self.config.routes:
+            raise ConfigError("route: epochs for a sink of one's own have the source's tables; leave the routes out.")
         with self._one_run(), ExitStack() as stack:
             store = self._open_store(stack)
             silent = ProgressReporter(lambda _: None, driver_pid=os.getpid())
@@ -176,8 +179,15 @@ class Pipeline:
         try:
             source.preflight(last.to_splits if last else None)
         except LogLostError as lost:
-            if self.config.pipeline.on_log_lost != "resnapshot" or last is None:
+            has_snapshots = hasattr(source, "restart")
+            if self.config.pipeline.on_log_lost != "resnapshot" or last is None or not has_snapshots:
                 raise
+            record = store.last_commit()
+            if record is not None and record.merged and self.config.sink.write == UPSERT:
+                raise LogLostError(
+                    f"{lost} Tables merged into one cannot be read again one by one, as pipeline.on_log_lost says: "
+                    "begin with another pipeline.state and a new snapshot."
+                ) from lost
             position, ordinal, tables = source.restart(last.to_splits)
             ask_to_begin_again(store, last, position, ordinal, tables)
             reporter.warning(f"{lost} All tables are read again, as pipeline.on_log_lost says.")
@@ -263,6 +273,7 @@ class Pipeline:
         reporter: ProgressReporter,
     ) -> None:
         first = store.next_generation()
+        upsert = self.config.sink.write == UPSERT
         supervisors: list[Supervisor] = []
 
         def committed(figures: EpochStatistics) -> None:
@@ -278,6 +289,7 @@ class Pipeline:
             positions=positions_of,
             flight_token=spec.token or "",
             flights=launcher.flights,
+            routing=Routing(self.config.router(), upsert, _no_merging(self.config, sink) if upsert else ""),
             begin_again=partial(_begin_again, store, reporter),
         )
         loop.recover()
@@ -330,6 +342,18 @@ def _order_by(config: PipelineConfig) -> str:
     if column and config.sink.write != "upsert":
         raise _no_order(f'{config.sink.type} with write = "{config.sink.write}"')
     return column
+
+
+def _no_merging(config: PipelineConfig, sink: Sink) -> str:
+    """Why several tables cannot be merged into one target whose rows are updated; empty where they can."""
+    if not getattr(sink, "merges_origins", False):
+        return f'{config.sink.type} with write = "upsert" cannot tell whether two of them have the same key.'
+    if config.source.repeats_inserts:
+        return (
+            f"inserts of {config.source.type} may come twice: a key that is there already says nothing about where it "
+            'came from. Use sink.write = "changelog".'
+        )
+    return ""
 
 
 def _no_order(sink: str) -> ConfigError:

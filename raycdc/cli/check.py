@@ -4,35 +4,75 @@ from __future__ import annotations
 
 import json
 import sys
+import time
+from collections.abc import Collection, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from raycdc.config import load_config
-from raycdc.connectors.mysql.checks import CheckResult, check_source
+from raycdc.config import RouteOptions, load_config
+from raycdc.connectors.mysql.checks import check_source
 from raycdc.errors import ConfigError, ExitCode
+from raycdc.model import TableId
+from raycdc.source.checks import CheckResult
 
 _MARKS = {"ok": "ok     ", "warning": "warning", "failed": "FAILED "}
 
 
 def check_config(path: Path, *, as_json: bool) -> int:
-    """Print one finding per line; the exit code is the source's (3) when a required one failed."""
+    """Print one finding per line; the exit code is the source's (3) or the sink's (5) when a required one failed."""
     config = load_config(path)
     for warning in config.warnings:
         print(f"Warning: {warning}", file=sys.stderr)
-    if config.source.type != "mysql":
-        raise ConfigError(f'source.type: "{config.source.type}" has no check; start the pipeline to see')
-    results = check_mysql(config.source)
+    match config.source.type:
+        case "mysql":
+            results, tables = check_mysql(config.source)
+        case "kafka":
+            results, tables = check_kafka(config)
+        case other:
+            raise ConfigError(f'source.type: "{other}" has no check; start the pipeline to see')
+    results = [*results, *check_routes(config.routes, tables, all_known=config.source.type == "mysql")]
     for result in results:
         _print(result, as_json=as_json)
-    failed = sum(1 for result in results if result.required and not result.ok)
+    at_sink = []
+    if config.sink.type == "kafka":
+        from raycdc.sinks.kafka_checks import check_sink
+
+        targets = dict.fromkeys(target for table in tables for target in config.router().targets(table))
+        at_sink = check_sink(config.sink, list(targets), pipeline=config.pipeline.name)  # type: ignore[arg-type]
+    for result in at_sink:
+        _print(result, as_json=as_json)
+    failed = {code: _failed(found) for code, found in ((ExitCode.SOURCE, results), (ExitCode.SINK, at_sink))}
     if not as_json:
-        print(f"\n{failed} of {len(results)} checks failed." if failed else "\nEverything needed is there.")
-    return int(ExitCode.SOURCE if failed else ExitCode.DONE)
+        count, total = sum(failed.values()), len(results) + len(at_sink)
+        print(f"\n{count} of {total} checks failed." if count else "\nEverything needed is there.")
+    return int(next((code for code, count in failed.items() if count), ExitCode.DONE))
 
 
-def check_mysql(source: Any) -> list[CheckResult]:
-    """All findings for a `MySqlSourceConfig`. Raises `SourceError` when the server cannot be asked at all."""
+def _failed(results: Sequence[CheckResult]) -> int:
+    return sum(1 for result in results if result.required and not result.ok)
+
+
+def check_kafka(config: Any) -> tuple[list[CheckResult], list[TableId]]:
+    """All findings for topics, in the state that the pipeline has, and the tables they carry.
+
+    Raises `SourceError` when the cluster cannot be asked at all.
+    """
+    from raycdc.checkpoint.store import CheckpointStore
+    from raycdc.connectors.kafka.checks import check_source as check_topics
+    from raycdc.connectors.kafka.split import PartitionState
+
+    state = Path(config.pipeline.state)
+    last = CheckpointStore(state, create=False).last_manifest() if (state / "meta.json").exists() else None
+    states = None if last is None else [PartitionState.from_json(data) for data in last.to_splits.values()]
+    return check_topics(config.source, states, now_ms=time.time_ns() // 1_000_000)
+
+
+def check_mysql(source: Any) -> tuple[list[CheckResult], list[TableId]]:
+    """All findings for a `MySqlSourceConfig`, and the tables it captures.
+
+    Raises `SourceError` when the server cannot be asked at all.
+    """
     from raycdc.connectors.mysql.catalog import discover_tables
     from raycdc.connectors.mysql.connection import connect
     from raycdc.connectors.mysql.server import probe
@@ -42,7 +82,7 @@ def check_mysql(source: Any) -> list[CheckResult]:
         info = probe(connection)
         found = discover_tables(connection, selector, named=selector.plain_names)
         server_ids = range(source.server_id.first, source.server_id.last + 1)
-        return [
+        results = [
             CheckResult(
                 "connection", f"Connected to {info.flavor_name} {info.version_text} at {info.address}.", ok=True
             ),
@@ -56,6 +96,27 @@ def check_mysql(source: Any) -> list[CheckResult]:
                 accept_cascades=source.on_cascade == "accept",
             ),
         ]
+    return results, sorted(found)
+
+
+def check_routes(
+    routes: Sequence[RouteOptions], found: Collection[TableId], *, all_known: bool = True
+) -> list[CheckResult]:
+    """Routes that no table takes: a mistake where one names a table and the tables are `all_known`, else a warning."""
+    results: list[CheckResult] = []
+    for index, options in enumerate(routes):
+        route = options.route()
+        pattern = route.pattern()
+        if any(pattern.fullmatch(str(table)) for table in found):
+            continue
+        if route.plain is not None:
+            fix = "Correct the name, or leave the route out."
+            text = f"route[{index}].table: there is no table {route.plain}{'' if all_known else ' yet'}."
+        else:
+            fix = "Tables that match it and are created while the pipeline runs take it."
+            text = f"route[{index}].table: the pattern {route.table} matches no captured table yet."
+        results.append(CheckResult("routes", text, fix, required=all_known and route.plain is not None))
+    return results
 
 
 def _patterns(patterns: tuple[str, ...], found: list[str]) -> list[CheckResult]:

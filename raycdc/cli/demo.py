@@ -278,4 +278,16 @@ def _print_comparison(comparisons: Sequence[TableComparison], *, seconds: float)
             console.print(f"{comparison.table}: {problem}", markup=False)
     equal = all(comparison.equal for comparison in comparisons)
     console.print(f"The lake is in ./{LAKE}; {seconds:.0f} s in all.")
+    if equal:
+        _print_next_steps()
     return int(ExitCode.DONE if equal else ExitCode.DATA)
+
+
+def _print_next_steps() -> None:
+    """What to type next, as it can be typed here."""
+    folder = Path(sys.executable).parent
+    if folder.is_relative_to(Path.cwd()):
+        folder = folder.relative_to(Path.cwd())
+    reading = f'from deltalake import DeltaTable; print(DeltaTable("{LAKE}/shop/orders").to_pyarrow_table())'
+    print(f"\nLook at it:       {folder}/python -c '{reading}'")
+    print(f"Your own tables:  {folder}/raycdc init pipeline.toml, which asks; then {folder}/raycdc run pipeline.toml")

@@ -11,6 +11,7 @@ from raycdc.checkpoint.store import CheckpointStore
 from raycdc.cli.inspect_checkpoint import state_folder
 from raycdc.errors import ConfigError, ExitCode
 from raycdc.model import TableId
+from raycdc.plugins import PluginGroup, load_plugin
 from raycdc.source.parking import PAUSE, PAUSED, REMOVE, REMOVED, RESNAPSHOT
 from raycdc.source.table_requests import ask, requests_of, stream_state
 
@@ -88,9 +89,32 @@ def change_table(config: Path, name: str, action: str) -> int:
             raise ConfigError(f"{table} is not paused. For a new snapshot of it: raycdc tables resnapshot.")
         if (action == "pause" and parked is not None) or (action == "remove" and removed):
             raise ConfigError(f"{table} is {parked['phase']} already: {parked['reason']}")
+        if asked == RESNAPSHOT:
+            _check_can_begin_again(config, store, table)
         ask(store, [table], asked)
     print(f"{table} {done} at the next start of the pipeline; the other tables go on meanwhile.")
     return int(ExitCode.DONE)
+
+
+def _check_can_begin_again(config: Path, store: CheckpointStore, table: str) -> None:
+    """`ConfigError` where the table's rows are among others' in a target that holds one row per key."""
+    record = store.last_commit()
+    target = record.merged.get(table) if record is not None else None
+    if target is None or not _updates_rows(config):
+        return
+    raise ConfigError(
+        f"{table} is merged with other tables into {target}, which would have to lose its rows first, and they cannot "
+        "be told from the others'. Take a new snapshot of all of them with another pipeline.state."
+    )
+
+
+def _updates_rows(config: Path) -> bool:
+    """Whether the sink holds one row per key; taken for granted where there is no configuration to ask."""
+    if not config.is_file():
+        return True
+    sink = tomllib.loads(config.read_text(encoding="utf-8")).get("sink", {})
+    fields = load_plugin(PluginGroup.SINKS, str(sink.get("type", ""))).config.model_fields
+    return bool(sink.get("write", fields["write"].default) == "upsert")
 
 
 def _check_selected(config: Path, table: str, *, known: bool) -> None:

@@ -207,7 +207,8 @@ class RayLauncher:
             ray.kill(actor)
             raise CoordinatorLostError(f"its process did not start within {START_TIMEOUT_S:g} s") from cause
         except RayActorError as cause:
-            raise _constructor_error(cause) from cause
+            ray.kill(actor)
+            raise error_of_begin(cause) from cause
         return RayCoordinator(actor, pid=pid)
 
     def start_reader(self, identity: ReaderIdentity, coordinator: CoordinatorHandle) -> ReaderHandle:
@@ -269,10 +270,13 @@ class RayLauncher:
         return f"coordinator-{self._count}"
 
 
+def error_of_begin(cause: RayActorError) -> StateError | CoordinatorLostError:
+    """Why a coordinator did not begin: its class cannot be made here at all, or its process ended, as any may."""
+    if cause.actor_init_failed:
+        return StateError(f"The coordinator did not start: {_last_line(cause)}")
+    return CoordinatorLostError(f"its process ended while it began: {_last_line(cause)}")
+
+
 def _last_line(error: BaseException) -> str:
     text = str(error).strip()
     return text.splitlines()[-1] if text else type(error).__name__
-
-
-def _constructor_error(error: RayActorError) -> RaycdcError:
-    return StateError(f"The coordinator did not start: {_last_line(error)}")

@@ -48,6 +48,8 @@ class Job:
     source: str = ""
     #: Further keys of ``[pipeline]``, as TOML.
     pipeline: str = ""
+    #: Keys of ``[sink]`` instead of a path in the folder, as TOML.
+    sink_keys: str = ""
     #: Further sections, as TOML.
     sections: str = ""
     started: int = field(default=0)
@@ -90,7 +92,7 @@ max = {self.readers}
 
 [sink]
 type = "{self.sink}"
-path = "{self.lake}"
+{self.sink_keys or f'path = "{self.lake}"'}
 write = "{self.write}"
 
 {self.sections}

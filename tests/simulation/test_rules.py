@@ -43,12 +43,12 @@ def settings(
     return replace(chosen, failovers=failovers)
 
 
-EXACT = settings(Visibility.EXACT, TableKind.PLAIN)
+SNAPSHOT = settings(Visibility.SNAPSHOT, TableKind.PLAIN)
 WAIT = settings(Visibility.WAIT, TableKind.PLAIN)
 RING = settings(Visibility.RING, TableKind.PLAIN)
-MOVING = settings(Visibility.EXACT, TableKind.MOVING, TableKind.MOVING)
-CRASHES = settings(Visibility.EXACT, TableKind.PLAIN, crashes=0.006)
-FAILOVERS = settings(Visibility.EXACT, TableKind.PLAIN, TableKind.PLAIN, TableKind.PLAIN, failovers=0.006)
+MOVING = settings(Visibility.SNAPSHOT, TableKind.MOVING, TableKind.MOVING)
+CRASHES = settings(Visibility.SNAPSHOT, TableKind.PLAIN, crashes=0.006)
+FAILOVERS = settings(Visibility.SNAPSHOT, TableKind.PLAIN, TableKind.PLAIN, TableKind.PLAIN, failovers=0.006)
 
 
 def recode(change: Callable[[np.ndarray], np.ndarray]) -> Switch:
@@ -309,15 +309,15 @@ def partition_by_number_instead_of_key(patch: pytest.MonkeyPatch) -> None:
 
 #: Rule, circumstances in which it matters, and a seed that is known to miss it (only to be quick).
 RULES: list[tuple[Switch, Settings, int]] = [
-    (drop_what_is_to_be_held, EXACT, 0),
-    (emit_what_is_to_be_held, EXACT, 0),
-    (emit_what_is_to_be_dropped, EXACT, 0),
-    (drop_what_is_to_be_emitted, EXACT, 0),
+    (drop_what_is_to_be_held, SNAPSHOT, 0),
+    (emit_what_is_to_be_held, SNAPSHOT, 0),
+    (emit_what_is_to_be_dropped, SNAPSHOT, 0),
+    (drop_what_is_to_be_emitted, SNAPSHOT, 0),
     (publish_without_folding, WAIT, 0),
     (publish_before_the_high_watermark, WAIT, 0),
     (release_nothing_held, WAIT, 0),
     (keep_moves_as_updates, MOVING, 0),
-    (select_before_what_was_dropped_is_visible, EXACT, 4),
+    (select_before_what_was_dropped_is_visible, SNAPSHOT, 4),
     (select_before_what_was_dropped_is_visible, WAIT, 4),
     (take_the_high_watermark_from_what_is_visible, WAIT, 0),
     (remember_nothing_dropped, RING, 0),
@@ -325,26 +325,26 @@ RULES: list[tuple[Switch, Settings, int]] = [
     (forget_what_a_voided_chunk_held, settings(Visibility.RING, TableKind.PLAIN, crashes=0.006, readers=3), 150),
     (keep_chunks_open_over_a_schema_change, WAIT, 0),
     (remember_dropped_rows_over_a_schema_change, RING, 0),
-    (let_a_schema_change_into_the_epoch, EXACT, 0),
+    (let_a_schema_change_into_the_epoch, SNAPSHOT, 0),
     (cut_inside_transactions, CRASHES, 12),
-    (void_nothing_when_a_chunk_reader_dies, settings(Visibility.EXACT, crashes=0.008, readers=3), 6),
+    (void_nothing_when_a_chunk_reader_dies, settings(Visibility.SNAPSHOT, crashes=0.008, readers=3), 6),
     (keep_published_chunks_of_a_dead_log_reader, CRASHES, 43),
     (
         give_the_stream_back_before_the_report_counts,
-        settings(Visibility.EXACT, crashes=0.008, readers=3, faults=0.3),
+        settings(Visibility.SNAPSHOT, crashes=0.008, readers=3, faults=0.3),
         25,
     ),
-    (stop_before_all_chunks_are_out, EXACT, 0),
-    (handle_messages_twice, settings(Visibility.EXACT, faults=0.2), 0),
-    (accept_stale_incarnations, settings(Visibility.EXACT, crashes=0.008, faults=0.2), 0),
-    (accept_manifests_of_older_generations, settings(Visibility.EXACT, crashes=0.008), 0),
+    (stop_before_all_chunks_are_out, SNAPSHOT, 0),
+    (handle_messages_twice, settings(Visibility.SNAPSHOT, faults=0.2), 0),
+    (accept_stale_incarnations, settings(Visibility.SNAPSHOT, crashes=0.008, faults=0.2), 0),
+    (accept_manifests_of_older_generations, settings(Visibility.SNAPSHOT, crashes=0.008), 0),
     (publish_chunks_that_rows_left, MOVING, 7),
     (publish_behind_removals_of_the_epoch, MOVING, 39),
-    (publish_chunks_in_the_epoch_of_a_truncation, settings(Visibility.EXACT, truncations=0.5), 0),
-    (say_nothing_of_truncations, settings(Visibility.EXACT, truncations=0.5), 0),
+    (publish_chunks_in_the_epoch_of_a_truncation, settings(Visibility.SNAPSHOT, truncations=0.5), 0),
+    (say_nothing_of_truncations, settings(Visibility.SNAPSHOT, truncations=0.5), 0),
     (keep_the_old_servers_place_in_the_log, FAILOVERS, 0),
     (read_chunks_at_any_server, FAILOVERS, 0),
-    (partition_by_number_instead_of_key, EXACT, 0),
+    (partition_by_number_instead_of_key, SNAPSHOT, 0),
     (delete_what_is_being_folded, settings(Visibility.WAIT, crashes=0.008, readers=3), 25),
 ]
 

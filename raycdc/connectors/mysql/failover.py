@@ -19,10 +19,11 @@ from pymysql.connections import Connection
 
 from raycdc.connectors.mysql.binlog.gtid import MariaDbGtidSet
 from raycdc.connectors.mysql.binlog.offset import BinlogOffset
-from raycdc.connectors.mysql.connection import query, query_one
+from raycdc.connectors.mysql.connection import query_one
 from raycdc.connectors.mysql.mariadb_log import listed_before
 from raycdc.connectors.mysql.server import ServerInfo, current_place, ensure_available, log_files
-from raycdc.errors import LogLostError, SourceError
+from raycdc.connectors.mysql.snapshot.consistent import wait_until_visible
+from raycdc.errors import LogLostError
 
 #: A replica that takes over has all of the old server's transactions, but may be applying the last of them still.
 CATCH_UP_S = 10.0
@@ -50,7 +51,8 @@ def resume_position(
         )
     if info.is_mariadb:
         _require_mariadb_history(connection, info, offset, catch_up_s)
-        _wait_until_visible(connection, info)
+        # Chunks wait for the place of the log reader to be visible, and it stays at the log's beginning at first.
+        wait_until_visible(connection, info, current_place(connection, info), _VISIBLE_WITHIN_S)
     else:
         _require_mysql_history(connection, info, offset, catch_up_s)
     oldest, _ = log_files(connection, info)[0]
@@ -108,22 +110,3 @@ def _refuse(info: ServerInfo, offset: BinlogOffset, *, missing: str, purged: str
             f"{purged} come after {offset} and are purged. Point source.host at a server that still has them, or "
             f"{snapshot}."
         )
-
-
-def _wait_until_visible(connection: Connection[Any], info: ServerInfo) -> None:
-    """Return once a consistent snapshot shows all that MariaDB's log holds now: chunks are read at such snapshots.
-
-    Their position is compared with the place of the log reader, which stays at the log's beginning at first.
-    """
-    end = current_place(connection, info)
-    deadline = time.monotonic() + _VISIBLE_WITHIN_S
-    while True:
-        query(connection, "START TRANSACTION WITH CONSISTENT SNAPSHOT")
-        shown = {str(k).lower(): v for k, v in query(connection, "SHOW STATUS LIKE 'binlog_snapshot_%'")}
-        query(connection, "ROLLBACK")
-        file = str(shown.get("binlog_snapshot_file", ""))
-        if file and BinlogOffset(file, int(shown["binlog_snapshot_position"])) >= end:
-            return
-        if time.monotonic() > deadline:
-            raise SourceError(f"{info.address} shows rows of {file} only, while its log ends at {end}.")
-        time.sleep(_PAUSE_S)

@@ -166,10 +166,10 @@ def start_position(connection: Connection[Any], info: ServerInfo) -> BinlogOffse
     """The end of the log now, for a log reader that starts there, returned once everything before it is visible.
 
     A transaction is written to the log before SELECTs see it. A reader starting between the two would never read it,
-    and a chunk opened at once would not see it either. MariaDB needs no wait: its chunks are read at an exact
-    position. MySQL with GTIDs waits for the transactions that were being committed. MySQL without them gives us
-    nothing to wait for but time: a second, and the semi-synchronous time-out where that is on. (Chunks wait for more:
-    `commits`, or `visible_within`.)
+    and a chunk opened at once would not see it either. MariaDB needs no wait: its chunks wait themselves. MySQL with
+    GTIDs waits for the transactions that were being committed. MySQL without them gives us nothing to wait for but
+    time: a second, and the semi-synchronous time-out where that is on. (Chunks wait for more: `commits`, or
+    `visible_within`.)
     """
     offset = current_position(connection, info)
     if info.is_mariadb:

@@ -31,8 +31,9 @@ VISIBLE_WITHIN_S = 6.0
 class Visibility(Enum):
     """What a SELECT can know about the log."""
 
-    #: MariaDB: transactions become visible in log order, and a SELECT knows exactly which it saw.
-    EXACT = "exact"
+    #: MariaDB: transactions become visible in log order, and a SELECT sees those up to one place. It knows that nothing
+    #: behind the log's end of that moment is among them.
+    SNAPSHOT = "snapshot"
     #: MySQL with GTIDs: in any order, but one can wait until everything up to a position is visible.
     WAIT = "wait"
     #: MySQL without: in any order and nothing to wait for; only the lag is bounded.
@@ -237,7 +238,7 @@ class SimDatabase:
     def reveal(self) -> None:
         """Let one more transaction become visible."""
         if self._invisible:
-            last = 0 if self.visibility is Visibility.EXACT else len(self._invisible) - 1
+            last = 0 if self.visibility is Visibility.SNAPSHOT else len(self._invisible) - 1
             self._show(self._invisible[self._random.randint(0, last)])
 
     def settle(self, *, now_s: float) -> None:
@@ -247,7 +248,7 @@ class SimDatabase:
 
     def _show(self, transaction: Transaction) -> None:
         before = [transaction]
-        if self.visibility is Visibility.EXACT:
+        if self.visibility is Visibility.SNAPSHOT:
             before = self._invisible[: self._invisible.index(transaction) + 1] if not transaction.visible else []
         for each in before:
             self._invisible.remove(each)

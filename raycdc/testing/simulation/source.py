@@ -359,6 +359,7 @@ class _Task:
     delta: tuple[dict[str, Any], ...] = ()
     view: list[Row] | None = None
     view_end: int = 0
+    log_end: int = 0
 
 
 class SimChunkSource:
@@ -374,7 +375,7 @@ class SimChunkSource:
         self._results: deque[ChunkRead] = deque()
         #: Whether SELECTs wait until what was dropped is visible; a mutation of the model switches it off.
         self.waits = True
-        self.exact = database.visibility is Visibility.EXACT
+        self.snapshots = database.visibility is Visibility.SNAPSHOT
 
     @property
     def cut_off(self) -> bool:
@@ -407,10 +408,11 @@ class SimChunkSource:
         elif task.view is None:
             self._select(task)
         else:
-            high = task.view_end if self.exact else self._database.end
+            high = task.log_end if self.snapshots else self._database.end
+            exact = self.snapshots and task.view_end == high
             segments = self._write(task.split, task.document, self._rows(task))
             counted = self._database.counted(high, self._server)
-            self._finish(ChunkRead(task.split, counted, {"ordinal": high}, self.exact, segments))
+            self._finish(ChunkRead(task.split, counted, {"ordinal": high}, exact, segments))
 
     def _finish(self, read: ChunkRead) -> None:
         self._tasks.popleft()
@@ -429,7 +431,7 @@ class SimChunkSource:
             self._finish(misfit)
             return
         task.view = [dict(row) for row in table.seen.values() if in_chunk(table, task.split, row)]
-        task.view_end = database.all_visible_up_to
+        task.view_end, task.log_end = database.all_visible_up_to, database.end
 
     def _rows(self, task: _Task) -> pa.Table:
         schema = TableSchema.from_json(task.document)

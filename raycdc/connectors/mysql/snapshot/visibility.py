@@ -3,10 +3,10 @@
 The log reader holds a chunk's events from position O (`opened_at`) on. The SELECT must see everything before O, and H
 (`ChunkRead.high_watermark`) must be behind everything it saw; the held events up to H are folded into its rows.
 
-| server | before the SELECT | H |
+| server | before the SELECT | H: end of the log |
 |---|---|---|
-| MariaDB | ``START TRANSACTION WITH CONSISTENT SNAPSHOT`` until its ``binlog_snapshot_position`` S ≥ O | S, exactly |
-| MySQL with GTIDs | ``WAIT_FOR_EXECUTED_GTID_SET(O)``: executed means visible | end of the log after the SELECT |
+| MariaDB | until O is visible, then a consistent snapshot (argument in `consistent`) | when it was opened |
+| MySQL with GTIDs | ``WAIT_FOR_EXECUTED_GTID_SET(O)``: executed means visible | after the SELECT |
 | MySQL without, PROCESS granted | until who was committing at O no longer is (argument in `commits`) | the same |
 | MySQL without, otherwise | nothing: the log reader's ring reaches back `visible_within` before O | the same |
 
@@ -20,7 +20,6 @@ engines (Aria, MyISAM) have no snapshot and show rows before they log them: `che
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -33,24 +32,23 @@ from raycdc.connectors.mysql.connection import address_of, close_quietly, query,
 from raycdc.connectors.mysql.server import ServerInfo, current_place, wait_for_gtid_set
 from raycdc.connectors.mysql.snapshot.chunks import ChunkRange
 from raycdc.connectors.mysql.snapshot.commits import CHUNK_MARK, CommitWatch
+from raycdc.connectors.mysql.snapshot.consistent import open_snapshot
 from raycdc.connectors.mysql.snapshot.resultset import stream_query
 from raycdc.connectors.mysql.values.columns import TableArena
 from raycdc.connectors.mysql.values.types import MySqlTable
-from raycdc.errors import SourceError, SourceUnavailableError
+from raycdc.errors import SourceUnavailableError
 from raycdc.failpoints import reach
 
 #: How long a chunk waits until what the log reader has read is visible. Normally it takes milliseconds; a replica
 #: whose commits hang is not worth more.
 VISIBILITY_TIMEOUT_S = 120.0
-_FIRST_PAUSE_S = 0.001
-_LONGEST_PAUSE_S = 0.1
 
 
 class ChunkRead:
     """The rows of one chunk, once: iterate to the end, then ask `high_watermark`.
 
-    `exact` says that the rows are those at `high_watermark` and at no other position. Leaving the iteration early
-    closes the connection.
+    `exact` says, from the first batch on, that the rows are those at `high_watermark` and at no other position. Leaving
+    the iteration early closes the connection.
     """
 
     def __init__(self, batches: Iterator[pa.RecordBatch], *, exact: bool) -> None:
@@ -94,8 +92,9 @@ def read_chunk(
     wanted = table if columns is None else _with_columns(table, columns)
     sql = select_statement(wanted, chunk, key_table=table, row_filter=row_filter)
     if info.is_mariadb and _has_snapshots(connection, table):
-        read = ChunkRead(iter(()), exact=True)
-        read._batches = _at_snapshot(connection, info, opened_at, sql, wanted, arena, read)
+        read = ChunkRead(iter(()), exact=False)
+        keyed = bool(table.primary_key)
+        read._batches = _at_snapshot(connection, info, opened_at, sql, wanted, arena, read, keyed=keyed)
         return read
     read = ChunkRead(iter(()), exact=False)
     if info.is_mariadb or info.gtid_mode:
@@ -124,9 +123,13 @@ def _at_snapshot(
     table: MySqlTable,
     arena: TableArena | None,
     read: ChunkRead,
+    *,
+    keyed: bool,
 ) -> Iterator[pa.RecordBatch]:
-    """MariaDB: rows as of exactly one position of the log."""
-    high = _open_snapshot(connection, info, opened_at)
+    """MariaDB: rows as of one position of the log."""
+    # Rows of a table without a key cannot be matched to later changes: it is worth waiting for.
+    place = open_snapshot(connection, info, opened_at, exactly=not keyed, timeout_s=VISIBILITY_TIMEOUT_S)
+    read.exact = place.exact
     finished = False
     try:
         reach("before_select")
@@ -138,32 +141,8 @@ def _at_snapshot(
         if not finished:
             # The snapshot must not outlive the chunk: it keeps the server from purging old row versions.
             close_quietly(connection)
-    read._high = high
+    read._high = place.high
     reach("after_high_watermark")
-
-
-def _open_snapshot(connection: Connection[Any], info: ServerInfo, opened_at: BinlogOffset) -> BinlogOffset:
-    deadline = time.monotonic() + VISIBILITY_TIMEOUT_S
-    pause = _FIRST_PAUSE_S
-    while True:
-        query(connection, "START TRANSACTION WITH CONSISTENT SNAPSHOT")
-        status = dict(query(connection, "SHOW STATUS LIKE 'binlog_snapshot_%'"))
-        lowered = {str(name).lower(): value for name, value in status.items()}
-        file, position = str(lowered.get("binlog_snapshot_file", "")), int(lowered.get("binlog_snapshot_position", 0))
-        if not file:
-            query(connection, "ROLLBACK")
-            raise SourceError(f"{info.address} gives no binlog_snapshot_position. Is log_bin on?")
-        snapshot = BinlogOffset(file, position)
-        if snapshot >= opened_at:
-            return snapshot
-        query(connection, "ROLLBACK")
-        if time.monotonic() > deadline:
-            raise SourceError(
-                f"{info.address} shows rows of {snapshot} only, while its log was read up to {opened_at}, for "
-                f"{VISIBILITY_TIMEOUT_S:g} s. Is this the server whose log is being read, and is no commit stuck on it?"
-            )
-        time.sleep(pause)
-        pause = min(2 * pause, _LONGEST_PAUSE_S)
 
 
 def _between_positions(

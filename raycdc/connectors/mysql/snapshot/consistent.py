@@ -1,0 +1,97 @@
+"""MariaDB's consistent snapshots, and what can be known of their place in the log.
+
+MariaDB knows the place of each snapshot exactly, but cannot be trusted to say it: ``SHOW STATUS`` of a session copies
+its place to ``binlog_snapshot_file`` and ``binlog_snapshot_position``, which are variables of the whole server, and
+reads it back from there. A ``SHOW STATUS`` of another session in between (another chunk's, a monitoring agent's) leaves
+its own place instead: with three sessions at it, one answer in eighty on MariaDB 10.11. An answer is true of some
+session, perhaps not of ours. Two things hold whoever it is true of:
+
+* a place that was answered is visible to every snapshot opened from then on;
+* a snapshot shows nothing that the log did not have when it was opened (``SHOW MASTER STATUS`` is the log's own word).
+
+So the answer is asked for before the snapshot is opened, and the end of the log after it. Where the two are one place,
+the snapshot is at exactly that place.
+
+The file and the position are two answers: around a rotation they may be those of two sessions, and then name a place
+beyond the end of the log. Such a pair counts for nothing.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from pymysql.connections import Connection
+
+from raycdc.connectors.mysql.binlog.offset import BinlogOffset
+from raycdc.connectors.mysql.connection import close_quietly, query
+from raycdc.connectors.mysql.server import ServerInfo, current_place
+from raycdc.errors import SourceError
+
+#: A snapshot that must be at one known place is opened again for this long, while others commit in the very moment.
+EXACT_WITHIN_S = 2.0
+_FIRST_PAUSE_S = 0.001
+_LONGEST_PAUSE_S = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotPlace:
+    """Nothing behind `high` is visible in the snapshot; `exact`: and everything before it is."""
+
+    high: BinlogOffset
+    exact: bool
+
+
+def open_snapshot(
+    connection: Connection[Any], info: ServerInfo, opened_at: BinlogOffset, *, exactly: bool, timeout_s: float
+) -> SnapshotPlace:
+    """Begin a transaction on MariaDB that sees everything up to `opened_at`.
+
+    `exactly` tries for up to `EXACT_WITHIN_S` to have it at one known place of the log; on a server where a commit
+    falls into each attempt it comes without. Raises `SourceError` when `opened_at` is not visible within `timeout_s`.
+    """
+    patience = time.monotonic() + EXACT_WITHIN_S if exactly else 0.0
+    while True:
+        wanted = max(opened_at, current_place(connection, info)) if exactly else opened_at
+        shown = wait_until_visible(connection, info, wanted, timeout_s)
+        query(connection, "START TRANSACTION WITH CONSISTENT SNAPSHOT")
+        try:
+            high = current_place(connection, info)
+        except SourceError:
+            close_quietly(connection)
+            raise
+        exact = shown == high
+        if exact or time.monotonic() > patience:
+            return SnapshotPlace(high, exact)
+        query(connection, "ROLLBACK")
+
+
+def wait_until_visible(
+    connection: Connection[Any], info: ServerInfo, place: BinlogOffset, timeout_s: float
+) -> BinlogOffset:
+    """Return once snapshots show everything up to `place`, with how far they do; not inside a transaction.
+
+    Raises `SourceError` after `timeout_s`.
+    """
+    deadline = time.monotonic() + timeout_s
+    pause = _FIRST_PAUSE_S
+    while True:
+        shown = _shown(connection, info)
+        if shown >= place and shown <= current_place(connection, info):
+            return shown
+        if time.monotonic() > deadline:
+            raise SourceError(
+                f"{info.address} shows rows of {shown} only, while its log was read up to {place}, for "
+                f"{timeout_s:g} s. Is this the server whose log is being read, and is no commit stuck on it?"
+            )
+        time.sleep(pause)
+        pause = min(2 * pause, _LONGEST_PAUSE_S)
+
+
+def _shown(connection: Connection[Any], info: ServerInfo) -> BinlogOffset:
+    status = {str(name).lower(): value for name, value in query(connection, "SHOW STATUS LIKE 'binlog_snapshot_%'")}
+    file = str(status.get("binlog_snapshot_file", ""))
+    if not file:
+        raise SourceError(f"{info.address} gives no binlog_snapshot_position. Is log_bin on?")
+    return BinlogOffset(file, int(status["binlog_snapshot_position"]), server=info.identity)

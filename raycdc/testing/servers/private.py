@@ -11,11 +11,11 @@ import shutil
 import signal
 import tempfile
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar, Self
 
-from raycdc.testing.servers.process import GuardedProcess, ServerError
+from raycdc.testing.servers.process import GuardedProcess, ServerError, log_tail, wait_until
 
 _START_TRIES = 3
 
@@ -85,6 +85,31 @@ class PrivateServer(ABC):
         if self._process is not None:
             self._process.end(number)
             self._process = None
+
+    def _run(
+        self,
+        command: Sequence[str],
+        is_ready: Callable[[], bool],
+        *,
+        name: str,
+        logs: Sequence[Path],
+        timeout_s: float,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        """Start the process and return once it is ready. It prints to the last of `logs`; the ends of all are told
+        where it ends or is not ready in time. What an earlier run wrote to them does not answer for this one.
+        """
+        for log in logs:
+            log.unlink(missing_ok=True)
+        process = GuardedProcess(command, log=logs[-1], folder=self.folder, environment=environment)
+        self._process = process
+        try:
+            wait_until(lambda: not process.running or is_ready(), timeout_s=timeout_s, what=f"start of {name}")
+            if not process.running:
+                raise ServerError(f"{name} ended at its start")
+        except ServerError as error:
+            self.kill()
+            raise ServerError("\n".join([f"{error}:", *map(log_tail, logs)])) from error
 
     def _on_free_ports(self, launch: Callable[[], None], forget: Callable[[], None], *, taken: str) -> None:
         """`launch`; again after `forget` when the log says `taken`: another process was quicker to bind a free port."""

@@ -6,7 +6,6 @@ import itertools
 import os
 import pwd
 import shutil
-import signal
 import tempfile
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,7 +19,7 @@ from pymysql.constants import CLIENT
 from raycdc.testing.cache import build_once
 from raycdc.testing.servers.certificates import write_certificates
 from raycdc.testing.servers.private import PrivateServer
-from raycdc.testing.servers.process import GuardedProcess, ServerError, free_port, log_tail, wait_until
+from raycdc.testing.servers.process import free_port, wait_until
 
 #: Part of every template's name: raise it when the users, certificates or settings baked into templates change.
 TEMPLATE_VERSION = 2
@@ -223,24 +222,15 @@ class DatabaseServer(PrivateServer):
         return [f"--defaults-file={self.folder / 'my.cnf'}"]
 
     def _launch(self, command: Sequence[str]) -> None:
-        # The log of an earlier run must not answer for this one.
-        self.error_log.unlink(missing_ok=True)
         self.socket_path.unlink(missing_ok=True)
-        output = self.folder / "out.log"
-        process = GuardedProcess(command, log=output, folder=self.folder, environment=self._environment())
-        self._process = process
-        try:
-            wait_until(
-                lambda: not process.running or self._is_ready(),
-                timeout_s=_START_TIMEOUT_S,
-                what=f"start of {command[0]}",
-            )
-        except ServerError as error:
-            self.kill()
-            raise ServerError(f"{error}\n{log_tail(self.error_log)}") from error
-        if not process.running:
-            self._end(signal.SIGKILL)
-            raise ServerError(f"{command[0]} ended at its start:\n{log_tail(self.error_log)}\n{log_tail(output)}")
+        self._run(
+            command,
+            self._is_ready,
+            name=command[0],
+            logs=[self.error_log, self.folder / "out.log"],
+            timeout_s=_START_TIMEOUT_S,
+            environment=self._environment(),
+        )
 
     def _is_ready(self) -> bool:
         if not self.socket_path.exists() or not self.error_log.exists():

@@ -45,7 +45,8 @@ from raycdc.sinks.api import (
     SinkContext,
     TableWork,
 )
-from raycdc.sinks.delta_evolution import evolve, fitted, may_lack
+from raycdc.sinks.changes import check_changes, check_key, fitted, may_lack
+from raycdc.sinks.delta_evolution import evolve
 from raycdc.sinks.delta_table import DeltaTarget, Stamp
 from raycdc.sinks.files import check_write, table_folder
 from raycdc.sinks.origins import CLAIMED, same_key
@@ -90,14 +91,11 @@ class DeltaSink:
         return handle.vector() if handle.refresh() else None
 
     def apply_schema(self, work: TableWork) -> None:
-        delta_schema.check_changes(work, self._context.schema_change, self._context.left_out)
+        check_changes(work, self._context.schema_change, self._context.left_out)
         wanted = self._arrow(work)
         delta_schema.check_columns(work, wanted)
-        if self._upsert and not work.schema.primary_key:
-            raise SinkError(
-                f"{work.source} has no primary key, so an upsert target cannot tell its rows apart. "
-                f'Add a key to the table, exclude it, or set sink.write = "changelog".'
-            )
+        if self._upsert:
+            check_key(work)
         target = self._target(work.target)
         self._appendable.pop(work.target, None)
         if self._upsert and work.merged and self._context.on_existing == "merge":

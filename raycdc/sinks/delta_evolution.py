@@ -45,6 +45,7 @@ from raycdc.schema.events import (
     event_from_json,
 )
 from raycdc.sinks.api import TableWork
+from raycdc.sinks.changes import fitted, may_lack
 from raycdc.sinks.delta_schema import check_constant, default_sql, type_error
 from raycdc.sinks.delta_table import DeltaTarget, Rewritten, Stamp
 
@@ -100,17 +101,6 @@ def evolve(
     elif upsert:
         _fill(target, [e.column for e in events if isinstance(e, AddColumnEvent) and e.column.name in names], stamp)
     target.mark(stamp)
-
-
-def may_lack(behavior: SchemaChangeBehavior, left_out: Collection[str]) -> bool:
-    """Whether the user wants changes left out, so that a column may be missing in the target."""
-    skips = behavior in (SchemaChangeBehavior.IGNORE, SchemaChangeBehavior.TRY_EVOLVE)
-    return skips or not {"add_column", "rename_column"}.isdisjoint(left_out)
-
-
-def fitted(schema: TableSchema, names: Sequence[str]) -> TableSchema:
-    """The columns of `schema` that are written to a target with the columns `names`, where it `may_lack` some."""
-    return replace(schema, columns=tuple(c for c in schema.columns if c.name in names))
 
 
 def _after(

@@ -5,16 +5,12 @@ Called by `raycdc.sinks.delta` and `delta_evolution`.
 
 from __future__ import annotations
 
-from collections.abc import Collection
-
 import pyarrow as pa
 
-from raycdc.errors import SchemaError, SinkError
+from raycdc.errors import SinkError
 from raycdc.model import META_COLUMNS, Column, TableId
 from raycdc.model.constants import constant
 from raycdc.model.types import TypeKind
-from raycdc.schema.behavior import SchemaChangeBehavior
-from raycdc.schema.events import AlterPrimaryKeyEvent, CreateTableEvent, RenameTableEvent, event_from_json
 from raycdc.sinks.api import TableWork
 from raycdc.sinks.delta_table import DeltaTarget
 
@@ -38,37 +34,6 @@ _SQL_TYPES: dict[TypeKind, str] = {
     TypeKind.SET: "VARCHAR",
     TypeKind.JSON: "VARCHAR",
 }
-
-
-def check_changes(work: TableWork, behavior: SchemaChangeBehavior, left_out: Collection[str] = ()) -> None:
-    """`SinkError` for a change that the target cannot follow at all, or that the user does not want."""
-    for data in work.changes:
-        try:
-            event = event_from_json(data)
-        except SchemaError as cause:
-            raise SinkError(f"{work.target}: {cause}") from cause
-        match event:
-            case AlterPrimaryKeyEvent():
-                raise SinkError(
-                    f"{work.target}: the primary key changed to ({', '.join(event.columns)}), but its rows are keyed "
-                    f"by the old one. Remove the table and the pipeline's state, and take a new snapshot."
-                )
-            case RenameTableEvent():
-                raise SinkError(
-                    f"{work.target}: the source table was renamed to {event.new_table}, and a Delta table keeps its "
-                    f"folder. Rename it back, or take a new snapshot under the new name."
-                )
-            case CreateTableEvent():
-                continue
-            case _ if event.type in left_out:
-                continue
-            case _ if behavior is SchemaChangeBehavior.EXCEPTION:
-                raise SinkError(
-                    f'{work.target}: {event.type} at the source, and pipeline.schema_change = "exception". '
-                    'Set it to "lenient" or "evolve" to let the target follow.'
-                )
-            case _:
-                continue
 
 
 def check_columns(work: TableWork, wanted: pa.Schema) -> None:

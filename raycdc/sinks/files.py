@@ -32,7 +32,7 @@ from raycdc.failpoints import reach
 from raycdc.model import TableId
 from raycdc.schema.behavior import SchemaChangeBehavior
 from raycdc.sinks.api import CHANGELOG, STEP_LAST, STEP_TOMBSTONE, CommitVector, SinkContext, TableWork
-from raycdc.sinks.delta_schema import check_changes
+from raycdc.sinks.changes import check_changes
 from raycdc.sinks.plugins import JsonlSinkConfig, ParquetSinkConfig
 
 _NAME = re.compile(r"epoch-(\d{10})\.(\d)-([0-9a-f]{8})\.")

@@ -32,9 +32,9 @@ from raycdc.failpoints import reach
 from raycdc.model import META_COLUMNS, Column, TableId, TableSchema
 from raycdc.sinks.api import CHANGELOG, STEP_LAST, STEP_SCHEMA, STEP_TOMBSTONE, UPSERT, CommitVector, SinkContext
 from raycdc.sinks.api import TableWork as Work
-from raycdc.sinks.delta_schema import check_changes
+from raycdc.sinks.changes import check_changes, check_key, fitted, may_lack
 from raycdc.sinks.files import check_write
-from raycdc.sinks.jdbc_columns import fitted, may_lack, plan, same_everywhere
+from raycdc.sinks.jdbc_columns import plan, same_everywhere
 from raycdc.sinks.jdbc_database import STAGE_PREFIX, Held, Session, StagedTable, open_database
 from raycdc.sinks.jdbc_plugin import JdbcSinkConfig
 from raycdc.sinks.plan import TASK_BYTES_MAX, Input, by_partition, share_out
@@ -151,11 +151,8 @@ class JdbcSink:
 
     def _check(self, work: Work) -> None:
         names = [column.name.casefold() for column in work.schema.columns]
-        if self._upsert and not work.schema.primary_key:
-            raise SinkError(
-                f"{work.source} has no primary key, so an upsert target cannot tell its rows apart. "
-                f'Add a key to the table, exclude it, or set sink.write = "changelog".'
-            )
+        if self._upsert:
+            check_key(work)
         if clash := sorted({DELETED} if self._upsert else set(META_COLUMNS)):
             taken = [name for name in clash if name in names]
             if taken:

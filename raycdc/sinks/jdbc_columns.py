@@ -20,7 +20,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 
 from raycdc.errors import SinkError
-from raycdc.model import Column, TableId, TableSchema
+from raycdc.model import Column, TableId
 from raycdc.model.types import LogicalType, TypeKind
 from raycdc.schema.behavior import SchemaChangeBehavior
 from raycdc.schema.events import (
@@ -35,6 +35,7 @@ from raycdc.schema.events import (
     event_from_json,
 )
 from raycdc.sinks.api import TableWork
+from raycdc.sinks.changes import may_lack
 from raycdc.sinks.jdbc_types import wide_decimal
 
 _IN_PLACE = frozenset({SchemaChangeBehavior.EVOLVE, SchemaChangeBehavior.TRY_EVOLVE})
@@ -91,17 +92,6 @@ def plan(
     for column in filled:
         check_default(work.target, column)
     return Plan(tuple(planned), emptied, filled)
-
-
-def may_lack(behavior: SchemaChangeBehavior, left_out: Collection[str]) -> bool:
-    """Whether the user wants changes left out, so that a column may be missing in the target."""
-    skips = behavior in (SchemaChangeBehavior.IGNORE, SchemaChangeBehavior.TRY_EVOLVE)
-    return skips or not {"add_column", "rename_column"}.isdisjoint(left_out)
-
-
-def fitted(schema: TableSchema, names: Collection[str]) -> TableSchema:
-    """The columns of `schema` that are written to a target with the columns `names`, where it `may_lack` some."""
-    return replace(schema, columns=tuple(c for c in schema.columns if c.name in names))
 
 
 def fits(old: LogicalType, new: LogicalType) -> bool:

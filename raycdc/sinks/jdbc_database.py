@@ -45,8 +45,21 @@ class Held:
     key: tuple[str, ...]
     created: bool
 
-    def columns_json(self) -> str:
-        return json.dumps([column.to_json() for column in self.columns])
+    #: The columns of the commit table that say it, in the order of `row`.
+    NAMES: ClassVar[tuple[str, ...]] = ("epoch", "step", "generation", "created", "columns", "key")
+
+    @classmethod
+    def from_row(cls, row: Sequence[Any]) -> Held:
+        """What the commit table says."""
+        epoch, step, generation, created, columns, key = row
+        known = tuple(map(Column.from_json, json.loads(columns)))
+        return cls(CommitVector(epoch, step, generation), known, tuple(json.loads(key)), bool(created))
+
+    def row(self) -> tuple[Any, ...]:
+        """The values of `NAMES`."""
+        vector = self.vector
+        columns = json.dumps([column.to_json() for column in self.columns])
+        return vector.epoch, vector.step, vector.generation, self.created, columns, json.dumps(self.key)
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,6 @@ import pymysql
 from raycdc.connectors.mysql.connection import MySqlSettings, TlsMode, close_quietly, connect, quote_name
 from raycdc.errors import RaycdcError, SinkError
 from raycdc.model import Column, TableId
-from raycdc.sinks.api import CommitVector
 from raycdc.sinks.jdbc_columns import Plan
 from raycdc.sinks.jdbc_database import COMMIT_TABLE, STAGE_PREFIX, Held, StagedTable
 from raycdc.sinks.jdbc_plugin import Address
@@ -199,19 +198,17 @@ class MySqlSession:
 
     def held(self, app_id: str, target: TableId, *, lock: bool = False) -> Held | None:
         found = self.rows(
-            f"SELECT `epoch`, `step`, `generation`, `created`, `columns`, `key` FROM {self.record} "
+            f"SELECT {', '.join(f'`{name}`' for name in Held.NAMES)} FROM {self.record} "
             f"WHERE `app_id` = %s AND `target` = %s{' FOR UPDATE' if lock else ''}",
             app_id,
             str(target),
         )
         if not found:
             return None
-        epoch, step, generation, created, columns, key = found[0]
-        known = tuple(map(Column.from_json, json.loads(columns)))
-        return Held(CommitVector(epoch, step, generation), known, tuple(json.loads(key)), bool(created))
+        return Held.from_row(found[0])
 
     def hold(self, app_id: str, target: TableId, held: Held, positions: Mapping[str, Any]) -> None:
-        names = ("epoch", "step", "generation", "created", "columns", "key", "positions")
+        names = (*Held.NAMES, "positions")
         sets = ", ".join(f"`{name}` = VALUES(`{name}`)" for name in names)
         self.run(
             f"INSERT INTO {self.record} (`app_id`, `target`, {', '.join(f'`{name}`' for name in names)}, "
@@ -219,12 +216,7 @@ class MySqlSession:
             f"ON DUPLICATE KEY UPDATE {sets}, `committed_at` = VALUES(`committed_at`)",
             app_id,
             str(target),
-            held.vector.epoch,
-            held.vector.step,
-            held.vector.generation,
-            int(held.created),
-            held.columns_json(),
-            json.dumps(held.key),
+            *held.row(),
             json.dumps(dict(positions)),
         )
 

@@ -22,7 +22,6 @@ from raycdc.connectors.mysql.connection import MySqlSettings, TlsMode
 from raycdc.errors import SinkError
 from raycdc.model import Column, TableId
 from raycdc.sinks import jdbc_pool
-from raycdc.sinks.api import CommitVector
 from raycdc.sinks.jdbc_columns import Plan
 from raycdc.sinks.jdbc_database import COMMIT_TABLE, Held, StagedTable
 from raycdc.sinks.jdbc_plugin import Address
@@ -214,32 +213,24 @@ class PostgresSession:
 
     def held(self, app_id: str, target: TableId, *, lock: bool = False) -> Held | None:
         found = self.rows(
-            f"SELECT epoch, step, generation, created, columns, key FROM {_RECORD} "
+            f"SELECT {', '.join(Held.NAMES)} FROM {_RECORD} "
             f"WHERE app_id = $1 AND target = $2{' FOR UPDATE' if lock else ''}",
             app_id,
             str(target),
         )
         if not found:
             return None
-        epoch, step, generation, created, columns, key = found[0]
-        known = tuple(map(Column.from_json, json.loads(columns)))
-        return Held(CommitVector(epoch, step, generation), known, tuple(json.loads(key)), created)
+        return Held.from_row(found[0])
 
     def hold(self, app_id: str, target: TableId, held: Held, positions: Mapping[str, Any]) -> None:
+        names = (*Held.NAMES, "positions")
+        sets = ", ".join(f"{name} = EXCLUDED.{name}" for name in names)
         self.run(
-            f"INSERT INTO {_RECORD} (app_id, target, epoch, step, generation, created, columns, key, positions) "
-            "VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9) ON CONFLICT (app_id, target) DO UPDATE SET "
-            "epoch = EXCLUDED.epoch, step = EXCLUDED.step, generation = EXCLUDED.generation, "
-            "created = EXCLUDED.created, columns = EXCLUDED.columns, key = EXCLUDED.key, "
-            "positions = EXCLUDED.positions, committed_at = now()",
+            f"INSERT INTO {_RECORD} (app_id, target, {', '.join(names)}) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9) "
+            f"ON CONFLICT (app_id, target) DO UPDATE SET {sets}, committed_at = now()",
             app_id,
             str(target),
-            held.vector.epoch,
-            held.vector.step,
-            held.vector.generation,
-            held.created,
-            held.columns_json(),
-            json.dumps(held.key),
+            *held.row(),
             json.dumps(dict(positions)),
         )
 

@@ -1,0 +1,63 @@
+"""What every sink makes of schema changes before it carries them out: what it refuses, and columns it leaves out."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import replace
+
+from raycdc.errors import SchemaError, SinkError
+from raycdc.model import TableSchema
+from raycdc.schema.behavior import SchemaChangeBehavior
+from raycdc.schema.events import AlterPrimaryKeyEvent, CreateTableEvent, RenameTableEvent, event_from_json
+from raycdc.sinks.api import TableWork
+
+
+def check_changes(work: TableWork, behavior: SchemaChangeBehavior, left_out: Collection[str] = ()) -> None:
+    """`SinkError` for a change that the target cannot follow at all, or that the user does not want."""
+    for data in work.changes:
+        try:
+            event = event_from_json(data)
+        except SchemaError as cause:
+            raise SinkError(f"{work.target}: {cause}") from cause
+        match event:
+            case AlterPrimaryKeyEvent():
+                raise SinkError(
+                    f"{work.target}: the primary key changed to ({', '.join(event.columns)}), but its rows are keyed "
+                    f"by the old one. Remove the table and the pipeline's state, and take a new snapshot."
+                )
+            case RenameTableEvent():
+                raise SinkError(
+                    f"{work.target}: the source table was renamed to {event.new_table}, and a target keeps its "
+                    f"name. Rename it back, or take a new snapshot under the new name."
+                )
+            case CreateTableEvent():
+                continue
+            case _ if event.type in left_out:
+                continue
+            case _ if behavior is SchemaChangeBehavior.EXCEPTION:
+                raise SinkError(
+                    f'{work.target}: {event.type} at the source, and pipeline.schema_change = "exception". '
+                    'Set it to "lenient" or "evolve" to let the target follow.'
+                )
+            case _:
+                continue
+
+
+def check_key(work: TableWork) -> None:
+    """`SinkError` for a table whose rows an upsert target cannot tell apart."""
+    if not work.schema.primary_key:
+        raise SinkError(
+            f"{work.source} has no primary key, so an upsert target cannot tell its rows apart. "
+            f'Add a key to the table, exclude it, or set sink.write = "changelog".'
+        )
+
+
+def may_lack(behavior: SchemaChangeBehavior, left_out: Collection[str]) -> bool:
+    """Whether the user wants changes left out, so that a column may be missing in the target."""
+    skips = behavior in (SchemaChangeBehavior.IGNORE, SchemaChangeBehavior.TRY_EVOLVE)
+    return skips or not {"add_column", "rename_column"}.isdisjoint(left_out)
+
+
+def fitted(schema: TableSchema, names: Collection[str]) -> TableSchema:
+    """The columns of `schema` that are written to a target with the columns `names`, where it `may_lack` some."""
+    return replace(schema, columns=tuple(c for c in schema.columns if c.name in names))

@@ -23,6 +23,7 @@ import pyarrow.compute as pc
 
 from raycdc.errors import DataError
 from raycdc.model import RowKind
+from raycdc.model.keys import comparable
 from raycdc.sinks.rows import DELETED
 
 #: Column of compacted rows of a merged target: True where the target must not have the key yet.
@@ -42,21 +43,26 @@ def last_per_origin(
         rows.take(pa.array(np.argsort(rows.column("_seq").to_numpy(), kind="stable"))), target, beginning
     )
     ops = rows.column("_op").to_numpy()
-    numbered = rows.select([*key, *ORIGIN]).append_column("#", pa.array(np.arange(len(ops))))
-    each = numbered.group_by([*key, *ORIGIN], use_threads=False).aggregate([("#", "min"), ("#", "max")])
-    first, last = each.column("#_min").to_numpy(), each.column("#_max").to_numpy()
+    # Key columns have any names; by their numbers none is taken for a figure.
+    names = [str(number) for number in range(len(key))]
+    numbered = comparable(rows, key).rename_columns(names).append_column("at", pa.array(np.arange(len(ops))))
+    for column in ORIGIN:
+        numbered = numbered.append_column(column, rows.column(column))
+    each = numbered.group_by([*names, *ORIGIN], use_threads=False).aggregate([("at", "min"), ("at", "max")])
+    first, last = each.column("at_min").to_numpy(), each.column("at_max").to_numpy()
     before = np.isin(ops[first], (RowKind.UPDATE_BEFORE, RowKind.DELETE))
     after = np.isin(ops[last], (RowKind.INSERT, RowKind.UPDATE_AFTER))
-    counted = each.select(list(key))
+    counted = each.select(names)
     for name, values in (("before", before.astype(np.int64)), ("after", after.astype(np.int64)),
                          ("alive", np.where(after, last, -1)), ("last", last)):  # fmt: skip
         counted = counted.append_column(name, pa.array(values))
-    keys = counted.group_by(list(key), use_threads=False).aggregate(
+    keys = counted.group_by(names, use_threads=False).aggregate(
         [("before", "sum"), ("after", "sum"), ("alive", "max"), ("last", "max")]
     )
     had, has = keys.column("before_sum").to_numpy(), keys.column("after_sum").to_numpy()
     if (twice := np.flatnonzero((had > 1) | (has > 1))).size:
-        raise same_key(target, keys.select(list(key)).slice(int(twice[0]), 1).to_pylist()[0])
+        (found,) = keys.select(names).slice(int(twice[0]), 1).to_pylist()
+        raise same_key(target, dict(zip(key, found.values(), strict=True)))
     alive = keys.column("alive_max").to_numpy()
     chosen = np.where(alive >= 0, alive, keys.column("last_max").to_numpy())
     changed = (had > 0) | (has > 0)

@@ -374,6 +374,25 @@ def test_a_key_of_two_tables_is_refused(events: list[Event]) -> None:
         compacted(*events)
 
 
+def test_keys_are_compared_as_everywhere_whatever_their_columns_are_called() -> None:
+    """0.0 and -0.0 are one key, and a key column may have the name of a figure here."""
+    origins = [("shop", "a"), ("shop", "b")]
+    rows = pa.table(
+        {
+            "last": pa.array([0.0, -0.0]),
+            "v": ["x", "y"],
+            "_op": pa.array([RowKind.INSERT, RowKind.INSERT], pa.int8()),
+            "_seq": [0, 1],
+            "_db": [db for db, _ in origins],
+            "_table": [table for _, table in origins],
+        }
+    )
+    with pytest.raises(DataError, match=r"the row with the key last = 0\.0 comes from more than one"):
+        last_per_origin(rows, ["last"], ["last", "v"], target="lake.item")
+    (kept,) = last_per_origin(rows.slice(1), ["last"], ["last", "v"], target="lake.item").to_pylist()
+    assert (str(kept["last"]), kept["v"]) == ("-0.0", "y")
+
+
 def test_a_table_that_was_emptied_cannot_be_followed() -> None:
     with pytest.raises(DataError, match=r"s2\.item was emptied or begins again, and its rows in lake\.item"):
         compacted(("s1", N, 1, "a"), ("s2", RowKind.TRUNCATE, 1, ""))

@@ -61,6 +61,7 @@ bench: setup-test ## Measure raycdc beside its peers on real servers
 	$(BIN)/python -m bench snapshot --json
 	$(BIN)/python -m bench splits --json
 	$(BIN)/python -m bench pipeline --json
+	$(BIN)/python -m bench sinks --json
 
 clean: ## Remove what tests and demos leave in this folder (not the downloads)
 	rm -rf demo-lake state lake spark-warehouse metastore_db .mypy_cache .ruff_cache .hypothesis

@@ -1,4 +1,4 @@
-"""The peer of `bench.pipeline`: one partitioned JDBC read into one Delta table, as Spark's own guide shows it.
+"""The peer of `bench.pipeline` and `bench.sinks`: one partitioned JDBC read into one table, as Spark's guide shows it.
 
 Run as a process: ``python -m bench.spark_jdbc ARGUMENTS_AS_JSON``. It prints one JSON line per phase.
 """
@@ -9,16 +9,15 @@ import json
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 
-def main(arguments: str) -> None:
-    """Start Spark on `jars`, warm up, copy `table` of `rows` rows into a Delta table at `lake`."""
+def session_of(given: dict[str, Any]) -> Any:
+    """A session on the `jars`, with its files in `scratch`."""
     from pyspark.sql import SparkSession
 
-    given = json.loads(arguments)
-    threads = os.cpu_count() or 1
     builder = (
-        SparkSession.builder.master(f"local[{threads}]")
+        SparkSession.builder.master(f"local[{os.cpu_count() or 1}]")
         .config("spark.driver.memory", "4g")
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.ui.enabled", "false")
@@ -32,6 +31,14 @@ def main(arguments: str) -> None:
     )
     session = builder.getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
+    return session
+
+
+def main(arguments: str) -> None:
+    """Start Spark on `jars`, warm up, copy `table` of `rows` rows to `lake` as Delta, or as `format` with `options`."""
+    given = json.loads(arguments)
+    threads = os.cpu_count() or 1
+    session = session_of(given)
     options = {
         "url": f"jdbc:mysql://127.0.0.1:{given['port']}/bench?useServerPrepStmts=false",
         "driver": "com.mysql.cj.jdbc.Driver",
@@ -47,7 +54,12 @@ def main(arguments: str) -> None:
     # The session's first job and first commit are part of starting.
     session.range(10).write.format("delta").save(str(Path(given["lake"]) / "warm"))
     print(json.dumps({"event": "started"}), flush=True)
-    session.read.format("jdbc").options(**options).load().write.format("delta").save(given["lake"] + "/table")
+    rows = session.read.format("jdbc").options(**options).load()
+    writer = rows.write.format(given.get("format", "delta")).options(**given.get("options", {}))
+    if given.get("options"):
+        writer.save()
+    else:
+        writer.save(given["lake"] + "/table")
     print(json.dumps({"event": "done"}), flush=True)
     session.stop()
 

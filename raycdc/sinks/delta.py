@@ -1,9 +1,10 @@
 """Delta Lake: one table per target under ``PATH/DB/TABLE``, either equal to the source table or holding its changelog.
 
 Rows are written as Parquet by the stage tasks (*fused*: segment in, data file out, nothing in between) and become
-visible by one commit of their names. Log rows of an upsert table are compacted to the last row per key by the tasks
-and merged: in this process through delta-rs while they are small, which takes a tenth of a second, and by Spark's
-MERGE above `MERGE_IN_PROCESS_BYTES_MAX`, which takes seconds but any size.
+visible by one commit of their names. Log rows of an upsert table are compacted to the last row per key and merged, in
+one of three ways: up to `SMALL_BYTES_MAX` without any task and file in between, which takes milliseconds; compacted by
+tasks and merged in this process, which takes a tenth of a second and more; and by Spark's MERGE above
+`MERGE_IN_PROCESS_BYTES_MAX`, which takes seconds but any size.
 
 | write | snapshot rows | log rows |
 |---|---|---|
@@ -28,7 +29,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from raycdc.bridge.tasks import StageTask
-from raycdc.checkpoint.manifest import Segment
+from raycdc.checkpoint.manifest import STATE_NODE, Segment
 from raycdc.errors import FencedError, SinkError
 from raycdc.failpoints import reach
 from raycdc.model import TableId
@@ -52,19 +53,26 @@ from raycdc.sinks.files import check_write, table_folder
 from raycdc.sinks.origins import CLAIMED, same_key
 from raycdc.sinks.plan import MERGED_FILE_BYTES_MAX, TASK_BYTES_MAX, Input, by_partition, share_out
 from raycdc.sinks.plugins import DeltaSinkConfig
-from raycdc.sinks.rows import DELETED, alive, changelog_arrow
+from raycdc.sinks.rows import DELETED, Compacted, alive, changelog_arrow
+from raycdc.sinks.tasks import compacted_rows
 
 #: Compacted rows up to this size (in memory) are merged in this process. Measured into 5 M rows: 655,000 rows in 6 s
 #: with 1.1 GB of memory where Spark's MERGE took 43 s; 20,000 rows in 1.4 s, and 0.13 s into a small table.
 MERGE_IN_PROCESS_BYTES_MAX = 128 << 20
 
 
-@dataclass(frozen=True, slots=True)
+#: Log rows of a table, as they are in segments, up to this size are read and compacted only when they are merged. A
+#: segment has some kilobytes for a single row; a file in between costs as much as reading a megabyte.
+SMALL_BYTES_MAX = 2 << 20
+
+
+@dataclass(slots=True)
 class Staged:
-    """Results of a table's stage tasks: files to append, and compacted files to merge."""
+    """Results of a table's stage tasks: files to append, and compacted files to merge; or what is small to merge."""
 
     append: list[dict[str, Any]] = field(default_factory=list)
     merge: list[dict[str, Any]] = field(default_factory=list)
+    small: list[Input] = field(default_factory=list)
 
 
 class DeltaSink:
@@ -77,6 +85,7 @@ class DeltaSink:
 
     def __init__(self, config: DeltaSinkConfig) -> None:
         self.root = Path(config.path).absolute()
+        self.small_bytes_max = SMALL_BYTES_MAX
         self._targets: dict[TableId, DeltaTarget] = {}
         #: Whether snapshot rows of a target may be appended; asked while another thread may be committing to it.
         self._appendable: dict[TableId, bool] = {}
@@ -133,6 +142,9 @@ class DeltaSink:
             for inputs in share_out(appended, parallelism=self._context.parallelism, task_bytes_max=file_bytes_max):
                 tasks.append(self._append_task(work, inputs))
                 places.append(into.append)
+            if not work.merged and self._are_small(merged):
+                into.small = [entry for inputs in merged for entry in inputs]
+                continue
             for inputs in merged:
                 tasks.append(self._merge_task(work, inputs))
                 places.append(into.merge)
@@ -149,7 +161,8 @@ class DeltaSink:
         held = target.vector()
         if held is not None and held.generation > work.generation:
             raise FencedError(f"{work.target} was written by a newer driver (generation {held.generation}).")
-        steps = [s for s, there in ((STEP_APPEND, staged.append), (STEP_MERGE, staged.merge)) if there]
+        to_merge = staged.merge or staged.small
+        steps = [s for s, there in ((STEP_APPEND, staged.append), (STEP_MERGE, to_merge)) if there]
         for step in steps or [STEP_LAST]:
             last = step == (steps or [STEP_LAST])[-1]
             stamp = _stamp(work, STEP_LAST if last else step)
@@ -194,21 +207,33 @@ class DeltaSink:
         if step != STEP_MERGE:
             target.mark(stamp)
             return
+        if staged.small:
+            compacted = compacted_rows(
+                staged.small, work.schema, node=STATE_NODE, token="", order_by=self._order_by(work)
+            )
+            self._merge_rows(target, work, compacted, stamp)
+            return
         files = [file["path"] for file in staged.merge]
         if work.merged and (key := _taken(target, files, work.schema.primary_key)) is not None:
             raise same_key(str(work.target), key)
         columns = [*work.schema.arrow().names, DELETED]
         size = sum(file["memory_bytes"] for file in staged.merge)
-        if any(file["truncated"] for file in staged.merge):
-            target.overwrite(alive(pa.concat_tables([pq.read_table(path) for path in files])), stamp)
-        elif self._context.spark is not None and size > MERGE_IN_PROCESS_BYTES_MAX:
+        truncated = any(file["truncated"] for file in staged.merge)
+        if not truncated and self._context.spark is not None and size > MERGE_IN_PROCESS_BYTES_MAX:
             delta_spark.merge(self._context.spark, target, work.schema, files, stamp, order_by=self._order_by(work))
-        elif work.merged and all(file["new"] for file in staged.merge):
+            return
+        rows = pa.concat_tables([pq.read_table(path, columns=columns) for path in files])
+        if work.merged and not truncated and all(file["new"] for file in staged.merge):
             # Nothing to find in the table: the keys were just found not to be there.
-            target.add_rows(pa.concat_tables([pq.read_table(path, columns=columns[:-1]) for path in files]), stamp)
+            target.add_rows(rows.drop_columns([DELETED]), stamp)
         else:
-            rows = pa.concat_tables([pq.read_table(path, columns=columns) for path in files])
-            target.merge(rows, work.schema.primary_key, stamp, order_by=self._order_by(work))
+            self._merge_rows(target, work, Compacted(rows, truncated), stamp)
+
+    def _merge_rows(self, target: DeltaTarget, work: TableWork, compacted: Compacted, stamp: Stamp) -> None:
+        if compacted.truncated:
+            target.overwrite(alive(compacted.rows), stamp)
+        else:
+            target.merge(compacted.rows, work.schema.primary_key, stamp, order_by=self._order_by(work))
 
     def _split(self, work: TableWork) -> tuple[list[Segment], list[list[Input]]]:
         """Segments to append, and inputs of the tasks that compact rows to merge."""
@@ -222,6 +247,12 @@ class DeltaSink:
             return snapshot, by_partition(log)
         # Chunks are not hash-partitioned as the log is: one task sees all rows of a key.
         return [], [self._in_order(work)] if work.segments else []
+
+    def _are_small(self, merged: Sequence[Sequence[Input]]) -> bool:
+        """Whether rows to merge are few, and here: another node may be away when they are committed."""
+        inputs = [entry for group in merged for entry in group]
+        here = all(entry.segment.node == STATE_NODE for entry in inputs)
+        return here and sum(entry.bytes for entry in inputs) <= self.small_bytes_max
 
     def _in_order(self, work: TableWork) -> list[Input]:
         return [Input(segment) for segment in sorted(work.segments, key=lambda s: s.seq_base)]

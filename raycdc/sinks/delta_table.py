@@ -46,6 +46,7 @@ from raycdc.errors import SinkError
 from raycdc.model import TableId, key_hashes
 from raycdc.sinks.api import CommitVector
 from raycdc.sinks.delta_log import LogWatch
+from raycdc.sinks.delta_rewrite import Rewrite, rewrite
 from raycdc.sinks.rows import DELETED
 from raycdc.sinks.statistics import for_table, properties
 
@@ -119,6 +120,9 @@ class DeltaTarget:
         self.app_id = app_id
         self._table: DeltaTable | None = None
         self._log = LogWatch(path, app_id)
+        self._vector: tuple[int, CommitVector | None] | None = None
+        #: Whether nothing was tried since the last refresh: then there is nothing newer that a commit must know of.
+        self._fresh = False
 
     def refresh(self) -> bool:
         """Bring the handle to the newest version; False when there is no Delta table.
@@ -138,6 +142,7 @@ class DeltaTarget:
             return False
         except (DeltaError, OSError) as cause:
             raise self._error("cannot be read", cause) from cause
+        self._fresh = True
         if restored and self.vector() is not None:
             raise SinkError(
                 f"The Delta table {self.path} ({self.name}) was restored to an older version after this pipeline had "
@@ -153,8 +158,11 @@ class DeltaTarget:
 
     def vector(self) -> CommitVector | None:
         """What the snapshot of the last `refresh` holds of this pipeline."""
-        version = self.table.transaction_version(self.app_id)
-        return None if version is None else version_to_vector(version)
+        snapshot = self.table.version()
+        if self._vector is None or self._vector[0] != snapshot:
+            version = self.table.transaction_version(self.app_id)
+            self._vector = snapshot, None if version is None else version_to_vector(version)
+        return self._vector[1]
 
     def created_by_us(self) -> bool:
         """Whether this pipeline created or emptied the table, so that a snapshot row cannot be in it yet."""
@@ -288,6 +296,10 @@ class DeltaTarget:
         newer = f"{alive} AND (t.{by} IS NULL OR s.{by} >= t.{by})" if order_by else alive
 
         def run() -> None:
+            small = None if order_by else rewrite(self.table, self.path, source, key)
+            if small is not None:
+                self._rewrite_files(small, stamp)
+                return
             merger = self.table.merge(
                 source,
                 predicate=" AND ".join(f"t.{quote(name)} = s.{quote(name)}" for name in key),
@@ -302,6 +314,18 @@ class DeltaTarget:
             merger.when_not_matched_insert(values, predicate=alive).execute()
 
         self._committed(stamp, "cannot be merged into", run)
+
+    def _rewrite_files(self, small: Rewrite, stamp: Stamp) -> None:
+        try:
+            self.table.create_write_transaction(
+                small.actions,
+                mode="append",
+                schema=self.table.schema(),
+                commit_properties=self._properties(stamp, next_version=True),
+            )
+        except BaseException:
+            small.forget()
+            raise
 
     def add_rows(self, rows: pa.Table, stamp: Stamp) -> None:
         """Append rows held in memory; columns that they lack are null."""
@@ -354,12 +378,17 @@ class DeltaTarget:
             )
 
     def _committed(self, stamp: Stamp, what: str, run: Callable[[], Any]) -> None:
-        """Run a commit until it is in the table, unless its vector is already; a lost race is tried again."""
+        """Run a commit until it is in the table, unless its vector is already; a lost race is tried again.
+
+        What comes between the snapshot and the commit is found by delta-rs: also another commit of this pipeline.
+        """
         for attempt in range(CONFLICT_RETRIES + 1):
-            self.refresh()
+            if not self._fresh:
+                self.refresh()
             if self._holds(stamp):
                 return
             try:
+                self._fresh = False
                 run()
                 break
             except CommitFailedError as cause:

@@ -24,7 +24,7 @@ from raycdc.model import TableSchema
 from raycdc.sinks.json_lines import write_lines
 from raycdc.sinks.origins import CLAIMED, ORIGIN, last_per_origin
 from raycdc.sinks.plan import Input
-from raycdc.sinks.rows import DELETED, changelog_arrow, changelog_names, last_per_key
+from raycdc.sinks.rows import DELETED, Compacted, changelog_arrow, changelog_names, last_per_key
 from raycdc.sinks.statistics import delta_statistics
 
 #: Rows per Parquet row group: large enough to compress well, small enough that a task's memory stays near one batch.
@@ -68,14 +68,21 @@ def compact(
 ) -> dict[str, Any]:
     """The last row of each key (by `order_by`, where that is given) with `DELETED`, as Parquet, for a merge."""
     table = TableSchema.from_json(schema)
-    columns = [c.name for c in table.columns]
-    batches = read_inputs(inputs, [*columns, "_op", "_seq"], node=node, token=token, symbols=False)
-    stored = pa.schema([*table.arrow(), pa.field("_op", pa.int8()), pa.field("_seq", pa.int64())])
-    rows = pa.Table.from_batches([_as(batch, stored) for batch in batches], schema=stored)
-    compacted = last_per_key(rows, table.primary_key, columns, order_by=order_by)
+    compacted = compacted_rows(map(Input.from_json, inputs), table, node=node, token=token, order_by=order_by)
     written = write_parquet_file(Path(path), pa.schema([*table.arrow(), pa.field(DELETED, pa.bool_())]),
                                  compacted.rows.to_batches(max_chunksize=ROW_GROUP_ROWS))  # fmt: skip
     return {**written, "truncated": compacted.truncated, "memory_bytes": compacted.rows.nbytes}
+
+
+def compacted_rows(
+    inputs: Iterable[Input], table: TableSchema, *, node: str, token: str, order_by: str = ""
+) -> Compacted:
+    """The last row of each key (by `order_by`, where that is given) with `DELETED`, in memory."""
+    columns = [c.name for c in table.columns]
+    stored = pa.schema([*table.arrow(), pa.field("_op", pa.int8()), pa.field("_seq", pa.int64())])
+    batches = _read(inputs, [*columns, "_op", "_seq"], node=node, token=token, symbols=False)
+    rows = pa.Table.from_batches([_as(batch, stored) for batch in batches], schema=stored)
+    return last_per_key(rows, table.primary_key, columns, order_by=order_by)
 
 
 def compact_origins(
@@ -118,7 +125,13 @@ def read_inputs(
     inputs: list[dict[str, Any]], columns: list[str], *, node: str, token: str, symbols: bool = False
 ) -> Iterator[pa.RecordBatch]:
     """The batches of `inputs` (`Input.to_json`) in order."""
-    for entry in map(Input.from_json, inputs):
+    return _read(map(Input.from_json, inputs), columns, node=node, token=token, symbols=symbols)
+
+
+def _read(
+    inputs: Iterable[Input], columns: list[str], *, node: str, token: str, symbols: bool
+) -> Iterator[pa.RecordBatch]:
+    for entry in inputs:
         yield from read_segment(
             entry.segment, columns, node=node or None, token=token or None, part=entry.part, symbols=symbols
         )

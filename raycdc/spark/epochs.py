@@ -226,7 +226,9 @@ class EpochLoop:
     def _commit_tables(self, works: Sequence[TableWork], staged: Mapping[TableId, Any]) -> None:
         """Commit all tables; when some fail the others still finish, and the first error is raised."""
         with ThreadPoolExecutor(COMMIT_THREADS, thread_name_prefix="raycdc-table") as pool:
-            pending = [pool.submit(self._sink.commit, work, staged[work.target]) for work in works]
+            # The largest first: whoever is last should be done soon.
+            ordered = sorted(works, key=lambda work: -work.input_bytes)
+            pending = [pool.submit(self._sink.commit, work, staged[work.target]) for work in ordered]
             for done, future in enumerate(as_completed(pending), start=1):
                 future.result()
                 reach("after_commit")

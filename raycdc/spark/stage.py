@@ -1,6 +1,7 @@
 """Running stage tasks as one Spark job, whatever number of tables they are for (the *fused* plan).
 
-One job per table costs seconds when there are many; one job for all of them costs what its slowest task does. A task
+One job per table costs seconds when there are many; one job for all of them costs what its slowest task does. Small
+tasks share a task of Spark's: each of those costs about 60 ms of a worker, whatever it does. A task
 travels as its name and JSON arguments and comes back as its JSON result: no rows pass through the driver and nothing
 is captured from it. An RDD and not a DataFrame, because there is nothing here to plan or to optimise: measured, the
 first job of a session costs the JVM 1.7 instead of 7.5 CPU-seconds, and every later one half.
@@ -8,16 +9,24 @@ first job of a session costs the JVM 1.7 instead of 7.5 CPU-seconds, and every l
 
 from __future__ import annotations
 
+import heapq
 import json
 from collections.abc import Sequence
 from typing import Any
 
-from raycdc.bridge.tasks import StageTask, run_in_process, run_task
+from raycdc.bridge.tasks import StageTask, ThreadTaskRunner, run_task
 from raycdc.errors import RaycdcError, SinkError, error_by_name
 
 #: Below this much input the tasks run in the driver process: every way through a Python worker costs about 70 ms,
 #: which is what writing this much costs.
 IN_PROCESS_BYTES_MAX = 4 << 20
+IN_PROCESS_THREADS = 4
+
+#: What a task costs besides reading its input, as if it were input: a file is made and synced.
+TASK_COST_BYTES = 1 << 20
+
+#: Tasks that share one of Spark's are not larger than this together: a retry repeats them all.
+SHARED_BYTES_MAX = 64 << 20
 
 
 class SparkTaskRunner:
@@ -33,12 +42,12 @@ class SparkTaskRunner:
 
     def __call__(self, tasks: Sequence[StageTask]) -> list[dict[str, Any]]:
         if sum(task.input_bytes for task in tasks) <= self._in_process_bytes_max:
-            return run_in_process(tasks)
+            return ThreadTaskRunner(IN_PROCESS_THREADS)(tasks)
         from py4j.protocol import Py4JError
         from pyspark.errors import PySparkException
 
         try:
-            answers = [json.loads(text) for text in self._run([task.to_json() for task in tasks])]
+            answers = self._answers(tasks)
         except (Py4JError, PySparkException) as cause:
             raise SinkError(f"Staging failed in Spark: {_last_lines(str(cause))}") from cause
         for answer in answers:
@@ -48,15 +57,42 @@ class SparkTaskRunner:
 
     def warm_up(self) -> None:
         """Start a Python worker per core and load what tasks need; the first job of a session takes seconds."""
-        self._run([""] * int(self._context.defaultParallelism))
+        self._run([[""]] * int(self._context.defaultParallelism))
 
-    def _run(self, texts: Sequence[str]) -> list[str]:
-        answers: list[str] = self._context.parallelize(texts, len(texts)).map(run_text).collect()
+    def _answers(self, tasks: Sequence[StageTask]) -> list[dict[str, Any]]:
+        """In the order of the tasks."""
+        groups = share_tasks([task.input_bytes for task in tasks], parallelism=int(self._context.defaultParallelism))
+        found = self._run([[tasks[number].to_json() for number in group] for group in groups])
+        numbers = [number for group in groups for number in group]
+        by_number = dict(zip(numbers, found, strict=True))
+        return [json.loads(by_number[number]) for number in range(len(tasks))]
+
+    def _run(self, groups: Sequence[Sequence[str]]) -> list[str]:
+        """One task of Spark's for each group; the answers of all, group by group."""
+        answers: list[str] = self._context.parallelize(groups, len(groups)).flatMap(run_texts).collect()
         return answers
 
 
+def share_tasks(input_bytes: Sequence[int], *, parallelism: int) -> list[list[int]]:
+    """Numbers of the tasks that each of Spark's tasks runs: as few groups as keep all cores busy, of like size."""
+    costs = [size + TASK_COST_BYTES for size in input_bytes]
+    count = min(len(costs), max(parallelism, -(-sum(costs) // SHARED_BYTES_MAX)))
+    groups: list[list[int]] = [[] for _ in range(count)]
+    heap = [(0, group) for group in range(count)]
+    for number in sorted(range(len(costs)), key=lambda number: -costs[number]):
+        cost, group = heapq.heappop(heap)
+        groups[group].append(number)
+        heapq.heappush(heap, (cost + costs[number], group))
+    return groups
+
+
+def run_texts(texts: Sequence[str]) -> list[str]:
+    """The function of the job: the tasks of one group, one after the other. Pickled by its name."""
+    return [run_text(text) for text in texts]
+
+
 def run_text(text: str) -> str:
-    """The function of the job: one task, or nothing when `text` is empty. Pickled by its name."""
+    """The answer to one task, or to nothing when `text` is empty."""
     if not text:
         return "{}"
     try:

@@ -33,7 +33,7 @@ def test_bench_splits_prints_one_document_with_a_recommendation_per_table(tmp_pa
 def test_bench_lists_the_benchmarks(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "raycdc.cli", "bench", "--help"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True)
-    assert "{binlog,formats,pipeline,snapshot,splits,topic}" in done.stdout
+    assert "{binlog,formats,pipeline,sinks,snapshot,splits,topic}" in done.stdout
 
 
 pytestmark = pytest.mark.server

@@ -16,7 +16,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from raycdc.errors import SinkError
 from raycdc.model import TableId
-from raycdc.sinks import delta_table
+from raycdc.sinks import delta_rewrite, delta_table
 from raycdc.sinks.api import STEP_LAST, CommitVector
 from raycdc.sinks.delta_table import DeltaTarget, Rewritten, Stamp
 from raycdc.sinks.rows import DELETED
@@ -42,6 +42,14 @@ def merge(target: DeltaTarget, epoch: int, rows: dict[object, int | None]) -> No
     lines = [{"k": key, "v": value, DELETED: value is None} for key, value in rows.items()]
     target.refresh()
     target.merge(pa.Table.from_pylist(lines, schema), ["k"], stamp(epoch))
+
+
+@pytest.fixture(params=["small", "delta-rs"], autouse=True)
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """How few rows are merged: ours, and that of delta-rs, which more rows take."""
+    if request.param == "delta-rs":
+        monkeypatch.setattr(delta_rewrite, "CHANGES_BYTES_MAX", -1)
+    return str(request.param)
 
 
 def rows_of(folder: Path) -> dict[object, int]:

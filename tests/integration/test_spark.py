@@ -16,7 +16,7 @@ from raycdc.bridge import StageTask
 from raycdc.checkpoint.store import CheckpointStore
 from raycdc.errors import ConfigError, SinkError, StateError
 from raycdc.model import Column, LogicalType, TableSchema, TypeKind
-from raycdc.sinks import delta
+from raycdc.sinks import delta, delta_rewrite
 from raycdc.sinks.api import SinkContext
 from raycdc.sinks.delta import DeltaSink
 from raycdc.sinks.plugins import DeltaSinkConfig
@@ -106,15 +106,27 @@ def rich_row(number: int) -> Row:
     }
 
 
+#: The ways in which Delta merges, by what the epoch's rows weigh.
+WAYS = ("small", "delta-rs", "spark-merge")
+
+
+def merge_by(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The small epochs of these tests are merged in one of `WAYS`."""
+    if way != "small":
+        monkeypatch.setattr(delta, "SMALL_BYTES_MAX", -1)
+        monkeypatch.setattr(delta_rewrite, "CHANGES_BYTES_MAX", -1)
+        monkeypatch.setattr(delta, "MERGE_IN_PROCESS_BYTES_MAX", 0 if way == "spark-merge" else 1 << 30)
+
+
 def by_key(rows: list[Row]) -> list[Row]:
     return sorted(rows, key=lambda row: (row["id"], row["Part"]))
 
 
-@pytest.mark.parametrize("in_process_bytes_max", [1 << 30, 0], ids=["delta-rs", "spark-merge"])
+@pytest.mark.parametrize("way", WAYS)
 def test_every_type_survives_append_and_merge_exactly(
-    spark: Any, script: EpochScript, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_process_bytes_max: int
+    spark: Any, script: EpochScript, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
-    monkeypatch.setattr(delta, "MERGE_IN_PROCESS_BYTES_MAX", in_process_bytes_max)
+    merge_by(way, monkeypatch)
     table = script.table("shop.rich", ALL_TYPES)
     table.read([rich_row(i) for i in range(6)])
     script.seal()
@@ -133,11 +145,11 @@ def test_every_type_survives_append_and_merge_exactly(
     assert dict(in_spark.dtypes)["wall"] == "timestamp_ntz"
 
 
-@pytest.mark.parametrize("in_process_bytes_max", [1 << 30, 0], ids=["delta-rs", "spark-merge"])
+@pytest.mark.parametrize("way", WAYS)
 def test_with_an_order_a_greater_row_of_the_table_stays(
-    spark: Any, script: EpochScript, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_process_bytes_max: int
+    spark: Any, script: EpochScript, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
-    monkeypatch.setattr(delta, "MERGE_IN_PROCESS_BYTES_MAX", in_process_bytes_max)
+    merge_by(way, monkeypatch)
     orders = script.table("shop.orders")
     for versions in ({1: 5, 2: 5, 3: 5}, {1: 4, 2: 6, 3: 5, 4: 1}):
         for key, version in versions.items():
@@ -156,7 +168,7 @@ def test_with_an_order_a_greater_row_of_the_table_stays(
 def test_a_spark_merge_is_not_done_twice(
     spark: Any, script: EpochScript, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(delta, "MERGE_IN_PROCESS_BYTES_MAX", 0)
+    merge_by("spark-merge", monkeypatch)
     orders = script.table("shop.orders")
     orders.read([{"id": i, "name": "s", "qty": 1} for i in range(10)])
     script.seal()

@@ -1,0 +1,224 @@
+"""Into each sink, beside what people would write by hand for Spark: snapshots, upsert epochs, hundreds of tables.
+
+| case | what runs | beside it |
+|---|---|---|
+| ``500_tables`` | epochs that touch 500 tables: a trickle on each, then bursts on ten | ``plain-merge``: a MERGE each |
+| ``upsert_to_delta`` | 1 % of the keys of a table change, all over it, in one epoch | ``plain-merge``: one MERGE |
+| ``snapshot_to_SINK`` | the snapshot of a table into an empty sink | ``spark-jdbc``: partitioned read, plain write |
+
+Times are those of `bench.pipeline`: from the first reader (of the peer: from the warm session) to the last commit.
+Those of ``500_tables`` begin when the transaction that touches all tables was committed at the source, in a job that
+is up.
+``--rows`` is the rows of the table; of ``500_tables`` the rows of its bursts.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from bench import many_tables, tables
+from bench.measure import Measurement, Options, progress
+from bench.pipeline import Bench, figures_of, raycdc_measurement, readers_max
+
+SINKS = ("delta", "parquet", "jsonl", "postgres", "mysql")
+CASES = ("500_tables", "upsert_to_delta", *(f"snapshot_to_{sink}" for sink in SINKS))
+
+_UPSERT_ROWS = 10_000_000
+_SNAPSHOT_ROWS = 2_000_000
+#: One key of so many changes.
+_ROWS_PER_UPDATE = 100
+#: Tables that the peer of ``500_tables`` merges into, one after the other: seconds for each.
+_PEER_TABLES = 50
+
+_DRIVERS = ("com.mysql:mysql-connector-j:9.7.0", "org.postgresql:postgresql:42.7.8")
+
+
+def run(options: Options) -> Iterator[Measurement]:
+    """A server per kind of case, its tables, each system as a user would run it."""
+    from raycdc.testing.servers import MariaDbServer, MySqlServer
+
+    settings: dict[str, str | None] = {"innodb_buffer_pool_size": "1G", "binlog_row_metadata": "FULL"}
+
+    def server_of() -> Any:
+        progress(f"starting {options.server} ...")
+        mysql = options.server == "mysql"
+        return MySqlServer(version="8.0", options=settings) if mysql else MariaDbServer(settings)
+
+    wanted = [case for case in CASES if case in options.cases]
+    groups: list[tuple[list[str], Callable[[SinkBench, list[str], int | None], Iterator[Measurement]]]] = [
+        ([case for case in wanted if case == "500_tables"], _many_tables),
+        ([case for case in wanted if case == "upsert_to_delta"], _upsert),
+        ([case for case in wanted if case.startswith("snapshot_to_")], _snapshots),
+    ]
+    for cases, play in groups:
+        if cases:
+            with tempfile.TemporaryDirectory(prefix="raycdc-bench-") as folder, server_of() as server:
+                bench = SinkBench(Path(folder), server)
+                tables.prepare(bench.connection)
+                yield from play(bench, cases, options.rows)
+
+
+class SinkBench(Bench):
+    """The parts of `Bench`, with a sink to choose."""
+
+    def __init__(self, folder: Path, server: Any) -> None:
+        super().__init__(folder, server)
+        self.connection = tables.connect(server.port)
+
+    def config(self, name: str, sink: str, *, source_tables: str = '["bench.standard"]') -> Path:
+        path = self.folder / f"{name}.toml"
+        path.write_text(
+            f"""
+[pipeline]
+name = "{name}"
+state = "{self.folder / name}"
+
+[source]
+type = "mysql"
+port = {self.server.port}
+user = "{self.server.cdc_user}"
+password = "{self.server.cdc_password}"
+tables = {source_tables}
+
+[readers]
+max = {readers_max()}
+
+[sink]
+{sink}
+"""
+        )
+        return path
+
+    def peer(self, module: str, case: str, system: str, rows: int, given: dict[str, Any]) -> Measurement:
+        """A job of Spark's in a process of its own, timed between the events it prints."""
+        progress(f"{case}: measuring {system} ...")
+        found = self.watched([sys.executable, "-m", module, json.dumps(given)])
+        (started, _), (done, _) = found.of("started")[0], found.of("done")[0]
+        return Measurement(case=case, system=system, rows=rows, **figures_of(found, started, done))
+
+    def jars(self) -> list[str]:
+        """Delta's and the databases' drivers."""
+        from raycdc.spark.session import delta_jars
+        from raycdc.testing.artifacts import fetch
+        from raycdc.testing.cache import build_once
+
+        def download(into: Path) -> None:
+            fetch(into, list(_DRIVERS))
+
+        drivers = build_once("jdbc-drivers", download)
+        return [str(jar) for jar in (*delta_jars(), *sorted(drivers.glob("*.jar")))]
+
+
+def _many_tables(bench: SinkBench, _cases: list[str], rows: int | None) -> Iterator[Measurement]:
+    count = many_tables.TABLES
+    progress(f"making {count} tables ...")
+    many_tables.make_tables(bench.connection, count, many_tables.ROWS_PER_TABLE)
+    lake = bench.folder / "lake"
+    config = bench.config("many", f'type = "delta"\npath = "{lake}"', source_tables=r"['bench\.t\d+']")
+    burst_rows = many_tables.BURST_ROWS if rows is None else rows
+    yield many_tables.measure(config, bench.connection, bench.folder / "stderr.log", count=count, rows=burst_rows)
+    merges = []
+    for number in range(many_tables.BURSTS, many_tables.BURSTS + _PEER_TABLES):
+        target = lake / many_tables.name_of(number).replace(".", "/")
+        changes = bench.folder / "changes" / f"{number}.parquet"
+        few = pc.field("id") < many_tables.TRICKLE_ROWS
+        _write_changes(target, changes, few, deleted=1)
+        merges.append({"target": str(target), "changes": str(changes)})
+    given = {"merges": merges, "jars": bench.jars(), "scratch": str(bench.folder / "spark")}
+    yield bench.peer("bench.spark_merge", "500_tables", "plain-merge", len(merges) * many_tables.TRICKLE_ROWS, given)
+
+
+def _upsert(bench: SinkBench, _cases: list[str], rows: int | None) -> Iterator[Measurement]:
+    count = rows or _UPSERT_ROWS
+    _fill(bench, count)
+    lake, copy = bench.folder / "lake", bench.folder / "copy"
+    config = bench.config("upsert", f'type = "delta"\npath = "{lake}"')
+    progress("upsert_to_delta: first run, the snapshot ...")
+    bench.raycdc(config)
+    # Files are never changed, only added: links are copies.
+    subprocess.run(["cp", "-al", str(lake), str(copy)], check=True)
+    progress("upsert_to_delta: changing rows ...")
+    changed = f"id % {_ROWS_PER_UPDATE} = 7"
+    with bench.connection.cursor() as cursor:
+        cursor.execute("SET sql_log_bin = 1")
+        keys = cursor.execute(f"UPDATE bench.standard SET quantity = quantity + 1, score = score + 1 WHERE {changed}")
+    progress("upsert_to_delta: measuring raycdc ...")
+    yield raycdc_measurement("upsert_to_delta", keys, bench.raycdc(config))
+    table, changes = copy / "bench" / "standard", bench.folder / "changes.parquet"
+    rest = pc.subtract(pc.field("id"), pc.multiply(pc.divide(pc.field("id"), _ROWS_PER_UPDATE), _ROWS_PER_UPDATE))
+    _write_changes(table, changes, rest == 7)
+    merges = [{"target": str(table), "changes": str(changes)}]
+    given = {"merges": merges, "jars": bench.jars(), "scratch": str(bench.folder / "spark")}
+    yield bench.peer("bench.spark_merge", "upsert_to_delta", "plain-merge", keys, given)
+
+
+def _snapshots(bench: SinkBench, cases: list[str], rows: int | None) -> Iterator[Measurement]:
+    from raycdc.testing.servers import MariaDbServer, PostgresServer
+
+    count = rows or _SNAPSHOT_ROWS
+    _fill(bench, count)
+    for case in cases:
+        sink = case.removeprefix("snapshot_to_")
+        lake = bench.folder / sink
+        with ExitStack() as stack:
+            other: dict[str, Any] = {}
+            if sink == "postgres":
+                postgres = stack.enter_context(PostgresServer())
+                text = f'type = "jdbc"\nurl = "jdbc:{postgres.url()}"\nuser = "{postgres.user}"\npassword = ""'
+                other = {"url": f"jdbc:{postgres.url()}", "user": postgres.user, "dbtable": "peer"}
+            elif sink == "mysql":
+                mysql = stack.enter_context(MariaDbServer({"innodb_buffer_pool_size": "512M"}))
+                mysql.execute("CREATE DATABASE home")
+                url = f"jdbc:mysql://127.0.0.1:{mysql.port}/home"
+                text = f'type = "jdbc"\nurl = "{url}"\nuser = "root"\npassword = "{mysql.root_password}"'
+                other = {"url": f"{url}?rewriteBatchedStatements=true", "user": "root", "dbtable": "peer",
+                         "password": mysql.root_password, "driver": "com.mysql.cj.jdbc.Driver"}  # fmt: skip
+            else:
+                text = f'type = "{sink}"\npath = "{lake}"'
+            progress(f"{case}: measuring raycdc ...")
+            yield raycdc_measurement(case, count, bench.raycdc(bench.config(f"snapshot-{sink}", text)))
+            given = {
+                "port": bench.server.port,
+                "table": "standard",
+                "rows": count,
+                "jars": bench.jars(),
+                "lake": str(bench.folder / f"{sink}-peer"),
+                "scratch": str(bench.folder / "spark"),
+                "format": {"jsonl": "json"}.get(sink, "jdbc" if other else sink),
+                "options": other,
+            }
+            yield bench.peer("bench.spark_jdbc", case, "spark-jdbc", count, given)
+        shutil.rmtree(lake, ignore_errors=True)
+        shutil.rmtree(given["lake"], ignore_errors=True)
+
+
+def _fill(bench: SinkBench, rows: int) -> None:
+    with bench.connection.cursor() as cursor:
+        cursor.execute(tables.STANDARD)
+        cursor.execute("SET sql_log_bin = 0")
+    bench.fill(bench.connection, rows)
+
+
+def _write_changes(table: Path, changes: Path, chosen: Any, *, deleted: int = 0) -> None:
+    """The chosen rows of a Delta table with a greater quantity, as a file to merge; the first `deleted` are to go."""
+    from deltalake import DeltaTable
+
+    rows = DeltaTable(str(table)).to_pyarrow_dataset().to_table(filter=chosen)
+    place = rows.column_names.index("quantity")
+    more = pc.add(rows.column("quantity"), pa.scalar(1, pa.int32()))
+    rows = rows.set_column(place, "quantity", more)
+    gone = pa.array([number < deleted for number in range(rows.num_rows)])
+    changes.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(rows.append_column("_deleted", gone), changes)

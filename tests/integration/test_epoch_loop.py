@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
-from raycdc import failpoints
 from raycdc.bridge import StageTask, run_in_process
 from raycdc.checkpoint.manifest import Manifest
 from raycdc.checkpoint.store import CheckpointStore
@@ -65,16 +64,6 @@ def files(request: pytest.FixtureRequest, tmp_path: Path) -> World:
 @pytest.fixture
 def delta(tmp_path: Path) -> World:
     return new_world("delta-upsert", tmp_path)
-
-
-@pytest.fixture
-def fail_at(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str, int], None]:
-    def plan(name: str, count: int) -> None:
-        monkeypatch.setenv("RAYCDC_FAILPOINT_DIR", str(tmp_path))
-        monkeypatch.setattr(failpoints, "_plan", {name: ("raise", count)})
-        monkeypatch.setattr(failpoints, "_reached", {})
-
-    return plan
 
 
 def test_all_epochs_reach_the_sink_once(world: World) -> None:

@@ -12,7 +12,6 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
-from raycdc import failpoints
 from raycdc.bridge import run_in_process
 from raycdc.checkpoint.manifest import Manifest
 from raycdc.checkpoint.store import CheckpointStore
@@ -146,16 +145,6 @@ def play(world: World) -> None:
     insert(world, "s1.item", 50, note="first")
     second.update((102,), note=None)
     world.script.seal(final=True)
-
-
-@pytest.fixture
-def fail_at(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str, int], None]:
-    def plan(name: str, count: int) -> None:
-        monkeypatch.setenv("RAYCDC_FAILPOINT_DIR", str(tmp_path))
-        monkeypatch.setattr(failpoints, "_plan", {name: ("raise", count)})
-        monkeypatch.setattr(failpoints, "_reached", {})
-
-    return plan
 
 
 def test_shards_of_different_shape_are_one_table(world: World) -> None:

@@ -12,7 +12,6 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
-from raycdc import failpoints
 from raycdc.bridge import run_in_process
 from raycdc.checkpoint.manifest import Manifest
 from raycdc.checkpoint.recovery import CommitVector
@@ -114,16 +113,6 @@ def new_world(kind: str, root: Path) -> World:
 @pytest.fixture(params=KINDS)
 def world(request: pytest.FixtureRequest, tmp_path: Path) -> World:
     return new_world(request.param, tmp_path)
-
-
-@pytest.fixture
-def fail_at(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str, int], None]:
-    def plan(name: str, count: int) -> None:
-        monkeypatch.setenv("RAYCDC_FAILPOINT_DIR", str(tmp_path))
-        monkeypatch.setattr(failpoints, "_plan", {name: ("raise", count)})
-        monkeypatch.setattr(failpoints, "_reached", {})
-
-    return plan
 
 
 def play(world: World) -> None:

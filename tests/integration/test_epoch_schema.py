@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from raycdc import failpoints
 from raycdc.errors import ConfigError, SinkError
 from raycdc.failpoints import FailpointError
 from raycdc.model import Column, LogicalType, TypeKind
@@ -37,16 +36,6 @@ def delta(tmp_path: Path) -> World:
 @pytest.fixture(params=UPSERTS)
 def upsert(request: pytest.FixtureRequest, tmp_path: Path) -> World:
     return world_of(request, request.param, tmp_path)
-
-
-@pytest.fixture
-def fail_at(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str, int], None]:
-    def plan(name: str, count: int) -> None:
-        monkeypatch.setenv("RAYCDC_FAILPOINT_DIR", str(tmp_path))
-        monkeypatch.setattr(failpoints, "_plan", {name: ("raise", count)})
-        monkeypatch.setattr(failpoints, "_reached", {})
-
-    return plan
 
 
 def changed(table: ScriptedTable, columns: Sequence[Column], *events: SchemaChangeEvent) -> None:

@@ -1,0 +1,1 @@
+"""Changes as rows of an SQLite database, for raycdc."""

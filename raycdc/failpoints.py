@@ -30,6 +30,7 @@ POINTS = (
     "after_stage",
     "before_commit",
     "in_commit",
+    "after_parts",
     "after_commit",
     "between_tables",
     "after_last_commit",

@@ -21,9 +21,12 @@ PARTITION_BYTES = 16 << 20
 PARTITIONS_MAX = 16
 
 
-def partitions_for(volume_bytes: int) -> int:
-    """How many partitions so many bytes of an epoch are worth: a power of two, at most `PARTITIONS_MAX`."""
-    wanted = max(1, min(PARTITIONS_MAX, volume_bytes // PARTITION_BYTES))
+def partitions_for(volume_bytes: int, *, worth_bytes: int = 0, most: int = PARTITIONS_MAX) -> int:
+    """How many partitions so many bytes are worth, of which one is worth `worth_bytes` (0: `PARTITION_BYTES`).
+
+    A power of two, at most `most`.
+    """
+    wanted = max(1, min(most, volume_bytes // (worth_bytes or PARTITION_BYTES)))
     return 1 << (wanted.bit_length() - 1)
 
 

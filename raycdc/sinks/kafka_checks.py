@@ -15,7 +15,8 @@ from confluent_kafka.cimpl import NewTopic
 from raycdc.errors import ConfigError
 from raycdc.model import Column, LogicalType, TableId, TableSchema, TypeKind
 from raycdc.sinks.kafka_plugin import KafkaSinkConfig
-from raycdc.sinks.kafka_tasks import TIMEOUT_S, open_format
+from raycdc.sinks.kafka_tasks import open_format
+from raycdc.sinks.kafka_transactions import TIMEOUT_S
 from raycdc.source.checks import CheckResult
 
 #: A finding for at most so many topics.

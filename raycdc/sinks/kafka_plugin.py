@@ -7,11 +7,12 @@ from typing import Any, Literal
 
 from pydantic import field_validator
 
-from raycdc.config import SinkConfig, appends_only, flattened_texts, option
+from raycdc.config import SinkConfig, Size, appends_only, flattened_texts, option
 from raycdc.errors import ConfigError
 from raycdc.formats.plugins import load_format
 from raycdc.model import TableId
 from raycdc.plugins import Plugin
+from raycdc.sinks.plan import TASK_BYTES_MIN
 
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _FIELDS = re.compile(r"\{(db|table)\}")
@@ -30,6 +31,12 @@ class KafkaSinkConfig(SinkConfig):
     ddl_topic: str | None = option(None, help="Topic for schema changes, where the format has messages for them.")
     partitions: int = option(1, help="Partitions of topics that are created.", ge=1, le=10_000)
     replication_factor: int = option(-1, help="Their replicas; -1 leaves it to the broker.")
+    task_bytes: Size = option(
+        TASK_BYTES_MIN,
+        help="So many bytes of an epoch are worth a task and a transaction of their own, in topics with several "
+        "partitions.",
+        unit="size",
+    )
     properties: dict[str, str] = option({}, help="Further properties of librdkafka: TLS, SASL and tuning.", repr=False)
 
     @field_validator("write", mode="before")

@@ -1,183 +1,43 @@
-"""The Kafka sink's transactions: messages and the commit record in one, run as stage tasks.
+"""The Kafka sink's transactions as stage tasks, each harmless to run twice (`kafka_transactions` says why).
 
-One transaction per (table, step). Its ``transactional.id`` belongs to the (pipeline, table); the record is an offset of
-a consumer group of the same name, sent with ``send_offsets_to_transaction`` (KIP-98), so that both become visible or
-neither. Theory of operation: ``init_transactions`` ends whatever another process has open under that id and fences it;
-*then* the record is read; then the transaction is written. Whoever initialises later makes our commit fail, so reading
-and writing are one step: a retry, a speculative twin and a driver that woke from a pause find the record or are fenced.
+| task | under the identity of | writes |
+|---|---|---|
+| `write_epoch` | the table | all rows of an epoch, unless its record says that the epoch is in parts |
+| `plan_parts` | the table | no message; that the epoch is in so many parts, unless it was said before |
+| `write_part` | a part | the rows of its keys |
+| `write_changes` | the table | schema changes, or none: the end of an epoch in parts, a claim |
+| `bar` | the table, or a part | no message: nobody can write the epoch any more |
 
-Each message is a ``produce`` call. confluent-kafka's ``produce_batch`` (2.16) was tried: 200,000 messages cost 0.60 to
-0.63 s of CPU with it and 0.44 to 0.61 s without, as it wants a dict for each; and where the queue is full it leaves
-out single messages of a batch, so that what is tried again could come behind later changes of its key.
+*The table's record is the table's epoch*: it is at `STEP_LAST` when every part is. An epoch is planned before its
+first part, so whoever reads the table's record, having fenced its writers, knows of every part that may be there; and
+the plan stays whatever a later version or configuration would choose. A part looks at the table's record after it
+fenced its own writers: whoever ended the epoch otherwise (barred it, or went on without rows that are lost) did that
+for each part first, so a part that sleeps through it finds one of the two records, or is fenced.
 """
 
 from __future__ import annotations
 
-import contextlib
-import json
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any, Self
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
-from raycdc.checkpoint.recovery import CommitVector
+from raycdc.bridge.partitions import partition_numbers
+from raycdc.checkpoint.recovery import STEP_APPEND, STEP_LAST, STEP_TOMBSTONE, CommitVector
 from raycdc.errors import FencedError, SinkError
-from raycdc.failpoints import reach
 from raycdc.formats.plugins import load_format
 from raycdc.model import RowKind, TableId, TableSchema
 from raycdc.schema import TruncateTableEvent, event_from_json
+from raycdc.sinks.kafka_transactions import Cut, Target, Transactions, look
 from raycdc.sinks.tasks import read_inputs
-
-#: How long one question to the cluster may take.
-TIMEOUT_S = 30.0
-#: A transaction that was left open holds its topics' readers back for no longer than this.
-TRANSACTION_TIMEOUT_MS = 300_000
-#: Steps per epoch in the offset that is the record; more than there are.
-STEPS = 8
 
 #: Schema changes that are such a row among the rows. Sources write none for one that is left out, so each can be by
 #: itself; the row does not say which it is, or whether its table begins again, so here it takes both.
 EMPTYING = frozenset({"truncate_table", "drop_table"})
 
 _STORED = ("_op", "_seq", "_ts_ms", "_pos")
-_FENCED = frozenset({KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH})
-_NOTHING_THERE = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION})
-
-
-@dataclass(frozen=True, slots=True)
-class Target:
-    """A table's topic, and the name under which its transactions run (pipeline, checkpoint and table)."""
-
-    properties: Mapping[str, str]
-    topic: str
-    identity: str
-
-    def to_json(self) -> dict[str, Any]:
-        return {"properties": dict(self.properties), "topic": self.topic, "identity": self.identity}
-
-
-class Transactions:
-    """A transactional producer and the record beside it. Fences every other one of the same target."""
-
-    def __init__(self, target: Target) -> None:
-        self._target = target
-        self._consumer = Consumer(
-            {
-                **target.properties,
-                "group.id": target.identity,
-                "enable.auto.commit": "false",
-                # An offset of a transaction that is not decided yet is waited for.
-                "isolation.level": "read_committed",
-                "log_level": 0,
-            }
-        )
-        self._producer = Producer(
-            {
-                "linger.ms": "20",
-                "batch.size": "1000000",
-                "compression.type": "lz4",
-                "partitioner": "murmur2_random",
-                **target.properties,
-                "transactional.id": target.identity,
-                "transaction.timeout.ms": str(TRANSACTION_TIMEOUT_MS),
-                "queue.buffering.max.messages": "1000000",
-                "log_level": 0,
-            }
-        )
-
-    def __enter__(self) -> Self:
-        self._ask(lambda: self._producer.init_transactions(TIMEOUT_S))
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._consumer.close()
-
-    def held(self) -> CommitVector | None:
-        """What the target holds. Nobody else can change it before our commit."""
-        try:
-            (answer,) = self._consumer.committed([TopicPartition(self._target.topic, 0)], timeout=TIMEOUT_S)
-        except KafkaException as cause:
-            if cause.args[0].code() in _NOTHING_THERE:
-                return None
-            raise self._error(cause.args[0]) from cause
-        if answer.error is not None and answer.error.code() not in _NOTHING_THERE:
-            raise self._error(answer.error)
-        if answer.error is not None or answer.offset < 0:
-            return None
-        note = json.loads(answer.metadata or "{}")
-        return CommitVector(answer.offset // STEPS, answer.offset % STEPS, note.get("generation", 0))
-
-    def write(self, vector: CommitVector, messages: Iterator[tuple[str, bytes | None, bytes | None]]) -> int:
-        """One transaction: `messages` (topic, key, value) and the record. How many messages."""
-        note = json.dumps({"generation": vector.generation})
-        record = TopicPartition(self._target.topic, 0, vector.epoch * STEPS + vector.step, metadata=note)
-        group = self._consumer.consumer_group_metadata()
-        self._ask(self._producer.begin_transaction)
-        try:
-            count = self._produce(messages)
-            self._ask(lambda: self._producer.send_offsets_to_transaction([record], group, TIMEOUT_S))
-        except Exception:
-            self._abort()
-            raise
-        reach("in_commit")
-        self._commit()
-        return count
-
-    def partitions(self) -> int:
-        """How many partitions the topic has."""
-        try:
-            return len(self._producer.list_topics(self._target.topic, TIMEOUT_S).topics[self._target.topic].partitions)
-        except KafkaException as cause:
-            raise self._error(cause.args[0]) from cause
-
-    def _produce(self, messages: Iterator[tuple[str, bytes | None, bytes | None]]) -> int:
-        count = 0
-        produce = self._producer.produce
-        for topic, key, value in messages:
-            while True:
-                try:
-                    produce(topic, value, key)
-                except BufferError:
-                    self._producer.poll(0.1)
-                    continue
-                except KafkaException as cause:
-                    raise self._error(cause.args[0]) from cause
-                break
-            count += 1
-        return count
-
-    def _abort(self) -> None:
-        """Readers wait for an open transaction. One that cannot be ended here is ended by the next start."""
-        with contextlib.suppress(KafkaException):
-            self._producer.abort_transaction(TIMEOUT_S)
-
-    def _commit(self) -> None:
-        """Its outcome is known only when it answered: asked again for as long as the broker is away."""
-        while True:
-            try:
-                self._producer.commit_transaction(TIMEOUT_S)
-            except KafkaException as cause:
-                if cause.args[0].retriable():
-                    continue
-                if cause.args[0].txn_requires_abort():
-                    self._abort()
-                raise self._error(cause.args[0]) from cause
-            return
-
-    def _ask(self, question: Callable[[], Any]) -> None:
-        try:
-            question()
-        except KafkaException as cause:
-            raise self._error(cause.args[0]) from cause
-
-    def _error(self, error: KafkaError) -> SinkError:
-        if error.code() in _FENCED:
-            return SinkError(f"Topic {self._target.topic}: another process took over its transactions.")
-        servers = self._target.properties.get("bootstrap.servers")
-        return SinkError(f"Topic {self._target.topic} at {servers}: {error.str()} ({error.name()})")
 
 
 def write_epoch(
@@ -193,19 +53,62 @@ def write_epoch(
 ) -> dict[str, Any]:
     """The rows of one table and epoch as messages, unless the target holds them already.
 
-    `left_out` are the schema changes that nobody wants to be told of.
+    `left_out` are the schema changes that nobody wants to be told of. Where the epoch was planned in parts before,
+    nothing is written: the answer says in how many.
     """
     goal = CommitVector(*vector)
-    into = Target(**target)
-    with Transactions(into) as transactions:
-        if _holds(transactions.held(), goal, table):
+    with Transactions(Target(**target)) as transactions:
+        record = transactions.record()
+        if _holds(record.vector, goal, table):
+            return {"messages": 0, "parts": 1}
+        if record.cut.of(goal.epoch) > 1:
+            return {"messages": 0, "parts": record.cut.parts}
+        messages = _rows_of(target, table, schema, format, inputs, node, token, left_out, transactions.partitions)
+        return {"messages": transactions.write(goal, messages, cut=record.cut), "parts": 1}
+
+
+def plan_parts(target: dict[str, Any], vector: list[int], table: str, parts: int) -> dict[str, Any]:
+    """Say that an epoch is in `parts`, or what was said of it before; 0 where the target holds it.
+
+    `vector` is the epoch's at `STEP_SCHEMA`: no row of it is written.
+    """
+    goal = CommitVector(*vector)
+    with Transactions(Target(**target)) as transactions:
+        record = transactions.record()
+        if _holds(record.vector, CommitVector(goal.epoch, STEP_LAST, goal.generation), table):
+            return {"parts": 0}
+        if record.cut.epoch != goal.epoch:
+            cut = Cut(goal.epoch, parts, max(record.cut.most, parts))
+            transactions.write(goal, (), cut=cut)
+            return {"parts": parts}
+        return {"parts": record.cut.parts}
+
+
+def write_part(
+    target: dict[str, Any],
+    vector: list[int],
+    table: str,
+    schema: dict[str, Any],
+    format: dict[str, Any],  # noqa: A002 - the configuration's own word
+    inputs: list[dict[str, Any]],
+    node: str,
+    token: str,
+    part: tuple[int, int],
+    left_out: Collection[str] = (),
+) -> dict[str, Any]:
+    """The rows of the keys of the `part`-th of so many parts, unless the part or the table holds them already."""
+    goal = CommitVector(*vector)
+    number, parts = part
+    whole = Target(**target)
+    with Transactions(whole.part(number)) as transactions:
+        ours = transactions.held()
+        # The table's record is read last: see the module's docstring. A tombstone counts once the table has it, too.
+        barred = ours is not None and (ours.epoch, ours.step) == (goal.epoch, STEP_TOMBSTONE)
+        if (_holds(ours, goal, table) and not barred) or _holds(look(whole).vector, goal, table):
             return {"messages": 0}
-        described = TableSchema.from_json(schema)
-        encoder = open_format(format).encoder(TableId.parse(table), described)
-        names = [*(column.name for column in described.columns), *_STORED]
-        batches = read_inputs(inputs, names, node=node, token=token)
-        truncation = _Truncation(TableId.parse(table), encoder, transactions.partitions, set(left_out) >= EMPTYING)
-        messages = _messages(into.topic, encoder, truncation, _whole_updates(batches))
+        messages = _rows_of(
+            target, table, schema, format, inputs, node, token, left_out, transactions.partitions, part=(number, parts)
+        )
         return {"messages": transactions.write(goal, messages)}
 
 
@@ -222,11 +125,49 @@ def write_changes(
     """Schema changes as messages, unless the target holds them already; none at all is an empty commit."""
     goal = CommitVector(*vector)
     with Transactions(Target(**target)) as transactions:
-        if _holds(transactions.held(), goal, table):
+        record = transactions.record()
+        if _holds(record.vector, goal, table):
             return {"messages": 0}
         encoder = open_format(format).encoder(TableId.parse(table), TableSchema.from_json(schema))
         told = [encoder.encode_change(event_from_json(change), ts_ms=ts_ms) for change in changes]
-        return {"messages": transactions.write(goal, iter([(ddl_topic, None, text) for text in told if text]))}
+        messages = [(ddl_topic, None, text) for text in told if text]
+        return {"messages": transactions.write(goal, messages, cut=record.cut)}
+
+
+def bar(target: dict[str, Any], vector: list[int], table: str, barred: int | None) -> dict[str, Any]:
+    """Write a tombstone. Of a table (not `barred` None) only after all its parts' were: the answer says how many parts
+    there are, and nothing was written where these are more.
+    """
+    goal = CommitVector(*vector)
+    with Transactions(Target(**target)) as transactions:
+        record = transactions.record()
+        if _holds(record.vector, goal, table):
+            return {"most": record.cut.most}
+        if record.vector is not None and record.vector.epoch == goal.epoch and record.vector.step >= STEP_APPEND:
+            raise SinkError(
+                f"{table}: rows of epoch {goal.epoch} were written to topic {target['topic']} while the epoch was "
+                "given up. Is another driver running with the same state? End it and start again; where that says the "
+                'same, remove the state and start anew (pipeline.on_existing = "merge").'
+            )
+        if barred is None or record.cut.most <= barred:
+            transactions.write(goal, (), cut=record.cut)
+        return {"most": record.cut.most}
+
+
+def held(target: Target) -> CommitVector | None:
+    """What a table holds, after fencing everybody who might still write to it.
+
+    `STEP_APPEND` where parts hold more than the table's record; rows count more than tombstones beside them.
+    """
+    with Transactions(target) as transactions:
+        record = transactions.record()
+    ahead: list[CommitVector] = []
+    for number in range(record.cut.most):
+        with Transactions(target.part(number)) as transactions:
+            part = transactions.held()
+        if part is not None and (record.vector is None or _place(part) > _place(record.vector)):
+            ahead.append(replace(part, step=STEP_APPEND) if part.step == STEP_LAST else part)
+    return min(ahead, key=lambda part: part.step, default=record.vector)
 
 
 def open_format(section: Mapping[str, Any]) -> Any:
@@ -238,7 +179,51 @@ def _holds(held: CommitVector | None, goal: CommitVector, table: str) -> bool:
     """Whether the step is done. A newer driver that was here fences us."""
     if held is not None and held.generation > goal.generation:
         raise FencedError(f"{table} was written by a newer driver (generation {held.generation}).")
-    return held is not None and (held.epoch, held.step) >= (goal.epoch, goal.step)
+    return held is not None and _place(held) >= _place(goal)
+
+
+def _place(vector: CommitVector) -> tuple[int, int]:
+    return vector.epoch, vector.step
+
+
+def _rows_of(
+    target: dict[str, Any],
+    table: str,
+    schema: dict[str, Any],
+    format: dict[str, Any],  # noqa: A002 - the configuration's own word
+    inputs: list[dict[str, Any]],
+    node: str,
+    token: str,
+    left_out: Collection[str],
+    partitions: Callable[[], int],
+    *,
+    part: tuple[int, int] = (0, 1),
+) -> Iterator[tuple[str, bytes | None, bytes | None]]:
+    """The messages of `inputs`, or of one part of their keys."""
+    described = TableSchema.from_json(schema)
+    encoder = open_format(format).encoder(TableId.parse(table), described)
+    names = [*(column.name for column in described.columns), *_STORED]
+    batches = _of_part(read_inputs(inputs, names, node=node, token=token), described.primary_key, part)
+    truncation = _Truncation(TableId.parse(table), encoder, partitions, set(left_out) >= EMPTYING)
+    return _messages(target["topic"], encoder, truncation, _whole_updates(batches))
+
+
+def _of_part(
+    batches: Iterator[pa.RecordBatch], key: tuple[str, ...], part: tuple[int, int]
+) -> Iterator[pa.RecordBatch]:
+    """The rows whose key is of the part, in their order; a row without a key (a truncation) is of each.
+
+    Both halves of an update that keeps its key stay side by side.
+    """
+    number, parts = part
+    for batch in batches:
+        if parts == 1:
+            yield batch
+            continue
+        ours = partition_numbers(batch, key, parts) == number
+        ours |= batch.column("_op").to_numpy() == RowKind.TRUNCATE
+        if ours.any():
+            yield batch.filter(pa.array(ours))
 
 
 def _whole_updates(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import random
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -51,15 +51,16 @@ class ProductFeed:
         if doomed:
             # What is still in the client would simply never be sent.
             self._producer.flush(_TIMEOUT_S)
-            self._producer.abort_transaction(_TIMEOUT_S)
+        if doomed or not self._committed():
+            self._end(self._producer.abort_transaction)
             self.rows, self._partition, self._born = rows, partition, born
             self.aborted += 1
-            return
-        self._commit()
 
     @contextmanager
     def running(self, *, pause_s: float) -> Iterator[ProductFeed]:
-        """Transactions in the background while the block runs; an error there is raised at its end."""
+        """Transactions in the background while the block runs; an error there is raised at its end, or told with the
+        block's own.
+        """
         ended = threading.Event()
         errors: list[BaseException] = []
 
@@ -74,17 +75,32 @@ class ProductFeed:
         thread.start()
         try:
             yield self
+        except BaseException as failure:
+            for error in errors:
+                failure.add_note(f"The feed had ended before: {error!r}")
+            raise
         finally:
             ended.set()
             thread.join(_TIMEOUT_S)
         if errors:
             raise errors[0]
 
-    def _commit(self) -> None:
-        """Try again for as long as the broker is away: the outcome of a commit is known only when it answered."""
+    def _committed(self) -> bool:
+        """Whether the transaction is; one that a broker's death took messages of can only be aborted."""
+        try:
+            self._end(self._producer.commit_transaction)
+        except KafkaException as error:
+            if not error.args[0].txn_requires_abort():
+                raise
+            return False
+        return True
+
+    @staticmethod
+    def _end(end: Callable[[float], None]) -> None:
+        """Try again for as long as the broker is away: the outcome is known only when it answered."""
         while True:
             try:
-                self._producer.commit_transaction(_TIMEOUT_S)
+                end(_TIMEOUT_S)
             except KafkaException as error:
                 if not error.args[0].retriable():
                     raise

@@ -35,10 +35,12 @@ from raycdc.spark.epochs import EpochLoop, Recovery
 from raycdc.testing.epochs import EpochScript, Row, ScriptedTable
 from raycdc.testing.servers import DatabaseServer, KafkaServer, PostgresServer
 
+#: One partition, and one transaction per epoch; several, and a transaction for each part of the keys.
+TOPICS = ("kafka", "kafka-parts")
 #: Delta merges few rows without tasks and more with them, and these tests have few: so one kind has no small epochs.
 FILES = ("delta-upsert", "delta-tasks-upsert", "delta-changelog", "parquet", "jsonl")
 DATABASES = ("postgres-upsert", "postgres-changelog", "mysql-upsert")
-KINDS = (*FILES, *(pytest.param(kind, marks=pytest.mark.server) for kind in ("kafka", *DATABASES)))
+KINDS = (*FILES, *(pytest.param(kind, marks=pytest.mark.server) for kind in (*TOPICS, *DATABASES)))
 UPSERTS = (
     "delta-upsert",
     "delta-tasks-upsert",
@@ -74,7 +76,8 @@ class World:
             return {"type": self.kind.partition("-")[0], "path": str(self.root / "lake")}
         topic = f"{self._topics}.{{db}}.{{table}}"
         servers = self.kafka.bootstrap_servers
-        return {"type": "kafka", "bootstrap_servers": servers, "topic": topic, "format": {"type": "maxwell-json"}}
+        sink = {"type": "kafka", "bootstrap_servers": servers, "topic": topic, "format": {"type": "maxwell-json"}}
+        return sink | ({"partitions": 3, "task_bytes": "1000B"} if self.kind == "kafka-parts" else {})
 
     @property
     def _topics(self) -> str:
@@ -168,12 +171,16 @@ class World:
             else:
                 got = sorted(self.rows(table), key=lambda row: row["_seq"])
                 wanted = table.changelog if self.kafka is None else as_messages(table)
+                if self.kind == "kafka-parts":
+                    # Only a key's changes have an order.
+                    got = sorted(got, key=lambda row: row["id"])
+                    wanted = sorted(wanted, key=lambda change: change[1]["id"])
                 assert [(row["_op"], {n: row[n] for n in names}) for row in got] == wanted
                 assert {(row["_db"], row["_table"]) for row in got} == {(table.id.db, table.id.table)}
 
 
 def read_changes(kafka: KafkaServer, topic: str, table: ScriptedTable) -> list[Row]:
-    """What committed messages of a topic with one partition say, as a changelog whose order is theirs."""
+    """What committed messages of a topic say, as a changelog whose order is theirs, partition by partition."""
     consumer = Consumer(
         {
             "bootstrap.servers": kafka.bootstrap_servers,
@@ -182,12 +189,14 @@ def read_changes(kafka: KafkaServer, topic: str, table: ScriptedTable) -> list[R
             "isolation.level": "read_committed",
         }
     )
-    consumer.assign([TopicPartition(topic, 0, 0)])
+    partitions = consumer.list_topics(topic).topics[topic].partitions
+    consumer.assign([TopicPartition(topic, number, 0) for number in partitions])
     messages: list[Any] = []
-    while not messages or messages[-1].error() is None:
+    while sum(message.error() is not None for message in messages) < len(partitions):
         messages += consumer.consume(1000, timeout=1)
     consumer.close()
-    values = pa.array([message.value() for message in messages[:-1]], pa.large_binary())
+    ordered = sorted((m for m in messages if m.error() is None), key=lambda m: (m.partition(), m.offset()))
+    values = pa.array([message.value() for message in ordered], pa.large_binary())
     columns = ", ".join(f"{column.name} {column.type.spark()}" for column in table.schema.columns)
     decoder = load_format("maxwell-json", columns=f"{columns}, PRIMARY KEY (id)").decoder()
     decoded = decoder.decode(MessageBatch(Origin(topic, 0), values, np.arange(len(values))))
@@ -208,7 +217,7 @@ def as_messages(table: ScriptedTable) -> list[tuple[str, Row]]:
 
 def kafka_of(request: pytest.FixtureRequest, kind: str) -> KafkaServer | None:
     """The broker, started only for who needs it."""
-    found: KafkaServer | None = request.getfixturevalue("kafka") if kind == "kafka" else None
+    found: KafkaServer | None = request.getfixturevalue("kafka") if kind in TOPICS else None
     return found
 
 

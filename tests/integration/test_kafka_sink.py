@@ -23,7 +23,7 @@ from raycdc.sinks import kafka_tasks
 from raycdc.sinks.api import STEP_LAST, STEP_TOMBSTONE, CommitVector, SinkContext, TableWork
 from raycdc.sinks.kafka import KafkaSink
 from raycdc.sinks.kafka_plugin import KafkaSinkConfig
-from raycdc.sinks.kafka_tasks import Transactions
+from raycdc.sinks.kafka_transactions import Transactions
 from raycdc.spark.epochs import EpochLoop
 from raycdc.testing.epochs import EpochScript, ScriptedTable
 from raycdc.testing.servers import KafkaServer

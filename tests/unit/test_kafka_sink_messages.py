@@ -13,8 +13,9 @@ from raycdc.checkpoint.recovery import CommitVector
 from raycdc.connectors.kafka.schemas import emptied_row
 from raycdc.errors import SinkError
 from raycdc.model import Column, LogicalType, TableId, TableSchema, TypeKind
-from raycdc.sinks import kafka_tasks
-from raycdc.sinks.kafka_tasks import Transactions, write_epoch
+from raycdc.sinks import kafka_tasks, kafka_transactions
+from raycdc.sinks.kafka_tasks import write_epoch
+from raycdc.sinks.kafka_transactions import Record, Transactions
 
 TABLE = TableId("shop", "p")
 SCHEMA = TableSchema((Column("id", LogicalType(TypeKind.INT64)),), ("id",))
@@ -31,12 +32,13 @@ class Target:
 
     def __exit__(self, *_: object) -> None: ...
 
-    def held(self) -> None: ...
+    def record(self) -> Record:
+        return Record()
 
     def partitions(self) -> int:
         return 3
 
-    def write(self, _vector: CommitVector, messages: Any) -> int:
+    def write(self, _vector: CommitVector, messages: Any, **_: Any) -> int:
         self.messages += messages
         return len(self.messages)
 
@@ -84,9 +86,9 @@ def one_message(error: Exception | None = None) -> Iterator[tuple[str, bytes | N
 
 
 def transactions_of(monkeypatch: pytest.MonkeyPatch, client: Client) -> Transactions:
-    monkeypatch.setattr(kafka_tasks, "Producer", lambda _: client)
-    monkeypatch.setattr(kafka_tasks, "Consumer", lambda _: client)
-    return Transactions(kafka_tasks.Target({}, "t", "i"))
+    monkeypatch.setattr(kafka_transactions, "Producer", lambda _: client)
+    monkeypatch.setattr(kafka_transactions, "Consumer", lambda _: client)
+    return Transactions(kafka_transactions.Target({}, "t", "i"))
 
 
 @pytest.mark.parametrize(

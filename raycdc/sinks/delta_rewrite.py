@@ -12,12 +12,10 @@ commit lies between.
 
 from __future__ import annotations
 
-import contextlib
 import re
 import time
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -32,8 +30,13 @@ from raycdc.sinks.rows import alive
 from raycdc.sinks.statistics import for_table
 from raycdc.sinks.tasks import write_parquet_file
 
+Action = AddAction | RemoveAction
+
 #: Files of so many bytes together are rewritten in this way; above it a merge that streams is worth its start.
 REWRITE_BYTES_MAX = 4 << 20
+
+#: And of so many rows: a few bytes may stand for millions of equal values.
+REWRITE_ROWS_MAX = 1 << 18
 
 #: Rows that are merged in this way, in memory.
 CHANGES_BYTES_MAX = 16 << 20
@@ -42,6 +45,8 @@ CHANGES_BYTES_MAX = 16 << 20
 SMALL_FILE_BYTES = 256 << 10
 SMALL_FILES_MAX = 8
 
+_DESCRIBED = ["path", "size_bytes", "num_records"]
+
 #: What a table may have beside plain files and columns; anything else is delta-rs's to keep to.
 _PLAIN_FEATURES = frozenset({"appendOnly", "invariants", "timestampNtz"})
 #: Names that are spelled in one way, in the log as on the disk.
@@ -49,31 +54,23 @@ _PLAIN_NAME = re.compile(r"[A-Za-z0-9_.\-]+(/[A-Za-z0-9_.\-]+)*")
 _SPECIAL_SETTINGS = ("delta.constraints.", "delta.columnMapping.mode", "delta.enable", "delta.appendOnly")
 
 
-@dataclass(frozen=True, slots=True)
-class Rewrite:
-    """What a commit has to do; `rows` are in the file that `actions` add."""
+def rewrite(table: DeltaTable, folder: Path, changes: pa.Table, key: Sequence[str]) -> list[Action] | None:
+    """What merges compacted `changes` (with `DELETED`) into the snapshot that `table` has; None: not in this way.
 
-    actions: list[AddAction | RemoveAction]
-    written: list[Path] = field(default_factory=list)
-
-    def forget(self) -> None:
-        """The commit was not made: nobody will ever read the file."""
-        for path in self.written:
-            with contextlib.suppress(OSError):
-                path.unlink()
-
-
-def rewrite(table: DeltaTable, folder: Path, changes: pa.Table, key: Sequence[str]) -> Rewrite | None:
-    """Merge compacted `changes` (with `DELETED`) into the snapshot that `table` has; None: not in this way."""
+    A commit that fails leaves a file that nobody reads, for VACUUM to find: whether it failed before it was in the log
+    or after is not always known.
+    """
     if changes.nbytes > CHANGES_BYTES_MAX or not _is_plain(table):
         return None
     schema = pa.schema(table.schema().to_arrow())
     if not all(_is_exact(schema.field(name).type) for name in key):
         return None
     found = pa.table(table.get_add_actions(flatten=True))
-    chosen = found.select(["path", "size_bytes"]).take(pa.array(_chosen(found, changes.column(key[0]), key[0])))
-    paths, sizes = (chosen.column(name).to_pylist() for name in ("path", "size_bytes"))
+    chosen = found.select(_DESCRIBED).take(pa.array(_chosen(found, changes.column(key[0]), key[0])))
+    paths, sizes, counts = (chosen.column(name).to_pylist() for name in _DESCRIBED)
     if sum(sizes) > REWRITE_BYTES_MAX or not all(map(_PLAIN_NAME.fullmatch, paths)):
+        return None
+    if None in counts or sum(counts) > REWRITE_ROWS_MAX:
         return None
     there = _read(folder, paths, schema)
     kept = there.filter(pa.array(_untouched(there, changes, key)))
@@ -81,13 +78,13 @@ def rewrite(table: DeltaTable, folder: Path, changes: pa.Table, key: Sequence[st
     if kept.num_rows == there.num_rows and (not new.num_rows or sum(sizes) > SMALL_FILE_BYTES):
         paths, kept = [], kept.slice(0, 0)  # All rows of these files stay where they are.
     now_ms = time.time_ns() // 1_000_000
-    actions: list[AddAction | RemoveAction] = [
+    actions: list[Action] = [
         RemoveAction(path, data_change=True, deletion_timestamp=now_ms, size=size, partition_values={})
         for path, size in zip(paths, sizes, strict=False)
     ]
     rows = pa.concat_tables([kept, new])
     if not rows.num_rows:
-        return Rewrite(actions)
+        return actions
     path = folder / f"part-{uuid.uuid4()}.snappy.parquet"
     written = write_parquet_file(path, schema, rows.to_batches())
     statistics = for_table(written["statistics"], table.metadata().configuration)
@@ -101,7 +98,7 @@ def rewrite(table: DeltaTable, folder: Path, changes: pa.Table, key: Sequence[st
             stats=statistics,
         )
     )
-    return Rewrite(actions, [path])
+    return actions
 
 
 def _is_plain(table: DeltaTable) -> bool:
@@ -123,10 +120,15 @@ def _is_exact(kind: pa.DataType) -> bool:
     return any(is_it(kind) for is_it in exact)
 
 
+def _has_exact_bounds(kind: pa.DataType) -> bool:
+    """Whether every writer's statistics hold: bounds of decimals may be doubles, those of timestamps milliseconds."""
+    return bool(pa.types.is_integer(kind) or pa.types.is_date(kind))
+
+
 def _chosen(found: pa.Table, keys: pa.ChunkedArray, first: str) -> np.ndarray:
     """Numbers of the files that may hold a key, and of small ones where there are many."""
     wanted = np.ones(found.num_rows, np.bool_)
-    if f"min.{first}" in found.column_names and len(keys):
+    if f"min.{first}" in found.column_names and len(keys) and _has_exact_bounds(keys.type):
         least, most = pc.min_max(keys).values()
         low, high = found.column(f"min.{first}"), found.column(f"max.{first}")
         beside = pc.or_kleene(pc.less(high.cast(least.type), least), pc.greater(low.cast(most.type), most))

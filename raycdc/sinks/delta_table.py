@@ -46,7 +46,7 @@ from raycdc.errors import SinkError
 from raycdc.model import TableId, key_hashes
 from raycdc.sinks.api import CommitVector
 from raycdc.sinks.delta_log import LogWatch
-from raycdc.sinks.delta_rewrite import Rewrite, rewrite
+from raycdc.sinks.delta_rewrite import rewrite
 from raycdc.sinks.rows import DELETED
 from raycdc.sinks.statistics import for_table, properties
 
@@ -296,9 +296,14 @@ class DeltaTarget:
         newer = f"{alive} AND (t.{by} IS NULL OR s.{by} >= t.{by})" if order_by else alive
 
         def run() -> None:
-            small = None if order_by else rewrite(self.table, self.path, source, key)
-            if small is not None:
-                self._rewrite_files(small, stamp)
+            actions = None if order_by else rewrite(self.table, self.path, source, key)
+            if actions is not None:
+                self.table.create_write_transaction(
+                    actions,
+                    mode="append",
+                    schema=self.table.schema(),
+                    commit_properties=self._properties(stamp, next_version=True),
+                )
                 return
             merger = self.table.merge(
                 source,
@@ -314,18 +319,6 @@ class DeltaTarget:
             merger.when_not_matched_insert(values, predicate=alive).execute()
 
         self._committed(stamp, "cannot be merged into", run)
-
-    def _rewrite_files(self, small: Rewrite, stamp: Stamp) -> None:
-        try:
-            self.table.create_write_transaction(
-                small.actions,
-                mode="append",
-                schema=self.table.schema(),
-                commit_properties=self._properties(stamp, next_version=True),
-            )
-        except BaseException:
-            small.forget()
-            raise
 
     def add_rows(self, rows: pa.Table, stamp: Stamp) -> None:
         """Append rows held in memory; columns that they lack are null."""

@@ -36,6 +36,7 @@ from raycdc.source.split import STREAM_SPLIT_ID
 from raycdc.source.table_requests import ask_for_lost_rows, ask_to_begin_again, complain_of_parked
 from raycdc.spark.epochs import EpochLoop, EpochStatistics
 from raycdc.spark.works import Routing
+from raycdc.transform import PlainResolver, Resolver, TransformedTables, TransformUse
 
 Listener = Callable[[dict[str, Any]], None]
 
@@ -117,7 +118,8 @@ class Pipeline:
             _warm_up(stack, session)
         reporter.starting("asking the sink what it holds")
         sink = self._open_sink(stack, store, spec, session)
-        self._run_epochs(stack, store, sink, launcher, spec, reporter)
+        routing = self._routing(store, sink, session, spec.token or "")
+        self._run_epochs(stack, store, sink, launcher, spec, reporter, routing)
         return store.last_manifest()
 
     def stop(self) -> None:
@@ -136,8 +138,9 @@ class Pipeline:
         """
         if self._order_by:
             raise _no_order("a sink of one's own")
-        if self.config.routes:
-            raise ConfigError("route: epochs for a sink of one's own have the source's tables; leave the routes out.")
+        for section, used in (("route", self.config.routes), ("transform", self.config.transforms)):
+            if used:
+                raise ConfigError(f"{section}: epochs for a sink of one's own have the source's tables; leave it out.")
         with self._one_run(), ExitStack() as stack:
             store = self._open_store(stack)
             silent = ProgressReporter(lambda _: None, driver_pid=os.getpid())
@@ -263,6 +266,25 @@ class Pipeline:
         stack.callback(sink.close)
         return sink
 
+    def _routing(self, store: CheckpointStore, sink: Sink, session: Any, token: str) -> Routing:
+        """Where tables go, and what their rows become on the way."""
+        upsert = self.config.sink.write == UPSERT
+        no_merging = _no_merging(self.config, sink) if upsert else ""
+        transforms = self.config.transformed()
+        if not transforms:
+            return Routing(self.config.router(), upsert, no_merging)
+        use = TransformUse(upsert, no_merging, self._order_by)
+        resolver: Resolver = PlainResolver()
+        deriver = None
+        if session is not None:
+            from raycdc.spark.derive import Deriver
+            from raycdc.spark.transforms import SparkResolver
+
+            resolver = SparkResolver(session, transforms)
+            deriver = Deriver(session, store.path / "derived", token=token, upsert=upsert)
+        tables = TransformedTables(transforms, resolver, use)
+        return Routing(self.config.router(), upsert, no_merging, tables, deriver)
+
     def _run_epochs(
         self,
         stack: ExitStack,
@@ -271,9 +293,9 @@ class Pipeline:
         launcher: Launcher,
         spec: JobSpec,
         reporter: ProgressReporter,
+        routing: Routing,
     ) -> None:
         first = store.next_generation()
-        upsert = self.config.sink.write == UPSERT
         supervisors: list[Supervisor] = []
 
         def committed(figures: EpochStatistics) -> None:
@@ -289,7 +311,7 @@ class Pipeline:
             positions=positions_of,
             flight_token=spec.token or "",
             flights=launcher.flights,
-            routing=Routing(self.config.router(), upsert, _no_merging(self.config, sink) if upsert else ""),
+            routing=routing,
             begin_again=partial(_begin_again, store, reporter),
         )
         loop.recover()

@@ -14,7 +14,6 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +21,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import ipc
 
-from raycdc.bridge.views import all_names, stored_names, viewed
+from raycdc.bridge.views import all_names, stored_names, symbols_of, viewed
 from raycdc.checkpoint.manifest import STATE_NODE, Segment
 from raycdc.errors import SegmentUnavailableError, StateError
-from raycdc.model.row_kind import SYMBOLS
 from raycdc.model.view import RowView
 
 #: Columns that are not stored in a segment but follow from its descriptor.
@@ -61,10 +59,20 @@ def read_segment(
     return (_finished(batch, segment, columns, symbols=symbols) for batch in batches)
 
 
-def _viewed(segment: Segment, view: RowView, columns: Sequence[str] | None, **how: Any) -> Iterator[pa.RecordBatch]:
+def _viewed(
+    segment: Segment, view: RowView, columns: Sequence[str] | None, *, symbols: bool, **how: Any
+) -> Iterator[pa.RecordBatch]:
     names = all_names(view) if columns is None else list(columns)
     batches = read_segment(replace(segment, view=None), stored_names(view, names), **how)
-    return (viewed(batch, view, names, table=segment.table) for batch in batches)
+    found = (viewed(batch, view, names, table=segment.table) for batch in batches)
+    return (_with_symbols(batch) for batch in found) if symbols else found
+
+
+def _with_symbols(batch: pa.RecordBatch) -> pa.RecordBatch:
+    place = batch.schema.get_field_index("_op")
+    if place < 0:
+        return batch
+    return batch.set_column(place, "_op", symbols_of(batch.column(place)))
 
 
 def segment_schema(segment: Segment, *, node: str | None = None, token: str | None = None) -> pa.Schema:
@@ -140,12 +148,6 @@ def stored_columns(columns: Sequence[str] | None) -> list[str] | None:
     return None if columns is None else [c for c in columns if c not in DESCRIPTOR_COLUMNS]
 
 
-@cache
-def _symbols() -> pa.StringArray:
-    """Not at import: pyarrow would look for pandas before `raycdc.lean` can tell it to do without."""
-    return pa.array(SYMBOLS, pa.string())
-
-
 def _is_local(segment: Segment, node: str | None) -> bool:
     if node == ANYWHERE:
         return _intact_here(segment, checksum=False)
@@ -193,7 +195,7 @@ def _finished(
     if segment.seq_base and "_seq" in arrays:
         arrays["_seq"] = pc.add(arrays["_seq"], pa.scalar(segment.seq_base, pa.int64()))
     if symbols and "_op" in arrays:
-        arrays["_op"] = _symbols().take(arrays["_op"])
+        arrays["_op"] = symbols_of(arrays["_op"])
     wanted = list(columns) if columns is not None else names
     for name, text in zip(DESCRIPTOR_COLUMNS, (segment.table.db, segment.table.table), strict=True):
         if name in wanted and name not in arrays:

@@ -1,4 +1,4 @@
-"""Rows of a table as rows of a merged target's schema (`raycdc.model.view`): more columns, and wider types.
+"""Rows of a table as other rows (`raycdc.model.view`): columns chosen, renamed and added; more columns, wider types.
 
 Called while a segment is read, in stage tasks. Which types meet is decided in `raycdc.schema.merge`; here each value is
 turned, exactly or not at all: one that does not fit is a `SchemaError` with table and column.
@@ -7,25 +7,33 @@ turned, exactly or not at all: one that does not fit is a `SchemaError` with tab
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from raycdc.errors import SchemaError
-from raycdc.model import META_COLUMNS, Column, LogicalType, TableId, TypeKind
+from raycdc.model import META_COLUMNS, Column, LogicalType, RowKind, TableId, TypeKind
 from raycdc.model.json_text import decimal_text, timestamp_text
-from raycdc.model.view import RowView
+from raycdc.model.row_kind import SYMBOLS
+from raycdc.model.view import Output, Projection, RowView, constant_type
 
 
 def stored_names(view: RowView, columns: Sequence[str]) -> list[str]:
     """The columns to read of the table for `columns` of the target and metadata; never none, as rows are counted."""
-    there = {column.name.casefold(): column.name for column in view.source.columns}
-    meta = [name for name in columns if name in META_COLUMNS]
-    found = [there[name.casefold()] for name in columns if name not in META_COLUMNS and name.casefold() in there]
-    return [*found, *meta] or ["_op"]
+    found = _unmerged_names(view, columns)
+    if view.projection is not None:
+        there = {output.name: output.stored for output in view.projection.outputs}
+        found = [name for name in (there.get(name, name) for name in found) if name]
+        if view.projection.deleted:
+            found = [*(name for name in found if name != view.projection.deleted), "_op"]
+    return list(dict.fromkeys(found)) or ["_op"]
 
 
 def viewed(batch: pa.RecordBatch, view: RowView, columns: Sequence[str], *, table: TableId) -> pa.RecordBatch:
-    """`batch`, which has `stored_names`, with `columns` in the types of the target."""
+    """`batch`, which has `stored_names` and codes in `_op`, with `columns` in the types of the target."""
+    if view.projection is not None:
+        batch = _projected(batch, view.projection, _unmerged_names(view, columns))
     sources = {column.name.casefold(): column for column in view.source.columns}
     targets = {column.name: column for column in view.target.columns}
     arrays = []
@@ -37,6 +45,58 @@ def viewed(batch: pa.RecordBatch, view: RowView, columns: Sequence[str], *, tabl
         else:
             arrays.append(_turned(batch.column(source.name), source, targets[name].type, table))
     return pa.RecordBatch.from_arrays(arrays, names=list(columns))
+
+
+def _unmerged_names(view: RowView, columns: Sequence[str]) -> list[str]:
+    """Of `columns`, what rows of the view's source have, and metadata."""
+    there = {column.name.casefold(): column.name for column in view.source.columns}
+    meta = [name for name in columns if name in META_COLUMNS]
+    found = [there[name.casefold()] for name in columns if name not in META_COLUMNS and name.casefold() in there]
+    return [*found, *meta]
+
+
+def _projected(batch: pa.RecordBatch, projection: Projection, names: Sequence[str]) -> pa.RecordBatch:
+    """`batch` with the columns `names` of the projection and metadata."""
+    outputs = {output.name: output for output in projection.outputs}
+    gone = _is_gone(batch.column("_op")) if projection.deleted else None
+    arrays = []
+    for name in names:
+        if name == "_op" and gone is not None:
+            arrays.append(pc.if_else(gone, pa.scalar(RowKind.UPDATE_AFTER, pa.int8()), batch.column(name)))
+        elif name == projection.deleted:
+            truncated = pc.equal(batch.column("_op"), pa.scalar(RowKind.TRUNCATE, pa.int8()))
+            arrays.append(pc.if_else(truncated, pa.scalar(None, pa.bool_()), gone))
+        else:
+            arrays.append(_output(batch, outputs.get(name) or Output(name, name)))
+    return pa.RecordBatch.from_arrays(arrays, names=list(names)) if arrays else batch
+
+
+def _output(batch: pa.RecordBatch, output: Output) -> pa.Array:
+    if not output.stored:
+        # A row that stands for an emptied table has no values.
+        constant = pa.scalar(output.constant, constant_type(output.constant).arrow())
+        if "_op" not in batch.schema.names:
+            return pa.repeat(constant, batch.num_rows)
+        truncated = pc.equal(batch.column("_op"), pa.scalar(RowKind.TRUNCATE, pa.int8()))
+        return pc.if_else(truncated, pa.scalar(None, constant.type), constant)
+    array = batch.column(output.stored)
+    return symbols_of(array) if output.stored == "_op" and output.name != "_op" else array
+
+
+def _is_gone(ops: pa.Array) -> pa.Array:
+    """Which rows say that a key is gone. A before-image does, until the after-image of the same key follows."""
+    return pc.is_in(ops, pa.array([RowKind.UPDATE_BEFORE, RowKind.DELETE], pa.int8()))
+
+
+def symbols_of(ops: pa.Array) -> pa.Array:
+    """The text of each code of `_op`."""
+    return _symbols().take(ops)
+
+
+@cache
+def _symbols() -> pa.StringArray:
+    """Not at import: pyarrow would look for pandas before `raycdc.lean` can tell it to do without."""
+    return pa.array(SYMBOLS, pa.string())
 
 
 def turned(array: pa.Array, have: LogicalType, want: LogicalType) -> pa.Array:

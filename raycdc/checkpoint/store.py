@@ -46,21 +46,25 @@ _EPOCH_FILE = re.compile(r"(\d{10})\.json(\.dropped)?$")
 
 @dataclass(frozen=True, slots=True)
 class RoutedTarget:
-    """A target table of a pipeline with routes: the source tables that went into it so far, the fingerprint of its
-    columns, and those of them (in lower case) that one of its sources dropped.
+    """A target table of a pipeline with routes or transforms: the source tables that went into it so far, the
+    fingerprint of its columns, those of them (in lower case) that one of its sources dropped, and the identity of the
+    transform of each source that has one.
     """
 
     sources: tuple[str, ...]
     schema: str
     dropped: tuple[str, ...] = ()
+    transforms: Mapping[str, str] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         dropped = {"dropped": list(self.dropped)} if self.dropped else {}
-        return {"sources": list(self.sources), "schema": self.schema, **dropped}
+        transforms = {"transforms": dict(self.transforms)} if self.transforms else {}
+        return {"sources": list(self.sources), "schema": self.schema, **dropped, **transforms}
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> RoutedTarget:
-        return cls(tuple(data["sources"]), data["schema"], tuple(data.get("dropped", ())))
+        dropped = tuple(data.get("dropped", ()))
+        return cls(tuple(data["sources"]), data["schema"], dropped, data.get("transforms", {}))
 
 
 @dataclass(frozen=True, slots=True)

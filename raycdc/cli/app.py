@@ -98,6 +98,15 @@ def check(config: ConfigPath, json: Json = False, verbose: Verbose = False) -> i
 
 
 @app.command()
+def plan(config: ConfigPath, json: Json = False, verbose: Verbose = False) -> int:
+    """Print the targets that CONFIG would make, of which tables, with which columns and statements."""
+    _configure_logging(verbose)
+    from raycdc.cli.plan import plan_config
+
+    return plan_config(config, as_json=json)
+
+
+@app.command()
 def init(
     path: Annotated[Path, typer.Argument(metavar="CONFIG", help="The file to write.")] = Path("pipeline.toml"),
     host: Annotated[str | None, typer.Option(help="Host of the MySQL or MariaDB server.")] = None,

@@ -10,7 +10,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from raycdc.config import RouteOptions, load_config
+from raycdc.config import PipelineConfig, RouteOptions, load_config
 from raycdc.connectors.mysql.checks import check_source
 from raycdc.errors import ConfigError, ExitCode
 from raycdc.model import TableId
@@ -20,7 +20,9 @@ _MARKS = {"ok": "ok     ", "warning": "warning", "failed": "FAILED "}
 
 
 def check_config(path: Path, *, as_json: bool) -> int:
-    """Print one finding per line; the exit code is the source's (3) or the sink's (5) when a required one failed."""
+    """Print one finding per line; the exit code is the source's (3), that of a wrong transform (2) or the sink's (5)
+    when a required one failed.
+    """
     config = load_config(path)
     for warning in config.warnings:
         print(f"Warning: {warning}", file=sys.stderr)
@@ -31,8 +33,12 @@ def check_config(path: Path, *, as_json: bool) -> int:
             results, tables = check_kafka(config)
         case other:
             raise ConfigError(f'source.type: "{other}" has no check; start the pipeline to see')
-    results = [*results, *check_routes(config.routes, tables, all_known=config.source.type == "mysql")]
+    all_known = config.source.type == "mysql"
+    results = [*results, *check_routes(config.routes, tables, all_known=all_known)]
     for result in results:
+        _print(result, as_json=as_json)
+    transforms = check_transforms(config, tables, all_known=all_known)
+    for result in transforms:
         _print(result, as_json=as_json)
     at_sink = []
     if config.sink.type == "kafka":
@@ -42,9 +48,10 @@ def check_config(path: Path, *, as_json: bool) -> int:
         at_sink = check_sink(config.sink, list(targets), pipeline=config.pipeline.name)  # type: ignore[arg-type]
     for result in at_sink:
         _print(result, as_json=as_json)
-    failed = {code: _failed(found) for code, found in ((ExitCode.SOURCE, results), (ExitCode.SINK, at_sink))}
+    parts = ((ExitCode.SOURCE, results), (ExitCode.CONFIG, transforms), (ExitCode.SINK, at_sink))
+    failed = {code: _failed(found) for code, found in parts}
     if not as_json:
-        count, total = sum(failed.values()), len(results) + len(at_sink)
+        count, total = sum(failed.values()), sum(len(found) for _, found in parts)
         print(f"\n{count} of {total} checks failed." if count else "\nEverything needed is there.")
     return int(next((code for code, count in failed.items() if count), ExitCode.DONE))
 
@@ -116,6 +123,34 @@ def check_routes(
             fix = "Tables that match it and are created while the pipeline runs take it."
             text = f"route[{index}].table: the pattern {route.table} matches no captured table yet."
         results.append(CheckResult("routes", text, fix, required=all_known and route.plain is not None))
+    return results
+
+
+def check_transforms(config: PipelineConfig, found: Collection[TableId], *, all_known: bool) -> list[CheckResult]:
+    """Transforms that no table takes, as with routes; and of each table's, whether its columns allow it."""
+    from raycdc.cli.schemas import mysql_tables, transform_problems, transformed_tables
+
+    transforms = config.transformed()
+    results: list[CheckResult] = []
+    for index, transform in enumerate(transforms.all):
+        if not any(transforms.of(table) is transform for table in found):
+            named = transform.plain_table is not None
+            text = f"transform[{index}].table: no captured table takes {transform.table}{'' if all_known else ' yet'}."
+            fix = "Correct the name, or put the transform before others that match the table."
+            results.append(CheckResult("transforms", text, fix, required=all_known and named))
+    if not any(transforms.of(table) for table in found):
+        return results
+    if not all_known:
+        text = "What transforms make of topics' tables shows when their first rows are written."
+        return [*results, CheckResult("transforms", text, required=False)]
+    schemas = {table: described.schema for table, described in mysql_tables(config.source).items()}
+    try:
+        with transformed_tables(config) as tables:
+            for table, problem in transform_problems(tables, schemas):
+                text = problem or f"{transforms.place(table)} fits {table}."
+                results.append(CheckResult("transforms", text, ok=not problem))
+    except ConfigError as error:
+        results.append(CheckResult("transforms", str(error)))
     return results
 
 

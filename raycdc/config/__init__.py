@@ -17,6 +17,7 @@ from raycdc.config.model import (
     appends_only,
     flattened_texts,
 )
+from raycdc.config.transforms import TransformOptions
 
 __all__ = [
     "Duration",
@@ -32,6 +33,7 @@ __all__ = [
     "Size",
     "SourceConfig",
     "SparkOptions",
+    "TransformOptions",
     "appends_only",
     "config_from_dict",
     "flattened_texts",

@@ -18,7 +18,7 @@ from raycdc.config.model import (
     PipelineConfig,
     SinkConfig,
     SourceConfig,
-    route_problems,
+    repeated_problems,
 )
 from raycdc.config.problems import planned_problems, problems_of, show_value
 from raycdc.config.references import Place, Resolver, show_place
@@ -72,7 +72,8 @@ class _Loader:
         for name, (field, model) in REPEATED_SECTIONS.items():
             sections[field] = self._repeated(name, model)
         if "source" in sections:
-            self._problems.extend(route_problems(sections["source"], sections["routes"]))
+            repeated = {name: sections[field] for name, (field, _) in REPEATED_SECTIONS.items()}
+            self._problems.extend(repeated_problems(sections["source"], **repeated))
         sections |= {field: tuple(filter(None, sections[field])) for field, _ in REPEATED_SECTIONS.values()}
         if self._problems:
             raise ConfigError(*self._problems)

@@ -16,10 +16,12 @@ from pydantic import ValidationInfo, field_validator, model_validator
 
 from raycdc.config.fields import Duration, Options, Size, option
 from raycdc.config.problems import planned_problems
+from raycdc.config.transforms import TransformOptions
 from raycdc.errors import ConfigError
 from raycdc.model import TableId
 from raycdc.model.routes import Route, Router, check_target
 from raycdc.model.selector import check_pattern
+from raycdc.model.transform import Transforms
 
 _NAME_CHARACTERS = "letters, digits, '-', '_' and '.'"
 
@@ -239,6 +241,7 @@ class PipelineConfig:
     readers: ReaderOptions = field(default_factory=ReaderOptions)
     ray: RayOptions = field(default_factory=RayOptions)
     spark: SparkOptions = field(default_factory=SparkOptions)
+    transforms: tuple[TransformOptions, ...] = ()
     routes: tuple[RouteOptions, ...] = ()
     warnings: tuple[str, ...] = ()
 
@@ -246,13 +249,17 @@ class PipelineConfig:
         """Raises `ConfigError` for what is not supported yet, however the configuration was made."""
         sections = {name: getattr(self, name) for name in (*COMMON_SECTIONS, "source", "sink")}
         problems = [text for name, options in sections.items() for text in planned_problems(options, name)]
-        problems += route_problems(self.source, self.routes)
+        problems += repeated_problems(self.source, transform=self.transforms, route=self.routes)
         if problems:
             raise ConfigError(*problems)
 
     def router(self) -> Router:
         """Where every table goes."""
         return Router([options.route() for options in self.routes], self.pipeline.route_mode)
+
+    def transformed(self) -> Transforms:
+        """What becomes of every table's rows."""
+        return Transforms([options.transform() for options in self.transforms])
 
     @property
     def mode(self) -> Mode:
@@ -276,22 +283,40 @@ COMMON_SECTIONS: dict[str, type[Options]] = {
 }
 
 #: Sections that may come several times, and the fields of `PipelineConfig` that hold them.
-REPEATED_SECTIONS: dict[str, tuple[str, type[Options]]] = {"route": ("routes", RouteOptions)}
+REPEATED_SECTIONS: dict[str, tuple[str, type[Options]]] = {
+    "transform": ("transforms", TransformOptions),
+    "route": ("routes", RouteOptions),
+}
 
 #: Sections of the design that a later version brings.
 PLANNED_SECTIONS: dict[str, str] = {
     "mask": "Hide or drop columns in the reader.",
-    "transform": "Project, filter and compute columns with Spark SQL.",
     "lookup": "Join dimensions from another store.",
 }
 
 
-def route_problems(source: SourceConfig, routes: Sequence[RouteOptions | None]) -> Iterator[str]:
-    """Routes of single tables that are not captured: whoever wrote one meant a table. None is no valid route."""
-    for index, options in enumerate(routes):
-        table = options.route().plain if options is not None else None
-        if table is not None and not source.captures(table):
-            yield f"route[{index}].table: {table} is not captured; put it into source.tables, or correct the name"
+def repeated_problems(
+    source: SourceConfig,
+    *,
+    transform: Sequence[TransformOptions | None] = (),
+    route: Sequence[RouteOptions | None] = (),
+) -> Iterator[str]:
+    """What entries of repeated sections ask for that cannot be. None is no valid entry.
+
+    One of a single table that is not captured is a mistake: whoever wrote it meant a table.
+    """
+    for index, change in enumerate(transform):
+        if change is not None:
+            yield from planned_problems(change, f"transform[{index}]")
+            yield from _captured(source, change.transform().plain_table, f"transform[{index}].table")
+    for index, options in enumerate(route):
+        if options is not None:
+            yield from _captured(source, options.route().plain, f"route[{index}].table")
+
+
+def _captured(source: SourceConfig, table: TableId | None, place: str) -> Iterator[str]:
+    if table is not None and not source.captures(table):
+        yield f"{place}: {table} is not captured; put it into source.tables, or correct the name"
 
 
 def appends_only(sink_type: str, write: Any) -> Any:

@@ -1,4 +1,7 @@
-"""How rows of one table look as rows of another schema: what a segment carries whose target merges several tables."""
+"""How rows of one table look as other rows: what a segment carries whose table is transformed, or merged with others.
+
+First a *projection* chooses, renames and adds columns; then rows become rows of a target that merges several tables.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,34 @@ from dataclasses import dataclass
 from typing import Any
 
 from raycdc.model.schema import TableSchema
+from raycdc.model.types import LogicalType, TypeKind
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """A column of a projection: the stored (or metadata) column `stored`, or `constant` in all rows."""
+
+    name: str
+    stored: str = ""
+    constant: int | str | bool | None = None
+
+    def to_json(self) -> list[Any]:
+        return [self.name, self.stored, self.constant]
+
+
+@dataclass(frozen=True, slots=True)
+class Projection:
+    """Columns by name. With `deleted` a last column of this name says which rows are deleted: they stay, as updates."""
+
+    outputs: tuple[Output, ...]
+    deleted: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        return {"outputs": [output.to_json() for output in self.outputs], "deleted": self.deleted}
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Projection:
+        return cls(tuple(Output(*entry) for entry in data["outputs"]), data["deleted"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,16 +44,32 @@ class RowView:
     """Rows of schema `source`, to be read as rows of `target`, which has all their columns in types that hold them.
 
     Columns are the same when their names differ in case alone. One that `source` lacks is null, or with `fill` the
-    constant default that it was added with elsewhere.
+    constant default that it was added with elsewhere. With a `projection` stored rows become ones of `source` by it.
     """
 
     source: TableSchema
     target: TableSchema
     fill: bool = False
+    projection: Projection | None = None
 
     def to_json(self) -> dict[str, Any]:
-        return {"source": self.source.to_json(), "target": self.target.to_json(), "fill": self.fill}
+        projection = {"projection": self.projection.to_json()} if self.projection else {}
+        return {"source": self.source.to_json(), "target": self.target.to_json(), "fill": self.fill, **projection}
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> RowView:
-        return cls(TableSchema.from_json(data["source"]), TableSchema.from_json(data["target"]), data["fill"])
+        projection = Projection.from_json(data["projection"]) if "projection" in data else None
+        return cls(
+            TableSchema.from_json(data["source"]), TableSchema.from_json(data["target"]), data["fill"], projection
+        )
+
+
+def constant_type(value: object) -> LogicalType:
+    """The type of a projection's constant, as Spark gives it."""
+    match value:
+        case bool():
+            return LogicalType(TypeKind.BOOLEAN)
+        case int():
+            return LogicalType(TypeKind.INT32)
+        case _:
+            return LogicalType(TypeKind.STRING)

@@ -53,10 +53,11 @@ class TableWork:
     """One table's share of one epoch: schema in force, changes to apply first, rows to write.
 
     `segments` are in order of `_seq`. `merged` are all source tables that rows of the target come from, where routes
-    merge several (else empty): a sink that updates rows must then see to it that no key comes from two of them, and
-    say that it does (`merges_origins`); `beginning` are those of which the target has no row yet, so that emptying them
-    empties nothing. `source` is the one, or the first. `positions` are the source positions after
-    the epoch; they go into the sink's transaction for people to see.
+    merge several, or the one whose rows a transform gives another key (else empty): a sink that updates rows must then
+    see to it that no key comes from two of them, or from two rows of the one, and say that it does (`merges_origins`);
+    `beginning` are those of which the target has no row yet, so that emptying them empties nothing. `source` is the
+    one, or the first. `positions` are the source positions after the epoch; they go into the sink's transaction for
+    people to see.
     """
 
     epoch: int

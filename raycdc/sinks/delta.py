@@ -109,8 +109,9 @@ class DeltaSink:
         self._appendable.pop(work.target, None)
         if self._upsert and work.merged and self._context.on_existing == "merge":
             raise SinkError(
-                f"{work.target}: {', '.join(map(str, work.merged))} cannot be merged with pipeline.on_existing = "
-                '"merge": whether a row that is there already is one of theirs is not known. Use "fail" or "replace".'
+                f"{work.target}: {', '.join(map(str, work.merged))} cannot be merged, or given another key, with "
+                'pipeline.on_existing = "merge": whether a row that is there already is one of theirs is not '
+                'known. Use "fail" or "replace".'
             )
         stamp = _stamp(work, STEP_SCHEMA)
         if not target.refresh():
@@ -214,20 +215,20 @@ class DeltaSink:
             self._merge_rows(target, work, compacted, stamp)
             return
         files = [file["path"] for file in staged.merge]
-        if work.merged and (key := _taken(target, files, work.schema.primary_key)) is not None:
-            raise same_key(str(work.target), key)
+        emptied = any(file["truncated"] for file in staged.merge)
+        if work.merged and not emptied and (key := _taken(target, files, work.schema.primary_key)) is not None:
+            raise same_key(str(work.target), key, alone=len(work.merged) == 1)
         columns = [*work.schema.arrow().names, DELETED]
         size = sum(file["memory_bytes"] for file in staged.merge)
-        truncated = any(file["truncated"] for file in staged.merge)
-        if not truncated and self._context.spark is not None and size > MERGE_IN_PROCESS_BYTES_MAX:
+        if not emptied and self._context.spark is not None and size > MERGE_IN_PROCESS_BYTES_MAX:
             delta_spark.merge(self._context.spark, target, work.schema, files, stamp, order_by=self._order_by(work))
             return
         rows = pa.concat_tables([pq.read_table(path, columns=columns) for path in files])
-        if work.merged and not truncated and all(file["new"] for file in staged.merge):
+        if work.merged and not emptied and all(file["new"] for file in staged.merge):
             # Nothing to find in the table: the keys were just found not to be there.
             target.add_rows(rows.drop_columns([DELETED]), stamp)
         else:
-            self._merge_rows(target, work, Compacted(rows, truncated), stamp)
+            self._merge_rows(target, work, Compacted(rows, emptied), stamp)
 
     def _merge_rows(self, target: DeltaTarget, work: TableWork, compacted: Compacted, stamp: Stamp) -> None:
         if compacted.truncated:
@@ -273,7 +274,8 @@ class DeltaSink:
         path = self._target(work.target).path / "_raycdc" / f"merge-{work.epoch:010d}-{uuid.uuid4()}.parquet"
         args = self._task_args(work, inputs, path)
         if work.merged:
-            args |= {"target": str(work.target), "beginning": [str(table) for table in work.beginning]}
+            beginning = [str(table) for table in work.beginning]
+            args |= {"target": str(work.target), "beginning": beginning, "alone": len(work.merged) == 1}
             return StageTask("raycdc.sinks.tasks:compact_origins", args, sum(entry.bytes for entry in inputs))
         args["order_by"] = self._order_by(work)
         return StageTask("raycdc.sinks.tasks:compact", args, sum(entry.bytes for entry in inputs))

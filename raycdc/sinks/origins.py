@@ -11,6 +11,9 @@ for a key in all tables of an epoch:
 | none | one | inserted, and *claimed*: the target must not have it yet, which its commit finds out |
 | one | none | deleted |
 | one | one | updated; of another table than before, when the row moved |
+
+A single table whose rows get another key than its own (``primary_keys`` of a transform) is judged alike: there its rows
+may have the same key, which shows in the number of rows that come to have it and that cease to.
 """
 
 from __future__ import annotations
@@ -33,25 +36,41 @@ ORIGIN = ("_db", "_table")
 
 
 def last_per_origin(
-    rows: pa.Table, key: Sequence[str], columns: Sequence[str], *, target: str, beginning: Collection[str] = ()
+    rows: pa.Table,
+    key: Sequence[str],
+    columns: Sequence[str],
+    *,
+    target: str,
+    beginning: Collection[str] = (),
+    alone: bool = False,
 ) -> pa.Table:
     """Reduce `rows` (with `_op` codes, absolute `_seq` and the columns `ORIGIN`) to one row per key that changes, with
     `DELETED` and `CLAIMED`. Raises `DataError` as the module's table says, and for a table that was emptied unless it
-    is one of `beginning`, of which the target has no row.
+    is one of `beginning`, of which the target has no row. `alone`: all rows are of one table, under a new key.
     """
-    rows = _since_emptied(
-        rows.take(pa.array(np.argsort(rows.column("_seq").to_numpy(), kind="stable"))), target, beginning
-    )
+    rows = rows.take(pa.array(np.argsort(rows.column("_seq").to_numpy(), kind="stable")))
+    rows = _since_emptied(rows, target, beginning, alone=alone)
     ops = rows.column("_op").to_numpy()
     # Key columns have any names; by their numbers none is taken for a figure.
     names = [str(number) for number in range(len(key))]
-    numbered = comparable(rows, key).rename_columns(names).append_column("at", pa.array(np.arange(len(ops))))
+    keyed = comparable(rows, key).rename_columns(names)
+    if alone:
+        _check_not_null(keyed, key, target)
+    numbered = keyed.append_column("at", pa.array(np.arange(len(ops))))
+    net = np.where(np.isin(ops, (RowKind.INSERT, RowKind.UPDATE_AFTER)), 1, -1)
+    numbered = numbered.append_column("net", pa.array(net))
     for column in ORIGIN:
         numbered = numbered.append_column(column, rows.column(column))
-    each = numbered.group_by([*names, *ORIGIN], use_threads=False).aggregate([("at", "min"), ("at", "max")])
+    each = numbered.group_by([*names, *ORIGIN], use_threads=False).aggregate(
+        [("at", "min"), ("at", "max"), ("net", "sum")]
+    )
     first, last = each.column("at_min").to_numpy(), each.column("at_max").to_numpy()
     before = np.isin(ops[first], (RowKind.UPDATE_BEFORE, RowKind.DELETE))
     after = np.isin(ops[last], (RowKind.INSERT, RowKind.UPDATE_AFTER))
+    gained = after.astype(np.int64) - before.astype(np.int64)
+    if alone and (twice := np.flatnonzero(each.column("net_sum").to_numpy() != gained)).size:
+        (found,) = each.select(names).slice(int(twice[0]), 1).to_pylist()
+        raise same_key(target, dict(zip(key, found.values(), strict=True)), alone=True)
     counted = each.select(names)
     for name, values in (("before", before.astype(np.int64)), ("after", after.astype(np.int64)),
                          ("alive", np.where(after, last, -1)), ("last", last)):  # fmt: skip
@@ -62,7 +81,7 @@ def last_per_origin(
     had, has = keys.column("before_sum").to_numpy(), keys.column("after_sum").to_numpy()
     if (twice := np.flatnonzero((had > 1) | (has > 1))).size:
         (found,) = keys.select(names).slice(int(twice[0]), 1).to_pylist()
-        raise same_key(target, dict(zip(key, found.values(), strict=True)))
+        raise same_key(target, dict(zip(key, found.values(), strict=True)), alone=alone)
     alive = keys.column("alive_max").to_numpy()
     chosen = np.where(alive >= 0, alive, keys.column("last_max").to_numpy())
     changed = (had > 0) | (has > 0)
@@ -72,13 +91,22 @@ def last_per_origin(
     return kept.append_column(DELETED, pa.array(gone)).append_column(CLAIMED, pa.array(claimed))
 
 
-def _since_emptied(rows: pa.Table, target: str, beginning: Collection[str]) -> pa.Table:
+def _check_not_null(keys: pa.Table, names: Sequence[str], target: str) -> None:
+    for name, column in zip(names, keys.columns, strict=True):
+        if column.null_count:
+            raise DataError(
+                f"{target}: a row has no value in {name}, which its transform's primary_keys names. Filter such rows "
+                f"out ({name} IS NOT NULL), or give it a value with coalesce."
+            )
+
+
+def _since_emptied(rows: pa.Table, target: str, beginning: Collection[str], *, alone: bool) -> pa.Table:
     """`rows` (in order) without truncations and, of a table that was emptied, without those before."""
     ops = rows.column("_op").to_numpy()
     for place in np.flatnonzero(ops == RowKind.TRUNCATE):
         origin = [rows.column(name)[int(place)] for name in ORIGIN]
         name = ".".join(part.as_py() for part in origin)
-        if name not in beginning:
+        if name not in beginning and not alone:
             raise DataError(
                 f"{name} was emptied or begins again, and its rows in {target} cannot be told from those of the other "
                 "tables merged there. Take a new snapshot with another pipeline.state."
@@ -86,13 +114,18 @@ def _since_emptied(rows: pa.Table, target: str, beginning: Collection[str]) -> p
         own = pc.and_(*(pc.equal(rows.column(column), part) for column, part in zip(ORIGIN, origin, strict=True)))
         moot = own.to_numpy() & (np.arange(len(ops)) <= place)
         rows, ops = rows.filter(pa.array(~moot)), ops[~moot]
-        return _since_emptied(rows, target, beginning)
+        return _since_emptied(rows, target, beginning, alone=alone)
     return rows
 
 
-def same_key(target: str, key: dict[str, object]) -> DataError:
-    """Two tables have a row of one key, and the target can hold one of them only."""
+def same_key(target: str, key: dict[str, object], *, alone: bool = False) -> DataError:
+    """Two rows, of two tables unless `alone`, have one key, and the target can hold one of them only."""
     shown = ", ".join(f"{name} = {value!r}" for name, value in key.items())
+    if alone:
+        return DataError(
+            f"{target}: more than one row has the key {shown}, which the table's transform gives them with "
+            "primary_keys. Name columns that are unique together, with another pipeline.state and a new snapshot."
+        )
     return DataError(
         f"{target}: the row with the key {shown} comes from more than one of the tables that are merged there, and "
         'would stand for both. Route them to targets of their own, or use sink.write = "changelog"; in both cases with '

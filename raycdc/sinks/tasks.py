@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 
 from raycdc.bridge.reading import read_segment
 from raycdc.errors import SinkError
-from raycdc.model import TableSchema
+from raycdc.model import RowKind, TableSchema
 from raycdc.sinks.json_lines import write_lines
 from raycdc.sinks.origins import CLAIMED, ORIGIN, last_per_origin
 from raycdc.sinks.plan import Input
@@ -93,19 +93,23 @@ def compact_origins(
     token: str,
     target: str,
     beginning: list[str],
+    alone: bool,
 ) -> dict[str, Any]:
-    """As `compact`, for rows of several source tables: with `CLAIMED` too, and refused where two have one key."""
+    """As `compact`, for rows of several source tables, or of one under another key (`alone`): with `CLAIMED` too, and
+    refused where two have one key.
+    """
     table = TableSchema.from_json(schema)
     columns = [c.name for c in table.columns]
     read = [*columns, "_op", "_seq", *ORIGIN]
     batches = list(read_inputs(inputs, read, node=node, token=token, symbols=False))
     stored = pa.schema([*table.arrow(), ("_op", pa.int8()), ("_seq", pa.int64()), *((n, pa.string()) for n in ORIGIN)])
     rows = pa.Table.from_batches([_as(batch, stored) for batch in batches], schema=stored)
-    compacted = last_per_origin(rows, table.primary_key, columns, target=target, beginning=beginning)
+    compacted = last_per_origin(rows, table.primary_key, columns, target=target, beginning=beginning, alone=alone)
     described = pa.schema([*table.arrow(), pa.field(DELETED, pa.bool_()), pa.field(CLAIMED, pa.bool_())])
     written = write_parquet_file(Path(path), described, compacted.to_batches(max_chunksize=ROW_GROUP_ROWS))
     new = bool(pc.all(compacted.column(CLAIMED)).as_py())
-    return {**written, "truncated": False, "memory_bytes": compacted.nbytes, "new": new}
+    truncated = alone and bool(pc.any(pc.equal(rows.column("_op"), pa.scalar(RowKind.TRUNCATE, pa.int8()))).as_py())
+    return {**written, "truncated": truncated, "memory_bytes": compacted.nbytes, "new": new}
 
 
 def write_parquet_file(path: Path, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> dict[str, Any]:

@@ -91,9 +91,11 @@ class _Prepared:
 
     manifest: Manifest
     works: Sequence[TableWork]
-    routes: Mapping[str, RoutedTarget]
+    share: Share
     staged: dict[TableId, Any] = field(default_factory=dict)
     staging_s: float = 0.0
+    #: Segments of transformed tables by the names of those they are made of.
+    derived: dict[str, Segment | None] = field(default_factory=dict)
 
 
 def _refuse(_manifest: Manifest, _tables: Sequence[TableId], text: str) -> None:
@@ -186,7 +188,7 @@ class EpochLoop:
     def _prepare(self, manifest: Manifest, under_way: Future[None] | None) -> _Prepared:
         """Stage `manifest` and wait for the commit under way, in the order that schema changes allow."""
         share = self._shares.of(manifest)
-        prepared = _Prepared(manifest, share.works, share.routes)
+        prepared = _Prepared(manifest, share.works, share)
         reach("before_stage")
         try:
             self._stage(prepared, [work for work in prepared.works if not work.changes])
@@ -206,12 +208,15 @@ class EpochLoop:
         started = time.monotonic()
         while True:
             try:
+                works = self._shares.derived(works, prepared.share, prepared.derived)
                 prepared.staged.update(self._sink.stage(works))
                 break
             except SegmentUnavailableError:
                 if time.monotonic() - started > NODE_PATIENCE_S or self._stopping.wait(POLL_S):
                     raise
             works = [replace(work, segments=self._shares.placed(work.segments)) for work in works]
+        made = {work.target: work for work in works}
+        prepared.works = [made.get(work.target, work) for work in prepared.works]
         prepared.staging_s += time.monotonic() - started
 
     def _commit(self, prepared: _Prepared) -> None:
@@ -220,8 +225,9 @@ class EpochLoop:
         self._commit_tables(prepared.works, prepared.staged)
         reach("after_last_commit")
         self._record(
-            prepared.manifest, prepared.routes, staging_s=prepared.staging_s, commit_s=time.monotonic() - started
+            prepared.manifest, prepared.share.routes, staging_s=prepared.staging_s, commit_s=time.monotonic() - started
         )
+        self._shares.forget(prepared.derived.values())
 
     def _commit_tables(self, works: Sequence[TableWork], staged: Mapping[TableId, Any]) -> None:
         """Commit all tables; when some fail the others still finish, and the first error is raised."""
@@ -348,7 +354,7 @@ class EpochLoop:
 
     def _complete(self, manifest: Manifest, share: Share, works: list[TableWork]) -> None:
         """Write `works`, which is what the sink lacks of the epoch, and record it."""
-        prepared = _Prepared(manifest, works, share.routes)
+        prepared = _Prepared(manifest, works, share)
         for work in prepared.works:
             if work.changes:
                 self._sink.apply_schema(work)
@@ -364,7 +370,7 @@ class EpochLoop:
         Later epochs are dropped without tombstones: nobody began to commit them, as this one is not complete, and a
         tombstone of a later epoch would say of a table that it holds this one.
         """
-        if self._routing.upsert and any(work.merged for work in share.works if work.target in decision.again):
+        if self._routing.upsert and any(len(work.merged) > 1 for work in share.works if work.target in decision.again):
             raise StateError(decision.text)  # One of several merged tables cannot begin again.
         targets = self._shares.targets(manifest)
         sources = tuple(sorted({source for target in decision.again for source in targets[target]}))

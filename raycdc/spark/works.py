@@ -1,4 +1,5 @@
-"""From a manifest to what each target table gets of it: routes, schemas from the store, segments where they are now.
+"""From a manifest to what each target table gets of it: transforms, routes, schemas from the store, segments where they
+are now.
 
 Owned by the epoch loop, which asks for manifests in order. What targets are after an epoch goes into its commit record,
 and comes from there when the loop begins or begins again.
@@ -6,9 +7,9 @@ and comes from there when the loop begins or begins again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
 
 from raycdc.checkpoint.manifest import Manifest, Segment
 from raycdc.checkpoint.store import CheckpointStore, CommitRecord, RoutedTarget
@@ -16,25 +17,49 @@ from raycdc.errors import ConfigError, StateError
 from raycdc.model import TableId, TableSchema
 from raycdc.model.routes import Router
 from raycdc.model.view import RowView
-from raycdc.schema.targets import Target, TargetEpoch, changed_routes, targets_of
+from raycdc.schema.events import event_from_json, event_to_json
+from raycdc.schema.targets import Tables, Target, TargetEpoch, changed_routes, targets_of
 from raycdc.sinks.api import TableWork
+from raycdc.transform import ResolvedTransform, TransformedTables
+from raycdc.transform.changes import transformed_changes
+
+
+class Derives(Protocol):
+    """What makes derived segments (`raycdc.spark.derive.Deriver`)."""
+
+    def __call__(self, segments: Sequence[Segment], found: ResolvedTransform) -> list[Segment | None]:
+        """The derived segment of each; None where no row is left. Blocks."""
+
+    def forget(self, segments: Iterable[Segment]) -> None:
+        """Nobody needs these any more."""
+
+    def sweep(self) -> None:
+        """Delete what is left of earlier runs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Routing:
-    """Where tables go; whether the sink updates rows; and why several tables cannot go to one target, if so."""
+    """Where tables go and as what; whether the sink updates rows; why several tables cannot go to one target, if so.
+
+    `deriver` goes through the rows of segments whose transform needs that.
+    """
 
     router: Router
     upsert: bool = False
     no_merging: str = ""
+    transforms: TransformedTables = field(default_factory=TransformedTables)
+    deriver: Derives | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What the targets get of one epoch, and what its commit record says of them (nothing without routes)."""
+    """What the targets get of one epoch, and what its commit record says of them (nothing without routes and
+    transforms). `derived` are the transforms of tables whose rows have to be gone through first.
+    """
 
     works: tuple[TableWork, ...]
     routes: Mapping[str, RoutedTarget]
+    derived: Mapping[TableId, ResolvedTransform] = field(default_factory=dict)
 
 
 class Works:
@@ -52,6 +77,7 @@ class Works:
         self._store = store
         self._router = routing.router
         self._routing = routing
+        self._transforms = routing.transforms
         self._generation = generation
         self._positions = positions
         self._flights = flights
@@ -63,6 +89,8 @@ class Works:
 
         A route that is new for a table that is there already would leave all earlier rows behind.
         """
+        if self._routing.deriver is not None:
+            self._routing.deriver.sweep()
         tables = record.tables if record else {}
         routes = record.routes if record else {}
         known = {TableId.parse(name): routes.get(name, RoutedTarget((name,), "")) for name in tables}
@@ -73,6 +101,7 @@ class Works:
                 f"Routes changed: {'; '.join(changed[:3])}{more}. Rows already written would be missing there. Take "
                 "the routes back, or begin with another pipeline.state and a new snapshot."
             )
+        self._check_transforms(known)
         self._targets = {
             name: Target(
                 sources[name], self._schema(target.schema) if target.schema else None, frozenset(target.dropped)
@@ -80,19 +109,80 @@ class Works:
             for name, target in known.items()
         }
 
+    def _check_transforms(self, known: Mapping[TableId, RoutedTarget]) -> None:
+        """`StateError` when rows of a table that is there would be others from now on."""
+        identity = self._transforms.identity
+        for source, was in {s: entry.transforms.get(s, "") for entry in known.values() for s in entry.sources}.items():
+            if identity(TableId.parse(source)) != was:
+                raise StateError(
+                    f"The transform of {source} is another than the one its rows were written with. Take it back, or "
+                    "begin with another pipeline.state and a new snapshot."
+                )
+
     def of(self, manifest: Manifest) -> Share:
         """The share of each target of `manifest`, which follows what was asked for before."""
-        tables = {table: (self._schema(part.schema), part.changes) for table, part in manifest.tables.items()}
+        tables, found = self._transformed(manifest)
         made = targets_of(tables, self._targets, self._router, upsert=self._routing.upsert)
         for share, target in made:
             if len(target.sources) > 1 and self._routing.no_merging:
                 merged = ", ".join(map(str, target.sources))
                 raise ConfigError(f"route: {merged} all go to {share.name}, and {self._routing.no_merging}")
+            if len(target.sources) > 1 and (
+                soft := [s for s in share.sources if s in found and found[s].transform.soft]
+            ):
+                raise ConfigError(
+                    f'{self._transforms.transforms.place(soft[0])}.on_delete = "soft": {soft[0]} is merged with other '
+                    f"tables into {share.name}, and whose deleted row one is cannot be told. Route it elsewhere."
+                )
         after = {share.name: target for share, target in made}
         self._targets.update(after)
         positions = self._positions(manifest)
-        works = tuple(self._work(manifest, share, positions) for share, _ in made)
-        return Share(works, {str(name): self._described(target) for name, target in after.items() if self._router})
+        works = tuple(self._work(manifest, share, positions, found) for share, _ in made)
+        told = self._router or self._transforms
+        derived = {table: one for table, one in found.items() if self._transforms.derived(one)}
+        return Share(works, {str(name): self._described(target) for name, target in after.items() if told}, derived)
+
+    def derived(self, works: Sequence[TableWork], share: Share, known: dict[str, Segment | None]) -> list[TableWork]:
+        """`works` with derived segments instead of those of the tables that need it; `known` remembers them by the name
+        of what they are made of. Blocks while Spark computes. Raises what `Routing.derive` does.
+        """
+        for table, found in share.derived.items():
+            wanted = {s.name: s for work in works for s in work.segments if s.table == table and s.name not in known}
+            if wanted:
+                assert self._routing.deriver is not None, table
+                made = self._routing.deriver([replace(segment, view=None) for segment in wanted.values()], found)
+                known.update(zip(wanted, made, strict=True))
+                # Asked again, when a node did not answer, works have them already.
+                known.update({segment.name: segment for segment in made if segment is not None})
+        return [replace(work, segments=tuple(_derived_segments(work, known))) for work in works]
+
+    def _transformed(self, manifest: Manifest) -> tuple[Tables, dict[TableId, ResolvedTransform]]:
+        """The tables of `manifest` as their transforms make them, and these."""
+        tables: dict[TableId, tuple[TableSchema, Sequence[dict[str, Any]]]] = {}
+        transforms: dict[TableId, ResolvedTransform] = {}
+        for table, part in manifest.tables.items():
+            schema, changes = self._schema(part.schema), part.changes
+            found = self._transforms.resolved(table, schema)
+            if found is not None:
+                transforms[table] = found
+                events = transformed_changes(
+                    found, self._before(table), [event_from_json(change) for change in changes]
+                )
+                schema, changes = found.schema, tuple(map(event_to_json, events))
+            tables[table] = (schema, changes)
+        return tables, transforms
+
+    def _before(self, table: TableId) -> TableSchema | None:
+        """What the table's transformed rows looked like so far, where a target has them alone: merging finds out by
+        itself what is new to it.
+        """
+        targets = (self._targets.get(name) for name in self._router.targets(table))
+        return next((t.schema for t in targets if t is not None and len(t.sources) == 1), None)
+
+    def forget(self, segments: Iterable[Segment | None]) -> None:
+        """Derived segments whose epoch is committed."""
+        if self._routing.deriver is not None:
+            self._routing.deriver.forget([segment for segment in segments if segment is not None])
 
     def targets(self, manifest: Manifest) -> dict[TableId, tuple[TableId, ...]]:
         """The targets of an epoch, with the source tables that each gets rows or changes of."""
@@ -110,12 +200,24 @@ class Works:
     def _described(self, target: Target) -> RoutedTarget:
         assert target.schema is not None
         schema = self._store.put_schema(target.schema)
-        return RoutedTarget(tuple(map(str, target.sources)), schema, tuple(sorted(target.dropped)))
+        transforms = {str(s): identity for s in target.sources if (identity := self._transforms.identity(s))}
+        return RoutedTarget(tuple(map(str, target.sources)), schema, tuple(sorted(target.dropped)), transforms)
 
-    def _work(self, manifest: Manifest, share: TargetEpoch, positions: Mapping[str, Any]) -> TableWork:
+    def _work(
+        self,
+        manifest: Manifest,
+        share: TargetEpoch,
+        positions: Mapping[str, Any],
+        transforms: Mapping[TableId, ResolvedTransform],
+    ) -> TableWork:
         chosen = sorted((s for s in manifest.segments if s.table in share.sources), key=lambda s: s.seq_base)
         merged = self._targets[share.name].sources
-        segments = [self._seen(s, share.schema) for s in chosen] if len(merged) > 1 else chosen
+        alone = len(merged) == 1
+        segments = [self._seen(s, share.schema, transforms.get(s.table), alone=alone) for s in chosen]
+        anew = any(found.keyed_anew for table, found in transforms.items() if table in share.sources)
+        if anew and self._routing.upsert:
+            # Rows of one new key may have had several keys, and so be in several partitions.
+            segments = [replace(segment, partition=0) for segment in segments]
         return TableWork(
             epoch=manifest.epoch,
             generation=self._generation(),
@@ -125,18 +227,29 @@ class Works:
             changes=share.changes,
             segments=self.placed(segments),
             positions=positions,
-            merged=merged if len(merged) > 1 else (),
+            merged=merged if not alone or (anew and self._routing.upsert) else (),
             beginning=share.beginning,
         )
 
-    def _seen(self, segment: Segment, schema: TableSchema) -> Segment:
-        """The segment as its merged target sees it."""
-        own = self._schema(segment.schema)
-        if own.arrow().equals(schema.arrow()):
+    def _seen(self, segment: Segment, schema: TableSchema, found: ResolvedTransform | None, *, alone: bool) -> Segment:
+        """The segment as its target sees it, which a table that is not transformed may have for itself alone."""
+        own = self._schema(segment.schema) if found is None else found.schema
+        projection = None if found is None or found.plain_view() else found.projection()
+        if projection is None and (alone or own.arrow().equals(schema.arrow())):
             return segment
-        return replace(segment, view=RowView(own, schema, fill=self._routing.upsert))
+        return replace(
+            segment, view=RowView(own, schema, fill=self._routing.upsert and not alone, projection=projection)
+        )
 
     def _schema(self, fingerprint: str) -> TableSchema:
         if fingerprint not in self._schemas:
             self._schemas[fingerprint] = self._store.schema(fingerprint)
         return self._schemas[fingerprint]
+
+
+def _derived_segments(work: TableWork, known: Mapping[str, Segment | None]) -> Iterator[Segment]:
+    """The segments of `work`, derived ones seen as those they are made of; without those that no row is left of."""
+    for segment in work.segments:
+        made = known.get(segment.name, segment)
+        if made is not None:
+            yield replace(made, view=segment.view, partition=segment.partition)

@@ -98,7 +98,7 @@ def test_every_problem_is_reported_at_once_with_its_place() -> None:
         [readers]
         min = 5
         max = 3
-        [[transform]]
+        [[lookup]]
         table = "a.b"
         [sink]
         type = "parqet"
@@ -106,7 +106,7 @@ def test_every_problem_is_reported_at_once_with_its_place() -> None:
     assert problems(text) == (
         "source.password: the environment variable NOPE is not set (export NOPE=...)",
         'pipelin: unknown section; did you mean "pipeline"?',
-        "[[transform]] is not supported yet (Project, filter and compute columns with Spark SQL.)",
+        "[[lookup]] is not supported yet (Join dimensions from another store.)",
         (
             'sink.type: unknown type "parqet"; did you mean "parquet"? '
             "Available: console, delta, jdbc, jsonl, kafka, parquet"

@@ -1,0 +1,91 @@
+"""``raycdc plan``: the targets a pipeline would make, and of what. Asks the source; changes nothing anywhere."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from raycdc.cli.schemas import SourceTable, mysql_tables, transform_problems, transformed_tables
+from raycdc.config import PipelineConfig, load_config
+from raycdc.errors import ConfigError, ExitCode
+from raycdc.model import TableId, TableSchema
+from raycdc.schema.events import CreateTableEvent, event_to_json
+from raycdc.schema.targets import targets_of
+from raycdc.sinks.statements import create_statement
+from raycdc.transform import TransformedTables
+
+
+def plan_config(path: Path, *, as_json: bool) -> int:
+    """Print each target with its source tables, columns and statement. `ConfigError` with all transforms that are
+    wrong; `SchemaError` for tables that cannot be merged.
+    """
+    config = load_config(path)
+    for warning in config.warnings:
+        print(f"Warning: {warning}", file=sys.stderr)
+    if config.source.type != "mysql":
+        raise ConfigError(
+            f'source.type: the columns of "{config.source.type}" are in its messages; raycdc check shows them, and '
+            "there is no plan before a run has read some."
+        )
+    found = mysql_tables(config.source)
+    with transformed_tables(config) as transforms:
+        for target in planned(config, found, transforms):
+            _print(target, as_json=as_json)
+    if not found:
+        print("No table is captured yet.", file=sys.stderr)
+    return int(ExitCode.DONE)
+
+
+def planned(
+    config: PipelineConfig, found: Mapping[TableId, SourceTable], transforms: TransformedTables
+) -> list[dict[str, Any]]:
+    """The targets of the tables that there are, JSON-able."""
+    problems = [
+        text for _, text in transform_problems(transforms, {name: t.schema for name, t in found.items()}) if text
+    ]
+    if problems:
+        raise ConfigError(*problems)
+    schemas: dict[TableId, TableSchema] = {}
+    for name, table in found.items():
+        resolved = transforms.resolved(name, table.schema)
+        schemas[name] = table.schema if resolved is None else resolved.schema
+    created = {name: (schema, [event_to_json(CreateTableEvent(name, schema))]) for name, schema in schemas.items()}
+    upsert = config.sink.write == "upsert"
+    made = targets_of(created, {}, config.router(), upsert=upsert)
+    return [
+        {
+            "target": str(share.name),
+            "write": config.sink.write,
+            "sources": [_source(name, found[name], transforms) for name in share.sources],
+            "columns": [{"name": c.name, "type": c.type.spark(), "nullable": c.nullable} for c in share.schema.columns],
+            "primary_key": list(share.schema.primary_key),
+            "ddl": create_statement(config.sink, share.name, share.schema),
+        }
+        for share, _ in made
+    ]
+
+
+def _source(name: TableId, table: SourceTable, transforms: TransformedTables) -> dict[str, Any]:
+    resolved = transforms.resolved(name, table.schema)
+    how = "as it is"
+    if resolved is not None:
+        how = "computed by Spark" if transforms.derived(resolved) else "looked at differently"
+    place = transforms.transforms.place(name) if resolved is not None else ""
+    return {"table": str(name), "rows": table.rows, "chunks": table.chunks, "transform": place, "how": how}
+
+
+def _print(target: Mapping[str, Any], *, as_json: bool) -> None:
+    if as_json:
+        print(json.dumps(target, ensure_ascii=False))
+        return
+    key = f", key {', '.join(target['primary_key'])}" if target["primary_key"] else ", no key"
+    print(f"{target['target']}  ({target['write']}{key})")
+    for source in target["sources"]:
+        how = f"{source['transform']}, {source['how']}" if source["transform"] else source["how"]
+        print(f"  from {source['table']}: about {source['rows']} rows in {source['chunks']} chunks, {how}")
+    for column in target["columns"]:
+        print(f"  {column['name']} {column['type']}{'' if column['nullable'] else ' not null'}")
+    print(f"  {target['ddl']}\n" if target["ddl"] else "")

@@ -1,0 +1,96 @@
+"""What `check` and `plan` ask the source of its tables, and Spark of their transforms. Changes nothing."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from raycdc.config import PipelineConfig
+from raycdc.errors import RaycdcError
+from raycdc.model import TableId, TableSchema
+from raycdc.model.transform import Transforms
+from raycdc.transform import PlainResolver, Resolver, TransformedTables, TransformUse
+from raycdc.transform.plain import is_plain
+
+
+@dataclass(frozen=True, slots=True)
+class SourceTable:
+    """A captured table: its schema as it is read, and about how many rows it has and chunks these are."""
+
+    schema: TableSchema
+    rows: int
+    chunks: int
+
+
+def mysql_tables(source: Any) -> dict[TableId, SourceTable]:
+    """The tables that a `MySqlSourceConfig` captures, as they are now. Raises `SourceError`."""
+    from raycdc.connectors.mysql.catalog import discover_tables, load_tables, table_sizes
+    from raycdc.connectors.mysql.connection import connect
+    from raycdc.connectors.mysql.values.documents import Capture
+
+    selector = source.selector()
+    with closing(connect(source.settings())) as connection:
+        names = discover_tables(connection, selector, named=selector.plain_names)
+        described, sizes = load_tables(connection, names), table_sizes(connection, names)
+    types = source.types.options()
+    found = {}
+    for table, columns in sorted(described.items()):
+        listed = source.columns.get(str(table))
+        capture = Capture(None, None if listed is None else tuple(listed))
+        rows = sizes[table].rows if table in sizes else 0
+        schema = capture.narrowed(types.treat_table(columns)).schema()
+        found[table] = SourceTable(schema, rows, max(1, -(-rows // source.snapshot.chunk_rows)))
+    return found
+
+
+@contextmanager
+def transformed_tables(config: PipelineConfig) -> Iterator[TransformedTables]:
+    """What resolves the transforms of `config`: Spark, started for as long as this lasts, where any needs it.
+
+    Raises `ConfigError` for functions that cannot be used.
+    """
+    transforms = config.transformed()
+    order_by = getattr(config.source, "order_by", None) or ""
+    use = TransformUse(config.sink.write == "upsert", order_by=order_by)
+    if all(is_plain(transform) and not transform.udfs for transform in transforms.all):
+        yield TransformedTables(transforms, PlainResolver(), use)
+        return
+    with _session(config) as session:
+        yield TransformedTables(transforms, _resolver(session, transforms), use)
+
+
+def _resolver(session: Any, transforms: Transforms) -> Resolver:
+    from raycdc.spark.transforms import SparkResolver
+
+    return SparkResolver(session, transforms)
+
+
+@contextmanager
+def _session(config: PipelineConfig) -> Iterator[Any]:
+    from raycdc.spark.session import spark_session
+
+    with tempfile.TemporaryDirectory(prefix="raycdc-plan-") as scratch:
+        session = spark_session("local[1]", Path(scratch), config.spark.conf)
+        try:
+            yield session
+        finally:
+            session.stop()
+
+
+def transform_problems(
+    tables: TransformedTables, schemas: Mapping[TableId, TableSchema]
+) -> Iterator[tuple[TableId, str]]:
+    """Tables whose transform cannot be, and why; an empty text for those whose can."""
+    for table, schema in schemas.items():
+        if tables.transforms.of(table) is None:
+            continue
+        try:
+            tables.resolved(table, schema)
+        except RaycdcError as error:
+            yield table, str(error)
+        else:
+            yield table, ""

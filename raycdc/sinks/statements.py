@@ -1,0 +1,43 @@
+"""The statement by which a sink makes a target, as ``raycdc plan`` shows it. Pure.
+
+Servers and table formats may get it in other words (through their own interfaces, with the settings of raycdc's own
+bookkeeping); columns, types and key are those that the target gets.
+"""
+
+from __future__ import annotations
+
+from raycdc.config import SinkConfig
+from raycdc.model import Column, LogicalType, TableId, TableSchema
+from raycdc.sinks.jdbc_plugin import JdbcSinkConfig
+from raycdc.sinks.jdbc_types import mysql_type, postgres_type
+from raycdc.sinks.rows import META_TYPES
+
+#: Sinks whose targets are tables in a folder, and what Spark calls their format.
+_FORMATS = {"delta": "DELTA", "parquet": "PARQUET", "jsonl": "JSON"}
+
+
+def create_statement(sink: SinkConfig, target: TableId, schema: TableSchema) -> str:
+    """A CREATE TABLE for `target`; empty where the sink has nothing like it."""
+    changelog = sink.write == "changelog"
+    columns = [*schema.columns, *(Column(name, kind) for name, kind in META_TYPES.items() if changelog)]
+    key = () if changelog else schema.primary_key
+    if isinstance(sink, JdbcSinkConfig):
+        quote = '"' if sink.address().kind == "postgresql" else "`"
+        parts = [f"{_quoted(c.name, quote)} {_type(sink, c.type, key=c.name in key)}" for c in columns]
+        if key:
+            parts.append(f"PRIMARY KEY ({', '.join(_quoted(name, quote) for name in key)})")
+        return f"CREATE TABLE {_quoted(target.db, quote)}.{_quoted(target.table, quote)} ({', '.join(parts)})"
+    if sink.type not in _FORMATS:
+        return ""
+    parts = [f"{_quoted(column.name, '`')} {column.type.spark().upper()}" for column in columns]
+    name = f"{_quoted(target.db, '`')}.{_quoted(target.table, '`')}"
+    place = f"{str(getattr(sink, 'path', '')).rstrip('/')}/{target.db}/{target.table}"
+    return f"CREATE TABLE {name} ({', '.join(parts)}) USING {_FORMATS[sink.type]} LOCATION '{place}'"
+
+
+def _type(sink: JdbcSinkConfig, kind: LogicalType, *, key: bool) -> str:
+    return postgres_type(kind) if sink.address().kind == "postgresql" else mysql_type(kind, key=key)
+
+
+def _quoted(name: str, quote: str) -> str:
+    return quote + name.replace(quote, quote * 2) + quote

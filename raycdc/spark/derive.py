@@ -1,0 +1,319 @@
+"""Segments whose rows were gone through: filtered, with the columns that Spark computes beside the table's own.
+
+For each segment of a transformed table one *derived* segment, written by the task that read it: Python reads the
+columns that expressions use and hands them to the JVM, which computes, row for row and in order, and hands back only
+what it computed; the same task then takes everything else from the segment itself. So columns that are only passed on
+never cross, and rows never reach the driver. Sinks see a segment like any other.
+
+**The filter** judges before- and after-image of an update:
+
+| before | after | becomes |
+|---|---|---|
+| in | in | the update (a deletion and an insert where ``primary_keys`` give the row another key) |
+| in | out | a deletion |
+| out | in | an insert |
+| out | out | nothing |
+
+*What if the process dies here?* A derived segment is made of a segment that an epoch names, and made again when the
+epoch is staged again: the same rows, as no expression may be another value another time. Files of a run that ended are
+deleted by the next one.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from raycdc.bridge import SegmentWriter
+from raycdc.bridge.reading import read_segment, verify_segments
+from raycdc.checkpoint.manifest import STATE_NODE, Segment
+from raycdc.errors import ConfigError, DataError, SegmentUnavailableError
+from raycdc.model import META_COLUMNS, META_FIELDS, Column, LogicalType, RowKind, TableSchema
+from raycdc.spark.transforms import errors_untold
+from raycdc.transform import ResolvedTransform
+from raycdc.transform.resolved import COMPUTED, META_LOGICAL
+
+_KEEP = "_raycdc_keep"
+_STORED_META = tuple(field.name for field in META_FIELDS)
+
+#: Below this much input a job of Python workers costs more than it saves, as for stage tasks.
+IN_PROCESS_BYTES_MAX = 4 << 20
+
+
+class Deriver:
+    """Makes derived segments in `folder`, on a Spark session whose tasks run on this machine. Callable from any thread.
+
+    `upsert`: the sink keeps the last row of each key, so an update's rows need not say what it became.
+    """
+
+    def __init__(self, spark: Any, folder: Path, *, token: str = "", upsert: bool = False) -> None:
+        self._spark = spark
+        self._folder = folder
+        self._token = token
+        self._upsert = upsert
+        self._local = str(spark.sparkContext.master).startswith("local")
+
+    def __call__(self, segments: Sequence[Segment], found: ResolvedTransform) -> list[Segment | None]:
+        """The derived segment of each, with its view if it had one; None for one of which the filter leaves nothing.
+
+        `SegmentUnavailableError` when one cannot be read now, `DataError` when an expression fails on a value.
+        """
+        if not self._local:
+            raise ConfigError(
+                f"spark.master: {found.table} has a transform with a filter or computed columns, which need a Spark "
+                'on this machine, such as "local[*]".'
+            )
+        if not verify_segments(segments, token=self._token or None):
+            raise SegmentUnavailableError(f"A segment of {found.table} is not there now.")
+        self._folder.mkdir(parents=True, exist_ok=True)
+        task = _Task(found, self._folder, self._token, upsert=self._upsert)
+        made = self._run([replace(segment, view=None) for segment in segments], task)
+        return [
+            replace(one, view=segment.view) if one is not None else None
+            for one, segment in zip(made, segments, strict=True)
+        ]
+
+    def forget(self, segments: Iterable[Segment]) -> None:
+        """Delete derived segments that nobody needs any more."""
+        for segment in segments:
+            if Path(segment.path).parent == self._folder:
+                Path(segment.path).unlink(missing_ok=True)
+
+    def sweep(self) -> None:
+        """Delete what earlier runs left. Only while nothing is staged."""
+        if self._folder.is_dir():
+            for path in self._folder.iterdir():
+                path.unlink(missing_ok=True)
+
+    def _run(self, segments: Sequence[Segment], task: _Task) -> list[Segment | None]:
+        from py4j.protocol import Py4JError
+        from pyspark.errors import PySparkException
+
+        small = sum(segment.bytes for segment in segments) <= IN_PROCESS_BYTES_MAX
+        try:
+            with errors_untold():
+                return self._here(segments, task) if small else self._in_workers(segments, task)
+        except (Py4JError, PySparkException) as cause:
+            raise DataError(f"{task.found.table}: its transform failed on a value: {_reason(cause)}") from cause
+
+    def _in_workers(self, segments: Sequence[Segment], task: _Task) -> list[Segment | None]:
+        texts = [json.dumps(segment.to_json()) for segment in segments]
+        frame = self._spark.range(0, len(texts), 1, len(texts)).mapInArrow(_Read(texts, task), task.input_ddl())
+        computed = frame.selectExpr(*task.select()).toDF(*task.computed())
+        answers: dict[str, Any] = {}
+        for row in computed.mapInArrow(_Write(texts, task), "`made` string").collect():
+            answers |= json.loads(row["made"])
+        return [Segment.from_json(made) if (made := answers[segment.name]) else None for segment in segments]
+
+    def _here(self, segments: Sequence[Segment], task: _Task) -> list[Segment | None]:
+        """In this process, but for what the JVM computes: a way through Python workers costs more than so few rows."""
+        from pyspark.sql.types import StructType
+
+        arrow = pa.schema([(name, kind.arrow()) for name, kind in task.types().items()])
+        batches = [batch for segment in segments for batch in task.inputs_of(segment)]
+        rows = pa.Table.from_batches(batches).cast(arrow)
+        frame = self._spark.createDataFrame(rows, StructType.fromDDL(task.input_ddl()))
+        computed = _Rows(iter(frame.selectExpr(*task.select()).toDF(*task.computed()).toArrow().to_batches()))
+        return [task.write(segment, computed) for segment in segments]
+
+
+@dataclass(frozen=True, slots=True)
+class _Task:
+    """What the tasks of a table need; pickled into them."""
+
+    found: ResolvedTransform
+    folder: Path
+    token: str
+    upsert: bool
+
+    def inputs(self) -> list[str]:
+        """The columns that expressions use, and the number by which rows are known again."""
+        uses = self.found.uses
+        names = [column.name for column in self.found.source.columns if column.name.casefold() in uses.columns]
+        meta = uses.meta | uses.filter_meta
+        return [*names, *(name for name in META_COLUMNS if name in meta and name != "_seq"), "_seq"]
+
+    def types(self) -> dict[str, LogicalType]:
+        """The types of `inputs`."""
+        known = {column.name: column.type for column in self.found.source.columns} | META_LOGICAL
+        return {name: known[name] for name in self.inputs()}
+
+    def input_ddl(self) -> str:
+        return TableSchema(tuple(Column(name, kind) for name, kind in self.types().items())).spark_ddl()
+
+    def select(self) -> list[str]:
+        """The expressions of the job."""
+        keep = [f"coalesce(({self.found.transform.filter}), false)"] if self.found.transform.filter else []
+        return [*(column.sql for column in self.found.computed), *keep, "_seq"]
+
+    def computed(self) -> list[str]:
+        """What the columns of `select` are called from there on."""
+        names = [f"{COMPUTED}{number}" for number in range(len(self.found.computed))]
+        return [*names, *([_KEEP] if self.found.transform.filter else []), "_seq"]
+
+    def stored(self) -> list[str]:
+        """Columns of the table that its rows keep."""
+        wanted = {column.stored for column in self.found.columns if column.stored}
+        return [column.name for column in self.found.source.columns if column.name in wanted]
+
+    def key(self) -> list[str]:
+        """Derived columns of the key, where it is another one than the table's and updates must say so."""
+        if self.upsert or not self.found.keyed_anew:
+            return []
+        outputs = {output.name: output for output in self.found.projection().outputs}
+        return [outputs[name].stored for name in self.found.schema.primary_key if outputs[name].stored]
+
+    def inputs_of(self, segment: Segment) -> Iterator[pa.RecordBatch]:
+        """The segment's rows with `inputs`."""
+        return read_segment(segment, self.inputs(), token=self.token or None, symbols=True)
+
+    def write(self, segment: Segment, computed: _Rows) -> Segment | None:
+        """The derived segment of `segment`, whose computed columns come next in `computed`; None without rows."""
+        writer = SegmentWriter(
+            self.folder,
+            table=segment.table,
+            schema=segment.schema,
+            split_id=segment.split_id,
+            kind=segment.kind,
+            name=f"derived-{uuid.uuid4().hex}.arrow",
+            node=STATE_NODE,
+            partition=segment.partition,
+        )
+        try:
+            for batch in _whole_updates(self._joined(segment, computed)):
+                writer.append(self._passed(batch))
+            return writer.finish(seq_base=segment.seq_base) if writer.rows else None
+        except BaseException:
+            writer.abort()
+            raise
+
+    def _joined(self, segment: Segment, computed: _Rows) -> Iterator[pa.RecordBatch]:
+        """The batches of the segment with the computed columns, and `_seq` as the segment stores it."""
+        stored = self.stored()
+        for batch in read_segment(segment, [*stored, *_STORED_META], token=self.token or None):
+            beside = computed.take(batch.num_rows)
+            numbers = batch.column("_seq")
+            if not beside.column("_seq").combine_chunks().equals(numbers):
+                raise AssertionError(f"{segment.table}: rows came back from Spark in another order")
+            columns = {name: batch.column(name) for name in [*stored, *_STORED_META]}
+            columns["_seq"] = pc.subtract(numbers, pa.scalar(segment.seq_base, pa.int64()))
+            for name in self.computed()[:-1]:
+                columns[name] = beside.column(name).combine_chunks()
+            yield pa.RecordBatch.from_pydict(columns)
+
+    def _passed(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The rows that the filter lets pass, and what they are."""
+        ops = batch.column("_op").to_numpy().copy()
+        emptied = ops == RowKind.TRUNCATE
+        kept = np.ones(len(ops), np.bool_)
+        if self.found.transform.filter:
+            kept = batch.column(_KEEP).to_numpy(zero_copy_only=False).astype(np.bool_) | emptied
+        before = _update_places(ops, batch.column("_seq").to_numpy())
+        after = before + 1
+        ops[before[kept[before] & ~kept[after]]] = RowKind.DELETE
+        ops[after[kept[after] & ~kept[before]]] = RowKind.INSERT
+        moved = before[kept[before] & kept[after] & self._moved(batch)[before]]
+        ops[moved], ops[moved + 1] = RowKind.DELETE, RowKind.INSERT
+        names = [*self.stored(), *(name for name in self.computed() if name not in (_KEEP, "_seq")), *_STORED_META]
+        columns = {name: batch.column(name) for name in names}
+        columns["_op"] = pa.array(ops, pa.int8())
+        if emptied.any():
+            for name in names:
+                if name.startswith(COMPUTED):
+                    columns[name] = pc.if_else(pa.array(emptied), pa.scalar(None, columns[name].type), columns[name])
+        return pa.RecordBatch.from_pydict(columns).filter(pa.array(kept))
+
+    def _moved(self, batch: pa.RecordBatch) -> Any:
+        """Of each row whether the next one has another key."""
+        moved = np.zeros(batch.num_rows, np.bool_)
+        for name in self.key():
+            column = batch.column(name)
+            here, there = column.slice(0, max(0, len(column) - 1)), column.slice(1)
+            same = pc.or_kleene(pc.equal(here, there), pc.and_(pc.is_null(here), pc.is_null(there)))
+            moved[: len(same)] |= ~pc.fill_null(same, fill_value=False).to_numpy(zero_copy_only=False)
+        return moved
+
+
+def _update_places(ops: Any, numbers: Any) -> Any:
+    """Where the before-images are whose after-image is the next row: both have their numbers from one change."""
+    first = (ops[:-1] == RowKind.UPDATE_BEFORE) & (ops[1:] == RowKind.UPDATE_AFTER)
+    return np.flatnonzero(first & (numbers[1:] == numbers[:-1] + 1))
+
+
+def _whole_updates(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The same rows, no batch ending between the two of an update."""
+    held: pa.RecordBatch | None = None
+    for batch in batches:
+        rows = batch
+        if held is not None:
+            rows = pa.Table.from_batches([held, batch]).combine_chunks().to_batches()[0]
+        cut = rows.num_rows - int(rows.column("_op")[-1].as_py() == RowKind.UPDATE_BEFORE)
+        held = rows.slice(cut) if cut < rows.num_rows else None
+        if cut:
+            yield rows.slice(0, cut)
+    if held is not None:
+        yield held
+
+
+class _Rows:
+    """Batches, taken by numbers of rows."""
+
+    def __init__(self, batches: Iterator[pa.RecordBatch]) -> None:
+        self._batches = batches
+        self._rest: list[pa.RecordBatch] = []
+
+    def take(self, count: int) -> pa.Table:
+        """The next `count` rows."""
+        while (there := sum(batch.num_rows for batch in self._rest)) < count:
+            batch = next(self._batches, None)
+            if batch is None:
+                raise AssertionError(f"{there} rows came back from Spark where {count} were sent")
+            self._rest.append(batch)
+        rows = pa.Table.from_batches(self._rest)
+        self._rest = rows.slice(count).to_batches()
+        return rows.slice(0, count)
+
+
+class _Read:
+    """The first function of the job: each row is the index of a segment, whose columns for expressions it gives."""
+
+    def __init__(self, segments: list[str], task: _Task) -> None:
+        self._segments = segments
+        self._task = task
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for index in batch.column(0).to_pylist():
+                yield from self._task.inputs_of(Segment.from_json(json.loads(self._segments[index])))
+
+
+class _Write:
+    """The last function of the job: computed columns of the segment that has the partition's number."""
+
+    def __init__(self, segments: list[str], task: _Task) -> None:
+        self._segments = segments
+        self._task = task
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        assert context is not None
+        segment = Segment.from_json(json.loads(self._segments[context.partitionId()]))
+        made = self._task.write(segment, _Rows(batches))
+        yield pa.RecordBatch.from_pydict({"made": [json.dumps({segment.name: made.to_json() if made else None})]})
+
+
+def _reason(error: Exception) -> str:
+    """What an expression has against a value, without Java's places."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    found = next((line for line in lines if "[" in line and "]" in line and not line.startswith("at ")), "")
+    return (found or (lines[0] if lines else repr(error)))[:500]

@@ -1,0 +1,273 @@
+"""What Spark's analyzer says of a transform's expressions. Run on the driver; nothing is read and no job is started.
+
+Each item of a projection is analyzed by itself on an empty DataFrame with the table's columns, so that a message can
+say where it is. What it must be: a value of one row, of a type that sinks have, and the same whenever it is computed,
+because a before-image is computed again in another epoch than the after-image that it must equal.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from raycdc.errors import ConfigError, SchemaError
+from raycdc.model import LogicalType, TableId, TableSchema, TypeKind
+from raycdc.model.transform import Expression, Star, Transform, Transforms
+from raycdc.schema.apply import find_column
+from raycdc.transform import PlainResolver, ResolvedColumn, ResolvedTransform, Uses, finished
+from raycdc.transform.plain import is_plain, plain_column
+from raycdc.transform.resolved import META_LOGICAL, star_columns
+
+#: Expressions that Spark calls deterministic because one query sees one value of them; the next query sees another.
+_OF_THE_MOMENT = frozenset(
+    {"CurrentTimestamp", "Now", "CurrentDate", "LocalTimestamp", "CurrentTime", "CurrentUser", "CurrentDatabase",
+     "CurrentCatalog", "CurrentTimeZone", "CurDateExpressionBuilder", "CurrentBatchTimestamp"}
+)  # fmt: skip
+
+_TYPES = {
+    "BOOLEAN": TypeKind.BOOLEAN,
+    "TINYINT": TypeKind.INT8,
+    "SMALLINT": TypeKind.INT16,
+    "INT": TypeKind.INT32,
+    "BIGINT": TypeKind.INT64,
+    "FLOAT": TypeKind.FLOAT32,
+    "DOUBLE": TypeKind.FLOAT64,
+    "STRING": TypeKind.STRING,
+    "BINARY": TypeKind.BINARY,
+    "DATE": TypeKind.DATE,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Analyzed:
+    """One expression as the analyzer has it: columns used, its name, and type; `column` when it is nothing but one."""
+
+    name: str
+    type: str
+    nullable: bool
+    uses: frozenset[str]
+    column: str = ""
+
+
+class SparkResolver:
+    """A `Resolver` on a Spark session; one thread at a time."""
+
+    def __init__(self, spark: Any, transforms: Transforms) -> None:
+        """Registers the functions that `transforms` name. `ConfigError` for one that cannot be used."""
+        self._spark = spark
+        self._plain = PlainResolver()
+        self._register(transforms)
+
+    def resolve(self, table: TableId, transform: Transform, schema: TableSchema, place: str) -> ResolvedTransform:
+        if is_plain(transform):
+            return self._plain.resolve(table, transform, schema, place)
+        where = f"{place}: {table}"
+        empty = self._empty(schema)
+        columns: list[ResolvedColumn] = []
+        used: set[str] = set()
+        for item in transform.items:
+            if isinstance(item, Star):
+                columns += star_columns(where, item, schema)
+                used |= {name.casefold() for name in item.left_out}
+            elif isinstance(item, Expression):
+                at = f"{where}: projection, character"
+                found = _analyze(empty, item.sql, at, item.at)
+                used |= found.uses
+                columns.append(_column(found, item.sql, f"{at} {item.at + 1}", schema))
+            else:
+                columns.append(plain_column(where, item, schema))
+                used.add(columns[-1].stored.casefold())
+        in_filter: frozenset[str] = frozenset()
+        if transform.filter:
+            found = _analyze(empty, transform.filter, f"{where}: filter, character", 0)
+            if found.type != "BOOLEAN":
+                raise SchemaError(f"{where}: filter: it is {found.type}, not true or false.")
+            in_filter = found.uses
+        uses = Uses(
+            frozenset((used | in_filter) - META_LOGICAL.keys() - {""}),
+            frozenset(used & META_LOGICAL.keys()),
+            in_filter & META_LOGICAL.keys(),
+        )
+        return finished(table, transform, schema, columns, uses=uses, place=place)
+
+    def _empty(self, schema: TableSchema) -> Any:
+        """A DataFrame with the columns of the table and of `META_COLUMNS`, and without rows."""
+        from pyspark.sql.types import StructType
+
+        return self._spark.createDataFrame([], StructType.fromDDL(expression_ddl(schema)))
+
+    def _register(self, transforms: Transforms) -> None:
+        known: dict[str, str] = {}
+        for index, transform in enumerate(transforms.all):
+            for name, path in transform.udfs:
+                place = f"transform[{index}].udf.{name}"
+                if known.setdefault(name.casefold(), path) != path:
+                    raise ConfigError(f"{place}: another transform calls {known[name.casefold()]} so. Rename one.")
+                self._spark.udf.register(name, load_function(path, place))
+
+
+def expression_ddl(schema: TableSchema) -> str:
+    """What expressions can name: the table's columns and metadata."""
+    meta = ", ".join(f"`{name}` {found.spark()}" for name, found in META_LOGICAL.items())
+    return f"{schema.spark_ddl()}, {meta}"
+
+
+def load_function(path: str, place: str) -> Any:
+    """The user-defined function at ``package.module:name``; `ConfigError` where there is none that Spark can call."""
+    module, _, name = path.partition(":")
+    try:
+        with _working_folder_last():
+            function = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError) as cause:
+        raise ConfigError(f'{place}: "{path}" cannot be imported: {cause}') from cause
+    if not hasattr(function, "returnType") or not hasattr(function, "evalType"):
+        raise ConfigError(
+            f'{place}: "{path}" does not say what it returns. Make it with pyspark.sql.functions.udf or pandas_udf: '
+            '@udf(returnType="string", useArrow=True)'
+        )
+    if not getattr(function, "deterministic", True):
+        raise ConfigError(f'{place}: "{path}" is not deterministic: before-images would not equal after-images.')
+    return function
+
+
+@contextmanager
+def _working_folder_last() -> Iterator[None]:
+    """Functions may lie beside the configuration, where the command was started; installed packages come first."""
+    here = os.getcwd()  # noqa: PTH109 - a text, as in sys.path
+    sys.path.append(here)
+    try:
+        yield
+    finally:
+        sys.path.remove(here)
+
+
+def _column(found: _Analyzed, sql: str, at: str, schema: TableSchema) -> ResolvedColumn:
+    if found.column.casefold() in META_LOGICAL:
+        stored = found.column.casefold()
+        return ResolvedColumn(found.name, META_LOGICAL[stored], stored=stored)
+    if (index := find_column(schema, found.column)) is not None:
+        column = schema.columns[index]
+        return ResolvedColumn(found.name, column.type, column.nullable, stored=column.name)
+    if not _has_name(sql, found.name):
+        raise SchemaError(f"{at}: {sql!r} needs a name: {sql} AS …")
+    return ResolvedColumn(found.name, _logical(found.type, at, found.name), found.nullable, sql=sql)
+
+
+def _has_name(sql: str, name: str) -> bool:
+    """Whether `name` was said, and not made of the expression by Spark."""
+    return sql.rstrip("`").casefold().endswith(name.replace("`", "``").casefold()) and sql.casefold() != name.casefold()
+
+
+def _logical(sql_type: str, at: str, name: str) -> LogicalType:
+    if sql_type in _TYPES:
+        return LogicalType(_TYPES[sql_type])
+    if sql_type.startswith("DECIMAL("):
+        precision, scale = sql_type[8:-1].split(",")
+        return LogicalType(TypeKind.DECIMAL, precision=int(precision), scale=int(scale))
+    if sql_type == "TIMESTAMP":
+        return LogicalType(TypeKind.TIMESTAMP, fsp=6)
+    if sql_type == "TIMESTAMP_NTZ":
+        return LogicalType(TypeKind.DATETIME, fsp=6)
+    hint = "CAST(NULL AS …) says which type it has" if sql_type == "VOID" else "make a text of it, such as with to_json"
+    raise SchemaError(f"{at}: column {name!r} is {sql_type}, which no sink has; {hint}.")
+
+
+def _analyze(empty: Any, sql: str, at: str, offset: int) -> _Analyzed:
+    """`sql`, one expression. `SchemaError` that begins with `at` and the character, where it cannot be used."""
+    plan = _plan(empty, sql, at, offset)
+    here = f"{at} {offset + 1}"
+    if plan.getClass().getSimpleName() != "Project" or plan.child().getClass().getSimpleName() == "Project":
+        raise SchemaError(f"{here}: {sql!r} takes more than the values of one row, such as a sum over rows.")
+    if plan.child().getClass().getSimpleName() not in ("LogicalRDD", "LocalRelation"):
+        raise SchemaError(f"{here}: {sql!r} makes more than one row of a row.")
+    if plan.projectList().size() != 1:
+        raise SchemaError(f"{here}: {sql!r} makes several columns. Only * by itself may.")
+    expression = plan.projectList().apply(0)
+    kinds = list(_kinds(expression))
+    if odd := [kind for kind in kinds if "Subquery" in kind or kind in ("ListQuery", "Exists")]:
+        raise SchemaError(f"{here}: {sql!r} asks other tables ({odd[0]}), which change by themselves.")
+    moment = [kind for kind in kinds if kind in _OF_THE_MOMENT]
+    if moment or not expression.deterministic():
+        what = moment[0] if moment else "a random or counting function"
+        raise SchemaError(
+            f"{here}: {sql!r} has another value each time it is computed ({what}), so a before-image would not equal "
+            "the after-image before it. Leave it out."
+        )
+    inner = expression.child() if kinds[0] == "Alias" else expression
+    column = inner.name() if inner.getClass().getSimpleName() == "AttributeReference" else ""
+    references = expression.references().toSeq()
+    names = frozenset(references.apply(i).name().casefold() for i in range(references.size()))
+    if not column and _holds_star(sql):
+        raise SchemaError(
+            f"{here}: {sql!r} takes all columns, and would be another value when one is added. Name them."
+        )
+    return _Analyzed(expression.name(), inner.dataType().sql(), bool(expression.nullable()), names, column)
+
+
+def _plan(empty: Any, sql: str, at: str, offset: int) -> Any:
+    from pyspark.errors import PySparkException
+
+    try:
+        with errors_untold():
+            return empty.selectExpr(sql)._jdf.queryExecution().analyzed()
+    except PySparkException as cause:
+        raise SchemaError(f"{at} {offset + _place(cause, sql) + 1}: {_message(cause)}") from cause
+
+
+@contextmanager
+def errors_untold() -> Iterator[None]:
+    """Pyspark logs each error of an expression with a Java traceback; here they are told in our own words."""
+    from pyspark.logger import PySparkLogger
+
+    # By its class, which takes what pyspark says: made first by `logging.getLogger` it would be one that does not.
+    logger = PySparkLogger.getLogger("SQLQueryContextLogger")
+    disabled, logger.disabled = logger.disabled, True
+    try:
+        yield
+    finally:
+        logger.disabled = disabled
+
+
+def _place(error: Any, sql: str) -> int:
+    """Where in `sql` the error is, from 0."""
+    contexts = error.getQueryContext() or []
+    for context in contexts:
+        if context.fragment():
+            return int(context.startIndex())
+    if where := re.search(r"\(line (\d+), pos (\d+)\)", str(error)):
+        lines = sql.splitlines(keepends=True)[: int(where[1]) - 1]
+        return sum(map(len, lines)) + int(where[2])
+    return 0
+
+
+def _message(error: Any) -> str:
+    """The first sentence or two: what is wrong, without Spark's plan and codes."""
+    parameters = error.getMessageParameters() or {}
+    if (error.getCondition() or "").startswith("UNRESOLVED_COLUMN"):
+        near = parameters.get("proposal", "").replace("`", "")
+        return f"there is no column {parameters.get('objectName', '?').strip('`')!r}" + (
+            f"; near: {near}." if near else "."
+        )
+    text = str(error).strip().split(" SQLSTATE")[0].split("\n")[0]
+    return re.sub(r"^\[[A-Z_0-9.]+\] ", "", text)
+
+
+def _kinds(expression: Any) -> Iterator[str]:
+    """Class names of the expression's nodes, the outermost first."""
+    yield expression.getClass().getSimpleName()
+    children = expression.children()
+    for index in range(children.size()):
+        yield from _kinds(children.apply(index))
+
+
+def _holds_star(sql: str) -> bool:
+    """Whether ``*`` stands for columns in it, and not between factors."""
+    texts = r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|`(?:[^`]|``)*`"
+    bare = re.sub(texts, "x", sql)
+    return re.search(r"[(,.]\s*\*", bare) is not None

@@ -1,0 +1,18 @@
+"""Transforms of tables: what their expressions mean for a table's columns, and its schema changes for the result."""
+
+from __future__ import annotations
+
+from raycdc.transform.plain import PlainResolver
+from raycdc.transform.resolved import ResolvedColumn, ResolvedTransform, Resolver, Uses, finished
+from raycdc.transform.tables import TransformedTables, TransformUse
+
+__all__ = [
+    "PlainResolver",
+    "ResolvedColumn",
+    "ResolvedTransform",
+    "Resolver",
+    "TransformUse",
+    "TransformedTables",
+    "Uses",
+    "finished",
+]

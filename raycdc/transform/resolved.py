@@ -1,0 +1,184 @@
+"""A transform with a table's columns known: the columns it gives, what they are made of, the resulting schema. Pure.
+
+A `Resolver` makes it: `PlainResolver` where only columns are chosen, renamed and added, Spark's analyzer for the rest
+(`raycdc.spark.transforms`). `finished` judges what both found by the same rules.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from raycdc.errors import SchemaError
+from raycdc.model import META_COLUMNS, Column, LogicalType, TableId, TableSchema, TypeKind
+from raycdc.model.batch import reserved_column
+from raycdc.model.transform import Star, Transform
+from raycdc.model.view import Output, Projection
+
+#: Metadata columns with one value per table; the others differ between a row and its next change.
+CONSTANT_META = ("_db", "_table")
+
+#: Types of the metadata columns in an expression.
+META_LOGICAL: dict[str, LogicalType] = {
+    name: LogicalType(TypeKind.INT64 if name in ("_seq", "_ts_ms") else TypeKind.STRING) for name in META_COLUMNS
+}
+
+#: How computed columns are called in a segment that was derived.
+COMPUTED = "_raycdc_computed_"
+
+
+@dataclass(frozen=True, slots=True)
+class ResolvedColumn:
+    """A column of the result: the table's or a metadata column `stored` unchanged, a `constant`, or computed by `sql`.
+
+    `flows` is True for one that ``*`` brought.
+    """
+
+    name: str
+    type: LogicalType
+    nullable: bool = True
+    stored: str = ""
+    constant: int | str | bool | None = None
+    sql: str = ""
+    flows: bool = False
+    default: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Uses:
+    """Columns (in lower case) that expressions name: those of the table, and those of `META_COLUMNS`.
+
+    `by_row` are the metadata columns, other than constant ones, that the filter or a key column looks at.
+    """
+
+    columns: frozenset[str] = frozenset()
+    meta: frozenset[str] = frozenset()
+    filter_meta: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class ResolvedTransform:
+    """See the module's docstring. `schema` is that of the rows it makes of rows of `source`."""
+
+    table: TableId
+    transform: Transform
+    source: TableSchema
+    columns: tuple[ResolvedColumn, ...]
+    uses: Uses
+    schema: TableSchema
+
+    @property
+    def computed(self) -> tuple[ResolvedColumn, ...]:
+        return tuple(column for column in self.columns if column.sql)
+
+    @property
+    def keyed_anew(self) -> bool:
+        """Whether rows have another key than those of the table."""
+        return bool(self.transform.primary_keys) and self.schema.primary_key != _kept_key(self.source, self.columns)
+
+    def derived(self, *, upsert: bool) -> bool:
+        """Whether rows have to be gone through, and not only be looked at differently."""
+        return bool(self.computed or self.transform.filter or (self.keyed_anew and not upsert))
+
+    def projection(self) -> Projection:
+        """How stored rows, with the computed columns where there are any, become rows of `schema`."""
+        outputs = []
+        numbers = iter(range(len(self.columns)))
+        for column in self.columns:
+            stored = f"{COMPUTED}{next(numbers)}" if column.sql else column.stored
+            outputs.append(Output(column.name, stored, column.constant))
+        return Projection(tuple(outputs), self.transform.deleted_column if self.transform.soft else "")
+
+    def plain_view(self) -> bool:
+        """Whether rows are the table's own, column by column."""
+        names = [column.name for column in self.source.columns]
+        return not self.transform.soft and [c.stored for c in self.columns] == names == [c.name for c in self.columns]
+
+
+class Resolver(Protocol):
+    """Finds out what a transform means for a table. May block."""
+
+    def resolve(self, table: TableId, transform: Transform, schema: TableSchema, place: str) -> ResolvedTransform:
+        """Raises `SchemaError` with `place`, table, column and position for what `schema` does not allow."""
+
+
+def finished(
+    table: TableId,
+    transform: Transform,
+    schema: TableSchema,
+    columns: Sequence[ResolvedColumn],
+    *,
+    uses: Uses,
+    place: str,
+) -> ResolvedTransform:
+    """The transform with the `columns` found; `SchemaError` for what no target can have."""
+    where = f"{place}: {table}"
+    names = [column.name for column in columns]
+    if transform.soft:
+        names.append(transform.deleted_column)
+    seen: set[str] = set()
+    for name in names:
+        if name.casefold() in META_COLUMNS:
+            raise SchemaError(f"{where}: {name} needs a name of its own: {name} AS …")
+        if name.casefold() in seen:
+            raise SchemaError(f"{where}: the column {name!r} is in the result twice. Give one another name with AS.")
+        seen.add(name.casefold())
+    if own := next((c.name for c in schema.columns if c.name.casefold().startswith(COMPUTED)), ""):
+        raise SchemaError(f"{where}: a table with a column {own!r} cannot be transformed: the name is used within.")
+    if reserved := reserved_column(name for name in names if name != transform.deleted_column):
+        raise SchemaError(f"{where}: {reserved}")
+    found = [Column(c.name, c.type, c.nullable, c.default) for c in columns]
+    if transform.soft:
+        found.append(Column(transform.deleted_column, LogicalType(TypeKind.BOOLEAN)))
+    key = _override(where, transform, columns) if transform.primary_keys else _kept_key(schema, columns)
+    if odd := sorted(uses.filter_meta - set(CONSTANT_META)):
+        raise SchemaError(
+            f"{where}: the filter cannot go by {', '.join(odd)}, which a row's next change has another value of: it "
+            "could be let in and never out again."
+        )
+    keyed = tuple(Column(c.name, c.type, c.nullable and c.name not in key, c.default) for c in found)
+    return ResolvedTransform(table, transform, schema, tuple(columns), uses, TableSchema(keyed, key))
+
+
+def star_columns(where: str, star: Star, schema: TableSchema) -> list[ResolvedColumn]:
+    """The columns that ``*`` brings."""
+    left_out = {name.casefold() for name in star.left_out}
+    there = {column.name.casefold() for column in schema.columns}
+    for name in star.left_out:
+        if name.casefold() not in there:
+            raise unknown_column(where, name, star.at, schema)
+    kept = [column for column in schema.columns if column.name.casefold() not in left_out]
+    return [ResolvedColumn(c.name, c.type, c.nullable, stored=c.name, flows=True, default=c.default) for c in kept]
+
+
+def unknown_column(where: str, name: str, at: int, schema: TableSchema) -> SchemaError:
+    """A column that is named and not there."""
+    known = ", ".join(column.name for column in schema.columns)
+    return SchemaError(f"{where}: projection, character {at + 1}: there is no column {name!r}. The table has {known}.")
+
+
+def _override(where: str, transform: Transform, columns: Sequence[ResolvedColumn]) -> tuple[str, ...]:
+    there = {column.name.casefold(): column for column in columns}
+    key = []
+    for name in transform.primary_keys:
+        column = there.get(name.casefold())
+        if column is None:
+            raise SchemaError(
+                f"{where}: primary_keys names {name!r}, which the projection does not give. Add it there."
+            )
+        if column.stored in META_COLUMNS and column.stored not in CONSTANT_META:
+            raise SchemaError(
+                f"{where}: primary_keys names {name!r}, which is {column.stored}: no two changes share it."
+            )
+        key.append(column.name)
+    return tuple(key)
+
+
+def _kept_key(schema: TableSchema, columns: Sequence[ResolvedColumn]) -> tuple[str, ...]:
+    """The table's key under the names that its columns have in the result; none where one is not kept."""
+    names: dict[str, str] = {}
+    for column in columns:
+        if column.stored:
+            names.setdefault(column.stored, column.name)
+    return tuple(names[name] for name in schema.primary_key) if set(schema.primary_key) <= names.keys() else ()

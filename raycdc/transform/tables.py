@@ -1,0 +1,93 @@
+"""The transforms of a running pipeline: which table has one, what it means now, and whether the sink can take its rows.
+
+Owned by the epoch loop (`raycdc.spark.works`) and asked by `check` and `plan`; resolving a schema for the first time
+asks Spark, afterwards the answer is remembered.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from raycdc.errors import ConfigError, SchemaError
+from raycdc.model import META_COLUMNS, TableId, TableSchema
+from raycdc.model.transform import Transforms
+from raycdc.schema.apply import find_column
+from raycdc.transform.plain import PlainResolver
+from raycdc.transform.resolved import CONSTANT_META, ResolvedTransform, Resolver
+
+
+@dataclass(frozen=True, slots=True)
+class TransformUse:
+    """What transforms have to know of the sink: whether it updates rows (`upsert`), why it cannot find out that a key
+    is there already, if so (`no_proof`), and the column that changes of a key are ordered by, if any.
+    """
+
+    upsert: bool = False
+    no_proof: str = ""
+    order_by: str = ""
+
+
+@dataclass(slots=True)
+class TransformedTables:
+    """See the module's docstring."""
+
+    transforms: Transforms = field(default_factory=Transforms)
+    resolver: Resolver = field(default_factory=PlainResolver)
+    use: TransformUse = field(default_factory=TransformUse)
+    _known: dict[tuple[TableId, str], ResolvedTransform] = field(default_factory=dict)
+
+    def __bool__(self) -> bool:
+        return bool(self.transforms)
+
+    def identity(self, table: TableId) -> str:
+        """What changes when the table's rows would be others; empty without a transform."""
+        transform = self.transforms.of(table)
+        return "" if transform is None else transform.identity()
+
+    def resolved(self, table: TableId, schema: TableSchema) -> ResolvedTransform | None:
+        """The transform of `table` with its columns; None where it has none. Raises `SchemaError` or `ConfigError`."""
+        transform = self.transforms.of(table)
+        if transform is None:
+            return None
+        version = (table, schema.fingerprint())
+        if version not in self._known:
+            place = self.transforms.place(table)
+            found = self.resolver.resolve(table, transform, schema, place)
+            self._check(found, place)
+            self._known[version] = found
+        return self._known[version]
+
+    def derived(self, found: ResolvedTransform) -> bool:
+        """Whether rows of the table have to be gone through."""
+        return found.derived(upsert=self.use.upsert)
+
+    def _check(self, found: ResolvedTransform, place: str) -> None:
+        where = f"{place}: {found.table}"
+        transform = found.transform
+        varying = sorted((found.uses.meta | found.uses.filter_meta) - set(CONSTANT_META))
+        if not self.use.upsert and varying:
+            raise SchemaError(
+                f"{where}: a before-image would not equal the after-image before it with {', '.join(varying)} in a "
+                'column. A changelog has the metadata columns anyway; or use sink.write = "upsert".'
+            )
+        if not self.use.upsert and transform.soft:
+            raise ConfigError(
+                f'{where}: on_delete = "soft" updates the row that is deleted, and a changelog keeps all of them, '
+                'deletions as -D. Use sink.write = "upsert", or leave it out.'
+            )
+        if self.use.upsert and found.keyed_anew and self.use.no_proof:
+            raise ConfigError(
+                f"{where}: primary_keys: whether two rows have one key must be found out, and {self.use.no_proof}"
+            )
+        if self.use.upsert and found.source.primary_key and not found.schema.primary_key:
+            missing = ", ".join(found.source.primary_key)
+            raise SchemaError(
+                f"{where}: the projection does not keep the key ({missing}) as it is, and rows that are updated are "
+                "found by it. Add its columns, or say primary_keys."
+            )
+        by = find_column(found.source, self.use.order_by) if self.use.order_by else None
+        if by is not None and self.use.order_by not in [
+            c.name for c in found.columns if c.stored == found.source.columns[by].name
+        ]:
+            raise ConfigError(f"{where}: the projection must keep {self.use.order_by}, which source.order_by goes by.")
+        assert not set(found.schema.primary_key) & set(META_COLUMNS), found

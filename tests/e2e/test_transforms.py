@@ -1,0 +1,168 @@
+"""`raycdc check`, `plan` and `run` with transforms: wrong ones are found before anything is read."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from raycdc.testing.compare import read_delta
+from raycdc.testing.jobs import Job, catch_up
+from raycdc.testing.servers import MariaDbServer
+
+pytestmark = pytest.mark.server
+
+TRANSFORMS = r"""
+[[transform]]
+table = "sold.orders"
+projection = "*, price * qty AS amount, _table AS origin"
+filter = "status <> 'TEST'"
+
+[[transform]]
+table = 'sold\.item.*'
+projection = "id AS item, * EXCEPT (id, secret)"
+on_delete = "soft"
+
+[[route]]
+table = 'sold\.(.*)'
+to = "lake.$1"
+"""
+
+WRONG = r"""
+[[transform]]
+table = "sold.orders"
+projection = "*, price * quantity AS amount"
+
+[[transform]]
+table = "sold.items"
+filter = "id > "
+"""
+
+
+def fill(server: MariaDbServer) -> None:
+    server.execute("DROP DATABASE IF EXISTS sold", "CREATE DATABASE sold")
+    server.execute(
+        "CREATE TABLE orders (id INT PRIMARY KEY, status VARCHAR(20), price DECIMAL(10, 2), qty INT)",
+        "CREATE TABLE items (id INT PRIMARY KEY, secret VARCHAR(20), name VARCHAR(20))",
+        "INSERT INTO orders SELECT seq, IF(seq % 4, 'PAID', 'TEST'), seq / 8, seq % 9 FROM seq_1_to_3000",
+        "INSERT INTO items SELECT seq, 's', CONCAT('item ', seq) FROM seq_1_to_50",
+        database="sold",
+    )
+
+
+def command(job: Job, *words: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "RAYCDC_TEST_PASSWORD": job.server.cdc_user}
+    full = [sys.executable, "-m", "raycdc.cli", words[0], str(job.configuration()), *words[1:]]
+    return subprocess.run(full, check=False, capture_output=True, text=True, env=environment)
+
+
+def source_rows(server: MariaDbServer, query: str) -> list[tuple[Any, ...]]:
+    with server.connect(database="sold") as connection, connection.cursor() as cursor:
+        cursor.execute(query)
+        return [tuple(row) for row in cursor.fetchall()]
+
+
+def check_orders(job: Job, server: MariaDbServer, *more: str) -> None:
+    columns = ("id", "status", "price", "qty", *more)
+    lake = read_delta(job.lake / "lake" / "orders").sort_by("id")
+    got = [tuple(row[name] for name in (*columns, "amount", "origin")) for row in lake.to_pylist()]
+    query = f"SELECT {', '.join(columns)}, price * qty, 'orders' FROM orders WHERE status <> 'TEST' ORDER BY id"
+    assert got == source_rows(server, query)
+
+
+@pytest.mark.spark
+def test_transformed_tables_follow_their_source_and_its_new_columns_after_a_kill(
+    mariadb: MariaDbServer, tmp_path: Path
+) -> None:
+    fill(mariadb)
+    job = Job(tmp_path, mariadb, "sold", ("orders", "items"), sections=TRANSFORMS)
+    planned = command(job, "plan", "--json")
+    assert planned.returncode == 0, planned.stderr
+    targets = {target["target"]: target for target in map(json.loads, planned.stdout.splitlines())}
+    assert targets["lake.items"] == {
+        "target": "lake.items",
+        "write": "upsert",
+        "sources": [{"table": "sold.items", "rows": 50, "chunks": 1, "transform": "transform[1]",
+                     "how": "looked at differently"}],
+        "columns": [
+            {"name": "item", "type": "int", "nullable": False},
+            {"name": "name", "type": "string", "nullable": True},
+            {"name": "is_deleted", "type": "boolean", "nullable": True},
+        ],
+        "primary_key": ["item"],
+        "ddl": "CREATE TABLE `lake`.`items` (`item` INT, `name` STRING, `is_deleted` BOOLEAN) USING DELTA "
+        f"LOCATION '{job.lake}/lake/items'",
+    }  # fmt: skip
+    orders = targets["lake.orders"]
+    assert orders["columns"][-2:] == [
+        {"name": "amount", "type": "decimal(21,2)", "nullable": True},
+        {"name": "origin", "type": "string", "nullable": True},
+    ]
+    assert orders["sources"][0]["how"] == "computed by Spark"
+    assert not job.lake.exists()
+    assert not job.state.exists()
+    catch_up(job)
+    check_orders(job, mariadb)
+    mariadb.execute(
+        "UPDATE orders SET status = 'TEST' WHERE id % 7 = 0",
+        "UPDATE orders SET status = 'PAID' WHERE id % 8 = 0",
+        "ALTER TABLE orders ADD COLUMN note VARCHAR(20) NOT NULL DEFAULT 'none'",
+        "UPDATE orders SET note = 'seen', qty = qty + 1 WHERE id % 5 = 0",
+        "DELETE FROM orders WHERE id % 11 = 0",
+        "INSERT INTO orders VALUES (9001, 'TEST', 1, 1, 'x'), (9002, 'PAID', 2, 3, 'y')",
+        "DELETE FROM items WHERE id <= 10",
+        "INSERT INTO items VALUES (3, 's', 'again')",
+        "UPDATE items SET id = 700 WHERE id = 20",
+        database="sold",
+    )
+    run = job.start("--until", "caught-up", failpoints="before_commit=kill@1")
+    assert run.wait() == -9, run.story()
+    catch_up(job)
+    check_orders(job, mariadb, "note")
+    items = {row["item"]: (row["name"], row["is_deleted"]) for row in read_delta(job.lake / "lake/items").to_pylist()}
+    expected = {i: (f"item {i}", i <= 10 or i == 20) for i in range(1, 51)}
+    assert items == expected | {3: ("again", False), 700: ("item 20", False)}
+    assert read_delta(job.lake / "lake/items").column_names == ["item", "name", "is_deleted"]
+
+
+@pytest.mark.spark
+def test_wrong_expressions_are_found_before_anything_is_read(mariadb: MariaDbServer, tmp_path: Path) -> None:
+    fill(mariadb)
+    job = Job(tmp_path, mariadb, "sold", ("orders", "items"), sections=WRONG)
+    checked = command(job, "check", "--json")
+    assert checked.returncode == 2, checked.stdout + checked.stderr
+    found = [entry["text"] for entry in map(json.loads, checked.stdout.splitlines()) if entry["status"] == "failed"]
+    assert len(found) == 2
+    assert found[1].startswith(
+        "transform[0]: sold.orders: projection, character 12: there is no column 'quantity'; near: "
+    )
+    assert found[0].startswith("transform[1]: sold.items: filter, character 6: Syntax error at or near end of input")
+    planned = command(job, "plan")
+    assert planned.returncode == 2
+    assert all(text in planned.stderr for text in found)
+    assert planned.stdout == ""
+    assert not job.state.exists()
+
+
+def test_transforms_that_need_no_spark_run_without_it(mariadb: MariaDbServer, tmp_path: Path) -> None:
+    fill(mariadb)
+    sections = '[[transform]]\ntable = "sold.items"\nprojection = "name, id, 1 AS source"\n'
+    job = Job(tmp_path, mariadb, "sold", ("items",), sink="jsonl", write="changelog", local=True, sections=sections)
+    catch_up(job)
+    mariadb.execute("UPDATE items SET name = 'new' WHERE id = 5", "DELETE FROM items WHERE id = 6", database="sold")
+    catch_up(job)
+    files = sorted((job.lake / "sold" / "items").glob("*.jsonl"))
+    rows = [json.loads(line) for file in files for line in file.read_text().splitlines()]
+    assert [(r["_op"], r["name"], r["id"], r["source"]) for r in rows[-3:]] == [
+        ("-U", "item 5", 5, 1), ("+U", "new", 5, 1), ("-D", "item 6", 6, 1)]  # fmt: skip
+    assert list(rows[0])[:4] == ["name", "id", "source", "_op"]
+    job.sections = '[[transform]]\ntable = "sold.items"\nfilter = "id > 5"\n'
+    job.folder = tmp_path / "other"
+    refused = job.start("--until", "caught-up")
+    assert refused.wait() == 2, refused.story()
+    assert "--local runs without it" in refused.story()

@@ -1,0 +1,166 @@
+"""A pipeline without a source whose tables are transformed: scripted epochs, the epoch loop, what sinks should hold."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+from deltalake import DeltaTable
+
+from raycdc.bridge import run_in_process
+from raycdc.checkpoint.manifest import Manifest
+from raycdc.checkpoint.store import CheckpointStore
+from raycdc.model import Column, LogicalType, TypeKind
+from raycdc.model.routes import Route, Router
+from raycdc.model.transform import Transform, Transforms
+from raycdc.plugins import PluginGroup, load_plugin
+from raycdc.schema import AddColumnEvent, event_to_json
+from raycdc.sinks.api import Sink, SinkContext
+from raycdc.spark.derive import Deriver
+from raycdc.spark.epochs import EpochLoop, Recovery
+from raycdc.spark.transforms import SparkResolver
+from raycdc.spark.works import Routing
+from raycdc.testing.epochs import EpochScript, Row, ScriptedTable
+from raycdc.transform import PlainResolver, TransformedTables, TransformUse
+
+#: What is computed, and which rows are wanted, of rows with qty from 0 to 29 or without one.
+ORDERS = Transform(
+    table="shop.orders",
+    projection="*, qty * 2 AS twice, _table AS origin, concat(name, '!') AS shout, 7 AS seven",
+    filter="qty % 3 <> 0",
+)
+
+
+def shaped(row: Row) -> Row:
+    """What `ORDERS` makes of a row."""
+    twice = None if row["qty"] is None else row["qty"] * 2
+    return {**row, "twice": twice, "origin": "orders", "shout": f"{row['name']}!", "seven": 7}
+
+
+def wanted(row: Row) -> bool:
+    return row["qty"] is not None and row["qty"] % 3 != 0
+
+
+@dataclass
+class World:
+    """Scripted epochs, a sink, routes and transforms; `spark` is None without it."""
+
+    kind: str
+    root: Path
+    script: EpochScript
+    transforms: tuple[Transform, ...]
+    spark: Any = None
+    routes: tuple[Route, ...] = ()
+    no_proof: str = ""
+
+    @property
+    def store(self) -> CheckpointStore:
+        return self.script.store
+
+    @property
+    def upsert(self) -> bool:
+        return self.kind.endswith("upsert")
+
+    def sink(self) -> Sink:
+        kind, _, write = self.kind.partition("-")
+        plugin = load_plugin(PluginGroup.SINKS, kind)
+        sink: Sink = plugin.create(plugin.config(type=kind, path=str(self.root / "lake")))
+        sink.open(SinkContext(self.store.app_id, write or "changelog", run_in_process, parallelism=2))
+        return sink
+
+    def loop(self) -> EpochLoop:
+        def next_sealed(after: int, _: float) -> Manifest | None:
+            return next(iter(self.store.manifests(after)), None)
+
+        transforms = Transforms(self.transforms)
+        resolver = PlainResolver() if self.spark is None else SparkResolver(self.spark, transforms)
+        deriver = None if self.spark is None else Deriver(self.spark, self.root / "derived", upsert=self.upsert)
+        tables = TransformedTables(transforms, resolver, TransformUse(self.upsert, self.no_proof))
+        return EpochLoop(
+            self.store,
+            self.sink(),
+            generation=self.store.generation,
+            next_sealed=next_sealed,
+            routing=Routing(Router(self.routes), self.upsert, transforms=tables, deriver=deriver),
+        )
+
+    def restart(self) -> Recovery:
+        self.script.generation = self.store.next_generation()
+        loop = self.loop()
+        recovery = loop.recover()
+        if self.store.sealed_epochs(loop.committed):
+            loop.run()
+        return recovery
+
+    def rows(self, target: str) -> list[Row]:
+        folder = self.root / "lake" / target.replace(".", "/")
+        if self.kind == "jsonl":
+            return [json.loads(line) for f in sorted(folder.glob("*.jsonl")) for line in f.read_text().splitlines()]
+        if self.kind == "parquet":
+            return [row for f in sorted(folder.glob("*.parquet")) for row in pq.read_table(f).to_pylist()]
+        found: list[Row] = DeltaTable(str(folder)).to_pyarrow_table().to_pylist()
+        return found
+
+    def check(self, table: ScriptedTable, target: str = "shop.orders") -> None:
+        """The target holds what `shaped` and `wanted` make of the table."""
+        if self.upsert:
+            expected = [shaped(row) for row in table.contents() if wanted(row)]
+            assert sorted(self.rows(target), key=lambda row: row["id"]) == expected
+            return
+        names = [*(column.name for column in table.schema.columns), "twice", "origin", "shout", "seven"]
+        got = sorted(self.rows(target), key=lambda row: row["_seq"])
+        assert [(row["_op"], {n: row.get(n) for n in names}) for row in got] == list(filtered(table.changelog))
+
+
+def filtered(changelog: Sequence[tuple[str, Row]]) -> Iterator[tuple[str, Row]]:
+    """The changelog of the rows that are wanted, as `shaped`."""
+    rows = iter(changelog)
+    for op, row in rows:
+        if op != "-U":
+            if op == "T" or wanted(row):
+                yield op, row if op == "T" else shaped(row)
+            continue
+        _, after = next(rows)
+        both = wanted(row) and wanted(after)
+        if wanted(row):
+            yield "-U" if both else "-D", shaped(row)
+        if wanted(after):
+            yield "+U" if both else "+I", shaped(after)
+
+
+def new_world(kind: str, root: Path, *transforms: Transform, spark: Any = None) -> World:
+    script = EpochScript(CheckpointStore(root / "state", pipeline="shop"), seed=5)
+    script.table("shop.orders")
+    return World(kind, root, script, transforms or (ORDERS,), spark)
+
+
+def play(world: World) -> ScriptedTable:
+    """A snapshot and changes that cross the filter, then a new column and more changes."""
+    orders = world.script.table("shop.orders")
+    orders.read([{"id": i, "name": "snapshot", "qty": i % 7 or None} for i in range(100, 130)])
+    world.script.random_epoch(operations=40)
+    world.script.seal()
+    for i in range(100, 130):
+        orders.update((i,), qty=(i * 5) % 11)
+    world.script.seal()
+    add_column(orders, "note")
+    orders.insert({"id": 900, "name": "new", "qty": 1, "note": "n"})
+    orders.update((100,), qty=7, note="changed")
+    orders.update((103,), id=1003, qty=8)
+    world.script.seal()
+    orders.delete((101,))
+    world.script.random_epoch(operations=0)
+    world.script.seal(final=True)
+    return orders
+
+
+def add_column(table: ScriptedTable, name: str) -> None:
+    added = Column(name, LogicalType(TypeKind.STRING))
+    table.changes.append(event_to_json(AddColumnEvent(table.id, added)))
+    table.schema = type(table.schema)((*table.schema.columns, added), table.schema.primary_key)
+    for row in [*table.rows.values(), *(row for _, row in table.changelog)]:
+        row[name] = None

@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 from pyarrow import flight
 
-from raycdc.bridge.reading import batch_range, checksum_of, mapped_reader
+from raycdc.bridge.mapped import batch_range, checksum_of, mapped_reader
 from raycdc.checkpoint.manifest import Segment
 from raycdc.errors import SegmentUnavailableError, StateError
 

@@ -11,7 +11,6 @@ which only the segment itself can be, as no two share a name.
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -19,11 +18,11 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyarrow import ipc
 
+from raycdc.bridge.mapped import batch_range, checksum_of, mapped_reader
 from raycdc.bridge.views import all_names, stored_names, symbols_of, viewed
 from raycdc.checkpoint.manifest import STATE_NODE, Segment
-from raycdc.errors import SegmentUnavailableError, StateError
+from raycdc.errors import SegmentUnavailableError
 from raycdc.model.view import RowView
 
 #: Columns that are not stored in a segment but follow from its descriptor.
@@ -31,8 +30,6 @@ DESCRIPTOR_COLUMNS = ("_db", "_table")
 
 #: As `node`: this process may be on any machine.
 ANYWHERE = "*"
-
-_CRC_BLOCK_BYTES = 1 << 20
 
 
 def read_segment(
@@ -111,36 +108,6 @@ def delete_there(segment: Segment, token: str | None) -> None:
     from raycdc.bridge import flight
 
     flight.delete_there(segment, token)
-
-
-def mapped_reader(path: Path, expected_bytes: int) -> Any:
-    """An open Arrow file reader over a mapped file. `StateError` when it is missing or not `expected_bytes` long."""
-    try:
-        source = pa.memory_map(str(path), "r")
-    except OSError as cause:
-        raise StateError(f"Segment {path} cannot be read: {cause}. Its epoch has to be read again.") from cause
-    if source.size() != expected_bytes:
-        raise StateError(f"Segment {path} has {source.size()} bytes instead of {expected_bytes}; it is damaged.")
-    try:
-        return ipc.open_file(source)
-    except pa.ArrowInvalid as cause:
-        raise StateError(f"Segment {path} is damaged: {cause}.") from cause
-
-
-def batch_range(batches: int, part: tuple[int, int]) -> range:
-    """The batches of run `i` of `n`; the runs of all `i` cover each batch once."""
-    index, count = part
-    assert 0 <= index < count, part
-    return range(batches * index // count, batches * (index + 1) // count)
-
-
-def checksum_of(path: Path) -> int:
-    """CRC-32 of a whole file."""
-    crc = 0
-    with path.open("rb") as file:
-        while block := file.read(_CRC_BLOCK_BYTES):
-            crc = zlib.crc32(block, crc)
-    return crc
 
 
 def stored_columns(columns: Sequence[str] | None) -> list[str] | None:

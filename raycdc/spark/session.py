@@ -110,7 +110,7 @@ def _settings(master: str, scratch: Path, java: str) -> dict[str, str]:
                 f"-Dderby.system.home={scratch}",
                 f"-Djava.io.tmpdir={scratch}",
                 PATIENT_COMPILER,
-                *class_archive.use(java),
+                *class_archive.use(java, delta_jars()),
             ]
         ),
         "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",

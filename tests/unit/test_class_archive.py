@@ -1,4 +1,4 @@
-"""The archive of Spark's classes: used when there is one for this Java, and for no other."""
+"""The archive of Spark's classes: used when there is one for this Java and these jars, and for no others."""
 
 from __future__ import annotations
 
@@ -8,12 +8,17 @@ import pytest
 
 from raycdc.spark import class_archive
 
+JARS = [Path("delta-spark.jar"), Path("delta-storage.jar")]
 
-def test_an_archive_is_used_by_the_java_it_was_made_with_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+
+def test_an_archive_is_used_by_the_java_and_jars_it_was_made_with_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert class_archive.use("java 17.0.1") == ()
-    path = class_archive.archive_path("java 17.0.1")
+    assert class_archive.use("java 17.0.1", JARS) == ()
+    path = class_archive.archive_path("java 17.0.1", JARS)
     path.parent.mkdir(parents=True)
     path.touch()
-    assert f"-XX:SharedArchiveFile={path}" in class_archive.use("java 17.0.1")
-    assert class_archive.use("java 17.0.2") == ()
+    assert f"-XX:SharedArchiveFile={path}" in class_archive.use("java 17.0.1", JARS)
+    assert class_archive.use("java 17.0.2", JARS) == ()
+    assert class_archive.use("java 17.0.1", JARS[:1]) == ()

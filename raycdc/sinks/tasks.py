@@ -112,11 +112,16 @@ def compact_origins(
     return {**written, "truncated": truncated, "memory_bytes": compacted.nbytes, "new": new}
 
 
-def write_parquet_file(path: Path, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> dict[str, Any]:
-    """Write `batches` as `path` and describe it: rows, size, and Delta's statistics as JSON text."""
+def write_parquet_file(
+    path: Path, schema: pa.Schema, batches: Iterable[pa.RecordBatch], **options: Any
+) -> dict[str, Any]:
+    """Write `batches` as `path` and describe it: rows, size, and Delta's statistics as JSON text.
+
+    `options` are further ones of `pq.ParquetWriter`.
+    """
     rows = 0
     with _Replaced(path) as file:
-        with pq.ParquetWriter(file, schema, **_PARQUET) as writer:
+        with pq.ParquetWriter(file, schema, **_PARQUET, **options) as writer:
             for group in _row_groups(_as(batch, schema) for batch in batches):
                 writer.write_table(pa.Table.from_batches(group, schema), row_group_size=ROW_GROUP_ROWS)
                 rows += sum(batch.num_rows for batch in group)

@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 from deltalake import DeltaTable
+from pyiceberg.table import StaticTable
 from pymysql.cursors import DictCursor
 
 from raycdc.bridge import run_in_process
@@ -38,12 +39,21 @@ from raycdc.testing.servers import DatabaseServer, KafkaServer, PostgresServer
 #: One partition, and one transaction per epoch; several, and a transaction for each part of the keys.
 TOPICS = ("kafka", "kafka-parts")
 #: Delta merges few rows without tasks and more with them, and these tests have few: so one kind has no small epochs.
-FILES = ("delta-upsert", "delta-tasks-upsert", "delta-changelog", "parquet", "jsonl")
+FILES = (
+    "delta-upsert",
+    "delta-tasks-upsert",
+    "delta-changelog",
+    "iceberg-upsert",
+    "iceberg-changelog",
+    "parquet",
+    "jsonl",
+)
 DATABASES = ("postgres-upsert", "postgres-changelog", "mysql-upsert")
 KINDS = (*FILES, *(pytest.param(kind, marks=pytest.mark.server) for kind in (*TOPICS, *DATABASES)))
 UPSERTS = (
     "delta-upsert",
     "delta-tasks-upsert",
+    "iceberg-upsert",
     *(pytest.param(k, marks=pytest.mark.server) for k in DATABASES if k.endswith("-upsert")),
 )
 
@@ -149,6 +159,8 @@ class World:
             return [json.loads(line) for f in sorted(folder.glob("*.jsonl")) for line in f.read_text().splitlines()]
         if self.kind == "parquet":
             return [row for f in sorted(folder.glob("*.parquet")) for row in pq.read_table(f).to_pylist()]
+        if self.kind.startswith("iceberg"):
+            return iceberg_rows(folder)
         found: list[Row] = DeltaTable(str(folder)).to_pyarrow_table().to_pylist()
         return found
 
@@ -177,6 +189,18 @@ class World:
                     wanted = sorted(wanted, key=lambda change: change[1]["id"])
                 assert [(row["_op"], {n: row[n] for n in names}) for row in got] == wanted
                 assert {(row["_db"], row["_table"]) for row in got} == {(table.id.db, table.id.table)}
+
+
+def iceberg_table(folder: Path) -> StaticTable:
+    """An Iceberg table in a folder, as pyiceberg reads it without any catalog."""
+    version = (folder / "metadata" / "version-hint.text").read_text()
+    return StaticTable.from_metadata(str(folder / "metadata" / f"v{version}.metadata.json"))
+
+
+def iceberg_rows(folder: Path) -> list[Row]:
+    """The rows of an Iceberg table in a folder."""
+    found: list[Row] = iceberg_table(folder).scan().to_arrow().to_pylist()
+    return found
 
 
 def read_changes(kafka: KafkaServer, topic: str, table: ScriptedTable) -> list[Row]:

@@ -31,7 +31,7 @@ from raycdc.sinks.jsonl import JsonlSink
 from raycdc.sinks.plugins import JsonlSinkConfig
 from raycdc.spark.epochs import EpochLoop, EpochStatistics, Recovery
 from raycdc.testing.epochs import ScriptedTable, simple_schema
-from tests.integration.sink_world import FILES, KINDS, UPSERTS, World, new_world, play, world_of
+from tests.integration.sink_world import FILES, KINDS, UPSERTS, World, iceberg_table, new_world, play, world_of
 
 POINTS = (
     "before_stage",
@@ -107,6 +107,7 @@ def test_an_error_at_any_point_loses_and_doubles_nothing(
     "kind",
     [
         "delta-upsert",
+        "iceberg-upsert",
         "jsonl",
         *(pytest.param(kind, marks=pytest.mark.server) for kind in ("kafka", "kafka-parts", "postgres-upsert")),
     ],
@@ -397,6 +398,9 @@ def test_commits_carry_positions_and_identity(files: World) -> None:
     folder = files.root / "lake" / "shop" / "orders"
     if files.kind.startswith("delta"):
         note = json.loads(DeltaTable(str(folder)).history(1)[0]["userMetadata"])
+    elif files.kind.startswith("iceberg"):
+        properties = iceberg_table(folder).metadata.properties
+        (note,) = (json.loads(value) for key, value in properties.items() if key.startswith("raycdc.commit."))
     else:
         note = json.loads(next((folder / "_raycdc").glob("*.json")).read_text())
     assert note["pipeline"] == files.store.app_id

@@ -25,6 +25,7 @@ from raycdc.sinks.api import SinkContext
 from raycdc.spark.epochs import EpochLoop, Recovery
 from raycdc.spark.works import Routing
 from raycdc.testing.epochs import EpochScript, Row
+from tests.integration.sink_world import iceberg_rows
 
 POINTS = ("before_stage", "after_stage", "before_commit", "in_commit", "between_tables", "after_last_commit")
 ROUTES = (Route(r"s\d\.item", "lake.item"),)
@@ -82,6 +83,8 @@ class World:
             return [json.loads(line) for f in sorted(folder.glob("*.jsonl")) for line in f.read_text().splitlines()]
         if self.kind == "parquet":
             return [row for f in sorted(folder.glob("*.parquet")) for row in pq.read_table(f).to_pylist()]
+        if self.kind.startswith("iceberg"):
+            return iceberg_rows(folder)
         found: list[Row] = DeltaTable(str(folder)).to_pyarrow_table().to_pylist()
         return found
 
@@ -89,7 +92,7 @@ class World:
         """The target holds the rows, or the changes, of both shards."""
         shards = [self.script.table(f"s{n}.item") for n in (1, 2)]
         names = ("id", "name", "qty", "note")
-        if self.kind == "delta-upsert":
+        if self.kind.endswith("-upsert"):
             want = {row["id"]: row for shard in shards for row in shard.contents()}
             got = {row["id"]: row for row in self.rows()}
             assert len(self.rows()) == len(got)
@@ -110,7 +113,7 @@ def new_world(kind: str, root: Path) -> World:
     return World(kind, root, script)
 
 
-@pytest.fixture(params=("delta-upsert", "delta-changelog", "parquet", "jsonl"))
+@pytest.fixture(params=("delta-upsert", "delta-changelog", "iceberg-upsert", "iceberg-changelog", "parquet", "jsonl"))
 def world(request: pytest.FixtureRequest, tmp_path: Path) -> World:
     return new_world(request.param, tmp_path)
 
@@ -159,7 +162,7 @@ def test_shards_of_different_shape_are_one_table(world: World) -> None:
 
 @pytest.mark.parametrize("count", [1, 2])
 @pytest.mark.parametrize("point", POINTS)
-@pytest.mark.parametrize("kind", ["delta-upsert", "jsonl"])
+@pytest.mark.parametrize("kind", ["delta-upsert", "iceberg-upsert", "jsonl"])
 def test_an_error_at_any_point_loses_and_doubles_nothing(
     kind: str, point: str, count: int, tmp_path: Path, fail_at: Callable[[str, int], None]
 ) -> None:

@@ -26,8 +26,9 @@ from raycdc.sinks.api import Sink, SinkContext
 from raycdc.spark.epochs import EpochLoop, Recovery
 from raycdc.spark.works import Routing
 from raycdc.testing.epochs import EpochScript, Row, ScriptedTable
+from tests.integration.sink_world import iceberg_rows
 
-KINDS = ("delta-upsert", "delta-changelog", "parquet", "jsonl")
+KINDS = ("delta-upsert", "delta-changelog", "iceberg-upsert", "iceberg-changelog", "parquet", "jsonl")
 POINTS = ("before_commit", "in_commit", "between_tables", "after_last_commit")
 ROUTES = (Route(r"shop\.(.*)", "lake.$1"), Route("shop.orders", "backup.ods_<>", "<>"))
 
@@ -83,6 +84,8 @@ class World:
             return [json.loads(line) for f in sorted(folder.glob("*.jsonl")) for line in f.read_text().splitlines()]
         if self.kind == "parquet":
             return [row for f in sorted(folder.glob("*.parquet")) for row in pq.read_table(f).to_pylist()]
+        if self.kind.startswith("iceberg"):
+            return iceberg_rows(folder)
         found: list[Row] = DeltaTable(str(folder)).to_pyarrow_table().to_pylist()
         return found
 
@@ -95,7 +98,7 @@ class World:
 
     def _check(self, table: ScriptedTable, target: str) -> None:
         names = [column.name for column in table.schema.columns]
-        if self.kind == "delta-upsert":
+        if self.kind.endswith("-upsert"):
             assert sorted(self.rows(target), key=lambda row: row["id"]) == table.contents()
             return
         got = sorted(self.rows(target), key=lambda row: row["_seq"])
@@ -150,7 +153,7 @@ def test_tables_are_renamed_and_copied_and_follow_schema_changes(world: World) -
 
 @pytest.mark.parametrize("count", [1, 3])
 @pytest.mark.parametrize("point", POINTS)
-@pytest.mark.parametrize("kind", ["delta-upsert", "jsonl"])
+@pytest.mark.parametrize("kind", ["delta-upsert", "iceberg-upsert", "jsonl"])
 def test_an_error_between_the_targets_of_one_table_loses_and_doubles_nothing(
     kind: str, point: str, count: int, tmp_path: Path, fail_at: Callable[[str, int], None]
 ) -> None:

@@ -109,7 +109,7 @@ def test_every_problem_is_reported_at_once_with_its_place() -> None:
         "[[lookup]] is not supported yet (Join dimensions from another store.)",
         (
             'sink.type: unknown type "parqet"; did you mean "parquet"? '
-            "Available: console, delta, jdbc, jsonl, kafka, parquet"
+            "Available: console, delta, iceberg, jdbc, jsonl, kafka, parquet"
         ),
         "pipeline.name: may contain letters, digits, '-', '_' and '.' and not begin with a dot, got \"a b\"",
         'pipeline.epoch_interval: must be a duration such as "2s", "500ms" or "1h30m", got 2',
@@ -149,8 +149,10 @@ def test_every_problem_is_reported_at_once_with_its_place() -> None:
         ({"source": {"type": "mongodb"}}, 'source.type: "mongodb" is not supported yet (available: kafka, mysql)'),
         ({"sink": {"type": 5}}, 'sink.type: is required, e.g. type = "delta"'),
         (
-            {"sink": {"type": "iceberg"}},
-            'sink.type: "iceberg" is not supported yet (available: console, delta, jdbc, jsonl, kafka, parquet)',
+            {"sink": {"type": "mongodb"}},
+            'sink.type: "mongodb" is not supported yet (available: '
+            + ", ".join(("console", "delta", "iceberg", "jdbc", "jsonl", "kafka", "parquet"))
+            + ")",
         ),
         (
             {"sink": {"type": "jsonl", "write": "upsert"}},
@@ -347,7 +349,10 @@ def test_file_errors_name_the_file(tmp_path: Path) -> None:
 def test_built_in_plugins_come_through_the_same_door_and_load() -> None:
     assert [(p.group.value, p.type, p.error) for p in list_plugins()] == [
         *(("raycdc.sources", name, None) for name in ("kafka", "mysql")),
-        *(("raycdc.sinks", name, None) for name in ("console", "delta", "jdbc", "jsonl", "kafka", "parquet")),
+        *(
+            ("raycdc.sinks", name, None)
+            for name in ("console", "delta", "iceberg", "jdbc", "jsonl", "kafka", "parquet")
+        ),
         *(
             ("raycdc.formats", name, None)
             for name in ("canal-json", "debezium-json", "json", "maxwell-json", "ogg-json")

@@ -75,4 +75,4 @@ def test_unknown_types_get_a_suggestion_and_planned_ones_their_due(announced: li
     announced.append(point("good", f"{__name__}:GOOD"))
     assert failure("god") == 'sink.type: unknown type "god"; did you mean "good"? Available: good'
     assert failure("xyz") == 'sink.type: unknown type "xyz". Available: good'
-    assert failure("iceberg") == 'sink.type: "iceberg" is not supported yet (available: good)'
+    assert failure("mongodb") == 'sink.type: "mongodb" is not supported yet (available: good)'

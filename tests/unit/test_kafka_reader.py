@@ -85,7 +85,9 @@ class Partitions:
         self.calls: list[tuple[str, Any]] = []
         self.additions: dict[str, int] = {}
 
-    def add(self, topic: str, partition: int, offset: int, *, addition: int) -> None:
+    def add(
+        self, topic: str, partition: int, offset: int, *, addition: int, last: tuple[int, int] | None = None
+    ) -> None:
         self.additions[f"{topic}:{partition}"] = addition
         self.calls.append(("add", (topic, partition, offset)))
 

@@ -174,9 +174,13 @@ def _start(
     now_ms: int,
 ) -> CheckResult:
     there = [(topic.name, number) for topic in topics for number in topic.partitions]
+    identities = {topic.name: topic.identity for topic in topics}
+    for state in states or ():
+        if identities.get(state.topic, state.identity) != state.identity:
+            text = f"Topic {state.topic} was deleted and created again since it was read."
+            return CheckResult("start", text, "Start another pipeline for the new topic.")
     try:
         if states is None:
-            identities = {topic.name: topic.identity for topic in topics}
             found = new_states(
                 cluster,
                 there,

@@ -37,6 +37,9 @@ _AWAY = frozenset(
     }
 )
 
+#: Answers that there is no such topic, or partition of it.
+GONE = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION})
+
 T = TypeVar("T")
 Partition = tuple[str, int]
 

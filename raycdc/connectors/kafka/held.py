@@ -24,7 +24,9 @@ from raycdc.model import Column, RowKind, TableId, TableSchema
 class Partitions(Protocol):
     """The fetcher's side: `KafkaPartitionReader` behind a `SplitFetcher`. No call blocks."""
 
-    def add(self, topic: str, partition: int, offset: int, *, addition: int) -> None: ...
+    def add(
+        self, topic: str, partition: int, offset: int, *, addition: int, last: tuple[int, int] | None = None
+    ) -> None: ...
 
     def remove(self, split_id: str) -> None: ...
 

@@ -30,7 +30,7 @@ class Fetched:
 
     `reset`: the position was not in the topic, and by policy is `next_offset` now, which may be before it. `event_ms`
     is the latest of the broker's timestamps, `addition` tells which assignment of the partition it was fetched for
-    (`raycdc.source.partition_set`).
+    (`raycdc.source.partition_set`). `leader_epoch` is the last message's.
     """
 
     split_id: str
@@ -41,6 +41,14 @@ class Fetched:
     event_ms: int | None = None
     addition: int = 0
     reset: bool = False
+    leader_epoch: int | None = None
+
+    @property
+    def last(self) -> tuple[int, int] | None:
+        """The place behind the last message, and the leader's epoch in which it was written, where that is known."""
+        if self.batch is None or self.leader_epoch is None:
+            return None
+        return int(self.batch.offsets[-1]) + 1, self.leader_epoch
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,15 +105,18 @@ def _by_partition(messages: Sequence[Message], fetched_ms: int, topic: str | Non
         np.fromiter(map(_SECOND, map(Message.timestamp, messages)), np.int64, count),
     )
     cuts = np.flatnonzero(np.diff(codes)) + 1
+    order = None
     if len(cuts) > RUNS_MAX:
         order = np.argsort(codes, kind="stable")
         whole, codes = _taken(whole, order), codes[order]
         cuts = np.flatnonzero(np.diff(codes)) + 1
     bounds = [0, *cuts.tolist(), count]
-    return [
+    parts = [
         _part(whole, start, stop, Origin(names[int(codes[start]) >> 32], int(codes[start]) & 0xFFFFFFFF), fetched_ms)
         for start, stop in pairwise(bounds)
     ]
+    lasts = [messages[stop - 1 if order is None else int(order[stop - 1])] for stop in bounds[1:]]
+    return [replace(part, leader_epoch=last.leader_epoch()) for part, last in zip(parts, lasts, strict=True)]
 
 
 def binary(values: Sequence[Any]) -> pa.Array:

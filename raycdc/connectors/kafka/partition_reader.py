@@ -19,7 +19,14 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._listoffsets import OffsetSpec
 
-from raycdc.connectors.kafka.client import TIMEOUT_S, client_properties, consumer_properties, is_away, source_error
+from raycdc.connectors.kafka.client import (
+    GONE,
+    TIMEOUT_S,
+    client_properties,
+    consumer_properties,
+    is_away,
+    source_error,
+)
 from raycdc.connectors.kafka.messages import Fetched, Trouble, gather
 from raycdc.connectors.kafka.plugin import KafkaSourceConfig
 from raycdc.errors import LogLostError, SourceUnavailableError
@@ -35,7 +42,6 @@ ENDS_EVERY_S = 0.5
 #: How often the broker is asked for the ends of paused partitions, which have no fetch responses.
 PAUSED_ENDS_EVERY_S = 2.0
 
-_GONE = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION})
 #: The consumer looks for its group's coordinator, whether or not it ever needs it. We do not.
 NO_GROUP = frozenset({KafkaError.GROUP_AUTHORIZATION_FAILED})
 _OUT_OF_RANGE = frozenset({KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE})
@@ -58,6 +64,8 @@ class KafkaPartitionReader:
         self._changes: deque[Callable[[Consumer], None]] = deque()
         self._changed = threading.Event()
         self._positions: dict[str, TopicPartition] = {}
+        #: Where reading is to go on; markers may lie between a position and it.
+        self._wanted: dict[str, int] = {}
         self._additions: dict[str, int] = {}
         self._paused: set[str] = set()
         self._admin: AdminClient | None = None
@@ -77,12 +85,22 @@ class KafkaPartitionReader:
 
     # -- the reader's thread
 
-    def add(self, topic: str, partition: int, offset: int, *, addition: int) -> None:
-        """Read a partition from `offset` on; what is fetched of it says for which `addition`."""
+    def add(
+        self, topic: str, partition: int, offset: int, *, addition: int, last: tuple[int, int] | None = None
+    ) -> None:
+        """Read a partition from `offset` on; what is fetched of it says for which `addition`.
+
+        With `last`, which is a place at or before `offset` and a leader's epoch, reading begins there, and the broker
+        is asked first whether that epoch went so far (OffsetForLeaderEpoch, KIP-320): a log that was cut off before
+        has other messages there. It is not asked at `offset`: markers of a later epoch may lie in between.
+        """
         where = TopicPartition(topic, partition, offset)
+        if last is not None:
+            where = TopicPartition(topic, partition, last[0], leader_epoch=last[1])
 
         def change(consumer: Consumer) -> None:
             self._positions[f"{topic}:{partition}"] = where
+            self._wanted[f"{topic}:{partition}"] = offset
             self._additions[f"{topic}:{partition}"] = addition
             self._topics.add(topic)
             consumer.incremental_assign([where])
@@ -218,9 +236,8 @@ class KafkaPartitionReader:
         if code in NO_GROUP:
             return None
         if code in _OUT_OF_RANGE and trouble.split_id:
-            self._out_of_range(trouble.split_id)
-            return trouble.split_id
-        if code in _GONE:
+            return trouble.split_id if self._out_of_range(trouble.split_id) else None
+        if code in GONE:
             raise LogLostError(
                 f"{trouble.split_id or 'A topic'} does not exist any more at {self._config.bootstrap_servers}. "
                 "Take it out of source.topics, or start another pipeline for the new topic."
@@ -230,7 +247,8 @@ class KafkaPartitionReader:
         self.interruptions += 1  # Librdkafka connects again by itself, for as long as it takes.
         return None
 
-    def _out_of_range(self, split_id: str) -> None:
+    def _out_of_range(self, split_id: str) -> bool:
+        """Raise its error, or go on elsewhere; whether by policy."""
         where = self._positions[split_id]
         # None where the time was not enough, whatever its annotation says.
         found: Any = self._consumer.get_watermark_offsets(where, timeout=TIMEOUT_S)
@@ -239,7 +257,18 @@ class KafkaPartitionReader:
                 f"Kafka at {self._config.bootstrap_servers} did not say where {split_id} begins and ends."
             )
         low, high = found
+        if where.offset < low <= self._wanted[split_id] <= high:
+            # Only markers are gone.
+            self._go_on(split_id, self._wanted[split_id])
+            return False
         policy = self._config.on_out_of_range
+        if policy == "fail" and low <= where.offset <= high:
+            raise LogLostError(
+                f"{split_id} has other messages before {where.offset} than those that were read: its log at "
+                f"{self._config.bootstrap_servers} was cut off before, as when a broker leads that did not have them. "
+                "What was read and is gone now stays in the target. Go on with what the topic has by "
+                'source.on_out_of_range = "earliest" or "latest", or start another pipeline.'
+            )
         if policy == "fail":
             raise LogLostError(
                 f"{split_id}@{where.offset} is not in the topic any more: it holds {low} to {high} at "
@@ -247,7 +276,13 @@ class KafkaPartitionReader:
                 '"earliest" or "latest", or start another pipeline; raise the topic\'s retention to prevent it.'
             )
         self.resets += 1
-        offset = low if policy == "earliest" else high
+        self._go_on(split_id, low if policy == "earliest" else high)
+        return True
+
+    def _go_on(self, split_id: str, offset: int) -> None:
+        """Read on from `offset`, whatever was there before."""
+        where = self._positions[split_id]
         self._consumer.incremental_unassign([where])
         self._positions[split_id] = TopicPartition(where.topic, where.partition, offset)
+        self._wanted[split_id] = offset
         self._consumer.incremental_assign([self._positions[split_id]])

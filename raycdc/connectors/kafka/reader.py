@@ -35,6 +35,7 @@ from raycdc.connectors.kafka.held import (
     judge,
     latest_event,
 )
+from raycdc.connectors.kafka.identities import Identities
 from raycdc.connectors.kafka.keys import NewKeys
 from raycdc.connectors.kafka.messages import Fetched, within
 from raycdc.connectors.kafka.ordering import new_images
@@ -69,7 +70,9 @@ WATERMARKS_EVERY_S = 0.5
 
 
 class KafkaReader:
-    """See the module's docstring. `wall_ms` is only for figures and dead letters; nothing depends on it."""
+    """See the module's docstring. `wall_ms` is only for figures and dead letters; nothing depends on it. Without
+    `identities` topics are trusted to stay what they are.
+    """
 
     def __init__(
         self,
@@ -79,6 +82,7 @@ class KafkaReader:
         make_decoder: Callable[[], FormatDecoder],
         settings: ReaderSettings,
         statements: Statements | None = None,
+        identities: Identities | None = None,
         wall_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:
         self._context = context
@@ -86,6 +90,7 @@ class KafkaReader:
         self._make_decoder = make_decoder
         self._settings = settings
         self._statements = statements or Statements()
+        self._identities = identities
         self._wall_ms = wall_ms
         self._epoch = 0
         self._seal: int | None = None
@@ -127,6 +132,8 @@ class KafkaReader:
 
     def close(self) -> None:
         self._partitions.close()
+        if self._identities is not None:
+            self._identities.close()
         self._context.output.close()
 
     # -- messages
@@ -157,7 +164,7 @@ class KafkaReader:
         decoder = self._make_decoder()
         decoder.restore_state(state.decoder)
         self._watermarks.add(split.split_id, now_s=self._context.now_s())
-        self._partitions.add(state.topic, state.partition, state.offset, addition=addition)
+        self._partitions.add(state.topic, state.partition, state.offset, addition=addition, last=state.last)
         opened = ReadPartition(state, split.until, decoder)
         self._note_end(opened)
         return opened
@@ -198,6 +205,8 @@ class KafkaReader:
     def poll_next(self) -> InputStatus:
         """Do one piece of work: seal, emit what waited, or take one batch of one partition."""
         if self._seal is not None:
+            if self._identities is not None and not self._identities.proven():
+                return InputStatus.NOTHING_AVAILABLE
             self._cut(self._seal)
             return InputStatus.MORE_AVAILABLE
         self._align()
@@ -297,8 +306,11 @@ class KafkaReader:
             if event_ms is not None:
                 self._event_lags["emit"] = max(0, self._wall_ms() - event_ms)
         if fetched.next_offset > split.state.offset:
-            split.state = replace(split.state.moved(fetched.next_offset, state), dropped=held.judged.dropped)
+            last = split.state.last if fetched.batch is None else fetched.last
+            split.state = replace(split.state.moved(fetched.next_offset, state, last), dropped=held.judged.dropped)
             self._dirty = True
+            if self._identities is not None:
+                self._identities.read(split.state.topic, split.state.identity)
         self._note_end(split)
 
     def _empty(self, item: ChangeItem, held: HeldBatch, events: Sequence[Emptied]) -> None:

@@ -11,6 +11,7 @@ from raycdc.connectors.kafka.client import Cluster
 from raycdc.connectors.kafka.decoding import keeps_dead_letters, open_format
 from raycdc.connectors.kafka.enumerator import ANOTHER_POSITION, KafkaEnumerator
 from raycdc.connectors.kafka.held import ReaderSettings
+from raycdc.connectors.kafka.identities import Identities, TopicQuestions
 from raycdc.connectors.kafka.offsets import in_range
 from raycdc.connectors.kafka.partition_reader import Fetch, KafkaPartitionReader
 from raycdc.connectors.kafka.plugin import KafkaSourceConfig
@@ -98,6 +99,11 @@ class KafkaSource:
             partitions=FetchedPartitions(self._config, context.notify),
             make_decoder=partial(opened.decoder, positions=True),
             statements=self._statements(),
+            identities=Identities(
+                TopicQuestions(self._config, context.notify),
+                where=self._config.bootstrap_servers,
+                now_s=context.now_s,
+            ),
             settings=ReaderSettings(
                 idle_after_s=alignment.idle_after.total_seconds(),
                 aligned=alignment.max_drift is not None,
@@ -126,8 +132,10 @@ class FetchedPartitions:
             lambda: self._reader, name="kafka-fetcher", size=lambda fetch: fetch.bytes, notify=notify
         )
 
-    def add(self, topic: str, partition: int, offset: int, *, addition: int) -> None:
-        self._reader.add(topic, partition, offset, addition=addition)
+    def add(
+        self, topic: str, partition: int, offset: int, *, addition: int, last: tuple[int, int] | None = None
+    ) -> None:
+        self._reader.add(topic, partition, offset, addition=addition, last=last)
 
     def remove(self, split_id: str) -> None:
         self._reader.remove(split_id)

@@ -19,7 +19,9 @@ class PartitionState:
     Offsets are positions, not counts: aborted and compacted messages and transaction markers leave gaps. `identity` is
     the topic's id in the cluster. `decoder` is what the format's decoder knows after the last message read. `resets`
     counts how often the topic did not have the position, and a policy said another, maybe earlier one. `dropped` are
-    columns that statements dropped (`raycdc.connectors.kafka.statements`).
+    columns that statements dropped (`raycdc.connectors.kafka.statements`). `last` is the place behind the last message
+    read and the leader's epoch it was written in, by which a log that was cut off before that place is known again;
+    `offset` is further on where markers or aborted messages follow.
     """
 
     topic: str
@@ -30,6 +32,7 @@ class PartitionState:
     decoder: Mapping[str, Any] = field(default_factory=dict)
     resets: int = 0
     dropped: Mapping[str, Collection[str]] = field(default_factory=dict)
+    last: tuple[int, int] | None = None
 
     @property
     def split_id(self) -> str:
@@ -39,11 +42,11 @@ class PartitionState:
         """Whether everything before the end was read; `until` ends this run."""
         return any(self.offset >= end for end in (self.stop, until) if end is not None)
 
-    def moved(self, offset: int, decoder: Mapping[str, Any]) -> Self:
-        return replace(self, offset=offset, decoder=decoder)
+    def moved(self, offset: int, decoder: Mapping[str, Any], last: tuple[int, int] | None = None) -> Self:
+        return replace(self, offset=offset, decoder=decoder, last=last)
 
     def reset(self, offset: int) -> Self:
-        return replace(self, offset=offset, resets=self.resets + 1)
+        return replace(self, offset=offset, resets=self.resets + 1, last=None)
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -54,6 +57,7 @@ class PartitionState:
             "decoder": dict(self.decoder),
             **({"resets": self.resets} if self.resets else {}),
             **({"dropped": {table: sorted(names) for table, names in self.dropped.items()}} if self.dropped else {}),
+            **({"last": list(self.last)} if self.last else {}),
         }
 
     @classmethod
@@ -70,4 +74,5 @@ class PartitionState:
             )
         topic, partition, offset = position["topic"], position["partition"], position["offset"]
         rest = (data["stop"], data["decoder"], data.get("resets", 0), data.get("dropped", {}))
-        return cls(topic, partition, data["identity"], offset, *rest)
+        last = data.get("last")
+        return cls(topic, partition, data["identity"], offset, *rest, last=(last[0], last[1]) if last else None)

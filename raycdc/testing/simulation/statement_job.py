@@ -62,7 +62,9 @@ class SimulatedPartitions:
         self._places: dict[str, _Place] = {}
         self._queue: deque[Fetched] = deque()
 
-    def add(self, topic: str, partition: int, offset: int, *, addition: int) -> None:
+    def add(
+        self, topic: str, partition: int, offset: int, *, addition: int, last: tuple[int, int] | None = None
+    ) -> None:
         self._places[f"{topic}:{partition}"] = _Place(offset, addition)
 
     def remove(self, split_id: str) -> None:

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -47,24 +47,23 @@ _EPOCH_FILE = re.compile(r"(\d{10})\.json(\.dropped)?$")
 @dataclass(frozen=True, slots=True)
 class RoutedTarget:
     """A target table of a pipeline with routes or transforms: the source tables that went into it so far, the
-    fingerprint of its columns, those of them (in lower case) that one of its sources dropped, and the identity of the
+    fingerprint of its columns, those of them (in lower case) that each source dropped, and the identity of the
     transform of each source that has one.
     """
 
     sources: tuple[str, ...]
     schema: str
-    dropped: tuple[str, ...] = ()
+    dropped: Mapping[str, Sequence[str]] = field(default_factory=dict)
     transforms: Mapping[str, str] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        dropped = {"dropped": list(self.dropped)} if self.dropped else {}
+        dropped = {"dropped": {name: list(columns) for name, columns in self.dropped.items()}} if self.dropped else {}
         transforms = {"transforms": dict(self.transforms)} if self.transforms else {}
         return {"sources": list(self.sources), "schema": self.schema, **dropped, **transforms}
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> RoutedTarget:
-        dropped = tuple(data.get("dropped", ()))
-        return cls(tuple(data["sources"]), data["schema"], dropped, data.get("transforms", {}))
+        return cls(tuple(data["sources"]), data["schema"], data.get("dropped", {}), data.get("transforms", {}))
 
 
 @dataclass(frozen=True, slots=True)

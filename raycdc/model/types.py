@@ -19,6 +19,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -102,6 +103,14 @@ class LogicalType:
             case kind:
                 return _SPARK[kind]
 
+
+def wide_decimal(logical: LogicalType) -> tuple[int, int] | None:
+    """Precision and scale of a decimal column whose values are text because Arrow's decimals are too narrow."""
+    match = _WIDE.match(logical.native) if logical.kind is TypeKind.STRING else None
+    return (int(match[1]), int(match[2] or 0)) if match else None
+
+
+_WIDE = re.compile(r"(?:decimal|numeric)\((\d+)(?:,(\d+))?\)", re.IGNORECASE)
 
 _ARROW: dict[TypeKind, pa.DataType] = {
     TypeKind.BOOLEAN: pa.bool_(),

@@ -6,6 +6,7 @@
 | BOOLEAN, INT8 … INT64, YEAR (as INT16), BIT(n ≤ 63) (as INT64) | the wider integer |
 | UINT64 (and BIT(64)) with any other integer | DECIMAL(20, 0) |
 | DECIMAL with DECIMAL, an integer or UINT64 | digits before and after the point of either; STRING beyond 38 |
+| decimals of more than 38 digits, which are STRING, with each other | the same, and as long as it takes |
 | FLOAT32 with BOOLEAN, INT8, INT16, YEAR | FLOAT32 |
 | FLOAT32 or FLOAT64 with FLOAT64, INT32, INT64, BIT(n ≤ 63) | FLOAT64; an INT64 it cannot hold exactly is an error |
 | FLOAT32, FLOAT64 with DECIMAL, UINT64 | STRING |
@@ -26,7 +27,7 @@ from dataclasses import replace
 
 from raycdc.errors import SchemaError
 from raycdc.model import LogicalType, TableId, TableSchema, TypeKind
-from raycdc.model.types import DECIMAL_PRECISION_MAX
+from raycdc.model.types import DECIMAL_PRECISION_MAX, wide_decimal
 
 STRING = LogicalType(TypeKind.STRING)
 
@@ -95,6 +96,11 @@ def _same_kind(one: LogicalType, other: LogicalType) -> LogicalType:
     """Two types of one kind with other parameters, or other native names."""
     if one.kind is TypeKind.DECIMAL:
         return _decimal(one, other)
+    wide, others = wide_decimal(one), wide_decimal(other)
+    if wide is not None and others is not None:
+        scale = max(wide[1], others[1])
+        digits = max(wide[0] - wide[1], others[0] - others[1]) + scale
+        return LogicalType(TypeKind.STRING, precision=digits, scale=scale, native=f"decimal({digits},{scale})")
     return LogicalType(one.kind, fsp=max(one.fsp, other.fsp), length=max(one.length, other.length))
 
 

@@ -10,7 +10,7 @@ A target of several tables has the merge of their schemas (`raycdc.schema.merge`
 | comes, or gets a column that no other has | gets the columns it lacks, at the end, nullable |
 | has a column of a wider type | gets the type that holds both |
 | lacks a column of the others | its rows are null there |
-| drops or renames a column | keeps it; rows written before keep their values |
+| drops or renames a column | keeps it; rows written before keep their values, later ones have null |
 | adds a column, with a constant default | gets the column with that default, in all rows that have no value |
 | … that the target has with the same default, or both without one | has it already |
 | … with another default, or that a table dropped before | refused, in upsert targets: whose rows get which value? |
@@ -21,12 +21,15 @@ A target of several tables has the merge of their schemas (`raycdc.schema.merge`
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+import pyarrow as pa
+
 from raycdc.errors import ConfigError, SchemaError
-from raycdc.model import Column, TableId, TableSchema
+from raycdc.model import Column, LogicalType, TableId, TableSchema
 from raycdc.model.routes import Router
+from raycdc.model.types import wide_decimal
 from raycdc.schema.apply import find_column
 from raycdc.schema.events import (
     AddColumnEvent,
@@ -54,13 +57,17 @@ class Target:
     """A target table as it is after some epoch.
 
     `sources` went into it so far. `schema` has its columns, each with the default it was added with, if any; None is
-    for a table of a state that knew no routes. `dropped` are columns (in lower case) that a source does not have any
-    more while the target keeps their values.
+    for a table of a state that knew no routes. `dropped` are the columns (in lower case) that a source, by its name,
+    does not have any more while the target keeps their values.
     """
 
     sources: tuple[TableId, ...]
     schema: TableSchema | None
-    dropped: frozenset[str] = frozenset()
+    dropped: Mapping[str, frozenset[str]] = field(default_factory=dict)
+
+    def dropped_by(self, source: TableId) -> frozenset[str]:
+        """The columns that rows of `source` had once, and have no more."""
+        return self.dropped.get(str(source), frozenset())
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +143,7 @@ def _merged(
             f"route: {_names([*before.sources, *sources])} would all go to {name}, but the state does not say what "
             "columns that has. Begin with another pipeline.state and a new snapshot."
         )
-    merger = _Merger(name, before.schema if before else None, before.dropped if before else frozenset(), upsert)
+    merger = _Merger(name, before.schema if before else None, before.dropped if before else {}, upsert)
     known = before.sources if before else ()
     for source in sources:
         schema, changes = tables[source]
@@ -156,7 +163,7 @@ class _Merger:
 
     name: TableId
     schema: TableSchema | None
-    dropped: frozenset[str]
+    dropped: Mapping[str, frozenset[str]]
     upsert: bool
     passed_on: tuple[SchemaChangeEvent, ...] = ()
 
@@ -173,10 +180,10 @@ class _Merger:
                     self._check_added(source, column)
                     added[column.name.casefold()] = column.default
                 case DropColumnEvent(_, gone):
-                    self.dropped |= {gone.casefold()}
+                    self._drop(source, gone)
                 case RenameColumnEvent(_, gone, new):
                     self._check_added(source, Column(new, schema.columns[0].type))
-                    self.dropped |= {gone.casefold()}
+                    self._drop(source, gone)
         if self.schema is None:
             plain = tuple(replace(column, default=None) for column in schema.columns)
             self.schema = TableSchema(plain, schema.primary_key)
@@ -190,13 +197,18 @@ class _Merger:
             )
             self.schema = TableSchema(tuple(columns), merged.primary_key)
 
+    def _drop(self, source: TableId, column: str) -> None:
+        known = self.dropped.get(str(source), frozenset())
+        self.dropped = {**self.dropped, str(source): known | {column.casefold()}}
+
     def _check_added(self, source: TableId, column: Column) -> None:
         """An added column that is there: rows of `source` must have in the target what they have at the source now."""
         index = None if self.schema is None else find_column(self.schema, column.name)
         if not self.upsert or self.schema is None or index is None:
             return
         known = self.schema.columns[index]
-        if known.default == column.default and column.name.casefold() not in self.dropped:
+        gone: frozenset[str] = frozenset().union(*self.dropped.values())
+        if known.default == column.default and column.name.casefold() not in gone:
             return
         raise SchemaError(
             f"{source}: column {column.name} was added, and {self.name}, where other tables are merged with it, has "
@@ -207,8 +219,8 @@ class _Merger:
     def _emptied(self, source: TableId) -> SchemaError:
         return SchemaError(
             f"{source} was emptied, dropped or begins again, and its rows cannot be told from those of the other "
-            f'tables merged into {self.name}. Keep them with pipeline.exclude_schema_changes = ["truncate_table", '
-            '"drop_table"], or take a new snapshot with another pipeline.state.'
+            f"tables merged into {self.name}. Take a new snapshot of all of them with another pipeline.state, and "
+            "route a table that is emptied now and then to a target of its own."
         )
 
 
@@ -221,9 +233,14 @@ def _steps(name: TableId, before: Target | None, schema: TableSchema) -> list[Sc
     for column in schema.columns:
         if column.name not in known:
             steps.append(AddColumnEvent(name, column))
-        elif known[column.name].type.arrow() != column.type.arrow():
+        elif _stored_as(known[column.name].type) != _stored_as(column.type):
             steps.append(AlterColumnTypeEvent(name, column.name, column.type, column.nullable))
     return steps
+
+
+def _stored_as(logical: LogicalType) -> tuple[pa.DataType, tuple[int, int] | None]:
+    """What a target makes of a type: a database has columns for decimals that are text here."""
+    return logical.arrow(), wide_decimal(logical)
 
 
 def _renamed(change: Change, name: TableId) -> Change:

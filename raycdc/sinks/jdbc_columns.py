@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 
 from raycdc.errors import SinkError
 from raycdc.model import Column, TableId
-from raycdc.model.types import LogicalType, TypeKind
+from raycdc.model.types import LogicalType, TypeKind, wide_decimal
 from raycdc.schema.behavior import SchemaChangeBehavior
 from raycdc.schema.events import (
     AddColumnEvent,
@@ -36,7 +36,6 @@ from raycdc.schema.events import (
 )
 from raycdc.sinks.api import TableWork
 from raycdc.sinks.changes import may_lack
-from raycdc.sinks.jdbc_types import wide_decimal
 
 _IN_PLACE = frozenset({SchemaChangeBehavior.EVOLVE, SchemaChangeBehavior.TRY_EVOLVE})
 _INTEGERS = (TypeKind.INT8, TypeKind.INT16, TypeKind.INT32, TypeKind.INT64)

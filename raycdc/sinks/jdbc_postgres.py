@@ -21,11 +21,12 @@ import pyarrow as pa
 from raycdc.connectors.mysql.connection import MySqlSettings, TlsMode
 from raycdc.errors import SinkError
 from raycdc.model import Column, TableId
+from raycdc.model.types import wide_decimal
 from raycdc.sinks import jdbc_pool
 from raycdc.sinks.jdbc_columns import Plan
 from raycdc.sinks.jdbc_database import COMMIT_TABLE, Held, StagedTable
 from raycdc.sinks.jdbc_plugin import Address
-from raycdc.sinks.jdbc_types import postgres_type, wide_decimal
+from raycdc.sinks.jdbc_types import postgres_type
 from raycdc.sinks.rows import DELETED
 
 STAGE_SCHEMA = "raycdc_stage"

@@ -27,15 +27,7 @@ from __future__ import annotations
 
 import re
 
-from raycdc.model.types import LogicalType, TypeKind
-
-_WIDE = re.compile(r"(?:decimal|numeric)\((\d+)(?:,(\d+))?\)", re.IGNORECASE)
-
-
-def wide_decimal(logical: LogicalType) -> tuple[int, int] | None:
-    """Precision and scale of a decimal column whose values are text because Arrow's decimals are too narrow."""
-    match = _WIDE.match(logical.native) if logical.kind is TypeKind.STRING else None
-    return (int(match[1]), int(match[2] or 0)) if match else None
+from raycdc.model.types import LogicalType, TypeKind, wide_decimal
 
 
 def postgres_type(logical: LogicalType) -> str:

@@ -104,7 +104,9 @@ class Works:
         self._check_transforms(known)
         self._targets = {
             name: Target(
-                sources[name], self._schema(target.schema) if target.schema else None, frozenset(target.dropped)
+                sources[name],
+                self._schema(target.schema) if target.schema else None,
+                {source: frozenset(columns) for source, columns in target.dropped.items()},
             )
             for name, target in known.items()
         }
@@ -201,7 +203,8 @@ class Works:
         assert target.schema is not None
         schema = self._store.put_schema(target.schema)
         transforms = {str(s): identity for s in target.sources if (identity := self._transforms.identity(s))}
-        return RoutedTarget(tuple(map(str, target.sources)), schema, tuple(sorted(target.dropped)), transforms)
+        dropped = {source: sorted(columns) for source, columns in sorted(target.dropped.items())}
+        return RoutedTarget(tuple(map(str, target.sources)), schema, dropped, transforms)
 
     def _work(
         self,
@@ -213,7 +216,7 @@ class Works:
         chosen = sorted((s for s in manifest.segments if s.table in share.sources), key=lambda s: s.seq_base)
         merged = self._targets[share.name].sources
         alone = len(merged) == 1
-        segments = [self._seen(s, share.schema, transforms.get(s.table), alone=alone) for s in chosen]
+        segments = [self._seen(s, share, transforms.get(s.table), alone=alone) for s in chosen]
         anew = any(found.keyed_anew for table, found in transforms.items() if table in share.sources)
         if anew and self._routing.upsert:
             # Rows of one new key may have had several keys, and so be in several partitions.
@@ -231,15 +234,20 @@ class Works:
             beginning=share.beginning,
         )
 
-    def _seen(self, segment: Segment, schema: TableSchema, found: ResolvedTransform | None, *, alone: bool) -> Segment:
+    def _seen(self, segment: Segment, share: TargetEpoch, found: ResolvedTransform | None, *, alone: bool) -> Segment:
         """The segment as its target sees it, which a table that is not transformed may have for itself alone."""
+        schema = share.schema
         own = self._schema(segment.schema) if found is None else found.schema
         projection = None if found is None or found.plain_view() else found.projection()
         if projection is None and (alone or own.arrow().equals(schema.arrow())):
             return segment
-        return replace(
-            segment, view=RowView(own, schema, fill=self._routing.upsert and not alone, projection=projection)
-        )
+        fill = self._routing.upsert and not alone
+        if fill:
+            # What a table had once and dropped has no default in its rows.
+            gone = self._targets[share.name].dropped_by(segment.table)
+            columns = (replace(c, default=None) if c.name.casefold() in gone else c for c in schema.columns)
+            schema = replace(schema, columns=tuple(columns))
+        return replace(segment, view=RowView(own, schema, fill=fill, projection=projection))
 
     def _schema(self, fingerprint: str) -> TableSchema:
         if fingerprint not in self._schemas:

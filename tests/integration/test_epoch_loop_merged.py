@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from raycdc.failpoints import FailpointError
 from raycdc.model import Column, LogicalType, TableSchema, TypeKind
 from raycdc.model.routes import Route, Router
 from raycdc.plugins import PluginGroup, load_plugin
-from raycdc.schema import AddColumnEvent, TruncateTableEvent, event_to_json
+from raycdc.schema import AddColumnEvent, DropColumnEvent, TruncateTableEvent, event_to_json
 from raycdc.sinks.api import SinkContext
 from raycdc.spark.epochs import EpochLoop, Recovery
 from raycdc.spark.works import Routing
@@ -239,6 +239,36 @@ def test_a_shard_that_is_emptied_is_refused_where_rows_are_updated(tmp_path: Pat
     world.script.seal(final=True)
     with pytest.raises(SchemaError, match=r"s1\.item was emptied, dropped or begins again, and its rows"):
         world.loop().run()
+
+
+def test_a_column_that_a_shard_dropped_is_null_in_its_later_rows_whatever_its_default(tmp_path: Path) -> None:
+    world = new_world("delta-upsert", tmp_path)
+    shards = [world.script.table("s1.item"), world.script.table("s2.item", narrow())]
+    for number, shard in enumerate(shards):
+        insert(world, str(shard.id), number)
+    world.script.seal()
+    added = Column("flag", LogicalType(TypeKind.INT32), default="5")
+    first = shards[0]
+    plain = first.schema
+    first.schema = replace(plain, columns=(*plain.columns, added))
+    first.changes.append(event_to_json(AddColumnEvent(first.id, added)))
+    first.rows = {key: {**row, "flag": 5} for key, row in first.rows.items()}
+    first.update((0,), flag=7)
+    world.script.seal()
+    first.schema = plain
+    first.changes.append(event_to_json(DropColumnEvent(first.id, "flag")))
+    for row in first.rows.values():
+        del row["flag"]
+    first.update((0,), qty=70)
+    insert(world, "s1.item", 10)
+    shards[1].update((1,), qty=71)
+    insert(world, "s2.item", 11)
+    world.script.seal(final=True)
+    world.loop().run()
+    # The second shard never had it: its rows have the default.
+    assert {row["id"]: (row["qty"], row["flag"]) for row in world.rows()} == {
+        0: (70, None), 10: (10, None), 1: (71, 5), 11: (11, 5),
+    }  # fmt: skip
 
 
 def test_lost_rows_of_a_merged_target_are_refused_as_no_shard_can_begin_again(tmp_path: Path) -> None:

@@ -99,7 +99,7 @@ def test_golden_commit_records_with_and_without_routes_are_read_and_written_unch
         1_700_000_000_000,
         {"lake.items": (2, 3), "shop.orders": (1, 3)},
         {
-            "lake.items": RoutedTarget(("shop.item_1", "shop.item_2"), "0123456789abcdef", ("gone",)),
+            "lake.items": RoutedTarget(("shop.item_1", "shop.item_2"), "0123456789abcdef", {"shop.item_1": ["gone"]}),
             "shop.orders": RoutedTarget(("shop.orders",), "fedcba9876543210"),
         },
     )

@@ -264,7 +264,7 @@ def test_a_table_that_comes_later_changes_the_target_only_as_far_as_the_merge_ch
     assert changes == []
     share, changes = flow.epoch(a=(schema(), [DropColumnEvent(A, "x")]))
     assert (changes, share.schema) == ([], wide)
-    assert flow.known[ALL].dropped == {"x"}
+    assert flow.known[ALL].dropped == {"s1.item": {"x"}}
 
 
 def test_the_same_default_added_in_one_table_after_the_other_is_added_once() -> None:
@@ -299,6 +299,20 @@ def test_a_column_that_comes_again_is_refused_because_old_values_are_still_there
     assert changes == [AddColumnEvent(ALL, column("y"))]
     with pytest.raises(SchemaError, match="or dropped before"):
         flow.epoch(a=(schema(column("x")), [AddColumnEvent(A, column("x"))]))
+
+
+def test_decimals_that_are_text_grow_like_others() -> None:
+    """Databases have columns for them, and must hear of it."""
+    flow = Flow()
+
+    def wide(scale: int) -> TableSchema:
+        native = LogicalType(K.STRING, precision=50, scale=scale, native=f"decimal(50,{scale})")
+        return schema(Column("x", native))
+
+    flow.epoch(a=created(A, wide(2)))
+    _, changes = flow.epoch(b=created(B, wide(4)))
+    wider = LogicalType(K.STRING, precision=52, scale=4, native="decimal(52,4)")
+    assert changes == [AlterColumnTypeEvent(ALL, "x", wider, nullable=True)]
 
 
 def test_what_a_merged_target_cannot_follow_is_refused() -> None:

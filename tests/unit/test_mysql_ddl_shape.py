@@ -106,6 +106,28 @@ def test_which_characters_a_conversion_may_have_replaced(before: str, after: str
     assert may_lose(old, new) == lost
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "kept"),
+    [
+        ("time", "time(3)", False),
+        ("time(3)", "time(3)", True),
+        ("datetime", "datetime(3)", True),
+        ("decimal(50,2)", "decimal(50,4)", False),
+        ("decimal(50,4)", "decimal(50,2)", False),
+        ("decimal(40,2)", "decimal(50,2)", True),
+        ("decimal(50,2)", "varchar(60)", True),
+        ("varchar(60)", "decimal(50,2)", False),
+        ("varchar(60)", "uuid", False),
+        ("uuid", "varchar(60)", True),
+        ("uuid", "char(60)", True),
+        ("inet4", "inet6", False),
+    ],
+)
+def test_values_that_are_text_in_targets_keep_their_text_or_begin_again(before: str, after: str, kept: bool) -> None:
+    old, new = (MySqlColumn("x", kind, "utf8mb4" if "char" in kind else "") for kind in (before, after))
+    assert keeps_values(old, new) == kept
+
+
 def test_nulls_and_trailing_spaces_do_not_survive_everywhere() -> None:
     old = MySqlColumn("x", "varchar(9)", "utf8mb4")
     assert may_lose(old, replace(old, nullable=False)) == "NULL became something else"

@@ -18,6 +18,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 
+import pyarrow as pa
+
 from raycdc.connectors.kafka.schemas import wider
 from raycdc.errors import SchemaError, StatementError
 from raycdc.formats.api import ChangeItem
@@ -196,7 +198,9 @@ def _column(schema: TableSchema, name: str) -> Column | None:
 def keeps_values(old: LogicalType, new: LogicalType) -> bool:
     """Whether values of `old` that fit `new` are the same there; a server that is strict lets no others pass."""
     if old.arrow() == new.arrow():
-        return new.fsp >= old.fsp
+        # As text, more digits after the point are another value.
+        is_text = pa.types.is_string(old.arrow())
+        return (new.fsp, new.scale) == (old.fsp, old.scale) if is_text else new.fsp >= old.fsp
     if old.kind in _INTEGERS and new.kind in _INTEGERS:
         return True
     return old.kind in _EXACT and wider(old, new).arrow() == new.arrow()

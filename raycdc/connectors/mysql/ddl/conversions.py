@@ -41,16 +41,29 @@ def keeps_values(before: MySqlColumn, after: MySqlColumn) -> bool:
             return set(before.labels) <= set(after.labels)
         case TypeKind.BIT:
             return new.length >= old.length
-        case TypeKind.DATETIME | TypeKind.TIMESTAMP | TypeKind.TIME:
+        case TypeKind.DATETIME | TypeKind.TIMESTAMP:
             return new.fsp >= old.fsp
+        case TypeKind.TIME:
+            # Targets have its text, and so do keys: 10:00:00 is not 10:00:00.000.
+            return new.fsp == old.fsp
         case TypeKind.BINARY:
             # BINARY(n) pads with zeros, so that a longer one holds other bytes.
             return before.column_type == after.column_type or not after.column_type.startswith("binary")
-        case TypeKind.STRING if before.shape.base in CHARACTER_TYPES:
-            # CHAR has no trailing spaces.
-            return after.shape.base != "char" or before.shape.base == "char"
+        case TypeKind.STRING:
+            return _keeps_text(before, after)
         case _:
             return True
+
+
+def _keeps_text(before: MySqlColumn, after: MySqlColumn) -> bool:
+    """The same for values that are text here: of characters, or of types whose values have no other form."""
+    old, new = before.shape, after.shape
+    if new.base in CHARACTER_TYPES:
+        # CHAR has no trailing spaces.
+        return new.base != "char" or old.base not in CHARACTER_TYPES or old.base == "char"
+    if old.base == new.base == "decimal":
+        return new.scale == old.scale and new.precision >= old.precision
+    return (old.base, old.fsp) == (new.base, new.fsp)
 
 
 def may_lose(before: MySqlColumn, after: MySqlColumn) -> str:

@@ -7,7 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from confluent_kafka import KafkaError, KafkaException, Producer, TopicCollection
+from confluent_kafka import (
+    ConsumerGroupTopicPartitions,
+    KafkaError,
+    KafkaException,
+    Producer,
+    TopicCollection,
+    TopicPartition,
+)
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._acl import AclOperation
 from confluent_kafka.cimpl import NewTopic
@@ -21,6 +28,8 @@ from raycdc.source.checks import CheckResult
 
 #: A finding for at most so many topics.
 _TOPICS_MAX = 50
+#: What a topic of rows needs: the commit record, an offset of it, may be kept by who may read it.
+_OPERATIONS = ("Write", "Read")
 #: A table to try names and formats on, where none is known.
 _ANY_TABLE = TableId("db", "table")
 _ANY_SCHEMA = TableSchema((Column("id", LogicalType(TypeKind.INT64)),), ("id",))
@@ -37,18 +46,24 @@ def check_sink(config: KafkaSinkConfig, tables: Sequence[TableId], *, pipeline: 
         text = f"Kafka at {config.bootstrap_servers} cannot be reached: {cause.args[0].str()}."
         return [*findings, CheckResult("sink", text, "Correct sink.bootstrap_servers and sink.properties.")]
     findings.append(CheckResult("sink", f"Connected to Kafka at {config.bootstrap_servers}.", ok=True))
-    findings += [_transactions(config, properties, pipeline), _record(config, admin, pipeline)]
+    kept = _record(config, admin, pipeline)
+    findings += [_transactions(config, properties, pipeline), kept]
     try:
         names = sorted({config.topic_of(table) for table in tables or [_ANY_TABLE]})
     except ConfigError as cause:
         return [*findings, CheckResult("sink topic", str(cause))]
-    wanted = dict.fromkeys(names[:_TOPICS_MAX], config.partitions)
-    if config.ddl_topic is not None:
-        wanted.setdefault(config.ddl_topic, 1)
-    for name, partitions in wanted.items():
-        findings.append(
-            _writable(config, admin, name) if name in there else _creatable(config, admin, name, partitions)
-        )
+    for name in names[:_TOPICS_MAX]:
+        if name in there:
+            findings.append(_writable(config, admin, name, _OPERATIONS))
+        elif not kept.ok or _may_keep_records(admin, name, pipeline):
+            findings.append(_creatable(config, admin, name, config.partitions))
+        else:
+            findings.append(_denied(config, name, "read", ("Create", "Write", "Read")))
+    ddl_topic = config.ddl_topic
+    if ddl_topic is not None and ddl_topic in there:
+        findings.append(_writable(config, admin, ddl_topic, ("Write",)))
+    elif ddl_topic is not None:
+        findings.append(_creatable(config, admin, ddl_topic, 1))
     return findings
 
 
@@ -91,16 +106,35 @@ def _record(config: KafkaSinkConfig, admin: AdminClient, pipeline: str) -> Check
     return CheckResult("commit record", "The user may not keep the commit record, which are offsets of a group.", fix)
 
 
-def _writable(config: KafkaSinkConfig, admin: AdminClient, name: str) -> CheckResult:
+def _may_keep_records(admin: AdminClient, name: str, pipeline: str) -> bool:
+    """Whether offsets of a topic that is not there might be committed: brokers ask for Read on it first, and then find
+    that it is not there.
+    """
+    wanted = ConsumerGroupTopicPartitions(f"raycdc:{pipeline}:check", [TopicPartition(name, 0, 0)])
+    (asked,) = admin.alter_consumer_group_offsets([wanted], request_timeout=TIMEOUT_S).values()
+    try:
+        errors = [answer.error for answer in asked.result(TIMEOUT_S).topic_partitions]
+    except KafkaException as cause:
+        errors = [cause.args[0]]
+    return all(error is None or error.code() != KafkaError.TOPIC_AUTHORIZATION_FAILED for error in errors)
+
+
+def _denied(config: KafkaSinkConfig, name: str, what: str, operations: Sequence[str]) -> CheckResult:
+    why = ", which its commit record needs" if what == "read" else ""
+    fix = _acl(config, " ".join(f"--operation {operation}" for operation in operations), f"--topic {name}")
+    return CheckResult("sink topic", f"The user may not {what} topic {name}{why}.", fix)
+
+
+def _writable(config: KafkaSinkConfig, admin: AdminClient, name: str, operations: Sequence[str]) -> CheckResult:
     try:
         asked = admin.describe_topics(TopicCollection([name]), include_authorized_operations=True)
         allowed = asked[name].result(TIMEOUT_S).authorized_operations
     except KafkaException as cause:
         return CheckResult("sink topic", f"Topic {name} cannot be described: {cause.args[0].str()}.")
-    if allowed is None or AclOperation.WRITE in allowed:
-        return CheckResult("sink topic", f"Topic {name} is there and may be written.", ok=True)
-    fix = _acl(config, "--operation Write", f"--topic {name}")
-    return CheckResult("sink topic", f"The user may not write topic {name}.", fix)
+    missing = [o for o in operations if allowed is not None and getattr(AclOperation, o.upper()) not in allowed]
+    if missing:
+        return _denied(config, name, missing[0].lower(), missing)
+    return CheckResult("sink topic", f"Topic {name} is there and may be written.", ok=True)
 
 
 def _creatable(config: KafkaSinkConfig, admin: AdminClient, name: str, partitions: int) -> CheckResult:
@@ -110,7 +144,7 @@ def _creatable(config: KafkaSinkConfig, admin: AdminClient, name: str, partition
         admin.create_topics([new], validate_only=True)[name].result(TIMEOUT_S)
     except KafkaException as cause:
         fix = (
-            _acl(config, "--operation Create --operation Write", f"--topic {name}")
+            _acl(config, "--operation Create --operation Write --operation Read", f"--topic {name}")
             if cause.args[0].code() == KafkaError.TOPIC_AUTHORIZATION_FAILED
             else "Correct sink.partitions and sink.replication_factor, or create it beforehand."
         )

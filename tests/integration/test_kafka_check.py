@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,14 +13,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import KafkaError, Producer
+from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from confluent_kafka.admin._acl import AclBinding, AclBindingFilter, AclOperation, AclPermissionType
 from confluent_kafka.admin._resource import ResourcePatternType, ResourceType
 
 from raycdc.connectors.kafka.messages import Trouble
 from raycdc.connectors.kafka.partition_reader import KafkaPartitionReader
 from raycdc.connectors.kafka.plugin import KafkaSourceConfig
-from raycdc.testing.servers import KafkaServer
+from raycdc.testing.servers import KafkaServer, MariaDbServer
 from raycdc.testing.servers.process import wait_until
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
@@ -141,7 +142,7 @@ def test_check_names_the_permissions_that_are_missing_with_their_command(guarded
     assert failed["transactions"].endswith(
         "--operation Write --operation Describe --resource-pattern-type prefixed --transactional-id raycdc:"
     )
-    assert failed["sink topic"].endswith("--operation Create --operation Write --topic out.shop.p")
+    assert failed["sink topic"].endswith("--operation Create --operation Write --operation Read --topic out.shop.p")
     assert of(findings, "group") == [
         ("warning", "The user may not use consumer group watchers, so that nobody can watch the progress there.")
     ]
@@ -154,6 +155,7 @@ def test_check_names_the_permissions_that_are_missing_with_their_command(guarded
         (ResourceType.TRANSACTIONAL_ID, "raycdc:", AclOperation.DESCRIBE),
         (ResourceType.TOPIC, "out.shop.p", AclOperation.CREATE),
         (ResourceType.TOPIC, "out.shop.p", AclOperation.WRITE),
+        (ResourceType.TOPIC, "out.shop.p", AclOperation.READ),
     )
     code, findings = check(guarded, tmp_path, source, sink=sink, secure=True)
     assert [found for found in findings if found["status"] != "ok"] == []
@@ -189,3 +191,86 @@ def test_reading_needs_no_permission_for_a_group(guarded: KafkaServer, monkeypat
             fetch = reader.fetch()
             rows += sum(len(part.batch) for part in (fetch.parts if fetch else ()) if part.batch is not None)
     assert (rows, set(refused)) == (1, {KafkaError.GROUP_AUTHORIZATION_FAILED})
+
+
+def test_check_of_a_database_into_topics_over_tls_as_a_user_and_the_run_behind_it(
+    guarded: KafkaServer, mariadb: MariaDbServer, tmp_path: Path
+) -> None:
+    with mariadb.fresh_database() as database:
+        mariadb.execute(
+            "CREATE TABLE p (id INT PRIMARY KEY, name VARCHAR(9))", "INSERT INTO p VALUES (1, 'a')", database=database
+        )
+        properties = dict(guarded.secure_properties)
+        servers = properties.pop("bootstrap.servers")
+        topic = f"out.{database}.p"
+
+        def configure(**changed: str) -> None:
+            section = {**properties, **changed}
+            told = ", ".join(f"{json.dumps(name)} = {json.dumps(value)}" for name, value in section.items())
+            (tmp_path / "p.toml").write_text(
+                f'[pipeline]\nname = "p"\nstate = "{tmp_path}/state"\n'
+                f'[source]\ntype = "mysql"\nhost = "{mariadb.host}"\nport = {mariadb.port}\nuser = "cdc"\n'
+                f'password = "${{env:PASSWORD}}"\ntables = ["{database}.p"]\n'
+                f'[sink]\ntype = "kafka"\nformat = "maxwell-json"\ntopic = "out.{{db}}.{{table}}"\n'
+                f"bootstrap_servers = {json.dumps(servers)}\nproperties = {{ {told} }}\n"
+            )
+
+        configure()
+        code, findings = raycdc(tmp_path, "check", "p.toml", "--json")
+        failed = {found["check"]: found["fix"] for found in findings if found["status"] == "failed"}
+        assert code == 5
+        assert of(findings, "connection")[0][0] == "ok"
+        assert set(failed) <= {"transactions", "commit record", "sink topic"}
+        assert failed["sink topic"].endswith(f"--operation Create --operation Write --operation Read --topic {topic}")
+        configure(**{"sasl.password": "wrong"})
+        code, findings = raycdc(tmp_path, "check", "p.toml", "--json")
+        (refused,) = [text for status, text in of(findings, "sink") if status == "failed"]
+        assert (code, servers in refused) == (5, True)
+
+        configure()
+        permit(
+            guarded,
+            (ResourceType.GROUP, "raycdc:", AclOperation.READ),
+            (ResourceType.TRANSACTIONAL_ID, "raycdc:", AclOperation.WRITE),
+            (ResourceType.TRANSACTIONAL_ID, "raycdc:", AclOperation.DESCRIBE),
+            (ResourceType.TOPIC, topic, AclOperation.CREATE),
+            (ResourceType.TOPIC, topic, AclOperation.WRITE),
+        )
+        code, findings = raycdc(tmp_path, "check", "p.toml", "--json")
+        assert of(findings, "sink topic") == [
+            ("failed", f"The user may not read topic {topic}, which its commit record needs.")
+        ]
+        permit(guarded, (ResourceType.TOPIC, topic, AclOperation.READ))
+        code, findings = raycdc(tmp_path, "check", "p.toml", "--json")
+        assert [found for found in findings if found["status"] == "failed"] == []
+        assert (code, of(findings, "sink topic")) == (0, [("ok", f"Topic {topic} will be created.")])
+        code, events = raycdc(tmp_path, "run", "p.toml", "--local", "--until", "caught-up", "--json")
+        assert code == 0, events[-1]
+        (message,) = values_of(guarded, topic)
+        assert (message["type"], message["table"], message["data"]) == ("insert", "p", {"id": 1, "name": "a"})
+        code, findings = raycdc(tmp_path, "check", "p.toml", "--json")
+        assert (code, of(findings, "sink topic")) == (0, [("ok", f"Topic {topic} is there and may be written.")])
+
+
+def raycdc(folder: Path, *words: str) -> tuple[int, list[dict[str, str]]]:
+    """Exit code and lines of a command."""
+    command = [sys.executable, "-m", "raycdc.cli", *words]
+    environment = {**os.environ, "PASSWORD": "cdc"}
+    done = subprocess.run(
+        command, cwd=folder, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+    )
+    assert done.stdout, done.stderr
+    return done.returncode, [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def values_of(kafka: KafkaServer, topic: str) -> list[dict[str, Any]]:
+    """The committed messages of a topic with one partition."""
+    consumer = Consumer(
+        {"bootstrap.servers": kafka.bootstrap_servers, "group.id": "test", "enable.partition.eof": True}
+    )
+    with closing(consumer):
+        consumer.assign([TopicPartition(topic, 0, 0)])
+        messages: list[Any] = []
+        while not messages or messages[-1].error() is None:
+            messages += consumer.consume(100, timeout=5)
+    return [json.loads(message.value()) for message in messages[:-1]]

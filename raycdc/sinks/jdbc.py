@@ -12,6 +12,9 @@ that wakes from a pause finds a newer generation in the row and stops.
 | upsert, table created or emptied by this pipeline | append | merge |
 | upsert, ``on_existing = "merge"`` | merge | merge |
 
+*What if the server goes back in time?* A failover to an older copy or a restore, while the driver runs, takes epochs
+away that were committed. The sink remembers how far each target was, and commits nothing to one that holds less.
+
 *What if the process dies here?* Before the transaction ends nothing of the epoch is in the target; staging tables that
 nobody takes are removed by the next commit of the target. DDL is in the transaction too (PostgreSQL), or one statement
 that leaves a mark on the table, by which the next try sees it (MySQL, `jdbc_mysql`). Tables commit one by one: an epoch
@@ -34,9 +37,10 @@ from raycdc.sinks.api import CHANGELOG, STEP_LAST, STEP_SCHEMA, STEP_TOMBSTONE, 
 from raycdc.sinks.api import TableWork as Work
 from raycdc.sinks.changes import check_changes, check_key, fitted, may_lack
 from raycdc.sinks.files import check_write
-from raycdc.sinks.jdbc_columns import plan, same_everywhere
-from raycdc.sinks.jdbc_database import STAGE_PREFIX, Held, Session, StagedTable, open_database
+from raycdc.sinks.jdbc_columns import Plan, plan, same_everywhere
+from raycdc.sinks.jdbc_database import STAGE_PREFIX, Session, StagedTable, open_database
 from raycdc.sinks.jdbc_plugin import JdbcSinkConfig
+from raycdc.sinks.jdbc_record import Held, Intent, again, renamed
 from raycdc.sinks.plan import TASK_BYTES_MAX, Input, by_partition, share_out
 from raycdc.sinks.rows import DELETED, META_TYPES
 
@@ -53,6 +57,8 @@ class JdbcSink:
         self._address = config.address()
         #: Whether snapshot rows of a target may be appended; asked while another thread may be committing to it.
         self._appendable: dict[TableId, bool] = {}
+        #: The last (epoch, step) that each target was found or left at; a target is in one thread's hands at a time.
+        self._reached: dict[TableId, tuple[int, int]] = {}
 
     def __repr__(self) -> str:
         return f"JdbcSink({self._address})"
@@ -70,7 +76,10 @@ class JdbcSink:
     def committed(self, target: TableId) -> CommitVector | None:
         with self._database.session() as session:
             held = session.held(self._context.app_id, target)
-            return held.vector if held is not None and session.exists(target) else None
+            if held is None or not session.exists(target):
+                return None
+        self._reach(target, held)
+        return held.vector
 
     def apply_schema(self, work: Work) -> None:
         check_changes(work, self._context.schema_change, self._context.left_out)
@@ -78,15 +87,16 @@ class JdbcSink:
         self._appendable.pop(work.target, None)
         with self._database.session() as session:
             held = self._held(session, work)
+            now = held
             if not session.exists(work.target):
                 if held is not None or not any(change["type"] == "create_table" for change in work.changes):
                     raise self._disappeared(work.target)
-                self._create(session, work, STEP_SCHEMA)
+                now = self._create(session, work, STEP_SCHEMA)
             elif held is None:
-                self._take_over(session, work)
+                now = self._take_over(session, work, held)
             elif (held.vector.epoch, held.vector.step) < (work.epoch, STEP_SCHEMA):
-                self._evolve(session, work, held)
-            session.commit()
+                now = self._evolve(session, work, held)
+            self._end(session, work, now)
 
     def stage(self, works: Sequence[Work]) -> Mapping[TableId, Any]:
         tasks: list[StageTask] = []
@@ -115,10 +125,10 @@ class JdbcSink:
                 raise self._disappeared(work.target)
             if (held.vector.epoch, held.vector.step) < (work.epoch, STEP_LAST):
                 self._write(session, self._fitted(work, held), held, staged)
-                vector = CommitVector(work.epoch, STEP_LAST, work.generation)
-                session.hold(self._context.app_id, work.target, replace(held, vector=vector), work.positions)
+                now = held.written(CommitVector(work.epoch, STEP_LAST, work.generation))
+                session.hold(self._context.app_id, work.target, now, work.positions)
                 reach("in_commit")
-                session.commit()
+                self._end(session, work, now)
         prefix = self._prefix(work.target)
         self._database.drop_stages(prefix, up_to=f"{prefix}{work.epoch:010d}")
 
@@ -140,9 +150,9 @@ class JdbcSink:
             else:
                 record = held
             if (record.vector.epoch, record.vector.step) < (work.epoch, STEP_TOMBSTONE):
-                vector = CommitVector(work.epoch, STEP_TOMBSTONE, work.generation)
-                session.hold(self._context.app_id, work.target, replace(record, vector=vector), work.positions)
-            session.commit()
+                record = replace(record, vector=CommitVector(work.epoch, STEP_TOMBSTONE, work.generation))
+                session.hold(self._context.app_id, work.target, record, work.positions)
+            self._end(session, work, record)
 
     def close(self) -> None:
         self._database.close()
@@ -170,19 +180,31 @@ class JdbcSink:
         vector = CommitVector(work.epoch, step, work.generation)
         return Held(vector, work.schema.columns, work.schema.primary_key, created)
 
-    def _take_over(self, session: Session, work: Work) -> None:
-        if session.made_by(work.target, self._marker(work)):
-            held = self._new(work, STEP_SCHEMA, created=True)
-            session.hold(self._context.app_id, work.target, held, work.positions)
-            return
+    def _take_over(self, session: Session, work: Work, held: Held | None) -> Held:
+        """Begin with a table that is there, and of which no record has the columns."""
+        if other := session.folded(self._context.app_id, work.target):
+            raise SinkError(
+                f"{work.target} and {other} are one table in {self._address}, whose names ignore case "
+                "(lower_case_table_names). Give one of them another name by a [[route]], or exclude it."
+            )
+        marker = session.marker(work.target) or ""
+        if marker in (self._marker(work), f"{_short(self._context.app_id)}:{work.epoch}"):
+            now = self._new(work, STEP_SCHEMA, created=True)
+            session.hold(self._context.app_id, work.target, now, work.positions)
+            return now
+        if held is not None and marker.startswith(self._marks(work)) and session.is_empty(work.target):
+            # Made for an epoch that was dropped, maybe in another shape; no row was ever committed to it.
+            return self._create(session, work, STEP_SCHEMA, instead=True)
         match self._context.on_existing:
             case "replace":
-                self._create(session, work, STEP_SCHEMA, instead=True)
+                now = self._create(session, work, STEP_SCHEMA, instead=True)
                 session.forget_others(self._context.app_id, work.target)
+                return now
             case "merge":
                 session.adopt(work.target, self._columns(work.schema), self._key(work))
-                held = self._new(work, STEP_SCHEMA, created=False)
-                session.hold(self._context.app_id, work.target, held, work.positions)
+                now = self._new(work, STEP_SCHEMA, created=False)
+                session.hold(self._context.app_id, work.target, now, work.positions)
+                return now
             case _:
                 raise SinkError(
                     f"The table {work.target} exists in {self._address} and was not created by this pipeline (or its "
@@ -190,26 +212,41 @@ class JdbcSink:
                     "anew, or choose another database in sink.url."
                 )
 
-    def _evolve(self, session: Session, work: Work, held: Held) -> None:
+    def _evolve(self, session: Session, work: Work, held: Held) -> Held:
         if not held.columns:
             # Its first epoch was dropped before the table was touched.
-            self._take_over(session, work)
-            return
+            return self._take_over(session, work, held)
+        shape = held.shape()
         planned = plan(
-            held.columns,
-            held.key,
+            shape.columns,
+            shape.key,
             work,
             upsert=self._upsert,
             behavior=self._context.schema_change,
             left_out=self._context.left_out,
         )
+        before = renamed(shape, planned)
+        planned = again(work.target, held, planned)
         columns = tuple(p.column for p in planned.columns)
         key = work.schema.primary_key if self._upsert else held.key
         self._database.check_columns(work.target, columns, self._key(work))
-        if planned.emptied or planned.filled or not same_everywhere(self._database.retyped, held.columns, planned):
+        if planned.emptied or planned.filled or not self._same(held, planned, key):
+            if not session.transactional_ddl:
+                intent = Intent(self._marker(work), columns, key, before)
+                vector = replace(held.vector, generation=work.generation)
+                record = replace(held, vector=vector, intent=intent)
+                session.hold(self._context.app_id, work.target, record, work.positions)
             session.alter(work.target, held.columns, planned, self._key(work), self._marker(work))
         vector = CommitVector(work.epoch, STEP_SCHEMA, work.generation)
-        session.hold(self._context.app_id, work.target, Held(vector, columns, key, held.created), work.positions)
+        now = Held(vector, columns, key, held.created, before)
+        session.hold(self._context.app_id, work.target, now, work.positions)
+        return now
+
+    def _same(self, held: Held, planned: Plan, key: tuple[str, ...]) -> bool:
+        def retyped(old: Column, new: Column) -> bool:
+            return self._database.retyped(old, new, key=self._upsert and new.name in key)
+
+        return same_everywhere(retyped, held.columns, planned)
 
     # -- rows
 
@@ -269,11 +306,32 @@ class JdbcSink:
     # -- helpers
 
     def _held(self, session: Session, work: Work) -> Held | None:
-        """The record, locked; `FencedError` where a newer driver wrote it."""
+        """The record, locked; `FencedError` where a newer driver wrote it, `SinkError` where it was further before."""
         held = session.held(self._context.app_id, work.target, lock=True)
         if held is not None and held.vector.generation > work.generation:
             raise FencedError(f"{work.target} was written by a newer driver (generation {held.vector.generation}).")
+        reached = self._reached.get(work.target)
+        if reached is not None and (held is None or (held.vector.epoch, held.vector.step) < reached):
+            have = "nothing of this pipeline" if held is None else f"only epoch {held.vector.epoch}"
+            raise SinkError(
+                f"{work.target} in {self._address} held epoch {reached[0]} and now holds {have}: the server went back "
+                "in time (a failover to an older copy, or a restore), or somebody changed raycdc_commit. Nothing more "
+                "was written. Bring back a copy that has the epoch and start again, or take a new snapshot with "
+                'pipeline.on_existing = "replace" and a new pipeline.state.'
+            )
+        if held is not None:
+            self._reach(work.target, held)
         return held
+
+    def _end(self, session: Session, work: Work, held: Held | None) -> None:
+        """Commit, and remember what the target holds from here on."""
+        session.commit()
+        if held is not None:
+            self._reach(work.target, held)
+
+    def _reach(self, target: TableId, held: Held) -> None:
+        reached = held.vector.epoch, held.vector.step
+        self._reached[target] = max(reached, self._reached.get(target, reached))
 
     def _record(self, target: TableId) -> Held | None:
         with self._database.session() as session:
@@ -287,7 +345,11 @@ class JdbcSink:
 
     def _marker(self, work: Work) -> str:
         """What a table says of who last changed it, for databases whose DDL outruns the record."""
-        return f"{_short(self._context.app_id)}:{work.epoch}"
+        return f"{self._marks(work)}{work.epoch}"
+
+    def _marks(self, work: Work) -> str:
+        """How all markers of the target begin."""
+        return f"{_short(self._context.app_id)}:{_short(str(work.target))}:"
 
     def _prefix(self, target: TableId) -> str:
         return f"{STAGE_PREFIX}{_short(self._context.app_id)}_{_short(str(target))}_"

@@ -7,7 +7,6 @@ loads rows into staging tables from wherever tasks run. A session belongs to one
 from __future__ import annotations
 
 import importlib
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -17,9 +16,9 @@ import pyarrow as pa
 
 from raycdc.errors import SinkError
 from raycdc.model import Column, TableId
-from raycdc.sinks.api import CommitVector
 from raycdc.sinks.jdbc_columns import Plan
 from raycdc.sinks.jdbc_plugin import Address
+from raycdc.sinks.jdbc_record import Held
 
 #: Name of the table with the commit records, in the database (PostgreSQL: its schema ``public``) that the URL names.
 COMMIT_TABLE = "raycdc_commit"
@@ -35,34 +34,6 @@ _IMPLEMENTATIONS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
-    """A target's row in the commit table. `created` says that this pipeline created or emptied the target, so that
-    a snapshot row cannot be in it yet; `columns` are the source's columns that the target has.
-    """
-
-    vector: CommitVector
-    columns: tuple[Column, ...]
-    key: tuple[str, ...]
-    created: bool
-
-    #: The columns of the commit table that say it, in the order of `row`.
-    NAMES: ClassVar[tuple[str, ...]] = ("epoch", "step", "generation", "created", "columns", "key")
-
-    @classmethod
-    def from_row(cls, row: Sequence[Any]) -> Held:
-        """What the commit table says."""
-        epoch, step, generation, created, columns, key = row
-        known = tuple(map(Column.from_json, json.loads(columns)))
-        return cls(CommitVector(epoch, step, generation), known, tuple(json.loads(key)), bool(created))
-
-    def row(self) -> tuple[Any, ...]:
-        """The values of `NAMES`."""
-        vector = self.vector
-        columns = json.dumps([column.to_json() for column in self.columns])
-        return vector.epoch, vector.step, vector.generation, self.created, columns, json.dumps(self.key)
-
-
-@dataclass(frozen=True, slots=True)
 class StagedTable:
     """A table of rows that no reader of the target sees yet (the result of `jdbc_tasks.load`)."""
 
@@ -73,23 +44,33 @@ class StagedTable:
 
 
 class Session(Protocol):
-    """One transaction; what `commit` was not called for never happened. DDL on MySQL is the exception: its methods are
-    judged by what the target has, so doing them again is harmless.
+    """One transaction; what `commit` was not called for never happened. DDL on MySQL is the exception: it commits what
+    was done before it and itself, and its methods are judged by what the target has, so doing them again is harmless.
     """
 
+    #: Whether DDL is undone with the rest.
+    transactional_ddl: ClassVar[bool]
+
     def held(self, app_id: str, target: TableId, *, lock: bool = False) -> Held | None:
-        """The record of `target`; with `lock` nobody else can commit to it before this session ends."""
+        """The record of `target`; with `lock` nobody else can commit to it or alter it before this session ends, even
+        where there is no record yet. `SinkError` when another session has the lock for a minute.
+        """
 
     def hold(self, app_id: str, target: TableId, held: Held, positions: Mapping[str, Any]) -> None:
-        """Write the record."""
+        """Write the record, which `held` locked. `FencedError` where there is one of a newer driver or a later step."""
 
     def forget_others(self, app_id: str, target: TableId) -> None:
         """Remove the records of other pipelines: what they wrote to `target` is gone."""
 
+    def folded(self, app_id: str, target: TableId) -> str | None:
+        """Another target of the pipeline that is the same table on this server, whose names ignore case."""
+
     def exists(self, target: TableId) -> bool: ...
 
-    def made_by(self, target: TableId, marker: str) -> bool:
-        """Whether the target was made by whom `marker` names, although no record says so (DDL outran its record)."""
+    def marker(self, target: TableId) -> str | None:
+        """What `create` or `alter` last said of itself, where DDL may outrun its record; else None."""
+
+    def is_empty(self, target: TableId) -> bool: ...
 
     def create(
         self, target: TableId, columns: Sequence[Column], key: Sequence[str], marker: str, *, replace: bool
@@ -97,7 +78,7 @@ class Session(Protocol):
         """Make the target; with `replace` in place of the table that is there."""
 
     def adopt(self, target: TableId, columns: Sequence[Column], key: Sequence[str]) -> None:
-        """Make somebody's table fit: add the columns it lacks. `SinkError` where types or key are others."""
+        """Make somebody's table fit: add the columns it lacks. `SinkError` for what would lose or change rows in it."""
 
     def alter(self, target: TableId, present: Sequence[Column], plan: Plan, key: Sequence[str], marker: str) -> None:
         """Carry `plan` out on the target, which has the columns `present`."""
@@ -134,8 +115,8 @@ class Database(Protocol):
     def check_columns(self, target: TableId, columns: Sequence[Column], key: Sequence[str]) -> None:
         """`SinkError` by name for what the server cannot have."""
 
-    def retyped(self, old: Column, new: Column) -> bool:
-        """Whether the column's type is another one here."""
+    def retyped(self, old: Column, new: Column, *, key: bool) -> bool:
+        """Whether the column, of the `key` or not, has another type here."""
 
     def load(
         self,

@@ -3,14 +3,22 @@
 Rows become text column by column (`mysql_text`) and go as statements of a few megabytes in strict mode: the one way
 that every server permits (LOAD DATA LOCAL needs ``local_infile`` and turns wrong values into warnings).
 
-DDL commits by itself here. A statement runs on a connection of its own while the session holds the lock on the target's
-record, and leaves ``raycdc IDENTITY:EPOCH`` as the table's comment in the same step: whoever finds the comment knows
-that the statement was carried out, although no record says so. What rows need (the default of a new column) is in the
-transaction of the record.
+DDL commits by itself here, so the lock on the record alone would fence nothing. A session takes a named lock of the
+target (``GET_LOCK``) before it looks at the record, and runs its DDL on the same connection: the lock outlives the
+commit inside, and goes with the connection, not before a statement under way has ended. Two drivers never alter one
+target at once, and a driver without its connection can alter nothing. Before the statement the record says what it will
+have made of the table, and the statement leaves ``raycdc IDENTITY:TARGET:EPOCH`` as the table's comment: whoever finds
+both knows that it was carried out, although the driver died. What rows need (the default of a new column) is in the
+transaction of the record, which is written only over an older one.
+
+*Galera*: the named lock is one node's. Rows and record stay exact whatever node drivers write to, because the record's
+row is certified; DDL is fenced only among drivers that reach the same node, so give ``sink.url`` one node, or a proxy
+that writes to one. Where ``pxc_strict_mode`` forbids ``GET_LOCK`` the sink stops with the server's words.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -21,11 +29,12 @@ import pyarrow as pa
 import pymysql
 
 from raycdc.connectors.mysql.connection import MySqlSettings, TlsMode, close_quietly, connect, quote_name
-from raycdc.errors import RaycdcError, SinkError
+from raycdc.errors import FencedError, RaycdcError, SinkError
 from raycdc.model import Column, TableId
 from raycdc.sinks.jdbc_columns import Plan
-from raycdc.sinks.jdbc_database import COMMIT_TABLE, STAGE_PREFIX, Held, StagedTable
+from raycdc.sinks.jdbc_database import COMMIT_TABLE, STAGE_PREFIX, StagedTable
 from raycdc.sinks.jdbc_plugin import Address
+from raycdc.sinks.jdbc_record import PLACE, Held
 from raycdc.sinks.jdbc_types import mysql_type
 from raycdc.sinks.mysql_text import ends_in_space, value_lists
 from raycdc.sinks.rows import DELETED
@@ -37,9 +46,14 @@ STATEMENT_BYTES = 2 << 20
 _EXACT = ("utf8mb4_0900_bin", "utf8mb4_nopad_bin")
 
 _MARK = "raycdc "
+
+#: How long to wait for another session that has a target's lock: a driver that was replaced may be in its last commit.
+_LOCK_TIMEOUT_S = 60
+
 _SESSION = (
     "SET SESSION sql_mode = 'STRICT_ALL_TABLES,NO_BACKSLASH_ESCAPES,NO_ENGINE_SUBSTITUTION,NO_AUTO_VALUE_ON_ZERO'",
-    "SET SESSION innodb_lock_wait_timeout = 60, lock_wait_timeout = 60, character_set_results = utf8mb4",
+    f"SET SESSION innodb_lock_wait_timeout = {_LOCK_TIMEOUT_S}, lock_wait_timeout = {_LOCK_TIMEOUT_S}",
+    "SET SESSION character_set_results = utf8mb4",
     "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED",
 )
 
@@ -87,8 +101,8 @@ class MySqlDatabase:
         if (target.db, target.table) == (self._address.database, COMMIT_TABLE):
             raise SinkError(f"{target} is a name that raycdc needs in the target. Exclude the table.")
 
-    def retyped(self, old: Column, new: Column) -> bool:
-        return mysql_type(old.type, key=False) != mysql_type(new.type, key=False)
+    def retyped(self, old: Column, new: Column, *, key: bool) -> bool:
+        return mysql_type(old.type, key=key) != mysql_type(new.type, key=key)
 
     def load(
         self,
@@ -139,13 +153,6 @@ class MySqlDatabase:
         """Where it is."""
         return self._address
 
-    def run_alone(self, *statements: str) -> None:
-        """Run statements that commit by themselves, on a connection of their own."""
-        with self.session() as session:
-            for statement in statements:
-                session.run(statement)
-            session.commit()
-
     def _connect(self) -> Any:
         a = self._address
         settings = MySqlSettings(a.host, a.port, a.user, a.password, TlsMode(a.tls_mode), a.tls_ca)
@@ -170,6 +177,8 @@ class MySqlDatabase:
 class MySqlSession:
     """See `jdbc_database.Session`."""
 
+    transactional_ddl: ClassVar[bool] = False
+
     def __init__(self, connection: Any, database: MySqlDatabase) -> None:
         self._connection = connection
         self._database = database
@@ -184,10 +193,14 @@ class MySqlSession:
 
     def rows(self, statement: str | bytes, *arguments: Any) -> list[tuple[Any, ...]]:
         """Execute one statement and fetch what it finds."""
+        return self._execute(statement, arguments)[0]
+
+    def _execute(self, statement: str | bytes, arguments: Sequence[Any]) -> tuple[list[tuple[Any, ...]], int]:
+        """What a statement finds, and how many rows it found or changed."""
         try:
             with self._connection.cursor() as cursor:
                 cursor.execute(statement, arguments or None)
-                return list(cursor.fetchall())
+                return list(cursor.fetchall()), cursor.rowcount
         except pymysql.Error as cause:
             raise SinkError(f"{self._database.address}: {cause.args[-1]} (error {cause.args[0]})") from cause
 
@@ -197,28 +210,50 @@ class MySqlSession:
     # -- the record
 
     def held(self, app_id: str, target: TableId, *, lock: bool = False) -> Held | None:
-        found = self.rows(
+        if lock:
+            self._lock(app_id, target)
+        select = (
             f"SELECT {', '.join(f'`{name}`' for name in Held.NAMES)} FROM {self.record} "
-            f"WHERE `app_id` = %s AND `target` = %s{' FOR UPDATE' if lock else ''}",
-            app_id,
-            str(target),
+            "WHERE `app_id` = %s AND `target` = %s"
         )
-        if not found:
-            return None
-        return Held.from_row(found[0])
+        found = self.rows(f"{select}{' FOR UPDATE' if lock else ''}", app_id, str(target))
+        if lock and not found:
+            # A row that is not there cannot be locked: whoever comes second waits here for the first.
+            self.run(
+                f"INSERT INTO {self.record} (`app_id`, `target`, {', '.join(f'`{name}`' for name in Held.NAMES)}, "
+                "`positions`, `committed_at`) VALUES (%s, %s, %s, %s, %s, %s, %s, %s, '{}', UTC_TIMESTAMP(6)) "
+                "ON DUPLICATE KEY UPDATE `app_id` = VALUES(`app_id`)",
+                app_id,
+                str(target),
+                *PLACE,
+            )
+            found = self.rows(f"{select} FOR UPDATE", app_id, str(target))
+        held = Held.from_row(found[0]) if found else None
+        return held.known(self.marker(target)) if held is not None and held.intent is not None else held
+
+    def _lock(self, app_id: str, target: TableId) -> None:
+        """Nobody else has the target's lock while this connection lives."""
+        name = f"raycdc:{hashlib.sha256(f'{app_id} {target}'.encode()).hexdigest()[:40]}"
+        if self.rows("SELECT GET_LOCK(%s, %s)", name, _LOCK_TIMEOUT_S) != [(1,)]:
+            raise SinkError(
+                f"{target}: another session in {self._database.address} has had the lock {name} for more than "
+                f"{_LOCK_TIMEOUT_S} seconds: a driver that was replaced is still at work, or a statement of it waits "
+                "for a reader of the table. Look at SHOW PROCESSLIST, end it, and start again."
+            )
 
     def hold(self, app_id: str, target: TableId, held: Held, positions: Mapping[str, Any]) -> None:
-        names = (*Held.NAMES, "positions")
-        sets = ", ".join(f"`{name}` = VALUES(`{name}`)" for name in names)
-        self.run(
-            f"INSERT INTO {self.record} (`app_id`, `target`, {', '.join(f'`{name}`' for name in names)}, "
-            f"`committed_at`) VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, UTC_TIMESTAMP(6)) "
-            f"ON DUPLICATE KEY UPDATE {sets}, `committed_at` = VALUES(`committed_at`)",
-            app_id,
-            str(target),
-            *held.row(),
-            json.dumps(dict(positions)),
+        sets = ", ".join(f"`{name}` = %s" for name in (*Held.NAMES, "positions"))
+        vector = held.vector
+        _, written = self._execute(
+            f"UPDATE {self.record} SET {sets}, `committed_at` = UTC_TIMESTAMP(6) WHERE `app_id` = %s AND `target` = %s "
+            "AND `generation` <= %s AND (`epoch` < %s OR (`epoch` = %s AND `step` <= %s))",
+            (
+                *(*held.row(), json.dumps(dict(positions)), app_id, str(target)),
+                *(vector.generation, vector.epoch, vector.epoch, vector.step),
+            ),
         )
+        if written != 1:
+            raise FencedError(f"The record of {target} was written by a newer driver.")
 
     def forget_others(self, app_id: str, target: TableId) -> None:
         self.run(f"DELETE FROM {self.record} WHERE `target` = %s AND `app_id` <> %s", str(target), app_id)
@@ -228,8 +263,24 @@ class MySqlSession:
     def exists(self, target: TableId) -> bool:
         return self._comment(target) is not None
 
-    def made_by(self, target: TableId, marker: str) -> bool:
-        return (self._comment(target) or "").startswith(f"{_MARK}{marker.partition(':')[0]}:")
+    def folded(self, app_id: str, target: TableId) -> str | None:
+        if self.rows("SELECT @@lower_case_table_names") == [(0,)]:
+            return None
+        found = self.rows(
+            f"SELECT `target` FROM {self.record} "
+            "WHERE `app_id` = %s AND `target` <> %s AND LOWER(`target`) = LOWER(%s)",
+            app_id,
+            str(target),
+            str(target),
+        )
+        return str(found[0][0]) if found else None
+
+    def marker(self, target: TableId) -> str | None:
+        comment = self._comment(target) or ""
+        return comment.removeprefix(_MARK) if comment.startswith(_MARK) else None
+
+    def is_empty(self, target: TableId) -> bool:
+        return not self.rows(f"SELECT 1 FROM {_name(target)} LIMIT 1")
 
     def create(
         self, target: TableId, columns: Sequence[Column], key: Sequence[str], marker: str, *, replace: bool
@@ -238,20 +289,21 @@ class MySqlSession:
         parts = [self.definition(column, key, collation) for column in columns]
         if key:
             parts.append(f"PRIMARY KEY ({', '.join(map(quote_name, key))})")
-        made = quote_name(target.db, f"{STAGE_PREFIX}new") if replace else _name(target)
+        # Beside each other: two targets of a database may be replaced at once.
+        beside = hashlib.sha256(str(target).encode()).hexdigest()[:16]
+        made = quote_name(target.db, f"{STAGE_PREFIX}new_{beside}") if replace else _name(target)
         statement = (
             f"CREATE TABLE {made} ({', '.join(parts)}) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COMMENT='{_MARK}{marker}'"
         )
         if not replace:
-            self._database.run_alone(f"CREATE DATABASE IF NOT EXISTS {quote_name(target.db)}", statement)
+            self.run(f"CREATE DATABASE IF NOT EXISTS {quote_name(target.db)}")
+            self.run(statement)
             return
-        old = quote_name(target.db, f"{STAGE_PREFIX}old")
-        self._database.run_alone(
-            f"DROP TABLE IF EXISTS {made}, {old}",
-            statement,
-            f"RENAME TABLE {_name(target)} TO {old}, {made} TO {_name(target)}",
-            f"DROP TABLE {old}",
-        )
+        old = quote_name(target.db, f"{STAGE_PREFIX}old_{beside}")
+        self.run(f"DROP TABLE IF EXISTS {made}, {old}")
+        self.run(statement)
+        self.run(f"RENAME TABLE {_name(target)} TO {old}, {made} TO {_name(target)}")
+        self.run(f"DROP TABLE {old}")
 
     def adopt(self, target: TableId, columns: Sequence[Column], key: Sequence[str]) -> None:
         types = self._types(target)
@@ -277,37 +329,36 @@ class MySqlSession:
                 f"({', '.join(key)}), by which rows are merged. Give it this one alone, or choose another target."
             )
         if missing:
-            self._database.run_alone(f"ALTER TABLE {_name(target)} {', '.join(missing)}")
+            self.run(f"ALTER TABLE {_name(target)} {', '.join(missing)}")
 
     def alter(self, target: TableId, present: Sequence[Column], plan: Plan, key: Sequence[str], marker: str) -> None:
         if plan.emptied:
-            self._database.run_alone(f"DELETE FROM {_name(target)}")
-        comment = self._comment(target)
-        if comment != f"{_MARK}{marker}":
+            self.empty(target)
+        if self.marker(target) != marker:
             clauses = self._clauses(target, present, plan, key)
             clauses.append(f"COMMENT = '{_MARK}{marker}'")
-            self._database.run_alone(f"ALTER TABLE {_name(target)} {', '.join(clauses)}")
+            self.run(f"ALTER TABLE {_name(target)} {', '.join(clauses)}")
         for column in plan.filled:
             default = column.default
             if mysql_type(column.type, key=False) == "tinyint(1)":
                 default = {"true": "1", "false": "0"}.get(str(default).lower(), default)
-            self.run(f"UPDATE {_name(target)} SET {quote_name(column.name)} = %s", default)
+            same = "".join(f", {quote_name(name)} = {quote_name(name)}" for name in key)
+            self.run(f"UPDATE {_name(target)} SET {quote_name(column.name)} = %s{same}", default)
 
     def _clauses(self, target: TableId, present: Sequence[Column], plan: Plan, key: Sequence[str]) -> list[str]:
         """The one ALTER that carries the plan out on a table that has the columns of its record."""
         there = self._types(target).keys()
         if missing := [c.name for c in present if c.name not in there]:
             raise SinkError(
-                f"{target} in {self._database.address} lacks column {missing[0]}, which its record names: a change "
-                "was interrupted and its epoch dropped, or somebody altered the table. Take a new snapshot with "
-                'pipeline.on_existing = "replace" and a new pipeline.state.'
+                f"{target} in {self._database.address} lacks column {missing[0]}, which its record names: somebody "
+                'altered the table. Take a new snapshot with pipeline.on_existing = "replace" and a new pipeline.state.'
             )
         collation = self.collation()
         before = {column.name: column for column in present}
         kept = {p.origin: p.column for p in plan.columns if p.origin is not None}
         clauses = [f"DROP COLUMN {quote_name(name)}" for name in before if name not in kept]
         for old, column in kept.items():
-            if old != column.name or self._database.retyped(before[old], column):
+            if old != column.name or self._database.retyped(before[old], column, key=column.name in key):
                 clauses.append(f"CHANGE COLUMN {quote_name(old)} {self.definition(column, key, collation)}")
         for column in (p.column for p in plan.columns if p.origin is None):
             if column.name in there and column.name not in before:
@@ -322,8 +373,10 @@ class MySqlSession:
         """The column as a CREATE or ALTER statement has it."""
         kind = mysql_type(column.type, key=column.name in key)
         text = f" CHARACTER SET utf8mb4 COLLATE {collation}" if kind.startswith(("varchar", "longtext")) else ""
-        # TIMESTAMP without NULL would get a default of its own.
-        return f"{quote_name(column.name)} {kind}{text}{' NOT NULL' if column.name in key else ' NULL'}"
+        # Without NULL and a default, older servers' TIMESTAMP is the time of the row's last update
+        # (explicit_defaults_for_timestamp).
+        moment = " DEFAULT '2000-01-01 00:00:00'" if kind.startswith("timestamp") else ""
+        return f"{quote_name(column.name)} {kind}{text}{f' NOT NULL{moment}' if column.name in key else ' NULL'}"
 
     def collation(self) -> str:
         """The server's best collation for telling texts apart."""
@@ -372,9 +425,9 @@ class MySqlSession:
         if staged.deleted:
             match = " AND ".join(f"t.{quote_name(name)} = s.{quote_name(name)}" for name in key)
             self.run(f"DELETE t FROM {table} t JOIN {stage} s ON {match} WHERE s.{quote_name(DELETED)}")
-        sets = [f"{quote_name(c.name)} = VALUES({quote_name(c.name)})" for c in columns if c.name not in key]
+        # The key too: a TIMESTAMP in it could be one that the server sets where nobody does.
+        sets = [f"{quote_name(c.name)} = VALUES({quote_name(c.name)})" for c in columns]
         sets += [f"{quote_name(name)} = NULL" for name in gone]
-        sets = sets or [f"{quote_name(key[0])} = VALUES({quote_name(key[0])})"]
         self.run(
             f"INSERT INTO {table} ({names}) SELECT {names} FROM {stage} WHERE NOT {quote_name(DELETED)} "
             f"ON DUPLICATE KEY UPDATE {', '.join(sets)}"

@@ -19,13 +19,14 @@ import adbc_driver_postgresql.dbapi as postgresql
 import pyarrow as pa
 
 from raycdc.connectors.mysql.connection import MySqlSettings, TlsMode
-from raycdc.errors import SinkError
+from raycdc.errors import FencedError, SinkError
 from raycdc.model import Column, TableId
 from raycdc.model.types import wide_decimal
 from raycdc.sinks import jdbc_pool
 from raycdc.sinks.jdbc_columns import Plan
-from raycdc.sinks.jdbc_database import COMMIT_TABLE, Held, StagedTable
+from raycdc.sinks.jdbc_database import COMMIT_TABLE, StagedTable
 from raycdc.sinks.jdbc_plugin import Address
+from raycdc.sinks.jdbc_record import PLACE, Held
 from raycdc.sinks.jdbc_types import postgres_type
 from raycdc.sinks.rows import DELETED
 
@@ -110,7 +111,7 @@ class PostgresDatabase:
         if (target.db, target.table) == ("public", COMMIT_TABLE) or target.db == STAGE_SCHEMA:
             raise SinkError(f"{target} is a name that raycdc needs in the target. Exclude the table.")
 
-    def retyped(self, old: Column, new: Column) -> bool:
+    def retyped(self, old: Column, new: Column, *, key: bool) -> bool:
         return postgres_type(old.type) != postgres_type(new.type)
 
     def load(
@@ -157,7 +158,8 @@ class PostgresDatabase:
             "connect_timeout": "10",
             "application_name": "raycdc",
             "options": f"-c TimeZone=UTC -c standard_conforming_strings=on -c lock_timeout={_LOCK_TIMEOUT_S}s "
-            "-c client_encoding=UTF8",
+            # What another driver committed while we waited for its lock must be seen.
+            r"-c client_encoding=UTF8 -c default_transaction_isolation=read\ committed",
         }
         if mode in (TlsMode.VERIFY_CA, TlsMode.VERIFY_IDENTITY):
             parameters["sslrootcert"] = address.tls_ca or "system"
@@ -174,6 +176,8 @@ class PostgresDatabase:
 
 class PostgresSession:
     """See `jdbc_database.Session`."""
+
+    transactional_ddl: ClassVar[bool] = True
 
     def __init__(self, connection: Any, cursor: Any, address: Address) -> None:
         self._connection = connection
@@ -213,27 +217,32 @@ class PostgresSession:
     # -- the record
 
     def held(self, app_id: str, target: TableId, *, lock: bool = False) -> Held | None:
-        found = self.rows(
-            f"SELECT {', '.join(Held.NAMES)} FROM {_RECORD} "
-            f"WHERE app_id = $1 AND target = $2{' FOR UPDATE' if lock else ''}",
-            app_id,
-            str(target),
-        )
-        if not found:
-            return None
-        return Held.from_row(found[0])
+        select = f"SELECT {', '.join(Held.NAMES)} FROM {_RECORD} WHERE app_id = $1 AND target = $2"
+        found = self.rows(f"{select}{' FOR UPDATE' if lock else ''}", app_id, str(target))
+        if lock and not found:
+            # A row that is not there cannot be locked: whoever comes second waits here for the first.
+            self.run(
+                f"INSERT INTO {_RECORD} (app_id, target, {', '.join(Held.NAMES)}, positions) "
+                "VALUES ($1, $2, $3, $4, $5, $6, $7, $8, '{}') ON CONFLICT DO NOTHING",
+                app_id,
+                str(target),
+                *PLACE,
+            )
+            found = self.rows(f"{select} FOR UPDATE", app_id, str(target))
+        return Held.from_row(found[0]) if found else None
 
     def hold(self, app_id: str, target: TableId, held: Held, positions: Mapping[str, Any]) -> None:
-        names = (*Held.NAMES, "positions")
-        sets = ", ".join(f"{name} = EXCLUDED.{name}" for name in names)
-        self.run(
-            f"INSERT INTO {_RECORD} (app_id, target, {', '.join(names)}) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9) "
-            f"ON CONFLICT (app_id, target) DO UPDATE SET {sets}, committed_at = now()",
+        sets = ", ".join(f"{name} = ${number}" for number, name in enumerate((*Held.NAMES, "positions"), start=3))
+        written = self.rows(
+            f"UPDATE {_RECORD} SET {sets}, committed_at = now() WHERE app_id = $1 AND target = $2 "
+            "AND generation <= $5 AND (epoch, step) <= ($3, $4) RETURNING 1",
             app_id,
             str(target),
             *held.row(),
             json.dumps(dict(positions)),
         )
+        if not written:
+            raise FencedError(f"The record of {target} was written by a newer driver.")
 
     def forget_others(self, app_id: str, target: TableId) -> None:
         self.run(f"DELETE FROM {_RECORD} WHERE target = $1 AND app_id <> $2", str(target), app_id)
@@ -245,8 +254,14 @@ class PostgresSession:
             self.rows("SELECT 1 FROM pg_tables WHERE schemaname = $1 AND tablename = $2", target.db, target.table)
         )
 
-    def made_by(self, target: TableId, marker: str) -> bool:
-        return False  # table and record are made in one transaction
+    def folded(self, app_id: str, target: TableId) -> str | None:
+        return None
+
+    def marker(self, target: TableId) -> str | None:
+        return None  # table and record are made in one transaction
+
+    def is_empty(self, target: TableId) -> bool:
+        return not self.rows(f"SELECT 1 FROM {quote(target.db, target.table)} LIMIT 1")
 
     def create(
         self, target: TableId, columns: Sequence[Column], key: Sequence[str], marker: str, *, replace: bool

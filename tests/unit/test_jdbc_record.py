@@ -1,0 +1,65 @@
+"""What the commit table's rows say, in every form that was ever written."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from raycdc.errors import SinkError
+from raycdc.model import Column, LogicalType, TableId, TypeKind
+from raycdc.sinks.api import CommitVector
+from raycdc.sinks.jdbc_columns import Plan, Planned
+from raycdc.sinks.jdbc_record import PLACE, Before, Held, Intent, again, renamed
+
+T = TableId("shop", "t")
+INT = LogicalType(TypeKind.INT64)
+ID, A, B, C = (Column(name, INT) for name in ("id", "a", "b", "c"))
+PLAIN = Held(CommitVector(3, 3, 1), (ID, A), ("id",), created=True)
+#: A row as the first version wrote it.
+FIRST = (3, 3, 1, 1, json.dumps([ID.to_json(), A.to_json()]), '["id"]')
+
+
+def test_a_record_of_the_first_version_is_read_and_a_plain_one_written_so() -> None:
+    assert Held.from_row(FIRST) == PLAIN
+    assert PLAIN.row() == (3, 3, 1, True, FIRST[4], FIRST[5])
+
+
+def test_a_row_that_keeps_a_place_is_no_record() -> None:
+    assert Held.from_row(PLACE) is None
+
+
+def test_what_waits_for_rows_survives_the_table() -> None:
+    before = Before((ID, A), ("id",), ("id", "b"))
+    held = Held(CommitVector(4, 0, 2), (ID, B), ("id",), created=False, before=before)
+    assert Held.from_row(held.row()) == held
+    intent = Held(PLAIN.vector, PLAIN.columns, PLAIN.key, True, None, Intent("x:y:4", (ID, B), ("id",), before))
+    assert Held.from_row(intent.row()) == intent
+    assert intent.known("x:y:4") == Held(PLAIN.vector, (ID, B), ("id",), created=True, before=before)
+    assert intent.known("x:y:3") == intent.known(None) == PLAIN
+    assert held.written(CommitVector(4, 3, 2)).before is None
+
+
+def test_a_record_of_a_newer_version_is_refused() -> None:
+    with pytest.raises(SinkError, match="a record of version 3"):
+        Held.from_row((3, 3, 1, 1, '{"version": 3, "columns": []}', "[]"))
+
+
+def exchanged() -> Plan:
+    return Plan((Planned(ID, "id"), Planned(A, "b"), Planned(B, "a")))
+
+
+def test_an_exchange_of_names_is_done_once() -> None:
+    shape = Held(CommitVector(1, 3), (ID, A, B), ("id",), created=True).shape()
+    before = renamed(shape, exchanged())
+    assert before.now == ("id", "b", "a")
+    held = Held(CommitVector(2, 7), (ID, A, B), ("id",), created=True, before=before)
+    assert again(T, held, exchanged()) == Plan((Planned(ID, "id"), Planned(A, "a"), Planned(B, "b")))
+
+
+def test_a_column_that_was_added_is_there_and_one_that_went_cannot_come_back() -> None:
+    before = Before((ID, A), ("id",), ("id", None))
+    held = Held(CommitVector(2, 7), (ID, C), ("id",), created=True, before=before)
+    assert again(T, held, Plan((Planned(ID, "id"), Planned(C, None)))) == Plan((Planned(ID, "id"), Planned(C, "c")))
+    with pytest.raises(SinkError, match="column a went with a change of an epoch that was dropped"):
+        again(T, held, Plan((Planned(ID, "id"), Planned(A, "a"))))

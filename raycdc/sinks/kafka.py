@@ -20,6 +20,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, ClassVar
 
 from confluent_kafka import KafkaError, KafkaException
@@ -33,6 +34,7 @@ from raycdc.errors import SinkError
 from raycdc.failpoints import reach
 from raycdc.model import TableId
 from raycdc.sinks.api import CHANGELOG, STEP_LAST, STEP_SCHEMA, STEP_TOMBSTONE, CommitVector, SinkContext, TableWork
+from raycdc.sinks.kafka_keeper import RecordKeeper
 from raycdc.sinks.kafka_plugin import KafkaSinkConfig
 from raycdc.sinks.kafka_tasks import held, open_format
 from raycdc.sinks.kafka_transactions import TIMEOUT_S, Target
@@ -51,6 +53,7 @@ class KafkaSink:
 
     def __init__(self, config: KafkaSinkConfig) -> None:
         self._config = config
+        self._keeper: RecordKeeper | None = None
         self._properties = {"bootstrap.servers": config.bootstrap_servers, "client.id": "raycdc", **config.properties}
         self._format = {
             **config.format,
@@ -66,13 +69,19 @@ class KafkaSink:
             self._admin.list_topics(timeout=TIMEOUT_S)
         except KafkaException as cause:
             raise SinkError(f"Kafka at {self._config.bootstrap_servers} cannot be reached: {cause.args[0]}") from cause
+        self._keeper = RecordKeeper()
 
     def committed(self, target: TableId) -> CommitVector | None:
         if not self._exists(self._config.topic_of(target)):
             return None
-        return held(self._target(target))
+        with self._using(target, writes=False):
+            return held(self._target(target))
 
     def apply_schema(self, work: TableWork) -> None:
+        with self._using(work.target, writes=True):
+            self._apply_schema(work)
+
+    def _apply_schema(self, work: TableWork) -> None:
         topic = self._config.topic_of(work.target)
         if not self._exists(topic):
             self._create(topic, self._config.partitions)
@@ -94,6 +103,10 @@ class KafkaSink:
         return {work.target: None for work in works}
 
     def commit(self, work: TableWork, staged: Any) -> None:
+        with self._using(work.target, writes=True):
+            self._commit(work)
+
+    def _commit(self, work: TableWork) -> None:
         inputs = [entry for group in by_partition(work.segments) for entry in group]
         reach("before_commit")
         rows: dict[str, Any] = {
@@ -122,11 +135,12 @@ class KafkaSink:
         if not self._exists(topic):
             self._create(topic, self._config.partitions)
         barred = 0
-        # Until the table's record was written nobody is kept from planning more parts.
-        while (most := self._bar(work, None, barred=barred)) > barred:
-            for number in range(barred, most):
-                self._bar(work, number)
-            barred = most
+        with self._using(work.target, writes=True):
+            # Until the table's record was written nobody is kept from planning more parts.
+            while (most := self._bar(work, None, barred=barred)) > barred:
+                for number in range(barred, most):
+                    self._bar(work, number)
+                barred = most
 
     def _bar(self, work: TableWork, part: int | None, *, barred: int | None = None) -> int:
         """A tombstone of a part, or of the table whose first `barred` parts have theirs; how many parts there are."""
@@ -138,8 +152,14 @@ class KafkaSink:
 
     def close(self) -> None:
         """Producers live only inside their transactions."""
+        if self._keeper is not None:
+            self._keeper.close()
 
     # -- how
+
+    def _using(self, table: TableId, *, writes: bool) -> AbstractContextManager[None]:
+        assert self._keeper is not None
+        return self._keeper.using(table, self._target(table), writes=writes)
 
     def _parts_worth(self, work: TableWork) -> int:
         """In how many parts the epoch should be written. What was planned before holds all the same."""

@@ -154,6 +154,14 @@ def bar(target: dict[str, Any], vector: list[int], table: str, barred: int | Non
         return {"most": record.cut.most}
 
 
+def renew(target: Target) -> None:
+    """Write a table's record as it is once more: brokers forget a group's offsets of long ago."""
+    with Transactions(target) as transactions:
+        record = transactions.record()
+        if record.vector is not None:
+            transactions.write(record.vector, (), cut=record.cut)
+
+
 def held(target: Target) -> CommitVector | None:
     """What a table holds, after fencing everybody who might still write to it.
 

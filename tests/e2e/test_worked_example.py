@@ -4,6 +4,11 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
+import re
+import shutil
+import subprocess
+import sys
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -16,7 +21,7 @@ from raycdc.config import load_config
 from raycdc.pipeline import Pipeline
 from raycdc.sinks.kafka_plugin import KafkaSinkConfig
 from raycdc.spark.session import spark_session
-from raycdc.testing.servers import KafkaServer, MariaDbServer
+from raycdc.testing.servers import KafkaServer, MySqlServer
 
 pytestmark = [
     pytest.mark.server,
@@ -47,7 +52,7 @@ MAXWELL = {"type": "maxwell-json"}
 Rows = dict[int, dict[str, Any]]
 
 
-def contents(server: MariaDbServer, database: str) -> Rows:
+def contents(server: MySqlServer, database: str) -> Rows:
     names = ("id", "name", "description", "weight")
     return {
         row[0]: dict(zip(names, row, strict=True)) for row in server.execute("SELECT * FROM product", database=database)
@@ -71,42 +76,74 @@ def messages(before: Rows, after: Rows) -> list[bytes]:
 
 
 def test_sums_over_the_changelog_agree_with_the_server_after_every_statement(
-    mariadb: MariaDbServer, kafka: KafkaServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    mysql80: MySqlServer, kafka: KafkaServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
     spark = spark_session("local[2]", tmp_path / "spark", {"spark.sql.shuffle.partitions": "1"})
     try:
-        with mariadb.fresh_database() as database, kafka.fresh_topic() as topic:
+        with mysql80.fresh_database() as database, kafka.fresh_topic() as topic:
             environment = {"KAFKA": kafka.bootstrap_servers, "TOPIC": topic, "LAKE": str(tmp_path / "lake")}
-            mariadb.execute(CREATE, database=database)
+            mysql80.execute(CREATE, database=database)
             for statement in STATEMENTS:
-                before = contents(mariadb, database)
-                mariadb.execute(statement, database=database)
-                for text in messages(before, contents(mariadb, database)):
+                before = contents(mysql80, database)
+                mysql80.execute(statement, database=database)
+                for text in messages(before, contents(mysql80, database)):
                     producer.produce(topic, text)
                 assert producer.flush(20) == 0
                 config = load_config(EXAMPLES / "maxwell_to_lake.toml", environment=environment)
                 Pipeline.from_config(config).run(until="caught-up", local=True)
                 example().maintain(spark, str(tmp_path / "lake"), str(tmp_path / "sums"))
                 found = spark.read.format("delta").load(str(tmp_path / "sums")).collect()
-                expected: dict[str, Decimal] = dict(mariadb.execute(SUMS, database=database))
+                expected: dict[str, Decimal] = dict(mysql80.execute(SUMS, database=database))
                 assert {row["name"]: row["weight"] for row in found} == expected, statement
     finally:
         spark.stop()
 
 
+def test_the_commands_of_the_readme_give_the_sums(kafka: KafkaServer, tmp_path: Path) -> None:
+    readme = (EXAMPLES.parent / "README.md").read_text()
+    (commands,) = (block for block in re.findall(r"```bash\n(.*?)```", readme, re.S) if "maxwell_weights" in block)
+    for name in ("maxwell_to_lake.toml", "maxwell_weights.py"):
+        (tmp_path / "examples").mkdir(exist_ok=True)
+        shutil.copy(EXAMPLES / name, tmp_path / "examples" / name)
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    with kafka.fresh_topic() as topic:
+        script = "set -e\n" + commands.replace("127.0.0.1:9092", kafka.bootstrap_servers).replace(
+            "TOPIC=maxwell", f"TOPIC={topic}"
+        )
+        producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
+        rows: Rows = {}
+        for weight, expected in ((1.5, "1.50"), (2.25, "2.25")):
+            after = {1: {"id": 1, "name": "hammer", "description": None, "weight": weight}}
+            for text in messages(rows, after):
+                producer.produce(topic, text)
+            assert producer.flush(20) == 0
+            rows = after
+            done = subprocess.run(
+                ["bash", "-c", script],
+                cwd=tmp_path,
+                env={**os.environ, "PATH": path},
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+            assert done.returncode == 0, done.stdout + done.stderr
+            assert re.search(rf"hammer\|\s*{expected}\|\s*1\|", done.stdout), done.stdout
+
+
 def test_the_changelog_written_back_as_maxwell_and_read_again_gives_the_same_table(
-    mariadb: MariaDbServer, kafka: KafkaServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    mysql80: MySqlServer, kafka: KafkaServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
-    with mariadb.fresh_database() as database, kafka.fresh_topic() as topic:
-        mariadb.execute(CREATE, database=database)
+    with mysql80.fresh_database() as database, kafka.fresh_topic() as topic:
+        mysql80.execute(CREATE, database=database)
         for statement in STATEMENTS:
-            before = contents(mariadb, database)
-            mariadb.execute(statement, database=database)
-            for text in messages(before, contents(mariadb, database)):
+            before = contents(mysql80, database)
+            mysql80.execute(statement, database=database)
+            for text in messages(before, contents(mysql80, database)):
                 producer.produce(topic, text)
         assert producer.flush(20) == 0
         environment = {"KAFKA": kafka.bootstrap_servers, "TOPIC": topic}
@@ -126,7 +163,7 @@ def test_the_changelog_written_back_as_maxwell_and_read_again_gives_the_same_tab
                         else:
                             del rows[row["id"]]
             epoch.ack()
-        there = contents(mariadb, database)
+        there = contents(mysql80, database)
         expected = {k: {**row, "weight": float(np.float32(row["weight"]))} for k, row in there.items()}
         assert rows == expected
 

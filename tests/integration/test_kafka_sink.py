@@ -19,14 +19,15 @@ from raycdc.formats.api import EncodedBatch
 from raycdc.model import RowKind, TableId, TableSchema
 from raycdc.model.row_kind import SYMBOLS
 from raycdc.schema import SchemaChangeEvent
-from raycdc.sinks import kafka_tasks
+from raycdc.sinks import kafka_keeper, kafka_tasks
 from raycdc.sinks.api import STEP_LAST, STEP_TOMBSTONE, CommitVector, SinkContext, TableWork
 from raycdc.sinks.kafka import KafkaSink
 from raycdc.sinks.kafka_plugin import KafkaSinkConfig
-from raycdc.sinks.kafka_transactions import Transactions
+from raycdc.sinks.kafka_transactions import Transactions, look
 from raycdc.spark.epochs import EpochLoop
 from raycdc.testing.epochs import EpochScript, ScriptedTable
 from raycdc.testing.servers import KafkaServer
+from raycdc.testing.servers.process import wait_until
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
 
@@ -215,3 +216,28 @@ def test_deletes_have_tombstones_and_schema_changes_their_own_topic(kafka: Kafka
             (b"1", True),
         ]
         assert [value for _, value in read(kafka, f"{topic}.ddl")] == [b"create_table"]
+
+
+@pytest.mark.long
+def test_the_record_of_a_quiet_table_is_kept_beyond_what_brokers_keep(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kafka_keeper, "RENEW_AFTER_S", 10.0)
+    monkeypatch.setattr(kafka_keeper, "LOOK_EVERY_S", 1.0)
+    short = {"offsets.retention.minutes": "1", "offsets.retention.check.interval.ms": "1000"}
+    with KafkaServer(short) as kafka:
+        topic = kafka.create_topic("quiet")
+        world = new_world(kafka, tmp_path, topic)
+        world.script.random_epoch(operations=5)
+        manifest = world.script.seal()
+        sink, work = world.sink(), work_of(world, manifest)
+        sink.commit(work, None)
+        kept = sink._target(work.target)
+        forgotten = replace(kept, identity="nobody")
+        with Transactions(forgotten) as transactions:
+            transactions.write(CommitVector(1, STEP_LAST, 1), ())
+        # Both groups have no member, and one has no keeper.
+        wait_until(lambda: look(forgotten).vector is None, timeout_s=150, what="the broker to forget a record")
+        assert look(kept).vector == CommitVector(manifest.epoch, STEP_LAST, 1)
+        sink.close()
+        assert len(read(kafka, topic)) == len(world.table().changelog)

@@ -138,7 +138,8 @@ class Pipeline:
         """
         if self._order_by:
             raise _no_order("a sink of one's own")
-        for section, used in (("route", self.config.routes), ("transform", self.config.transforms)):
+        sections = {"route": self.config.routes, "transform": self.config.transforms, "mask": self.config.masks}
+        for section, used in sections.items():
             if used:
                 raise ConfigError(f"{section}: epochs for a sink of one's own have the source's tables; leave it out.")
         with self._one_run(), ExitStack() as stack:
@@ -213,6 +214,7 @@ class Pipeline:
             until=until,
             parking=options.schema_change != "exception",
             partitioned=self._has_sink and self.config.sink.write == UPSERT,
+            masks=self.config.masked(),
             token=secrets.token_urlsafe(24),
         )
 
@@ -270,8 +272,8 @@ class Pipeline:
         """Where tables go, and what their rows become on the way."""
         upsert = self.config.sink.write == UPSERT
         no_merging = _no_merging(self.config, sink) if upsert else ""
-        transforms = self.config.transformed()
-        if not transforms:
+        transforms, masks = self.config.transformed(), self.config.masked()
+        if not (transforms or masks):
             return Routing(self.config.router(), upsert, no_merging)
         use = TransformUse(upsert, no_merging, self._order_by)
         resolver: Resolver = PlainResolver()
@@ -282,7 +284,7 @@ class Pipeline:
 
             resolver = SparkResolver(session, transforms)
             deriver = Deriver(session, store.path / "derived", token=token, upsert=upsert)
-        tables = TransformedTables(transforms, resolver, use)
+        tables = TransformedTables(transforms, resolver, use, masks)
         return Routing(self.config.router(), upsert, no_merging, tables, deriver)
 
     def _run_epochs(

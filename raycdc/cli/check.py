@@ -138,16 +138,16 @@ def check_transforms(config: PipelineConfig, found: Collection[TableId], *, all_
             text = f"transform[{index}].table: no captured table takes {transform.table}{'' if all_known else ' yet'}."
             fix = "Correct the name, or put the transform before others that match the table."
             results.append(CheckResult("transforms", text, fix, required=all_known and named))
-    if not any(transforms.of(table) for table in found):
+    if not config.masks and not any(transforms.of(table) for table in found):
         return results
     if not all_known:
-        text = "What transforms make of topics' tables shows when their first rows are written."
+        text = "What transforms and masks make of topics' tables shows when their first rows are written."
         return [*results, CheckResult("transforms", text, required=False)]
     schemas = {table: described.schema for table, described in mysql_tables(config.source).items()}
     try:
         with transformed_tables(config) as tables:
             for table, problem in transform_problems(tables, schemas):
-                text = problem or f"{transforms.place(table)} fits {table}."
+                text = problem or f"{transforms.place(table) if transforms.of(table) else 'mask'} fits {table}."
                 results.append(CheckResult("transforms", text, ok=not problem))
     except ConfigError as error:
         results.append(CheckResult("transforms", str(error)))

@@ -50,8 +50,9 @@ def planned(
         raise ConfigError(*problems)
     schemas: dict[TableId, TableSchema] = {}
     for name, table in found.items():
-        resolved = transforms.resolved(name, table.schema)
-        schemas[name] = table.schema if resolved is None else resolved.schema
+        schema, _ = transforms.read(name, table.schema)
+        resolved = transforms.resolved(name, schema)
+        schemas[name] = schema if resolved is None else resolved.schema
     created = {name: (schema, [event_to_json(CreateTableEvent(name, schema))]) for name, schema in schemas.items()}
     upsert = config.sink.write == "upsert"
     made = targets_of(created, {}, config.router(), upsert=upsert)
@@ -69,8 +70,9 @@ def planned(
 
 
 def _source(name: TableId, table: SourceTable, transforms: TransformedTables) -> dict[str, Any]:
-    resolved = transforms.resolved(name, table.schema)
-    how = "as it is"
+    schema, _ = transforms.read(name, table.schema)
+    resolved = transforms.resolved(name, schema)
+    how = "as it is" if schema == table.schema else "masked"
     if resolved is not None:
         how = "computed by Spark" if transforms.derived(resolved) else "looked at differently"
     place = transforms.transforms.place(name) if resolved is not None else ""

@@ -57,10 +57,10 @@ def transformed_tables(config: PipelineConfig) -> Iterator[TransformedTables]:
     order_by = getattr(config.source, "order_by", None) or ""
     use = TransformUse(config.sink.write == "upsert", order_by=order_by)
     if all(is_plain(transform) and not transform.udfs for transform in transforms.all):
-        yield TransformedTables(transforms, PlainResolver(), use)
+        yield TransformedTables(transforms, PlainResolver(), use, config.masked())
         return
     with _session(config) as session:
-        yield TransformedTables(transforms, _resolver(session, transforms), use)
+        yield TransformedTables(transforms, _resolver(session, transforms), use, config.masked())
 
 
 def _resolver(session: Any, transforms: Transforms) -> Resolver:
@@ -84,12 +84,12 @@ def _session(config: PipelineConfig) -> Iterator[Any]:
 def transform_problems(
     tables: TransformedTables, schemas: Mapping[TableId, TableSchema]
 ) -> Iterator[tuple[TableId, str]]:
-    """Tables whose transform cannot be, and why; an empty text for those whose can."""
+    """Tables whose transform or masks cannot be, and why; an empty text for those whose can."""
     for table, schema in schemas.items():
-        if tables.transforms.of(table) is None:
+        if tables.transforms.of(table) is None and not any(tables.masks.of(table, c.name) for c in schema.columns):
             continue
         try:
-            tables.resolved(table, schema)
+            tables.resolved(table, tables.read(table, schema)[0])
         except RaycdcError as error:
             yield table, str(error)
         else:

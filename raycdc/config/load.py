@@ -71,6 +71,9 @@ class _Loader:
                 self._warn_about_literal_secrets(validated, (name,))
         for name, (field, model) in REPEATED_SECTIONS.items():
             sections[field] = self._repeated(name, model)
+            for index, options in enumerate(sections[field]):
+                if options is not None:
+                    self._warn_about_literal_secrets(options, (name, index))
         if "source" in sections:
             repeated = {name: sections[field] for name, (field, _) in REPEATED_SECTIONS.items()}
             self._problems.extend(repeated_problems(sections["source"], **repeated))

@@ -15,10 +15,12 @@ from typing import Any, ClassVar, Literal, Self, get_args
 from pydantic import ValidationInfo, field_validator, model_validator
 
 from raycdc.config.fields import Duration, Options, Size, option
+from raycdc.config.masks import MaskOptions
 from raycdc.config.problems import planned_problems
 from raycdc.config.transforms import TransformOptions
 from raycdc.errors import ConfigError
 from raycdc.model import TableId
+from raycdc.model.mask import Masks
 from raycdc.model.routes import Route, Router, check_target
 from raycdc.model.selector import check_pattern
 from raycdc.model.transform import Transforms
@@ -241,6 +243,7 @@ class PipelineConfig:
     readers: ReaderOptions = field(default_factory=ReaderOptions)
     ray: RayOptions = field(default_factory=RayOptions)
     spark: SparkOptions = field(default_factory=SparkOptions)
+    masks: tuple[MaskOptions, ...] = ()
     transforms: tuple[TransformOptions, ...] = ()
     routes: tuple[RouteOptions, ...] = ()
     warnings: tuple[str, ...] = ()
@@ -249,13 +252,17 @@ class PipelineConfig:
         """Raises `ConfigError` for what is not supported yet, however the configuration was made."""
         sections = {name: getattr(self, name) for name in (*COMMON_SECTIONS, "source", "sink")}
         problems = [text for name, options in sections.items() for text in planned_problems(options, name)]
-        problems += repeated_problems(self.source, transform=self.transforms, route=self.routes)
+        problems += repeated_problems(self.source, mask=self.masks, transform=self.transforms, route=self.routes)
         if problems:
             raise ConfigError(*problems)
 
     def router(self) -> Router:
         """Where every table goes."""
         return Router([options.route() for options in self.routes], self.pipeline.route_mode)
+
+    def masked(self) -> Masks:
+        """What readers hide."""
+        return Masks([options.mask() for options in self.masks])
 
     def transformed(self) -> Transforms:
         """What becomes of every table's rows."""
@@ -284,13 +291,13 @@ COMMON_SECTIONS: dict[str, type[Options]] = {
 
 #: Sections that may come several times, and the fields of `PipelineConfig` that hold them.
 REPEATED_SECTIONS: dict[str, tuple[str, type[Options]]] = {
+    "mask": ("masks", MaskOptions),
     "transform": ("transforms", TransformOptions),
     "route": ("routes", RouteOptions),
 }
 
 #: Sections of the design that a later version brings.
 PLANNED_SECTIONS: dict[str, str] = {
-    "mask": "Hide or drop columns in the reader.",
     "lookup": "Join dimensions from another store.",
 }
 
@@ -298,6 +305,7 @@ PLANNED_SECTIONS: dict[str, str] = {
 def repeated_problems(
     source: SourceConfig,
     *,
+    mask: Sequence[MaskOptions | None] = (),
     transform: Sequence[TransformOptions | None] = (),
     route: Sequence[RouteOptions | None] = (),
 ) -> Iterator[str]:
@@ -305,6 +313,9 @@ def repeated_problems(
 
     One of a single table that is not captured is a mistake: whoever wrote it meant a table.
     """
+    for index, hidden in enumerate(mask):
+        plain = hidden.mask().plain if hidden is not None else None
+        yield from _captured(source, plain[0] if plain else None, f"mask[{index}].columns")
     for index, change in enumerate(transform):
         if change is not None:
             yield from planned_problems(change, f"transform[{index}]")

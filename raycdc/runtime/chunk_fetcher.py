@@ -15,8 +15,10 @@ from typing import Any
 import pyarrow as pa
 
 from raycdc.bridge import SegmentWriter, delete_there, read_segment
+from raycdc.bridge.masking import masked
 from raycdc.checkpoint.manifest import Segment
 from raycdc.errors import TableChangedError
+from raycdc.model.mask import Masks
 from raycdc.runtime.output import SpoolAddress, segment_name
 from raycdc.runtime.stopwatch import Stopwatch
 from raycdc.source.api import ChunkRead
@@ -36,8 +38,10 @@ class ChunkFetcher:
         token: str | None,
         notify: Callable[[], None],
         stopwatch: Stopwatch,
+        masks: Masks | None = None,
     ) -> None:
         self._open_reader = open_reader
+        self._masks = masks or Masks()
         self._spool = spool
         self._token = token
         self._notify = notify
@@ -104,12 +108,13 @@ class ChunkFetcher:
     def _read_rows(
         self, reader: ChunkReader, split: SnapshotSplit, opened_at: dict[str, Any], document: dict[str, Any]
     ) -> ChunkRead:
+        self._masks.check_key(split.table, document["primary_key"])
         writer = self._writer(split, document["fingerprint"])
         try:
             batches = iter(reader.read(split, opened_at=opened_at, document=document))
             while (batch := self._next(batches)) is not None:
                 with self._stopwatch.running("chunk_write"):
-                    writer.append(batch)
+                    writer.append(masked(batch, split.table, self._masks) if self._masks else batch)
             high = reader.high_watermark()
         except BaseException:
             with suppress(OSError):

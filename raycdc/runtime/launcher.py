@@ -15,6 +15,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from raycdc.checkpoint.manifest import STATE_NODE
 from raycdc.checkpoint.store import CheckpointStore
+from raycdc.model.mask import Masks
 from raycdc.runtime.client import CoordinatorClient
 from raycdc.runtime.coordinator_host import CoordinatorHost
 from raycdc.runtime.output import SpoolAddress
@@ -52,6 +53,8 @@ class JobSpec:
     parking: bool = True
     #: Whether the sink takes each key's changes in order, and nothing of the order between keys.
     partitioned: bool = False
+    #: What readers hide of columns; it holds keys.
+    masks: Masks = field(default_factory=Masks, repr=False)
     token: str | None = field(default=None, repr=False)
 
 
@@ -219,4 +222,5 @@ def worker_from(
         epoch_bytes_max=spec.settings.epoch_bytes_max,
         parking=spec.parking,
         partitioned=spec.partitioned,
+        masks=spec.masks,
     )

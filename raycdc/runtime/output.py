@@ -20,9 +20,11 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from raycdc.bridge import SegmentWriter, partitions_for, split_by_key
+from raycdc.bridge.masking import masked
 from raycdc.checkpoint.manifest import SEQ_COUNTER_BITS, Segment, seq_base
 from raycdc.errors import DataError
 from raycdc.model import TableId
+from raycdc.model.mask import Masks
 from raycdc.runtime.stopwatch import Stopwatch
 from raycdc.source.hand_off import LogRows
 
@@ -62,9 +64,19 @@ def segment_name(prefix: str) -> str:
 class EpochOutput:
     """See the module's docstring and `raycdc.source.api.ReaderOutput`. Owned by the reader's thread."""
 
-    def __init__(self, spool: SpoolAddress, stopwatch: Stopwatch | None = None, *, partitioned: bool = False) -> None:
-        """`partitioned`: the sink wants each key's changes in order, and nothing of the order between keys."""
+    def __init__(
+        self,
+        spool: SpoolAddress,
+        stopwatch: Stopwatch | None = None,
+        *,
+        partitioned: bool = False,
+        masks: Masks | None = None,
+    ) -> None:
+        """`partitioned`: the sink wants each key's changes in order, and nothing of the order between keys. Columns
+        that `masks` names are hidden before their rows are written.
+        """
         self._spool = spool
+        self._masks = masks or Masks()
         self._stopwatch = stopwatch or Stopwatch()
         self._partitioned = partitioned
         self._writers: dict[tuple[TableId, int], OpenSegment] = {}
@@ -88,11 +100,18 @@ class EpochOutput:
         self, table: TableId, *, fingerprint: str, batch: pa.RecordBatch, split_id: str, key: Sequence[str] = ()
     ) -> None:
         with self._stopwatch.running("log_write"):
+            batch = self._masked(batch, table, key)
             for partition, part in split_by_key(batch, key, self._partitions_of(table, key)):
                 self._log_writer(table, fingerprint, split_id, partition).append(part)
         first, last = batch.column("_seq")[0].as_py(), batch.column("_seq")[-1].as_py()
         known = self._seqs or (first, last)
         self._seqs = (min(first, known[0]), max(last, known[1]))
+
+    def _masked(self, batch: pa.RecordBatch, table: TableId, key: Sequence[str]) -> pa.RecordBatch:
+        if not self._masks:
+            return batch
+        self._masks.check_key(table, key)
+        return masked(batch, table, self._masks)
 
     def _partitions_of(self, table: TableId, key: Sequence[str]) -> int:
         """As many all epoch long, or changes of one key would be in two of them."""
@@ -119,7 +138,8 @@ class EpochOutput:
     def write_delta(self, rows: Sequence[LogRows], *, fingerprint: str, split_id: str) -> tuple[dict[str, Any], ...]:
         writer = self._writer(rows[0].table, fingerprint, split_id, kind="delta")
         for part in rows:
-            writer.append(part.batch)
+            # Chunks are masked before these are folded into them, by the key, which is not masked.
+            writer.append(self._masked(part.batch, part.table, ()))
         return (writer.finish().to_json(),)
 
     def cut(self, epoch: int) -> tuple[dict[str, Any], ...]:

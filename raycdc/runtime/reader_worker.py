@@ -22,6 +22,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from raycdc.errors import FencedError, RaycdcError
+from raycdc.model.mask import Masks
 from raycdc.runtime.chunk_fetcher import ChunkFetcher
 from raycdc.runtime.client import CoordinatorClient
 from raycdc.runtime.output import EpochOutput, SpoolAddress
@@ -77,7 +78,9 @@ class _Dialect:
         token: str | None,
         notify: Callable[[], None],
         stopwatch: Stopwatch,
+        masks: Masks,
     ) -> None:
+        self._masks = masks
         self._source = source
         self._spool = spool
         self._token = token
@@ -104,6 +107,7 @@ class _Dialect:
             token=self._token,
             notify=self._notify,
             stopwatch=self._stopwatch,
+            masks=self._masks,
         )
 
     def key_order(self, split: StreamSplit) -> KeyOrder:
@@ -138,6 +142,7 @@ class ReaderWorker:
         epoch_bytes_max: int,
         parking: bool = True,
         partitioned: bool = False,
+        masks: Masks | None = None,
     ) -> None:
         self._identity = identity
         self._coordinator = coordinator
@@ -149,14 +154,15 @@ class ReaderWorker:
         self._awake = False
         self._unsent = False
         self._stopwatch = Stopwatch()
-        output = EpochOutput(spool, self._stopwatch, partitioned=partitioned)
+        masks = masks or Masks()
+        output = EpochOutput(spool, self._stopwatch, partitioned=partitioned, masks=masks)
         self._reader: SourceReader
         if isinstance(source, PartitionedSource):
             context = ReaderContext(output, self._send, self._wake, time.monotonic, epoch_bytes_max)
             self._reader = source.make_reader(context)
         else:
             self._reader = IncrementalReader(
-                dialect=_Dialect(source, spool, token, self._wake, self._stopwatch),
+                dialect=_Dialect(source, spool, token, self._wake, self._stopwatch, masks),
                 output=output,
                 send=self._send,
                 now_s=time.monotonic,

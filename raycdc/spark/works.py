@@ -117,7 +117,7 @@ class Works:
         for source, was in {s: entry.transforms.get(s, "") for entry in known.values() for s in entry.sources}.items():
             if identity(TableId.parse(source)) != was:
                 raise StateError(
-                    f"The transform of {source} is another than the one its rows were written with. Take it back, or "
+                    f"The transform or mask of {source} is another than when its rows were written. Take it back, or "
                     "begin with another pipeline.state and a new snapshot."
                 )
 
@@ -164,13 +164,13 @@ class Works:
         transforms: dict[TableId, ResolvedTransform] = {}
         for table, part in manifest.tables.items():
             schema, changes = self._schema(part.schema), part.changes
-            found = self._transforms.resolved(table, schema)
-            if found is not None:
-                transforms[table] = found
-                events = transformed_changes(
-                    found, self._before(table), [event_from_json(change) for change in changes]
-                )
-                schema, changes = found.schema, tuple(map(event_to_json, events))
+            if self._transforms:
+                schema, events = self._transforms.read(table, schema, [event_from_json(change) for change in changes])
+                found = self._transforms.resolved(table, schema)
+                if found is not None:
+                    transforms[table] = found
+                    schema, events = found.schema, transformed_changes(found, self._before(table), events)
+                changes = tuple(map(event_to_json, events))
             tables[table] = (schema, changes)
         return tables, transforms
 
@@ -237,7 +237,7 @@ class Works:
     def _seen(self, segment: Segment, share: TargetEpoch, found: ResolvedTransform | None, *, alone: bool) -> Segment:
         """The segment as its target sees it, which a table that is not transformed may have for itself alone."""
         schema = share.schema
-        own = self._schema(segment.schema) if found is None else found.schema
+        own = self._transforms.read(segment.table, self._schema(segment.schema))[0] if found is None else found.schema
         projection = None if found is None or found.plain_view() else found.projection()
         if projection is None and (alone or own.arrow().equals(schema.arrow())):
             return segment

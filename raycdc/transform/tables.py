@@ -6,12 +6,16 @@ asks Spark, afterwards the answer is remembered.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from raycdc.errors import ConfigError, SchemaError
 from raycdc.model import META_COLUMNS, TableId, TableSchema
+from raycdc.model.mask import Masks
 from raycdc.model.transform import Transforms
 from raycdc.schema.apply import find_column
+from raycdc.schema.events import SchemaChangeEvent
+from raycdc.transform.masked import masked_changes, masked_schema
 from raycdc.transform.plain import PlainResolver
 from raycdc.transform.resolved import CONSTANT_META, ResolvedTransform, Resolver
 
@@ -34,18 +38,30 @@ class TransformedTables:
     transforms: Transforms = field(default_factory=Transforms)
     resolver: Resolver = field(default_factory=PlainResolver)
     use: TransformUse = field(default_factory=TransformUse)
+    masks: Masks = field(default_factory=Masks)
     _known: dict[tuple[TableId, str], ResolvedTransform] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
-        return bool(self.transforms)
+        return bool(self.transforms or self.masks)
 
     def identity(self, table: TableId) -> str:
-        """What changes when the table's rows would be others; empty without a transform."""
+        """What changes when the table's rows would be others; empty without a transform and masks."""
         transform = self.transforms.of(table)
-        return "" if transform is None else transform.identity()
+        parts = ["" if transform is None else transform.identity(), self.masks.identity(table)]
+        return "+".join(parts) if parts[1] else parts[0]
+
+    def read(
+        self, table: TableId, schema: TableSchema, changes: Sequence[SchemaChangeEvent] = ()
+    ) -> tuple[TableSchema, list[SchemaChangeEvent]]:
+        """The table as readers wrote its rows, with what masks leave. `ConfigError` or `SchemaError` where they cannot
+        be as they are.
+        """
+        if not self.masks:
+            return schema, list(changes)
+        return masked_schema(table, schema, self.masks), masked_changes(table, changes, self.masks)
 
     def resolved(self, table: TableId, schema: TableSchema) -> ResolvedTransform | None:
-        """The transform of `table` with its columns; None where it has none. Raises `SchemaError` or `ConfigError`."""
+        """The transform of `table`, read with `schema`; None without. Raises `SchemaError` or `ConfigError`."""
         transform = self.transforms.of(table)
         if transform is None:
             return None

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from raycdc.config import MaskOptions, PipelineConfig, PipelineOptions, Secret, TransformOptions
 from raycdc.connectors.kafka.plugin import KafkaSourceConfig
 from raycdc.errors import SinkError
 from raycdc.pipeline import Pipeline
@@ -85,3 +88,26 @@ def test_many_partitions_keep_each_key_in_one(kafka: KafkaServer, tmp_path: Path
         world = new_world(kafka, tmp_path, topic, format={"type": "maxwell-json"})
         write(world, truncated=False)
         assert read_back(world, tmp_path) == world.table().contents()
+
+
+def test_masked_and_transformed_topics_hold_what_they_may(kafka: KafkaServer, tmp_path: Path) -> None:
+    with kafka.fresh_topic() as topic:
+        world = new_world(kafka, tmp_path, topic, format={"type": "maxwell-json"})
+        write(world, truncated=False)
+        source = KafkaSourceConfig(
+            bootstrap_servers=kafka.bootstrap_servers, topics=(topic,), format=world.options["format"]
+        )
+        config = PipelineConfig(
+            pipeline=PipelineOptions(name="back", state=str(tmp_path / "back")),
+            source=source,
+            sink=DeltaSinkConfig(type="delta", path=str(tmp_path / "lake")),
+            masks=(MaskOptions(columns=r".*\.name", method="hash", key=Secret("k")),),
+            transforms=(TransformOptions(table=r"shop\..*", projection="id, name AS label, 'kafka' AS origin"),),
+        )
+        Pipeline.from_config(config).run(until="caught-up", local=True)
+        got = read_delta(tmp_path / "lake" / "shop" / topic).to_pylist()
+        expected = {
+            int(row["id"]): (hmac.new(b"k", row["name"].encode(), hashlib.sha256).hexdigest(), "kafka")
+            for row in world.table().contents()
+        }
+        assert {int(row["id"]): (row["label"], row["origin"]) for row in got} == expected

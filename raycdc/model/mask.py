@@ -1,0 +1,108 @@
+"""What ``[[mask]]`` hides of columns, and the types that masked columns have. Pure.
+
+| method | a value becomes | type |
+|---|---|---|
+| ``drop`` | nothing: the column is not read on | none |
+| ``hash`` | HMAC-SHA-256 of its text with the mask's key, in hexadecimal digits; equal values stay equal | STRING |
+| ``truncate`` | its first `length` characters (bytes of a binary) | text stays STRING, BINARY BINARY |
+| ``mask`` | `length` asterisks, whatever it is | STRING |
+
+NULL stays NULL. A value's text is Arrow's: numbers in decimal digits, instants in UTC. The first mask that matches
+``DATABASE.TABLE.COLUMN`` in full is the column's.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import pyarrow as pa
+
+from raycdc.errors import ConfigError
+from raycdc.model.table import TableId
+from raycdc.model.types import LogicalType, TypeKind
+
+#: Anything but these makes a name a regular expression; two dots are in every one.
+_METACHARACTERS = frozenset("\\^$*+?{}[]|()")
+
+
+@dataclass(frozen=True, slots=True)
+class Mask:
+    """One ``[[mask]]``. `length` is for ``truncate`` and ``mask``, `key` for ``hash``; ``repr`` does not show it."""
+
+    columns: str
+    method: Literal["drop", "hash", "truncate", "mask"]
+    length: int = 0
+    key: bytes = field(default=b"", repr=False)
+
+    @property
+    def plain(self) -> tuple[TableId, str] | None:
+        """The one column it names; None for a regular expression."""
+        parts = self.columns.split(".")
+        if len(parts) != 3 or _METACHARACTERS & set(self.columns):
+            return None
+        return TableId(parts[0], parts[1]), parts[2]
+
+    def pattern(self) -> re.Pattern[str]:
+        return re.compile(re.escape(self.columns) if self.plain else self.columns)
+
+    def identity(self) -> str:
+        """Changes when masked values would be others; says nothing of the key."""
+        keyed = hashlib.sha256(b"raycdc mask\0" + self.key).hexdigest() if self.key else ""
+        return hashlib.sha256(repr((self.columns, self.method, self.length, keyed)).encode()).hexdigest()[:16]
+
+    def type(self, have: LogicalType) -> LogicalType | None:
+        """The type that columns of type `have` get; None for no column. ValueError where it cannot be."""
+        if self.method == "drop":
+            return None
+        if self.method != "truncate":
+            return LogicalType(TypeKind.STRING)
+        if have.kind is TypeKind.BINARY:
+            return have
+        if not pa.types.is_string(have.arrow()):
+            raise ValueError(f'method = "truncate" is for texts and binaries, and it is {have.kind}; use mask or hash')
+        return LogicalType(TypeKind.STRING)
+
+
+class Masks:
+    """The masks of a pipeline. Picklable; keys are in it, and in no ``repr``."""
+
+    def __init__(self, masks: Sequence[Mask] = ()) -> None:
+        self.all = tuple(masks)
+        self._patterns = [mask.pattern() for mask in self.all]
+
+    def __bool__(self) -> bool:
+        """Whether there is any at all."""
+        return bool(self.all)
+
+    def __repr__(self) -> str:
+        return f"Masks({list(self.all)!r})"
+
+    def of(self, table: TableId, column: str) -> Mask | None:
+        """The mask of `column`, whose name may be written in another case; None where it is shown."""
+        name = f"{table}.{column}"
+        for mask, pattern in zip(self.all, self._patterns, strict=True):
+            plain = mask.plain
+            if plain is not None:
+                if plain[0] == table and plain[1].casefold() == column.casefold():
+                    return mask
+            elif pattern.fullmatch(name):
+                return mask
+        return None
+
+    def check_key(self, table: TableId, key: Sequence[str]) -> None:
+        """`ConfigError` when a column of the table's `key` is masked: rows are told apart by it before that."""
+        for column in key:
+            if self.of(table, column) is not None:
+                raise ConfigError(
+                    f"mask: {table}.{column} belongs to the key, by which readers tell rows apart, and cannot be "
+                    "masked. Name the other columns, or exclude the table."
+                )
+
+    def identity(self, table: TableId) -> str:
+        """Changes when values of `table` would be others; empty where no mask can be about it."""
+        about = [mask.identity() for mask in self.all if mask.plain is None or mask.plain[0] == table]
+        return "-".join(about)

@@ -92,8 +92,9 @@ def test_rows_are_updated_by_another_key(tmp_path: Path, spark: Any, transform: 
 
 
 @pytest.mark.parametrize("together", [True, False])
-def test_two_rows_with_one_new_key_are_refused(tmp_path: Path, together: bool) -> None:
-    world = new_world("delta-upsert", tmp_path, keyed())
+@pytest.mark.parametrize("kind", ["delta-upsert", "iceberg-upsert"])
+def test_two_rows_with_one_new_key_are_refused(tmp_path: Path, together: bool, kind: str) -> None:
+    world = new_world(kind, tmp_path, keyed())
     orders = world.script.table("shop.orders")
     orders.read([{"id": 1, "name": "same", "qty": 1}])
     if not together:
@@ -112,8 +113,9 @@ def test_a_new_key_without_a_value_is_refused(tmp_path: Path) -> None:
         world.loop().run()
 
 
-def test_a_table_with_another_key_is_emptied(tmp_path: Path) -> None:
-    world = new_world("delta-upsert", tmp_path, keyed())
+@pytest.mark.parametrize("kind", ["delta-upsert", "iceberg-upsert"])
+def test_a_table_with_another_key_is_emptied(tmp_path: Path, kind: str) -> None:
+    world = new_world(kind, tmp_path, keyed())
     orders = world.script.table("shop.orders")
     orders.insert({"id": 1, "name": "a", "qty": 1})
     orders.insert({"id": 2, "name": "b", "qty": 2})

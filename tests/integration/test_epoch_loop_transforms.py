@@ -34,7 +34,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     session.stop()
 
 
-KINDS = ("delta-upsert", "delta-changelog", "parquet", "jsonl")
+KINDS = ("delta-upsert", "delta-changelog", "iceberg-upsert", "iceberg-changelog", "parquet", "jsonl")
 
 
 @pytest.fixture(params=["in this process", "in Python workers"])
@@ -67,7 +67,7 @@ def test_columns_stand_where_the_projection_puts_them(tmp_path: Path, spark: Any
 
 
 @pytest.mark.parametrize("point", ["before_commit", "in_commit", "after_last_commit"])
-@pytest.mark.parametrize("kind", ["delta-upsert", "jsonl"])
+@pytest.mark.parametrize("kind", ["delta-upsert", "iceberg-upsert", "jsonl"])
 def test_an_epoch_that_is_staged_again_has_the_same_rows(
     kind: str, point: str, tmp_path: Path, spark: Any, fail_at: Callable[[str, int], None]
 ) -> None:

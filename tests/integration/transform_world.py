@@ -26,6 +26,7 @@ from raycdc.spark.transforms import SparkResolver
 from raycdc.spark.works import Routing
 from raycdc.testing.epochs import EpochScript, Row, ScriptedTable
 from raycdc.transform import PlainResolver, TransformedTables, TransformUse
+from tests.integration.sink_world import iceberg_rows
 
 #: What is computed, and which rows are wanted, of rows with qty from 0 to 29 or without one.
 ORDERS = Transform(
@@ -102,6 +103,8 @@ class World:
             return [json.loads(line) for f in sorted(folder.glob("*.jsonl")) for line in f.read_text().splitlines()]
         if self.kind == "parquet":
             return [row for f in sorted(folder.glob("*.parquet")) for row in pq.read_table(f).to_pylist()]
+        if self.kind.startswith("iceberg"):
+            return iceberg_rows(folder)
         found: list[Row] = DeltaTable(str(folder)).to_pyarrow_table().to_pylist()
         return found
 

@@ -24,7 +24,8 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import CommitFailedException, NoSuchNamespaceError, NoSuchTableError
 from pyiceberg.manifest import DataFile, DataFileContent, FileFormat, ManifestContent, ManifestFile
 from pyiceberg.schema import Schema
-from pyiceberg.table import Table
+from pyiceberg.table import Table, Transaction
+from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Operation
 from pyiceberg.table.update import (
     AddSchemaUpdate,
@@ -110,6 +111,18 @@ class Change:
 def vector_property(app_id: str) -> str:
     """The table property that holds the vector of a pipeline."""
     return f"raycdc.commit.{hashlib.sha256(app_id.encode()).hexdigest()[:16]}"
+
+
+class _Staged(Transaction):
+    """pyiceberg's, but its metadata is worked out once per update, not at every look with a copy of all snapshots."""
+
+    _known: tuple[tuple[TableUpdate, ...], TableMetadata] | None = None
+
+    @property
+    def table_metadata(self) -> TableMetadata:
+        if self._known is None or self._known[0] is not self._updates:
+            self._known = self._updates, super().table_metadata
+        return self._known[1]
 
 
 class _Overwrite(_OverwriteFiles):
@@ -283,7 +296,7 @@ class IcebergTarget:
     def _publish(self, change: Change, stamp: Stamp) -> None:
         table = self.table
         metadata = table.metadata
-        staged = table.transaction()
+        staged = _Staged(table)
         if change.columns is not None:
             _set_columns(staged, change.columns)
         note = {"raycdc.epoch": str(stamp.vector.epoch), "raycdc.step": str(stamp.vector.step)}
@@ -330,23 +343,23 @@ class IcebergTarget:
             return
         metadata = self.table.metadata
         trusted = {note["snapshot"], int(metadata.properties.get(CONFIRMED, "0"))}
-        head = metadata.current_snapshot()
-        number = head.snapshot_id if head else None
+        parents = {snapshot.snapshot_id: snapshot.parent_snapshot_id for snapshot in metadata.snapshots}
+        head = metadata.current_snapshot_id
+        number = head
         while number is not None and number not in trusted:
-            found = metadata.snapshot_by_id(number)
-            if found is None:
-                raise SinkError(
-                    f"Other writers committed to the Iceberg table {self.name} several times since this pipeline did, "
-                    "and some of their snapshots are expired: whether the table was rolled back meanwhile cannot be "
-                    "seen. If it was not, say so: ALTER TABLE … SET TBLPROPERTIES "
-                    f"('{CONFIRMED}' = '{head and head.snapshot_id}')."
-                )
-            number = found.parent_snapshot_id
-        if number is None:
+            number = parents.get(number)
+        if number is None and note["snapshot"] in parents:
             raise SinkError(
                 f"The Iceberg table {self.name} was rolled back or replaced after this pipeline had written to it: "
                 "rows are missing that will not come again. Take a new snapshot, with a new pipeline.state and "
                 'pipeline.on_existing = "replace" or another table name.'
+            )
+        if number is None:
+            # Expiring a snapshot cuts what it led to: Spark leaves the name of the parent, pyiceberg not even that.
+            raise SinkError(
+                f"Other writers committed to the Iceberg table {self.name} since this pipeline did, and the snapshots "
+                "in between are expired: whether the table was rolled back meanwhile cannot be seen. If it was not, "
+                f"say so: ALTER TABLE … SET TBLPROPERTIES ('{CONFIRMED}' = '{head}')."
             )
 
     def _error(self, what: str, cause: Exception) -> SinkError:

@@ -1,0 +1,139 @@
+"""`raycdc run` into Iceberg: every type arrives, DDL is followed, and Spark reads and maintains the tables."""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from raycdc.connectors.mysql.catalog import load_table
+from raycdc.connectors.mysql.connection import query
+from raycdc.model import TableId, TableSchema
+from raycdc.testing.compare import read_source
+from raycdc.testing.jobs import Job, catch_up
+from raycdc.testing.servers import MariaDbServer, MySqlServer
+from raycdc.testing.sessions import session
+from tests.e2e.test_jdbc import write_rows
+from tests.e2e.test_schema_changes import CHANGES, TABLES, shop
+from tests.integration.sink_world import iceberg_table
+from tests.integration.test_mysql_types import cases_of
+from tests.integration.type_cases import as_printed, server_values
+
+pytestmark = pytest.mark.server
+
+#: What `.ci/setup test` fetches.
+JARS = Path(__file__).parents[2] / ".cache" / "jars-iceberg"
+
+
+def read_iceberg(folder: Path, schema: TableSchema) -> pa.Table:
+    """The rows of a target by id, its columns as the types of `schema`."""
+    found = iceberg_table(folder).scan().to_arrow().sort_by("id")
+    return pa.table({c.name: found.column(c.name).combine_chunks().cast(c.type.arrow()) for c in schema.columns})
+
+
+def test_every_type_arrives(mysql80: MySqlServer, tmp_path: Path) -> None:
+    generator = random.Random(3)
+    cases = cases_of(mysql80)
+    columns = ", ".join(f"c{n} {case.sql}" for n, case in enumerate(cases))
+    with mysql80.fresh_database() as database, session(mysql80, "root") as connection:
+        table = f"`{database}`.t"
+        query(connection, f"CREATE TABLE {table} (id INT PRIMARY KEY, {columns})")
+        write_rows(connection, table, cases, generator, range(24))
+        job = Job(tmp_path, mysql80, database, ("t",), sink="iceberg", local=True)
+        catch_up(job)
+        write_rows(connection, table, cases, generator, range(16, 40))
+        query(connection, f"DELETE FROM {table} WHERE id % 7 = 0")
+        catch_up(job)
+        source = load_table(connection, TableId(database, "t"))
+        held = read_iceberg(job.lake / database / "t", source.schema())
+        theirs = server_values(connection, source)
+    for column, values in zip(source.columns, theirs, strict=True):
+        assert (column.column_type, as_printed(column, held[column.name].combine_chunks())) == (
+            column.column_type,
+            values,
+        )
+
+
+def check_shop(job: Job, database: str) -> None:
+    for table in TABLES:
+        with session(job.server, "root") as connection:
+            schema = load_table(connection, TableId(database, table)).schema()
+        held = read_iceberg(job.lake / database / table, schema)
+        with job.server.connect() as connection:
+            source = read_source(connection, database, table, like=held.schema)
+        assert held.to_pylist() == source.sort_by("id").to_pylist()
+
+
+def test_ddl_mid_way_is_followed(mariadb: MariaDbServer, tmp_path: Path) -> None:
+    database = "away_iceberg"
+    shop(mariadb, database)
+    job = Job(tmp_path, mariadb, database, TABLES, sink="iceberg", local=True)
+    catch_up(job)
+    mariadb.execute(*CHANGES, database=database)
+    catch_up(job)
+    check_shop(job, database)
+    products = iceberg_table(job.lake / database / "products").scan().to_arrow().to_pylist()
+    assert {row["handling"] for row in products if row["id"] < 20} == {None}
+    assert any(row["handling"] is not None for row in products)
+
+
+SPARK = """
+import json
+import sys
+from pyspark.sql import SparkSession
+jar, lake, database = sys.argv[1:]
+catalog = "spark.sql.catalog.lake"
+session = (
+    SparkSession.builder.master("local[1]")
+    .config("spark.ui.enabled", "false")
+    .config("spark.driver.host", "127.0.0.1")
+    .config("spark.driver.bindAddress", "127.0.0.1")
+    .config("spark.driver.extraClassPath", jar)
+    .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1")
+    .config("spark.sql.session.timeZone", "UTC")
+    .config("spark.sql.extensions", "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions")
+    .config(catalog, "org.apache.iceberg.spark.SparkCatalog")
+    .config(catalog + ".type", "hadoop")
+    .config(catalog + ".warehouse", lake)
+    .getOrCreate()
+)
+products = session.table(f"lake.{database}.products")
+rows = [row.asDict() for row in products.select("id", "title", "price", "colour").orderBy("id").collect()]
+one = products.where("id = 7 AND price > 0").count()
+for table in ("products", "orders"):
+    named = f"table => '{database}.{table}'"
+    session.sql(f"CALL lake.system.rewrite_data_files({named}, options => map('rewrite-all', 'true'))")
+    session.sql(f"CALL lake.system.expire_snapshots({named}, older_than => TIMESTAMP '2100-01-01 00:00:00')")
+print(json.dumps({"rows": rows, "one": one}, default=str))
+"""
+
+
+def test_spark_reads_and_maintains_what_the_job_goes_on_with(mariadb: MariaDbServer, tmp_path: Path) -> None:
+    (jar,) = JARS.glob("*.jar")
+    database = "spark_iceberg"
+    shop(mariadb, database)
+    job = Job(tmp_path, mariadb, database, TABLES, sink="iceberg", local=True)
+    catch_up(job)
+    mariadb.execute(
+        "ALTER TABLE products ADD COLUMN colour VARCHAR(9) NOT NULL DEFAULT 'red' FIRST",
+        "UPDATE products SET colour = 'blue', price = price + 1 WHERE id < 20",
+        database=database,
+    )
+    catch_up(job)
+    command = [sys.executable, "-c", SPARK, str(jar), job.lake.as_uri(), database]
+    told = json.loads(subprocess.run(command, capture_output=True, check=True, timeout=240).stdout.splitlines()[-1])
+    with mariadb.connect() as connection, connection.cursor() as cursor:
+        cursor.execute(f"SELECT id, title, price, colour FROM {database}.products ORDER BY id")
+        names = ("id", "title", "price", "colour")
+        theirs = [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
+    assert told["rows"] == json.loads(json.dumps(theirs, default=str))
+    assert told["one"] == 1
+    changes = ("UPDATE products SET colour = 'green' WHERE id % 2 = 0", "DELETE FROM orders WHERE id < 50")
+    mariadb.execute(*changes, database=database)
+    catch_up(job)
+    check_shop(job, database)

@@ -271,11 +271,11 @@ class Pipeline:
     def _routing(self, store: CheckpointStore, sink: Sink, session: Any, token: str) -> Routing:
         """Where tables go, and what their rows become on the way."""
         upsert = self.config.sink.write == UPSERT
-        no_merging = _no_merging(self.config, sink) if upsert else ""
+        unmerged = no_merging(self.config, sink) if upsert else ""
         transforms, masks = self.config.transformed(), self.config.masked()
         if not (transforms or masks):
-            return Routing(self.config.router(), upsert, no_merging)
-        use = TransformUse(upsert, no_merging, self._order_by)
+            return Routing(self.config.router(), upsert, unmerged)
+        use = TransformUse(upsert, unmerged, self._order_by)
         resolver: Resolver = PlainResolver()
         deriver = None
         if session is not None:
@@ -285,7 +285,7 @@ class Pipeline:
             resolver = SparkResolver(session, transforms)
             deriver = Deriver(session, store.path / "derived", token=token, upsert=upsert)
         tables = TransformedTables(transforms, resolver, use, masks)
-        return Routing(self.config.router(), upsert, no_merging, tables, deriver)
+        return Routing(self.config.router(), upsert, unmerged, tables, deriver)
 
     def _run_epochs(
         self,
@@ -368,7 +368,7 @@ def _order_by(config: PipelineConfig) -> str:
     return column
 
 
-def _no_merging(config: PipelineConfig, sink: Sink) -> str:
+def no_merging(config: PipelineConfig, sink: Sink) -> str:
     """Why several tables cannot be merged into one target whose rows are updated; empty where they can."""
     if not getattr(sink, "merges_origins", False):
         return f'{config.sink.type} with write = "upsert" cannot tell whether two of them have the same key.'

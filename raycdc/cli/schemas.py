@@ -13,6 +13,8 @@ from raycdc.config import PipelineConfig
 from raycdc.errors import RaycdcError
 from raycdc.model import TableId, TableSchema
 from raycdc.model.transform import Transforms
+from raycdc.pipeline import no_merging
+from raycdc.plugins import PluginGroup, load_plugin
 from raycdc.transform import PlainResolver, Resolver, TransformedTables, TransformUse
 from raycdc.transform.plain import is_plain
 
@@ -55,7 +57,11 @@ def transformed_tables(config: PipelineConfig) -> Iterator[TransformedTables]:
     """
     transforms = config.transformed()
     order_by = getattr(config.source, "order_by", None) or ""
-    use = TransformUse(config.sink.write == "upsert", order_by=order_by)
+    upsert = config.sink.write == "upsert"
+    proof = ""
+    if upsert and any(transform.primary_keys for transform in transforms.all):
+        proof = no_merging(config, load_plugin(PluginGroup.SINKS, config.sink.type).create(config.sink))
+    use = TransformUse(upsert, proof, order_by)
     if all(is_plain(transform) and not transform.udfs for transform in transforms.all):
         yield TransformedTables(transforms, PlainResolver(), use, config.masked())
         return

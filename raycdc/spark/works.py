@@ -8,6 +8,7 @@ and comes from there when the loop begins or begins again.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -22,6 +23,9 @@ from raycdc.schema.targets import Tables, Target, TargetEpoch, changed_routes, t
 from raycdc.sinks.api import TableWork
 from raycdc.transform import ResolvedTransform, TransformedTables
 from raycdc.transform.changes import transformed_changes
+
+#: Tables whose rows Spark goes through at once: small jobs wait for the driver more than they compute.
+DERIVED_AT_ONCE = 4
 
 
 class Derives(Protocol):
@@ -148,15 +152,26 @@ class Works:
         """`works` with derived segments instead of those of the tables that need it; `known` remembers them by the name
         of what they are made of. Blocks while Spark computes. Raises what `Routing.derive` does.
         """
-        for table, found in share.derived.items():
-            wanted = {s.name: s for work in works for s in work.segments if s.table == table and s.name not in known}
-            if wanted:
-                assert self._routing.deriver is not None, table
-                made = self._routing.deriver([replace(segment, view=None) for segment in wanted.values()], found)
-                known.update(zip(wanted, made, strict=True))
+        wanted = {
+            table: {s.name: s for work in works for s in work.segments if s.table == table and s.name not in known}
+            for table in share.derived
+        }
+        with ThreadPoolExecutor(DERIVED_AT_ONCE, thread_name_prefix="raycdc-derive") as pool:
+            pending = {
+                pool.submit(self._derive, list(segments.values()), share.derived[table]): list(segments)
+                for table, segments in wanted.items()
+                if segments
+            }
+            for future, names in pending.items():
+                made = future.result()
+                known.update(zip(names, made, strict=True))
                 # Asked again, when a node did not answer, works have them already.
                 known.update({segment.name: segment for segment in made if segment is not None})
         return [replace(work, segments=tuple(_derived_segments(work, known))) for work in works]
+
+    def _derive(self, segments: Sequence[Segment], found: ResolvedTransform) -> list[Segment | None]:
+        assert self._routing.deriver is not None, found.table
+        return self._routing.deriver([replace(segment, view=None) for segment in segments], found)
 
     def _transformed(self, manifest: Manifest) -> tuple[Tables, dict[TableId, ResolvedTransform]]:
         """The tables of `manifest` as their transforms make them, and these."""

@@ -94,6 +94,35 @@ def test_many_batches_and_updates_over_their_ends(tmp_path: Path, spark: Any, wa
     world.check(orders)
 
 
+FUNCTIONS = """
+from pyspark.sql.functions import udf
+
+@udf(returnType="string", useArrow=True)
+def spelled(name, qty):
+    return f"{name}:{qty}"
+"""
+
+
+def test_functions_of_users_compute_columns_of_several_tables(
+    tmp_path: Path, spark: Any, way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    module = f"functions_{way.replace(' ', '_').lower()}"
+    (tmp_path / f"{module}.py").write_text(FUNCTIONS)
+    spark.sparkContext.addPyFile(str(tmp_path / f"{module}.py"))
+    both = Transform(
+        table=r"shop\..*", projection="id, spelled(name, qty) AS word", udfs=(("spelled", f"{module}:spelled"),)
+    )
+    world = new_world("delta-upsert", tmp_path, both, spark=spark)
+    world.script.table("shop.items")
+    world.script.random_epoch(operations=20)
+    world.script.seal(final=True)
+    world.loop().run()
+    for name in ("shop.orders", "shop.items"):
+        expected = [{"id": r["id"], "word": f"{r['name']}:{r['qty']}"} for r in world.script.table(name).contents()]
+        assert sorted(world.rows(name), key=lambda row: row["id"]) == expected
+
+
 def test_a_table_goes_transformed_to_all_its_targets(tmp_path: Path, spark: Any) -> None:
     world = new_world("delta-upsert", tmp_path, spark=spark)
     world.routes = (Route("shop.orders", "lake.a"), Route("shop.orders", "lake.b"))

@@ -42,7 +42,8 @@ def run(options: Options) -> Iterator[Measurement]:
         kafka.create_topic(TOPIC, partitions=PARTITIONS)
         progress(f"writing {count:,d} messages ...")
         fill(kafka.bootstrap_servers, count)
-        bench = TopicBench(Path(folder), kafka, count)
+        bench = TopicBench(Path(folder), kafka)
+        bench.rows = count
         given = {"servers": kafka.bootstrap_servers, "count": count}
         if "consume" in options.cases:
             yield measure("consume", "confluent-kafka", "bench.topic:consume", {**given, "columns": False})

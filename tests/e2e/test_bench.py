@@ -30,6 +30,15 @@ def test_bench_splits_prints_one_document_with_a_recommendation_per_table(tmp_pa
     assert "snapshot.strategy" in page.read_text()
 
 
+def test_bench_topic_reads_every_message_of_a_topic_it_filled(tmp_path: Path) -> None:
+    words = ["bench", "topic", "--json", "--rows", "5000", "--cases", "consume"]
+    command = [sys.executable, "-m", "raycdc.cli", *words]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode == 0, done.stderr
+    found = {(m["case"], m["system"]): m["rows"] for m in json.loads(done.stdout)["measurements"]}
+    assert found == {("consume", "confluent-kafka"): 5000, ("consume", "raycdc"): 5000}
+
+
 def test_bench_lists_the_benchmarks(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "raycdc.cli", "bench", "--help"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True)

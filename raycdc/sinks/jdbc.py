@@ -224,6 +224,7 @@ class JdbcSink:
             upsert=self._upsert,
             behavior=self._context.schema_change,
             left_out=self._context.left_out,
+            fold=str.casefold if self._database.ignores_case else str,
         )
         before = renamed(shape, planned)
         planned = again(work.target, held, planned)
@@ -287,6 +288,7 @@ class JdbcSink:
     def _task(self, work: Work, inputs: list[Input], mode: str) -> StageTask:
         args = {
             "inputs": [entry.to_json() for entry in inputs],
+            "target": str(work.target),
             "schema": work.schema.to_json(),
             "prefix": f"{self._prefix(work.target)}{work.epoch:010d}_",
             "address": self._address.to_json(),

@@ -11,7 +11,9 @@ Called by `raycdc.sinks.jdbc`; the databases turn the difference into statements
 | … moves | nothing: columns of a target are found by name | nothing | nothing |
 | the table is emptied or dropped | its rows go (upsert) | the same | the same |
 
-A column that comes again under the name of one that stayed begins anew. A table made again with another key is refused.
+A column that comes again under the name of one that stayed begins anew. Where the database takes names that differ in
+case for one, a column is renamed to such a name in place whatever the behaviour. A table made again with another key is
+refused.
 """
 
 from __future__ import annotations
@@ -67,14 +69,18 @@ def plan(
     upsert: bool,
     behavior: SchemaChangeBehavior,
     left_out: Collection[str],
+    fold: Callable[[str], str] = str,
 ) -> Plan:
-    """What ``work.changes`` but those `left_out` make of a target with the columns `present` and that `key`."""
+    """What ``work.changes`` but those `left_out` make of a target with the columns `present` and that `key`.
+
+    Columns whose names are equal when `fold` was applied are one in the database.
+    """
     events = [event_from_json(data) for data in work.changes if data["type"] not in left_out]
     emptied = upsert and any(isinstance(e, TruncateTableEvent | DropTableEvent) for e in events)
     planned = [Planned(column, column.name) for column in present]
     for event in events:
         try:
-            planned = _after(planned, event, work, behavior, emptied=emptied)
+            planned = _after(planned, event, work, behavior, emptied=emptied, fold=fold)
         except SinkError:
             if behavior is not SchemaChangeBehavior.TRY_EVOLVE:
                 raise
@@ -88,8 +94,6 @@ def plan(
         )
     added = {e.column.name: e.column for e in events if isinstance(e, AddColumnEvent) and e.column.name in names}
     filled = tuple(c for c in added.values() if c.default is not None) if upsert and not emptied else ()
-    for column in filled:
-        check_default(work.target, column)
     return Plan(tuple(planned), emptied, filled)
 
 
@@ -116,15 +120,6 @@ def type_error(target: TableId, column: Column, new: LogicalType) -> SinkError:
     )
 
 
-def check_default(target: TableId, column: Column) -> None:
-    """`SinkError` for a default whose text form may not be its value."""
-    if column.type.kind in (TypeKind.BINARY, TypeKind.BIT):
-        raise SinkError(
-            f"{target}: column {column.name} was added with the default {column.default!r} of type "
-            f"{column.type.kind}, which cannot be filled into the rows that exist. Take a new snapshot of it."
-        )
-
-
 def same_everywhere(changed: Callable[[Column, Column], bool], present: Sequence[Column], planned: Plan) -> bool:
     """Whether nothing is to be altered: no column comes, goes, or is `changed`."""
     before = {column.name: column for column in present}
@@ -135,19 +130,25 @@ def same_everywhere(changed: Callable[[Column, Column], bool], present: Sequence
 
 
 def _after(
-    planned: list[Planned], event: SchemaChangeEvent, work: TableWork, behavior: SchemaChangeBehavior, *, emptied: bool
+    planned: list[Planned],
+    event: SchemaChangeEvent,
+    work: TableWork,
+    behavior: SchemaChangeBehavior,
+    *,
+    emptied: bool,
+    fold: Callable[[str], str],
 ) -> list[Planned]:
     """The columns after one change."""
     ignored = behavior is SchemaChangeBehavior.IGNORE
     match event:
         case CreateTableEvent() if not ignored:
-            return _with_all(planned, work, emptied=emptied)
+            return _with_all(planned, work, emptied=emptied, fold=fold)
         case AddColumnEvent(_, column) if not ignored:
-            return [*(p for p in planned if p.column.name != column.name), Planned(column, None)]
+            return [*(p for p in planned if fold(p.column.name) != fold(column.name)), Planned(column, None)]
         case DropColumnEvent(_, name) if behavior in _IN_PLACE:
             return [p for p in planned if p.column.name != name]
         case RenameColumnEvent(_, name, new_name):
-            return _after_rename(planned, name, new_name, work, behavior)
+            return _after_rename(planned, name, new_name, work, behavior, fold=fold)
         case AlterColumnTypeEvent(_, name, new_type) if not ignored:
             return [_retyped(p, new_type, work, emptied=emptied) if p.column.name == name else p for p in planned]
         case _:
@@ -155,9 +156,15 @@ def _after(
 
 
 def _after_rename(
-    planned: list[Planned], name: str, new_name: str, work: TableWork, behavior: SchemaChangeBehavior
+    planned: list[Planned],
+    name: str,
+    new_name: str,
+    work: TableWork,
+    behavior: SchemaChangeBehavior,
+    *,
+    fold: Callable[[str], str],
 ) -> list[Planned]:
-    if behavior in _IN_PLACE:
+    if behavior in _IN_PLACE or fold(name) == fold(new_name):
         return [replace(p, column=replace(p.column, name=new_name)) if p.column.name == name else p for p in planned]
     if new_name in work.schema.primary_key:
         raise SinkError(
@@ -165,7 +172,7 @@ def _after_rename(
             f'would lose their key. Set pipeline.schema_change = "evolve" for this change.'
         )
     wanted = {column.name: column for column in work.schema.columns}
-    taken = new_name in [p.column.name for p in planned]
+    taken = fold(new_name) in [fold(p.column.name) for p in planned]
     if taken and behavior is SchemaChangeBehavior.LENIENT:
         raise SinkError(
             f"{work.target}: column {name!r} was renamed to {new_name!r}, and the target kept a column of that name "
@@ -177,14 +184,18 @@ def _after_rename(
     return [*planned, Planned(replace(wanted[new_name], default=None), None)]
 
 
-def _with_all(planned: list[Planned], work: TableWork, *, emptied: bool) -> list[Planned]:
+def _with_all(planned: list[Planned], work: TableWork, *, emptied: bool, fold: Callable[[str], str]) -> list[Planned]:
     """A table that was created again may have other columns; its rows went with the old one."""
-    wanted = {column.name: column for column in work.schema.columns}
-    here = {p.column.name for p in planned}
-    kept = [
-        _retyped(p, wanted[p.column.name].type, work, emptied=emptied) if p.column.name in wanted else p
-        for p in planned
-    ]
+    wanted = {fold(column.name): column for column in work.schema.columns}
+    here = {fold(p.column.name) for p in planned}
+    kept = []
+    for p in planned:
+        column = wanted.get(fold(p.column.name))
+        if column is None:
+            kept.append(p)
+        else:
+            named = replace(p, column=replace(p.column, name=column.name))
+            kept.append(_retyped(named, column.type, work, emptied=emptied))
     return [*kept, *(Planned(column, None) for name, column in wanted.items() if name not in here)]
 
 

@@ -104,6 +104,8 @@ class Database(Protocol):
 
     #: What ``sink.url`` calls it, for people.
     kind: ClassVar[str]
+    #: Whether names of columns that differ in case only are one.
+    ignores_case: ClassVar[bool]
 
     def __init__(self, address: Address) -> None: ...
 

@@ -30,13 +30,14 @@ import pymysql
 
 from raycdc.connectors.mysql.connection import MySqlSettings, TlsMode, close_quietly, connect, quote_name
 from raycdc.errors import FencedError, RaycdcError, SinkError
-from raycdc.model import Column, TableId
+from raycdc.model import Column, TableId, TypeKind
+from raycdc.sinks.jdbc_adopt import check_mysql
 from raycdc.sinks.jdbc_columns import Plan
 from raycdc.sinks.jdbc_database import COMMIT_TABLE, STAGE_PREFIX, StagedTable
 from raycdc.sinks.jdbc_plugin import Address
 from raycdc.sinks.jdbc_record import PLACE, Held
 from raycdc.sinks.jdbc_types import mysql_type
-from raycdc.sinks.mysql_text import ends_in_space, value_lists
+from raycdc.sinks.mysql_text import ends_in_space, value_lists, widest
 from raycdc.sinks.rows import DELETED
 
 #: Size of a statement with rows: large enough that parsing one row more is all it costs, far below any server's limit.
@@ -62,6 +63,7 @@ class MySqlDatabase:
     """See the module's docstring and `jdbc_database.Database`."""
 
     kind: ClassVar[str] = "MySQL"
+    ignores_case: ClassVar[bool] = True
 
     def __init__(self, address: Address) -> None:
         self._address = address
@@ -119,6 +121,7 @@ class MySqlDatabase:
             parts += [f"{quote_name(DELETED)} BOOLEAN NOT NULL"] if compacted else []
             table = quote_name(self._address.database, name)
             session.run(f"CREATE TABLE {table} ({', '.join(parts)}) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4")
+            ((packet_bytes,),) = session.rows("SELECT @@max_allowed_packet")
             count = 0
             for batch in batches:
                 if collation not in _EXACT and ends_in_space([batch.column(k) for k in key]):
@@ -127,8 +130,17 @@ class MySqlDatabase:
                         "it. Use MySQL 8.0.17 or newer, or MariaDB."
                     )
                 names = ", ".join(map(quote_name, batch.schema.names))
-                for values in value_lists(batch, bytes_max=STATEMENT_BYTES):
-                    session.run(f"INSERT INTO {table} ({names}) VALUES ".encode() + values)
+                start = f"INSERT INTO {table} ({names}) VALUES ".encode()
+                # The server counts the command's own byte, too.
+                values_bytes = packet_bytes - len(start) - 1
+                for values in value_lists(batch, bytes_max=min(STATEMENT_BYTES, values_bytes)):
+                    if len(values) > values_bytes:
+                        column, size = widest(batch, bytes_max=values_bytes)
+                        raise SinkError(
+                            f"A row has {size} bytes in column {column}, and as a statement {len(values)} in all; "
+                            f"{self._address} takes {packet_bytes}. Raise max_allowed_packet there."
+                        )
+                    session.run(start + values)
                 count += batch.num_rows
             session.commit()
         return count
@@ -317,17 +329,9 @@ class MySqlSession:
                     f"{target}: column {column.name} is {have} in the table that exists in {self._database.address}, "
                     f"and its values need {wanted}. Change its type, or choose another target."
                 )
-        indexes = self.rows(
-            "SELECT GROUP_CONCAT(COLUMN_NAME ORDER BY COLUMN_NAME SEPARATOR '\x1f') FROM information_schema.STATISTICS "
-            "WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s AND NON_UNIQUE = 0 GROUP BY INDEX_NAME",
-            target.db,
-            target.table,
+        check_mysql(
+            self.rows, target, columns, key, exact={*_EXACT, self.collation()}, where=str(self._database.address)
         )
-        if key and [names for (names,) in indexes] != ["\x1f".join(sorted(key))]:
-            raise SinkError(
-                f"{target} exists in {self._database.address} with other unique indexes than one on "
-                f"({', '.join(key)}), by which rows are merged. Give it this one alone, or choose another target."
-            )
         if missing:
             self.run(f"ALTER TABLE {_name(target)} {', '.join(missing)}")
 
@@ -339,11 +343,13 @@ class MySqlSession:
             clauses.append(f"COMMENT = '{_MARK}{marker}'")
             self.run(f"ALTER TABLE {_name(target)} {', '.join(clauses)}")
         for column in plan.filled:
-            default = column.default
-            if mysql_type(column.type, key=False) == "tinyint(1)":
-                default = {"true": "1", "false": "0"}.get(str(default).lower(), default)
+            default, value = str(column.default), "%s"
+            if column.type.kind is TypeKind.BINARY:
+                default, value = default.encode().hex(), "UNHEX(%s)"
+            elif mysql_type(column.type, key=False) == "tinyint(1)":
+                default = {"true": "1", "false": "0"}.get(default.lower(), default)
             same = "".join(f", {quote_name(name)} = {quote_name(name)}" for name in key)
-            self.run(f"UPDATE {_name(target)} SET {quote_name(column.name)} = %s{same}", default)
+            self.run(f"UPDATE {_name(target)} SET {quote_name(column.name)} = {value}{same}", default)
 
     def _clauses(self, target: TableId, present: Sequence[Column], plan: Plan, key: Sequence[str]) -> list[str]:
         """The one ALTER that carries the plan out on a table that has the columns of its record."""

@@ -20,9 +20,10 @@ import pyarrow as pa
 
 from raycdc.connectors.mysql.connection import MySqlSettings, TlsMode
 from raycdc.errors import FencedError, SinkError
-from raycdc.model import Column, TableId
+from raycdc.model import Column, TableId, TypeKind
 from raycdc.model.types import wide_decimal
 from raycdc.sinks import jdbc_pool
+from raycdc.sinks.jdbc_adopt import check_postgres
 from raycdc.sinks.jdbc_columns import Plan
 from raycdc.sinks.jdbc_database import COMMIT_TABLE, StagedTable
 from raycdc.sinks.jdbc_plugin import Address
@@ -66,6 +67,7 @@ class PostgresDatabase:
     """See the module's docstring and `jdbc_database.Database`."""
 
     kind: ClassVar[str] = "PostgreSQL"
+    ignores_case: ClassVar[bool] = False
 
     def __init__(self, address: Address) -> None:
         self._address = address
@@ -291,21 +293,7 @@ class PostgresSession:
                     f"{target}: column {column.name} is {have} in the table that exists in {self._address}, and its "
                     f"values need {wanted}. Change its type, or choose another target."
                 )
-        if key and not self._is_unique(target, key):
-            raise SinkError(
-                f"{target} exists in {self._address} without a primary key or unique index on ({', '.join(key)}), by "
-                "which rows are merged. Create one, or choose another target."
-            )
-
-    def _is_unique(self, target: TableId, key: Sequence[str]) -> bool:
-        indexes = self.rows(
-            "SELECT array_to_string(array_agg(a.attname::text ORDER BY a.attname::text), chr(31)) FROM pg_index i "
-            "JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = ANY (i.indkey::int2[]) "
-            "WHERE i.indrelid = to_regclass($1) AND i.indisunique AND i.indpred IS NULL AND i.indexprs IS NULL "
-            "AND i.indisvalid AND i.indnkeyatts = i.indnatts AND i.indimmediate GROUP BY i.indexrelid",
-            quote(target.db, target.table),
-        )
-        return chr(31).join(sorted(key)) in [names for (names,) in indexes]
+        check_postgres(self.rows, target, key, relation=quote(target.db, target.table), where=str(self._address))
 
     def alter(self, target: TableId, present: Sequence[Column], plan: Plan, key: Sequence[str], marker: str) -> None:
         table = quote(target.db, target.table)
@@ -329,10 +317,10 @@ class PostgresSession:
         for column in (p.column for p in plan.columns if p.origin is None):
             self.run(f"ALTER TABLE {table} ADD COLUMN {quote(column.name)} {postgres_type(column.type)}")
         for column in plan.filled:
-            self.run(
-                f"UPDATE {table} SET {quote(column.name)} = CAST($1::text AS {postgres_type(column.type)})",
-                column.default,
-            )
+            default, value = str(column.default), f"CAST($1::text AS {postgres_type(column.type)})"
+            if column.type.kind is TypeKind.BINARY:
+                default, value = default.encode().hex(), "decode($1::text, 'hex')"
+            self.run(f"UPDATE {table} SET {quote(column.name)} = {value}", default)
 
     def empty(self, target: TableId) -> None:
         self.run(f"DELETE FROM {quote(target.db, target.table)}")

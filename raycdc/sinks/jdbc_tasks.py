@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from raycdc.errors import SinkError
 from raycdc.model import TableSchema
 from raycdc.sinks.jdbc_database import open_database
 from raycdc.sinks.jdbc_plugin import Address
@@ -21,6 +22,7 @@ from raycdc.sinks.tasks import ROW_GROUP_ROWS, read_inputs
 
 def load(
     inputs: list[dict[str, Any]],
+    target: str,
     schema: dict[str, Any],
     prefix: str,
     address: dict[str, Any],
@@ -28,7 +30,25 @@ def load(
     node: str,
     token: str,
 ) -> dict[str, Any]:
-    """Rows as they are (`mode` ``"append"``), as events (``"changelog"``), or the last of each key (``"merge"``)."""
+    """Rows as they are (`mode` ``"append"``), as events (``"changelog"``), or the last of each key (``"merge"``).
+
+    `target` is for errors alone.
+    """
+    try:
+        return _load(inputs, schema, prefix, address, mode, node, token)
+    except SinkError as cause:
+        raise SinkError(f"{target}: {cause}") from cause
+
+
+def _load(
+    inputs: list[dict[str, Any]],
+    schema: dict[str, Any],
+    prefix: str,
+    address: dict[str, Any],
+    mode: str,
+    node: str,
+    token: str,
+) -> dict[str, Any]:
     from raycdc.sinks.jdbc import target_columns
 
     table = TableSchema.from_json(schema)

@@ -8,7 +8,7 @@
 | INT32, INT64 | integer, bigint | int, bigint |
 | UINT64, BIT(64) | numeric(20,0) | bigint unsigned |
 | BIT(1 … 63) | bigint | bigint |
-| FLOAT32, FLOAT64 | real, double precision | float, double; NaN and infinities are refused |
+| FLOAT32, FLOAT64 | real, double precision | float, double; NaN and infinities are refused, and MariaDB has one zero |
 | DECIMAL(p, s) | numeric(p,s) | decimal(p,s) |
 | … of more than 38 digits (STRING of a decimal column) | numeric(p,s) | decimal(p,s) |
 | STRING, ENUM, SET | text; NUL characters are refused | longtext, or varchar(n) in a key, compared by its bytes |

@@ -14,16 +14,13 @@ import pyarrow.compute as pc
 
 from raycdc.errors import SinkError
 
-_HEX = np.frombuffer("".join(f"{n:02X}" for n in range(256)).encode(), dtype="<u2")
-
 
 def value_lists(batch: pa.RecordBatch, *, bytes_max: int) -> Iterator[bytes]:
     """The rows as ``(…),(…)`` in pieces of at most about `bytes_max`; a larger row is a piece of its own."""
     if not batch.num_rows:
         return
-    literals = [_literals(name, column) for name, column in zip(batch.schema.names, batch.columns, strict=True)]
-    joined = pc.binary_join_element_wise(*literals, pa.scalar(",", pa.large_string()))
-    opening, closing, nothing = (pa.scalar(text, pa.large_string()) for text in ("(", "),", ""))
+    joined = pc.binary_join_element_wise(*_columns(batch), pa.scalar(b",", pa.large_binary()))
+    opening, closing, nothing = (pa.scalar(text, pa.large_binary()) for text in (b"(", b"),", b""))
     rows = pc.binary_join_element_wise(opening, joined, closing, nothing)
     _, offset_buffer, data = rows.buffers()
     offsets = np.frombuffer(offset_buffer, dtype=np.int64)[rows.offset : rows.offset + len(rows) + 1]
@@ -37,13 +34,26 @@ def value_lists(batch: pa.RecordBatch, *, bytes_max: int) -> Iterator[bytes]:
         first = last
 
 
+def widest(batch: pa.RecordBatch, *, bytes_max: int) -> tuple[str, int]:
+    """Of the first row that is larger than `bytes_max`, the column with the largest literal, and its bytes."""
+    sizes = np.stack([pc.binary_length(column).to_numpy() for column in _columns(batch)])
+    row = int(np.argmax(sizes.sum(axis=0) + len(sizes) + 1 > bytes_max))
+    column = int(np.argmax(sizes[:, row]))
+    return str(batch.schema.names[column]), int(sizes[column, row])
+
+
+def _columns(batch: pa.RecordBatch) -> list[pa.Array]:
+    columns = zip(batch.schema.names, batch.columns, strict=True)
+    return [_literals(name, column).cast(pa.large_binary()) for name, column in columns]
+
+
 def _literals(name: str, column: pa.Array) -> pa.Array:
-    """Each value as a literal of MySQL's, as large_string without nulls."""
+    """Each value as a literal of MySQL's, as text or bytes without nulls."""
     kind = column.type
+    if pa.types.is_binary(kind):
+        return pc.fill_null(_bytes(column), b"NULL")
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
         text = _quoted(pc.replace_substring(column.cast(pa.large_string()), "'", "''"))
-    elif pa.types.is_binary(kind):
-        text = _hex(column)
     elif pa.types.is_boolean(kind):
         text = column.cast(pa.int8()).cast(pa.large_string())
     elif pa.types.is_timestamp(kind):
@@ -55,6 +65,8 @@ def _literals(name: str, column: pa.Array) -> pa.Array:
             raise SinkError(f"Column {name} has a value (NaN or infinity) that MySQL cannot hold.")
         # A float's value as a double is exact, and so is the shortest text of a double.
         text = column.cast(pa.float64()).cast(pa.large_string())
+        # Without an exponent it would be an exact number, and those have one zero.
+        text = pc.if_else(pc.and_(pc.equal(column, 0), pc.starts_with(text, "-")), "-0e0", text)
     elif pa.types.is_decimal(kind):
         # Quoted, because small ones are printed with an exponent, and such a number would be a DOUBLE.
         text = _quoted(column.cast(pa.string()).cast(pa.large_string()))
@@ -68,17 +80,11 @@ def _quoted(text: pa.Array) -> pa.Array:
     return pc.binary_join_element_wise(quote, text, quote, nothing)
 
 
-def _hex(column: pa.Array) -> pa.Array:
-    """Bytes as ``X'…'``."""
-    whole = column.cast(pa.large_binary())
-    offsets = np.frombuffer(whole.buffers()[1], dtype=np.int64)[whole.offset : whole.offset + len(whole) + 1]
-    data = np.frombuffer(whole.buffers()[2] or b"", dtype=np.uint8)[offsets[0] : offsets[-1]]
-    digits = pa.LargeStringArray.from_buffers(
-        len(whole), pa.py_buffer((offsets - offsets[0]) * 2), pa.py_buffer(_HEX[data].tobytes())
-    )
-    opening, closing, nothing = (pa.scalar(text, pa.large_string()) for text in ("X'", "'", ""))
-    text = pc.binary_join_element_wise(opening, digits, closing, nothing)
-    return pc.if_else(pc.is_valid(column), text, pa.scalar(None, pa.large_string()))
+def _bytes(column: pa.Array) -> pa.Array:
+    """Bytes as ``_binary'…'``, which no server takes for text; a quote is never part of a character of utf8mb4."""
+    doubled = pc.replace_substring(column.cast(pa.large_binary()), b"'", b"''")
+    opening, closing, nothing = (pa.scalar(text, pa.large_binary()) for text in (b"_binary'", b"'", b""))
+    return pc.binary_join_element_wise(opening, doubled, closing, nothing)
 
 
 def ends_in_space(columns: Sequence[pa.Array]) -> bool:

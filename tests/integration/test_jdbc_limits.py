@@ -9,9 +9,14 @@ from typing import Any
 
 import pytest
 
+from raycdc.bridge import run_in_process
+from raycdc.config import Secret
 from raycdc.errors import FencedError, SinkError
 from raycdc.model import Column, LogicalType, TableId, TableSchema, TypeKind
+from raycdc.schema import AddColumnEvent, event_to_json
+from raycdc.sinks.api import SinkContext
 from raycdc.sinks.jdbc import JdbcSink
+from raycdc.sinks.jdbc_plugin import JdbcSinkConfig
 from raycdc.testing.servers import PostgresServer
 from tests.integration.sink_world import World, play, world_of
 
@@ -92,4 +97,81 @@ def test_an_idle_connection_that_the_server_closed_is_replaced(world: World, pos
         "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'raycdc'",
     )
     world.loop(sink).run()
+    world.check()
+
+
+@pytest.mark.parametrize(
+    ("statements", "refusal"),
+    [
+        (
+            ("CREATE TABLE shop.odd (id text COLLATE shop.loose PRIMARY KEY, v bigint)",),
+            "compares key column id by a nondeterministic collation",
+        ),
+        (
+            (
+                "CREATE TABLE shop.odd (id text PRIMARY KEY, v bigint)",
+                "CREATE UNIQUE INDEX other ON shop.odd (id COLLATE shop.loose)",
+            ),
+            "compares key column of index shop.other by a nondeterministic collation",
+        ),
+        (("CREATE UNLOGGED TABLE shop.odd (id text PRIMARY KEY, v bigint)",), "is UNLOGGED: after a crash"),
+        (
+            (
+                "CREATE TABLE shop.odd (id text PRIMARY KEY, v bigint)",
+                "CREATE RULE away AS ON DELETE TO shop.odd DO INSTEAD NOTHING",
+            ),
+            "has rewrite rules",
+        ),
+        (("CREATE TABLE shop.odd (id text, v bigint)", "CREATE INDEX ON shop.odd (id)"), "without a primary key"),
+    ],
+)
+def test_a_table_that_would_change_rows_is_not_adopted(
+    world: World, postgres: PostgresServer, statements: tuple[str, ...], refusal: str
+) -> None:
+    loose = "CREATE COLLATION shop.loose (provider = icu, locale = 'und-u-ks-level2', deterministic = false)"
+    postgres.execute("CREATE SCHEMA shop", loose, *statements)
+    id_ = Column("id", LogicalType(TypeKind.STRING), nullable=False)
+    schema = TableSchema((id_, Column("v", LogicalType(TypeKind.INT64))), ("id",))
+    world.script.tables = {}
+    world.script.table("shop.odd", schema).insert({"id": "a", "v": 1})
+    world.script.seal(final=True)
+    with pytest.raises(SinkError, match=refusal):
+        world.loop(world.sink(on_existing="merge")).run()
+    assert postgres.execute("SELECT * FROM shop.odd") == []
+
+
+def test_a_table_whose_rows_are_hidden_is_not_adopted(world: World, postgres: PostgresServer) -> None:
+    postgres.execute(
+        "CREATE ROLE loader LOGIN PASSWORD 'loader'",
+        "GRANT CREATE ON DATABASE postgres TO loader",
+        "GRANT CREATE ON SCHEMA public TO loader",
+        "CREATE SCHEMA shop",
+        "GRANT ALL ON SCHEMA shop TO loader",
+        "CREATE TABLE shop.items (id bigint PRIMARY KEY, name text, qty integer)",
+        "ALTER TABLE shop.items ENABLE ROW LEVEL SECURITY",
+        "GRANT ALL ON shop.items TO loader",
+    )
+    play(world, epochs=1)
+    config = JdbcSinkConfig(url=f"jdbc:{postgres.url()}", user="loader", password=Secret("loader"))
+    sink = JdbcSink(config)
+    sink.open(SinkContext(world.store.app_id, "upsert", run_in_process, "merge"))
+    (work,) = [w for w in world.loop()._works(world.store.manifest(1)) if w.target == ITEMS]
+    with pytest.raises(SinkError, match=r"shop\.items exists in .* and has row-level security"):
+        sink.apply_schema(work)
+    sink.close()
+    postgres.execute("DROP OWNED BY loader CASCADE", "DROP ROLE loader")
+
+
+def test_defaults_of_bytes_and_bits_are_filled(world: World) -> None:
+    world.script.tables = {}
+    table = world.script.table("shop.odd")
+    table.insert({"id": 1, "name": "a", "qty": 1})
+    world.script.seal()
+    raw = Column("raw", LogicalType(TypeKind.BINARY), default="\0'ä")
+    bit = Column("bit", LogicalType(TypeKind.BIT, length=5), default="21")
+    table.schema = TableSchema((*table.schema.columns, raw, bit), ("id",))
+    table.changes += [event_to_json(AddColumnEvent(table.id, column)) for column in (raw, bit)]
+    table.rows[(1,)] |= {"raw": "\0'ä".encode(), "bit": 21}
+    world.script.seal(final=True)
+    world.loop().run()
     world.check()

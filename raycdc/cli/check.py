@@ -46,6 +46,11 @@ def check_config(path: Path, *, as_json: bool) -> int:
 
         targets = dict.fromkeys(target for table in tables for target in config.router().targets(table))
         at_sink = check_sink(config.sink, list(targets), pipeline=config.pipeline.name)  # type: ignore[arg-type]
+    elif config.sink.type == "iceberg":
+        from raycdc.sinks.iceberg_checks import check_sink as check_iceberg
+
+        targets = dict.fromkeys(target for table in tables for target in config.router().targets(table))
+        at_sink = check_iceberg(config.sink, list(targets))  # type: ignore[arg-type]
     for result in at_sink:
         _print(result, as_json=as_json)
     parts = ((ExitCode.SOURCE, results), (ExitCode.CONFIG, transforms), (ExitCode.SINK, at_sink))

@@ -4,7 +4,7 @@
 |---|---|---|
 | `starting` | before `started`, one per step | `step`: what is being done, for people (not in ``--json``) |
 | `started` | processes are up, and again whenever they change | `pids` |
-| `progress` | twice a second | per table phase, chunks, rows, rows/s, values lost; the lags; who reads what |
+| `progress` | twice a second, less with hundreds of tables | tables: phase, chunks, rows, values lost; lags; readers |
 | `commit` | an epoch is in the sink | `epoch`, `tables`, `rows`, `seconds` = `staging_s` + `commit_s` |
 | `warning` | something the user should know, the job goes on | `text` |
 | `parked` | a table is not followed (told at each start) | `table`, `phase`, `again`, `reason`, `position`, `ts_ms` |
@@ -21,6 +21,9 @@ from typing import Any
 
 from raycdc.errors import RaycdcError
 from raycdc.spark.epochs import EpochStatistics
+
+#: So many tables are reported of as often as a caller wants; looking at ten times as many costs ten times as much.
+TABLES_PER_LOOK = 100
 
 
 class ProgressReporter:
@@ -71,7 +74,7 @@ class ProgressReporter:
         ended = threading.Event()
 
         def watch() -> None:
-            while not ended.wait(every_s):
+            while not ended.wait(every_s * max(1.0, len(self._rows) / TABLES_PER_LOOK)):
                 if not self._look(status):
                     return
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,6 +21,9 @@ from rich.text import Text
 
 #: Seconds between two lines about the same thing in the plain view: a log file should stay readable.
 PLAIN_INTERVAL_S = 5.0
+
+#: With more tables than this the plain view tells of all together: a line each would be a log of its own.
+PLAIN_TABLES_MAX = 20
 
 #: Order in which phases are shown when there are more tables than lines: those that are being read come first.
 _PHASE_ORDER = {"parked": -1, "snapshot": 0, "pending": 1, "stream": 2}
@@ -83,7 +86,9 @@ class RunState:
 
 
 class PlainView:
-    """One line per news, for logs and pipes. Never more than one progress line per table in five seconds."""
+    """One line per news, for logs and pipes. Never more than one progress line per table in five seconds, and one for
+    all of them where there are many.
+    """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -102,7 +107,8 @@ class PlainView:
             case "started":
                 self._line(f"started: {_pids_text(event.get('pids', {}))}")
             case "progress":
-                for table in event.get("tables", ()):
+                tables = event.get("tables", ())
+                for table in tables if len(tables) <= PLAIN_TABLES_MAX else [_summed_up(tables)]:
                     self._progress(table)
             case "commit":
                 self._commit(event)
@@ -129,7 +135,8 @@ class PlainView:
             text += f", {_number(table['rows_per_s'])} rows/s"
         text += _lost_text(table)
         shown_at, shown = self._shown.get(name, (float("-inf"), ""))
-        phase_changed = not shown.startswith(f"{name}: {phase}")
+        # One table's new phase is news; of many tables one after the other changes.
+        phase_changed = not shown.startswith(f"{name}: {phase}") and (not shown or "," not in phase)
         if text != shown and (phase_changed or self._clock() - shown_at >= PLAIN_INTERVAL_S):
             self._shown[name] = (self._clock(), text)
             self._line(text)
@@ -221,6 +228,16 @@ class LiveView:
         more = [] if rest <= 0 else [Text(f"… and {_count(rest, 'more table')}", style="dim")]
         lost = [f"{table['table']}{_lost_text(table)}" for table in tables if table.get("lost_values")]
         return [view, *more, *([Text("; ".join(lost), style="yellow")] if lost else [])]
+
+
+def _summed_up(tables: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Many tables as if they were one, in as many phases as there are."""
+    phases = [str(table.get("phase")) for table in tables]
+    counts = {phase: phases.count(phase) for phase in sorted(set(phases), key=lambda p: _PHASE_ORDER.get(p, 9))}
+    figures = ("chunks_done", "chunks_total", "rows", "rows_per_s", "lost_values")
+    sums = {name: sum(table.get(name) or 0 for table in tables) for name in figures}
+    told = ", ".join(f"{count} {phase}" for phase, count in counts.items())
+    return {"table": f"{len(tables)} tables", "phase": told, **sums}
 
 
 def _cells(table: Mapping[str, Any]) -> tuple[RenderableType, ...]:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from raycdc.cli.progress import JsonView, LiveView, PlainView, duration_text
+from raycdc.cli.progress import PLAIN_INTERVAL_S, JsonView, LiveView, PlainView, duration_text
 from raycdc.cli.run import View, drive
 from raycdc.errors import SourceError
 
@@ -86,6 +86,24 @@ def test_plain_view_tells_news_and_keeps_quiet_in_between(capsys: pytest.Capture
         "shop.orders: stream 4/4 chunks, 4,000 rows",
         "committed up to epoch 3: 500 rows of 1 table, lag 340 ms, source idle 2.5 s",
         "caught up with the source",
+    ]
+
+
+def test_hundreds_of_tables_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    clock = Clock()
+    view = PlainView(clock)
+    for done in (0, 100, 300):
+        tables = [
+            {"table": f"shop.t{n:03d}", "phase": "stream" if n < done else "snapshot", "rows": 2, "rows_per_s": 1,
+             "chunks_done": int(n < done), "chunks_total": 1}
+            for n in range(300)
+        ]  # fmt: skip
+        view.show({"event": "progress", "tables": tables})
+        clock.now += PLAIN_INTERVAL_S / 2
+    lines = [line.partition(" ")[2] for line in capsys.readouterr().out.splitlines()]
+    assert lines == [
+        "300 tables: 300 snapshot 0/300 chunks, 600 rows, 300 rows/s",
+        "300 tables: 300 stream 300/300 chunks, 600 rows, 300 rows/s",
     ]
 
 

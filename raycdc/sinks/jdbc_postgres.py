@@ -394,7 +394,9 @@ def _values(columns: Sequence[Column]) -> str:
 
 
 def _words(cause: adbc_driver_manager.Error) -> str:
-    """The server's message in one line, without the driver's own prefixes."""
-    text = str(cause).replace("\n", " ")
-    found = re.search(r"ERROR:\s+(.*)", text)
-    return re.sub(r"\s+", " ", found[1] if found else text).strip()
+    """The server's message in one line, and the column that COPY was at; never DETAIL and CONTEXT, which quote rows."""
+    text = str(cause)
+    found = re.search(r"(?:ERROR|FATAL|PANIC):\s+(.*?)(?=\n\s*[A-Z]+:|\Z)", text, re.DOTALL)
+    at = re.search(r"^CONTEXT:.*?(COPY [^\n]*?, line \d+, column [^\n:]+)", text, re.DOTALL | re.MULTILINE)
+    message = re.sub(r"\s+", " ", found[1] if found else text).strip()
+    return f"{message} ({at[1]})" if at else message

@@ -51,6 +51,17 @@ def test_json_that_is_none_is_refused_with_its_column(world: World) -> None:
         world.loop().run()
 
 
+def test_an_error_quotes_no_row(world: World, postgres: PostgresServer) -> None:
+    """The server's details have whole rows, masked columns of others included, and errors go into logs."""
+    postgres.execute(
+        "CREATE SCHEMA shop", "CREATE TABLE shop.odd (id bigint PRIMARY KEY, note text CHECK (note = 'x'))"
+    )
+    with_column(world, "note", TypeKind.STRING, "geheim")
+    with pytest.raises(SinkError, match='violates check constraint "odd_note_check"') as refused:
+        world.loop(world.sink(on_existing="merge")).run()
+    assert "geheim" not in str(refused.value)
+
+
 def test_dates_of_all_years_that_servers_have_arrive(world: World) -> None:
     with_column(world, "day", TypeKind.DATE, dt.date(1, 1, 1))
     world.loop().run()

@@ -13,6 +13,10 @@ Called by the epoch loop at start, for each such epoch in order, with what every
 
 Asking the sink comes first: deciding by the segments alone would drop epochs whose rows are in the sink already.
 
+A table holds an epoch in part from its first row on, and one whose columns the epoch renames from the schema change on:
+were the epoch dropped, its changes would come again under another number, and names that were exchanged, or given to
+another column, do not tell that it was done before. All other changes may be carried out twice.
+
 A frozen epoch keeps its number and its range of the log: some tables have just these rows. Nobody can make the same
 rows for the others (chunks that are read again are newer), so they get none of them, and everything anew.
 """
@@ -98,17 +102,18 @@ def decide(
     lost: Collection[TableId],
     recorded: Mapping[str, tuple[int, int]],
     newest_epoch: int,
+    renamed: Collection[TableId] = (),
 ) -> Decision:
     """The decision for `manifest`, as the module's table says.
 
     `holds` is what each of the epoch's target tables says about itself, `recorded` the vectors of the last commit
     record by their names, and `newest_epoch` the greatest epoch number this state ever used. `lost` are targets that
-    need segments which are missing or damaged.
+    need segments which are missing or damaged, `renamed` those whose columns get other names in the epoch.
     """
     if contradiction := contradictions(holds, recorded=recorded, newest_epoch=newest_epoch):
         return contradiction
     tables = tuple(holds)
-    states = {table: _holding(manifest.epoch, holds[table]) for table in tables}
+    states = {table: _holding(manifest.epoch, holds[table], renamed=table in renamed) for table in tables}
     if _Holds.BARRED in states.values():
         return Tombstone(tables)
     lacking = tuple(table for table in tables if states[table] is not _Holds.ALL)
@@ -152,15 +157,14 @@ def contradictions(
     return None
 
 
-def _holding(epoch: int, vector: CommitVector | None) -> _Holds:
+def _holding(epoch: int, vector: CommitVector | None, *, renamed: bool = False) -> _Holds:
     if vector is None or vector.epoch < epoch:
         return _Holds.NONE
     if vector.step == STEP_TOMBSTONE:
         return _Holds.BARRED
     if vector.epoch > epoch or vector.step >= STEP_LAST:
         return _Holds.ALL
-    # A schema change alone put no row of the epoch into the table; everything after it did.
-    return _Holds.PART if vector.step > STEP_SCHEMA else _Holds.NONE
+    return _Holds.PART if renamed or vector.step > STEP_SCHEMA else _Holds.NONE
 
 
 def _frozen_text(manifest: Manifest, touched: list[TableId], again: tuple[TableId, ...]) -> str:

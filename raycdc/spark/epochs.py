@@ -14,7 +14,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field, replace
 from typing import Any, assert_never
@@ -38,6 +38,7 @@ from raycdc.errors import FencedError, SegmentUnavailableError, SinkError, State
 from raycdc.failpoints import reach
 from raycdc.model import TableId
 from raycdc.model.routes import Router
+from raycdc.schema.events import RenameColumnEvent
 from raycdc.sinks.api import Sink, TableWork
 from raycdc.spark.works import Routing, Share, Works
 
@@ -338,7 +339,9 @@ class EpochLoop:
             missing = self._missing(missing)
             gone = {segment.table for segment in missing}
             lost = {target for target, sources in targets.items() if not gone.isdisjoint(sources)}
-            decision = decide(manifest, holds, lost=lost, recorded=recorded, newest_epoch=newest)
+            decision = decide(
+                manifest, holds, lost=lost, recorded=recorded, newest_epoch=newest, renamed=_renamed(manifest, targets)
+            )
             away = any(segment.node != (self._node or STATE_NODE) for segment in missing)
             if not (isinstance(decision, Frozen) and away) or time.monotonic() > deadline_s:
                 return decision
@@ -390,3 +393,10 @@ class EpochLoop:
 
     def _works(self, manifest: Manifest) -> list[TableWork]:
         return list(self._shares.of(manifest).works)
+
+
+def _renamed(manifest: Manifest, targets: Mapping[TableId, Collection[TableId]]) -> set[TableId]:
+    """The targets whose columns get other names in the epoch."""
+    kind = RenameColumnEvent.type
+    sources = {t for t, part in manifest.tables.items() if any(change["type"] == kind for change in part.changes)}
+    return {target for target, parts in targets.items() if not sources.isdisjoint(parts)}

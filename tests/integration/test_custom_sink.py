@@ -7,6 +7,7 @@ import os
 import sqlite3
 import subprocess
 import sys
+from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -70,11 +71,13 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def world(site: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SqliteWorld:
+def world(site: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SqliteWorld]:
     monkeypatch.syspath_prepend(str(site))
     plugins._discover.cache_clear()
     plain = new_world("sqlite", tmp_path)
-    return SqliteWorld(**vars(plain))
+    yield SqliteWorld(**vars(plain))
+    # It is not there for other tests.
+    plugins._discover.cache_clear()
 
 
 @pytest.mark.server

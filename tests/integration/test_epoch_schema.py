@@ -11,7 +11,7 @@ import pytest
 
 from raycdc.errors import ConfigError, SinkError
 from raycdc.failpoints import FailpointError
-from raycdc.model import Column, LogicalType, TypeKind
+from raycdc.model import Column, LogicalType, TableId, TypeKind
 from raycdc.schema import (
     AddColumnEvent,
     AlterColumnPositionEvent,
@@ -23,6 +23,7 @@ from raycdc.schema import (
     TruncateTableEvent,
     event_to_json,
 )
+from raycdc.spark.epochs import Recovery
 from raycdc.testing.epochs import ScriptedTable
 from tests.integration.sink_world import UPSERTS, World, new_world, play, world_of
 from tests.integration.test_epoch_loop import add_column
@@ -132,6 +133,30 @@ def test_a_column_renamed_to_the_name_of_one_that_stayed_shows_its_own_values(de
     delta.loop().run()
     assert {(row["id"],): row["name"] for row in delta.rows(orders)} == expected
     assert any(value is not None for value in expected.values())
+
+
+def test_names_that_were_exchanged_are_not_exchanged_again_when_the_rows_of_the_epoch_are_lost(upsert: World) -> None:
+    """The driver dies between the schema change and the rows, and a node with these."""
+    play(upsert, epochs=2)
+    upsert.loop(upsert.sink(schema_change="evolve")).run()
+    orders = upsert.script.table("shop.orders")
+    sink = upsert.sink(schema_change="evolve")
+    three = [RenameColumnEvent(orders.id, *names) for names in (("name", "x"), ("qty", "name"), ("x", "qty"))]
+    names = {"name": "qty", "qty": "name", "id": "id"}
+    changed(orders, [replace(c, name=names[c.name]) for c in orders.schema.columns], *three)
+    orders.rows = {key: {names[n]: v for n, v in row.items()} for key, row in orders.rows.items()}
+    orders.insert({"id": 1000, "name": 1, "qty": "new"})
+    lost = upsert.script.seal()
+    (work,) = upsert.loop(sink)._works(lost)
+    sink.apply_schema(work)
+    for segment in lost.segments:
+        Path(segment.path).unlink()
+    asked: list[tuple[int, Sequence[TableId]]] = []
+    loop = upsert.loop(sink, begin_again=lambda manifest, tables, _: asked.append((manifest.epoch, tables)))
+    assert loop.recover() == Recovery(lost.epoch, frozen=(lost.epoch,))
+    assert asked == [(lost.epoch, (orders.id,))]
+    found = {(row["id"],): row for row in upsert.rows(orders)}
+    assert found == {key: row for key, row in orders.rows.items() if key != (1000,)}
 
 
 def test_columns_that_swap_their_names_swap_their_values(delta: World) -> None:

@@ -49,9 +49,11 @@ def decision(
     intact: bool,
     lost: tuple[TableId, ...] = (A, B),
     recorded: dict[str, tuple[int, int]] | None = None,
+    renamed: tuple[TableId, ...] = (),
 ) -> Decision:
     gone = () if intact else lost
-    return decide(MANIFEST, {A: a, B: b}, lost=gone, recorded=recorded or {}, newest_epoch=EPOCH + 2)
+    newest = EPOCH + 2
+    return decide(MANIFEST, {A: a, B: b}, lost=gone, recorded=recorded or {}, newest_epoch=newest, renamed=renamed)
 
 
 @pytest.mark.parametrize("intact", [True, False])
@@ -109,6 +111,17 @@ def test_segments_of_tables_that_hold_the_epoch_are_not_needed() -> None:
 @pytest.mark.parametrize(("a", "b"), [(None, None), (BEFORE, None), (SHAPED, BEFORE)])
 def test_lost_segments_that_nobody_holds_are_read_again(a: CommitVector | None, b: CommitVector | None) -> None:
     assert decision(a, b, intact=False) == Tombstone((A, B))
+
+
+def test_columns_that_were_renamed_keep_the_epoch_from_being_dropped() -> None:
+    """It would come again under another number, and names that were exchanged be exchanged again."""
+    found = decision(SHAPED, BEFORE, intact=False, renamed=(A,))
+    assert isinstance(found, Frozen)
+    assert (found.again, found.replay) == ((A, B), ())
+    found = decision(SHAPED, BEFORE, intact=False, lost=(B,), renamed=(A,))
+    assert isinstance(found, Frozen)
+    assert (found.again, found.replay) == ((B,), (A,))
+    assert decision(SHAPED, BEFORE, intact=False, renamed=(B,)) == Tombstone((A, B))
 
 
 @pytest.mark.parametrize("intact", [True, False])

@@ -255,13 +255,7 @@ class IcebergSink:
             for file in files
         ]
         small = sum(task.input_bytes for task in tasks) <= REWRITE_IN_PROCESS_BYTES_MAX
-        try:
-            return run_in_process(tasks) if small else self._context.run_tasks(tasks)
-        except KeyError as cause:
-            raise SinkError(
-                f"The Iceberg table {work.target} has data files without field ids ({cause}), which cannot be written "
-                "anew column by column. Have them rewritten (rewrite_data_files with rewrite-all) and start again."
-            ) from cause
+        return run_in_process(tasks) if small else self._context.run_tasks(tasks)
 
     def _take_over(self, target: IcebergTarget, work: TableWork, wanted: pa.Schema, stamp: Stamp) -> None:
         match self._context.on_existing:

@@ -22,6 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from raycdc.errors import SinkError
 from raycdc.sinks.tasks import write_parquet_file
 
 #: Texts and bytes are cut to so many characters in bounds: Iceberg's own default.
@@ -108,7 +109,7 @@ def write_data_file(
     schema = pa.schema([column.field() for column in columns])
     written = write_parquet_file(Path(path), schema, batches, store_decimal_as_integer=True)
     if not written["rows"]:
-        Path(path).unlink()
+        Path(path).unlink(missing_ok=True)
         return None
     return {"path": path, "rows": written["rows"], "size": written["size"], **_statistics(path, columns)}
 
@@ -118,10 +119,10 @@ def read_columns(
 ) -> Iterable[pa.RecordBatch]:
     """The batches of a data file with `columns`, found by their ids and cast; null where the file lacks one.
 
-    With `only` nothing but these columns is read. A file without field ids is a `KeyError`.
+    With `only` nothing but these columns is read. `SinkError` for a file without field ids.
     """
     with pq.ParquetFile(path) as file:
-        names = _names_by_id(file.schema_arrow)
+        names = _names_by_id(file.schema_arrow, path)
         wanted = [names[column.id] for column in columns if column.id in names]
         for batch in file.iter_batches(rows, columns=wanted if only else None):
             arrays = [
@@ -133,7 +134,12 @@ def read_columns(
             yield pa.RecordBatch.from_arrays(arrays, schema=pa.schema([column.field() for column in columns]))
 
 
-def _names_by_id(schema: pa.Schema) -> dict[int, str]:
+def _names_by_id(schema: pa.Schema, path: Path) -> dict[int, str]:
+    if any(_ID not in (field.metadata or {}) for field in schema):
+        raise SinkError(
+            f"The data file {path} has no field ids, so its columns cannot be told for certain: somebody added it to "
+            "the table as it was. Have it rewritten (Spark's rewrite_data_files with rewrite-all) and start again."
+        )
     return {int(field.metadata[_ID]): field.name for field in schema}
 
 

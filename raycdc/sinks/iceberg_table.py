@@ -271,8 +271,9 @@ class IcebergTarget:
                 raise FencedError(f"{self.name} was written by a newer driver (generation {held.generation}).")
             if held is not None and (held.epoch, held.step) >= (stamp.vector.epoch, stamp.vector.step):
                 return
-            change = plan()
+            change = Change()
             try:
+                change = plan()
                 self._publish(change, stamp)
             except CommitFailedException as cause:
                 remove(change.own)

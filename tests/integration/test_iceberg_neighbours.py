@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.manifest import ManifestContent, ManifestFile
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.table import Table
 from pyiceberg.transforms import IdentityTransform
@@ -257,6 +259,31 @@ def test_the_key_of_others_files_is_found_whatever_their_bounds(world: World) ->
     assert {key: row for key, row in got.items() if key not in {row["id"] for row in rows}} == {
         row["id"]: row for row in orders.contents() if row["id"] not in {row["id"] for row in rows}
     }
+
+
+def test_a_file_that_was_added_as_it_was_is_refused(world: World) -> None:
+    play(world, final=False)
+    world.restart()
+    schema = pa.schema([("id", pa.int64()), ("name", pa.string()), ("qty", pa.int32())])
+    path = world.root / "theirs.parquet"
+    pq.write_table(pa.Table.from_pylist([{"id": 100, "name": "theirs", "qty": 1}], schema=schema), path)
+    table_of(world).add_files([path.as_uri()])
+    change(world, 1)
+    with pytest.raises(SinkError, match=r"theirs\.parquet has no field ids"):
+        world.restart()
+
+
+def test_rows_that_were_deleted_beside_their_file_are_refused(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    play(world, final=False)
+    world.restart()
+    change(world, 1)
+    own = ManifestFile.content
+    monkeypatch.setattr(ManifestFile, "content", property(lambda _: ManifestContent.DELETES))
+    with pytest.raises(SinkError, match=r"shop\.orders has delete files: another writer"):
+        world.restart()
+    monkeypatch.setattr(ManifestFile, "content", own)
+    world.restart()
+    world.check()
 
 
 def test_a_sql_catalog_keeps_the_tables(tmp_path: Path) -> None:

@@ -51,6 +51,10 @@ def check_config(path: Path, *, as_json: bool) -> int:
 
         targets = dict.fromkeys(target for table in tables for target in config.router().targets(table))
         at_sink = check_iceberg(config.sink, list(targets))  # type: ignore[arg-type]
+    elif config.sink.type == "jdbc":
+        from raycdc.sinks.jdbc_checks import check_sink as check_database
+
+        at_sink = check_database(config.sink)  # type: ignore[arg-type]
     for result in at_sink:
         _print(result, as_json=as_json)
     parts = ((ExitCode.SOURCE, results), (ExitCode.CONFIG, transforms), (ExitCode.SINK, at_sink))

@@ -51,6 +51,9 @@ class Session(Protocol):
     #: Whether DDL is undone with the rest.
     transactional_ddl: ClassVar[bool]
 
+    def lacking(self) -> list[str] | None:
+        """Statements that would permit what the account may not do yet; None where the server cannot be asked."""
+
     def held(self, app_id: str, target: TableId, *, lock: bool = False) -> Held | None:
         """The record of `target`; with `lock` nobody else can commit to it or alter it before this session ends, even
         where there is no record yet. `SinkError` when another session has the lock for a minute.

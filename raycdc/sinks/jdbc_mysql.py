@@ -214,7 +214,10 @@ class MySqlSession:
                 cursor.execute(statement, arguments or None)
                 return list(cursor.fetchall()), cursor.rowcount
         except pymysql.Error as cause:
-            raise SinkError(f"{self._database.address}: {cause.args[-1]} (error {cause.args[0]})") from cause
+            raise SinkError(f"{self._database.address}: {_words(cause)} (error {cause.args[0]})") from cause
+
+    def lacking(self) -> list[str] | None:
+        return None
 
     def commit(self) -> None:
         self.run("COMMIT")
@@ -438,6 +441,11 @@ class MySqlSession:
             f"INSERT INTO {table} ({names}) SELECT {names} FROM {stage} WHERE NOT {quote_name(DELETED)} "
             f"ON DUPLICATE KEY UPDATE {', '.join(sets)}"
         )
+
+
+def _words(cause: pymysql.Error) -> str:
+    """The server's message without the value of a row, which it quotes before it names key or column."""
+    return re.sub(r"'.*' (?=for (?:key|column) )", "'…' ", str(cause.args[-1]), flags=re.DOTALL)
 
 
 def _name(target: TableId) -> str:

@@ -210,6 +210,16 @@ class PostgresSession:
             raise self._error(cause) from cause
         return count
 
+    def lacking(self) -> list[str] | None:
+        ((user, on_database, on_public),) = self.rows(
+            "SELECT current_user::text, has_database_privilege(current_database(), 'CREATE'), "
+            "(SELECT has_schema_privilege(oid, 'CREATE') FROM pg_namespace WHERE nspname = 'public')"
+        )
+        database = quote(self._address.database)
+        statements = [] if on_database else [f"GRANT CREATE ON DATABASE {database} TO {quote(user)};"]
+        # A schema that is not there is made, and then belongs to who made it.
+        return statements + ([f'GRANT CREATE ON SCHEMA "public" TO {quote(user)};'] if on_public is False else [])
+
     def commit(self) -> None:
         try:
             self._connection.commit()

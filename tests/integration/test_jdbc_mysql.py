@@ -245,3 +245,16 @@ def test_changes_of_columns_are_followed(request: pytest.FixtureRequest, tmp_pat
     world.script.seal(final=True)
     world.loop().run()
     world.check()
+
+
+def test_an_error_quotes_no_value(mariadb: DatabaseServer, tmp_path: Path) -> None:
+    schema = keyed(("id", INT), ("note", TEXT))
+    world = world_on(mariadb, tmp_path, ("shop.t", schema), kind="mysql-changelog")
+    note = "longtext CHARACTER SET utf8mb4 COLLATE utf8mb4_nopad_bin"
+    mariadb.execute("CREATE DATABASE shop", f"CREATE TABLE shop.t (id bigint, note {note}, UNIQUE KEY one (note(20)))")
+    for number in range(2):
+        world.script.table("shop.t").insert({"id": number, "note": "geheim"})
+    world.script.seal(final=True)
+    with pytest.raises(SinkError, match=r"Duplicate entry '…' for key 'one'") as refused:
+        world.loop(world.sink(on_existing="merge")).run()
+    assert "geheim" not in str(refused.value)

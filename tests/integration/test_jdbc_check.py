@@ -1,0 +1,62 @@
+"""``raycdc check`` on a database to write, as a user meets it: whether it is reached, and the GRANT that is missing."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from raycdc.testing.servers import DatabaseServer, PostgresServer
+
+pytestmark = pytest.mark.server
+
+
+def check(server: DatabaseServer, database: str, folder: Path, url: str, user: str, password: str) -> tuple[int, str]:
+    """The exit code, and what is said of the sink."""
+    (folder / "p.toml").write_text(
+        f'[pipeline]\nname = "p"\n[source]\ntype = "mysql"\nhost = "{server.host}"\nport = {server.port}\n'
+        f'user = "root"\npassword = "${{env:SOURCE_PASSWORD}}"\ntables = ["{database}.t"]\n'
+        f'[sink]\ntype = "jdbc"\nurl = "jdbc:{url}"\nuser = "{user}"\npassword = "${{env:SINK_PASSWORD:-}}"\n'
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "raycdc.cli", "check", "p.toml"],
+        cwd=folder,
+        env={**os.environ, "SOURCE_PASSWORD": server.root_password, "SINK_PASSWORD": password},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "Traceback" not in done.stderr
+    return done.returncode, done.stdout
+
+
+def test_check_reaches_the_target_and_names_missing_privileges(
+    mariadb: DatabaseServer, mariadb_database: str, postgres: PostgresServer, tmp_path: Path
+) -> None:
+    mariadb.execute(f"CREATE TABLE {mariadb_database}.t (id BIGINT PRIMARY KEY)")
+    with postgres.fresh_database() as home:
+        postgres.execute("CREATE ROLE checked LOGIN PASSWORD 'geheim'")
+        url = postgres.url(home)
+        code, said = check(mariadb, mariadb_database, tmp_path, url, "checked", "geheim")
+        grants = f'GRANT CREATE ON DATABASE "{home}" TO "checked";', 'GRANT CREATE ON SCHEMA "public" TO "checked";'
+        assert (code, all(grant in said for grant in grants)) == (5, True), said
+        postgres.execute(*grants, database=home)
+        code, said = check(mariadb, mariadb_database, tmp_path, url, "checked", "geheim")
+        assert (code, "checked may create what the sink needs" in said) == (0, True), said
+        code, said = check(mariadb, mariadb_database, tmp_path, url, "checked", "wrong")
+        assert (code, "cannot be reached" in said, "Correct sink.url" in said) == (5, True, True), said
+        postgres.execute("DROP OWNED BY checked", database=home)
+    postgres.execute("DROP ROLE checked")
+
+
+def test_check_reaches_a_mysql_target(mariadb: DatabaseServer, mariadb_database: str, tmp_path: Path) -> None:
+    mariadb.execute(f"CREATE TABLE {mariadb_database}.t (id BIGINT PRIMARY KEY)")
+    url = f"mariadb://{mariadb.host}:{mariadb.port}/{mariadb_database}"
+    code, said = check(mariadb, mariadb_database, tmp_path, url, "root", mariadb.root_password)
+    assert (code, f"Connected to {url}" in said) == (0, True), said
+    code, said = check(mariadb, mariadb_database, tmp_path, url, "nobody", "")
+    assert (code, "refused user 'nobody'" in said) == (5, True), said

@@ -13,7 +13,7 @@ from pyiceberg.catalog import Catalog
 
 from raycdc.errors import SinkError
 from raycdc.model import TableId
-from raycdc.sinks.iceberg_catalog import HadoopCatalog, local_path, open_catalog
+from raycdc.sinks.iceberg_catalog import local_path, open_catalog
 from raycdc.sinks.iceberg_plugin import IcebergSinkConfig
 from raycdc.sinks.iceberg_table import IcebergTarget
 from raycdc.source.checks import CheckResult
@@ -29,7 +29,7 @@ def check_sink(config: IcebergSinkConfig, tables: Sequence[TableId]) -> list[Che
     if any(not found.ok for found in folder):
         return folder  # Opening a SQL catalog would make its folder.
     try:
-        catalog = HadoopCatalog(place.name, Path(place.warehouse)) if place.type == "hadoop" else open_catalog(place)
+        catalog = open_catalog(place)
         there = {table: _found(catalog, table) for table in tables[:_TABLES_MAX]}
     except SinkError as cause:
         return [*folder, CheckResult("sink", str(cause), "Correct the [sink] section or the catalog.")]

@@ -6,7 +6,7 @@ table that the pipeline did not make. Names and types of columns are theirs to c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from raycdc.errors import SinkError
@@ -72,11 +72,11 @@ def _postgres_keys(rows: Rows, relation: str) -> set[tuple[str, ...]]:
 
 
 def check_mysql(
-    rows: Rows, target: TableId, columns: Sequence[Column], key: Sequence[str], *, exact: Collection[str], where: str
+    rows: Rows, target: TableId, columns: Sequence[Column], key: Sequence[str], *, exact: Sequence[str], where: str
 ) -> None:
     """`SinkError` for a table outside transactions, one that sets values by itself, and one whose keys merge others.
 
-    `exact` are the collations that tell apart all texts on that server.
+    `exact` are the collations that tell apart all texts, the best that the server has first.
     """
     ((engine, transactions),) = rows(
         "SELECT t.ENGINE, e.TRANSACTIONS FROM information_schema.TABLES t "
@@ -101,7 +101,7 @@ def check_mysql(
     names = {name.casefold() for name in key}
     for name, kind, collation, extra, nullable in found:
         if name.casefold() in names and collation is not None and collation not in exact:
-            raise _merging(target, where, name, f"the collation {collation}", f" COLLATE {sorted(exact)[0]}")
+            raise _merging(target, where, name, f"the collation {collation}", f" COLLATE {exact[0]}")
         moment = kind == "timestamp" and nullable == "NO" and name.casefold() not in names
         if name.casefold() in ours and ("on update" in extra.lower() or moment):
             raise _refusal(

@@ -333,7 +333,7 @@ class MySqlSession:
                     f"and its values need {wanted}. Change its type, or choose another target."
                 )
         check_mysql(
-            self.rows, target, columns, key, exact={*_EXACT, self.collation()}, where=str(self._database.address)
+            self.rows, target, columns, key, exact=(self.collation(), *_EXACT), where=str(self._database.address)
         )
         if missing:
             self.run(f"ALTER TABLE {_name(target)} {', '.join(missing)}")

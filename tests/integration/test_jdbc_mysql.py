@@ -104,7 +104,7 @@ EXACT = "varchar(20) CHARACTER SET utf8mb4 COLLATE utf8mb4_nopad_bin NOT NULL"
     [
         (
             "id varchar(20) CHARACTER SET utf8mb4 COLLATE utf8mb4_general_ci PRIMARY KEY, v bigint",
-            "compares key column id by the collation utf8mb4_general_ci",
+            "id by the collation utf8mb4_general_ci.* COLLATE utf8mb4_nopad_bin",
         ),
         (
             "id varchar(20) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin PRIMARY KEY, v bigint",

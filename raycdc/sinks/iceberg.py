@@ -89,6 +89,7 @@ class IcebergSink:
         self._opening = threading.Lock()
         self._catalog: Catalog | None = None
         self._targets: dict[TableId, IcebergTarget] = {}
+        self._seen: dict[TableId, CommitVector] = {}
 
     def open(self, context: SinkContext) -> None:
         check_write("iceberg", self.writes, context.write)
@@ -214,7 +215,7 @@ class IcebergSink:
         written = self._rewritten(target, work, old, args)
         gone = [file for file, result in zip(old, written, strict=True) if result["gone"]]
         new = [result["file"] for result in written if result["file"] is not None]
-        return Change(add=[*added, *new], delete=gone, own=[file["path"] for file in new])
+        return Change(add=[*added, *new], delete=gone)
 
     def _evolved(self, target: IcebergTarget, work: TableWork, wanted: pa.Schema) -> Change:
         """The schema changes of an epoch, against the table as it is now."""
@@ -240,7 +241,7 @@ class IcebergSink:
         described = [{**p.column.to_json(), "from": p.origin, "constant": p.constant} for p in plan.columns]
         written = self._rewritten(target, work, old, {"columns": described})
         new = [result["file"] for result in written if result["file"] is not None]
-        return Change(add=new, delete=old, columns=columns, own=[file["path"] for file in new])
+        return Change(add=new, delete=old, columns=columns)
 
     def _rewritten(
         self, target: IcebergTarget, work: TableWork, files: Sequence[DataFile], args: Mapping[str, Any]
@@ -361,7 +362,7 @@ class IcebergSink:
         with self._opening:
             if self._catalog is None:
                 self._catalog = open_catalog(self._options)
-        return IcebergTarget(self._catalog, target, self._context.app_id)
+        return IcebergTarget(self._catalog, target, self._context.app_id, seen=self._seen)
 
     def _target(self, target: TableId) -> IcebergTarget:
         if target not in self._targets:

@@ -17,7 +17,7 @@ import re
 import uuid
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import urlsplit
 
 from pyiceberg.catalog import Catalog, MetastoreCatalog, load_catalog
 from pyiceberg.catalog.sql import SqlCatalog
@@ -44,7 +44,7 @@ def open_catalog(options: IcebergCatalogOptions) -> Catalog:
     try:
         if options.type == "sql":
             warehouse.mkdir(parents=True, exist_ok=True)
-            place = {"uri": options.uri.reveal(), "warehouse": warehouse.as_uri()}
+            place = {"uri": options.uri.reveal(), "warehouse": location_of(warehouse)}
             return _SyncedSqlCatalog(options.name, **options.properties, **place)
         named = {"warehouse": options.warehouse} if options.warehouse else {}
         given = {**options.properties, **named, "type": "rest", "uri": options.uri.reveal()}
@@ -56,11 +56,18 @@ def open_catalog(options: IcebergCatalogOptions) -> Catalog:
         ) from cause
 
 
+def location_of(path: Path) -> str:
+    """A path as Iceberg's readers take it: without the escapes of a URI. `SinkError` where they would cut it off."""
+    if bad := sorted(set(str(path)) & set("?#")):
+        raise SinkError(f"{path} has a {bad[0]!r} in its name, where readers of Iceberg tables would cut it off.")
+    return f"file://{path}"
+
+
 def local_path(location: str) -> Path:
-    """The path of a ``file:`` URI or plain path. `SinkError` for another scheme."""
+    """The path of a ``file:`` location or plain path. `SinkError` for another scheme."""
     parts = urlsplit(location)
     if parts.scheme in ("", "file") and parts.netloc in ("", "localhost"):
-        return Path(unquote(parts.path) if parts.scheme else location)
+        return Path(parts.path if parts.scheme else location)
     raise SinkError(
         f"{location} is not in a folder of this machine, where raycdc writes the files of Iceberg tables. Mount the "
         "storage, or let the catalog place its tables under a file: location."
@@ -88,7 +95,7 @@ class HadoopCatalog(MetastoreCatalog):
     """See the module's docstring. Holds no state: every call looks at the folder. May be used by several threads."""
 
     def __init__(self, name: str, warehouse: Path) -> None:
-        super().__init__(name, warehouse=warehouse.as_uri())
+        super().__init__(name, warehouse=location_of(warehouse))
         self._root = warehouse
 
     def load_table(self, identifier: Any) -> Table:
@@ -96,7 +103,7 @@ class HadoopCatalog(MetastoreCatalog):
         found = _newest(folder)
         if found is None:
             raise NoSuchTableError(f"There is no Iceberg table in {folder.parent}")
-        location = found[1].as_uri()
+        location = location_of(found[1])
         io = self._load_file_io(location=location)
         metadata = FromInputFile.table_metadata(io.new_input(location))
         return Table(Catalog.identifier_to_tuple(identifier), metadata, location, io, self)
@@ -117,7 +124,7 @@ class HadoopCatalog(MetastoreCatalog):
             schema=self._convert_schema_if_needed(schema),
             partition_spec=partition_spec,
             sort_order=sort_order,
-            location=location or folder.parent.as_uri(),
+            location=location or location_of(folder.parent),
             properties=properties or {},
         )
         try:
@@ -133,12 +140,12 @@ class HadoopCatalog(MetastoreCatalog):
         if found is None:
             raise NoSuchTableError(f"There is no Iceberg table in {folder.parent}")
         version, path = found
-        current = FromInputFile.table_metadata(table.io.new_input(path.as_uri()))
+        current = FromInputFile.table_metadata(table.io.new_input(location_of(path)))
         for requirement in requirements:
             requirement.validate(current)
-        changed = update_table_metadata(current, updates, metadata_location=path.as_uri())
+        changed = update_table_metadata(current, updates, metadata_location=location_of(path))
         written = self._write(folder, version + 1, changed)
-        return CommitTableResponse(metadata=changed, metadata_location=written.as_uri())  # type: ignore[call-arg]
+        return CommitTableResponse(metadata=changed, metadata_location=location_of(written))  # type: ignore[call-arg]
 
     def create_namespace(self, namespace: Any, properties: Any = None) -> None:
         self._namespace_folder(namespace).mkdir(parents=True, exist_ok=True)

@@ -39,7 +39,7 @@ def check_sink(config: IcebergSinkConfig, tables: Sequence[TableId]) -> list[Che
 
 def _found(catalog: Catalog, table: TableId) -> CheckResult | None:
     """What there is to say of a table that is there already."""
-    target = IcebergTarget(catalog, table, "")
+    target = IcebergTarget(catalog, table, "", seen={})
     if not target.refresh():
         return None
     target.columns()

@@ -3,7 +3,9 @@
 Called by `raycdc.sinks.iceberg`, by one thread at a time per table. The vector is a table property of the pipeline's
 own (`vector_property`), set in the same commit as the rows. *Every commit makes a snapshot*, one of only a vector too,
 and asks for the snapshot and the schema that it was planned against: so no commit passes another of any driver unseen.
-The loser looks at the record again and plans anew; pyiceberg's own retries, which would not look, are not used.
+The loser looks at the record again and plans anew; pyiceberg's own retries, which would not look, are not used. What a
+commit wrote that is said to have failed stays where it is, for `remove_orphan_files`: a catalog's answer may be that to
+the second of two tries of which the first went through, and other snapshots may go on from what it refused.
 
 The property names our snapshot, so that a rollback is noticed: the table's current one does not descend from it then.
 """
@@ -40,10 +42,11 @@ from pyiceberg.typedef import Record
 from pyiceberg.types import NestedField, PrimitiveType
 from sqlalchemy.exc import SQLAlchemyError
 
+from raycdc.checkpoint.folder import sync_folder
 from raycdc.errors import FencedError, SinkError
 from raycdc.model import TableId
 from raycdc.sinks.api import CommitVector
-from raycdc.sinks.iceberg_catalog import local_path, sync_file
+from raycdc.sinks.iceberg_catalog import local_path, location_of, sync_file
 from raycdc.sinks.iceberg_files import StoredColumn, is_known, type_text
 
 #: Table property that says which pipeline created (or emptied) the table, so that plain appends are right.
@@ -104,8 +107,6 @@ class Change:
     delete: Sequence[DataFile] = ()
     columns: Sequence[StoredColumn] | None = None
     properties: Mapping[str, str] = field(default_factory=dict)
-    #: Files made for this try alone, to be removed when it loses.
-    own: Sequence[str] = ()
 
 
 def vector_property(app_id: str) -> str:
@@ -146,8 +147,10 @@ class _Overwrite(_OverwriteFiles):
 class IcebergTarget:
     """See the module's docstring. Errors of pyiceberg become `SinkError` naming the table."""
 
-    def __init__(self, catalog: Catalog, name: TableId, app_id: str) -> None:
+    def __init__(self, catalog: Catalog, name: TableId, app_id: str, *, seen: dict[TableId, CommitVector]) -> None:
+        """`seen` has the last vector that this driver found or committed, of all its tables."""
         self.name = name
+        self._seen = seen
         self._catalog = catalog
         self._identifier = (name.db, name.table)
         self._app_id = app_id
@@ -158,6 +161,8 @@ class IcebergTarget:
         behind what this pipeline had written.
         """
         self._table = None
+        # Another handle may commit while this one reads.
+        seen = self._seen.get(self.name)
         try:
             table = self._catalog.load_table(self._identifier)
         except (NoSuchTableError, NoSuchNamespaceError):
@@ -169,6 +174,7 @@ class IcebergTarget:
         local_path(table.location())
         self._table = table
         self._check_descent()
+        self._check_seen(seen)
         return True
 
     @property
@@ -271,12 +277,9 @@ class IcebergTarget:
                 raise FencedError(f"{self.name} was written by a newer driver (generation {held.generation}).")
             if held is not None and (held.epoch, held.step) >= (stamp.vector.epoch, stamp.vector.step):
                 return
-            change = Change()
             try:
-                change = plan()
-                self._publish(change, stamp)
+                self._publish(plan(), stamp)
             except CommitFailedException as cause:
-                remove(change.own)
                 if attempt == CONFLICT_RETRIES:
                     what = f"cannot be written: other writers were faster {attempt + 1} times"
                     raise self._error(what, cause) from cause
@@ -306,29 +309,29 @@ class IcebergTarget:
             if change.delete
             else staged.update_snapshot(snapshot_properties=note).merge_append()
         )
-        try:
-            with producer:
-                for described in change.add:
-                    producer.append_data_file(_data_file(described))
-                for gone in change.delete:
-                    producer.delete_data_file(gone)
-            noted = {vector_property(self._app_id): stamp.text(self._app_id, snapshot=producer.snapshot_id)}
-            staged.set_properties({**change.properties, **noted})
-            # pyiceberg has no public name for these; the version is pinned.
-            written = [*producer._written_manifests, *producer._written_manifest_lists]
-            updates: tuple[TableUpdate, ...] = staged._updates
-            for location in written:
-                sync_file(location)
-            head = metadata.current_snapshot()
-            requirements = (
-                AssertTableUUID(uuid=metadata.table_uuid),
-                AssertRefSnapshotId(ref="main", snapshot_id=head.snapshot_id if head else None),  # type: ignore[call-arg]
-                AssertCurrentSchemaId(current_schema_id=metadata.current_schema_id),  # type: ignore[call-arg]
-            )
-            response = self._catalog.commit_table(table, requirements, updates)
-        except CommitFailedException:
-            producer._clean_all_uncommitted()
-            raise
+        with producer:
+            for described in change.add:
+                producer.append_data_file(_data_file(described))
+            for gone in change.delete:
+                producer.delete_data_file(gone)
+        noted = {vector_property(self._app_id): stamp.text(self._app_id, snapshot=producer.snapshot_id)}
+        staged.set_properties({**change.properties, **noted})
+        if CONFIRMED in metadata.properties:
+            staged.remove_properties(CONFIRMED)
+        # pyiceberg has no public name for these; the version is pinned.
+        written = [*producer._written_manifests, *producer._written_manifest_lists]
+        updates: tuple[TableUpdate, ...] = staged._updates
+        for location in written:
+            sync_file(location)
+        for folder in {Path(described["path"]).parent for described in change.add}:
+            sync_folder(folder)
+        head = metadata.current_snapshot()
+        requirements = (
+            AssertTableUUID(uuid=metadata.table_uuid),
+            AssertRefSnapshotId(ref="main", snapshot_id=head.snapshot_id if head else None),  # type: ignore[call-arg]
+            AssertCurrentSchemaId(current_schema_id=metadata.current_schema_id),  # type: ignore[call-arg]
+        )
+        response = self._catalog.commit_table(table, requirements, updates)
         with contextlib.suppress(OSError):  # Old metadata that stays only costs space.
             Catalog._delete_old_metadata(table.io, metadata, response.metadata)
 
@@ -337,17 +340,32 @@ class IcebergTarget:
         note: dict[str, Any] | None = None if text is None else json.loads(text)
         return note if note is not None and note["pipeline"] == self._app_id else None
 
+    def _check_seen(self, seen: CommitVector | None) -> None:
+        """`SinkError` when the table holds less than `seen`: then what came in between is missing in it."""
+        held = self.vector()
+        if seen is not None and (held is None or (held.epoch, held.step) < (seen.epoch, seen.step)):
+            raise SinkError(
+                f"The Iceberg table {self.name} holds less than before: it had epoch {seen.epoch} of this pipeline and "
+                f"has {f'epoch {held.epoch}' if held else 'nothing'} now. It was restored from an older copy, or "
+                "another writer replaced its metadata. Bring that version back, or take a new snapshot with a new "
+                'pipeline.state and pipeline.on_existing = "replace".'
+            )
+        known = self._seen.get(self.name)
+        if held is not None and (known is None or (known.epoch, known.step) < (held.epoch, held.step)):
+            self._seen[self.name] = held
+
     def _check_descent(self) -> None:
         """`SinkError` unless the current snapshot is our last one or descends from it."""
         note = self._note()
         if note is None or note["snapshot"] is None:
             return
         metadata = self.table.metadata
-        trusted = {note["snapshot"], int(metadata.properties.get(CONFIRMED, "0"))}
         parents = {snapshot.snapshot_id: snapshot.parent_snapshot_id for snapshot in metadata.snapshots}
         head = metadata.current_snapshot_id
+        if str(head) == metadata.properties.get(CONFIRMED):
+            return  # Our next commit takes the word away, so that it vouches for no rollback to there.
         number = head
-        while number is not None and number not in trusted:
+        while number is not None and number != note["snapshot"]:
             number = parents.get(number)
         if number is None and note["snapshot"] in parents:
             raise SinkError(
@@ -402,7 +420,7 @@ def _data_file(described: Mapping[str, Any]) -> DataFile:
 
     return DataFile.from_args(
         content=DataFileContent.DATA,
-        file_path=Path(described["path"]).as_uri(),
+        file_path=location_of(Path(described["path"])),
         file_format=FileFormat.PARQUET,
         partition=Record(),
         record_count=described["rows"],

@@ -1,4 +1,7 @@
-"""Sealed epochs for people who bring their own sink: Arrow batches per table, and an acknowledgement."""
+"""Sealed epochs for people who bring their own sink: Arrow batches per table, and an acknowledgement.
+
+`Epoch` is what `Pipeline.epochs` gives; `Ledger` is below it, and below the data source for Spark.
+"""
 
 from __future__ import annotations
 
@@ -29,8 +32,7 @@ class Epoch:
     number: int
     manifest: Manifest
     tables: dict[TableId, TableSchema]
-    _store: CheckpointStore
-    _supervisor: Supervisor
+    _ledger: Ledger
     _token: str | None
     acknowledged: bool = False
 
@@ -48,32 +50,72 @@ class Epoch:
         """Record that the rows are safe: this epoch never comes again, and its segments may be deleted."""
         if self.acknowledged:
             return
-        vectors = {str(table): (self.number, 0) for table in self.tables}
-        now_ms = time.time_ns() // 1_000_000
-        self._store.write_commit(CommitRecord(self.number, self._store.generation(), now_ms, vectors))
+        self._ledger.acknowledge(self.number)
         self.acknowledged = True
-        self._supervisor.epoch_committed(self.number)
 
 
-def epochs_of(
-    store: CheckpointStore, supervisor: Supervisor, *, token: str | None, flights: Callable[[], Mapping[str, str]]
-) -> Iterator[Epoch]:
-    """Epochs after the last acknowledged one, in order, until the final one; `flights` as `EpochLoop` has them."""
-    record = store.last_commit()
-    after = record.epoch if record else 0
-    while True:
-        number, _ = supervisor.next_sealed(after, wait_s=WAIT_S)
+class Ledger:
+    """The sealed epochs of a source side that runs, for one consumer: each stays until it is acknowledged.
+
+    Made by `raycdc.pipeline.Pipeline.ledger`. For one thread.
+    """
+
+    def __init__(
+        self,
+        store: CheckpointStore,
+        supervisor: Supervisor,
+        *,
+        token: str | None,
+        flights: Callable[[], Mapping[str, str]],
+    ) -> None:
+        self.store = store
+        self._supervisor = supervisor
+        self._token = token
+        self._flights = flights
+
+    @property
+    def acknowledged(self) -> int:
+        """The last epoch that is; 0 when none was."""
+        record = self.store.last_commit()
+        return record.epoch if record else 0
+
+    def next_after(self, epoch: int, *, wait_s: float = WAIT_S) -> Manifest | None:
+        """The first sealed epoch after `epoch`, its segments where they are now; None when there was none for so long.
+
+        Raises whatever ended the source side.
+        """
+        number, _ = self._supervisor.next_sealed(epoch, wait_s=wait_s)
         if number is None:
-            continue
-        manifest = store.manifest(store.sealed_epochs(after)[0])
-        endpoints = flights()
+            return None
+        manifest = self.store.manifest(self.store.sealed_epochs(epoch)[0])
+        endpoints = self._flights()
         placed = (replace(segment, flight=endpoints.get(segment.node, "")) for segment in manifest.segments)
-        manifest = replace(manifest, segments=tuple(placed))
-        tables = {table: store.schema(part.schema) for table, part in manifest.tables.items()}
-        epoch = Epoch(manifest.epoch, manifest, tables, store, supervisor, token)
-        yield epoch
-        if not epoch.acknowledged:
-            raise StateError(f"Epoch {epoch.number} was not acknowledged; call ack() before asking for the next one.")
-        after = manifest.epoch
-        if manifest.final:
-            return
+        return replace(manifest, segments=tuple(placed))
+
+    def acknowledge(self, epoch: int) -> None:
+        """Record that the rows of all epochs up to `epoch` are safe: they never come again."""
+        for manifest in self.store.manifests(self.acknowledged):
+            if manifest.epoch > epoch:
+                return
+            vectors = {str(table): (manifest.epoch, 0) for table in manifest.tables}
+            now_ms = time.time_ns() // 1_000_000
+            self.store.write_commit(CommitRecord(manifest.epoch, self.store.generation(), now_ms, vectors))
+            self._supervisor.epoch_committed(manifest.epoch)
+
+    def epochs(self) -> Iterator[Epoch]:
+        """Epochs after the last acknowledged one, in order, until the final one."""
+        after = self.acknowledged
+        while True:
+            manifest = self.next_after(after)
+            if manifest is None:
+                continue
+            tables = {table: self.store.schema(part.schema) for table, part in manifest.tables.items()}
+            epoch = Epoch(manifest.epoch, manifest, tables, self, self._token)
+            yield epoch
+            if not epoch.acknowledged:
+                raise StateError(
+                    f"Epoch {epoch.number} was not acknowledged; call ack() before asking for the next one."
+                )
+            after = manifest.epoch
+            if manifest.final:
+                return

@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from raycdc.bridge import ANYWHERE, TaskRunner, ThreadTaskRunner
 from raycdc.checkpoint.manifest import STATE_NODE, Manifest
 from raycdc.checkpoint.store import CheckpointStore
 from raycdc.config import Mode, PipelineConfig, PipelineOptions, SinkConfig, SourceConfig
-from raycdc.consumer import Epoch, epochs_of
+from raycdc.consumer import Epoch, Ledger
 from raycdc.errors import ConfigError, LogLostError, SegmentUnavailableError, StateError
 from raycdc.model import TableId
 from raycdc.plugins import PluginGroup, load_plugin
@@ -136,6 +137,15 @@ class Pipeline:
         An epoch that was not acknowledged comes again, the same rows under the same number, after a restart: a
         consumer that records the number together with the rows has them exactly once.
         """
+        with self.ledger(until=until, local=local) as ledger:
+            yield from ledger.epochs()
+
+    @contextmanager
+    def ledger(self, *, until: str | None = None, local: bool = True, in_flight_max: int = 0) -> Iterator[Ledger]:
+        """The source side alone, running while the block does: what `epochs` is made of.
+
+        At most `in_flight_max` epochs are sealed and not acknowledged (0: as many as for a sink).
+        """
         if self._order_by:
             raise _no_order("a sink of one's own")
         sections = {"route": self.config.routes, "transform": self.config.transforms, "mask": self.config.masks}
@@ -147,13 +157,15 @@ class Pipeline:
             silent = ProgressReporter(lambda _: None, driver_pid=os.getpid())
             self._preflight(store, silent)
             spec = self._spec(store, until)
+            if in_flight_max:
+                spec = replace(spec, settings=replace(spec.settings, in_flight_max=in_flight_max))
             store.sweep_spool()
             generation = store.next_generation()
             launcher = self._launcher(spec, store, local=local, warn=silent.warning)
             stack.callback(launcher.close)
             launcher.sweep(store.needed_segments())
             supervisor = self._supervise(stack, store, launcher, silent, first_generation=generation)
-            yield from epochs_of(store, supervisor, token=spec.token, flights=launcher.flights)
+            yield Ledger(store, supervisor, token=spec.token, flights=launcher.flights)
 
     def _stopped_early(self) -> bool:
         return self._stop_requested

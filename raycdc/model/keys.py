@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -14,6 +15,21 @@ def comparable(rows: pa.Table, key: Sequence[str]) -> pa.Table:
     Texts have offsets of 64 bits, so that any number of them may be gathered in one array.
     """
     return pa.table({name: _comparable(rows.column(name)) for name in key})
+
+
+def without(rows: pa.Table, keys: pa.Table) -> np.ndarray:
+    """Which of `rows` have none of `keys`, whose columns are the key's, in types that `rows` has them in."""
+    names = keys.column_names
+    have, gone = comparable(rows, names), comparable(keys, names)
+    if len(names) == 1:
+        found: np.ndarray = pc.is_in(have.column(0), value_set=pc.unique(gone.column(0))).to_numpy()
+        return ~found
+    columns = [f"k{number}" for number in range(len(names))]
+    numbered = pa.table([*have.columns, pa.array(np.arange(rows.num_rows))], [*columns, "#"])
+    left = numbered.join(gone.rename_columns(columns), keys=columns, join_type="left anti", use_threads=False)
+    kept = np.zeros(rows.num_rows, np.bool_)
+    kept[left.column("#").to_numpy()] = True
+    return kept
 
 
 def _comparable(column: pa.ChunkedArray) -> pa.ChunkedArray:

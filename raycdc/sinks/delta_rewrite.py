@@ -25,7 +25,7 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from deltalake.transaction import AddAction, RemoveAction
 
-from raycdc.model.keys import comparable
+from raycdc.model.keys import without
 from raycdc.sinks.rows import alive
 from raycdc.sinks.statistics import for_table
 from raycdc.sinks.tasks import write_parquet_file
@@ -73,7 +73,8 @@ def rewrite(table: DeltaTable, folder: Path, changes: pa.Table, key: Sequence[st
     if None in counts or sum(counts) > REWRITE_ROWS_MAX:
         return None
     there = _read(folder, paths, schema)
-    kept = there.filter(pa.array(_untouched(there, changes, key)))
+    keys = _in_types(changes.select(list(key)), pa.schema([schema.field(name) for name in key]))
+    kept = there.filter(pa.array(without(there, keys)))
     new = _in_types(alive(changes), schema)
     if kept.num_rows == there.num_rows and (not new.num_rows or sum(sizes) > SMALL_FILE_BYTES):
         paths, kept = [], kept.slice(0, 0)  # All rows of these files stay where they are.
@@ -154,17 +155,3 @@ def _in_types(rows: pa.Table, schema: pa.Schema) -> pa.Table:
         for wanted in schema
     ]
     return pa.table(columns, schema=schema)
-
-
-def _untouched(there: pa.Table, changes: pa.Table, key: Sequence[str]) -> np.ndarray:
-    """Which rows of `there` have none of the changed keys."""
-    old, new = comparable(there, key), comparable(_in_types(changes.select(list(key)), pa.schema(
-        [there.schema.field(name) for name in key])), key)  # fmt: skip
-    if len(key) == 1:
-        touched: np.ndarray = pc.is_in(old.column(0), value_set=pc.unique(new.column(0))).to_numpy()
-        return ~touched
-    numbered = old.append_column("#", pa.array(np.arange(old.num_rows)))
-    left = numbered.join(new, keys=list(key), join_type="left anti", use_threads=False)
-    untouched = np.zeros(old.num_rows, np.bool_)
-    untouched[left.column("#").to_numpy()] = True
-    return untouched

@@ -1,0 +1,234 @@
+"""``spark.read.format("raycdc")``: a table as it is now, exactly at one position of the source's log.
+
+Planning runs the source to its present end into a state folder of its own, as a pipeline would: chunks in parallel and
+the log behind them. Tasks then read the segments: rows of chunks whose key the log did not touch later, and the last
+row of each key that it did. Each execution of the query (each use of a view) reads the source anew.
+
+The folder stays until the process of Spark that planned is gone, because tasks may run again; folders of processes that
+are gone are removed by the next read, and by `register`'s process when it ends.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+
+from raycdc.bridge import ANYWHERE, read_segment
+from raycdc.checkpoint.manifest import Manifest
+from raycdc.checkpoint.store import CheckpointStore
+from raycdc.datasource.options import ReadOptions
+from raycdc.datasource.rows import ADDED, as_rows, changelog_batches, column_types, seen_as, stored_names, widened
+from raycdc.errors import DataError, SchemaError, SourceError
+from raycdc.model import RowKind, TableSchema
+from raycdc.model.keys import without
+from raycdc.sinks.plan import Input, by_partition, share_out
+from raycdc.sinks.rows import alive, last_per_key
+
+#: Epochs that may wait: all of them do.
+UNBOUNDED = 1 << 30
+
+_PREFIX = "raycdc-read-"
+_OWNER = "owner.json"
+
+
+class ReadPartition(InputPartition):
+    """What one task does: ``changelog``, ``rows`` of chunks without the keys of `log`, or the ``last`` rows of keys.
+
+    Inputs are JSON; a changelog has a watermark for each, the others one for all.
+    """
+
+    def __init__(
+        self,
+        what: str,
+        inputs: list[dict[str, Any]],
+        watermarks: list[int | None],
+        log: Sequence[dict[str, Any]] = (),
+    ) -> None:
+        super().__init__(what)
+        self.inputs = inputs
+        self.watermarks = watermarks
+        self.log = list(log)
+
+
+class RaycdcReader(DataSourceReader):
+    """See the module's docstring. Pickled into tasks for `read`."""
+
+    def __init__(self, options: ReadOptions, types: dict[str, str], expected: TableSchema | None) -> None:
+        """As `RaycdcStreamReader`."""
+        self._options = options
+        self._types = types
+        self._schema = expected
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """Read the source to its end; the tasks for what was read."""
+        folder = new_folder()
+        store, manifests = self._captured(folder)
+        table = self._options.table
+        schema = self._schema
+        for manifest in manifests:
+            if table in manifest.tables:
+                schema = widened(table, schema, store.schema(manifest.tables[table].schema))
+        if schema is None or not any(table in manifest.tables for manifest in manifests):
+            raise SourceError(f"The source of {self._options.config} has no table {table}.")
+        have = column_types(schema)
+        if other := [n for n, kind in self._types.items() if n not in ADDED and have.get(n) != kind]:
+            raise SchemaError(f"{table} changed its columns: {', '.join(other)}. Load the DataFrame again.")
+        self._schema = schema
+        found = [
+            (seen_as(segment, store.schema(segment.schema), schema), manifest.watermark_ms)
+            for manifest in manifests
+            for segment in manifest.segments
+            if segment.table == table
+        ]
+        threads = os.cpu_count() or 1
+        if self._options.changelog:
+            watermarks = {segment.path: watermark for segment, watermark in found}
+            tasks = share_out([segment for segment, _ in found], parallelism=threads)
+            return [
+                ReadPartition("changelog", _json(task), [watermarks[e.segment.path] for e in task]) for task in tasks
+            ]
+        if not schema.primary_key:
+            raise DataError(f"{table} has no primary key, so its rows as they are cannot be told: read its changelog.")
+        chunks = [segment for segment, _ in found if segment.kind == "snapshot"]
+        log = [segment for segment, _ in found if segment.kind != "snapshot"]
+        touched = _json([Input(segment) for segment in log])
+        now = [manifests[-1].watermark_ms]
+        rows = [ReadPartition("rows", _json(task), now, touched) for task in share_out(chunks, parallelism=threads)]
+        return [*rows, *(ReadPartition("last", _json(task), now) for task in by_partition(log))]
+
+    def read(self, partition: InputPartition | None) -> Iterator[Any]:
+        """The partition's rows as Arrow batches; without a partition there are none."""
+        assert partition is None or isinstance(partition, ReadPartition)
+        return self._batches(partition) if partition is not None else iter(())
+
+    def _batches(self, partition: ReadPartition) -> Iterator[pa.RecordBatch]:
+        names = list(self._types)
+        inputs = [Input.from_json(data) for data in partition.inputs]
+        match partition.value:
+            case "changelog":
+                for entry, watermark_ms in zip(inputs, partition.watermarks, strict=True):
+                    yield from changelog_batches(
+                        entry, names, watermark_ms=watermark_ms, truncate=self._options.truncate
+                    )
+            case "rows":
+                log = [Input.from_json(data) for data in partition.log]
+                for batch in self._untouched(inputs, log, stored_names(names)):
+                    yield as_rows(batch, names, watermark_ms=partition.watermarks[0])
+            case _:
+                for batch in self._last(inputs, stored_names(names)):
+                    yield as_rows(batch, names, watermark_ms=partition.watermarks[0])
+
+    def _untouched(self, chunks: list[Input], log: list[Input], names: list[str]) -> Iterator[pa.RecordBatch]:
+        """Rows of chunks whose key is not in the log, which always comes later."""
+        key = list(self._table.primary_key)
+        touched = [self._checked(batch).select(key) for batch in _read(log, [*key, "_op"])]
+        keys = pa.Table.from_batches(touched) if touched else None
+        for batch in _read(chunks, list(dict.fromkeys([*names, *key]))):
+            if keys is None:
+                yield batch
+            else:
+                yield batch.filter(pa.array(without(pa.Table.from_batches([batch]), keys)))
+
+    def _last(self, inputs: list[Input], names: list[str]) -> list[pa.RecordBatch]:
+        """The last row of each key, where the key is still there."""
+        key = self._table.primary_key
+        columns = list(dict.fromkeys([*names, *key, "_op", "_seq"]))
+        rows = pa.Table.from_batches([self._checked(batch) for batch in _read(inputs, columns)])
+        batches: list[pa.RecordBatch] = alive(last_per_key(rows, key, columns).rows).to_batches()
+        return batches
+
+    def _checked(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        if RowKind.TRUNCATE in batch.column("_op").to_numpy():
+            raise DataError(
+                f"{self._options.table} was emptied, or began again, while it was read. Run the query again."
+            )
+        return batch
+
+    @property
+    def _table(self) -> TableSchema:
+        assert self._schema is not None
+        return self._schema
+
+    def _captured(self, folder: Path) -> tuple[CheckpointStore, list[Manifest]]:
+        manifests: list[Manifest] = []
+        with self._options.pipeline(folder / "state").ledger(until="caught-up", in_flight_max=UNBOUNDED) as ledger:
+            while not (manifests and manifests[-1].final):
+                found = ledger.next_after(manifests[-1].epoch if manifests else 0)
+                manifests += [found] if found is not None else []
+            return ledger.store, manifests
+
+
+def new_folder() -> Path:
+    """A folder for one read, owned by the process of Spark that plans; those of processes that are gone go first."""
+    for path in _folders():
+        owner = _owner_of(path)
+        if owner is not None and _started(owner["pid"]) != owner["started"]:
+            shutil.rmtree(path, ignore_errors=True)
+    folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
+    pid = _planner()
+    (folder / _OWNER).write_text(json.dumps({"pid": pid, "started": _started(pid)}))
+    return folder
+
+
+def remove_folders_of(pid: int) -> None:
+    """Remove what the process of Spark `pid` left, when nobody will read it any more."""
+    for path in _folders():
+        owner = _owner_of(path)
+        if owner is not None and owner["pid"] == pid:
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _folders() -> list[Path]:
+    return list(Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"))
+
+
+def _owner_of(folder: Path) -> dict[str, Any] | None:
+    try:
+        owner: dict[str, Any] = json.loads((folder / _OWNER).read_text())
+    except (OSError, ValueError):
+        return None  # Another user's, or one that is just being made.
+    return owner
+
+
+def _planner() -> int:
+    """The nearest process above this one that is no Python: Spark's."""
+    pid = os.getpid()
+    while pid > 1:
+        fields = _stat(pid)
+        if fields is None or not fields[0].startswith("python"):
+            return pid
+        pid = int(fields[2])
+    return os.getppid()
+
+
+def _started(pid: int) -> str:
+    """When the process began, in the kernel's words; empty when it is gone."""
+    fields = _stat(pid)
+    return "" if fields is None else fields[20]
+
+
+def _stat(pid: int) -> list[str] | None:
+    """Name, state, parent … of /proc/PID/stat."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+    name, _, rest = text.partition("(")[2].rpartition(")")
+    return [name, *rest.split()]
+
+
+def _read(inputs: Sequence[Input], columns: list[str]) -> Iterator[pa.RecordBatch]:
+    for entry in inputs:
+        yield from read_segment(entry.segment, columns, node=ANYWHERE, part=entry.part)
+
+
+def _json(inputs: Sequence[Input]) -> list[dict[str, Any]]:
+    return [entry.to_json() for entry in inputs]

@@ -1,0 +1,115 @@
+"""What a reader of the data source is told, and the pipeline that comes of it.
+
+| option | meaning |
+|---|---|
+| `config` | a configuration as ``raycdc run`` takes it; only its source and the pipeline's cadence count here |
+| `table` | the one table to read, ``DATABASE.TABLE`` as the source has it (no routes) |
+| `state` | folder of a stream's state; default: the pipeline's with ``.spark/DATABASE.TABLE`` behind it |
+| `until` | ``caught-up``: a stream ends its reading at the source's present end, for ``availableNow`` |
+| `truncate` | ``fail`` (default), or ``row``: a truncation is a row with `_op` ``T`` and no `_sign` |
+| `changelog` | ``true``: a bounded read gives every change instead of the rows as they are |
+| `metadata` | ``false``: a bounded read has the table's columns alone |
+
+Rows of bounded reads wait in the system's folder for temporary files (``TMPDIR``).
+
+Made anew in each of Spark's processes, from the options alone.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from raycdc.config.load import config_from_dict
+from raycdc.errors import ConfigError
+from raycdc.model import TableId
+from raycdc.model.selector import is_plain_name
+from raycdc.pipeline import Pipeline
+from raycdc.plugins import did_you_mean
+
+OPTIONS = ("config", "table", "state", "until", "truncate", "changelog", "metadata")
+
+_VALUES = {
+    "until": ("caught-up",),
+    "truncate": ("fail", "row"),
+    "changelog": ("true", "false"),
+    "metadata": ("true", "false"),
+}
+
+#: Sections that say what happens behind the source: that is the job's own business here.
+_BEHIND_THE_SOURCE = ("sink", "route", "transform", "lookup", "ray", "spark")
+
+#: Options of a source that name single tables, by the section they are in.
+_BY_TABLE = (("columns",), ("snapshot", "key"), ("snapshot", "filter"))
+
+
+@dataclass(frozen=True, slots=True)
+class ReadOptions:
+    """The options of one read, checked. Picklable; holds no secret, only where the configuration is."""
+
+    config: str
+    table: TableId
+    state: str = ""
+    until: str | None = None
+    truncate: str = "fail"
+    changelog: bool = False
+    metadata: bool = True
+
+    @classmethod
+    def of(cls, options: Mapping[str, str]) -> ReadOptions:
+        """Raises `ConfigError` with every problem."""
+        given = {name.lower(): value for name, value in options.items()}
+        problems = [f"option {name!r} is unknown{did_you_mean(name, OPTIONS)}" for name in given.keys() - set(OPTIONS)]
+        problems += [f"option {name!r} is missing" for name in ("config", "table") if not given.get(name)]
+        for name, allowed in _VALUES.items():
+            if name in given and given[name].lower() not in allowed:
+                problems.append(f"option {name} = {given[name]!r}: it is {' or '.join(allowed)}")
+        if problems:
+            raise ConfigError(*sorted(problems))
+        return cls(
+            config=given["config"],
+            table=TableId.parse(given["table"]),
+            state=given.get("state", ""),
+            until=given.get("until"),
+            truncate=given.get("truncate", "fail").lower(),
+            changelog=given.get("changelog", "false").lower() == "true",
+            metadata=given.get("metadata", "true").lower() == "true",
+        )
+
+    def pipeline(self, state: Path | None = None) -> Pipeline:
+        """A pipeline that captures the table alone, with its state in `state` (default: the stream's)."""
+        try:
+            data = tomllib.loads(Path(self.config).read_text(encoding="utf-8"))
+        except (OSError, ValueError) as cause:
+            raise ConfigError(f"option config: {self.config} cannot be read: {cause}") from cause
+        for section in _BEHIND_THE_SOURCE:
+            data.pop(section, None)
+        options = data.setdefault("pipeline", {})
+        for name in ("mode", "on_existing", "route_mode"):
+            options.pop(name, None)
+        options["state"] = str(state or self.state or self._default_state(options))
+        if "tables" in data.get("source", {}):
+            data["source"] = self._narrowed(data["source"])
+        config = config_from_dict({**data, "sink": {"type": "console"}})
+        return Pipeline(source=config.source, config=config)
+
+    def _default_state(self, options: Mapping[str, Any]) -> str:
+        return f"{options.get('state') or 'state/' + str(options.get('name', ''))}.spark/{self.table}"
+
+    def _narrowed(self, source: Mapping[str, Any]) -> dict[str, Any]:
+        """The source's section with this table alone, and without what is about others."""
+        name = str(self.table)
+        narrowed: dict[str, Any] = {**source, "tables": [name if is_plain_name(name) else re.escape(name)]}
+        for *path, last in _BY_TABLE:
+            inside = narrowed
+            for section in path:
+                inside[section] = dict(inside.get(section, {}))
+                inside = inside[section]
+            if isinstance(inside.get(last), dict):
+                inside[last] = {table: value for table, value in inside[last].items() if table == name}
+        narrowed.pop("exclude", None)
+        return narrowed

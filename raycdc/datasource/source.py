@@ -1,0 +1,92 @@
+"""The data source as Spark sees it: its name, its columns, its two readers; and how a session gets it.
+
+Spark makes it anew in processes of its own, so it knows nothing but its options.
+"""
+
+from __future__ import annotations
+
+import atexit
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
+from pyspark.sql.types import StructType
+
+from raycdc.checkpoint.store import CheckpointStore
+from raycdc.datasource.bounded import RaycdcReader, new_folder, remove_folders_of
+from raycdc.datasource.options import ReadOptions
+from raycdc.datasource.rows import changelog_ddl, widened
+from raycdc.datasource.schemas import discover_schema, known_schema
+from raycdc.datasource.stream import RaycdcStreamReader
+from raycdc.errors import ConfigError
+from raycdc.model import TableId, TableSchema
+
+
+class RaycdcDataSource(DataSource):
+    """``format("raycdc")``; the options are those of `raycdc.datasource.options`."""
+
+    #: What `schema` found, as JSON; Spark pickles the source after asking it. None where the user gives the columns.
+    _found: dict[str, Any] | None = None
+
+    @classmethod
+    def name(cls) -> str:
+        return "raycdc"
+
+    def schema(self) -> str:
+        """The columns, as Spark SQL: those of the table now, and of rows that a stream still has to give.
+
+        Runs the source for some seconds. Not called when the user gives the columns.
+        """
+        options = ReadOptions.of(self.options)
+        schema = _schema_of(options)
+        self._found = schema.to_json()
+        return changelog_ddl(schema) if options.metadata else schema.spark_ddl()
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        return RaycdcReader(ReadOptions.of(self.options), _types(schema), self._expected())
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
+        options = ReadOptions.of(self.options)
+        if not options.metadata or options.changelog:
+            raise ConfigError("options metadata and changelog are for bounded reads; a stream is always a changelog.")
+        return RaycdcStreamReader(options, _types(schema), self._expected())
+
+    def _expected(self) -> TableSchema | None:
+        return TableSchema.from_json(self._found) if self._found is not None else None
+
+
+def register(spark: Any) -> None:
+    """Let a session know ``format("raycdc")``. What its bounded reads leave on disk goes when this process ends."""
+    spark.dataSource.register(RaycdcDataSource)
+    pid = int(spark.sparkContext._jvm.java.lang.ProcessHandle.current().pid())
+    atexit.register(remove_folders_of, pid)
+
+
+def create_views(spark: Any, config: str | Path, tables: Sequence[str], **options: str) -> None:
+    """A temporary view of each table, called as the table is: the rows as they are whenever a query reads them.
+
+    Two tables of one name in different databases cannot both have a view.
+    """
+    register(spark)
+    for table in tables:
+        given = {"config": str(config), "metadata": "false", **options, "table": table}
+        rows = spark.read.format(RaycdcDataSource.name()).options(**given).load()
+        rows.createOrReplaceTempView(f"`{TableId.parse(table).table}`")
+
+
+def _schema_of(options: ReadOptions) -> TableSchema:
+    folder = new_folder()
+    try:
+        found = discover_schema(options, folder / "state")
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    stream = Path(options.pipeline().config.pipeline.state)
+    if not options.metadata or not (stream / "meta.json").exists():
+        return found
+    return widened(options.table, known_schema(CheckpointStore(stream, create=False), options.table), found)
+
+
+def _types(schema: StructType) -> dict[str, str]:
+    return {field.name: field.dataType.simpleString() for field in schema.fields}

@@ -1,0 +1,228 @@
+"""``spark.readStream.format("raycdc")``: a table's changelog under Spark's own checkpointing, replayable.
+
+Spark keeps one process for the reader of a query, on the driver; the source side runs in threads of it and seals
+epochs into a state folder of the stream's own. An *offset* is the number of a sealed epoch, so that a batch is the
+rows of the epochs in (start, end]. Their segments stay until Spark says that the batch is committed: a batch that is
+run again after a crash has exactly the same rows. `commit` comes only while the next batch is made, so more epochs may
+be sealed than one batch takes, or nothing would ever come next.
+
+*What if the process dies here?* Spark's checkpoint says which batch is next, and the state has the epochs that Spark
+has not committed; whatever was read beyond the last manifest is read again. Neither may be older than the other knows:
+that is refused by name.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+
+from raycdc.checkpoint.manifest import Manifest
+from raycdc.checkpoint.store import CheckpointStore
+from raycdc.consumer import Ledger
+from raycdc.datasource.options import ReadOptions
+from raycdc.datasource.rows import ADDED, changelog_batches, column_types, seen_as, widened
+from raycdc.datasource.schemas import known_schema, remember_schema
+from raycdc.errors import SchemaError, StateError
+from raycdc.model import TableSchema
+from raycdc.sinks.plan import Input, share_out
+
+#: Epochs that one batch takes, and that are sealed without being committed: at least as many again, see above.
+BATCH_EPOCHS_MAX = 4
+IN_FLIGHT_MAX = 3 * BATCH_EPOCHS_MAX
+#: With ``until`` Spark asks once how far it goes: all of it waits in the spool.
+UNBOUNDED = 1 << 30
+
+#: How long `latestOffset` waits for news: Spark asks a hundred times a second otherwise.
+NEWS_S = 0.2
+
+#: How long the state may be in use: the process of the query before this one is about to end.
+LEASE_PATIENCE_S = 30.0
+_LEASE_POLL_S = 0.1
+
+
+class SegmentsPartition(InputPartition):
+    """What one task reads: inputs as JSON, each with its epoch's watermark."""
+
+    def __init__(self, inputs: list[tuple[dict[str, Any], int | None]]) -> None:
+        super().__init__(len(inputs))
+        self.inputs = inputs
+
+
+class RaycdcStreamReader(DataSourceStreamReader):
+    """See the module's docstring. Pickled into tasks for `read` before anything is open."""
+
+    def __init__(self, options: ReadOptions, types: dict[str, str], expected: TableSchema | None) -> None:
+        """`types` are the columns that Spark expects, in order, with their types in Spark SQL; those of the table are
+        of `expected`, or the user's own choice.
+        """
+        self._options = options
+        self._types = types
+        self._stack: ExitStack | None = None
+        self._ledger: Ledger | None = None
+        self._target = expected
+        #: A query that names its columns takes these; one that takes all must not lose one in silence.
+        self._takes_all = expected is not None
+        self._sealed_before = 0
+        self._latest = 0
+
+    # -- Spark's calls, in the query's process ------------------------------------------------------------------------
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        """Before everything; asked by a query without a checkpoint. `StateError` where earlier rows are gone."""
+        ledger = self._open()
+        if ledger.acknowledged:
+            raise StateError(
+                f"The state {ledger.store.path} of the stream of {self._options.table} is at epoch "
+                f"{ledger.acknowledged}, and Spark has no checkpoint that knows: rows before it will not come again. "
+                "Give the query its checkpointLocation back, or delete the state (or name another one with the option "
+                "state) to begin with a new snapshot."
+            )
+        return self._offset(ledger.store, 0)
+
+    def latestOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        """The newest sealed epoch that the next batch may take; waits a moment for one."""
+        ledger = self._open()
+        if not self._latest:
+            # What Spark knew before a restart is among the sealed epochs, and must not be gone behind.
+            self._latest = max((ledger.acknowledged, *ledger.store.sealed_epochs()))
+        if self._options.until:
+            while not self._is_end(ledger, self._latest):
+                manifest = ledger.next_after(self._latest)
+                self._latest = self._latest if manifest is None else manifest.epoch
+        elif ledger.next_after(self._latest, wait_s=NEWS_S) is not None:
+            self._latest = ledger.store.sealed_epochs(self._latest)[:BATCH_EPOCHS_MAX][-1]
+        return self._offset(ledger.store, self._latest)
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """Tasks for the rows of the epochs in (start, end]."""
+        ledger = self._open()
+        first, last = self._epoch_of(ledger.store, start), self._epoch_of(ledger.store, end)
+        if first == last:
+            return []
+        sealed = {manifest.epoch: manifest for manifest in ledger.store.manifests(first) if manifest.epoch <= last}
+        if last not in sealed or first < ledger.acknowledged:
+            raise StateError(
+                f"Spark asks for the epochs after {first} up to {last} of {self._options.table}, and the state "
+                f"{ledger.store.path} has them no more (it is at {ledger.acknowledged}): Spark's checkpoint or the "
+                "state was restored from a copy. Restore both from one moment, or begin with new ones."
+            )
+        self._latest = max(self._latest, last)
+        return self._shared(ledger.store, list(sealed.values()))
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Spark will not ask for rows up to `end` again."""
+        ledger = self._open()
+        epoch = self._epoch_of(ledger.store, end)
+        if epoch > ledger.acknowledged:
+            if self._target is not None:
+                remember_schema(ledger.store, self._options.table, self._target)
+            ledger.acknowledge(epoch)
+
+    def stop(self) -> None:
+        """End the source side; what was sealed stays for the next query."""
+        if self._stack is not None:
+            self._stack.close()
+            self._stack = self._ledger = None
+
+    # -- in tasks -----------------------------------------------------------------------------------------------------
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        """The partition's rows as Arrow batches."""
+        assert isinstance(partition, SegmentsPartition)
+        return self._batches(partition)
+
+    def _batches(self, partition: SegmentsPartition) -> Iterator[pa.RecordBatch]:
+        for data, watermark_ms in partition.inputs:
+            yield from changelog_batches(
+                Input.from_json(data), list(self._types), watermark_ms=watermark_ms, truncate=self._options.truncate
+            )
+
+    # -- helpers ------------------------------------------------------------------------------------------------------
+
+    def _open(self) -> Ledger:
+        if self._ledger is None:
+            pipeline = self._options.pipeline()
+            store = CheckpointStore(pipeline.config.pipeline.state, pipeline=pipeline.config.pipeline.name)
+            await_lease(store)
+            self._sealed_before = store.next_epoch() - 1
+            known = known_schema(store, self._options.table)
+            if known is not None:
+                self._target = widened(self._options.table, self._target, known)
+            # The next batch may take all that is sealed now.
+            waiting = len(store.sealed_epochs(record.epoch if (record := store.last_commit()) else -1))
+            in_flight = UNBOUNDED if self._options.until else waiting + IN_FLIGHT_MAX
+            self._stack = ExitStack()
+            self._ledger = self._stack.enter_context(
+                pipeline.ledger(until=self._options.until, in_flight_max=in_flight)
+            )
+        return self._ledger
+
+    def _is_end(self, ledger: Ledger, epoch: int) -> bool:
+        return epoch > self._sealed_before and ledger.store.manifest(epoch).final
+
+    def _offset(self, store: CheckpointStore, epoch: int) -> dict[str, Any]:
+        """The same text for the same epoch as long as Spark may compare it: an offset's text is what it is."""
+        sealed = epoch in store.sealed_epochs(epoch - 1)
+        watermark_ms = store.manifest(epoch).watermark_ms if sealed else None
+        return {"epoch": epoch, "state": store.checkpoint, "watermark_ms": watermark_ms}
+
+    def _epoch_of(self, store: CheckpointStore, offset: dict[str, Any]) -> int:
+        if offset["state"] != store.checkpoint:
+            raise StateError(
+                f"Spark's checkpoint belongs to another state than {store.path} (of the stream of "
+                f"{self._options.table}): one of them was deleted or replaced. Begin with a new checkpointLocation and "
+                "another option state."
+            )
+        return int(offset["epoch"])
+
+    def _shared(self, store: CheckpointStore, manifests: Sequence[Manifest]) -> list[InputPartition]:
+        table = self._options.table
+        schemas = {m.epoch: store.schema(m.tables[table].schema) for m in manifests if table in m.tables}
+        target = self._target
+        for schema in schemas.values():
+            target = widened(table, target, schema)
+        if target is None:
+            return []
+        self._check_columns(target)
+        self._target = target
+        watermarks = {s.path: m.watermark_ms for m in manifests for s in m.segments}
+        segments = [
+            seen_as(segment, store.schema(segment.schema), target)
+            for manifest in manifests
+            for segment in manifest.segments
+            if segment.table == table
+        ]
+        tasks = share_out(segments, parallelism=os.cpu_count() or 1)
+        return [SegmentsPartition([(e.to_json(), watermarks[e.segment.path]) for e in task]) for task in tasks]
+
+    def _check_columns(self, target: TableSchema) -> None:
+        """`SchemaError` where rows do not have what Spark was told they have, or have more."""
+        have = column_types(target)
+        wanted = {name: kind for name, kind in self._types.items() if name not in ADDED}
+        other = [name for name, kind in wanted.items() if have.get(name) != kind]
+        if self._takes_all:
+            other += [name for name in have if name not in wanted]
+        if other:
+            raise SchemaError(
+                f"{self._options.table} has other columns than the query: {', '.join(sorted(other))}. Load the "
+                "DataFrame again and start the query with the same checkpointLocation: no row was lost."
+            )
+
+
+def await_lease(store: CheckpointStore) -> None:
+    """Wait until no other process has the state. `StateError` when one keeps it."""
+    deadline_s = time.monotonic() + LEASE_PATIENCE_S
+    while True:
+        try:
+            store.lease().release()
+            return
+        except StateError:
+            if time.monotonic() > deadline_s:
+                raise
+            time.sleep(_LEASE_POLL_S)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark import SparkContext
 
 from raycdc.testing.servers import MariaDbServer
 from raycdc.testing.servers.process import wait_until
@@ -118,8 +119,14 @@ to = "elsewhere.$1"
 @pytest.fixture(scope="module")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     session = spark_job.session(str(tmp_path_factory.mktemp("warehouse")))
+    gateway: Any = session.sparkContext._gateway
     yield session
     session.stop()
+    # A process keeps the first JVM that it starts, and other tests want one with Delta's jars.
+    gateway.shutdown()
+    gateway.proc.stdin.close()
+    gateway.proc.wait(60)
+    SparkContext._gateway = SparkContext._jvm = None
 
 
 def plain(answer: Any) -> Any:

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import replace
 
+import pyarrow as pa
+
 from raycdc.errors import SchemaError, SinkError
-from raycdc.model import TableSchema
+from raycdc.model import Column, TableId, TableSchema
+from raycdc.model.constants import constant
 from raycdc.schema.behavior import SchemaChangeBehavior
 from raycdc.schema.events import AlterPrimaryKeyEvent, CreateTableEvent, RenameTableEvent, event_from_json
 from raycdc.sinks.api import TableWork
@@ -61,3 +64,15 @@ def may_lack(behavior: SchemaChangeBehavior, left_out: Collection[str]) -> bool:
 def fitted(schema: TableSchema, names: Collection[str]) -> TableSchema:
     """The columns of `schema` that are written to a target with the columns `names`, where it `may_lack` some."""
     return replace(schema, columns=tuple(c for c in schema.columns if c.name in names))
+
+
+def check_constant(target: TableId, column: Column) -> pa.Scalar:
+    """The constant default of an added column as a value of its type. `SinkError` where it is none."""
+    assert column.default is not None
+    try:
+        return constant(column.default, column.type.arrow())
+    except pa.ArrowException as cause:
+        raise SinkError(
+            f"{target}: column {column.name} was added with the default {column.default!r}, which is no value of type "
+            f"{column.type.kind}. Take a new snapshot of the table."
+        ) from cause

@@ -15,8 +15,9 @@ streamed through this process: Delta without column mapping knows no other way t
 
 A column that comes again under the name of one that stayed begins anew: nothing of the old one is left in the rows.
 (*) So does one that is renamed to such a name, but in an upsert target with the values it had under its old name.
-``try_evolve`` leaves out what cannot be done. Doing a change twice is harmless: a rewriting commit carries the vector,
-an added column that is there already begins anew, and its values are set before the vector says so.
+``try_evolve`` leaves out what cannot be done. Within its epoch a change is done once: a rewriting commit carries the
+vector, an added column that is there already begins anew, and its values are set before the vector says so. Names that
+were exchanged under one epoch must not come again under another, which recovery sees to (`raycdc.checkpoint.recovery`).
 """
 
 from __future__ import annotations
@@ -45,8 +46,8 @@ from raycdc.schema.events import (
     event_from_json,
 )
 from raycdc.sinks.api import TableWork
-from raycdc.sinks.changes import fitted, may_lack
-from raycdc.sinks.delta_schema import check_constant, default_sql, type_error
+from raycdc.sinks.changes import check_constant, fitted, may_lack
+from raycdc.sinks.delta_schema import default_sql, type_error
 from raycdc.sinks.delta_table import DeltaTarget, Rewritten, Stamp
 
 _IN_PLACE = frozenset({SchemaChangeBehavior.EVOLVE, SchemaChangeBehavior.TRY_EVOLVE})

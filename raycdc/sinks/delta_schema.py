@@ -9,9 +9,9 @@ import pyarrow as pa
 
 from raycdc.errors import SinkError
 from raycdc.model import META_COLUMNS, Column, TableId
-from raycdc.model.constants import constant
 from raycdc.model.types import TypeKind
 from raycdc.sinks.api import TableWork
+from raycdc.sinks.changes import check_constant
 from raycdc.sinks.delta_table import DeltaTarget
 
 #: Characters a Parquet column of a table without column mapping may not have (Delta's DELTA_INVALID_CHARACTERS…).
@@ -76,18 +76,6 @@ def default_sql(target: TableId, column: Column) -> str:
             return f"arrow_cast('{text}', 'Timestamp(Microsecond, {zone})')"
         case kind:
             return f"CAST('{text}' AS {_SQL_TYPES[kind]})"
-
-
-def check_constant(target: TableId, column: Column) -> pa.Scalar:
-    """The constant default of an added column as a value of its type. `SinkError` where it is none."""
-    assert column.default is not None
-    try:
-        return constant(column.default, column.type.arrow())
-    except pa.ArrowException as cause:
-        raise SinkError(
-            f"{target}: column {column.name} was added with the default {column.default!r}, which is no value of type "
-            f"{column.type.kind}. Take a new snapshot of the table."
-        ) from cause
 
 
 def type_error(target: TableId, have: pa.Field, want: pa.Field) -> SinkError:

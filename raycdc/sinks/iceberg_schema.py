@@ -45,8 +45,7 @@ from raycdc.schema.events import (
     event_from_json,
 )
 from raycdc.sinks.api import TableWork
-from raycdc.sinks.changes import fitted, may_lack
-from raycdc.sinks.delta_schema import check_constant
+from raycdc.sinks.changes import check_constant, fitted, may_lack
 from raycdc.sinks.iceberg_files import StoredColumn, arrow_type, type_text
 
 _IN_PLACE = frozenset({SchemaChangeBehavior.EVOLVE, SchemaChangeBehavior.TRY_EVOLVE})

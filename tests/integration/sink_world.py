@@ -154,15 +154,7 @@ class World:
             return read_changes(self.kafka, self.topic(table), table)
         if self.server is not None:
             return database_rows(self.server, table.id)
-        folder = self.root / "lake" / table.id.db / table.id.table
-        if self.kind == "jsonl":
-            return [json.loads(line) for f in sorted(folder.glob("*.jsonl")) for line in f.read_text().splitlines()]
-        if self.kind == "parquet":
-            return [row for f in sorted(folder.glob("*.parquet")) for row in pq.read_table(f).to_pylist()]
-        if self.kind.startswith("iceberg"):
-            return iceberg_rows(folder)
-        found: list[Row] = DeltaTable(str(folder)).to_pyarrow_table().to_pylist()
-        return found
+        return lake_rows(self.kind, self.root / "lake" / table.id.db / table.id.table)
 
     def lose(self, table: ScriptedTable) -> None:
         """Somebody takes a table away from the sink."""
@@ -200,6 +192,18 @@ def iceberg_table(folder: Path) -> StaticTable:
 def iceberg_rows(folder: Path) -> list[Row]:
     """The rows of an Iceberg table in a folder."""
     found: list[Row] = iceberg_table(folder).scan().to_arrow().to_pylist()
+    return found
+
+
+def lake_rows(kind: str, folder: Path) -> list[Row]:
+    """The rows of a table that is a folder, as a sink of `kind` keeps it; of files in the order of their names."""
+    if kind == "jsonl":
+        return [json.loads(line) for f in sorted(folder.glob("*.jsonl")) for line in f.read_text().splitlines()]
+    if kind == "parquet":
+        return [row for f in sorted(folder.glob("*.parquet")) for row in pq.read_table(f).to_pylist()]
+    if kind.startswith("iceberg"):
+        return iceberg_rows(folder)
+    found: list[Row] = DeltaTable(str(folder)).to_pyarrow_table().to_pylist()
     return found
 
 

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
 import pytest
-from deltalake import DeltaTable
 
 from raycdc.bridge import run_in_process
 from raycdc.checkpoint.manifest import Manifest
@@ -26,7 +23,7 @@ from raycdc.sinks.api import Sink, SinkContext
 from raycdc.spark.epochs import EpochLoop, Recovery
 from raycdc.spark.works import Routing
 from raycdc.testing.epochs import EpochScript, Row, ScriptedTable
-from tests.integration.sink_world import iceberg_rows
+from tests.integration.sink_world import lake_rows
 
 KINDS = ("delta-upsert", "delta-changelog", "iceberg-upsert", "iceberg-changelog", "parquet", "jsonl")
 POINTS = ("before_commit", "in_commit", "between_tables", "after_last_commit")
@@ -79,15 +76,7 @@ class World:
         return recovery
 
     def rows(self, target: str) -> list[Row]:
-        folder = self.root / "lake" / target.replace(".", "/")
-        if self.kind == "jsonl":
-            return [json.loads(line) for f in sorted(folder.glob("*.jsonl")) for line in f.read_text().splitlines()]
-        if self.kind == "parquet":
-            return [row for f in sorted(folder.glob("*.parquet")) for row in pq.read_table(f).to_pylist()]
-        if self.kind.startswith("iceberg"):
-            return iceberg_rows(folder)
-        found: list[Row] = DeltaTable(str(folder)).to_pyarrow_table().to_pylist()
-        return found
+        return lake_rows(self.kind, self.root / "lake" / target.replace(".", "/"))
 
     def check(self) -> None:
         """Every target holds exactly what its table did."""

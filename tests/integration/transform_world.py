@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-import pyarrow.parquet as pq
-from deltalake import DeltaTable
 
 from raycdc.bridge import run_in_process
 from raycdc.checkpoint.manifest import Manifest
@@ -26,7 +22,7 @@ from raycdc.spark.transforms import SparkResolver
 from raycdc.spark.works import Routing
 from raycdc.testing.epochs import EpochScript, Row, ScriptedTable
 from raycdc.transform import PlainResolver, TransformedTables, TransformUse
-from tests.integration.sink_world import iceberg_rows
+from tests.integration.sink_world import lake_rows
 
 #: What is computed, and which rows are wanted, of rows with qty from 0 to 29 or without one.
 ORDERS = Transform(
@@ -98,15 +94,7 @@ class World:
         return recovery
 
     def rows(self, target: str) -> list[Row]:
-        folder = self.root / "lake" / target.replace(".", "/")
-        if self.kind == "jsonl":
-            return [json.loads(line) for f in sorted(folder.glob("*.jsonl")) for line in f.read_text().splitlines()]
-        if self.kind == "parquet":
-            return [row for f in sorted(folder.glob("*.parquet")) for row in pq.read_table(f).to_pylist()]
-        if self.kind.startswith("iceberg"):
-            return iceberg_rows(folder)
-        found: list[Row] = DeltaTable(str(folder)).to_pyarrow_table().to_pylist()
-        return found
+        return lake_rows(self.kind, self.root / "lake" / target.replace(".", "/"))
 
     def check(self, table: ScriptedTable, target: str = "shop.orders") -> None:
         """The target holds what `shaped` and `wanted` make of the table."""

@@ -42,17 +42,17 @@ def check_config(path: Path, *, as_json: bool) -> int:
         _print(result, as_json=as_json)
     at_sink = []
     if config.sink.type == "kafka":
-        from raycdc.sinks.kafka_checks import check_sink
+        from raycdc.sinks.kafka.checks import check_sink
 
         targets = dict.fromkeys(target for table in tables for target in config.router().targets(table))
         at_sink = check_sink(config.sink, list(targets), pipeline=config.pipeline.name)  # type: ignore[arg-type]
     elif config.sink.type == "iceberg":
-        from raycdc.sinks.iceberg_checks import check_sink as check_iceberg
+        from raycdc.sinks.iceberg.checks import check_sink as check_iceberg
 
         targets = dict.fromkeys(target for table in tables for target in config.router().targets(table))
         at_sink = check_iceberg(config.sink, list(targets))  # type: ignore[arg-type]
     elif config.sink.type == "jdbc":
-        from raycdc.sinks.jdbc_checks import check_sink as check_database
+        from raycdc.sinks.jdbc.checks import check_sink as check_database
 
         at_sink = check_database(config.sink)  # type: ignore[arg-type]
     for result in at_sink:

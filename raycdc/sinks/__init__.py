@@ -1,1 +1,1 @@
-"""Sinks: one file each behind `raycdc.sinks.api`."""
+"""Sinks: one room each behind `raycdc.sinks.api`."""

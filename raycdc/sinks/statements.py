@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from raycdc.config import SinkConfig
 from raycdc.model import Column, LogicalType, TableId, TableSchema
-from raycdc.sinks.jdbc_plugin import JdbcSinkConfig
-from raycdc.sinks.jdbc_types import mysql_type, postgres_type
+from raycdc.sinks.jdbc.plugin import JdbcSinkConfig
+from raycdc.sinks.jdbc.types import mysql_type, postgres_type
 from raycdc.sinks.rows import META_TYPES
 
 #: Sinks whose targets are tables in a folder, and what Spark calls their format.

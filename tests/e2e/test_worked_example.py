@@ -19,7 +19,7 @@ from confluent_kafka import Producer
 
 from raycdc.config import load_config
 from raycdc.pipeline import Pipeline
-from raycdc.sinks.kafka_plugin import KafkaSinkConfig
+from raycdc.sinks.kafka.plugin import KafkaSinkConfig
 from raycdc.spark.session import spark_session
 from raycdc.testing.servers import KafkaServer, MySqlServer
 

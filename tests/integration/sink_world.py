@@ -31,7 +31,7 @@ from raycdc.schema import (
     SchemaChangeBehavior,
 )
 from raycdc.sinks.api import Sink, SinkContext
-from raycdc.sinks.delta import DeltaSink
+from raycdc.sinks.delta.sink import DeltaSink
 from raycdc.spark.epochs import EpochLoop, Recovery
 from raycdc.testing.epochs import EpochScript, Row, ScriptedTable
 from raycdc.testing.servers import DatabaseServer, KafkaServer, PostgresServer

@@ -16,9 +16,10 @@ from deltalake import DeltaTable, write_deltalake
 
 from raycdc.errors import SinkError
 from raycdc.model import TableId
-from raycdc.sinks import delta_rewrite, delta_table
 from raycdc.sinks.api import STEP_LAST, CommitVector
-from raycdc.sinks.delta_table import DeltaTarget, Rewritten, Stamp
+from raycdc.sinks.delta import rewrite as delta_rewrite
+from raycdc.sinks.delta import table as delta_table
+from raycdc.sinks.delta.table import DeltaTarget, Rewritten, Stamp
 from raycdc.sinks.rows import DELETED
 from raycdc.sinks.tasks import write_parquet_file
 

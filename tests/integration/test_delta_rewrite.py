@@ -17,10 +17,10 @@ from deltalake.table import TableMerger
 
 from raycdc.errors import SinkError
 from raycdc.model import TableId
-from raycdc.sinks import delta_table
 from raycdc.sinks.api import STEP_LAST, CommitVector
-from raycdc.sinks.delta_rewrite import SMALL_FILES_MAX, Action, rewrite
-from raycdc.sinks.delta_table import DeltaTarget, Stamp
+from raycdc.sinks.delta import table as delta_table
+from raycdc.sinks.delta.rewrite import SMALL_FILES_MAX, Action, rewrite
+from raycdc.sinks.delta.table import DeltaTarget, Stamp
 from raycdc.sinks.rows import DELETED
 
 Row = dict[str, Any]
@@ -224,7 +224,7 @@ def test_what_is_special_is_merged_by_delta_rs(tmp_path: Path, special: str, mon
     if special == "constraint":
         DeltaTable(str(tmp_path)).alter.add_constraint({"short": "k < 100"})
     if special == "large":
-        monkeypatch.setattr("raycdc.sinks.delta_rewrite.REWRITE_BYTES_MAX", 100)
+        monkeypatch.setattr("raycdc.sinks.delta.rewrite.REWRITE_BYTES_MAX", 100)
     target = DeltaTarget(tmp_path, TableId("shop", "t"), "raycdc:test:1")
     target.refresh()
     target.merge(changes_of(schema, [{"k": 1, "v": "b"}], [{"k": 2, "v": None}]), ["k"], stamp(2))

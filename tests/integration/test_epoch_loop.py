@@ -27,8 +27,8 @@ from raycdc.schema import (
     event_to_json,
 )
 from raycdc.sinks.api import STEP_TOMBSTONE, CommitVector, Sink, SinkContext, TableWork
-from raycdc.sinks.jsonl import JsonlSink
-from raycdc.sinks.plugins import JsonlSinkConfig
+from raycdc.sinks.files.jsonl import JsonlSink
+from raycdc.sinks.files.plugin import JsonlSinkConfig
 from raycdc.spark.epochs import EpochLoop, EpochStatistics, Recovery
 from raycdc.testing.epochs import ScriptedTable, simple_schema
 from tests.integration.sink_world import FILES, KINDS, UPSERTS, World, iceberg_table, new_world, play, world_of

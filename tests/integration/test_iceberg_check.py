@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from raycdc.sinks.iceberg_catalog import HadoopCatalog
-from raycdc.sinks.iceberg_files import StoredColumn
-from raycdc.sinks.iceberg_table import iceberg_schema
+from raycdc.sinks.iceberg.catalog import HadoopCatalog
+from raycdc.sinks.iceberg.files import StoredColumn
+from raycdc.sinks.iceberg.table import iceberg_schema
 from raycdc.testing.servers import MariaDbServer
 
 pytestmark = pytest.mark.server

@@ -22,13 +22,13 @@ from raycdc.bridge import run_in_process
 from raycdc.errors import FencedError, SinkError
 from raycdc.model import TableId
 from raycdc.plugins import PluginGroup, load_plugin
-from raycdc.sinks import iceberg_table
 from raycdc.sinks.api import CommitVector, SinkContext
-from raycdc.sinks.iceberg import IcebergSink
-from raycdc.sinks.iceberg_catalog import HadoopCatalog, open_catalog
-from raycdc.sinks.iceberg_files import StoredColumn
-from raycdc.sinks.iceberg_plugin import IcebergCatalogOptions
-from raycdc.sinks.iceberg_table import iceberg_schema
+from raycdc.sinks.iceberg import table as iceberg_table
+from raycdc.sinks.iceberg.catalog import HadoopCatalog, open_catalog
+from raycdc.sinks.iceberg.files import StoredColumn
+from raycdc.sinks.iceberg.plugin import IcebergCatalogOptions
+from raycdc.sinks.iceberg.sink import IcebergSink
+from raycdc.sinks.iceberg.table import iceberg_schema
 from tests.integration.sink_world import World, new_world, play
 
 ORDERS = ("shop", "orders")

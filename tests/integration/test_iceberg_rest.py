@@ -18,8 +18,8 @@ from raycdc.bridge import run_in_process
 from raycdc.errors import SinkError
 from raycdc.plugins import PluginGroup, load_plugin
 from raycdc.sinks.api import SinkContext
-from raycdc.sinks.iceberg import IcebergSink
-from raycdc.sinks.iceberg_catalog import HadoopCatalog
+from raycdc.sinks.iceberg.catalog import HadoopCatalog
+from raycdc.sinks.iceberg.sink import IcebergSink
 from tests.integration.sink_world import World, new_world, play
 
 

@@ -14,8 +14,8 @@ from raycdc.errors import FencedError, RaycdcError, SinkError
 from raycdc.model import Column, LogicalType, TableId, TableSchema, TypeKind
 from raycdc.schema import RenameColumnEvent, TruncateTableEvent, event_to_json
 from raycdc.sinks.api import TableWork
-from raycdc.sinks.jdbc import JdbcSink
-from raycdc.sinks.jdbc_mysql import MySqlSession
+from raycdc.sinks.jdbc.mysql import MySqlSession
+from raycdc.sinks.jdbc.sink import JdbcSink
 from raycdc.testing.servers import DatabaseServer, PostgresServer
 from tests.integration.sink_world import HOME, World, world_of
 

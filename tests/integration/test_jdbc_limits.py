@@ -15,8 +15,8 @@ from raycdc.errors import FencedError, SinkError
 from raycdc.model import Column, LogicalType, TableId, TableSchema, TypeKind
 from raycdc.schema import AddColumnEvent, event_to_json
 from raycdc.sinks.api import SinkContext
-from raycdc.sinks.jdbc import JdbcSink
-from raycdc.sinks.jdbc_plugin import JdbcSinkConfig
+from raycdc.sinks.jdbc.plugin import JdbcSinkConfig
+from raycdc.sinks.jdbc.sink import JdbcSink
 from raycdc.testing.servers import PostgresServer
 from tests.integration.sink_world import World, play, world_of
 

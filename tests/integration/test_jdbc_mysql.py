@@ -22,7 +22,7 @@ from raycdc.schema import (
     event_to_json,
 )
 from raycdc.sinks.api import TableWork
-from raycdc.sinks.jdbc import JdbcSink
+from raycdc.sinks.jdbc.sink import JdbcSink
 from raycdc.testing.epochs import ScriptedTable
 from raycdc.testing.servers import DatabaseServer, MariaDbServer
 from tests.integration.sink_world import HOME, World, new_world

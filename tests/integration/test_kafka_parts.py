@@ -17,8 +17,8 @@ from raycdc.checkpoint.manifest import Manifest
 from raycdc.errors import FencedError, SinkError
 from raycdc.model import TableId
 from raycdc.sinks.api import STEP_APPEND, STEP_LAST, STEP_TOMBSTONE, CommitVector, TableWork
-from raycdc.sinks.kafka import KafkaSink
-from raycdc.sinks.kafka_transactions import Cut, Target, Transactions, look
+from raycdc.sinks.kafka.sink import KafkaSink
+from raycdc.sinks.kafka.transactions import Cut, Target, Transactions, look
 from raycdc.spark.epochs import Recovery
 from raycdc.testing.servers import KafkaServer
 from tests.integration.sink_world import World, as_messages, new_world
@@ -55,7 +55,7 @@ class Dying:
 
 @pytest.fixture
 def world(kafka: KafkaServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
-    monkeypatch.setattr("raycdc.sinks.kafka.PARTS_MAX", PARTS)
+    monkeypatch.setattr("raycdc.sinks.kafka.sink.PARTS_MAX", PARTS)
     made = new_world("kafka-parts", tmp_path, kafka)
     del made.script.tables[TableId.parse("shop.items")]
     return made
@@ -132,7 +132,7 @@ def test_the_plan_holds_for_whoever_goes_on_with_the_epoch(world: World, monkeyp
     epoch(world)
     with pytest.raises(CrashError):
         world.loop(world.sink(run=Dying(3))).run()
-    monkeypatch.setattr("raycdc.sinks.kafka.PARTS_MAX", 1)
+    monkeypatch.setattr("raycdc.sinks.kafka.sink.PARTS_MAX", 1)
     world.restart()
     world.check()
     epoch(world)

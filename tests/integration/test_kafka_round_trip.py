@@ -15,7 +15,7 @@ from raycdc.connectors.kafka.plugin import KafkaSourceConfig
 from raycdc.errors import SinkError
 from raycdc.pipeline import Pipeline
 from raycdc.schema import TruncateTableEvent, event_to_json
-from raycdc.sinks.plugins import DeltaSinkConfig
+from raycdc.sinks.delta.plugin import DeltaSinkConfig
 from raycdc.testing.compare import read_delta
 from raycdc.testing.servers import KafkaServer
 from tests.integration.test_kafka_sink import World, new_world, read

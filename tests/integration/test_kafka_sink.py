@@ -19,11 +19,12 @@ from raycdc.formats.api import EncodedBatch
 from raycdc.model import RowKind, TableId, TableSchema
 from raycdc.model.row_kind import SYMBOLS
 from raycdc.schema import SchemaChangeEvent
-from raycdc.sinks import kafka_keeper, kafka_tasks
 from raycdc.sinks.api import STEP_LAST, STEP_TOMBSTONE, CommitVector, SinkContext, TableWork
-from raycdc.sinks.kafka import KafkaSink
-from raycdc.sinks.kafka_plugin import KafkaSinkConfig
-from raycdc.sinks.kafka_transactions import Transactions, look
+from raycdc.sinks.kafka import keeper as kafka_keeper
+from raycdc.sinks.kafka import tasks as kafka_tasks
+from raycdc.sinks.kafka.plugin import KafkaSinkConfig
+from raycdc.sinks.kafka.sink import KafkaSink
+from raycdc.sinks.kafka.transactions import Transactions, look
 from raycdc.spark.epochs import EpochLoop
 from raycdc.testing.epochs import EpochScript, ScriptedTable
 from raycdc.testing.servers import KafkaServer

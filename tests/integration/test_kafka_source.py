@@ -17,7 +17,7 @@ from raycdc.connectors.kafka.partition_reader import KafkaPartitionReader
 from raycdc.connectors.kafka.plugin import KafkaSourceConfig
 from raycdc.errors import DataError, LogLostError, SchemaError, SourceError, SourceUnavailableError
 from raycdc.pipeline import Pipeline
-from raycdc.sinks.plugins import DeltaSinkConfig
+from raycdc.sinks.delta.plugin import DeltaSinkConfig
 from raycdc.testing.compare import read_delta
 from raycdc.testing.product_feed import COLUMNS
 from raycdc.testing.servers import KafkaServer

@@ -16,10 +16,11 @@ from raycdc.bridge import StageTask
 from raycdc.checkpoint.store import CheckpointStore
 from raycdc.errors import ConfigError, SinkError, StateError
 from raycdc.model import Column, LogicalType, TableSchema, TypeKind
-from raycdc.sinks import delta, delta_rewrite
 from raycdc.sinks.api import SinkContext
-from raycdc.sinks.delta import DeltaSink
-from raycdc.sinks.plugins import DeltaSinkConfig
+from raycdc.sinks.delta import rewrite as delta_rewrite
+from raycdc.sinks.delta import sink as delta_sink
+from raycdc.sinks.delta.plugin import DeltaSinkConfig
+from raycdc.sinks.delta.sink import DeltaSink
 from raycdc.spark import session as session_module
 from raycdc.spark.epochs import EpochLoop
 from raycdc.spark.frames import changelog_frame
@@ -113,9 +114,9 @@ WAYS = ("small", "delta-rs", "spark-merge")
 def merge_by(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The small epochs of these tests are merged in one of `WAYS`."""
     if way != "small":
-        monkeypatch.setattr(delta, "SMALL_BYTES_MAX", -1)
+        monkeypatch.setattr(delta_sink, "SMALL_BYTES_MAX", -1)
         monkeypatch.setattr(delta_rewrite, "CHANGES_BYTES_MAX", -1)
-        monkeypatch.setattr(delta, "MERGE_IN_PROCESS_BYTES_MAX", 0 if way == "spark-merge" else 1 << 30)
+        monkeypatch.setattr(delta_sink, "MERGE_IN_PROCESS_BYTES_MAX", 0 if way == "spark-merge" else 1 << 30)
 
 
 def by_key(rows: list[Row]) -> list[Row]:

@@ -21,7 +21,8 @@ from raycdc.errors import ConfigError
 from raycdc.model import TableId
 from raycdc.plugins import list_plugins
 from raycdc.schema import EVENT_TYPES
-from raycdc.sinks.plugins import DeltaSinkConfig, JsonlSinkConfig
+from raycdc.sinks.delta.plugin import DeltaSinkConfig
+from raycdc.sinks.files.plugin import JsonlSinkConfig
 
 MINIMAL: dict[str, Any] = {
     "pipeline": {"name": "shop"},

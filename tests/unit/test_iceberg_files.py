@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from raycdc.model import LogicalType, TypeKind
-from raycdc.sinks.iceberg_files import (
+from raycdc.sinks.iceberg.files import (
     Bounds,
     StoredColumn,
     arrow_type,
@@ -26,7 +26,7 @@ from raycdc.sinks.iceberg_files import (
     type_text,
     write_data_file,
 )
-from raycdc.sinks.iceberg_tasks import rewrite
+from raycdc.sinks.iceberg.tasks import rewrite
 from raycdc.sinks.tasks import write_parquet_file
 
 VALUES: dict[str, list[Any]] = {

@@ -22,9 +22,9 @@ from raycdc.schema import (
     event_to_json,
 )
 from raycdc.sinks.api import TableWork
-from raycdc.sinks.jdbc_columns import Plan, fits, plan
-from raycdc.sinks.jdbc_plugin import JdbcSinkConfig
-from raycdc.sinks.jdbc_types import mysql_type, postgres_type
+from raycdc.sinks.jdbc.columns import Plan, fits, plan
+from raycdc.sinks.jdbc.plugin import JdbcSinkConfig
+from raycdc.sinks.jdbc.types import mysql_type, postgres_type
 
 ORDERS = TableId("shop", "orders")
 INT = LogicalType(TypeKind.INT32)

@@ -13,7 +13,7 @@ from raycdc.errors import ConfigError, DataError
 from raycdc.formats.sql_types import parse_columns
 from raycdc.model import RowKind, TableId, TableSchema, changelog_schema
 from raycdc.pipeline import Pipeline
-from raycdc.sinks.plugins import DeltaSinkConfig
+from raycdc.sinks.delta.plugin import DeltaSinkConfig
 
 TABLE = TableId("shop", "product")
 INSERT, BEFORE, AFTER, DELETE, _ = RowKind

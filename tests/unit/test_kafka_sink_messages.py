@@ -13,9 +13,10 @@ from raycdc.checkpoint.recovery import CommitVector
 from raycdc.connectors.kafka.schemas import emptied_row
 from raycdc.errors import SinkError
 from raycdc.model import Column, LogicalType, TableId, TableSchema, TypeKind
-from raycdc.sinks import kafka_tasks, kafka_transactions
-from raycdc.sinks.kafka_tasks import write_epoch
-from raycdc.sinks.kafka_transactions import Record, Transactions
+from raycdc.sinks.kafka import tasks as kafka_tasks
+from raycdc.sinks.kafka import transactions as kafka_transactions
+from raycdc.sinks.kafka.tasks import write_epoch
+from raycdc.sinks.kafka.transactions import Record, Transactions
 
 TABLE = TableId("shop", "p")
 SCHEMA = TableSchema((Column("id", LogicalType(TypeKind.INT64)),), ("id",))

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from raycdc.errors import SinkError
-from raycdc.sinks.mysql_text import ends_in_space, value_lists, widest
+from raycdc.sinks.jdbc.mysql_text import ends_in_space, value_lists, widest
 
 
 def text(**columns: pa.Array) -> str:

@@ -1,0 +1,87 @@
+"""What a Delta table can have at all: names, types, defaults; each refusal says the way out.
+
+Called by `sink` and `evolution`.
+"""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from raycdc.errors import SinkError
+from raycdc.model import META_COLUMNS, Column, TableId
+from raycdc.model.types import TypeKind
+from raycdc.sinks.api import TableWork
+from raycdc.sinks.changes import check_constant
+from raycdc.sinks.delta.table import DeltaTarget
+
+#: Characters a Parquet column of a table without column mapping may not have (Delta's DELTA_INVALID_CHARACTERS…).
+FORBIDDEN = " ,;{}()\n\t="
+
+_SQL_TYPES: dict[TypeKind, str] = {
+    TypeKind.BOOLEAN: "BOOLEAN",
+    TypeKind.INT8: "TINYINT",
+    TypeKind.INT16: "SMALLINT",
+    TypeKind.INT32: "INT",
+    TypeKind.INT64: "BIGINT",
+    TypeKind.UINT64: "DECIMAL(20, 0)",
+    TypeKind.FLOAT32: "REAL",
+    TypeKind.FLOAT64: "DOUBLE",
+    TypeKind.STRING: "VARCHAR",
+    TypeKind.DATE: "DATE",
+    TypeKind.TIME: "VARCHAR",
+    TypeKind.YEAR: "SMALLINT",
+    TypeKind.ENUM: "VARCHAR",
+    TypeKind.SET: "VARCHAR",
+    TypeKind.JSON: "VARCHAR",
+}
+
+
+def check_columns(work: TableWork, wanted: pa.Schema) -> None:
+    """`SinkError` for column names that Delta cannot have."""
+    for name in wanted.names:
+        if bad := sorted(set(name) & set(FORBIDDEN)):
+            raise SinkError(
+                f"{work.target}: column {name!r} contains {bad[0]!r}, which a Delta table cannot have in a column's "
+                f"name. Rename the column, or exclude the table."
+            )
+    clashes = {c.name.casefold() for c in work.schema.columns} & {n.casefold() for n in META_COLUMNS}
+    if clashes and len(wanted) > len(work.schema.columns):
+        raise SinkError(f"{work.target}: column {min(clashes)} has the name of a metadata column of the changelog.")
+
+
+def check_mergeable(target: DeltaTarget, wanted: pa.Schema) -> None:
+    """`SinkError` when a column of the existing table has another type than ours."""
+    there = {f.name.casefold(): f for f in target.arrow()}
+    for want in wanted:
+        have = there.get(want.name.casefold())
+        if have is not None and (have.type != want.type or have.name != want.name):
+            raise type_error(target.name, have, want)
+
+
+def default_sql(target: TableId, column: Column) -> str:
+    """A constant default as delta-rs's SQL. `SinkError` where it is no value of the column's type."""
+    assert column.default is not None
+    check_constant(target, column)
+    text = column.default.replace("'", "''")
+    match column.type.kind:
+        case TypeKind.DECIMAL:
+            return f"CAST('{text}' AS DECIMAL({column.type.precision}, {column.type.scale}))"
+        case TypeKind.BINARY:
+            return f"X'{column.default.encode().hex()}'"
+        case TypeKind.BIT:
+            return f"CAST('{text}' AS {'BIGINT' if column.type.length <= 63 else 'DECIMAL(20, 0)'})"
+        case TypeKind.DATETIME | TypeKind.TIMESTAMP as kind:
+            # A CAST would go through nanoseconds, which end in the year 2262.
+            zone = "None" if kind is TypeKind.DATETIME else 'Some("UTC")'
+            return f"arrow_cast('{text}', 'Timestamp(Microsecond, {zone})')"
+        case kind:
+            return f"CAST('{text}' AS {_SQL_TYPES[kind]})"
+
+
+def type_error(target: TableId, have: pa.Field, want: pa.Field) -> SinkError:
+    """The table has a column of another type than the rows to come."""
+    return SinkError(
+        f"{target}: column {have.name} is {have.type} in the Delta table and {want.type} ({want.name}) at the source, "
+        f"and rows already written cannot change their type. No row of the new type was written. Take a new snapshot "
+        f'into a new path, or with pipeline.on_existing = "replace"; both with a new pipeline.state.'
+    )

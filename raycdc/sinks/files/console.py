@@ -1,0 +1,69 @@
+"""The console: every change as a JSON line on standard output, for looking. It remembers nothing between runs."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+from raycdc.bridge.tasks import StageTask
+from raycdc.model import TableId
+from raycdc.sinks.api import CHANGELOG, CommitVector, SinkContext, TableWork
+from raycdc.sinks.files.plugin import ConsoleSinkConfig
+from raycdc.sinks.plan import Input
+from raycdc.sinks.targets import check_write
+
+
+class ConsoleSink:
+    """Rows are rendered by the stage tasks into a temporary folder and printed at the commit, epoch by epoch.
+
+    At least once: an epoch whose printing a crash interrupted is printed again.
+    """
+
+    writes: ClassVar[tuple[str, ...]] = (CHANGELOG,)
+    durable: ClassVar[bool] = False
+
+    def __init__(self, config: ConsoleSinkConfig) -> None:
+        self.config = config
+
+    def open(self, context: SinkContext) -> None:
+        check_write("console", self.writes, context.write)
+        self._context = context
+        self._folder = tempfile.TemporaryDirectory(prefix="raycdc-console-")
+
+    def committed(self, target: TableId) -> CommitVector | None:
+        return None
+
+    def apply_schema(self, work: TableWork) -> None:
+        """Lines carry their own names."""
+
+    def stage(self, works: Sequence[TableWork]) -> Mapping[TableId, Any]:
+        written = [work for work in works if work.segments]
+        results = self._context.run_tasks([self._task(work) for work in written]) if written else []
+        paths = {work.target: result["path"] for work, result in zip(written, results, strict=True)}
+        return {work.target: paths.get(work.target) for work in works}
+
+    def commit(self, work: TableWork, staged: Any) -> None:
+        if staged is not None:
+            sys.stdout.write(Path(staged).read_text(encoding="utf-8"))
+            sys.stdout.flush()
+            Path(staged).unlink()
+
+    def tombstone(self, work: TableWork) -> None:
+        """Nothing printed can be taken back or barred."""
+
+    def close(self) -> None:
+        self._folder.cleanup()
+
+    def _task(self, work: TableWork) -> StageTask:
+        path = Path(self._folder.name) / f"{work.epoch}-{work.target}.jsonl"
+        args = {
+            "inputs": [Input(segment).to_json() for segment in work.segments],
+            "schema": work.schema.to_json(),
+            "path": str(path),
+            "node": self._context.node,
+            "token": self._context.flight_token,
+        }
+        return StageTask("raycdc.sinks.tasks:write_json_lines", args, work.input_bytes)

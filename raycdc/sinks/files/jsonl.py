@@ -1,0 +1,45 @@
+"""JSON Lines: every change as one line of a plain ``.jsonl`` file, one file per table and epoch."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+from raycdc.bridge.tasks import StageTask
+from raycdc.sinks.api import TableWork
+from raycdc.sinks.files.sink import FileSink
+from raycdc.sinks.plan import share_out
+
+
+class JsonlSink(FileSink):
+    """Several tasks may write parts; lines are simply appended to each other."""
+
+    kind = "jsonl"
+
+    def tasks(self, work: TableWork) -> list[StageTask]:
+        return [
+            StageTask(
+                "raycdc.sinks.tasks:write_json_lines",
+                {
+                    "inputs": [entry.to_json() for entry in inputs],
+                    "schema": work.schema.to_json(),
+                    "path": self.part(work, index),
+                    **self.task_args(),
+                },
+                input_bytes=sum(entry.bytes for entry in inputs),
+            )
+            for index, inputs in enumerate(share_out(work.segments, parallelism=self.parallelism))
+        ]
+
+    def join(self, parts: Sequence[Path], whole: Path, work: TableWork) -> None:
+        if len(parts) == 1:
+            parts[0].rename(whole)
+            return
+        with whole.open("wb") as target:
+            for part in parts:
+                with part.open("rb") as source:
+                    shutil.copyfileobj(source, target, 1 << 20)
+            target.flush()
+            os.fsync(target.fileno())

@@ -1,0 +1,55 @@
+"""What ``raycdc check`` says of an Iceberg sink: the catalog answers, and its folder can be written.
+
+Changes nothing, but that a SQL catalog makes its own tables when it is opened for the first time.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from pyiceberg.catalog import Catalog
+
+from raycdc.errors import SinkError
+from raycdc.model import TableId
+from raycdc.sinks.iceberg.catalog import local_path, open_catalog
+from raycdc.sinks.iceberg.plugin import IcebergSinkConfig
+from raycdc.sinks.iceberg.table import IcebergTarget
+from raycdc.source.checks import CheckResult
+
+#: At most so many tables are looked at.
+_TABLES_MAX = 50
+
+
+def check_sink(config: IcebergSinkConfig, tables: Sequence[TableId]) -> list[CheckResult]:
+    """All findings; `tables` are the targets that are known now."""
+    place = config.place()
+    folder = [_folder(Path(place.warehouse).absolute())] if place.type != "rest" else []
+    if any(not found.ok for found in folder):
+        return folder  # Opening a SQL catalog would make its folder.
+    try:
+        catalog = open_catalog(place)
+        there = {table: _found(catalog, table) for table in tables[:_TABLES_MAX]}
+    except SinkError as cause:
+        return [*folder, CheckResult("sink", str(cause), "Correct the [sink] section or the catalog.")]
+    answered = CheckResult("sink", f"The {place.type} catalog of Iceberg tables answers.", ok=True)
+    return [*folder, answered, *(found for found in there.values() if found is not None)]
+
+
+def _found(catalog: Catalog, table: TableId) -> CheckResult | None:
+    """What there is to say of a table that is there already."""
+    target = IcebergTarget(catalog, table, "", seen={})
+    if not target.refresh():
+        return None
+    target.columns()
+    target.check_plain()
+    return _folder(local_path(target.table.location()))
+
+
+def _folder(folder: Path) -> CheckResult:
+    """Whether files can be made in `folder`, or it in the nearest folder that is there."""
+    nearest = next(path for path in (folder, *folder.parents) if path.exists())
+    ok = nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK)
+    text = f"{folder} can be written." if ok else f"{folder} cannot be written ({nearest} refuses)."
+    return CheckResult("sink folder", text, "Choose another folder, or let this user write there.", ok=ok)

@@ -1,0 +1,267 @@
+"""Data files of Iceberg tables: columns by field id, statistics as manifests have them. Arrow only, no I/O but Parquet.
+
+Called inside stage tasks and by `table`; imports no pyiceberg, which takes a worker seconds.
+
+A manifest's bounds are used here to leave out files that cannot have a changed key (`Bounds`), and by every reader to
+leave out files that cannot match a filter. So they are exact or on the safe side (long texts are cut, the upper one is
+then the next greater text), and absent where that cannot be said: floating point (NaN, -0.0) and booleans have none.
+Method: the Iceberg table specification, "Data Files" and "Appendix D: Single-value serialization".
+"""
+
+from __future__ import annotations
+
+import base64
+import decimal
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from raycdc.errors import SinkError
+from raycdc.sinks.tasks import write_parquet_file
+
+#: Texts and bytes are cut to so many characters in bounds: Iceberg's own default.
+BOUND_LENGTH_MAX = 16
+
+_ID = b"PARQUET:field_id"
+
+#: Python's own context would round after 28 digits.
+_EXACT = decimal.Context(prec=80)
+
+_TYPES: dict[str, pa.DataType] = {
+    "boolean": pa.bool_(),
+    "int": pa.int32(),
+    "long": pa.int64(),
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "string": pa.string(),
+    "binary": pa.binary(),
+    "date": pa.date32(),
+    "timestamp": pa.timestamp("us"),
+    "timestamptz": pa.timestamp("us", tz="UTC"),
+}
+_NAMES = {arrow: name for name, arrow in _TYPES.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class StoredColumn:
+    """A column of a table: its field id, name, and type as Iceberg writes it (``"decimal(10, 2)"``)."""
+
+    id: int
+    name: str
+    type: str
+
+    @property
+    def arrow(self) -> pa.DataType:
+        return arrow_type(self.type)
+
+    def field(self) -> pa.Field:
+        return pa.field(self.name, self.arrow, metadata={_ID: str(self.id).encode()})
+
+    def to_json(self) -> dict[str, Any]:
+        return {"id": self.id, "name": self.name, "type": self.type}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> StoredColumn:
+        return cls(data["id"], data["name"], data["type"])
+
+
+def is_known(text: str) -> bool:
+    """Whether `arrow_type` knows the type; it knows those that this sink makes, no nested ones."""
+    return text in _TYPES or text.startswith("decimal(")
+
+
+def arrow_type(text: str) -> pa.DataType:
+    """The Arrow type of values of an Iceberg type."""
+    if text.startswith("decimal("):
+        precision, scale = text.removeprefix("decimal(").removesuffix(")").split(",")
+        return pa.decimal128(int(precision), int(scale))
+    return _TYPES[text]
+
+
+def type_text(arrow: pa.DataType) -> str:
+    """The Iceberg type for values of an Arrow type that a `LogicalType` has; small integers become ``int``."""
+    if pa.types.is_decimal(arrow):
+        return f"decimal({arrow.precision}, {arrow.scale})"
+    return _NAMES[pa.int32() if arrow in (pa.int8(), pa.int16()) else arrow]
+
+
+def stored(schema: pa.Schema) -> pa.Schema:
+    """`schema` as a table has it: nullable, with the types that Iceberg knows."""
+    return pa.schema([pa.field(field.name, arrow_type(type_text(field.type))) for field in schema])
+
+
+def as_stored(batch: pa.RecordBatch, columns: Sequence[StoredColumn]) -> pa.RecordBatch:
+    """The columns of `batch` in the order and with the types of `columns`."""
+    arrays = [batch.column(column.name).cast(column.arrow) for column in columns]
+    return pa.RecordBatch.from_arrays(arrays, schema=pa.schema([column.field() for column in columns]))
+
+
+def write_data_file(
+    path: str, columns: Sequence[StoredColumn], batches: Iterable[pa.RecordBatch]
+) -> dict[str, Any] | None:
+    """Write `batches` (`as_stored`) and describe the file for `table`; None when it has no row."""
+    schema = pa.schema([column.field() for column in columns])
+    written = write_parquet_file(Path(path), schema, batches, store_decimal_as_integer=True)
+    if not written["rows"]:
+        Path(path).unlink(missing_ok=True)
+        return None
+    return {"path": path, "rows": written["rows"], "size": written["size"], **_statistics(path, columns)}
+
+
+def read_columns(
+    path: Path, columns: Sequence[StoredColumn], *, rows: int, only: bool = False
+) -> Iterable[pa.RecordBatch]:
+    """The batches of a data file with `columns`, found by their ids and cast; null where the file lacks one.
+
+    With `only` nothing but these columns is read. `SinkError` for a file without field ids.
+    """
+    with pq.ParquetFile(path) as file:
+        names = _names_by_id(file.schema_arrow, path)
+        wanted = [names[column.id] for column in columns if column.id in names]
+        for batch in file.iter_batches(rows, columns=wanted if only else None):
+            arrays = [
+                batch.column(names[column.id]).cast(column.arrow)
+                if column.id in names
+                else pa.nulls(batch.num_rows, column.arrow)
+                for column in columns
+            ]
+            yield pa.RecordBatch.from_arrays(arrays, schema=pa.schema([column.field() for column in columns]))
+
+
+def _names_by_id(schema: pa.Schema, path: Path) -> dict[int, str]:
+    if any(_ID not in (field.metadata or {}) for field in schema):
+        raise SinkError(
+            f"The data file {path} has no field ids, so its columns cannot be told for certain: somebody added it to "
+            "the table as it was. Have it rewritten (Spark's rewrite_data_files with rewrite-all) and start again."
+        )
+    return {int(field.metadata[_ID]): field.name for field in schema}
+
+
+def _statistics(path: str, columns: Sequence[StoredColumn]) -> dict[str, Any]:
+    footer = pq.read_metadata(path)
+    groups = range(footer.num_row_groups)
+    found: dict[str, Any] = {"sizes": {}, "values": {}, "nulls": {}, "lower": {}, "upper": {}}
+    for index, column in enumerate(columns):
+        chunks = [footer.row_group(group).column(index) for group in groups]
+        key = str(column.id)
+        found["sizes"][key] = sum(chunk.total_compressed_size for chunk in chunks)
+        found["values"][key] = footer.num_rows
+        statistics = [chunk.statistics for chunk in chunks]
+        if any(one is None or not one.has_null_count for one in statistics):
+            continue
+        found["nulls"][key] = sum(one.null_count for one in statistics)
+        valued = [one for one in statistics if one.num_values]
+        if valued and all(one.has_min_max for one in valued):
+            low = _bound(column.type, [one.min_raw for one in valued], upper=False)
+            high = _bound(column.type, [one.max_raw for one in valued], upper=True)
+            found["lower"] |= {key: base64.b64encode(low).decode()} if low is not None else {}
+            found["upper"] |= {key: base64.b64encode(high).decode()} if high is not None else {}
+    starts = [footer.row_group(group).column(0) for group in groups]
+    found["splits"] = sorted(
+        min(chunk.dictionary_page_offset or chunk.data_page_offset, chunk.data_page_offset) for chunk in starts
+    )
+    return found
+
+
+def _bound(kind: str, values: list[Any], *, upper: bool) -> bytes | None:
+    """The least or greatest of a footer's raw values as a manifest has it; None where there is no safe one."""
+    chosen = max if upper else min
+    match kind:
+        case "int" | "date":
+            return int(chosen(values)).to_bytes(4, "little", signed=True)
+        case "long" | "timestamp" | "timestamptz":
+            return int(chosen(values)).to_bytes(8, "little", signed=True)
+        case "string" | "binary":
+            return _cut(chosen(_raw(value) for value in values), text=kind == "string", upper=upper)
+        case _ if kind.startswith("decimal("):
+            unscaled = chosen(_unscaled(value) for value in values)
+            return unscaled.to_bytes((unscaled.bit_length() + 8) // 8, "big", signed=True)
+        case _:
+            return None
+
+
+def _raw(value: Any) -> bytes:
+    return value.encode() if isinstance(value, str) else bytes(value)
+
+
+def _unscaled(value: Any) -> int:
+    return value if isinstance(value, int) else int.from_bytes(value, "big", signed=True)
+
+
+def _cut(value: bytes, *, text: bool, upper: bool) -> bytes | None:
+    """`value` cut to `BOUND_LENGTH_MAX`; an upper bound that was cut is the next greater one of that length."""
+    if not text:
+        if len(value) <= BOUND_LENGTH_MAX:
+            return value
+        kept = value[:BOUND_LENGTH_MAX]
+        if not upper:
+            return kept
+        kept = kept.rstrip(b"\xff")
+        return kept[:-1] + bytes([kept[-1] + 1]) if kept else None
+    whole = value.decode()
+    cut = whole[:BOUND_LENGTH_MAX]
+    if cut == whole or not upper:
+        return cut.encode()
+    for place in range(len(cut) - 1, -1, -1):
+        following = ord(cut[place]) + 1
+        if following == 0xD800:  # Surrogates are no characters.
+            following = 0xE000
+        if following <= 0x10FFFF:
+            return (cut[:place] + chr(following)).encode()
+    return None
+
+
+class Bounds:
+    """Which data files may have one of an epoch's changed keys, by their bounds. `keys` has the key columns."""
+
+    def __init__(self, columns: Sequence[StoredColumn], keys: pa.Table) -> None:
+        self._ranges: list[tuple[int, str, Any, Any]] = []
+        self._numbers: tuple[int, np.ndarray] | None = None
+        for column in columns:
+            values = keys.column(column.name)
+            if column.type in ("boolean", "float", "double") or values.null_count:
+                continue
+            least, most = (_comparable(column.type, scalar) for scalar in pc.min_max(values).values())
+            self._ranges.append((column.id, column.type, least, most))
+            if self._numbers is None and column.type in ("int", "long", "date", "timestamp", "timestamptz"):
+                width = pa.int32() if column.type in ("int", "date") else pa.int64()
+                self._numbers = column.id, np.unique(values.cast(width).to_numpy())
+
+    def may_have(self, lower: Mapping[int, bytes] | None, upper: Mapping[int, bytes] | None) -> bool:
+        """Whether a file with these bounds (by field id) may have one of the keys."""
+        for number, kind, least, most in self._ranges:
+            low = decoded(kind, (lower or {}).get(number))
+            high = decoded(kind, (upper or {}).get(number))
+            if (low is not None and most < low) or (high is not None and least > high):
+                return False
+            if self._numbers and self._numbers[0] == number and low is not None and high is not None:
+                at = int(np.searchsorted(self._numbers[1], low))
+                if at == len(self._numbers[1]) or self._numbers[1][at] > high:
+                    return False
+        return True
+
+
+def decoded(kind: str, bound: bytes | None) -> Any:
+    """A manifest's bound as a number or bytes; it may be of the narrower type that the column had once."""
+    if bound is None:
+        return None
+    if kind in ("string", "binary"):
+        return bytes(bound)  # UTF-8 sorts as its characters do.
+    return int.from_bytes(bound, "big" if kind.startswith("decimal(") else "little", signed=True)
+
+
+def _comparable(kind: str, scalar: pa.Scalar) -> Any:
+    """A key's value as `decoded` gives bounds."""
+    if kind == "string":
+        return scalar.as_py().encode()
+    if kind == "binary":
+        return scalar.as_py()
+    if kind.startswith("decimal("):
+        return int(_EXACT.scaleb(scalar.as_py(), scalar.type.scale))
+    return scalar.cast(pa.int32() if kind in ("int", "date") else pa.int64()).as_py()

@@ -1,0 +1,68 @@
+"""The Iceberg sink's section of the configuration: where its tables are and which catalog knows them."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, Self
+
+from pydantic import field_validator, model_validator
+
+from raycdc.config import Options, Secret, SinkConfig, flattened_texts, option
+from raycdc.plugins import Plugin
+
+
+class IcebergCatalogOptions(Options):
+    """``catalog = { … }``: who keeps the name and the newest metadata of each table."""
+
+    type: Literal["hadoop", "sql", "rest"] = option(
+        "hadoop",
+        help="hadoop: the warehouse folder itself; sql: a database, through SQLAlchemy; rest: a REST catalog's server.",
+    )
+    name: str = option("raycdc", help="Name of the catalog: in a SQL catalog part of every table's key.", min_length=1)
+    warehouse: str = option("", help="Folder of the tables (rest: the server's name for it).", example="./lake")
+    uri: Secret = option(
+        Secret(""), help="Address of the database or the server, by reference where it holds a password.",
+        example="sqlite:////var/lib/lake/catalog.db",
+    )  # fmt: skip
+    properties: dict[str, str] = option(
+        {}, help="Further properties of the catalog as pyiceberg takes them: credentials, TLS, headers.", repr=False
+    )
+
+    @field_validator("properties", mode="before")
+    @classmethod
+    def _texts(cls, value: Any) -> Any:
+        return flattened_texts(value) if isinstance(value, dict) else value
+
+    @model_validator(mode="after")
+    def _whole(self) -> Self:
+        if self.type == "hadoop" and (self.uri or self.properties):
+            raise ValueError("a hadoop catalog is a folder: it takes a warehouse, and neither uri nor properties")
+        if self.type != "hadoop" and not self.uri:
+            raise ValueError(f"a {self.type} catalog needs a uri")
+        if self.type != "rest" and not self.warehouse:
+            raise ValueError(f"a {self.type} catalog needs a warehouse")
+        return self
+
+
+class IcebergSinkConfig(SinkConfig):
+    """``[sink] type = "iceberg"``: Iceberg tables ``DB.TABLE`` of a catalog."""
+
+    type: Literal["iceberg"] = option("iceberg", help="Iceberg tables.")
+    path: str = option("", help="Warehouse folder of a hadoop catalog; short for `catalog`.", example="./lake")
+    catalog: IcebergCatalogOptions | None = option(
+        None, help="The catalog.", example={"type": "sql", "uri": "sqlite:///catalog.db", "warehouse": "./lake"}
+    )
+
+    @model_validator(mode="after")
+    def _one_place(self) -> Self:
+        if bool(self.path) == (self.catalog is not None):
+            raise ValueError("give either path or catalog")
+        return self
+
+    def place(self) -> IcebergCatalogOptions:
+        """The catalog, whichever way it was given."""
+        return self.catalog or IcebergCatalogOptions(type="hadoop", warehouse=self.path)
+
+
+ICEBERG = Plugin(
+    "iceberg", "Apache Iceberg tables, upsert or changelog", IcebergSinkConfig, "raycdc.sinks.iceberg.sink:IcebergSink"
+)

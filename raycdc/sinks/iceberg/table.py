@@ -1,0 +1,445 @@
+"""One Iceberg table as this pipeline uses it: its commit vector, and the one kind of commit we make, through pyiceberg.
+
+Called by `sink`, by one thread at a time per table. The vector is a table property of the pipeline's
+own (`vector_property`), set in the same commit as the rows. *Every commit makes a snapshot*, one of only a vector too,
+and asks for the snapshot and the schema that it was planned against: so no commit passes another of any driver unseen.
+The loser looks at the record again and plans anew; pyiceberg's own retries, which would not look, are not used. What a
+commit wrote that is said to have failed stays where it is, for `remove_orphan_files`: a catalog's answer may be that to
+the second of two tries of which the first went through, and other snapshots may go on from what it refused.
+
+The property names our snapshot, so that a rollback is noticed: the table's current one does not descend from it then.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyiceberg.catalog import Catalog
+from pyiceberg.exceptions import CommitFailedException, NoSuchNamespaceError, NoSuchTableError
+from pyiceberg.manifest import DataFile, DataFileContent, FileFormat, ManifestContent, ManifestFile
+from pyiceberg.schema import Schema
+from pyiceberg.table import Table, Transaction
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.snapshots import Operation
+from pyiceberg.table.update import (
+    AddSchemaUpdate,
+    AssertCurrentSchemaId,
+    AssertRefSnapshotId,
+    AssertTableUUID,
+    SetCurrentSchemaUpdate,
+    TableUpdate,
+)
+from pyiceberg.table.update.snapshot import _ManifestMergeManager, _OverwriteFiles
+from pyiceberg.typedef import Record
+from pyiceberg.types import NestedField, PrimitiveType
+from sqlalchemy.exc import SQLAlchemyError
+
+from raycdc.checkpoint.folder import sync_folder
+from raycdc.errors import FencedError, SinkError
+from raycdc.model import TableId
+from raycdc.sinks.api import CommitVector
+from raycdc.sinks.iceberg.catalog import local_path, location_of, sync_file
+from raycdc.sinks.iceberg.files import StoredColumn, is_known, type_text
+
+#: Table property that says which pipeline created (or emptied) the table, so that plain appends are right.
+CREATED_BY = "raycdc.created-by"
+
+#: Table property by which a person vouches for a snapshot whose descent cannot be seen any more.
+CONFIRMED = "raycdc.confirmed-snapshot"
+
+#: How often a commit that lost against another writer of the table (a compaction, say) is tried again.
+CONFLICT_RETRIES = 5
+
+#: Manifests are merged up to this size: Iceberg's own default.
+MANIFEST_BYTES_MAX = 8 << 20
+
+#: What a table that we make says to pyiceberg and Spark: metadata files and manifests do not pile up with the commits.
+PROPERTIES = {
+    "format-version": "2",
+    "commit.manifest-merge.enabled": "true",
+    "commit.manifest.min-count-to-merge": "10",
+    "write.metadata.delete-after-commit.enabled": "true",
+    "write.metadata.previous-versions-max": "100",
+    # Our rewriting reads whole files; so others' deletions must not lie beside them.
+    "write.delete.mode": "copy-on-write",
+    "write.update.mode": "copy-on-write",
+    "write.merge.mode": "copy-on-write",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Stamp:
+    """What a commit carries besides its rows: the vector, and the source positions for people to see."""
+
+    vector: CommitVector
+    positions: Mapping[str, Any]
+
+    def text(self, app_id: str, *, snapshot: int | None) -> str:
+        """As a table property; `snapshot` is the id of the commit's snapshot, None for the table's creation."""
+        vector = self.vector
+        return json.dumps(
+            {
+                "pipeline": app_id,
+                "epoch": vector.epoch,
+                "step": vector.step,
+                "generation": vector.generation,
+                "snapshot": snapshot,
+                "positions": dict(self.positions),
+            }
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What one commit does: files in and out (`add` as `files.write_data_file` describes them), columns,
+    properties.
+    """
+
+    add: Sequence[Mapping[str, Any]] = ()
+    delete: Sequence[DataFile] = ()
+    columns: Sequence[StoredColumn] | None = None
+    properties: Mapping[str, str] = field(default_factory=dict)
+
+
+def vector_property(app_id: str) -> str:
+    """The table property that holds the vector of a pipeline."""
+    return f"raycdc.commit.{hashlib.sha256(app_id.encode()).hexdigest()[:16]}"
+
+
+class _Staged(Transaction):
+    """pyiceberg's, but its metadata is worked out once per update, not at every look with a copy of all snapshots."""
+
+    _known: tuple[tuple[TableUpdate, ...], TableMetadata] | None = None
+
+    @property
+    def table_metadata(self) -> TableMetadata:
+        if self._known is None or self._known[0] is not self._updates:
+            self._known = self._updates, super().table_metadata
+        return self._known[1]
+
+
+class _Overwrite(_OverwriteFiles):
+    """pyiceberg's, but with manifests that are merged as an append's are, and none that has no file any more."""
+
+    def _process_manifests(self, manifests: list[ManifestFile]) -> list[ManifestFile]:
+        living = [m for m in manifests if m.has_added_files() or m.has_existing_files() or self._is_ours(m)]
+        properties = self._transaction.table_metadata.properties
+        merging = _ManifestMergeManager(
+            target_size_bytes=MANIFEST_BYTES_MAX,
+            min_count_to_merge=int(properties.get("commit.manifest.min-count-to-merge", "100")),
+            merge_enabled=properties.get("commit.manifest-merge.enabled") == "true",
+            snapshot_producer=self,
+        )
+        return merging.merge_manifests(living)
+
+    def _is_ours(self, manifest: ManifestFile) -> bool:
+        return manifest.added_snapshot_id in (None, self.snapshot_id)
+
+
+class IcebergTarget:
+    """See the module's docstring. Errors of pyiceberg become `SinkError` naming the table."""
+
+    def __init__(self, catalog: Catalog, name: TableId, app_id: str, *, seen: dict[TableId, CommitVector]) -> None:
+        """`seen` has the last vector that this driver found or committed, of all its tables."""
+        self.name = name
+        self._seen = seen
+        self._catalog = catalog
+        self._identifier = (name.db, name.table)
+        self._app_id = app_id
+        self._table: Table | None = None
+
+    def refresh(self) -> bool:
+        """Bring the handle to the newest metadata; False when there is no table. `SinkError` when it was rolled back
+        behind what this pipeline had written.
+        """
+        self._table = None
+        # Another handle may commit while this one reads.
+        seen = self._seen.get(self.name)
+        try:
+            table = self._catalog.load_table(self._identifier)
+        except (NoSuchTableError, NoSuchNamespaceError):
+            return False
+        except Exception as cause:
+            if not _is_the_tables(cause):
+                raise
+            raise self._error("cannot be read", cause) from cause
+        local_path(table.location())
+        self._table = table
+        self._check_descent()
+        self._check_seen(seen)
+        return True
+
+    @property
+    def table(self) -> Table:
+        assert self._table is not None, f"{self.name} was not refreshed"
+        return self._table
+
+    @property
+    def data_folder(self) -> Path:
+        properties = self.table.metadata.properties
+        return local_path(properties.get("write.data.path") or f"{self.table.location().rstrip('/')}/data")
+
+    @property
+    def staging_folder(self) -> Path:
+        """Of files that no table is to have: keys of compacted rows."""
+        return local_path(self.table.location()) / "_raycdc"
+
+    def vector(self) -> CommitVector | None:
+        """What the metadata of the last `refresh` holds of this pipeline."""
+        note = self._note()
+        return None if note is None else CommitVector(note["epoch"], note["step"], note["generation"])
+
+    def created_by_us(self) -> bool:
+        """Whether this pipeline created or emptied the table, so that a snapshot row cannot be in it yet."""
+        return self.table.metadata.properties.get(CREATED_BY) == self._app_id
+
+    def columns(self) -> list[StoredColumn]:
+        """The table's columns. `SinkError` for a type that this sink does not write."""
+        fields = self.table.metadata.schema().fields
+        for one in fields:
+            if not isinstance(one.field_type, PrimitiveType) or not is_known(str(one.field_type)):
+                raise SinkError(
+                    f"The Iceberg table {self.name} has a column {one.name!r} of type {one.field_type}, which raycdc "
+                    "does not write. Remove the column, or route the table to another name."
+                )
+        return [StoredColumn(one.field_id, one.name, str(one.field_type)) for one in fields]
+
+    def arrow(self) -> pa.Schema:
+        return pa.schema([pa.field(column.name, column.arrow) for column in self.columns()])
+
+    @property
+    def next_id(self) -> int:
+        """The first field id that no column of the table ever had."""
+        return self.table.metadata.last_column_id + 1
+
+    def check_plain(self) -> None:
+        """`SinkError` when the table's files are not simply its columns, as those of a stage task are."""
+        metadata = self.table.metadata
+        special = [] if metadata.spec().is_unpartitioned() else [f"is partitioned ({metadata.spec()})"]
+        if metadata.format_version not in (1, 2):
+            special.append(f"has format version {metadata.format_version}")
+        if special:
+            raise SinkError(
+                f"The Iceberg table {self.name} {' and '.join(special)}, and files of rows cannot be added to it. "
+                "Route the table to another name, or drop it and let raycdc make it anew."
+            )
+
+    def data_files(self) -> list[DataFile]:
+        """All data files of the current snapshot. `SinkError` when rows are deleted beside their files."""
+        snapshot = self.table.metadata.current_snapshot()
+        found: list[DataFile] = []
+        for manifest in snapshot.manifests(self.table.io) if snapshot else ():
+            entries = manifest.fetch_manifest_entry(self.table.io, discard_deleted=True)
+            if manifest.content == ManifestContent.DELETES and entries:
+                raise SinkError(
+                    f"The Iceberg table {self.name} has delete files: another writer deleted or updated rows with "
+                    "merge-on-read. Have them applied (rewrite_data_files with delete-file-threshold = 1, then "
+                    "rewrite_position_delete_files), and set write.delete.mode, write.update.mode and "
+                    "write.merge.mode to copy-on-write."
+                )
+            found += [entry.data_file for entry in entries if entry.data_file.content == DataFileContent.DATA]
+        return found
+
+    # -- commits ----------------------------------------------------------------------------------------------------
+
+    def create(self, columns: pa.Schema, stamp: Stamp) -> None:
+        """Make an empty table; the vector is in it from the beginning."""
+        numbered = [StoredColumn(at, f.name, type_text(f.type)) for at, f in enumerate(columns, 1)]
+        noted = {vector_property(self._app_id): stamp.text(self._app_id, snapshot=None)}
+        properties = {**PROPERTIES, CREATED_BY: self._app_id, **noted}
+        try:
+            self._catalog.create_namespace_if_not_exists((self.name.db,))
+            self._catalog.create_table(self._identifier, iceberg_schema(numbered), properties=properties)
+        except Exception as cause:
+            if not _is_the_tables(cause):
+                raise
+            raise self._error("cannot be created", cause) from cause
+        self.refresh()
+
+    def commit(self, stamp: Stamp, plan: Callable[[], Change]) -> None:
+        """Do what `plan` says of the table as it is, with the vector, in one commit; nothing when the table holds it.
+
+        `plan` is called again when another writer was faster. `FencedError` when that was a newer driver.
+        """
+        for attempt in range(CONFLICT_RETRIES + 1):
+            if not self.refresh():
+                raise SinkError(f"The Iceberg table {self.name} disappeared; restore it and start again.")
+            held = self.vector()
+            if held is not None and held.generation > stamp.vector.generation:
+                raise FencedError(f"{self.name} was written by a newer driver (generation {held.generation}).")
+            if held is not None and (held.epoch, held.step) >= (stamp.vector.epoch, stamp.vector.step):
+                return
+            try:
+                self._publish(plan(), stamp)
+            except CommitFailedException as cause:
+                if attempt == CONFLICT_RETRIES:
+                    what = f"cannot be written: other writers were faster {attempt + 1} times"
+                    raise self._error(what, cause) from cause
+            except Exception as cause:
+                if not _is_the_tables(cause):
+                    raise
+                raise self._error("cannot be written", cause) from cause
+            else:
+                self.refresh()
+                return
+
+    def mark(self, stamp: Stamp) -> None:
+        """Commit nothing but the vector, unless the table is there already."""
+        self.commit(stamp, Change)
+
+    # -- helpers ----------------------------------------------------------------------------------------------------
+
+    def _publish(self, change: Change, stamp: Stamp) -> None:
+        table = self.table
+        metadata = table.metadata
+        staged = _Staged(table)
+        if change.columns is not None:
+            _set_columns(staged, change.columns)
+        note = {"raycdc.epoch": str(stamp.vector.epoch), "raycdc.step": str(stamp.vector.step)}
+        producer: Any = (
+            _Overwrite(Operation.OVERWRITE, staged, table.io, snapshot_properties=note)
+            if change.delete
+            else staged.update_snapshot(snapshot_properties=note).merge_append()
+        )
+        with producer:
+            for described in change.add:
+                producer.append_data_file(_data_file(described))
+            for gone in change.delete:
+                producer.delete_data_file(gone)
+        noted = {vector_property(self._app_id): stamp.text(self._app_id, snapshot=producer.snapshot_id)}
+        staged.set_properties({**change.properties, **noted})
+        if CONFIRMED in metadata.properties:
+            staged.remove_properties(CONFIRMED)
+        # pyiceberg has no public name for these; the version is pinned.
+        written = [*producer._written_manifests, *producer._written_manifest_lists]
+        updates: tuple[TableUpdate, ...] = staged._updates
+        for location in written:
+            sync_file(location)
+        for folder in {Path(described["path"]).parent for described in change.add}:
+            sync_folder(folder)
+        head = metadata.current_snapshot()
+        requirements = (
+            AssertTableUUID(uuid=metadata.table_uuid),
+            AssertRefSnapshotId(ref="main", snapshot_id=head.snapshot_id if head else None),  # type: ignore[call-arg]
+            AssertCurrentSchemaId(current_schema_id=metadata.current_schema_id),  # type: ignore[call-arg]
+        )
+        response = self._catalog.commit_table(table, requirements, updates)
+        with contextlib.suppress(OSError):  # Old metadata that stays only costs space.
+            Catalog._delete_old_metadata(table.io, metadata, response.metadata)
+
+    def _note(self) -> dict[str, Any] | None:
+        text = self.table.metadata.properties.get(vector_property(self._app_id))
+        note: dict[str, Any] | None = None if text is None else json.loads(text)
+        return note if note is not None and note["pipeline"] == self._app_id else None
+
+    def _check_seen(self, seen: CommitVector | None) -> None:
+        """`SinkError` when the table holds less than `seen`: then what came in between is missing in it."""
+        held = self.vector()
+        if seen is not None and (held is None or (held.epoch, held.step) < (seen.epoch, seen.step)):
+            raise SinkError(
+                f"The Iceberg table {self.name} holds less than before: it had epoch {seen.epoch} of this pipeline and "
+                f"has {f'epoch {held.epoch}' if held else 'nothing'} now. It was restored from an older copy, or "
+                "another writer replaced its metadata. Bring that version back, or take a new snapshot with a new "
+                'pipeline.state and pipeline.on_existing = "replace".'
+            )
+        known = self._seen.get(self.name)
+        if held is not None and (known is None or (known.epoch, known.step) < (held.epoch, held.step)):
+            self._seen[self.name] = held
+
+    def _check_descent(self) -> None:
+        """`SinkError` unless the current snapshot is our last one or descends from it."""
+        note = self._note()
+        if note is None or note["snapshot"] is None:
+            return
+        metadata = self.table.metadata
+        parents = {snapshot.snapshot_id: snapshot.parent_snapshot_id for snapshot in metadata.snapshots}
+        head = metadata.current_snapshot_id
+        if str(head) == metadata.properties.get(CONFIRMED):
+            return  # Our next commit takes the word away, so that it vouches for no rollback to there.
+        number = head
+        while number is not None and number != note["snapshot"]:
+            number = parents.get(number)
+        if number is None and note["snapshot"] in parents:
+            raise SinkError(
+                f"The Iceberg table {self.name} was rolled back or replaced after this pipeline had written to it: "
+                "rows are missing that will not come again. Take a new snapshot, with a new pipeline.state and "
+                'pipeline.on_existing = "replace" or another table name.'
+            )
+        if number is None:
+            # Expiring a snapshot cuts what it led to: Spark leaves the name of the parent, pyiceberg not even that.
+            raise SinkError(
+                f"Other writers committed to the Iceberg table {self.name} since this pipeline did, and the snapshots "
+                "in between are expired: whether the table was rolled back meanwhile cannot be seen. If it was not, "
+                f"say so: ALTER TABLE … SET TBLPROPERTIES ('{CONFIRMED}' = '{head}')."
+            )
+
+    def _error(self, what: str, cause: Exception) -> SinkError:
+        return SinkError(f"The Iceberg table {self.name} {what}: {type(cause).__name__}: {cause}")
+
+
+def iceberg_schema(columns: Sequence[StoredColumn], *, number: int = 0) -> Schema:
+    """All columns are optional: a changelog has rows from before a column was there, or required."""
+    fields = [
+        NestedField(field_id=column.id, name=column.name, field_type=column.type, required=False) for column in columns
+    ]
+    return Schema(*fields, schema_id=number)
+
+
+def remove(paths: Sequence[str]) -> None:
+    """Delete files nobody will read; one that cannot be deleted only costs space."""
+    for path in paths:
+        with contextlib.suppress(OSError):
+            Path(path).unlink(missing_ok=True)
+
+
+def _set_columns(staged: Any, columns: Sequence[StoredColumn]) -> None:
+    metadata = staged.table_metadata
+    wanted = iceberg_schema(columns, number=max(schema.schema_id for schema in metadata.schemas) + 1)
+    same = next((schema.schema_id for schema in metadata.schemas if schema == wanted), None)
+    if same is None:
+        last = SetCurrentSchemaUpdate()  # The last one added.
+        staged._apply((AddSchemaUpdate(schema=wanted), last))
+    elif same != metadata.current_schema_id:
+        staged._apply((SetCurrentSchemaUpdate(schema_id=same),))  # type: ignore[call-arg]
+
+
+def _data_file(described: Mapping[str, Any]) -> DataFile:
+    def counts(key: str) -> dict[int, int]:
+        return {int(number): value for number, value in described[key].items()}
+
+    def bounds(key: str) -> dict[int, bytes]:
+        return {int(number): base64.b64decode(value) for number, value in described[key].items()}
+
+    return DataFile.from_args(
+        content=DataFileContent.DATA,
+        file_path=location_of(Path(described["path"])),
+        file_format=FileFormat.PARQUET,
+        partition=Record(),
+        record_count=described["rows"],
+        file_size_in_bytes=described["size"],
+        column_sizes=counts("sizes"),
+        value_counts=counts("values"),
+        null_value_counts=counts("nulls"),
+        nan_value_counts={},
+        lower_bounds=bounds("lower"),
+        upper_bounds=bounds("upper"),
+        split_offsets=described["splits"],
+        sort_order_id=None,
+        spec_id=0,
+        equality_ids=None,
+        key_metadata=None,
+    )
+
+
+def _is_the_tables(error: Exception) -> bool:
+    """Whether it is about the table or its catalog and no bug of ours."""
+    known = type(error).__module__.startswith(("pyiceberg.", "requests."))
+    return known or isinstance(error, pa.ArrowException | OSError | ValueError | SQLAlchemyError)

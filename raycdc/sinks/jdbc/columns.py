@@ -1,0 +1,237 @@
+"""What schema changes make of a database table: its next columns and where their values come from. Pure.
+
+Called by `sink`; the databases turn the difference into statements.
+
+| change | lenient | evolve, try_evolve | ignore |
+|---|---|---|---|
+| a column is added | nullable; rows that exist get its constant default | the same | left out |
+| … dropped | stays, null from here on | goes, values and all | stays, null from here on |
+| … renamed | the old one stays, the new one begins with nulls; refused onto one that stayed | renamed | as left out |
+| … gets a wider type | the rows that exist get it | the same | refused if the types differ |
+| … moves | nothing: columns of a target are found by name | nothing | nothing |
+| the table is emptied or dropped | its rows go (upsert) | the same | the same |
+
+A column that comes again under the name of one that stayed begins anew. Where the database takes names that differ in
+case for one, a column is renamed to such a name in place whatever the behaviour. A table made again with another key is
+refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
+
+from raycdc.errors import SinkError
+from raycdc.model import Column, TableId
+from raycdc.model.types import LogicalType, TypeKind, wide_decimal
+from raycdc.schema.behavior import SchemaChangeBehavior
+from raycdc.schema.events import (
+    AddColumnEvent,
+    AlterColumnTypeEvent,
+    CreateTableEvent,
+    DropColumnEvent,
+    DropTableEvent,
+    RenameColumnEvent,
+    SchemaChangeEvent,
+    TruncateTableEvent,
+    event_from_json,
+)
+from raycdc.sinks.api import TableWork
+from raycdc.sinks.changes import may_lack
+
+_IN_PLACE = frozenset({SchemaChangeBehavior.EVOLVE, SchemaChangeBehavior.TRY_EVOLVE})
+_INTEGERS = (TypeKind.INT8, TypeKind.INT16, TypeKind.INT32, TypeKind.INT64)
+_TEXTS = frozenset({TypeKind.STRING, TypeKind.ENUM, TypeKind.SET})
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A column of the table as it will be; `origin` is the column whose values it has, None for a new one."""
+
+    column: Column
+    origin: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The columns to come, whether the rows that exist go, and which new columns get their default in them."""
+
+    columns: tuple[Planned, ...]
+    emptied: bool = False
+    filled: tuple[Column, ...] = ()
+
+
+def plan(
+    present: Sequence[Column],
+    key: Sequence[str],
+    work: TableWork,
+    *,
+    upsert: bool,
+    behavior: SchemaChangeBehavior,
+    left_out: Collection[str],
+    fold: Callable[[str], str] = str,
+) -> Plan:
+    """What ``work.changes`` but those `left_out` make of a target with the columns `present` and that `key`.
+
+    Columns whose names are equal when `fold` was applied are one in the database.
+    """
+    events = [event_from_json(data) for data in work.changes if data["type"] not in left_out]
+    emptied = upsert and any(isinstance(e, TruncateTableEvent | DropTableEvent) for e in events)
+    planned = [Planned(column, column.name) for column in present]
+    for event in events:
+        try:
+            planned = _after(planned, event, work, behavior, emptied=emptied, fold=fold)
+        except SinkError:
+            if behavior is not SchemaChangeBehavior.TRY_EVOLVE:
+                raise
+    names = [p.column.name for p in planned]
+    _check(planned, work, lacks=may_lack(behavior, left_out))
+    if upsert and tuple(work.schema.primary_key) != _renamed(key, planned):
+        raise SinkError(
+            f"{work.target}: its key is ({', '.join(key)}) and becomes ({', '.join(work.schema.primary_key)}), but the "
+            'rows that exist are keyed by the old one. Take a new snapshot with pipeline.on_existing = "replace" and '
+            "a new pipeline.state."
+        )
+    added = {e.column.name: e.column for e in events if isinstance(e, AddColumnEvent) and e.column.name in names}
+    filled = tuple(c for c in added.values() if c.default is not None) if upsert and not emptied else ()
+    return Plan(tuple(planned), emptied, filled)
+
+
+def fits(old: LogicalType, new: LogicalType) -> bool:
+    """Whether every value of type `old` is one of type `new` without a change."""
+    digits, new_digits = _digits(old), _digits(new)
+    if old.kind in _INTEGERS and new.kind in _INTEGERS:
+        return _INTEGERS.index(old.kind) <= _INTEGERS.index(new.kind)
+    if digits is not None and new_digits is not None:
+        return new_digits[0] >= digits[0] and new_digits[1] >= digits[1]
+    if old.kind is TypeKind.FLOAT32 and new.kind is TypeKind.FLOAT64:
+        return True
+    if old.kind in _TEXTS and new.kind in _TEXTS:
+        return wide_decimal(old) is None and wide_decimal(new) is None
+    return old.kind is new.kind and old.arrow() == new.arrow()
+
+
+def type_error(target: TableId, column: Column, new: LogicalType) -> SinkError:
+    """The table has a column of another type than the rows to come."""
+    return SinkError(
+        f"{target}: column {column.name} is {column.type.kind} in the target and {new.kind} at the source, and rows "
+        "already written cannot change their type. No row of the new type was written. Take a new snapshot with "
+        'pipeline.on_existing = "replace" and a new pipeline.state.'
+    )
+
+
+def same_everywhere(changed: Callable[[Column, Column], bool], present: Sequence[Column], planned: Plan) -> bool:
+    """Whether nothing is to be altered: no column comes, goes, or is `changed`."""
+    before = {column.name: column for column in present}
+    kept = [p for p in planned.columns if p.origin is not None]
+    if len(kept) != len(planned.columns) or len(kept) != len(before):
+        return False
+    return all(p.origin == p.column.name and not changed(before[p.column.name], p.column) for p in kept)
+
+
+def _after(
+    planned: list[Planned],
+    event: SchemaChangeEvent,
+    work: TableWork,
+    behavior: SchemaChangeBehavior,
+    *,
+    emptied: bool,
+    fold: Callable[[str], str],
+) -> list[Planned]:
+    """The columns after one change."""
+    ignored = behavior is SchemaChangeBehavior.IGNORE
+    match event:
+        case CreateTableEvent() if not ignored:
+            return _with_all(planned, work, emptied=emptied, fold=fold)
+        case AddColumnEvent(_, column) if not ignored:
+            return [*(p for p in planned if fold(p.column.name) != fold(column.name)), Planned(column, None)]
+        case DropColumnEvent(_, name) if behavior in _IN_PLACE:
+            return [p for p in planned if p.column.name != name]
+        case RenameColumnEvent(_, name, new_name):
+            return _after_rename(planned, name, new_name, work, behavior, fold=fold)
+        case AlterColumnTypeEvent(_, name, new_type) if not ignored:
+            return [_retyped(p, new_type, work, emptied=emptied) if p.column.name == name else p for p in planned]
+        case _:
+            return planned
+
+
+def _after_rename(
+    planned: list[Planned],
+    name: str,
+    new_name: str,
+    work: TableWork,
+    behavior: SchemaChangeBehavior,
+    *,
+    fold: Callable[[str], str],
+) -> list[Planned]:
+    if behavior in _IN_PLACE or fold(name) == fold(new_name):
+        return [replace(p, column=replace(p.column, name=new_name)) if p.column.name == name else p for p in planned]
+    if new_name in work.schema.primary_key:
+        raise SinkError(
+            f"{work.target}: the key column {name!r} was renamed to {new_name!r}, and the rows that exist "
+            f'would lose their key. Set pipeline.schema_change = "evolve" for this change.'
+        )
+    wanted = {column.name: column for column in work.schema.columns}
+    taken = fold(new_name) in [fold(p.column.name) for p in planned]
+    if taken and behavior is SchemaChangeBehavior.LENIENT:
+        raise SinkError(
+            f"{work.target}: column {name!r} was renamed to {new_name!r}, and the target kept a column of that name "
+            'whose values are others. Set pipeline.schema_change = "evolve" for this change, or take a new snapshot '
+            'with pipeline.on_existing = "replace" and a new pipeline.state.'
+        )
+    if behavior is SchemaChangeBehavior.IGNORE or new_name not in wanted:
+        return planned
+    return [*planned, Planned(replace(wanted[new_name], default=None), None)]
+
+
+def _with_all(planned: list[Planned], work: TableWork, *, emptied: bool, fold: Callable[[str], str]) -> list[Planned]:
+    """A table that was created again may have other columns; its rows went with the old one."""
+    wanted = {fold(column.name): column for column in work.schema.columns}
+    here = {fold(p.column.name) for p in planned}
+    kept = []
+    for p in planned:
+        column = wanted.get(fold(p.column.name))
+        if column is None:
+            kept.append(p)
+        else:
+            named = replace(p, column=replace(p.column, name=column.name))
+            kept.append(_retyped(named, column.type, work, emptied=emptied))
+    return [*kept, *(Planned(column, None) for name, column in wanted.items() if name not in here)]
+
+
+def _retyped(p: Planned, new: LogicalType, work: TableWork, *, emptied: bool) -> Planned:
+    if not emptied and not fits(p.column.type, new):
+        raise type_error(work.target, p.column, new)
+    return replace(p, column=replace(p.column, type=new))
+
+
+def _renamed(key: Sequence[str], planned: Sequence[Planned]) -> tuple[str, ...]:
+    names = {p.origin: p.column.name for p in planned}
+    return tuple(names.get(name, name) for name in key)
+
+
+def _check(planned: Sequence[Planned], work: TableWork, *, lacks: bool) -> None:
+    """Every column that will be written must be there with its type."""
+    there = {p.column.name: p.column for p in planned}
+    for column in work.schema.columns:
+        have = there.get(column.name)
+        if have is None and not lacks:
+            raise SinkError(
+                f"{work.target}: the source has a column {column.name!r} that the target lacks, and no change says "
+                "that it was added. Take a new snapshot of the table."
+            )
+        if have is not None and (have.type.arrow() != column.type.arrow() or not fits(column.type, have.type)):
+            raise type_error(work.target, have, column.type)
+
+
+def _digits(logical: LogicalType) -> tuple[int, int] | None:
+    """Digits before and after the point of an exact number, or None."""
+    match logical.kind:
+        case TypeKind.DECIMAL:
+            return logical.precision - logical.scale, logical.scale
+        case TypeKind.UINT64:
+            return 20, 0
+        case TypeKind.STRING if (wide := wide_decimal(logical)) is not None:
+            return wide[0] - wide[1], wide[1]
+        case _:
+            return None

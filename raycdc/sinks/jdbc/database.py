@@ -1,0 +1,156 @@
+"""What the database sink asks of a server: one transaction with the commit record and the rows in it.
+
+Implemented by `postgres` and `mysql`; called by `sink` on the driver, and by `tasks`, which
+loads rows into staging tables from wherever tasks run. A session belongs to one thread.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol
+
+import pyarrow as pa
+
+from raycdc.errors import SinkError
+from raycdc.model import Column, TableId
+from raycdc.sinks.jdbc.columns import Plan
+from raycdc.sinks.jdbc.plugin import Address
+from raycdc.sinks.jdbc.record import Held
+
+#: Name of the table with the commit records, in the database (PostgreSQL: its schema ``public``) that the URL names.
+COMMIT_TABLE = "raycdc_commit"
+
+#: Begins the names of staging tables.
+STAGE_PREFIX = "raycdc_stage_"
+
+_IMPLEMENTATIONS = {
+    "postgresql": "raycdc.sinks.jdbc.postgres:PostgresDatabase",
+    "mysql": "raycdc.sinks.jdbc.mysql:MySqlDatabase",
+    "mariadb": "raycdc.sinks.jdbc.mysql:MySqlDatabase",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class StagedTable:
+    """A table of rows that no reader of the target sees yet (the result of `tasks.load`)."""
+
+    name: str
+    rows: int
+    deleted: int = 0
+    truncated: bool = False
+
+
+class Session(Protocol):
+    """One transaction; what `commit` was not called for never happened. DDL on MySQL is the exception: it commits what
+    was done before it and itself, and its methods are judged by what the target has, so doing them again is harmless.
+    """
+
+    #: Whether DDL is undone with the rest.
+    transactional_ddl: ClassVar[bool]
+
+    def lacking(self) -> list[str] | None:
+        """Statements that would permit what the account may not do yet; None where the server cannot be asked."""
+
+    def held(self, app_id: str, target: TableId, *, lock: bool = False) -> Held | None:
+        """The record of `target`; with `lock` nobody else can commit to it or alter it before this session ends, even
+        where there is no record yet. `SinkError` when another session has the lock for a minute.
+        """
+
+    def hold(self, app_id: str, target: TableId, held: Held, positions: Mapping[str, Any]) -> None:
+        """Write the record, which `held` locked. `FencedError` where there is one of a newer driver or a later step."""
+
+    def forget_others(self, app_id: str, target: TableId) -> None:
+        """Remove the records of other pipelines: what they wrote to `target` is gone."""
+
+    def folded(self, app_id: str, target: TableId) -> str | None:
+        """Another target of the pipeline that is the same table on this server, whose names ignore case."""
+
+    def exists(self, target: TableId) -> bool: ...
+
+    def marker(self, target: TableId) -> str | None:
+        """What `create` or `alter` last said of itself, where DDL may outrun its record; else None."""
+
+    def is_empty(self, target: TableId) -> bool: ...
+
+    def create(
+        self, target: TableId, columns: Sequence[Column], key: Sequence[str], marker: str, *, replace: bool
+    ) -> None:
+        """Make the target; with `replace` in place of the table that is there."""
+
+    def adopt(self, target: TableId, columns: Sequence[Column], key: Sequence[str]) -> None:
+        """Make somebody's table fit: add the columns it lacks. `SinkError` for what would lose or change rows in it."""
+
+    def alter(self, target: TableId, present: Sequence[Column], plan: Plan, key: Sequence[str], marker: str) -> None:
+        """Carry `plan` out on the target, which has the columns `present`."""
+
+    def empty(self, target: TableId) -> None: ...
+
+    def staged_rows(self, name: str) -> int:
+        """How many rows a staging table has."""
+
+    def append(self, target: TableId, columns: Sequence[Column], name: str) -> None:
+        """Add the rows of a staging table."""
+
+    def merge(
+        self, target: TableId, columns: Sequence[Column], key: Sequence[str], gone: Sequence[str], staged: StagedTable
+    ) -> None:
+        """Upsert and delete the rows of a staging table with `DELETED`; columns `gone` at the source become null."""
+
+    def commit(self) -> None: ...
+
+
+class Database(Protocol):
+    """A server and how to speak to it."""
+
+    #: What ``sink.url`` calls it, for people.
+    kind: ClassVar[str]
+    #: Whether names of columns that differ in case only are one.
+    ignores_case: ClassVar[bool]
+
+    def __init__(self, address: Address) -> None: ...
+
+    def prepare(self) -> None:
+        """Make the commit table and the place of staging tables, where they are missing."""
+
+    def session(self) -> AbstractContextManager[Session]: ...
+
+    def check_columns(self, target: TableId, columns: Sequence[Column], key: Sequence[str]) -> None:
+        """`SinkError` by name for what the server cannot have."""
+
+    def retyped(self, old: Column, new: Column, *, key: bool) -> bool:
+        """Whether the column, of the `key` or not, has another type here."""
+
+    def load(
+        self,
+        name: str,
+        columns: Sequence[Column],
+        key: Sequence[str],
+        batches: Iterable[pa.RecordBatch],
+        *,
+        compacted: bool,
+    ) -> int:
+        """Make the staging table `name` with the rows of `batches` (with `DELETED` where `compacted`), all or none of
+        them, and return how many. A value the server cannot hold is a `SinkError`.
+        """
+
+    def drop_stages(self, prefix: str, *, up_to: str) -> None:
+        """Remove staging tables whose names begin with `prefix` and do not come after `up_to`; best effort."""
+
+    def close(self) -> None:
+        """Close this process's idle connections."""
+
+
+def open_database(address: Address) -> Database:
+    """The implementation for the kind of server; its driver is imported here."""
+    module, _, name = _IMPLEMENTATIONS[address.kind].partition(":")
+    try:
+        implementation = getattr(importlib.import_module(module), name)
+    except ModuleNotFoundError as cause:
+        raise SinkError(
+            f"The jdbc sink needs the package {cause.name} for {address.kind}. Install raycdc[postgresql]."
+        ) from cause
+    database: Database = implementation(address)
+    return database

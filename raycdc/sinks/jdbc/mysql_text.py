@@ -1,0 +1,92 @@
+"""Arrow columns as rows of a MySQL INSERT, made column by column; no Python object per row.
+
+*Contract*: the session has ``NO_BACKSLASH_ESCAPES``, so that a quote is the only character to double, and utf8mb4.
+Called by `mysql`. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from raycdc.errors import SinkError
+
+
+def value_lists(batch: pa.RecordBatch, *, bytes_max: int) -> Iterator[bytes]:
+    """The rows as ``(…),(…)`` in pieces of at most about `bytes_max`; a larger row is a piece of its own."""
+    if not batch.num_rows:
+        return
+    joined = pc.binary_join_element_wise(*_columns(batch), pa.scalar(b",", pa.large_binary()))
+    opening, closing, nothing = (pa.scalar(text, pa.large_binary()) for text in (b"(", b"),", b""))
+    rows = pc.binary_join_element_wise(opening, joined, closing, nothing)
+    _, offset_buffer, data = rows.buffers()
+    offsets = np.frombuffer(offset_buffer, dtype=np.int64)[rows.offset : rows.offset + len(rows) + 1]
+    text = memoryview(data)
+    first = 0
+    while first < len(rows):
+        last = int(np.searchsorted(offsets, offsets[first] + bytes_max, side="right")) - 1
+        last = max(last, first + 1)
+        # Without the comma behind the last row.
+        yield bytes(text[offsets[first] : offsets[last] - 1])
+        first = last
+
+
+def widest(batch: pa.RecordBatch, *, bytes_max: int) -> tuple[str, int]:
+    """Of the first row that is larger than `bytes_max`, the column with the largest literal, and its bytes."""
+    sizes = np.stack([pc.binary_length(column).to_numpy() for column in _columns(batch)])
+    row = int(np.argmax(sizes.sum(axis=0) + len(sizes) + 1 > bytes_max))
+    column = int(np.argmax(sizes[:, row]))
+    return str(batch.schema.names[column]), int(sizes[column, row])
+
+
+def _columns(batch: pa.RecordBatch) -> list[pa.Array]:
+    columns = zip(batch.schema.names, batch.columns, strict=True)
+    return [_literals(name, column).cast(pa.large_binary()) for name, column in columns]
+
+
+def _literals(name: str, column: pa.Array) -> pa.Array:
+    """Each value as a literal of MySQL's, as text or bytes without nulls."""
+    kind = column.type
+    if pa.types.is_binary(kind):
+        return pc.fill_null(_bytes(column), b"NULL")
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        text = _quoted(pc.replace_substring(column.cast(pa.large_string()), "'", "''"))
+    elif pa.types.is_boolean(kind):
+        text = column.cast(pa.int8()).cast(pa.large_string())
+    elif pa.types.is_timestamp(kind):
+        text = _quoted(column.cast(pa.timestamp("us")).cast(pa.large_string()))
+    elif pa.types.is_date(kind):
+        text = _quoted(column.cast(pa.large_string()))
+    elif pa.types.is_floating(kind):
+        if pc.any(pc.invert(pc.is_finite(column))).as_py():
+            raise SinkError(f"Column {name} has a value (NaN or infinity) that MySQL cannot hold.")
+        # A float's value as a double is exact, and so is the shortest text of a double.
+        text = column.cast(pa.float64()).cast(pa.large_string())
+        # Without an exponent it would be an exact number, and those have one zero.
+        text = pc.if_else(pc.and_(pc.equal(column, 0), pc.starts_with(text, "-")), "-0e0", text)
+    elif pa.types.is_decimal(kind):
+        # Quoted, because small ones are printed with an exponent, and such a number would be a DOUBLE.
+        text = _quoted(column.cast(pa.string()).cast(pa.large_string()))
+    else:
+        text = column.cast(pa.string()).cast(pa.large_string())
+    return pc.fill_null(text, "NULL")
+
+
+def _quoted(text: pa.Array) -> pa.Array:
+    quote, nothing = pa.scalar("'", pa.large_string()), pa.scalar("", pa.large_string())
+    return pc.binary_join_element_wise(quote, text, quote, nothing)
+
+
+def _bytes(column: pa.Array) -> pa.Array:
+    """Bytes as ``_binary'…'``, which no server takes for text; a quote is never part of a character of utf8mb4."""
+    doubled = pc.replace_substring(column.cast(pa.large_binary()), b"'", b"''")
+    opening, closing, nothing = (pa.scalar(text, pa.large_binary()) for text in (b"_binary'", b"'", b""))
+    return pc.binary_join_element_wise(opening, doubled, closing, nothing)
+
+
+def ends_in_space(columns: Sequence[pa.Array]) -> bool:
+    """Whether a text ends in a space, which some collations do not see."""
+    return any(pc.any(pc.ends_with(column, " ")).as_py() for column in columns if pa.types.is_string(column.type))

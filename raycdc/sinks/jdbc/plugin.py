@@ -1,0 +1,99 @@
+"""The database sink's section of the configuration, and what its address means."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from pydantic import field_validator
+
+from raycdc.config import Secret, SinkConfig, option
+from raycdc.connectors.mysql.plugin import TlsOptions
+from raycdc.plugins import Plugin
+
+_PORTS = {"postgresql": 5432, "mysql": 3306, "mariadb": 3306}
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """A target database and who connects; `tls_mode` is a value of `TlsMode`. ``repr`` never shows the password."""
+
+    kind: str
+    host: str
+    port: int
+    database: str
+    user: str = ""
+    password: str = field(default="", repr=False)
+    tls_mode: str = "auto"
+    tls_ca: str | None = None
+
+    def __str__(self) -> str:
+        return f"{self.kind}://{self.host}:{self.port}/{self.database}"
+
+    def to_json(self) -> dict[str, Any]:
+        """As tasks get it; it holds the password, which those who connect need."""
+        return asdict(self)
+
+
+def parse_url(url: str) -> Address:
+    """``[jdbc:]postgresql://host[:port]/database`` and its like. Raises ValueError with what is wrong."""
+    parts = urlsplit(url.removeprefix("jdbc:"))
+    kind = {"postgres": "postgresql"}.get(parts.scheme, parts.scheme)
+    if kind not in _PORTS:
+        raise ValueError(f'must begin with jdbc:postgresql://, jdbc:mysql:// or jdbc:mariadb://, got "{parts.scheme}"')
+    database = unquote(parts.path.removeprefix("/"))
+    if not database or "/" in database:
+        raise ValueError(f"must name a database, which holds the record of commits: {kind}://host:port/DATABASE")
+    if parts.username or parts.password or {"user", "password"} & dict(parse_qsl(parts.query)).keys():
+        raise ValueError("must not hold user or password: set sink.user and sink.password")
+    if parts.query:
+        raise ValueError(f'takes no parameters ("{parts.query}"): encryption is sink.tls')
+    try:
+        port = parts.port
+    except ValueError as cause:
+        raise ValueError("names a port that is no number up to 65535") from cause
+    return Address(kind, parts.hostname or "127.0.0.1", port or _PORTS[kind], database)
+
+
+class JdbcSinkConfig(SinkConfig):
+    """``[sink] type = "jdbc"``: tables of a PostgreSQL, MySQL or MariaDB server."""
+
+    type: Literal["jdbc"] = option("jdbc", help="Tables of a database server.")
+    url: str = option(
+        help="The server and the database that holds the record of commits. Table DB.TABLE is TABLE in schema DB of "
+        "that database (PostgreSQL), or in database DB (MySQL, MariaDB).",
+        example="jdbc:postgresql://127.0.0.1:5432/lake",
+        min_length=1,
+    )
+    user: str = option(help="Account that may create schemas (databases) and tables.", example="cdc", min_length=1)
+    password: Secret = option(Secret(""), help="Its password, by reference.", example="${env:SINK_PASSWORD}")
+    tls: TlsOptions = option(TlsOptions(), help="Encryption.", example={"mode": "verify-identity", "ca": "ca.pem"})
+
+    @field_validator("url")
+    @classmethod
+    def _understood(cls, value: str) -> str:
+        parse_url(value)
+        return value
+
+    def address(self) -> Address:
+        """Where and as whom to connect."""
+        found = parse_url(self.url)
+        return Address(
+            found.kind,
+            found.host,
+            found.port,
+            found.database,
+            self.user,
+            self.password.reveal(),
+            self.tls.mode.value,
+            self.tls.ca,
+        )
+
+
+JDBC = Plugin(
+    "jdbc",
+    "PostgreSQL, MySQL and MariaDB tables, upsert or changelog",
+    JdbcSinkConfig,
+    "raycdc.sinks.jdbc.sink:JdbcSink",
+)

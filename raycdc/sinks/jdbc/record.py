@@ -1,0 +1,166 @@
+"""A target's row in the commit table of a database: what it says, how it is written down. Pure.
+
+*Format*: ``columns`` is a JSON list of the target's columns, or, while a schema change waits for the rows of its epoch,
+``{"version": 2, "columns": […], "before": …, "intent": …}``. A newer version is refused by name.
+
+| what | says | written | gone with |
+|---|---|---|---|
+| before | the shape before the changes of an epoch whose rows are not there yet | with the change | its rows |
+| intent | the shape that a statement under way will leave, and its mark | before the statement | it |
+
+An epoch may be dropped after its changes were made. The same changes then come again under another number, perhaps with
+more behind them: they are planned from `Before`, and what was done already is left as it is (`again`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+from raycdc.errors import SinkError
+from raycdc.model import Column, TableId
+from raycdc.sinks.api import CommitVector
+from raycdc.sinks.jdbc.columns import Plan, Planned
+
+_VERSION = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Before:
+    """The target's columns and key before a change, and what each column is called since; None for one that went."""
+
+    columns: tuple[Column, ...]
+    key: tuple[str, ...]
+    now: tuple[str | None, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        return {"columns": _to_json(self.columns), "key": list(self.key), "now": list(self.now)}
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Before:
+        return cls(_from_json(data["columns"]), tuple(data["key"]), tuple(data["now"]))
+
+
+@dataclass(frozen=True, slots=True)
+class Intent:
+    """What a statement that commits by itself will have made of the target once it bears `marker`."""
+
+    marker: str
+    columns: tuple[Column, ...]
+    key: tuple[str, ...]
+    before: Before
+
+    def to_json(self) -> dict[str, Any]:
+        columns = _to_json(self.columns)
+        return {"marker": self.marker, "columns": columns, "key": list(self.key), "before": self.before.to_json()}
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Intent:
+        before = Before.from_json(data["before"])
+        return cls(data["marker"], _from_json(data["columns"]), tuple(data["key"]), before)
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A target's row in the commit table. `created` says that this pipeline created or emptied the target, so that
+    a snapshot row cannot be in it yet; `columns` are the source's columns that the target has, none where the pipeline
+    never touched it.
+    """
+
+    vector: CommitVector
+    columns: tuple[Column, ...]
+    key: tuple[str, ...]
+    created: bool
+    before: Before | None = None
+    intent: Intent | None = None
+
+    #: The columns of the commit table that say it, in the order of `row`.
+    NAMES: ClassVar[tuple[str, ...]] = ("epoch", "step", "generation", "created", "columns", "key")
+
+    @classmethod
+    def from_row(cls, row: Sequence[Any]) -> Held | None:
+        """What the commit table says; None for a row that only keeps the place (`PLACE`)."""
+        epoch, step, generation, created, columns, key = row
+        if (epoch, step, generation) == (0, 0, 0):
+            return None
+        data = json.loads(columns)
+        if isinstance(data, list):
+            data = {"columns": data}
+        elif (version := data.get("version")) != _VERSION:
+            raise SinkError(
+                f"raycdc_commit has a record of version {version}, and this raycdc reads up to {_VERSION}. Use the "
+                "newer one that wrote it."
+            )
+        before, intent = data.get("before"), data.get("intent")
+        return cls(
+            CommitVector(epoch, step, generation),
+            _from_json(data["columns"]),
+            tuple(json.loads(key)),
+            bool(created),
+            Before.from_json(before) if before else None,
+            Intent.from_json(intent) if intent else None,
+        )
+
+    def row(self) -> tuple[Any, ...]:
+        """The values of `NAMES`."""
+        vector = self.vector
+        data: Any = _to_json(self.columns)
+        if self.before or self.intent:
+            data = {"version": _VERSION, "columns": data}
+            data |= {"before": self.before.to_json()} if self.before else {}
+            data |= {"intent": self.intent.to_json()} if self.intent else {}
+        return vector.epoch, vector.step, vector.generation, self.created, json.dumps(data), json.dumps(self.key)
+
+    def known(self, marker: str | None) -> Held:
+        """The record of a target that bears `marker`: an intent was carried out, or it never will be."""
+        if self.intent is None or self.intent.marker != marker:
+            return replace(self, intent=None)
+        intent = self.intent
+        return replace(self, columns=intent.columns, key=intent.key, before=intent.before, intent=None)
+
+    def shape(self) -> Before:
+        """What changes of the next epoch with rows begin from."""
+        return self.before or Before(self.columns, self.key, tuple(column.name for column in self.columns))
+
+    def written(self, vector: CommitVector) -> Held:
+        """The record once rows up to `vector` are there: nothing before them counts any more."""
+        return Held(vector, self.columns, self.key, self.created)
+
+
+#: A row that keeps a target's place, so that there is something to lock before anybody committed to it.
+PLACE = (0, 0, 0, False, "[]", "[]")
+
+
+def renamed(before: Before, planned: Plan) -> Before:
+    """`before`, with what its columns are called once it was `planned` from there."""
+    now = {p.origin: p.column.name for p in planned.columns if p.origin is not None}
+    return replace(before, now=tuple(now.get(column.name) for column in before.columns))
+
+
+def again(target: TableId, held: Held, planned: Plan) -> Plan:
+    """What is left to do of a plan from ``held.before`` on a target that has ``held.columns``."""
+    if held.before is None:
+        return planned
+    now = dict(zip((column.name for column in held.before.columns), held.before.now, strict=True))
+    added = {column.name: column for column in held.columns if column.name not in now.values()}
+    columns = []
+    for p in planned.columns:
+        if p.origin is not None and now[p.origin] is None:
+            raise SinkError(
+                f"{target}: column {p.origin} went with a change of an epoch that was dropped, and stays in the change "
+                'that came instead. Take a new snapshot with pipeline.on_existing = "replace" and a new pipeline.state.'
+            )
+        there = added.get(p.column.name)
+        same = there is not None and there.type == p.column.type
+        columns.append(Planned(p.column, now[p.origin] if p.origin is not None else p.column.name if same else None))
+    return replace(planned, columns=tuple(columns))
+
+
+def _to_json(columns: Sequence[Column]) -> list[dict[str, Any]]:
+    return [column.to_json() for column in columns]
+
+
+def _from_json(data: Sequence[dict[str, Any]]) -> tuple[Column, ...]:
+    return tuple(Column.from_json(dict(column)) for column in data)

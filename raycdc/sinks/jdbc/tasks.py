@@ -1,0 +1,70 @@
+"""The stage task of the database sink: segments in, one staging table out.
+
+A task that runs twice makes two tables under names of their own, and the commit takes the one it was told of; others
+are removed by a later commit of the target.
+"""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from raycdc.errors import SinkError
+from raycdc.model import TableSchema
+from raycdc.sinks.jdbc.database import open_database
+from raycdc.sinks.jdbc.plugin import Address
+from raycdc.sinks.rows import DELETED, changelog_names, last_per_key
+from raycdc.sinks.tasks import ROW_GROUP_ROWS, read_inputs
+
+
+def load(
+    inputs: list[dict[str, Any]],
+    target: str,
+    schema: dict[str, Any],
+    prefix: str,
+    address: dict[str, Any],
+    mode: str,
+    node: str,
+    token: str,
+) -> dict[str, Any]:
+    """Rows as they are (`mode` ``"append"``), as events (``"changelog"``), or the last of each key (``"merge"``).
+
+    `target` is for errors alone.
+    """
+    try:
+        return _load(inputs, schema, prefix, address, mode, node, token)
+    except SinkError as cause:
+        raise SinkError(f"{target}: {cause}") from cause
+
+
+def _load(
+    inputs: list[dict[str, Any]],
+    schema: dict[str, Any],
+    prefix: str,
+    address: dict[str, Any],
+    mode: str,
+    node: str,
+    token: str,
+) -> dict[str, Any]:
+    from raycdc.sinks.jdbc.sink import target_columns
+
+    table = TableSchema.from_json(schema)
+    database = open_database(Address(**address))
+    columns = target_columns(table, changelog=mode == "changelog")
+    name = f"{prefix}{uuid.uuid4().hex[:8]}"
+    if mode != "merge":
+        names = changelog_names(table) if mode == "changelog" else [c.name for c in table.columns]
+        batches = read_inputs(inputs, names, node=node, token=token, symbols=mode == "changelog")
+        key = table.primary_key if mode == "append" else ()
+        rows = database.load(name, columns, key, batches, compacted=False)
+        return {"name": name, "rows": rows, "deleted": 0, "truncated": False}
+    names = [c.name for c in table.columns]
+    read = list(read_inputs(inputs, [*names, "_op", "_seq"], node=node, token=token, symbols=False))
+    compacted = last_per_key(pa.Table.from_batches(read), table.primary_key, names)
+    batches = iter(compacted.rows.to_batches(max_chunksize=ROW_GROUP_ROWS))
+    rows = database.load(name, columns, table.primary_key, batches, compacted=True)
+    deleted = pc.sum(compacted.rows.column(DELETED)).as_py() or 0
+    return {"name": name, "rows": rows, "deleted": deleted, "truncated": compacted.truncated}

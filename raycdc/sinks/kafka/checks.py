@@ -1,0 +1,161 @@
+"""May this user write a pipeline's topics, in transactions? Looks, and creates no topic and no message.
+
+Used by ``raycdc check``. It initialises a transactional producer under an id of its own, which fences nobody.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from confluent_kafka import (
+    ConsumerGroupTopicPartitions,
+    KafkaError,
+    KafkaException,
+    Producer,
+    TopicCollection,
+    TopicPartition,
+)
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._acl import AclOperation
+from confluent_kafka.cimpl import NewTopic
+
+from raycdc.errors import ConfigError
+from raycdc.model import Column, LogicalType, TableId, TableSchema, TypeKind
+from raycdc.sinks.kafka.plugin import KafkaSinkConfig
+from raycdc.sinks.kafka.tasks import open_format
+from raycdc.sinks.kafka.transactions import TIMEOUT_S
+from raycdc.source.checks import CheckResult
+
+#: A finding for at most so many topics.
+_TOPICS_MAX = 50
+#: What a topic of rows needs: the commit record, an offset of it, may be kept by who may read it.
+_OPERATIONS = ("Write", "Read")
+#: A table to try names and formats on, where none is known.
+_ANY_TABLE = TableId("db", "table")
+_ANY_SCHEMA = TableSchema((Column("id", LogicalType(TypeKind.INT64)),), ("id",))
+
+
+def check_sink(config: KafkaSinkConfig, tables: Sequence[TableId], *, pipeline: str) -> list[CheckResult]:
+    """All findings; `tables` are those that the source is known to have now."""
+    findings = [_encoding(config)]
+    properties = {"bootstrap.servers": config.bootstrap_servers, "client.id": "raycdc", **config.properties}
+    admin = AdminClient({**properties, "log_level": 0})
+    try:
+        there = admin.list_topics(timeout=TIMEOUT_S).topics
+    except KafkaException as cause:
+        text = f"Kafka at {config.bootstrap_servers} cannot be reached: {cause.args[0].str()}."
+        return [*findings, CheckResult("sink", text, "Correct sink.bootstrap_servers and sink.properties.")]
+    findings.append(CheckResult("sink", f"Connected to Kafka at {config.bootstrap_servers}.", ok=True))
+    kept = _record(config, admin, pipeline)
+    findings += [_transactions(config, properties, pipeline), kept]
+    try:
+        names = sorted({config.topic_of(table) for table in tables or [_ANY_TABLE]})
+    except ConfigError as cause:
+        return [*findings, CheckResult("sink topic", str(cause))]
+    for name in names[:_TOPICS_MAX]:
+        if name in there:
+            findings.append(_writable(config, admin, name, _OPERATIONS))
+        elif not kept.ok or _may_keep_records(admin, name, pipeline):
+            findings.append(_creatable(config, admin, name, config.partitions))
+        else:
+            findings.append(_denied(config, name, "read", ("Create", "Write", "Read")))
+    ddl_topic = config.ddl_topic
+    if ddl_topic is not None and ddl_topic in there:
+        findings.append(_writable(config, admin, ddl_topic, ("Write",)))
+    elif ddl_topic is not None:
+        findings.append(_creatable(config, admin, ddl_topic, 1))
+    return findings
+
+
+def _encoding(config: KafkaSinkConfig) -> CheckResult:
+    identifier = config.format["type"]
+    try:
+        open_format(config.format).encoder(_ANY_TABLE, _ANY_SCHEMA)
+    except ConfigError as cause:
+        return CheckResult("sink format", str(cause))
+    return CheckResult("sink format", f"Changes can be written as {identifier}.", ok=True)
+
+
+def _transactions(config: KafkaSinkConfig, properties: dict[str, str], pipeline: str) -> CheckResult:
+    """Whether the user may be a transactional producer: by being one, without a transaction."""
+    identity = f"raycdc:{pipeline}:check"
+    producer = Producer({**properties, "transactional.id": identity, "log_level": 0}, logger=None)
+    try:
+        producer.init_transactions(TIMEOUT_S)
+    except KafkaException as cause:
+        fix = _acl(
+            config,
+            "--operation Write --operation Describe",
+            "--resource-pattern-type prefixed --transactional-id raycdc:",
+        )
+        return CheckResult("transactions", f"The user may not write in transactions: {cause.args[0].str()}.", fix)
+    return CheckResult("transactions", "The user may write in transactions.", ok=True)
+
+
+def _record(config: KafkaSinkConfig, admin: AdminClient, pipeline: str) -> CheckResult:
+    """The commit record is an offset of a consumer group."""
+    group = f"raycdc:{pipeline}:check"
+    try:
+        asked = admin.describe_consumer_groups([group], include_authorized_operations=True)
+        allowed = asked[group].result(TIMEOUT_S).authorized_operations
+    except KafkaException as cause:
+        allowed = [] if cause.args[0].code() == KafkaError.GROUP_AUTHORIZATION_FAILED else None
+    if allowed is None or AclOperation.READ in allowed:
+        return CheckResult("commit record", "The user may keep the commit record (offsets of a group).", ok=True)
+    fix = _acl(config, "--operation Read", "--resource-pattern-type prefixed --group raycdc:")
+    return CheckResult("commit record", "The user may not keep the commit record, which are offsets of a group.", fix)
+
+
+def _may_keep_records(admin: AdminClient, name: str, pipeline: str) -> bool:
+    """Whether offsets of a topic that is not there might be committed: brokers ask for Read on it first, and then find
+    that it is not there.
+    """
+    wanted = ConsumerGroupTopicPartitions(f"raycdc:{pipeline}:check", [TopicPartition(name, 0, 0)])
+    (asked,) = admin.alter_consumer_group_offsets([wanted], request_timeout=TIMEOUT_S).values()
+    try:
+        errors = [answer.error for answer in asked.result(TIMEOUT_S).topic_partitions]
+    except KafkaException as cause:
+        errors = [cause.args[0]]
+    return all(error is None or error.code() != KafkaError.TOPIC_AUTHORIZATION_FAILED for error in errors)
+
+
+def _denied(config: KafkaSinkConfig, name: str, what: str, operations: Sequence[str]) -> CheckResult:
+    why = ", which its commit record needs" if what == "read" else ""
+    fix = _acl(config, " ".join(f"--operation {operation}" for operation in operations), f"--topic {name}")
+    return CheckResult("sink topic", f"The user may not {what} topic {name}{why}.", fix)
+
+
+def _writable(config: KafkaSinkConfig, admin: AdminClient, name: str, operations: Sequence[str]) -> CheckResult:
+    try:
+        asked = admin.describe_topics(TopicCollection([name]), include_authorized_operations=True)
+        allowed = asked[name].result(TIMEOUT_S).authorized_operations
+    except KafkaException as cause:
+        return CheckResult("sink topic", f"Topic {name} cannot be described: {cause.args[0].str()}.")
+    missing = [o for o in operations if allowed is not None and getattr(AclOperation, o.upper()) not in allowed]
+    if missing:
+        return _denied(config, name, missing[0].lower(), missing)
+    return CheckResult("sink topic", f"Topic {name} is there and may be written.", ok=True)
+
+
+def _creatable(config: KafkaSinkConfig, admin: AdminClient, name: str, partitions: int) -> CheckResult:
+    """Asked as a creation that is only validated."""
+    new = NewTopic(name, num_partitions=partitions, replication_factor=config.replication_factor)
+    try:
+        admin.create_topics([new], validate_only=True)[name].result(TIMEOUT_S)
+    except KafkaException as cause:
+        fix = (
+            _acl(config, "--operation Create --operation Write --operation Read", f"--topic {name}")
+            if cause.args[0].code() == KafkaError.TOPIC_AUTHORIZATION_FAILED
+            else "Correct sink.partitions and sink.replication_factor, or create it beforehand."
+        )
+        return CheckResult(
+            "sink topic", f"Topic {name} is not there and cannot be created: {cause.args[0].str()}.", fix
+        )
+    return CheckResult("sink topic", f"Topic {name} will be created.", ok=True)
+
+
+def _acl(config: KafkaSinkConfig, operations: str, resource: str) -> str:
+    """The command that permits it."""
+    user = config.properties.get("sasl.username", "NAME")
+    servers = config.bootstrap_servers
+    return f"kafka-acls --bootstrap-server {servers} --add --allow-principal User:{user} {operations} {resource}"

@@ -1,0 +1,88 @@
+"""The Kafka sink's section of the configuration."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Literal
+
+from pydantic import field_validator
+
+from raycdc.config import SinkConfig, Size, appends_only, flattened_texts, option
+from raycdc.errors import ConfigError
+from raycdc.formats.plugins import load_format
+from raycdc.model import TableId
+from raycdc.plugins import Plugin
+from raycdc.sinks.plan import TASK_BYTES_MIN
+
+_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
+_FIELDS = re.compile(r"\{(db|table)\}")
+
+
+class KafkaSinkConfig(SinkConfig):
+    """``[sink] type = "kafka"``: every change as a message of a CDC format."""
+
+    type: Literal["kafka"] = option("kafka", help="Kafka topics.")
+    write: Literal["changelog"] = option("changelog", help="Every change is a message.")
+    bootstrap_servers: str = option(help="Brokers to ask first.", example="127.0.0.1:9092", min_length=1)
+    topic: str = option("{db}.{table}", help="Topic of a table; {db} and {table} stand for its name.")
+    format: dict[str, Any] = option(help="Format of the messages.", example={"type": "debezium-json"})
+    tombstones: bool = option(default=False, help="A message without value after each delete, for compacted topics.")
+    include_schema: bool = option(default=False, help="Put the schema into every message (Debezium).")
+    ddl_topic: str | None = option(None, help="Topic for schema changes, where the format has messages for them.")
+    partitions: int = option(1, help="Partitions of topics that are created.", ge=1, le=10_000)
+    replication_factor: int = option(-1, help="Their replicas; -1 leaves it to the broker.")
+    task_bytes: Size = option(
+        TASK_BYTES_MIN,
+        help="So many bytes of an epoch are worth a task and a transaction of their own, in topics with several "
+        "partitions.",
+        unit="size",
+    )
+    properties: dict[str, str] = option({}, help="Further properties of librdkafka: TLS, SASL and tuning.", repr=False)
+
+    @field_validator("write", mode="before")
+    @classmethod
+    def _cannot_update(cls, write: Any) -> Any:
+        return appends_only("kafka", write)
+
+    @field_validator("format", mode="before")
+    @classmethod
+    def _short_format(cls, value: Any) -> Any:
+        return {"type": value} if isinstance(value, str) else value
+
+    @field_validator("format")
+    @classmethod
+    def _known_format(cls, value: dict[str, Any]) -> dict[str, Any]:
+        try:
+            load_format(str(value.get("type", "")), **{k: v for k, v in value.items() if k != "type"})
+        except ConfigError as cause:
+            raise ValueError("; ".join(cause.problems)) from cause
+        return value
+
+    @field_validator("properties", mode="before")
+    @classmethod
+    def _texts(cls, value: Any) -> Any:
+        return flattened_texts(value) if isinstance(value, dict) else value
+
+    @field_validator("topic")
+    @classmethod
+    def _topic_name(cls, value: str) -> str:
+        if not _NAME.fullmatch(_FIELDS.sub("x", value)):
+            raise ValueError(f'"{value}" makes no topic name: letters, digits, ".", "_", "-", {{db}} and {{table}}')
+        return value
+
+    @property
+    def shared(self) -> bool:
+        """Whether several tables may write to one topic."""
+        return "{table}" not in self.topic
+
+    def topic_of(self, table: TableId) -> str:
+        """The topic of `table`. Raises `ConfigError` where its name makes none."""
+        name = self.topic.replace("{db}", table.db).replace("{table}", table.table)
+        if not _NAME.fullmatch(name):
+            raise ConfigError(f'sink.topic makes "{name}" of {table}, which cannot be a topic. Give a fixed name.')
+        return name
+
+
+KAFKA = Plugin(
+    "kafka", "Kafka topics in any CDC format, changelog", KafkaSinkConfig, "raycdc.sinks.kafka.sink:KafkaSink"
+)

@@ -1,0 +1,245 @@
+"""Changes back into Kafka, as messages of a CDC format: one transaction per task partition and epoch.
+
+| step | does |
+|---|---|
+| `apply_schema` | creates and claims the topic; tells of the change in ``ddl_topic``, with its record |
+| `stage` | nothing: a transaction cannot change hands, so what opens it must also commit it |
+| `commit` | tasks that read the segments, encode, write messages and their record in one transaction each |
+
+An epoch of a table is one task where it is small or its topic has one partition, whose order then is the log's. Else
+its keys are shared out among tasks (parts), each with an identity and a record of its own: the number of parts is
+planned in the table's record, the parts are written, and the table's record ends the epoch. A crash in between leaves
+it held in part (`STEP_APPEND`): the parts that lack it are written from the same segments.
+
+What a target holds is read from the cluster after fencing whoever might still write to it (`tasks`). Order: all
+changes of a key are written by one task in order and have one message key, so they are in one partition in order.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, ClassVar
+
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._listoffsets import OffsetSpec
+from confluent_kafka.cimpl import NewTopic, TopicPartition
+
+from raycdc.bridge.partitions import partitions_for
+from raycdc.bridge.tasks import StageTask
+from raycdc.errors import SinkError
+from raycdc.failpoints import reach
+from raycdc.model import TableId
+from raycdc.sinks.api import CHANGELOG, STEP_LAST, STEP_SCHEMA, STEP_TOMBSTONE, CommitVector, SinkContext, TableWork
+from raycdc.sinks.kafka.keeper import RecordKeeper
+from raycdc.sinks.kafka.plugin import KafkaSinkConfig
+from raycdc.sinks.kafka.tasks import held, open_format
+from raycdc.sinks.kafka.transactions import TIMEOUT_S, Target
+from raycdc.sinks.plan import by_partition
+
+_TASKS = "raycdc.sinks.kafka.tasks"
+#: Parts of an epoch at most: each reads all of its segments, and is a transaction that readers wait for.
+PARTS_MAX = 8
+
+
+class KafkaSink:
+    """See the module's docstring."""
+
+    writes: ClassVar[tuple[str, ...]] = (CHANGELOG,)
+    durable: ClassVar[bool] = True
+
+    def __init__(self, config: KafkaSinkConfig) -> None:
+        self._config = config
+        self._keeper: RecordKeeper | None = None
+        self._properties = {"bootstrap.servers": config.bootstrap_servers, "client.id": "raycdc", **config.properties}
+        self._format = {
+            **config.format,
+            **({"tombstones": True} if config.tombstones else {}),
+            **({"include_schema": True} if config.include_schema else {}),
+        }
+
+    def open(self, context: SinkContext) -> None:
+        self._context = context
+        open_format(self._format)
+        self._admin = AdminClient({**self._properties, "log_level": 0})
+        try:
+            self._admin.list_topics(timeout=TIMEOUT_S)
+        except KafkaException as cause:
+            raise SinkError(f"Kafka at {self._config.bootstrap_servers} cannot be reached: {cause.args[0]}") from cause
+        self._keeper = RecordKeeper()
+
+    def committed(self, target: TableId) -> CommitVector | None:
+        if not self._exists(self._config.topic_of(target)):
+            return None
+        with self._using(target, writes=False):
+            return held(self._target(target))
+
+    def apply_schema(self, work: TableWork) -> None:
+        with self._using(work.target, writes=True):
+            self._apply_schema(work)
+
+    def _apply_schema(self, work: TableWork) -> None:
+        topic = self._config.topic_of(work.target)
+        if not self._exists(topic):
+            self._create(topic, self._config.partitions)
+            known = False
+        else:
+            known = self._is_ours(topic, work)
+        ddl_topic = self._config.ddl_topic
+        if ddl_topic is None:
+            if not known:
+                self._claim(topic, work)
+            return
+        if not self._exists(ddl_topic):
+            self._create(ddl_topic, 1)
+        wanted = [change for change in work.changes if change["type"] not in self._context.left_out]
+        told = {"changes": wanted, "ddl_topic": ddl_topic, "ts_ms": time.time_ns() // 1_000_000}
+        self._run(StageTask(f"{_TASKS}:write_changes", {**self._whole(work, STEP_SCHEMA), **told}))
+
+    def stage(self, works: Sequence[TableWork]) -> Mapping[TableId, Any]:
+        return {work.target: None for work in works}
+
+    def commit(self, work: TableWork, staged: Any) -> None:
+        with self._using(work.target, writes=True):
+            self._commit(work)
+
+    def _commit(self, work: TableWork) -> None:
+        inputs = [entry for group in by_partition(work.segments) for entry in group]
+        reach("before_commit")
+        rows: dict[str, Any] = {
+            "inputs": [entry.to_json() for entry in inputs],
+            "node": self._context.node,
+            "token": self._context.flight_token,
+            "left_out": sorted(self._context.left_out),
+        }
+        whole = self._whole(work, STEP_LAST) | rows
+        parts = self._parts_worth(work)
+        if parts == 1:
+            (done,) = self._run(StageTask(f"{_TASKS}:write_epoch", whole, work.input_bytes))
+            parts = done["parts"]
+        else:
+            plan = {**self._common(work, STEP_SCHEMA), "parts": parts}
+            (planned,) = self._run(StageTask(f"{_TASKS}:plan_parts", plan))
+            parts = planned["parts"]
+        if parts > 1:
+            share = work.input_bytes // parts
+            self._run(*(StageTask(f"{_TASKS}:write_part", {**whole, "part": (n, parts)}, share) for n in range(parts)))
+            reach("after_parts")
+            self._run(StageTask(f"{_TASKS}:write_changes", self._no_changes(work, STEP_LAST)))
+
+    def tombstone(self, work: TableWork) -> None:
+        topic = self._config.topic_of(work.target)
+        if not self._exists(topic):
+            self._create(topic, self._config.partitions)
+        barred = 0
+        with self._using(work.target, writes=True):
+            # Until the table's record was written nobody is kept from planning more parts.
+            while (most := self._bar(work, None, barred=barred)) > barred:
+                for number in range(barred, most):
+                    self._bar(work, number)
+                barred = most
+
+    def _bar(self, work: TableWork, part: int | None, *, barred: int | None = None) -> int:
+        """A tombstone of a part, or of the table whose first `barred` parts have theirs; how many parts there are."""
+        common = self._common(work, STEP_TOMBSTONE)
+        if part is not None:
+            common["target"] = self._target(work.target).part(part).to_json()
+        (answer,) = self._run(StageTask(f"{_TASKS}:bar", {**common, "barred": barred}))
+        return int(answer["most"])
+
+    def close(self) -> None:
+        """Producers live only inside their transactions."""
+        if self._keeper is not None:
+            self._keeper.close()
+
+    # -- how
+
+    def _using(self, table: TableId, *, writes: bool) -> AbstractContextManager[None]:
+        assert self._keeper is not None
+        return self._keeper.using(table, self._target(table), writes=writes)
+
+    def _parts_worth(self, work: TableWork) -> int:
+        """In how many parts the epoch should be written. What was planned before holds all the same."""
+        wanted = partitions_for(work.input_bytes, worth_bytes=self._config.task_bytes, most=PARTS_MAX)
+        if wanted == 1 or not work.schema.primary_key:
+            return 1
+        topics = self._topics()
+        topic = self._config.topic_of(work.target)
+        return wanted if topic in topics and len(topics[topic].partitions) > 1 else 1
+
+    def _common(self, work: TableWork, step: int) -> dict[str, Any]:
+        return {
+            "target": self._target(work.target).to_json(),
+            "vector": [work.epoch, step, work.generation],
+            "table": str(work.target),
+        }
+
+    def _whole(self, work: TableWork, step: int) -> dict[str, Any]:
+        return {**self._common(work, step), "schema": work.schema.to_json(), "format": self._format}
+
+    def _no_changes(self, work: TableWork, step: int) -> dict[str, Any]:
+        topic = self._config.topic_of(work.target)
+        return {**self._whole(work, step), "changes": [], "ddl_topic": topic, "ts_ms": 0}
+
+    def _run(self, *tasks: StageTask) -> list[dict[str, Any]]:
+        return self._context.run_tasks(tasks)
+
+    def _target(self, table: TableId) -> Target:
+        """The identity is hashed where the names would be longer than a group's may be."""
+        identity = f"{self._context.app_id}:{table}"
+        if len(identity) > 200:
+            identity = f"raycdc:{hashlib.sha256(identity.encode()).hexdigest()}"
+        return Target(self._properties, self._config.topic_of(table), identity)
+
+    def _exists(self, topic: str) -> bool:
+        return topic in self._topics()
+
+    def _topics(self) -> Mapping[str, Any]:
+        """All topics: asking for one would create it where brokers do that."""
+        try:
+            found: Mapping[str, Any] = self._admin.list_topics(timeout=TIMEOUT_S).topics
+        except KafkaException as cause:
+            raise SinkError(f"Kafka at {self._config.bootstrap_servers}: {cause.args[0]}") from cause
+        return found
+
+    def _create(self, topic: str, partitions: int) -> None:
+        new = NewTopic(topic, num_partitions=partitions, replication_factor=self._config.replication_factor)
+        try:
+            self._admin.create_topics([new])[topic].result(TIMEOUT_S)
+        except KafkaException as cause:
+            if cause.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                raise SinkError(f"Topic {topic} cannot be created: {cause.args[0].str()}") from cause
+
+    def _is_ours(self, topic: str, work: TableWork) -> bool:
+        """Whether the topic was claimed, or need not be. One with messages that this pipeline never wrote to is
+        somebody else's, unless that was allowed: `SinkError`.
+        """
+        if self._config.shared or self._context.on_existing == "merge" or self.committed(work.target) is not None:
+            return True
+        if self._has_messages(topic):
+            raise SinkError(
+                f"Topic {topic} has messages that this pipeline did not write. Set pipeline.on_existing = "
+                '"merge" to write behind them, delete the topic, or choose another sink.topic.'
+            )
+        return False
+
+    def _claim(self, topic: str, work: TableWork) -> None:
+        """Write into the record, before the first message, that the topic is ours and holds nothing of this epoch.
+
+        What a transaction leaves behind that was aborted by our death cannot be told from somebody's messages.
+        """
+        before = {**self._no_changes(work, STEP_LAST), "vector": [work.epoch - 1, STEP_LAST, work.generation]}
+        self._run(StageTask(f"{_TASKS}:write_changes", before))
+
+    def _has_messages(self, topic: str) -> bool:
+        partitions = [TopicPartition(topic, number) for number in self._topics()[topic].partitions]
+        first: OffsetSpec = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
+        end: OffsetSpec = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+        return self._offsets(partitions, first) != self._offsets(partitions, end)
+
+    def _offsets(self, partitions: Sequence[TopicPartition], spec: OffsetSpec) -> dict[int, int]:
+        asked = self._admin.list_offsets(dict.fromkeys(partitions, spec))
+        return {partition.partition: future.result(TIMEOUT_S).offset for partition, future in asked.items()}

@@ -16,9 +16,11 @@ from raycdc.testing.servers import (
     DatabaseServer,
     KafkaServer,
     MariaDbServer,
+    MongoDb,
     MySqlNewestServer,
     MySqlServer,
     PostgresServer,
+    mongodb_for_tests,
 )
 
 # No deadline: the first example may compile. In CI the examples are the same every time.
@@ -62,6 +64,13 @@ def kafka() -> Iterator[KafkaServer]:
 
 
 @pytest.fixture(scope="session")
+def mongodb() -> Iterator[MongoDb]:
+    """A replica set of MongoDB: the one that RAYCDC_TEST_MONGODB_URI names, else an emulated one."""
+    with mongodb_for_tests() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
 def postgres() -> Iterator[PostgresServer]:
     """PostgreSQL 16."""
     with PostgresServer() as server:
@@ -75,6 +84,13 @@ def mysql_newest() -> Iterator[MySqlNewestServer]:
         pytest.skip("MySQL 9 is not here: python -m raycdc.testing.servers mysql-newest prepare")
     with MySqlNewestServer() as server:
         yield server
+
+
+@pytest.fixture
+def mongodb_database(mongodb: MongoDb) -> Iterator[str]:
+    """Name of an empty database on `mongodb`, dropped after the test."""
+    with mongodb.fresh_database() as name:
+        yield name
 
 
 @pytest.fixture

@@ -10,8 +10,9 @@ from pathlib import Path
 import pymysql
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
+from pymongo.errors import OperationFailure
 
-from raycdc.testing.servers import DatabaseServer, KafkaServer, MariaDbServer, ServerError
+from raycdc.testing.servers import DatabaseServer, KafkaServer, MariaDbServer, MongoDb, MongoDbServer, ServerError
 from raycdc.testing.servers.process import wait_until
 
 pytestmark = pytest.mark.server
@@ -69,3 +70,45 @@ def test_kafka_keeps_its_messages_over_a_crash_on_the_same_port(kafka: KafkaServ
         (message,) = consumer.consume(1, timeout=20)
         consumer.close()
         assert (message.error(), message.value()) == (None, b"one")
+
+
+def test_mongodb_runs_transactions_and_tells_changes_by_resumable_streams(mongodb: MongoDb) -> None:
+    with mongodb.fresh_database() as name, mongodb.client() as client:
+        items = client[name].create_collection("items")
+        with items.watch() as stream:
+            with client.start_session() as session:
+                with session.start_transaction():
+                    items.insert_many([{"_id": 1}, {"_id": 2}], session=session)
+                session.start_transaction()
+                items.delete_one({"_id": 1}, session=session)
+                session.abort_transaction()
+            first = stream.next()
+        with items.watch(resume_after=first["_id"]) as stream:
+            second = stream.next()
+        assert [(change["operationType"], change["fullDocument"]) for change in (first, second)] == [
+            ("insert", {"_id": 1}),
+            ("insert", {"_id": 2}),
+        ]
+        assert first["txnNumber"] == second["txnNumber"]
+        assert mongodb.find(name, "items") == [{"_id": 1}, {"_id": 2}]
+
+
+@pytest.mark.parametrize("version", ["4.4", "8.0"])
+def test_an_emulated_mongodb_is_of_the_version_asked_for_and_loses_history_on_demand(version: str) -> None:
+    with MongoDbServer(version=version) as server, server.client() as client:
+        assert client.server_info()["version"].startswith(version)
+        items = client["d"]["items"]
+        items.insert_one({"_id": 1})
+        with items.watch() as stream:
+            items.insert_one({"_id": 2})
+            token = stream.next()["_id"]
+        items.insert_one({"_id": 3})
+        server.truncate_log()
+        with pytest.raises(OperationFailure) as lost, items.watch(resume_after=token) as stream:
+            stream.next()
+        assert lost.value.code == 286
+        address = server.uri
+        server.kill()
+        server.start()
+        assert server.uri == address
+        assert client["d"]["items"].count_documents({}) == 0

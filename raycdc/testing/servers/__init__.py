@@ -6,6 +6,7 @@ with.
 
 from raycdc.testing.servers.kafka import KafkaServer
 from raycdc.testing.servers.mariadb import MariaDbServer
+from raycdc.testing.servers.mongodb import ExternalMongoDb, MongoDb, MongoDbServer, mongodb_for_tests
 from raycdc.testing.servers.mysql import MySqlServer
 from raycdc.testing.servers.mysql_newest import MySqlNewestServer
 from raycdc.testing.servers.postgres import PostgresServer
@@ -14,10 +15,14 @@ from raycdc.testing.servers.server import DatabaseServer
 
 __all__ = [
     "DatabaseServer",
+    "ExternalMongoDb",
     "KafkaServer",
     "MariaDbServer",
+    "MongoDb",
+    "MongoDbServer",
     "MySqlNewestServer",
     "MySqlServer",
     "PostgresServer",
     "ServerError",
+    "mongodb_for_tests",
 ]

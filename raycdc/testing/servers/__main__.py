@@ -1,4 +1,4 @@
-"""``python -m raycdc.testing.servers KIND [--port N] [--no-gtid]``: a server to play with.
+"""``python -m raycdc.testing.servers KIND [--port N] [--no-gtid] [--version 7.0]``: a server to play with.
 
 Runs until Ctrl-C; its data goes with it.
 """
@@ -14,22 +14,25 @@ from raycdc.testing.servers import (
     DatabaseServer,
     KafkaServer,
     MariaDbServer,
+    MongoDbServer,
     MySqlNewestServer,
     MySqlServer,
     PostgresServer,
 )
+from raycdc.testing.servers.mongodb import VERSIONS
 
 
 def main(arguments: list[str]) -> int:
     """Start the server, print how to reach it, wait for Ctrl-C or SIGTERM."""
     parser = argparse.ArgumentParser(prog="python -m raycdc.testing.servers", description=__doc__)
-    kinds = ["mariadb", "mariadb-embedded", "mysql80", "mysql57", "mysql-newest", "kafka", "postgres"]
+    kinds = ["mariadb", "mariadb-embedded", "mysql80", "mysql57", "mysql-newest", "kafka", "mongodb", "postgres"]
     parser.add_argument("server", choices=kinds)
     parser.add_argument("action", nargs="?", choices=["start", "prepare"], default="start")
     parser.add_argument("--port", type=int, default=None)
     parser.add_argument("--no-gtid", action="store_true", help="MySQL without GTIDs")
+    parser.add_argument("--version", choices=VERSIONS, default="7.0", help="what the emulated MongoDB says it is")
     chosen = parser.parse_args(arguments)
-    server: DatabaseServer | KafkaServer | PostgresServer
+    server: DatabaseServer | KafkaServer | MongoDbServer | PostgresServer
     match chosen.server:
         case "mariadb":
             server = MariaDbServer(port=chosen.port)
@@ -37,6 +40,8 @@ def main(arguments: list[str]) -> int:
             server = MariaDbServer(embedded=True, port=chosen.port)
         case "kafka":
             server = KafkaServer(port=chosen.port)
+        case "mongodb":
+            server = MongoDbServer(port=chosen.port, version=chosen.version)
         case "postgres":
             server = PostgresServer(port=chosen.port)
         case "mysql80":
@@ -55,6 +60,8 @@ def main(arguments: list[str]) -> int:
             print(f"{chosen.server} on {server.host}:{server.port}, pid {server.pid}, data in {server.folder}")
             if isinstance(server, DatabaseServer):
                 print(f"mysql -h {server.host} -P {server.port} -uroot -proot", flush=True)
+            if isinstance(server, MongoDbServer):
+                print(server.uri, flush=True)
             signal.pause()
     except KeyboardInterrupt:
         return 0

@@ -1,0 +1,199 @@
+"""A private MongoDB: an emulated replica set of one node (`MongoReplicaSet.java` over mongo-java-server); no root.
+
+No registry carries MongoDB's own server. What stands in for it was written from MongoDB's documentation: commands,
+sessions, transactions, change streams with resume tokens and images, `splitVector`, fail points. It keeps everything
+in memory: a server that was stopped starts empty. It knows no users, TLS, elections, sharding or isolation: writes of
+a transaction are seen at once, and two transactions never conflict. Where ``RAYCDC_TEST_MONGODB_URI`` names a real
+replica set, `mongodb_for_tests` gives that one instead.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import os
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+from raycdc.testing.artifacts import fetch, java_command
+from raycdc.testing.cache import build_once
+from raycdc.testing.servers.private import PrivateServer
+from raycdc.testing.servers.process import ServerError, free_port
+
+if TYPE_CHECKING:
+    import pymongo
+
+#: What the emulation can say it is: `hello`, `buildInfo`, and which commands and options it knows.
+VERSIONS = ("4.4", "5.0", "6.0", "7.0", "8.0")
+#: Names a real replica set to run the tests on.
+URI_VARIABLE = "RAYCDC_TEST_MONGODB_URI"
+_SOURCE = Path(__file__).with_name("MongoReplicaSet.java")
+_EMULATION = "de.bwaldvogel:mongo-java-server:1.47.0"
+#: A compiler that needs no JDK: what runs Spark has a JRE at least.
+_COMPILER = "org.eclipse.jdt:ecj:3.38.0"
+_START_TIMEOUT_S = 60.0
+_database_numbers = itertools.count(1)
+
+
+class MongoDb:
+    """A replica set that tests may use, private or not. `uri` has no database in it."""
+
+    uri: str
+    #: Whether it is ours to stop, kill and make fail.
+    private: ClassVar[bool] = False
+
+    def client(self, **options: Any) -> pymongo.MongoClient[dict[str, Any]]:
+        """A new client, to be closed by the caller (``with server.client() as client:``)."""
+        import pymongo
+
+        return pymongo.MongoClient(self.uri, tz_aware=True, **options)
+
+    def find(self, database: str, collection: str, query: Mapping[str, Any] | None = None) -> list[dict[str, Any]]:
+        """All documents that match, in order of ``_id``."""
+        with self.client() as client:
+            return list(client[database][collection].find(dict(query or {})).sort("_id", 1))
+
+    @contextmanager
+    def fresh_database(self, prefix: str = "t") -> Iterator[str]:
+        """Name of a database nobody else uses, dropped afterwards."""
+        name = f"{prefix}{os.getpid()}_{next(_database_numbers)}"
+        try:
+            yield name
+        finally:
+            with self.client(serverSelectionTimeoutMS=1000) as client:
+                client.drop_database(name)
+
+
+class ExternalMongoDb(MongoDb):
+    """The replica set that ``RAYCDC_TEST_MONGODB_URI`` names."""
+
+    def __init__(self, uri: str) -> None:
+        self.uri = uri
+
+
+class MongoDbServer(MongoDb, PrivateServer):
+    """The emulated replica set. ``with MongoDbServer(version="6.0") as mongodb:``"""
+
+    flavor = "mongodb"
+    private = True
+
+    def __init__(self, *, version: str = "7.0", port: int | None = None) -> None:
+        assert version in VERSIONS, version
+        super().__init__(port=port)
+        self.version = version
+
+    @property
+    def uri(self) -> str:  # type: ignore[override]
+        """Where clients find it."""
+        return f"mongodb://{self.host}:{self.port}/?replicaSet=rs0"
+
+    @property
+    def log(self) -> Path:
+        """What the server prints."""
+        return self.folder / "out.log"
+
+    def prepare(self) -> None:
+        """Download the jars and compile the emulation, once per machine. May take a minute; later calls are free."""
+        _home()
+
+    def start(self) -> Self:
+        """Start on the same port, empty; returns when the server answers."""
+        if self.running:
+            return self
+
+        def launch() -> None:
+            self.port = self.port or free_port()
+            command = _java("MongoReplicaSet", str(self.port), self.host, options=[f"-Dmongo.version={self.version}"])
+            self._run(command, self._is_ready, name="MongoDB", logs=[self.log], timeout_s=_START_TIMEOUT_S)
+
+        def forget() -> None:
+            self.port = 0
+
+        self._on_free_ports(launch, forget, taken="Address already in use")
+        return self
+
+    @contextmanager
+    def fresh_database(self, prefix: str = "t") -> Iterator[str]:
+        """Name of a database nobody else uses, dropped afterwards if the server still runs."""
+        name = f"{prefix}{os.getpid()}_{next(_database_numbers)}"
+        try:
+            yield name
+        finally:
+            if self.running:
+                with self.client() as client:
+                    client.drop_database(name)
+
+    # -- what only an emulation does
+
+    def fail(self, commands: Sequence[str], *, times: int = 1, **what: Any) -> None:
+        """Let the next `times` calls of `commands` fail (-1: all, until `unfail`). `what` as in MongoDB's fail point
+        `failCommand`: ``errorCode=``, ``errorLabels=``, ``closeConnection=True``, ``blockTimeMS=``.
+        """
+        mode: Any = "alwaysOn" if times < 0 else {"times": times}
+        with self.client() as client:
+            client.admin.command(
+                {"configureFailPoint": "failCommand", "mode": mode, "data": {"failCommands": list(commands), **what}}
+            )
+
+    def unfail(self) -> None:
+        """End what `fail` began."""
+        with self.client() as client:
+            client.admin.command({"configureFailPoint": "failCommand", "mode": "off"})
+
+    def truncate_log(self, keep: int = 0) -> None:
+        """Forget all but the last `keep` entries of the log: change streams from before are lost history."""
+        with self.client() as client:
+            client.admin.command({"truncateLog": keep})
+
+    def _is_ready(self) -> bool:
+        from pymongo.errors import PyMongoError
+
+        try:
+            with self.client(serverSelectionTimeoutMS=500) as client:
+                client.admin.command("hello")
+        except PyMongoError:
+            return False
+        return True
+
+
+@contextmanager
+def mongodb_for_tests(version: str = "7.0") -> Iterator[MongoDb]:
+    """The replica set of ``RAYCDC_TEST_MONGODB_URI``, else a private one of `version`."""
+    uri = os.environ.get(URI_VARIABLE)
+    if uri:
+        yield ExternalMongoDb(uri)
+        return
+    with MongoDbServer(version=version) as server:
+        yield server
+
+
+def _java(*arguments: str, options: Sequence[str] = ()) -> list[str]:
+    memory = ["-Xms32m", "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
+    home = _home()
+    return [java_command(), *memory, *options, "-cp", f"{home}/*:{home}/classes", *arguments]
+
+
+def _home() -> Path:
+    """The jars and the compiled emulation; a changed source is another one."""
+    digest = hashlib.sha256(_SOURCE.read_bytes()).hexdigest()[:12]
+    return build_once(f"mongodb-{_EMULATION.rsplit(':', 1)[1]}-{digest}", _build)
+
+
+def _build(folder: Path) -> None:
+    jars = fetch(folder, [_EMULATION, _COMPILER], complete=True)
+    (compiler,) = [jar for jar in jars if "ecj-" in jar.name]
+    class_path = os.pathsep.join(map(str, jars))
+    options = ["-17", "-nowarn", "-proc:none", "-encoding", "UTF-8", "-cp", class_path, "-d", str(folder / "classes")]
+    done = subprocess.run(
+        [java_command(), "-jar", str(compiler), *options, str(_SOURCE)],
+        capture_output=True,
+        text=True,
+        check=False,
+        stdin=subprocess.DEVNULL,
+    )
+    if done.returncode != 0:
+        raise ServerError(f"{_SOURCE.name} could not be compiled:\n{(done.stdout + done.stderr)[-3000:]}")
+    compiler.unlink()

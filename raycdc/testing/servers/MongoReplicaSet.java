@@ -120,7 +120,7 @@ public class MongoReplicaSet {
   static final AtomicLong IDS = new AtomicLong(1L << 40);
 
   static class Backend extends MemoryBackend {
-    final String host; final int port; final Ver ver; String set = System.getProperty("rs", "rs0"); Document fail; int failLeft; final ObjectId election = new ObjectId();
+    final String host; final int port; final Ver ver; String set = System.getProperty("rs", "rs0"); Document fail; int failLeft; final ObjectId election = new ObjectId(String.format("7fffffff%016x", System.currentTimeMillis()));   // a later start is a later term
     Backend(String host, int port, Ver ver) { this.host = host; this.port = port; this.ver = ver; version(ver); }
     @Override public MemoryDatabase openOrCreateDatabase(String n) { return new Db(n, getCursorRegistry()); }
 

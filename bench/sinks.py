@@ -5,6 +5,7 @@
 | ``500_tables`` | epochs that touch 500 tables: a trickle on each, then bursts on ten | ``plain-merge``: a MERGE each |
 | ``upsert_to_delta`` | 1 % of the keys of a table change, all over it, in one epoch | ``plain-merge``: one MERGE |
 | ``snapshot_to_SINK`` | the snapshot of a table into an empty sink | ``spark-jdbc``: partitioned read, plain write |
+| ``transform_to_delta`` | the same into Delta through expressions and a filter | ``spark-jdbc``: the same expressions |
 
 Times are those of `bench.pipeline`: from the first reader (of the peer: from the warm session) to the last commit.
 Those of ``500_tables`` begin when the transaction that touches all tables was committed at the source, in a job that
@@ -20,7 +21,6 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -28,12 +28,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from bench import many_tables, tables
+from bench import many_tables, sink_homes, tables
 from bench.measure import Measurement, Options, progress
 from bench.pipeline import Bench, figures_of, raycdc_measurement, readers_max
 
-SINKS = ("delta", "parquet", "jsonl", "postgres", "mysql")
-CASES = ("500_tables", "upsert_to_delta", *(f"snapshot_to_{sink}" for sink in SINKS))
+CASES = ("500_tables", "upsert_to_delta", *(f"snapshot_to_{home}" for home in sink_homes.HOMES), "transform_to_delta")
 
 _UPSERT_ROWS = 10_000_000
 _SNAPSHOT_ROWS = 2_000_000
@@ -42,7 +41,9 @@ _ROWS_PER_UPDATE = 100
 #: Tables that the peer of ``500_tables`` merges into, one after the other: seconds for each.
 _PEER_TABLES = 50
 
-_DRIVERS = ("com.mysql:mysql-connector-j:9.7.0", "org.postgresql:postgresql:42.7.8")
+#: The same for both systems; the filter keeps 99 rows of 100.
+_EXPRESSIONS = ("price * quantity AS amount", "upper(name) AS shouted", "year(ordered) AS year")
+_FILTER = "status <> 7"
 
 
 def run(options: Options) -> Iterator[Measurement]:
@@ -60,7 +61,7 @@ def run(options: Options) -> Iterator[Measurement]:
     groups: list[tuple[list[str], Callable[[SinkBench, list[str], int | None], Iterator[Measurement]]]] = [
         ([case for case in wanted if case == "500_tables"], _many_tables),
         ([case for case in wanted if case == "upsert_to_delta"], _upsert),
-        ([case for case in wanted if case.startswith("snapshot_to_")], _snapshots),
+        ([case for case in wanted if case.startswith(("snapshot_to_", "transform_to_"))], _snapshots),
     ]
     for cases, play in groups:
         if cases:
@@ -77,7 +78,7 @@ class SinkBench(Bench):
         super().__init__(folder, server)
         self.connection = tables.connect(server.port)
 
-    def config(self, name: str, sink: str, *, source_tables: str = '["bench.standard"]') -> Path:
+    def config(self, name: str, sink: str, *, source_tables: str = '["bench.standard"]', more: str = "") -> Path:
         path = self.folder / f"{name}.toml"
         path.write_text(
             f"""
@@ -95,6 +96,7 @@ tables = {source_tables}
 [readers]
 max = {readers_max()}
 
+{more}
 [sink]
 {sink}
 """
@@ -109,16 +111,10 @@ max = {readers_max()}
         return Measurement(case=case, system=system, rows=rows, **figures_of(found, started, done))
 
     def jars(self) -> list[str]:
-        """Delta's and the databases' drivers."""
+        """Delta's, and the driver of the source."""
         from raycdc.spark.session import delta_jars
-        from raycdc.testing.artifacts import fetch
-        from raycdc.testing.cache import build_once
 
-        def download(into: Path) -> None:
-            fetch(into, list(_DRIVERS))
-
-        drivers = build_once("jdbc-drivers", download)
-        return [str(jar) for jar in (*delta_jars(), *sorted(drivers.glob("*.jar")))]
+        return [*map(str, delta_jars()), *sink_homes.jars("com.mysql:mysql-connector-j:9.7.0")]
 
 
 def _many_tables(bench: SinkBench, _cases: list[str], rows: int | None) -> Iterator[Measurement]:
@@ -165,43 +161,35 @@ def _upsert(bench: SinkBench, _cases: list[str], rows: int | None) -> Iterator[M
 
 
 def _snapshots(bench: SinkBench, cases: list[str], rows: int | None) -> Iterator[Measurement]:
-    from raycdc.testing.servers import MariaDbServer, PostgresServer
-
     count = rows or _SNAPSHOT_ROWS
     _fill(bench, count)
     for case in cases:
-        sink = case.removeprefix("snapshot_to_")
-        lake = bench.folder / sink
-        with ExitStack() as stack:
-            other: dict[str, Any] = {}
-            if sink == "postgres":
-                postgres = stack.enter_context(PostgresServer())
-                text = f'type = "jdbc"\nurl = "jdbc:{postgres.url()}"\nuser = "{postgres.user}"\npassword = ""'
-                other = {"url": f"jdbc:{postgres.url()}", "user": postgres.user, "dbtable": "peer"}
-            elif sink == "mysql":
-                mysql = stack.enter_context(MariaDbServer({"innodb_buffer_pool_size": "512M"}))
-                mysql.execute("CREATE DATABASE home")
-                url = f"jdbc:mysql://127.0.0.1:{mysql.port}/home"
-                text = f'type = "jdbc"\nurl = "{url}"\nuser = "root"\npassword = "{mysql.root_password}"'
-                other = {"url": f"{url}?rewriteBatchedStatements=true", "user": "root", "dbtable": "peer",
-                         "password": mysql.root_password, "driver": "com.mysql.cj.jdbc.Driver"}  # fmt: skip
-            else:
-                text = f'type = "{sink}"\npath = "{lake}"'
+        what, _, kind = case.partition("_to_")
+        transformed = what == "transform"
+        more = ""
+        if transformed:
+            projection = json.dumps(", ".join(("*", *_EXPRESSIONS)))
+            more = f'[[transform]]\ntable = "bench.standard"\nprojection = {projection}\nfilter = "{_FILTER}"\n'
+        with sink_homes.home(kind, bench.folder / case) as home:
             progress(f"{case}: measuring raycdc ...")
-            yield raycdc_measurement(case, count, bench.raycdc(bench.config(f"snapshot-{sink}", text)))
+            yield raycdc_measurement(case, count, bench.raycdc(bench.config(case, home.section, more=more)))
+            if not home.format:
+                continue
             given = {
                 "port": bench.server.port,
                 "table": "standard",
                 "rows": count,
-                "jars": bench.jars(),
-                "lake": str(bench.folder / f"{sink}-peer"),
+                "jars": [*bench.jars(), *home.jars],
+                "lake": str(bench.folder / case / "peer"),
                 "scratch": str(bench.folder / "spark"),
-                "format": {"jsonl": "json"}.get(sink, "jdbc" if other else sink),
-                "options": other,
+                "format": home.format,
+                "options": home.options,
+                "conf": home.conf,
+                "select": ["*", *_EXPRESSIONS] if transformed else [],
+                "where": _FILTER if transformed else "",
             }
             yield bench.peer("bench.spark_jdbc", case, "spark-jdbc", count, given)
-        shutil.rmtree(lake, ignore_errors=True)
-        shutil.rmtree(given["lake"], ignore_errors=True)
+        shutil.rmtree(bench.folder / case)
 
 
 def _fill(bench: SinkBench, rows: int) -> None:

@@ -29,13 +29,18 @@ def session_of(given: dict[str, Any]) -> Any:
         .config("spark.sql.catalog.spark_catalog", "org.apache.spark.sql.delta.catalog.DeltaCatalog")
         .config("spark.databricks.delta.snapshotPartitions", "2")
     )
+    for key, value in given.get("conf", {}).items():
+        builder = builder.config(key, value)
     session = builder.getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
     return session
 
 
 def main(arguments: str) -> None:
-    """Start Spark on `jars`, warm up, copy `table` of `rows` rows to `lake` as Delta, or as `format` with `options`."""
+    """Start Spark on `jars`, warm up, copy `table` of `rows` rows to `lake` as Delta, or as `format` with `options`.
+
+    `where` and `select` are expressions applied on the way.
+    """
     given = json.loads(arguments)
     threads = os.cpu_count() or 1
     session = session_of(given)
@@ -55,8 +60,15 @@ def main(arguments: str) -> None:
     session.range(10).write.format("delta").save(str(Path(given["lake"]) / "warm"))
     print(json.dumps({"event": "started"}), flush=True)
     rows = session.read.format("jdbc").options(**options).load()
-    writer = rows.write.format(given.get("format", "delta")).options(**given.get("options", {}))
-    if given.get("options"):
+    if given.get("where"):
+        rows = rows.where(given["where"])
+    if given.get("select"):
+        rows = rows.selectExpr(*given["select"])
+    kind, options = given.get("format", "delta"), given.get("options", {})
+    writer = rows.write.format(kind).options(**options).mode("append")
+    if kind == "iceberg":
+        rows.writeTo("peer.bench.standard").create()
+    elif options:
         writer.save()
     else:
         writer.save(given["lake"] + "/table")

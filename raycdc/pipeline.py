@@ -287,7 +287,7 @@ class Pipeline:
         transforms, masks = self.config.transformed(), self.config.masked()
         if not (transforms or masks):
             return Routing(self.config.router(), upsert, unmerged)
-        use = TransformUse(upsert, unmerged, self._order_by)
+        use = TransformUse(upsert, unmerged, self._order_by, self.config.sink.no_layout)
         resolver: Resolver = PlainResolver()
         deriver = None
         if session is not None:

@@ -15,7 +15,7 @@ from raycdc.model import TableId, TableSchema
 from raycdc.schema.events import CreateTableEvent, event_to_json
 from raycdc.schema.targets import targets_of
 from raycdc.sinks.statements import create_statement
-from raycdc.transform import TransformedTables
+from raycdc.transform import ResolvedTransform, TransformedTables, layout_of
 
 
 def plan_config(path: Path, *, as_json: bool) -> int:
@@ -49,10 +49,12 @@ def planned(
     if problems:
         raise ConfigError(*problems)
     schemas: dict[TableId, TableSchema] = {}
+    transformed: dict[TableId, ResolvedTransform] = {}
     for name, table in found.items():
         schema, _ = transforms.read(name, table.schema)
         resolved = transforms.resolved(name, schema)
         schemas[name] = schema if resolved is None else resolved.schema
+        transformed |= {} if resolved is None else {name: resolved}
     created = {name: (schema, [event_to_json(CreateTableEvent(name, schema))]) for name, schema in schemas.items()}
     upsert = config.sink.write == "upsert"
     made = targets_of(created, {}, config.router(), upsert=upsert)
@@ -63,7 +65,9 @@ def planned(
             "sources": [_source(name, found[name], transforms) for name in share.sources],
             "columns": [{"name": c.name, "type": c.type.spark(), "nullable": c.nullable} for c in share.schema.columns],
             "primary_key": list(share.schema.primary_key),
-            "ddl": create_statement(config.sink, share.name, share.schema),
+            "ddl": create_statement(
+                config.sink, share.name, share.schema, layout_of(share.name, transformed, share.sources)
+            ),
         }
         for share, _ in made
     ]

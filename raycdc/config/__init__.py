@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from raycdc.config.fields import Duration, Options, Secret, Size, option
+from raycdc.config.fields import Duration, Options, Secret, Size, flattened_texts, option
 from raycdc.config.load import config_from_dict, load_config
 from raycdc.config.masks import MaskOptions
 from raycdc.config.model import (
@@ -16,7 +16,6 @@ from raycdc.config.model import (
     SourceConfig,
     SparkOptions,
     appends_only,
-    flattened_texts,
 )
 from raycdc.config.transforms import TransformOptions
 

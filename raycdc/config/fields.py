@@ -142,3 +142,19 @@ Size = Annotated[int, BeforeValidator(parse_size, json_schema_input_type=str | i
 Duration = Annotated[
     timedelta, BeforeValidator(parse_duration, json_schema_input_type=str), PlainSerializer(show_duration)
 ]
+
+
+def flattened_texts(table: dict[str, Any]) -> dict[str, str]:
+    """Dotted names and texts, as Spark and Kafka want their settings, of what TOML reads as nested and typed."""
+    return {key: str(v).lower() if isinstance(v, bool) else str(v) for key, v in _flattened(table).items()}
+
+
+def _flattened(table: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """TOML reads ``spark.driver.memory = "4g"`` as nested tables; Spark wants the dotted name."""
+    flat: dict[str, Any] = {}
+    for key, value in table.items():
+        if isinstance(value, dict):
+            flat |= _flattened(value, f"{prefix}{key}.")
+        else:
+            flat[prefix + key] = value
+    return flat

@@ -14,12 +14,13 @@ from typing import Any, ClassVar, Literal, Self, get_args
 
 from pydantic import ValidationInfo, field_validator, model_validator
 
-from raycdc.config.fields import Duration, Options, Size, option
+from raycdc.config.fields import Duration, Options, Size, flattened_texts, option
 from raycdc.config.masks import MaskOptions
 from raycdc.config.problems import planned_problems
 from raycdc.config.transforms import TransformOptions
 from raycdc.errors import ConfigError
-from raycdc.model import TableId
+from raycdc.model import TableId, TableSchema
+from raycdc.model.layout import TableLayout
 from raycdc.model.mask import Masks
 from raycdc.model.routes import Route, Router, check_target
 from raycdc.model.selector import check_pattern
@@ -144,7 +145,8 @@ class SourceConfig(Options):
 class SinkConfig(Options):
     """Base of every sink's section; a sink adds its own keys.
 
-    A sink that cannot update rows narrows `write` with `appends_only`.
+    A sink that cannot update rows narrows `write` with `appends_only`; one whose tables can be partitioned, or have
+    properties, says so in `no_layout`.
     """
 
     type: str = option(help="Which sink: a built-in or an installed plug-in.", example="delta")
@@ -152,6 +154,15 @@ class SinkConfig(Options):
         "upsert", help="upsert: the target equals the table. changelog: the target holds every change, in order."
     )
     parallelism: int = option(0, help="Tasks per epoch; 0 leaves it to Spark.", ge=0)
+
+    def no_layout(self, layout: TableLayout, schema: TableSchema) -> str:
+        """Why a target with the columns of `schema` cannot be laid out so; empty where it can.
+
+        `layout` names columns as `schema` does. Asked for each table that wants one, before anything is read and after
+        each change of its columns. Pure.
+        """
+        what = "partition_by" if layout.partitions else "table_options"
+        return f'{what}: a target of sink.type = "{self.type}" has none. Leave it out, or use delta or iceberg.'
 
 
 class ReaderOptions(Options):
@@ -335,19 +346,3 @@ def appends_only(sink_type: str, write: Any) -> Any:
     if write == "upsert":
         raise ValueError(f'{sink_type} can only append; use write = "changelog", or a sink that merges, such as delta')
     return write
-
-
-def flattened_texts(table: dict[str, Any]) -> dict[str, str]:
-    """Dotted names and texts, as Spark and Kafka want their settings, of what TOML reads as nested and typed."""
-    return {key: str(v).lower() if isinstance(v, bool) else str(v) for key, v in _flattened(table).items()}
-
-
-def _flattened(table: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """TOML reads ``spark.driver.memory = "4g"`` as nested tables; Spark wants the dotted name."""
-    flat: dict[str, Any] = {}
-    for key, value in table.items():
-        if isinstance(value, dict):
-            flat |= _flattened(value, f"{prefix}{key}.")
-        else:
-            flat[prefix + key] = value
-    return flat

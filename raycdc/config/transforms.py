@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 from pydantic import field_validator, model_validator
 
-from raycdc.config.fields import Options, option
+from raycdc.config.fields import Options, flattened_texts, option
+from raycdc.model.layout import TableLayout, partition_fields
 from raycdc.model.selector import check_pattern
 from raycdc.model.transform import DELETED_COLUMN, Transform, check_balanced, items_of
 
@@ -33,7 +34,17 @@ class TransformOptions(Options):
     primary_keys: tuple[str, ...] = option(
         (), help="Columns of the result that make its key, instead of the table's.", example=["id"]
     )
-    partition_by: tuple[str, ...] = option((), help="Columns that the target is partitioned by.", planned=True)
+    partition_by: tuple[str, ...] = option(
+        (),
+        help="What the target is partitioned by: columns of the result, and in Iceberg also years, months, days or "
+        "hours of one, bucket(16, column) and truncate(10, column).",
+        example=["days(created_at)", "bucket(16, id)"],
+    )
+    table_options: dict[str, str] = option(
+        {},
+        help="Properties of the target table, by the names that its format gives them.",
+        example={"delta.logRetentionDuration": "interval 7 days"},
+    )
     on_delete: Literal["delete", "soft"] = option(
         "delete", help='What a deletion does in an upsert target: "soft" keeps the row and marks it.'
     )
@@ -71,6 +82,17 @@ class TransformOptions(Options):
             raise ValueError("names a column twice")
         return names
 
+    @field_validator("partition_by", mode="after")
+    @classmethod
+    def _check_partitions(cls, texts: tuple[str, ...]) -> tuple[str, ...]:
+        partition_fields(texts)
+        return texts
+
+    @field_validator("table_options", mode="before")
+    @classmethod
+    def _option_texts(cls, value: Any) -> Any:
+        return flattened_texts(value) if isinstance(value, dict) else value
+
     @field_validator("udf")
     @classmethod
     def _check_functions(cls, functions: dict[str, str]) -> dict[str, str]:
@@ -97,4 +119,5 @@ class TransformOptions(Options):
             on_delete=self.on_delete,
             deleted_column=self.deleted_column,
             udfs=tuple(sorted(self.udf.items())),
+            layout=TableLayout(partition_fields(self.partition_by), tuple(sorted(self.table_options.items()))),
         )

@@ -22,8 +22,9 @@ import json
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
+from raycdc.model.layout import ANY_LAYOUT, TableLayout
 from raycdc.model.selector import check_pattern, is_plain_name
 from raycdc.model.table import TableId
 
@@ -83,8 +84,8 @@ Item = Star | Renamed | Constant | Expression
 class Transform:
     """One ``[[transform]]``: of the tables that `table` names, a name or a regular expression in full.
 
-    `udfs` are names and import paths of functions that its expressions use. Raises ValueError for a projection that is
-    no list of items; what the items mean is found with a table's columns.
+    `udfs` are names and import paths of functions that its expressions use, `layout` is that of the target. Raises
+    ValueError for a projection that is no list of items; what the items mean is found with a table's columns.
     """
 
     table: str
@@ -94,6 +95,7 @@ class Transform:
     on_delete: Literal["delete", "soft"] = "delete"
     deleted_column: str = DELETED_COLUMN
     udfs: tuple[tuple[str, str], ...] = ()
+    layout: TableLayout = ANY_LAYOUT
 
     def __post_init__(self) -> None:
         check_pattern(self.table)
@@ -116,11 +118,21 @@ class Transform:
         return re.compile(re.escape(self.table) if is_plain_name(self.table) else self.table)
 
     def identity(self) -> str:
-        """16 hex digits that change when rows would be others, kept in commit records."""
+        """16 hex digits that change when rows would be others, kept in commit records. Where a target's rows lie is no
+        part of it.
+        """
         parts = [self.projection, self.filter, self.primary_keys, self.on_delete, self.udfs]
         if self.soft:
             parts.append(self.deleted_column)
-        return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
+        return _hash(parts)
+
+
+def _hash(parts: Sequence[Any]) -> str:
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
+
+
+#: The identity of a transform that leaves rows as they are.
+UNCHANGED = _hash(["*", "", (), "delete", ()])
 
 
 class Transforms:

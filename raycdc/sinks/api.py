@@ -27,6 +27,7 @@ from raycdc.checkpoint.recovery import (
     CommitVector,
 )
 from raycdc.model import TableId, TableSchema
+from raycdc.model.layout import ANY_LAYOUT, TableLayout
 from raycdc.schema.behavior import SchemaChangeBehavior
 
 __all__ = [
@@ -57,7 +58,7 @@ class TableWork:
     see to it that no key comes from two of them, or from two rows of the one, and say that it does (`merges_origins`);
     `beginning` are those of which the target has no row yet, so that emptying them empties nothing. `source` is the
     one, or the first. `positions` are the source positions after the epoch; they go into the sink's transaction for
-    people to see.
+    people to see. `layout` is how the target is to lie: one that the sink's configuration allows (`no_layout`).
     """
 
     epoch: int
@@ -70,6 +71,7 @@ class TableWork:
     positions: Mapping[str, Any]
     merged: tuple[TableId, ...] = ()
     beginning: tuple[TableId, ...] = ()
+    layout: TableLayout = ANY_LAYOUT
 
     @property
     def input_bytes(self) -> int:

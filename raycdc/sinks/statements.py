@@ -8,15 +8,16 @@ from __future__ import annotations
 
 from raycdc.config import SinkConfig
 from raycdc.model import Column, LogicalType, TableId, TableSchema
+from raycdc.model.layout import ANY_LAYOUT, TableLayout
 from raycdc.sinks.jdbc.plugin import JdbcSinkConfig
 from raycdc.sinks.jdbc.types import mysql_type, postgres_type
 from raycdc.sinks.rows import META_TYPES
 
-#: Sinks whose targets are tables in a folder, and what Spark calls their format.
-_FORMATS = {"delta": "DELTA", "parquet": "PARQUET", "jsonl": "JSON"}
+#: Sinks whose targets are tables of files, and what Spark calls their format.
+_FORMATS = {"delta": "DELTA", "iceberg": "ICEBERG", "parquet": "PARQUET", "jsonl": "JSON"}
 
 
-def create_statement(sink: SinkConfig, target: TableId, schema: TableSchema) -> str:
+def create_statement(sink: SinkConfig, target: TableId, schema: TableSchema, layout: TableLayout = ANY_LAYOUT) -> str:
     """A CREATE TABLE for `target`; empty where the sink has nothing like it."""
     changelog = sink.write == "changelog"
     columns = [*schema.columns, *(Column(name, kind) for name, kind in META_TYPES.items() if changelog)]
@@ -31,8 +32,19 @@ def create_statement(sink: SinkConfig, target: TableId, schema: TableSchema) -> 
         return ""
     parts = [f"{_quoted(column.name, '`')} {column.type.spark().upper()}" for column in columns]
     name = f"{_quoted(target.db, '`')}.{_quoted(target.table, '`')}"
-    place = f"{str(getattr(sink, 'path', '')).rstrip('/')}/{target.db}/{target.table}"
-    return f"CREATE TABLE {name} ({', '.join(parts)}) USING {_FORMATS[sink.type]} LOCATION '{place}'"
+    statement = f"CREATE TABLE {name} ({', '.join(parts)}) USING {_FORMATS[sink.type]}"
+    if layout.partitions:
+        statement += f" PARTITIONED BY ({', '.join(field.sql() for field in layout.partitions)})"
+    if sink.type != "iceberg":
+        statement += f" LOCATION '{str(getattr(sink, 'path', '')).rstrip('/')}/{target.db}/{target.table}'"
+    if layout.options:
+        pairs = (f"{_text(key)} = {_text(value)}" for key, value in layout.options)
+        statement += f" TBLPROPERTIES ({', '.join(pairs)})"
+    return statement
+
+
+def _text(value: str) -> str:
+    return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
 def _type(sink: JdbcSinkConfig, kind: LogicalType, *, key: bool) -> str:

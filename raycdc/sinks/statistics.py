@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import pyarrow as pa
@@ -26,9 +26,10 @@ _FIRST = "delta.dataSkippingNumIndexedCols"
 _PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
-def properties(schema: pa.Schema) -> dict[str, str]:
-    """Table properties that name the columns with statistics."""
-    named = [field.name for field in schema if _has_bounds(field.type) and _PLAIN_NAME.fullmatch(field.name)]
+def properties(schema: pa.Schema, partition_by: Collection[str] = ()) -> dict[str, str]:
+    """Table properties that name the columns with statistics; those of `partition_by` are in no file."""
+    stored = [field for field in schema if field.name not in partition_by]
+    named = [field.name for field in stored if _has_bounds(field.type) and _PLAIN_NAME.fullmatch(field.name)]
     return {_NAMED: ",".join(named[:COLUMNS_MAX])} if named else {_FIRST: "0"}
 
 

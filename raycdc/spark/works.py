@@ -17,11 +17,12 @@ from raycdc.checkpoint.store import CheckpointStore, CommitRecord, RoutedTarget
 from raycdc.errors import ConfigError, StateError
 from raycdc.model import TableId, TableSchema
 from raycdc.model.routes import Router
+from raycdc.model.transform import UNCHANGED
 from raycdc.model.view import RowView
 from raycdc.schema.events import event_from_json, event_to_json
 from raycdc.schema.targets import Tables, Target, TargetEpoch, changed_routes, targets_of
 from raycdc.sinks.api import TableWork
-from raycdc.transform import ResolvedTransform, TransformedTables
+from raycdc.transform import ResolvedTransform, TransformedTables, layout_of
 from raycdc.transform.changes import transformed_changes
 
 #: Tables whose rows Spark goes through at once: small jobs wait for the driver more than they compute.
@@ -119,7 +120,8 @@ class Works:
         """`StateError` when rows of a table that is there would be others from now on."""
         identity = self._transforms.identity
         for source, was in {s: entry.transforms.get(s, "") for entry in known.values() for s in entry.sources}.items():
-            if identity(TableId.parse(source)) != was:
+            # A transform that leaves rows as they are is none.
+            if identity(TableId.parse(source)) != was.removeprefix(UNCHANGED):
                 raise StateError(
                     f"The transform or mask of {source} is another than when its rows were written. Take it back, or "
                     "begin with another pipeline.state and a new snapshot."
@@ -247,6 +249,7 @@ class Works:
             positions=positions,
             merged=merged if not alone or (anew and self._routing.upsert) else (),
             beginning=share.beginning,
+            layout=layout_of(share.name, transforms, share.sources),
         )
 
     def _seen(self, segment: Segment, share: TargetEpoch, found: ResolvedTransform | None, *, alone: bool) -> Segment:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from raycdc.transform.plain import PlainResolver
 from raycdc.transform.resolved import ResolvedColumn, ResolvedTransform, Resolver, Uses, finished
-from raycdc.transform.tables import TransformedTables, TransformUse
+from raycdc.transform.tables import TransformedTables, TransformUse, layout_of
 
 __all__ = [
     "PlainResolver",
@@ -15,4 +15,5 @@ __all__ = [
     "TransformedTables",
     "Uses",
     "finished",
+    "layout_of",
 ]

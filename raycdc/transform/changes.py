@@ -85,7 +85,7 @@ def _flows(found: ResolvedTransform, name: str) -> bool:
 
 
 def _check_unused(found: ResolvedTransform, change: SchemaChangeEvent, *names: str) -> None:
-    used = [name for name in names if name.casefold() in found.uses.columns]
+    used = [name for name in names if name.casefold() in found.named]
     if used:
         raise SchemaError(
             f"{change.table}: {change.type} of column {used[0]!r}, which the table's transform names: its rows would "

@@ -7,12 +7,13 @@ A `Resolver` makes it: `PlainResolver` where only columns are chosen, renamed an
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from raycdc.errors import SchemaError
 from raycdc.model import META_COLUMNS, Column, LogicalType, TableId, TableSchema, TypeKind
 from raycdc.model.batch import reserved_column
+from raycdc.model.layout import ANY_LAYOUT, TableLayout
 from raycdc.model.transform import Star, Transform
 from raycdc.model.view import Output, Projection
 
@@ -59,7 +60,9 @@ class Uses:
 
 @dataclass(frozen=True, slots=True)
 class ResolvedTransform:
-    """See the module's docstring. `schema` is that of the rows it makes of rows of `source`."""
+    """See the module's docstring. `schema` is that of the rows it makes of rows of `source`, `layout` what the target
+    is to be like, by columns of `schema`.
+    """
 
     table: TableId
     transform: Transform
@@ -67,6 +70,13 @@ class ResolvedTransform:
     columns: tuple[ResolvedColumn, ...]
     uses: Uses
     schema: TableSchema
+    layout: TableLayout = ANY_LAYOUT
+
+    @property
+    def named(self) -> frozenset[str]:
+        """Columns of the table (in lower case) that expressions, or the target's partitions, name."""
+        by = set(self.layout.columns)
+        return self.uses.columns | {c.stored.casefold() for c in self.columns if c.name in by and c.stored}
 
     @property
     def computed(self) -> tuple[ResolvedColumn, ...]:
@@ -138,7 +148,9 @@ def finished(
             "could be let in and never out again."
         )
     keyed = tuple(Column(c.name, c.type, c.nullable and c.name not in key, c.default) for c in found)
-    return ResolvedTransform(table, transform, schema, tuple(columns), uses, TableSchema(keyed, key))
+    result = TableSchema(keyed, key)
+    layout = _layout(where, transform.layout, result)
+    return ResolvedTransform(table, transform, schema, tuple(columns), uses, result, layout)
 
 
 def star_columns(where: str, star: Star, schema: TableSchema) -> list[ResolvedColumn]:
@@ -173,6 +185,19 @@ def _override(where: str, transform: Transform, columns: Sequence[ResolvedColumn
             )
         key.append(column.name)
     return tuple(key)
+
+
+def _layout(where: str, asked: TableLayout, result: TableSchema) -> TableLayout:
+    """`asked` with the columns as `result` spells them."""
+    there = {column.name.casefold(): column.name for column in result.columns}
+    for field in asked.partitions:
+        if field.column.casefold() not in there:
+            known = ", ".join(there.values())
+            raise SchemaError(
+                f"{where}: partition_by names {field.column!r}, which the projection does not give. It gives {known}."
+            )
+    fields = (replace(field, column=there[field.column.casefold()]) for field in asked.partitions)
+    return replace(asked, partitions=tuple(fields))
 
 
 def _kept_key(schema: TableSchema, columns: Sequence[ResolvedColumn]) -> tuple[str, ...]:

@@ -6,13 +6,14 @@ asks Spark, afterwards the answer is remembered.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from raycdc.errors import ConfigError, SchemaError
 from raycdc.model import META_COLUMNS, TableId, TableSchema
+from raycdc.model.layout import ANY_LAYOUT, TableLayout
 from raycdc.model.mask import Masks
-from raycdc.model.transform import Transforms
+from raycdc.model.transform import UNCHANGED, Transforms
 from raycdc.schema.apply import find_column
 from raycdc.schema.events import SchemaChangeEvent
 from raycdc.transform.masked import masked_changes, masked_schema
@@ -23,12 +24,14 @@ from raycdc.transform.resolved import CONSTANT_META, ResolvedTransform, Resolver
 @dataclass(frozen=True, slots=True)
 class TransformUse:
     """What transforms have to know of the sink: whether it updates rows (`upsert`), why it cannot find out that a key
-    is there already, if so (`no_proof`), and the column that changes of a key are ordered by, if any.
+    is there already, if so (`no_proof`), the column that changes of a key are ordered by, if any, and why targets of
+    some columns cannot be laid out as asked (`no_layout`; empty where they can).
     """
 
     upsert: bool = False
     no_proof: str = ""
     order_by: str = ""
+    no_layout: Callable[[TableLayout, TableSchema], str] = lambda _, __: ""
 
 
 @dataclass(slots=True)
@@ -47,7 +50,7 @@ class TransformedTables:
     def identity(self, table: TableId) -> str:
         """What changes when the table's rows would be others; empty without a transform and masks."""
         transform = self.transforms.of(table)
-        parts = ["" if transform is None else transform.identity(), self.masks.identity(table)]
+        parts = ["" if transform is None else transform.identity().removeprefix(UNCHANGED), self.masks.identity(table)]
         return "+".join(parts) if parts[1] else parts[0]
 
     def read(
@@ -80,6 +83,8 @@ class TransformedTables:
     def _check(self, found: ResolvedTransform, place: str) -> None:
         where = f"{place}: {found.table}"
         transform = found.transform
+        if found.layout and (problem := self.use.no_layout(found.layout, found.schema)):
+            raise ConfigError(f"{where}: {problem}")
         varying = sorted((found.uses.meta | found.uses.filter_meta) - set(CONSTANT_META))
         if not self.use.upsert and varying:
             raise SchemaError(
@@ -107,3 +112,17 @@ class TransformedTables:
         ]:
             raise ConfigError(f"{where}: the projection must keep {self.use.order_by}, which source.order_by goes by.")
         assert not set(found.schema.primary_key) & set(META_COLUMNS), found
+
+
+def layout_of(
+    target: TableId, transforms: Mapping[TableId, ResolvedTransform], sources: Sequence[TableId]
+) -> TableLayout:
+    """What the transforms of `sources` ask of their `target`. `ConfigError` when they do not ask the same."""
+    asked = {source: transforms[source].layout if source in transforms else ANY_LAYOUT for source in sources}
+    first = next(iter(asked.values()), ANY_LAYOUT)
+    if other := next((source for source, layout in asked.items() if layout != first), None):
+        raise ConfigError(
+            f"transform: {sources[0]} and {other} both go to {target}, with different partition_by or table_options. "
+            "Give both the same."
+        )
+    return first

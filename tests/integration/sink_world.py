@@ -25,7 +25,10 @@ from raycdc.checkpoint.store import CheckpointStore
 from raycdc.formats.api import MessageBatch, Origin, RowsItem
 from raycdc.formats.plugins import load_format
 from raycdc.model import TableId
+from raycdc.model.layout import TableLayout, partition_fields
+from raycdc.model.routes import Router
 from raycdc.model.row_kind import SYMBOLS
+from raycdc.model.transform import Transform, Transforms
 from raycdc.plugins import PluginGroup, load_plugin
 from raycdc.schema import (
     SchemaChangeBehavior,
@@ -33,8 +36,10 @@ from raycdc.schema import (
 from raycdc.sinks.api import Sink, SinkContext
 from raycdc.sinks.delta.sink import DeltaSink
 from raycdc.spark.epochs import EpochLoop, Recovery
+from raycdc.spark.works import Routing
 from raycdc.testing.epochs import EpochScript, Row, ScriptedTable
 from raycdc.testing.servers import DatabaseServer, KafkaServer, PostgresServer
+from raycdc.transform import TransformedTables, TransformUse
 
 #: One partition, and one transaction per epoch; several, and a transaction for each part of the keys.
 TOPICS = ("kafka", "kafka-parts")
@@ -42,7 +47,10 @@ TOPICS = ("kafka", "kafka-parts")
 FILES = (
     "delta-upsert",
     "delta-tasks-upsert",
+    "delta-partitioned-upsert",
+    "delta-tasks-partitioned-upsert",
     "delta-changelog",
+    "delta-partitioned-changelog",
     "iceberg-upsert",
     "iceberg-changelog",
     "parquet",
@@ -53,9 +61,17 @@ KINDS = (*FILES, *(pytest.param(kind, marks=pytest.mark.server) for kind in (*TO
 UPSERTS = (
     "delta-upsert",
     "delta-tasks-upsert",
+    "delta-partitioned-upsert",
+    "delta-tasks-partitioned-upsert",
     "iceberg-upsert",
     *(pytest.param(k, marks=pytest.mark.server) for k in DATABASES if k.endswith("-upsert")),
 )
+
+#: Partitions that rows move between, some without a value.
+PARTITIONS = {"delta": ("qty",), "iceberg": ("truncate(10, qty)", "bucket(2, name)")}
+
+#: And those that no schema change of these tests touches.
+KEY_PARTITIONS = {"delta": ("id",), "iceberg": ("bucket(4, id)",)}
 
 Server = PostgresServer | DatabaseServer
 
@@ -72,6 +88,8 @@ class World:
     script: EpochScript
     kafka: KafkaServer | None = None
     server: Server | None = None
+    #: What the targets are partitioned by.
+    partition_by: tuple[str, ...] = ()
 
     @property
     def write(self) -> str:
@@ -111,7 +129,7 @@ class World:
     ) -> Sink:
         plugin = load_plugin(PluginGroup.SINKS, self.settings["type"])
         made: Sink = plugin.create(plugin.config(**self.settings))
-        if self.kind == "delta-tasks-upsert":
+        if self.kind.startswith("delta-tasks-"):
             assert isinstance(made, DeltaSink)
             made.small_bytes_max = -1
         made.open(
@@ -129,9 +147,20 @@ class World:
         return made
 
     def loop(self, sink: Sink | None = None, **options: Any) -> EpochLoop:
+        options = {"routing": self.routing, **options}
         return EpochLoop(
             self.store, sink or self.sink(), generation=self.store.generation, next_sealed=self.next_sealed, **options
         )
+
+    @property
+    def routing(self) -> Routing:
+        """Nothing but partitions."""
+        if not self.partition_by:
+            return Routing(Router(()))
+        layout = TableLayout(partition_fields(self.partition_by))
+        upsert = self.write == "upsert"
+        transforms = Transforms([Transform(table=".*", layout=layout)])
+        return Routing(Router(()), upsert, transforms=TransformedTables(transforms, use=TransformUse(upsert)))
 
     def next_sealed(self, after: int, _timeout_s: float) -> Manifest | None:
         return next(iter(self.store.manifests(after)), None)
@@ -268,7 +297,8 @@ def new_world(kind: str, root: Path, kafka: KafkaServer | None = None, server: S
     script = EpochScript(CheckpointStore(root / "state", pipeline="shop"), seed=7)
     for name in ("shop.orders", "shop.items"):
         script.table(name)
-    return World(kind, root, script, kafka, server)
+    partition_by = PARTITIONS[kind.partition("-")[0]] if "partitioned" in kind else ()
+    return World(kind, root, script, kafka, server, partition_by)
 
 
 def jdbc_options(server: Server) -> dict[str, Any]:

@@ -206,7 +206,7 @@ def test_columns_that_came_and_went_are_null(tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize("special", ["change data feed", "constraint", "partitioned", "large", "float key"])
+@pytest.mark.parametrize("special", ["change data feed", "constraint", "large", "float key"])
 def test_what_is_special_is_merged_by_delta_rs(tmp_path: Path, special: str, monkeypatch: pytest.MonkeyPatch) -> None:
     merged: list[str] = []
     execute = TableMerger.execute
@@ -218,9 +218,8 @@ def test_what_is_special_is_merged_by_delta_rs(tmp_path: Path, special: str, mon
     monkeypatch.setattr(TableMerger, "execute", count)
     schema = pa.schema([("k", pa.float64()), ("v", pa.string())]) if special == "float key" else PLAIN
     settings = {"delta.enableChangeDataFeed": "true"} if special == "change data feed" else {}
-    partitions = ["v"] if special == "partitioned" else None
     first = pa.Table.from_pylist([{"k": k, "v": "a"} for k in range(3)], schema)
-    write_deltalake(str(tmp_path), first, configuration=settings, partition_by=partitions)
+    write_deltalake(str(tmp_path), first, configuration=settings)
     if special == "constraint":
         DeltaTable(str(tmp_path)).alter.add_constraint({"short": "k < 100"})
     if special == "large":

@@ -48,6 +48,7 @@ from raycdc.schema.events import (
 from raycdc.sinks.api import TableWork
 from raycdc.sinks.changes import check_constant, fitted, may_lack
 from raycdc.sinks.delta.columns import default_sql, type_error
+from raycdc.sinks.delta.layout import unfit
 from raycdc.sinks.delta.table import DeltaTarget, Rewritten, Stamp
 
 _IN_PLACE = frozenset({SchemaChangeBehavior.EVOLVE, SchemaChangeBehavior.TRY_EVOLVE})
@@ -88,6 +89,7 @@ def evolve(
                 raise
     if behavior is SchemaChangeBehavior.LENIENT:
         planned = _renamed_onto(planned, events, wanted, present, upsert=upsert)
+    _check_partitions(target, planned, events)
     names = [p.field.name for p in planned]
     _check(target, planned, fitted(work.schema, names) if may_lack(behavior, left_out) else work.schema, wanted)
     added = [p for p in planned if p.origin is None]
@@ -234,6 +236,22 @@ def _check(target: DeltaTarget, planned: Sequence[_Planned], schema: TableSchema
             )
         if have.type != want.type:
             raise type_error(target.name, have, want)
+
+
+def _check_partitions(target: DeltaTarget, planned: Sequence[_Planned], events: Sequence[SchemaChangeEvent]) -> None:
+    """Columns that the table is partitioned by stay what they are, but for a wider type."""
+    kept = {p.field.name for p in planned if p.origin == p.field.name}
+    added = {event.column.name for event in events if isinstance(event, AddColumnEvent)}
+    for name in target.partition_columns:
+        if name not in kept or name in added:
+            raise SinkError(
+                f"{target.name}: column {name!r} was dropped, renamed or made anew at the source, and the Delta table "
+                "is partitioned by it. Take the change back, or take a new snapshot into a new path, or with "
+                'pipeline.on_existing = "replace"; both with a new pipeline.state.'
+            )
+    for p in planned:
+        if p.field.name in target.partition_columns and (odd := unfit(p.field.name, p.field.type)):
+            raise SinkError(f"{target.name}: {odd}")
 
 
 def _constant(target: TableId, column: Column | None) -> pa.Scalar | None:

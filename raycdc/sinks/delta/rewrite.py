@@ -15,8 +15,10 @@ from __future__ import annotations
 import re
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import unquote
 
 import numpy as np
 import pyarrow as pa
@@ -26,6 +28,8 @@ from deltalake import DeltaTable
 from deltalake.transaction import AddAction, RemoveAction
 
 from raycdc.model.keys import without
+from raycdc.sinks.delta.layout import OPTIONS, folder_of, value_text
+from raycdc.sinks.partitioning import Values, split
 from raycdc.sinks.rows import alive
 from raycdc.sinks.statistics import for_table
 from raycdc.sinks.tasks import write_parquet_file
@@ -46,60 +50,109 @@ SMALL_FILE_BYTES = 256 << 10
 SMALL_FILES_MAX = 8
 
 _DESCRIBED = ["path", "size_bytes", "num_records"]
+_PARTITION = "partition."
 
 #: What a table may have beside plain files and columns; anything else is delta-rs's to keep to.
 _PLAIN_FEATURES = frozenset({"appendOnly", "invariants", "timestampNtz"})
-#: Names that are spelled in one way, in the log as on the disk.
-_PLAIN_NAME = re.compile(r"[A-Za-z0-9_.\-]+(/[A-Za-z0-9_.\-]+)*")
+#: Names that every writer spells in one way in the log: there a percent sign of the disk is %25.
+_PLAIN_NAME = re.compile(r"(?:[A-Za-z0-9_.=\-]|%25)+(/(?:[A-Za-z0-9_.=\-]|%25)+)*")
 _SPECIAL_SETTINGS = ("delta.constraints.", "delta.columnMapping.mode", "delta.enable", "delta.appendOnly")
 
 
 def rewrite(table: DeltaTable, folder: Path, changes: pa.Table, key: Sequence[str]) -> list[Action] | None:
     """What merges compacted `changes` (with `DELETED`) into the snapshot that `table` has; None: not in this way.
 
-    A commit that fails leaves a file that nobody reads, for VACUUM to find: whether it failed before it was in the log
-    or after is not always known.
+    Rows of a partition are rewritten by themselves; one that moves to another leaves its file and is in a new one. A
+    commit that fails leaves files that nobody reads, for VACUUM to find: whether it failed before it was in the log or
+    after is not always known.
     """
     if changes.nbytes > CHANGES_BYTES_MAX or not _is_plain(table):
         return None
     schema = pa.schema(table.schema().to_arrow())
     if not all(_is_exact(schema.field(name).type) for name in key):
         return None
+    metadata = table.metadata()
+    partition_by = list(metadata.partition_columns)
     found = pa.table(table.get_add_actions(flatten=True))
-    chosen = found.select(_DESCRIBED).take(pa.array(_chosen(found, changes.column(key[0]), key[0])))
-    paths, sizes, counts = (chosen.column(name).to_pylist() for name in _DESCRIBED)
-    if sum(sizes) > REWRITE_BYTES_MAX or not all(map(_PLAIN_NAME.fullmatch, paths)):
+    if found.num_rows and not {f"{_PARTITION}{name}" for name in partition_by} <= set(found.column_names):
         return None
-    if None in counts or sum(counts) > REWRITE_ROWS_MAX:
+    chosen = found.take(pa.array(_chosen(found, changes.column(key[0]), key[0], partition_by)))
+    files = _described(chosen, partition_by)
+    if sum(file.size for file in files) > REWRITE_BYTES_MAX or not all(_PLAIN_NAME.fullmatch(f.path) for f in files):
         return None
-    there = _read(folder, paths, schema)
+    if any(file.rows is None for file in files) or sum(file.rows or 0 for file in files) > REWRITE_ROWS_MAX:
+        return None
     keys = _in_types(changes.select(list(key)), pa.schema([schema.field(name) for name in key]))
-    kept = there.filter(pa.array(without(there, keys)))
     new = _in_types(alive(changes), schema)
-    if kept.num_rows == there.num_rows and (not new.num_rows or sum(sizes) > SMALL_FILE_BYTES):
-        paths, kept = [], kept.slice(0, 0)  # All rows of these files stay where they are.
-    now_ms = time.time_ns() // 1_000_000
-    actions: list[Action] = [
-        RemoveAction(path, data_change=True, deletion_timestamp=now_ms, size=size, partition_values={})
-        for path, size in zip(paths, sizes, strict=False)
-    ]
-    rows = pa.concat_tables([kept, new])
-    if not rows.num_rows:
-        return actions
-    path = folder / f"part-{uuid.uuid4()}.snappy.parquet"
-    written = write_parquet_file(path, schema, rows.to_batches())
-    statistics = for_table(written["statistics"], table.metadata().configuration)
-    actions.append(
-        AddAction(
-            path=path.name,
-            size=written["size"],
-            partition_values={},
-            modification_time=now_ms,
-            data_change=True,
-            stats=statistics,
-        )
-    )
+    arriving = {
+        values: new.take(pa.array(rows)) for values, rows in split([new.column(n) for n in partition_by], len(new))
+    }
+    of_partition: dict[Values, list[_File]] = {values: [] for values in arriving}
+    for file in files:
+        of_partition.setdefault(file.values, []).append(file)
+    actions: list[Action] = []
+    for values, old in of_partition.items():
+        there = _read(folder, old, schema, partition_by)
+        kept = there.filter(pa.array(without(there, keys)))
+        rows = arriving.get(values, new.slice(0, 0))
+        crumbs = sum(file.size < SMALL_FILE_BYTES for file in old) >= SMALL_FILES_MAX
+        stay = kept.num_rows == there.num_rows and not (rows.num_rows and _small(old)) and not crumbs
+        partition = {name: value_text(value) for name, value in zip(partition_by, values, strict=True)}
+        if not stay:
+            actions += [file.removed(partition) for file in old]
+            rows = pa.concat_tables([kept, rows])
+        if rows.num_rows:
+            actions.append(_written(folder, rows, partition, metadata.configuration))
     return actions
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    """A data file of the snapshot: its path as the log has it, and the values that partition it."""
+
+    path: str
+    size: int
+    rows: int | None
+    values: Values
+
+    def removed(self, partition: Mapping[str, str | None]) -> RemoveAction:
+        now_ms = time.time_ns() // 1_000_000
+        return RemoveAction(
+            # delta-rs writes it into the log as it stands there.
+            unquote(self.path),
+            data_change=True,
+            deletion_timestamp=now_ms,
+            size=self.size,
+            partition_values=dict(partition),
+        )
+
+
+def _small(files: Sequence[_File]) -> bool:
+    return sum(file.size for file in files) <= SMALL_FILE_BYTES
+
+
+def _described(found: pa.Table, partition_by: Sequence[str]) -> list[_File]:
+    paths, sizes, counts = (found.column(name).to_pylist() for name in _DESCRIBED)
+    columns = [found.column(f"{_PARTITION}{name}").to_pylist() for name in partition_by if found.num_rows]
+    values = list(zip(*columns, strict=True)) if columns else [()] * found.num_rows
+    return list(map(_File, paths, sizes, counts, values))
+
+
+def _written(
+    folder: Path, rows: pa.Table, partition: Mapping[str, str | None], settings: Mapping[str, str]
+) -> AddAction:
+    """A new file with `rows`."""
+    stored = rows.drop_columns(list(partition))
+    path = folder / folder_of(partition) / f"part-{uuid.uuid4()}.snappy.parquet"
+    written = write_parquet_file(path, stored.schema, stored.to_batches())
+    return AddAction(
+        path=str(path.relative_to(folder)),
+        size=written["size"],
+        partition_values=dict(partition),
+        modification_time=time.time_ns() // 1_000_000,
+        data_change=True,
+        stats=for_table(written["statistics"], settings),
+    )
 
 
 def _is_plain(table: DeltaTable) -> bool:
@@ -107,10 +160,14 @@ def _is_plain(table: DeltaTable) -> bool:
     protocol = table.protocol()
     features = {*(protocol.writer_features or ()), *(protocol.reader_features or ())}
     metadata = table.metadata()
-    if features - _PLAIN_FEATURES or (not features and protocol.min_writer_version > 2) or metadata.partition_columns:
+    if features - _PLAIN_FEATURES or (not features and protocol.min_writer_version > 2):
         return False
     settings = metadata.configuration
-    asked = [n for n in settings if n.startswith(_SPECIAL_SETTINGS) and settings[n] not in ("false", "none")]
+    asked = [
+        n
+        for n in settings
+        if n.startswith(_SPECIAL_SETTINGS) and n not in OPTIONS and settings[n] not in ("false", "none")
+    ]
     return not asked and not any(field.metadata for field in table.schema().fields)
 
 
@@ -126,8 +183,8 @@ def _has_exact_bounds(kind: pa.DataType) -> bool:
     return bool(pa.types.is_integer(kind) or pa.types.is_date(kind))
 
 
-def _chosen(found: pa.Table, keys: pa.ChunkedArray, first: str) -> np.ndarray:
-    """Numbers of the files that may hold a key, and of small ones where there are many."""
+def _chosen(found: pa.Table, keys: pa.ChunkedArray, first: str, partition_by: Sequence[str]) -> np.ndarray:
+    """Numbers of the files that may hold a key, and of small ones where a partition has many."""
     wanted = np.ones(found.num_rows, np.bool_)
     if f"min.{first}" in found.column_names and len(keys) and _has_exact_bounds(keys.type):
         least, most = pc.min_max(keys).values()
@@ -135,15 +192,24 @@ def _chosen(found: pa.Table, keys: pa.ChunkedArray, first: str) -> np.ndarray:
         beside = pc.or_kleene(pc.less(high.cast(least.type), least), pc.greater(low.cast(most.type), most))
         wanted = ~pc.fill_null(beside, fill_value=False).to_numpy()
     small = found.column("size_bytes").to_numpy() < SMALL_FILE_BYTES
-    if int(np.count_nonzero(small & ~wanted)) >= SMALL_FILES_MAX:
-        wanted |= small
+    partitions = [found.column(f"{_PARTITION}{name}") for name in partition_by] if found.num_rows else []
+    for _, rows in split(partitions, found.num_rows):
+        if int(np.count_nonzero(small[rows] & ~wanted[rows])) >= SMALL_FILES_MAX:
+            wanted[rows] |= small[rows]
     return np.flatnonzero(wanted)
 
 
-def _read(folder: Path, paths: Sequence[str], schema: pa.Schema) -> pa.Table:
-    # Spark's old timestamps have nanoseconds, which would end in the year 2262.
-    files = (pq.ParquetFile(folder / path, coerce_int96_timestamp_unit="us") for path in paths)
-    return pa.concat_tables([schema.empty_table(), *(_in_types(file.read(), schema) for file in files)])
+def _read(folder: Path, files: Sequence[_File], schema: pa.Schema, partition_by: Sequence[str]) -> pa.Table:
+    tables = [schema.empty_table()]
+    for file in files:
+        # Spark's old timestamps have nanoseconds, which would end in the year 2262.
+        rows = pq.ParquetFile(folder / unquote(file.path), coerce_int96_timestamp_unit="us").read()
+        for name, value in zip(partition_by, file.values, strict=True):
+            # The log's word counts, whatever the file has.
+            rows = rows.drop_columns([name] if name in rows.column_names else [])
+            rows = rows.append_column(name, pa.repeat(pa.scalar(value, schema.field(name).type), rows.num_rows))
+        tables.append(_in_types(rows, schema))
+    return pa.concat_tables(tables)
 
 
 def _in_types(rows: pa.Table, schema: pa.Schema) -> pa.Table:

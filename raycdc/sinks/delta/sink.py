@@ -49,6 +49,7 @@ from raycdc.sinks.changes import check_changes, check_key, fitted, may_lack
 from raycdc.sinks.delta import spark_merge
 from raycdc.sinks.delta.columns import check_columns, check_mergeable
 from raycdc.sinks.delta.evolution import evolve
+from raycdc.sinks.delta.layout import check_values
 from raycdc.sinks.delta.plugin import DeltaSinkConfig
 from raycdc.sinks.delta.table import DeltaTarget, Stamp
 from raycdc.sinks.origins import CLAIMED, same_key
@@ -90,6 +91,7 @@ class DeltaSink:
         self._targets: dict[TableId, DeltaTarget] = {}
         #: Whether snapshot rows of a target may be appended; asked while another thread may be committing to it.
         self._appendable: dict[TableId, bool] = {}
+        self._partitions: dict[TableId, list[str]] = {}
 
     def open(self, context: SinkContext) -> None:
         check_write("delta", self.writes, context.write)
@@ -108,6 +110,7 @@ class DeltaSink:
             check_key(work)
         target = self._target(work.target)
         self._appendable.pop(work.target, None)
+        self._partitions.pop(work.target, None)
         if self._upsert and work.merged and self._context.on_existing == "merge":
             raise SinkError(
                 f"{work.target}: {', '.join(map(str, work.merged))} cannot be merged, or given another key, with "
@@ -119,9 +122,9 @@ class DeltaSink:
             if not any(change["type"] == "create_table" for change in work.changes):
                 raise _disappeared(target)
             self._check_folder_free(target)
-            target.create(wanted, stamp)
+            target.create(wanted, stamp, work.layout)
         elif target.vector() is None and not target.created_by_us():
-            self._take_over(target, wanted, stamp)
+            self._take_over(target, work, wanted, stamp)
         elif (held := target.vector()) is None or (held.epoch, held.step) < (work.epoch, STEP_SCHEMA):
             evolve(
                 target,
@@ -152,7 +155,7 @@ class DeltaSink:
                 places.append(into.merge)
         results = self._context.run_tasks(tasks) if tasks else []
         for place, result in zip(places, results, strict=True):
-            place.append(result)
+            place.extend(result.get("files", [result]))
         return staged
 
     def commit(self, work: TableWork, staged: Any) -> None:
@@ -163,6 +166,7 @@ class DeltaSink:
         held = target.vector()
         if held is not None and held.generation > work.generation:
             raise FencedError(f"{work.target} was written by a newer driver (generation {held.generation}).")
+        target.check_layout(work.layout)
         to_merge = staged.merge or staged.small
         steps = [s for s, there in ((STEP_APPEND, staged.append), (STEP_MERGE, to_merge)) if there]
         for step in steps or [STEP_LAST]:
@@ -179,7 +183,7 @@ class DeltaSink:
         target = self._target(work.target)
         stamp = _stamp(work, STEP_TOMBSTONE)
         if not target.refresh():
-            target.create(self._arrow(work), stamp)
+            target.create(self._arrow(work), stamp, work.layout)
         target.mark(stamp)
 
     def close(self) -> None:
@@ -221,6 +225,7 @@ class DeltaSink:
             raise same_key(str(work.target), key, alone=len(work.merged) == 1)
         columns = [*work.schema.arrow().names, DELETED]
         size = sum(file["memory_bytes"] for file in staged.merge)
+        self._check_values(target, work, files)
         if not emptied and self._context.spark is not None and size > MERGE_IN_PROCESS_BYTES_MAX:
             spark_merge.merge(self._context.spark, target, work.schema, files, stamp, order_by=self._order_by(work))
             return
@@ -231,7 +236,15 @@ class DeltaSink:
         else:
             self._merge_rows(target, work, Compacted(rows, emptied), stamp)
 
+    def _check_values(self, target: DeltaTarget, work: TableWork, files: Sequence[str]) -> None:
+        """`DataError` when compacted rows have values by which a Delta table cannot be partitioned."""
+        names = [name for name in target.partition_columns if name in work.schema.arrow().names]
+        for path in files if names else ():
+            check_values(alive(pq.read_table(path, columns=[*names, DELETED])), names, str(work.target))
+
     def _merge_rows(self, target: DeltaTarget, work: TableWork, compacted: Compacted, stamp: Stamp) -> None:
+        if names := target.partition_columns:
+            check_values(alive(compacted.rows), names, str(work.target))
         if compacted.truncated:
             target.overwrite(alive(compacted.rows), stamp)
         else:
@@ -266,9 +279,22 @@ class DeltaSink:
             self._appendable[target] = handle.refresh() and handle.created_by_us()
         return self._appendable[target]
 
+    def _partition_by(self, work: TableWork) -> list[str]:
+        """The columns that the target is partitioned by; those asked for, where it is asked."""
+        if work.layout.partitions:
+            return list(work.layout.columns)
+        if work.target not in self._partitions:
+            handle = DeltaTarget(table_folder(self.root, work.target), work.target, self._context.app_id)
+            self._partitions[work.target] = handle.partition_columns if handle.refresh() else []
+        return self._partitions[work.target]
+
     def _append_task(self, work: TableWork, inputs: list[Input]) -> StageTask:
         path = self._target(work.target).path / f"part-{work.epoch:010d}-{uuid.uuid4()}.snappy.parquet"
         args = {**self._task_args(work, inputs, path), "changelog": not self._upsert}
+        if partition_by := self._partition_by(work):
+            args |= {"partition_by": partition_by, "target": str(work.target)}
+            function = "raycdc.sinks.delta.tasks:write_partitioned"
+            return StageTask(function, args, sum(entry.bytes for entry in inputs))
         return StageTask("raycdc.sinks.tasks:write_parquet", args, sum(entry.bytes for entry in inputs))
 
     def _merge_task(self, work: TableWork, inputs: list[Input]) -> StageTask:
@@ -295,11 +321,12 @@ class DeltaSink:
             "token": self._context.flight_token,
         }
 
-    def _take_over(self, target: DeltaTarget, wanted: pa.Schema, stamp: Stamp) -> None:
+    def _take_over(self, target: DeltaTarget, work: TableWork, wanted: pa.Schema, stamp: Stamp) -> None:
         match self._context.on_existing:
             case "replace":
-                target.create(wanted, stamp, replace=True)
+                target.create(wanted, stamp, work.layout, replace=True)
             case "merge":
+                target.check_layout(work.layout)
                 check_mergeable(target, wanted)
                 missing = [f for f in wanted if f.name not in target.arrow().names]
                 if missing:

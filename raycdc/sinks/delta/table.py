@@ -44,6 +44,7 @@ from deltalake.transaction import AddAction, RemoveAction
 
 from raycdc.errors import SinkError
 from raycdc.model import TableId, key_hashes
+from raycdc.model.layout import ANY_LAYOUT, TableLayout
 from raycdc.sinks.api import CommitVector
 from raycdc.sinks.delta.log import LogWatch
 from raycdc.sinks.delta.rewrite import rewrite
@@ -171,6 +172,20 @@ class DeltaTarget:
     def arrow(self) -> pa.Schema:
         return pa.schema(self.table.schema().to_arrow())
 
+    @property
+    def partition_columns(self) -> list[str]:
+        return list(self.table.metadata().partition_columns)
+
+    def check_layout(self, layout: TableLayout) -> None:
+        """`SinkError` when the table has other partitions than those asked for."""
+        if layout.partitions and (there := self.partition_columns) != list(layout.columns):
+            raise SinkError(
+                f"The Delta table {self.path} ({self.name}) is partitioned by {_listed(there)}, and partition_by asks "
+                f"for {_listed(layout.columns)}: a table keeps the partitions that it was made with. Take partition_by "
+                'back, or take a new snapshot into a new path, or with pipeline.on_existing = "replace"; both with a '
+                "new pipeline.state."
+            )
+
     def first_of(self, keys: pa.Table) -> dict[str, Any] | None:
         """One of `keys` that a row of the table has, as its columns and values; None when no row has any.
 
@@ -194,7 +209,9 @@ class DeltaTarget:
 
     # -- commits ----------------------------------------------------------------------------------------------------
 
-    def create(self, schema: pa.Schema, stamp: Stamp, *, replace: bool = False) -> None:
+    def create(
+        self, schema: pa.Schema, stamp: Stamp, layout: TableLayout = ANY_LAYOUT, *, replace: bool = False
+    ) -> None:
         """Make an empty table of `schema`; with `replace` what was there is removed in the same commit."""
 
         def run() -> None:
@@ -202,7 +219,8 @@ class DeltaTarget:
                 str(self.path),
                 schema=schema,
                 mode="overwrite" if replace else "error",
-                configuration=self._configuration(schema),
+                partition_by=list(layout.columns),
+                configuration={**dict(layout.options), **self._configuration(schema, layout.columns)},
                 raise_if_key_not_exists=False,
                 commit_properties=self._properties(stamp, next_version=True),
             )
@@ -252,22 +270,24 @@ class DeltaTarget:
                 pa.RecordBatchReader.from_batches(schema, batches),
                 mode="overwrite",
                 schema_mode="overwrite",
-                configuration=self._configuration(schema) if self.created_by_us() else None,
+                partition_by=self.partition_columns or None,
+                configuration=self._configuration(schema, self.partition_columns) if self.created_by_us() else None,
                 commit_properties=self._properties(stamp, next_version=True),
             )
 
         self._committed(stamp, "cannot be written with its new columns", run)
 
     def append(self, files: Sequence[Mapping[str, Any]], stamp: Stamp) -> None:
-        """Add staged Parquet files (results of `tasks.write_parquet`); none is an empty commit."""
+        """Add staged Parquet files (of `tasks.write_parquet` or `tasks.write_files`); none is an empty commit."""
         if files:
             self._check_plain()
+            self._check_partitions(files)
         configuration = self.table.metadata().configuration
         actions: list[AddAction | RemoveAction] = [
             AddAction(
                 path=os.path.relpath(file["path"], self.path),
                 size=file["size"],
-                partition_values={},
+                partition_values=file.get("partition", {}),
                 modification_time=time.time_ns() // 1_000_000,
                 data_change=True,
                 stats=for_table(file["statistics"], configuration),
@@ -278,7 +298,11 @@ class DeltaTarget:
             stamp,
             "cannot take an append",
             lambda: self.table.create_write_transaction(
-                actions, mode="append", schema=self.table.schema(), commit_properties=self._properties(stamp)
+                actions,
+                mode="append",
+                schema=self.table.schema(),
+                partition_by=self.partition_columns,
+                commit_properties=self._properties(stamp),
             ),
         )
 
@@ -302,6 +326,7 @@ class DeltaTarget:
                     actions,
                     mode="append",
                     schema=self.table.schema(),
+                    partition_by=self.partition_columns,
                     commit_properties=self._properties(stamp, next_version=True),
                 )
                 return
@@ -359,15 +384,20 @@ class DeltaTarget:
 
     def _check_plain(self) -> None:
         """`SinkError` when the table's files are not simply its columns, as those of a stage task are."""
-        metadata = self.table.metadata()
-        special = [f"is partitioned by {', '.join(metadata.partition_columns)}"] if metadata.partition_columns else []
-        if metadata.configuration.get("delta.columnMapping.mode", "none") != "none":
-            special.append("maps its columns")
-        if special:
+        if self.table.metadata().configuration.get("delta.columnMapping.mode", "none") != "none":
             raise SinkError(
-                f"The Delta table {self.path} ({self.name}) {' and '.join(special)}, and files of rows cannot be "
+                f"The Delta table {self.path} ({self.name}) maps its columns, and files of rows cannot be "
                 f"added to it. Choose another sink.path, or let raycdc make the table anew: pipeline.on_existing = "
                 f'"replace" with a new pipeline.state.'
+            )
+
+    def _check_partitions(self, files: Sequence[Mapping[str, Any]]) -> None:
+        """`SinkError` when files were written for other partitions than the table has by now."""
+        if odd := next((file for file in files if [*file.get("partition", {})] != self.partition_columns), None):
+            raise SinkError(
+                f"The Delta table {self.path} ({self.name}) is partitioned by {_listed(self.partition_columns)}, and "
+                f"rows were written by {_listed([*odd.get('partition', {})])}: somebody made the table anew. Start "
+                "again."
             )
 
     def _committed(self, stamp: Stamp, what: str, run: Callable[[], Any]) -> None:
@@ -408,9 +438,9 @@ class DeltaTarget:
                 raise
             raise self._error(what, cause) from cause
 
-    def _configuration(self, schema: pa.Schema) -> dict[str, str]:
+    def _configuration(self, schema: pa.Schema, partition_by: Sequence[str]) -> dict[str, str]:
         """Properties of a table that we make."""
-        return {CREATED_BY: self.app_id, **properties(schema)}
+        return {CREATED_BY: self.app_id, **properties(schema, partition_by)}
 
     def _properties(self, stamp: Stamp, *, next_version: bool = False) -> CommitProperties:
         """With `next_version` the commit fails where another one came between the snapshot and it."""
@@ -435,6 +465,10 @@ def _named(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 
 def _is_wide(arrow: pa.DataType) -> bool:
     return bool(pa.types.is_decimal(arrow)) and int(arrow.precision) > EXACT_DIGITS
+
+
+def _listed(columns: Sequence[str]) -> str:
+    return ", ".join(columns) if columns else "nothing"
 
 
 def quote(name: str) -> str:

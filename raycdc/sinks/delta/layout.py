@@ -1,0 +1,142 @@
+"""How a Delta table may be laid out: what it can be partitioned by, how values stand in its log, its properties. Pure.
+
+A partition's value is text in the log and nowhere else: the column is not in the data files. So only types are taken
+whose text every reader takes for the same value; and an empty text, which every reader takes for NULL, is refused.
+"""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+from urllib.parse import quote
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from raycdc.errors import DataError
+from raycdc.model import TableSchema
+from raycdc.model.layout import TableLayout
+from raycdc.plugins import did_you_mean
+
+#: The folder of rows that have no value, as Hive, Spark and delta-rs call it.
+NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
+
+#: A folder's name, in bytes; file systems end at 255.
+_FOLDER_BYTES_MAX = 200
+
+#: Properties that change nothing of how rows are read and written here.
+OPTIONS = frozenset(
+    {
+        "delta.autoOptimize.autoCompact",
+        "delta.autoOptimize.optimizeWrite",
+        "delta.checkpointInterval",
+        "delta.deletedFileRetentionDuration",
+        "delta.enableExpiredLogCleanup",
+        "delta.logRetentionDuration",
+        "delta.targetFileSize",
+        "delta.tuneFileSizesForRewrites",
+    }
+)
+#: Why others are not for a configuration.
+_REFUSED: dict[str, str] = {
+    "delta.appendOnly": "a truncation could not empty the table",
+    "delta.columnMapping.mode": "data files have the names of the table's columns",
+    "delta.dataSkippingNumIndexedCols": "merges find files by statistics, which raycdc keeps exact",
+    "delta.dataSkippingStatsColumns": "merges find files by statistics, which raycdc keeps exact",
+    "delta.setTransactionRetentionDuration": "the record of what was committed would expire",
+}
+
+
+def no_layout(layout: TableLayout, schema: TableSchema) -> str:
+    """Why a Delta table of `schema` cannot be laid out so; empty where it can."""
+    for field in layout.partitions:
+        if field.kind != "identity":
+            return (
+                f"partition_by: {field.sql()}: Delta tables are partitioned by columns alone. Give the projection "
+                f"such a column, as in date({field.column}) AS day, and name that."
+            )
+        column = next(c for c in schema.columns if c.name == field.column)
+        if odd := unfit(column.name, column.type.arrow()):
+            return f"partition_by: {odd}"
+    if layout.partitions and {c.name for c in schema.columns} <= set(layout.columns):
+        return "partition_by: a Delta table needs a column that it is not partitioned by."
+    for name in dict(layout.options):
+        if name.startswith("raycdc."):
+            return f"table_options: {name} is raycdc's own. Leave it out."
+        if name in _REFUSED:
+            return f"table_options: {name} cannot be set: {_REFUSED[name]}. Leave it out."
+        if name.startswith("delta.") and name not in OPTIONS:
+            return (
+                f"table_options: {name} is not among the properties that raycdc writes by: {', '.join(sorted(OPTIONS))}"
+                f"{did_you_mean(name, OPTIONS) or '.'}"
+            )
+    return ""
+
+
+def unfit(name: str, arrow: pa.DataType) -> str:
+    """Why a column of this type cannot partition; empty where it can."""
+    kinds = (pa.types.is_string, pa.types.is_integer, pa.types.is_boolean, pa.types.is_date)
+    if any(is_one(arrow) for is_one in kinds):
+        return ""
+    return (
+        f"column {name!r} is {arrow}: readers of Delta tables agree on the values of text, whole numbers, booleans and "
+        "dates. Make one of these of it in the projection."
+    )
+
+
+def value_text(value: Any) -> str | None:
+    """A partition's value as the log has it."""
+    match value:
+        case None:
+            return None
+        case bool():
+            return "true" if value else "false"
+        case datetime.date():
+            return value.isoformat()
+        case _:
+            return str(value)
+
+
+def partition_values(names: Sequence[str], values: Sequence[Any], target: str) -> dict[str, str | None]:
+    """The values of one partition as the log has them. `DataError` for an empty text."""
+    for name, value in zip(names, values, strict=True):
+        if value == "":
+            raise _empty(target, name)
+    return {name: value_text(value) for name, value in zip(names, values, strict=True)}
+
+
+def check_values(rows: pa.Table, names: Sequence[str], target: str) -> None:
+    """`DataError` where a row has an empty text in one of the columns `names`, as far as it has them."""
+    for name in names:
+        kind = rows.schema.field(name).type if name in rows.column_names else pa.null()
+        if pa.types.is_string(kind) and pc.any(pc.equal(rows.column(name), pa.scalar("", kind))).as_py():
+            raise _empty(target, name)
+
+
+def folder_of(values: Mapping[str, str | None]) -> str:
+    """The folder of a partition's files, below the table's: ``country=AT/day=2024-02-29``; empty without partitions.
+
+    Readers go by the log. What is not a plain character is written as %XX, a name too long ends in its hash.
+    """
+    return "/".join(
+        _plain(f"{_escaped(name)}={NO_VALUE if text is None else _escaped(text)}") for name, text in values.items()
+    )
+
+
+def _escaped(text: str) -> str:
+    return quote(text, safe="").replace("~", "%7E")
+
+
+def _plain(folder: str) -> str:
+    if len(folder) <= _FOLDER_BYTES_MAX:
+        return folder
+    return f"{folder[: _FOLDER_BYTES_MAX - 40]}-{hashlib.sha256(folder.encode()).hexdigest()[:32]}"
+
+
+def _empty(target: str, name: str) -> DataError:
+    return DataError(
+        f"{target}: a row has an empty text in column {name!r}, which the Delta table is partitioned by: every reader "
+        "would see NULL in it. Make something else of it in the projection, or partition by another column."
+    )

@@ -90,6 +90,7 @@ class World:
     server: Server | None = None
     #: What the targets are partitioned by.
     partition_by: tuple[str, ...] = ()
+    table_options: tuple[tuple[str, str], ...] = ()
 
     @property
     def write(self) -> str:
@@ -154,10 +155,10 @@ class World:
 
     @property
     def routing(self) -> Routing:
-        """Nothing but partitions."""
-        if not self.partition_by:
+        """Nothing but partitions and properties."""
+        layout = TableLayout(partition_fields(self.partition_by), self.table_options)
+        if not layout:
             return Routing(Router(()))
-        layout = TableLayout(partition_fields(self.partition_by))
         upsert = self.write == "upsert"
         transforms = Transforms([Transform(table=".*", layout=layout)])
         return Routing(Router(()), upsert, transforms=TransformedTables(transforms, use=TransformUse(upsert)))

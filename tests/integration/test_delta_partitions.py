@@ -196,6 +196,25 @@ def test_a_type_that_cannot_partition_is_refused(world: World) -> None:
         world.loop().run()
 
 
+def test_properties_are_set_when_a_table_is_made_and_when_they_change(world: World) -> None:
+    world.table_options = (("delta.logRetentionDuration", "interval 7 days"), ("team", "shop"))
+    orders = world.script.table("shop.orders")
+    play(world, epochs=2, final=False)
+    world.script.seal(final=True)
+    world.loop().run()
+    assert table_of(world).metadata().configuration.items() >= dict(world.table_options).items()
+    versions = table_of(world).version()
+    world.table_options = (("delta.logRetentionDuration", "interval 8 days"), ("delta.checkpointInterval", "20"))
+    for _ in range(2):
+        orders.update((100,), qty=4)
+        world.script.seal(final=True)
+        world.restart()
+    world.check()
+    expected = {"team": "shop", **dict(world.table_options)}
+    assert table_of(world).metadata().configuration.items() >= expected.items()
+    assert table_of(world).version() == versions + 3
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_partitions_make_no_difference_to_rows_whatever_dies(
     world: World, seed: int, fail_at: Callable[[str, int], None]

@@ -92,6 +92,8 @@ class DeltaSink:
         #: Whether snapshot rows of a target may be appended; asked while another thread may be committing to it.
         self._appendable: dict[TableId, bool] = {}
         self._partitions: dict[TableId, list[str]] = {}
+        #: Targets that were seen to have the properties that the configuration asks for.
+        self._with_options: set[TableId] = set()
 
     def open(self, context: SinkContext) -> None:
         check_write("delta", self.writes, context.write)
@@ -167,6 +169,9 @@ class DeltaSink:
         if held is not None and held.generation > work.generation:
             raise FencedError(f"{work.target} was written by a newer driver (generation {held.generation}).")
         target.check_layout(work.layout)
+        if work.target not in self._with_options:
+            target.set_options(dict(work.layout.options))
+            self._with_options.add(work.target)
         to_merge = staged.merge or staged.small
         steps = [s for s, there in ((STEP_APPEND, staged.append), (STEP_MERGE, to_merge)) if there]
         for step in steps or [STEP_LAST]:

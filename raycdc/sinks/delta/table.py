@@ -248,6 +248,16 @@ class DeltaTarget:
         self._guarded("cannot get new columns", run)
         self.refresh()
 
+    def set_options(self, options: Mapping[str, str]) -> None:
+        """Give the table these properties, if it has others, in a commit of their own that says nothing of epochs."""
+        there = self.table.metadata().configuration
+        if changed := {name: value for name, value in options.items() if there.get(name) != value}:
+            self._guarded(
+                f"cannot have the properties {', '.join(changed)}",
+                lambda: self.table.alter.set_table_properties(changed, raise_if_not_exists=False),
+            )
+            self.refresh()
+
     def fill(self, defaults: Mapping[str, str], stamp: Stamp) -> None:
         """Give each column (just added, null everywhere) its value, as SQL by column name, in one commit."""
         values = {quote(column): sql for column, sql in defaults.items()}

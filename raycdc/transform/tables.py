@@ -96,6 +96,11 @@ class TransformedTables:
                 f'{where}: on_delete = "soft" updates the row that is deleted, and a changelog keeps all of them, '
                 'deletions as -D. Use sink.write = "upsert", or leave it out.'
             )
+        if self.use.upsert and found.keyed_anew and transform.soft:
+            raise ConfigError(
+                f'{where}: primary_keys with on_delete = "soft": a deleted row would keep its key, and whether the '
+                "next row with it is another one cannot be told. Leave one of them out."
+            )
         if self.use.upsert and found.keyed_anew and self.use.no_proof:
             raise ConfigError(
                 f"{where}: primary_keys: whether two rows have one key must be found out, and {self.use.no_proof}"

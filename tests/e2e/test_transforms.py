@@ -13,7 +13,7 @@ import pytest
 
 from raycdc.testing.compare import read_delta
 from raycdc.testing.jobs import Job, catch_up
-from raycdc.testing.servers import MariaDbServer
+from raycdc.testing.servers import MariaDbServer, PostgresServer
 
 pytestmark = pytest.mark.server
 
@@ -166,3 +166,88 @@ def test_transforms_that_need_no_spark_run_without_it(mariadb: MariaDbServer, tm
     refused = job.start("--until", "caught-up")
     assert refused.wait() == 2, refused.story()
     assert "--local runs without it" in refused.story()
+
+
+INTO_POSTGRES = r"""
+[[mask]]
+columns = 'sold\..*\.secret'
+method = "mask"
+length = 3
+
+[[transform]]
+table = "sold.orders"
+projection = "*, price * qty AS amount, _table AS origin"
+filter = "status <> 'TEST'"
+
+[[transform]]
+table = "sold.items"
+projection = "upper(name) AS label, id AS item, secret"
+primary_keys = ["label"]
+
+[[transform]]
+table = "sold.people"
+on_delete = "soft"
+
+[[route]]
+table = 'sold\.(.*)'
+to = "made.$1"
+"""
+
+
+def held_rows(postgres: PostgresServer, database: str, query: str) -> list[tuple[Any, ...]]:
+    with postgres.connect(database) as connection, connection.cursor() as cursor:
+        cursor.execute(query)
+        return [tuple(row) for row in cursor.fetchall()]
+
+
+@pytest.mark.spark
+def test_transformed_tables_are_followed_in_postgresql_after_a_kill(
+    mariadb: MariaDbServer, postgres: PostgresServer, tmp_path: Path
+) -> None:
+    fill(mariadb)
+    mariadb.execute(
+        "CREATE TABLE people AS SELECT * FROM items", "ALTER TABLE people ADD PRIMARY KEY (id)", database="sold"
+    )
+    with postgres.fresh_database() as home:
+        keys = f'url = "jdbc:{postgres.url(home)}"\nuser = "{postgres.user}"\npassword = "{postgres.password}"\n'
+        job = Job(
+            tmp_path,
+            mariadb,
+            "sold",
+            ("orders", "items", "people"),
+            sink="jdbc",
+            sink_keys=keys,
+            sections=INTO_POSTGRES,
+        )
+        catch_up(job)
+        mariadb.execute(
+            "UPDATE orders SET status = 'TEST' WHERE id % 7 = 0",
+            "UPDATE orders SET status = 'PAID' WHERE id % 8 = 0",
+            "ALTER TABLE orders ADD COLUMN note VARCHAR(20) NOT NULL DEFAULT 'none'",
+            "UPDATE orders SET note = 'seen', qty = qty + 1 WHERE id % 5 = 0",
+            "DELETE FROM orders WHERE id % 11 = 0",
+            "DELETE FROM items WHERE id <= 10",
+            "DELETE FROM people WHERE id <= 10",
+            "INSERT INTO people VALUES (3, 's', 'again')",
+            "INSERT INTO items VALUES (3, 's', 'again'), (60, 's', 'item 5')",
+            database="sold",
+        )
+        run = job.start("--until", "caught-up", failpoints="in_commit=kill@2")
+        assert run.wait() == -9, run.story()
+        catch_up(job)
+        got = held_rows(
+            postgres,
+            home,
+            "SELECT id, status, price::text, qty, note, amount::text, origin FROM made.orders ORDER BY id",
+        )
+        assert got == source_rows(
+            mariadb,
+            "SELECT id, status, CAST(price AS CHAR), qty, note, CAST(price * qty AS CHAR), 'orders' FROM orders "
+            "WHERE status <> 'TEST' ORDER BY id",
+        )
+        items = held_rows(postgres, home, "SELECT label, item, secret FROM made.items")
+        people = held_rows(postgres, home, "SELECT id, secret, name, is_deleted FROM made.people")
+    expected = [(f"ITEM {n}", n, "***") for n in range(11, 51)]
+    assert sorted(items) == sorted([*expected, ("AGAIN", 3, "***"), ("ITEM 5", 60, "***")])
+    marked = {n: (n, "***", f"item {n}", n <= 10) for n in range(1, 51)}
+    assert sorted(people) == sorted((marked | {3: (3, "***", "again", False)}).values())

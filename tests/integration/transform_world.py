@@ -7,22 +7,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from raycdc.bridge import run_in_process
 from raycdc.checkpoint.manifest import Manifest
 from raycdc.checkpoint.store import CheckpointStore
-from raycdc.model import Column, LogicalType, TypeKind
+from raycdc.model import Column, LogicalType, TableId, TableSchema, TypeKind
 from raycdc.model.routes import Route, Router
 from raycdc.model.transform import Transform, Transforms
-from raycdc.plugins import PluginGroup, load_plugin
 from raycdc.schema import AddColumnEvent, event_to_json
-from raycdc.sinks.api import Sink, SinkContext
 from raycdc.spark.derive import Deriver
 from raycdc.spark.epochs import EpochLoop, Recovery
 from raycdc.spark.transforms import SparkResolver
 from raycdc.spark.works import Routing
-from raycdc.testing.epochs import EpochScript, Row, ScriptedTable
+from raycdc.testing.epochs import EpochScript, Row, ScriptedTable, simple_schema
+from raycdc.testing.servers import KafkaServer
 from raycdc.transform import PlainResolver, TransformedTables, TransformUse
-from tests.integration.sink_world import lake_rows
+from tests.integration.sink_world import Server, as_messages
+from tests.integration.sink_world import World as SinkWorld
 
 #: What is computed, and which rows are wanted, of rows with qty from 0 to 29 or without one.
 ORDERS = Transform(
@@ -53,6 +52,8 @@ class World:
     spark: Any = None
     routes: tuple[Route, ...] = ()
     no_proof: str = ""
+    kafka: KafkaServer | None = None
+    server: Server | None = None
 
     @property
     def store(self) -> CheckpointStore:
@@ -60,14 +61,12 @@ class World:
 
     @property
     def upsert(self) -> bool:
-        return self.kind.endswith("upsert")
+        return self.place.write == "upsert"
 
-    def sink(self) -> Sink:
-        kind, _, write = self.kind.partition("-")
-        plugin = load_plugin(PluginGroup.SINKS, kind)
-        sink: Sink = plugin.create(plugin.config(type=kind, path=str(self.root / "lake")))
-        sink.open(SinkContext(self.store.app_id, write or "changelog", run_in_process, parallelism=2))
-        return sink
+    @property
+    def place(self) -> SinkWorld:
+        """The sink, and what is in it."""
+        return SinkWorld(self.kind, self.root, self.script, self.kafka, self.server)
 
     def loop(self) -> EpochLoop:
         def next_sealed(after: int, _: float) -> Manifest | None:
@@ -79,7 +78,7 @@ class World:
         tables = TransformedTables(transforms, resolver, TransformUse(self.upsert, self.no_proof))
         return EpochLoop(
             self.store,
-            self.sink(),
+            self.place.sink(),
             generation=self.store.generation,
             next_sealed=next_sealed,
             routing=Routing(Router(self.routes), self.upsert, transforms=tables, deriver=deriver),
@@ -93,8 +92,9 @@ class World:
             loop.run()
         return recovery
 
-    def rows(self, target: str) -> list[Row]:
-        return lake_rows(self.kind, self.root / "lake" / target.replace(".", "/"))
+    def rows(self, target: str, schema: TableSchema | None = None) -> list[Row]:
+        """What the sink has of `target`; a topic's messages say so only to who knows the `schema`."""
+        return self.place.rows(ScriptedTable(TableId.parse(target), schema or simple_schema()))
 
     def check(self, table: ScriptedTable, target: str = "shop.orders") -> None:
         """The target holds what `shaped` and `wanted` make of the table."""
@@ -102,9 +102,24 @@ class World:
             expected = [shaped(row) for row in table.contents() if wanted(row)]
             assert sorted(self.rows(target), key=lambda row: row["id"]) == expected
             return
-        names = [*(column.name for column in table.schema.columns), "twice", "origin", "shout", "seven"]
-        got = sorted(self.rows(target), key=lambda row: row["_seq"])
-        assert [(row["_op"], {n: row.get(n) for n in names}) for row in got] == list(filtered(table.changelog))
+        made = ScriptedTable(
+            TableId.parse(target), shaped_schema(table.schema), changelog=list(filtered(table.changelog))
+        )
+        names = [column.name for column in made.schema.columns]
+        rows = sorted(self.place.rows(made), key=lambda row: row["_seq"])
+        got = [(row["_op"], {n: row.get(n) for n in names}) for row in rows]
+        wanted_changes = made.changelog if self.kafka is None else as_messages(made)
+        if self.kind == "kafka-parts":
+            # Only a key's changes have an order.
+            got, wanted_changes = (sorted(changes, key=lambda c: c[1]["id"]) for changes in (got, wanted_changes))
+        assert got == wanted_changes
+
+
+def shaped_schema(schema: TableSchema) -> TableSchema:
+    """What `ORDERS` makes of a table's columns."""
+    text, number = LogicalType(TypeKind.STRING), LogicalType(TypeKind.INT32)
+    made = {"twice": number, "origin": text, "shout": text, "seven": number}
+    return TableSchema((*schema.columns, *(Column(name, kind) for name, kind in made.items())), schema.primary_key)
 
 
 def filtered(changelog: Sequence[tuple[str, Row]]) -> Iterator[tuple[str, Row]]:
@@ -123,10 +138,14 @@ def filtered(changelog: Sequence[tuple[str, Row]]) -> Iterator[tuple[str, Row]]:
             yield "+U" if both else "+I", shaped(after)
 
 
-def new_world(kind: str, root: Path, *transforms: Transform, spark: Any = None) -> World:
+def new_world(
+    kind: str, root: Path, *transforms: Transform, spark: Any = None, place: SinkWorld | None = None
+) -> World:
+    """A world with one table. `place` is a world whose server or broker is to have the targets (`world_of`)."""
     script = EpochScript(CheckpointStore(root / "state", pipeline="shop"), seed=5)
     script.table("shop.orders")
-    return World(kind, root, script, transforms or (ORDERS,), spark)
+    kafka, server = (place.kafka, place.server) if place else (None, None)
+    return World(kind, root, script, transforms or (ORDERS,), spark, kafka=kafka, server=server)
 
 
 def play(world: World) -> ScriptedTable:

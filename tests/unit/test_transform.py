@@ -125,6 +125,7 @@ def test_what_needs_spark_is_refused_without_it() -> None:
         (TransformUse(upsert=True), "Name", {}, r"does not keep the key \(id\)"),
         (TransformUse(upsert=False), "*, _op AS kind", {}, "a before-image would not equal .* with _op"),
         (TransformUse(upsert=False), "*", {"on_delete": "soft"}, 'on_delete = "soft" updates the row'),
+        (TransformUse(True), "*", {"primary_keys": ("name",), "on_delete": "soft"}, "a deleted row would keep its key"),
         (TransformUse(True, "it cannot."), "*", {"primary_keys": ("name",)}, "primary_keys: whether .*, and it cannot"),
         (TransformUse(True, order_by="qty"), "id, Name", {}, "must keep qty, which source.order_by goes by"),
     ],

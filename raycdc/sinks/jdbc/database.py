@@ -94,6 +94,9 @@ class Session(Protocol):
     def append(self, target: TableId, columns: Sequence[Column], name: str) -> None:
         """Add the rows of a staging table."""
 
+    def taken(self, target: TableId, key: Sequence[str], name: str) -> dict[str, Any] | None:
+        """The key of a `CLAIMED` row of a staging table that the target has already; None where there is none."""
+
     def merge(
         self, target: TableId, columns: Sequence[Column], key: Sequence[str], gone: Sequence[str], staged: StagedTable
     ) -> None:
@@ -130,10 +133,10 @@ class Database(Protocol):
         key: Sequence[str],
         batches: Iterable[pa.RecordBatch],
         *,
-        compacted: bool,
+        flags: Sequence[str],
     ) -> int:
-        """Make the staging table `name` with the rows of `batches` (with `DELETED` where `compacted`), all or none of
-        them, and return how many. A value the server cannot hold is a `SinkError`.
+        """Make the staging table `name` with the rows of `batches` (with the boolean columns `flags` behind the
+        others), all or none of them, and return how many. A value the server cannot hold is a `SinkError`.
         """
 
     def drop_stages(self, prefix: str, *, up_to: str) -> None:

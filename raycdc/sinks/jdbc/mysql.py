@@ -38,6 +38,7 @@ from raycdc.sinks.jdbc.mysql_text import ends_in_space, value_lists, widest
 from raycdc.sinks.jdbc.plugin import Address
 from raycdc.sinks.jdbc.record import PLACE, Held
 from raycdc.sinks.jdbc.types import mysql_type
+from raycdc.sinks.origins import CLAIMED
 from raycdc.sinks.rows import DELETED
 
 #: Size of a statement with rows: large enough that parsing one row more is all it costs, far below any server's limit.
@@ -113,12 +114,12 @@ class MySqlDatabase:
         key: Sequence[str],
         batches: Iterable[pa.RecordBatch],
         *,
-        compacted: bool,
+        flags: Sequence[str],
     ) -> int:
         with self.session() as session:
             collation = session.collation()
             parts = [session.definition(column, key, collation) for column in columns]
-            parts += [f"{quote_name(DELETED)} BOOLEAN NOT NULL"] if compacted else []
+            parts += [f"{quote_name(flag)} BOOLEAN NOT NULL" for flag in flags]
             table = quote_name(self._address.database, name)
             session.run(f"CREATE TABLE {table} ({', '.join(parts)}) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4")
             ((packet_bytes,),) = session.rows("SELECT @@max_allowed_packet")
@@ -425,6 +426,15 @@ class MySqlSession:
     def append(self, target: TableId, columns: Sequence[Column], name: str) -> None:
         names = ", ".join(quote_name(column.name) for column in columns)
         self.run(f"INSERT INTO {_name(target)} ({names}) SELECT {names} FROM {quote_name(self._home, name)}")
+
+    def taken(self, target: TableId, key: Sequence[str], name: str) -> dict[str, Any] | None:
+        match = " AND ".join(f"t.{quote_name(column)} = s.{quote_name(column)}" for column in key)
+        names = ", ".join(f"t.{quote_name(column)}" for column in key)
+        found = self.rows(
+            f"SELECT {names} FROM {_name(target)} t JOIN {quote_name(self._home, name)} s ON {match} "
+            f"WHERE s.{quote_name(CLAIMED)} LIMIT 1"
+        )
+        return dict(zip(key, found[0], strict=True)) if found else None
 
     def merge(
         self, target: TableId, columns: Sequence[Column], key: Sequence[str], gone: Sequence[str], staged: StagedTable

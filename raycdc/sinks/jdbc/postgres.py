@@ -29,6 +29,7 @@ from raycdc.sinks.jdbc.database import COMMIT_TABLE, StagedTable
 from raycdc.sinks.jdbc.plugin import Address
 from raycdc.sinks.jdbc.record import PLACE, Held
 from raycdc.sinks.jdbc.types import postgres_type
+from raycdc.sinks.origins import CLAIMED
 from raycdc.sinks.rows import DELETED
 
 STAGE_SCHEMA = "raycdc_stage"
@@ -123,11 +124,10 @@ class PostgresDatabase:
         key: Sequence[str],
         batches: Iterable[pa.RecordBatch],
         *,
-        compacted: bool,
+        flags: Sequence[str],
     ) -> int:
         types = {c.name: "text" if wide_decimal(c.type) else postgres_type(c.type) for c in columns}
-        if compacted:
-            types[DELETED] = "boolean"
+        types |= dict.fromkeys(flags, "boolean")
         definitions = ", ".join(f"{quote(column)} {kind}" for column, kind in types.items())
         rows = iter(batches)
         first = next(rows, None)
@@ -344,6 +344,15 @@ class PostgresSession:
     def append(self, target: TableId, columns: Sequence[Column], name: str) -> None:
         names, values = _names(columns), _values(columns)
         self.run(f"INSERT INTO {quote(target.db, target.table)} ({names}) SELECT {values} FROM {_stage(name)} s")
+
+    def taken(self, target: TableId, key: Sequence[str], name: str) -> dict[str, Any] | None:
+        match = " AND ".join(f"t.{quote(column)} = s.{quote(column)}" for column in key)
+        names = ", ".join(f"t.{quote(column)}::text" for column in key)
+        found = self.rows(
+            f"SELECT {names} FROM {quote(target.db, target.table)} t JOIN {_stage(name)} s ON {match} "
+            f"WHERE s.{quote(CLAIMED)} LIMIT 1"
+        )
+        return dict(zip(key, found[0], strict=True)) if found else None
 
     def merge(
         self, target: TableId, columns: Sequence[Column], key: Sequence[str], gone: Sequence[str], staged: StagedTable

@@ -10,6 +10,7 @@ that wakes from a pause finds a newer generation in the row and stops.
 |---|---|---|
 | changelog | append | append |
 | upsert, table created or emptied by this pipeline | append | merge |
+| … of several source tables, or with another key | merge, if no key is taken | the same |
 | upsert, ``on_existing = "merge"`` | merge | merge |
 
 *What if the server goes back in time?* A failover to an older copy or a restore, while the driver runs, takes epochs
@@ -40,6 +41,7 @@ from raycdc.sinks.jdbc.columns import Plan, plan, same_everywhere
 from raycdc.sinks.jdbc.database import STAGE_PREFIX, Session, StagedTable, open_database
 from raycdc.sinks.jdbc.plugin import JdbcSinkConfig
 from raycdc.sinks.jdbc.record import Held, Intent, again, renamed
+from raycdc.sinks.origins import CLAIMED, same_key
 from raycdc.sinks.plan import TASK_BYTES_MAX, Input, by_partition, share_out
 from raycdc.sinks.rows import DELETED, META_TYPES
 from raycdc.sinks.targets import check_write
@@ -52,6 +54,8 @@ class JdbcSink:
 
     writes: ClassVar[tuple[str, ...]] = (UPSERT, CHANGELOG)
     durable: ClassVar[bool] = True
+    #: Rows of several source tables may go to one target: the same key of two of them is found and refused.
+    merges_origins: ClassVar[bool] = True
 
     def __init__(self, config: JdbcSinkConfig) -> None:
         self._address = config.address()
@@ -84,6 +88,12 @@ class JdbcSink:
     def apply_schema(self, work: Work) -> None:
         check_changes(work, self._context.schema_change, self._context.left_out)
         self._check(work)
+        if self._upsert and work.merged and self._context.on_existing == "merge":
+            raise SinkError(
+                f"{work.target}: {', '.join(map(str, work.merged))} cannot be merged, or given another key, with "
+                'pipeline.on_existing = "merge": whether a row that is there already is one of theirs is not '
+                'known. Use "fail" or "replace".'
+            )
         self._appendable.pop(work.target, None)
         with self._database.session() as session:
             held = self._held(session, work)
@@ -163,10 +173,9 @@ class JdbcSink:
         names = [column.name.casefold() for column in work.schema.columns]
         if self._upsert:
             check_key(work)
-        if clash := sorted({DELETED} if self._upsert else set(META_COLUMNS)):
-            taken = [name for name in clash if name in names]
-            if taken:
-                raise SinkError(f"{work.target}: column {taken[0]} has a name that raycdc needs. Rename it.")
+        ours = [DELETED, *([CLAIMED] if work.merged else [])] if self._upsert else sorted(META_COLUMNS)
+        if taken := [name for name in ours if name in names]:
+            raise SinkError(f"{work.target}: column {taken[0]} has a name that raycdc needs. Rename it.")
         self._database.check_columns(work.target, self._columns(work.schema), self._key(work))
 
     def _create(self, session: Session, work: Work, step: int, *, instead: bool = False) -> Held:
@@ -262,6 +271,9 @@ class JdbcSink:
         if any(table.truncated for table in staged["merge"]):
             session.empty(work.target)
         else:
+            for table in staged["merge"] if work.merged else ():
+                if (key := session.taken(work.target, work.schema.primary_key, table.name)) is not None:
+                    raise same_key(str(work.target), key, alone=len(work.merged) == 1)
             for table in staged["append"]:
                 session.append(work.target, columns, table.name)
         written = {column.name for column in work.schema.columns}
@@ -273,7 +285,7 @@ class JdbcSink:
         """Segments to append, and inputs of the tasks that compact rows to merge."""
         if not self._upsert:
             return list(work.segments), []
-        if self._may_append(work.target):
+        if not work.merged and self._may_append(work.target):
             snapshot = [s for s in work.segments if s.kind == "snapshot"]
             return snapshot, by_partition(s for s in work.segments if s.kind != "snapshot")
         # Chunks are not hash-partitioned as the log is: one task sees all rows of a key.
@@ -296,6 +308,9 @@ class JdbcSink:
             "node": self._context.node,
             "token": self._context.flight_token,
         }
+        if mode == "merge" and work.merged:
+            beginning = [str(table) for table in work.beginning]
+            args["origins"] = {"target": str(work.target), "beginning": beginning, "alone": len(work.merged) == 1}
         return StageTask("raycdc.sinks.jdbc.tasks:load", args, sum(entry.bytes for entry in inputs))
 
     def _fitted(self, work: Work, held: Held | None = None) -> Work:

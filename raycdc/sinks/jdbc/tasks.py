@@ -13,9 +13,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from raycdc.errors import SinkError
-from raycdc.model import TableSchema
+from raycdc.model import RowKind, TableSchema
 from raycdc.sinks.jdbc.database import open_database
 from raycdc.sinks.jdbc.plugin import Address
+from raycdc.sinks.origins import CLAIMED, ORIGIN, last_per_origin
 from raycdc.sinks.rows import DELETED, changelog_names, last_per_key
 from raycdc.sinks.tasks import ROW_GROUP_ROWS, read_inputs
 
@@ -29,13 +30,15 @@ def load(
     mode: str,
     node: str,
     token: str,
+    origins: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Rows as they are (`mode` ``"append"``), as events (``"changelog"``), or the last of each key (``"merge"``).
 
-    `target` is for errors alone.
+    `target` is for errors alone. `origins`, arguments of `last_per_origin`, is for rows to merge that come from several
+    tables, or from one under another key.
     """
     try:
-        return _load(inputs, schema, prefix, address, mode, node, token)
+        return _load(inputs, schema, prefix, address, mode, node, token, origins)
     except SinkError as cause:
         raise SinkError(f"{target}: {cause}") from cause
 
@@ -48,6 +51,7 @@ def _load(
     mode: str,
     node: str,
     token: str,
+    origins: dict[str, Any] | None,
 ) -> dict[str, Any]:
     from raycdc.sinks.jdbc.sink import target_columns
 
@@ -59,12 +63,18 @@ def _load(
         names = changelog_names(table) if mode == "changelog" else [c.name for c in table.columns]
         batches = read_inputs(inputs, names, node=node, token=token, symbols=mode == "changelog")
         key = table.primary_key if mode == "append" else ()
-        rows = database.load(name, columns, key, batches, compacted=False)
+        rows = database.load(name, columns, key, batches, flags=())
         return {"name": name, "rows": rows, "deleted": 0, "truncated": False}
     names = [c.name for c in table.columns]
-    read = list(read_inputs(inputs, [*names, "_op", "_seq"], node=node, token=token, symbols=False))
-    compacted = last_per_key(pa.Table.from_batches(read), table.primary_key, names)
-    batches = iter(compacted.rows.to_batches(max_chunksize=ROW_GROUP_ROWS))
-    rows = database.load(name, columns, table.primary_key, batches, compacted=True)
-    deleted = pc.sum(compacted.rows.column(DELETED)).as_py() or 0
-    return {"name": name, "rows": rows, "deleted": deleted, "truncated": compacted.truncated}
+    wanted = [*names, "_op", "_seq", *(ORIGIN if origins else ())]
+    read = pa.Table.from_batches(list(read_inputs(inputs, wanted, node=node, token=token, symbols=False)))
+    if origins:
+        flags, merged = [DELETED, CLAIMED], last_per_origin(read, table.primary_key, names, **origins)
+        emptied = origins["alone"] and RowKind.TRUNCATE in read.column("_op").unique().to_pylist()
+    else:
+        flags, compacted = [DELETED], last_per_key(read, table.primary_key, names)
+        merged, emptied = compacted.rows, compacted.truncated
+    batches = iter(merged.to_batches(max_chunksize=ROW_GROUP_ROWS))
+    rows = database.load(name, columns, table.primary_key, batches, flags=flags)
+    deleted = pc.sum(merged.column(DELETED)).as_py() or 0
+    return {"name": name, "rows": rows, "deleted": deleted, "truncated": emptied}

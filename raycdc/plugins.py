@@ -21,7 +21,7 @@ from raycdc.errors import ConfigError
 
 #: Types of the design that a later version brings; asking for one is answered by its name, not by "unknown".
 PLANNED: dict[str, tuple[str, ...]] = {
-    "raycdc.sources": ("mongodb", "datagen"),
+    "raycdc.sources": ("datagen",),
     "raycdc.sinks": ("jdbc", "mongodb"),
     "raycdc.formats": (),
 }

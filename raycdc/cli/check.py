@@ -31,9 +31,11 @@ def check_config(path: Path, *, as_json: bool) -> int:
             results, tables = check_mysql(config.source)
         case "kafka":
             results, tables = check_kafka(config)
+        case "mongodb":
+            results, tables = check_mongodb(config.source)
         case other:
             raise ConfigError(f'source.type: "{other}" has no check; start the pipeline to see')
-    all_known = config.source.type == "mysql"
+    all_known = config.source.type in ("mysql", "mongodb")
     results = [*results, *check_routes(config.routes, tables, all_known=all_known)]
     for result in results:
         _print(result, as_json=as_json)
@@ -82,6 +84,18 @@ def check_kafka(config: Any) -> tuple[list[CheckResult], list[TableId]]:
     last = CheckpointStore(state, create=False).last_manifest() if (state / "meta.json").exists() else None
     states = None if last is None else [PartitionState.from_json(data) for data in last.to_splits.values()]
     return check_topics(config.source, states, now_ms=time.time_ns() // 1_000_000)
+
+
+def check_mongodb(source: Any) -> tuple[list[CheckResult], list[TableId]]:
+    """All findings for a `MongoDbSourceConfig`, and the collections it captures.
+
+    Raises `SourceError` when the server cannot be asked at all.
+    """
+    from raycdc.connectors.mongodb.checks import check_source as check_collections
+    from raycdc.connectors.mongodb.client import connect, probe
+
+    with connect(source.uri) as client:
+        return check_collections(client, probe(client), source)
 
 
 def check_mysql(source: Any) -> tuple[list[CheckResult], list[TableId]]:
@@ -137,7 +151,7 @@ def check_routes(
 
 def check_transforms(config: PipelineConfig, found: Collection[TableId], *, all_known: bool) -> list[CheckResult]:
     """Transforms that no table takes, as with routes; and of each table's, whether its columns allow it."""
-    from raycdc.cli.schemas import mysql_tables, transform_problems, transformed_tables
+    from raycdc.cli.schemas import source_tables, transform_problems, transformed_tables
 
     transforms = config.transformed()
     results: list[CheckResult] = []
@@ -152,7 +166,7 @@ def check_transforms(config: PipelineConfig, found: Collection[TableId], *, all_
     if not all_known:
         text = "What transforms and masks make of topics' tables shows when their first rows are written."
         return [*results, CheckResult("transforms", text, required=False)]
-    schemas = {table: described.schema for table, described in mysql_tables(config.source).items()}
+    schemas = {table: described.schema for table, described in source_tables(config.source).items()}
     try:
         with transformed_tables(config) as tables:
             for table, problem in transform_problems(tables, schemas):

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from raycdc.cli.schemas import SourceTable, mysql_tables, transform_problems, transformed_tables
+from raycdc.cli.schemas import SourceTable, source_tables, transform_problems, transformed_tables
 from raycdc.config import PipelineConfig, load_config
 from raycdc.errors import ConfigError, ExitCode
 from raycdc.model import TableId, TableSchema
@@ -25,12 +25,12 @@ def plan_config(path: Path, *, as_json: bool) -> int:
     config = load_config(path)
     for warning in config.warnings:
         print(f"Warning: {warning}", file=sys.stderr)
-    if config.source.type != "mysql":
+    if config.source.type not in ("mysql", "mongodb"):
         raise ConfigError(
             f'source.type: the columns of "{config.source.type}" are in its messages; raycdc check shows them, and '
             "there is no plan before a run has read some."
         )
-    found = mysql_tables(config.source)
+    found = source_tables(config.source)
     with transformed_tables(config) as transforms:
         for target in planned(config, found, transforms):
             _print(target, as_json=as_json)

@@ -28,6 +28,27 @@ class SourceTable:
     chunks: int
 
 
+def source_tables(source: Any) -> dict[TableId, SourceTable]:
+    """The tables that a source with a catalogue captures, as they are now. Raises `SourceError`."""
+    return mongodb_tables(source) if source.type == "mongodb" else mysql_tables(source)
+
+
+def mongodb_tables(source: Any) -> dict[TableId, SourceTable]:
+    """The collections that a `MongoDbSourceConfig` captures, with the columns a run that starts now gives them."""
+    from raycdc.connectors.mongodb.catalog import discover, layout_of, size_of
+    from raycdc.connectors.mongodb.client import connect, probe
+    from raycdc.connectors.mongodb.splits import cut
+
+    with connect(source.uri) as client:
+        info = probe(client)
+        found = {}
+        for table, uuid in discover(client, source.selector()).items():
+            chunks = len(cut(client, info, table, source.snapshot).bounds) + 1
+            schema = layout_of(client, source, table, uuid).schema()
+            found[table] = SourceTable(schema, size_of(client, table).documents, chunks)
+    return found
+
+
 def mysql_tables(source: Any) -> dict[TableId, SourceTable]:
     """The tables that a `MySqlSourceConfig` captures, as they are now. Raises `SourceError`."""
     from raycdc.connectors.mysql.catalog import discover_tables, load_tables, table_sizes

@@ -229,6 +229,7 @@ public class MongoReplicaSet {
           List<Document> pl = (List<Document>) q.get("pipeline");
           if (!pl.isEmpty() && pl.get(0).containsKey("$changeStream")) return open(q, db, pl);
           if (!pl.isEmpty() && pl.get(0).containsKey("$collStats")) { Document st = super.handleCommand(m.getChannel(), db, "collstats", new Document("collstats", arg)); return new Document("cursor", new Document("id", 0L).append("ns", db + "." + arg).append("firstBatch", List.of(new Document("ns", db + "." + arg).append("count", st.get("count")).append("storageStats", st)))).append("ok", 1.0); }
+          if (!pl.isEmpty() && pl.get(0).containsKey("$sample") && arg instanceof String) return sample(pl, db, (String) arg);
           for (Document s : pl) if (s.containsKey("$set")) { s.put("$addFields", s.remove("$set")); }
           break;
         }
@@ -237,6 +238,15 @@ public class MongoReplicaSet {
       return super.handleMessage(m);
     }
     @SuppressWarnings("unchecked") static List<Document> batch(Document r) { return (List<Document>) ((Document) r.get("cursor")).get("firstBatch"); }
+    /** The library sorts by a random comparator, which fails on larger collections. */
+    Document sample(List<Document> pl, String db, String coll) {
+      MongoCollection<?> c = resolveDatabase(db).resolveCollection(coll, false); List<Document> all = new ArrayList<>();
+      if (c != null) for (Document d : c.queryAll()) all.add(d);
+      Collections.shuffle(all); int n = ((Number) ((Document) pl.get(0).get("$sample")).get("size")).intValue();
+      List<Document> out = new ArrayList<>(all.subList(0, Math.min(n, all.size()))), rest = pl.subList(1, pl.size());
+      if (!rest.isEmpty()) out = Aggregation.fromPipeline(rest, this::resolveDatabase, resolveDatabase(db), null, NoopOplog.get()).runStagesAsStream(out.stream()).collect(Collectors.toList());
+      return new Document("cursor", new Document("id", 0L).append("ns", db + "." + coll).append("firstBatch", out)).append("ok", 1.0);
+    }
     @SuppressWarnings("unchecked") Document bounded(MongoMessage m, Document q, String db) {       // min inclusive, max exclusive, in index (cross-type) order
       Document min = (Document) q.remove("min"), max = (Document) q.remove("max"); String key = (min != null ? min : max).keySet().iterator().next();
       if (!q.containsKey("hint")) throw new MongoServerError(51173, "When using min()/max() a hint of which index to use must be provided");

@@ -1,0 +1,1 @@
+"""MongoDB: collections read by ranges of their keys, raw BSON into Arrow columns."""

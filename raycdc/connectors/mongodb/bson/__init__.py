@@ -1,0 +1,1 @@
+"""BSON documents into Arrow columns, in compiled loops."""

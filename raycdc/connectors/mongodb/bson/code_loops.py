@@ -1,0 +1,35 @@
+"""Numbers that the BSON loops and their callers share: element types, what columns want, outcomes.
+
+Element types are those of the BSON specification, version 1.1 (bsonspec.org).
+"""
+
+from __future__ import annotations
+
+# Types of elements.
+DOUBLE, STRING, DOCUMENT, ARRAY, BINARY, UNDEFINED, OBJECT_ID, BOOLEAN = 1, 2, 3, 4, 5, 6, 7, 8
+DATE, NULL, REGEX, DB_POINTER, CODE, SYMBOL, CODE_WITH_SCOPE = 9, 10, 11, 12, 13, 14, 15
+INT32, TIMESTAMP, INT64, DECIMAL128, MIN_KEY, MAX_KEY = 16, 17, 18, 19, 255, 127
+
+# What a column of text wants (`C_WIRE` of `raycdc.formats.code_loops.K_TEXT`); one of bytes wants a subtype there.
+AS_STRING, AS_OBJECT_ID, AS_UUID, AS_DECIMAL128 = 0, 1, 2, 3
+# How a column of JSON spells values (`C_WIRE` of `K_JSON`).
+RELAXED, CANONICAL = 0, 1
+
+#: Binary subtypes with a meaning here: the old binary has its length twice, the others are UUIDs.
+OLD_BINARY, OLD_UUID, UUID = 2, 3, 4
+
+# What decoding a value comes to; `FULL` and `OK` are those of `raycdc.formats.code_loops`.
+MISFIT, OUT_OF_RANGE, INEXACT, BAD_UTF8, TOO_DEEP, DAMAGED, TWICE, MISSING = 60, 61, 62, 63, 64, 65, 66, 67
+
+# What `walk_loops.decode` stops for.
+DONE, ROWS_FULL, TEXT_FULL, REST_FULL, FAILED = 0, 1, 2, 3, 4
+
+#: Nested documents and arrays; servers take 100 (`mongod` limits, "Nested Depth for BSON Documents").
+DEPTH_MAX = 200
+
+# Indices into `Fields.state`.
+AT, CODE_AT, ELEMENT_TYPE, FAILED_COLUMN, LOST, OPEN = range(6)
+STATE_SIZE = 8
+
+# What happens to a value that does not fit its column.
+ON_MISFIT_FAIL, ON_MISFIT_NULL, ON_MISFIT_REST = 0, 1, 2

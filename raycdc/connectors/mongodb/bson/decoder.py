@@ -1,0 +1,208 @@
+"""Raw BSON into Arrow: the loops' caller, which gives them room and says in words what they could not write.
+
+One decoder reads the documents of one collection in one layout. What the server sends is trusted to be nobody's: a
+damaged batch is a `DataError` after the rows before the damage, in time and memory that its size bounds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from raycdc.connectors.mongodb.bson import code_loops as codes
+from raycdc.connectors.mongodb.bson.walk_loops import Fields, decode, enter
+from raycdc.connectors.mongodb.layout import Layout, OnMisfit, Spelling, subtype_of
+from raycdc.errors import DataError
+from raycdc.formats.arena import Arena, WireColumn
+from raycdc.model import LogicalType, TypeKind, with_lost_values
+from raycdc.model.batch import BATCH_ROWS_MAX
+
+#: Bytes of BSON decoded before it is looked whether a batch is full: text may be many times as long.
+WINDOW_BYTES = 1 << 20
+#: Bytes of columns after which a batch is cut; with what another window adds it stays near the model's limit.
+BATCH_BYTES = 6 << 20
+_GUESSES = 256
+_RESTS_FIRST = 256
+
+_TEXT_WIRES = {"objectId": codes.AS_OBJECT_ID, "uuid": codes.AS_UUID, "decimal128": codes.AS_DECIMAL128}
+_MISFITS = {
+    OnMisfit.FAIL: codes.ON_MISFIT_FAIL,
+    OnMisfit.NULL: codes.ON_MISFIT_NULL,
+    OnMisfit.REST: codes.ON_MISFIT_REST,
+}
+#: Names of element types, as ``$type`` of the server's query language has them.
+TYPE_NAMES = {
+    1: "double",
+    2: "string",
+    3: "object",
+    4: "array",
+    5: "binData",
+    6: "undefined",
+    7: "objectId",
+    8: "bool",
+    9: "date",
+    10: "null",
+    11: "regex",
+    12: "dbPointer",
+    13: "javascript",
+    14: "symbol",
+    15: "javascriptWithScope",
+    16: "int",
+    17: "timestamp",
+    18: "long",
+    19: "decimal",
+    127: "maxKey",
+    255: "minKey",
+}
+
+
+class DocumentDecoder:
+    """See the module's docstring. One thread at a time; `collection` is for messages."""
+
+    def __init__(self, layout: Layout, *, collection: str) -> None:
+        self._layout = layout
+        self._collection = collection
+        self._schema = layout.schema().arrow()
+        self._arena = Arena([_wire_column(c.name, c.type, layout.json) for c in layout.columns])
+        self._fields = _fields([c.name.encode() for c in layout.fields], len(layout.columns))
+        last = len(layout.columns) - 1
+        self._how = (0, last if layout.whole else -1, last if layout.rest else -1, _MISFITS[layout.on_misfit])
+
+    def __repr__(self) -> str:
+        return f"DocumentDecoder({self._collection}, rows={self._arena.rows})"
+
+    def decode(self, documents: bytes) -> Iterator[pa.RecordBatch]:
+        """Rows of documents that lie one behind the other, in batches that own their memory.
+
+        Rows that fill no batch stay here until `flush`, or the next call. Raises `DataError`.
+        """
+        data = np.frombuffer(documents, np.uint8)
+        at, size = 0, len(data)
+        while at < size:
+            status = int(decode(data, at, min(at + WINDOW_BYTES, size), self._fields, self._arena.view, *self._how))
+            at = int(self._fields.state[codes.AT])
+            match status:
+                case codes.DONE:
+                    if self._bytes() >= BATCH_BYTES:
+                        yield self._take()
+                case codes.ROWS_FULL if self._arena.rows < BATCH_ROWS_MAX:
+                    self._arena.grow_rows(min(4 * self._arena.rows, BATCH_ROWS_MAX))
+                case codes.ROWS_FULL:
+                    yield self._take()
+                case codes.TEXT_FULL:
+                    self._arena.grow_text()
+                case codes.REST_FULL:
+                    room = np.zeros(4 * len(self._fields.rest), np.int64)
+                    self._fields = self._fields._replace(rest=room)
+                case _:
+                    yield from self.flush()
+                    raise self._error(documents, at)
+
+    def flush(self) -> Iterator[pa.RecordBatch]:
+        """The rows that wait, if any."""
+        if self._arena.rows:
+            yield self._take()
+
+    def _bytes(self) -> int:
+        return self._arena.text_bytes + 8 * len(self._layout.columns) * self._arena.rows
+
+    def _take(self) -> pa.RecordBatch:
+        batch = pa.RecordBatch.from_arrays(self._arena.take(), schema=self._schema)
+        lost = int(self._fields.state[codes.LOST])
+        self._fields.state[codes.LOST] = 0
+        return with_lost_values(batch, lost) if lost else batch
+
+    def _error(self, documents: bytes, at: int) -> DataError:
+        """What the loops stopped at, in the document at `at`."""
+        state = self._fields.state
+        code, kind, column = (int(state[i]) for i in (codes.CODE_AT, codes.ELEMENT_TYPE, codes.FAILED_COLUMN))
+        if code == codes.DAMAGED:
+            return DataError(
+                f"{self._collection}: what the server sent is no BSON at byte {at} of a batch of {len(documents)}. "
+                "Read it again; if that repeats, validate the collection at the server."
+            )
+        where = f"{self._collection}: the document with _id {_key_text(documents, at)}"
+        if column < 0 or self._layout.columns[column].name not in {c.name for c in self._layout.fields}:
+            what = "text that is not UTF-8" if code == codes.BAD_UTF8 else "documents nested too deep"
+            return DataError(f"{where} has {what}. Correct it at the source, or leave its field out.")
+        name, logical = self._layout.columns[column].name, self._layout.columns[column].type
+        problem = {
+            codes.MISFIT: f"is of type {_type_name(kind)}",
+            codes.OUT_OF_RANGE: "is beyond its range",
+            codes.INEXACT: "cannot be written exactly",
+            codes.BAD_UTF8: "has text that is not UTF-8",
+            codes.TOO_DEEP: f"is nested deeper than {codes.DEPTH_MAX} levels",
+            codes.TWICE: "is there twice",
+            codes.MISSING: "is missing",
+        }[code]
+        fix = (
+            'Give it another type in source.columns ("json" takes everything), '
+            'or keep such values apart with source.on_misfit = "rest".'
+        )
+        if column == 0:
+            fix = 'It is the key, which cannot be left out: give it the type "json" in source.columns.'
+        return DataError(f"{where}: {name}, a column of type {logical.native}, {problem}. {fix}")
+
+
+def _wire_column(name: str, logical: LogicalType, spelling: Spelling) -> WireColumn:
+    match logical.kind:
+        case TypeKind.JSON:
+            wire = codes.CANONICAL if spelling is Spelling.CANONICAL else codes.RELAXED
+        case TypeKind.BINARY:
+            wire = subtype_of(logical)
+        case TypeKind.STRING:
+            wire = _TEXT_WIRES.get(logical.native, codes.AS_STRING)
+        case _:
+            wire = 0
+    return WireColumn(name, logical, wire)
+
+
+def _fields(names: list[bytes], columns: int) -> Fields:
+    """The table of `names`, which are those of the first columns."""
+    lengths = np.array([len(name) for name in names], np.int64)
+    spans = np.full((columns, 2), -1, np.int64)
+    spans[: len(names), 0] = np.cumsum(lengths) - lengths
+    spans[: len(names), 1] = lengths
+    places = 1 << (4 * columns).bit_length()
+    found = Fields(
+        names=_bytes(b"".join(names)),
+        spans=spans,
+        table=np.full(places, -1, np.int64),
+        guess=np.full(_GUESSES, -1, np.int64),
+        seen=np.zeros(columns, np.int64),
+        rest=np.zeros(_RESTS_FIRST, np.int64),
+        stack=np.zeros((codes.DEPTH_MAX, 2), np.int64),
+        scratch=np.zeros(128, np.uint8),
+        state=np.zeros(codes.STATE_SIZE, np.int64),
+    )
+    enter(found)
+    return found
+
+
+def _bytes(text: bytes) -> npt.NDArray[np.uint8]:
+    return np.frombuffer(text + b"\0", np.uint8).copy()
+
+
+def _type_name(kind: int) -> str:
+    return TYPE_NAMES.get(kind, f"0x{kind:02x}")
+
+
+def _key_text(documents: bytes, at: int) -> str:
+    """The `_id` of the document at `at`, for a message; the document's place where it has none that can be read."""
+    import bson
+    from bson.codec_options import CodecOptions, DatetimeConversion
+    from bson.errors import BSONError
+
+    size = int.from_bytes(documents[at : at + 4], "little")
+    options: CodecOptions[dict[str, Any]] = CodecOptions(
+        unicode_decode_error_handler="replace", datetime_conversion=DatetimeConversion.DATETIME_MS
+    )
+    try:
+        document = bson.decode(documents[at : at + size], options)
+    except (BSONError, ValueError, OverflowError, RecursionError):
+        return f"at byte {at} of a batch"
+    return repr(document.get("_id"))[:200]

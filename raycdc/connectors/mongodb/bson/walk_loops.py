@@ -1,0 +1,286 @@
+"""Documents, one behind the other, into the rows of an arena, compiled.
+
+The fields of a collection mostly come in the same order: which column stood at a place in the document before is
+guessed first, and only a guess that fails costs a look into the table of names. A document is a row when all of it is
+written; where room is wanting, or a value does not fit, the row is begun again or never was.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from raycdc.connectors.mongodb.bson.code_loops import (
+    AT,
+    BAD_UTF8,
+    CODE_AT,
+    DAMAGED,
+    DOCUMENT,
+    DONE,
+    ELEMENT_TYPE,
+    FAILED,
+    FAILED_COLUMN,
+    LOST,
+    MISSING,
+    NULL,
+    ON_MISFIT_FAIL,
+    ON_MISFIT_REST,
+    OPEN,
+    REST_FULL,
+    ROWS_FULL,
+    TEXT_FULL,
+    TWICE,
+    UNDEFINED,
+)
+from raycdc.connectors.mongodb.bson.element_loops import container_end, is_utf8, name_end, value_end
+from raycdc.connectors.mongodb.bson.json_loops import ROOM, WIDEST, json_text
+from raycdc.connectors.mongodb.bson.text_loops import string_text
+from raycdc.connectors.mongodb.bson.value_loops import put_key, put_value
+from raycdc.formats.cell_loops import put_null
+from raycdc.formats.code_loops import C_SLOT, C_WIRE, FULL, FULL_NEED, FULL_SLOT, OK, ROWS, S_BASE, S_ROOM
+from raycdc.formats.compiling import helper, inlined, njit
+
+
+class Fields(NamedTuple):
+    """How a document's fields become columns, and the loop's memory.
+
+    Column ``c`` takes the field whose name is ``names[spans[c, 0]:][:spans[c, 1]]``; a length of -1: none, the column
+    is filled otherwise. `table` finds columns by a hash of the name (-1: free). `guess` remembers which column stood
+    where in the document before, `seen` in which document a column was met last. `rest` holds where elements begin that
+    have no column. `stack` and `scratch` are work space, `state` is what `code_loops` names.
+    """
+
+    names: npt.NDArray[np.uint8]
+    spans: npt.NDArray[np.int64]
+    table: npt.NDArray[np.int64]
+    guess: npt.NDArray[np.int64]
+    seen: npt.NDArray[np.int64]
+    rest: npt.NDArray[np.int64]
+    stack: npt.NDArray[np.int64]
+    scratch: npt.NDArray[np.uint8]
+    state: npt.NDArray[np.int64]
+
+
+@inlined
+def _same(data: Any, at: Any, end: Any, fields: Any, column: Any) -> Any:
+    """Whether the name at `at` is the column's, and where it ends."""
+    length = fields.spans[column, 1]
+    stop = at + length
+    if length < 0 or stop >= end or data[stop] != 0:
+        return False, stop
+    first = fields.spans[column, 0]
+    for i in range(length):
+        if data[at + i] != fields.names[first + i]:
+            return False, stop
+    return True, stop
+
+
+@helper
+def name_hash(data: Any, at: Any, end: Any) -> Any:
+    """FNV-1a of a name."""
+    value = np.uint64(0xCBF29CE484222325)
+    for i in range(at, end):
+        value = (value ^ np.uint64(data[i])) * np.uint64(0x100000001B3)
+    return np.int64(value >> np.uint64(33))
+
+
+@helper
+def _find(data: Any, at: Any, stop: Any, end: Any, fields: Any) -> Any:
+    """The column of the name in ``data[at:stop]``, or -1."""
+    size = len(fields.table)
+    place = name_hash(data, at, stop) % size
+    while fields.table[place] >= 0:
+        column = fields.table[place]
+        found, over = _same(data, at, end, fields, column)
+        if found and over == stop:
+            return column
+        place = (place + 1) % size
+    return np.int64(-1)
+
+
+@njit
+def enter(fields: Fields) -> None:
+    """Enter the columns into the table of names, which is empty and has more places than there are columns."""
+    size = len(fields.table)
+    for column in range(len(fields.spans)):
+        length = fields.spans[column, 1]
+        if length >= 0:
+            first = fields.spans[column, 0]
+            place = name_hash(fields.names, first, first + length) % size
+            while fields.table[place] >= 0:
+                place = (place + 1) % size
+            fields.table[place] = column
+
+
+@helper
+def _put_rest(data: Any, fields: Any, count: Any, last: Any, a: Any, column: Any, row: Any) -> Any:
+    """The noted elements as one document's text."""
+    slot = a.col[column, C_SLOT]
+    base = a.slot[slot, S_BASE]
+    limit = base + a.slot[slot, S_ROOM]
+    to = base + np.int64(a.voff[slot, row])
+    wire = a.col[column, C_WIRE]
+    for i in range(count):
+        at = fields.rest[i]
+        name = at + 1
+        stop = name_end(data, name, last)
+        need = to + ROOM + WIDEST * (stop - name)
+        if need > limit:
+            a.counters[FULL_SLOT] = slot
+            a.counters[FULL_NEED] = need - base
+            return FULL
+        if not is_utf8(data, name, stop):
+            return BAD_UTF8
+        a.vdata[to] = 123 if i == 0 else 44
+        to = string_text(data, name, stop, a.vdata, to + 1)
+        a.vdata[to] = 58
+        kind = np.int64(data[at])
+        over = value_end(data, kind, stop + 1, last)
+        error, to = json_text(data, kind, stop + 1, over, wire, a.vdata, to + 1, limit, fields.stack)
+        if error != OK:
+            fields.state[ELEMENT_TYPE] = kind
+            if error == FULL:
+                a.counters[FULL_SLOT] = slot
+                a.counters[FULL_NEED] = to - base
+            return error
+    a.vdata[to] = 125
+    a.voff[slot, row + 1] = to + 1 - base
+    return OK
+
+
+@helper
+def _put_whole(data: Any, at: Any, last: Any, fields: Any, a: Any, column: Any, row: Any) -> Any:
+    """The whole document as text."""
+    slot = a.col[column, C_SLOT]
+    base = a.slot[slot, S_BASE]
+    to = base + np.int64(a.voff[slot, row])
+    limit = base + a.slot[slot, S_ROOM]
+    kind = np.int64(DOCUMENT)
+    error, to = json_text(data, kind, at, last, a.col[column, C_WIRE], a.vdata, to, limit, fields.stack)
+    if error == OK:
+        a.voff[slot, row + 1] = to - base
+    elif error == FULL:
+        a.counters[FULL_SLOT] = slot
+        a.counters[FULL_NEED] = to - base
+    return error
+
+
+# long: one pass over the elements, with what becomes of each
+@inlined
+def _document(
+    data: Any, at: Any, last: Any, fields: Any, a: Any, row: Any, key: Any, whole: Any, rest: Any, on_misfit: Any
+) -> Any:
+    """One document into one row: `OK`, `FULL`, `REST_FULL` negated, or what is wrong (`Fields.state` says where)."""
+    state = fields.state
+    state[OPEN] += 1
+    stamp = state[OPEN]
+    state[FAILED_COLUMN] = -1
+    place = at + 4
+    end = last - 1
+    number = 0
+    noted = np.int64(0)
+    lost = np.int64(0)
+    while place < end:
+        kind = np.int64(data[place])
+        state[ELEMENT_TYPE] = kind
+        name = place + 1
+        column = fields.guess[number] if number < len(fields.guess) else np.int64(-1)
+        hit = False
+        stop = name
+        if column >= 0:
+            hit, stop = _same(data, name, end, fields, column)
+        if not hit:
+            stop = name_end(data, name, end)
+            if stop < 0:
+                return DAMAGED
+            column = _find(data, name, stop, end, fields)
+            if number < len(fields.guess):
+                fields.guess[number] = column
+        value = stop + 1
+        over = value_end(data, kind, value, end)
+        if over < 0:
+            return DAMAGED
+        spare = column < 0
+        if column >= 0:
+            error = np.int64(TWICE)
+            again = fields.seen[column] == stamp
+            if not again:
+                fields.seen[column] = stamp
+                if column == key and (kind == NULL or kind == UNDEFINED):
+                    error = np.int64(put_key(data, kind, value, over, a, column, row, fields.stack))
+                else:
+                    error = np.int64(put_value(data, kind, value, over, a, column, row, fields.stack, fields.scratch))
+            if error != OK:
+                if error == FULL:
+                    return FULL
+                state[FAILED_COLUMN] = column
+                if error == DAMAGED or column == key or on_misfit == ON_MISFIT_FAIL:
+                    return error
+                if not again:
+                    put_null(a, column, row)
+                spare = True
+                if on_misfit != ON_MISFIT_REST:
+                    lost += 1
+        if spare and rest >= 0:
+            if noted == len(fields.rest):
+                return -REST_FULL
+            fields.rest[noted] = place
+            noted += 1
+        place = over
+        number += 1
+    if fields.seen[key] != stamp:
+        state[FAILED_COLUMN] = key
+        return MISSING
+    for column in range(len(fields.spans)):
+        if fields.seen[column] != stamp and column != whole and column != rest:
+            put_null(a, column, row)
+    state[ELEMENT_TYPE] = DOCUMENT
+    if whole >= 0:
+        state[FAILED_COLUMN] = whole
+        error = np.int64(_put_whole(data, at, last, fields, a, whole, row))
+        if error != OK:
+            return error
+    if rest >= 0:
+        state[FAILED_COLUMN] = rest
+        if noted == 0:
+            put_null(a, rest, row)
+        else:
+            error = np.int64(_put_rest(data, fields, noted, end, a, rest, row))
+            if error != OK:
+                return error
+    state[LOST] += lost
+    return OK
+
+
+@njit
+def decode(
+    data: Any, at: int, stop: int, fields: Fields, a: Any, key: int, whole: int, rest: int, on_misfit: int
+) -> int:
+    """Documents from `at` on into rows, until one begins at `stop` or later; says why it stopped.
+
+    `key`, `whole` and `rest` are the columns of the key, the whole document and what has no other column (-1: none).
+    ``state[AT]`` is where to go on; after `FAILED`, ``state[CODE_AT]`` is what was wrong with the document there.
+    """
+    state = fields.state
+    while at < stop:
+        state[AT] = at
+        row = a.counters[ROWS]
+        if row == len(a.meta):
+            return ROWS_FULL
+        last = container_end(data, at, len(data))
+        error = np.int64(DAMAGED)
+        if last >= 0:
+            error = np.int64(_document(data, at, last, fields, a, row, key, whole, rest, on_misfit))
+        if error == FULL:
+            return TEXT_FULL
+        if error == -REST_FULL:
+            return REST_FULL
+        if error != OK:
+            state[CODE_AT] = error
+            return FAILED
+        a.counters[ROWS] = row + 1
+        at = last
+    state[AT] = at
+    return DONE

@@ -1,0 +1,163 @@
+"""What collections there are, how large, and what a sample of their documents says about their columns."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import bson
+from bson.binary import UUID_SUBTYPE, Binary
+from bson.codec_options import CodecOptions, DatetimeConversion
+from bson.raw_bson import RawBSONDocument
+
+from raycdc.connectors.mongodb.client import Client, errors
+from raycdc.connectors.mongodb.layout import ID, Layout, OnMisfit, declared, parse_type, whole_documents
+from raycdc.connectors.mongodb.plugin import MongoDbSourceConfig, SchemaMode
+from raycdc.errors import ConfigError, SourceError
+from raycdc.model import LogicalType, TableId
+from raycdc.model.batch import reserved_column
+from raycdc.model.selector import TableSelector
+
+#: Databases of the server itself.
+_INTERNAL = frozenset({"admin", "config", "local"})
+#: Characters that names of columns cannot have in every target (Delta Lake's are the fewest).
+_UNFIT_NAME = re.compile(r"[ ,;{}()\n\t=.`$\0]")
+_RAW: CodecOptions[RawBSONDocument] = CodecOptions(
+    document_class=RawBSONDocument, datetime_conversion=DatetimeConversion.DATETIME_MS
+)
+_BY_CLASS: Mapping[type, str] = {
+    bool: "bool",
+    int: "long",
+    bson.Int64: "long",
+    float: "double",
+    str: "string",
+    bson.ObjectId: "objectId",
+    bson.DatetimeMS: "date",
+    bson.Decimal128: "decimal128",
+    bytes: "binData(0)",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """About how much a collection holds, as the server counts it."""
+
+    documents: int
+    bytes: int
+
+
+def discover(client: Client, selector: TableSelector) -> dict[TableId, str]:
+    """The captured collections, with their UUIDs in hexadecimal. Raises `SourceError` for a named one that is missing.
+
+    Views, time series and the server's own collections are none: a pattern passes over them.
+    """
+    named = selector.plain_names
+    with errors(client, "listing collections"):
+        databases = {table.db for table in named}
+        if selector.patterns:
+            databases |= set(client.list_database_names()) - _INTERNAL
+        found: dict[TableId, str] = {}
+        kinds: dict[TableId, str] = {}
+        for database in sorted(databases):
+            for entry in client[database].list_collections():
+                table = TableId(database, entry["name"])
+                if not selector.matches(table) or entry["name"].startswith("system."):
+                    continue
+                kinds[table] = entry.get("type", "collection")
+                if kinds[table] == "collection":
+                    found[table] = uuid_of(entry)
+    problems = [
+        f"{table} is a {kinds[table]}, not a collection" if table in kinds else f"there is no collection {table}"
+        for table in named
+        if table not in found
+    ]
+    if problems:
+        raise SourceError(
+            f"source.collections: {'; '.join(problems)}, or not one that this account sees. Check the spelling, or "
+            'grant the role "read" on its database.'
+        )
+    return dict(sorted(found.items()))
+
+
+def uuid_of(entry: Mapping[str, Any]) -> str:
+    """The UUID in an entry of ``listCollections``, in hexadecimal; empty where the server tells none."""
+    uuid = entry.get("info", {}).get("uuid")
+    if uuid is None:
+        return ""
+    return uuid.hex() if isinstance(uuid, bytes) else str(uuid.hex)
+
+
+def size_of(client: Client, table: TableId) -> Size:
+    """Count and bytes of a collection, over all shards."""
+    with errors(client, f"asking for the size of {table}"):
+        shards = list(client[table.db][table.table].aggregate([{"$collStats": {"storageStats": {}}}]))
+    stats = [shard["storageStats"] for shard in shards]
+    return Size(sum(int(s.get("count", 0)) for s in stats), sum(int(s.get("size", 0)) for s in stats))
+
+
+def layout_of(client: Client, config: MongoDbSourceConfig, table: TableId, uuid: str) -> Layout:
+    """What the documents of a collection become: as declared, or as a sample says."""
+    options = config.schema_
+    types = config.declared_types(table)
+    if options.mode is SchemaMode.DOCUMENT:
+        return whole_documents(types[ID] if types else None, json=options.json_, uuid=uuid)
+    if types is not None:
+        return declared(types, json=options.json_, on_misfit=config.on_misfit, uuid=uuid)
+    if options.mode is SchemaMode.DECLARED:
+        raise ConfigError(f'source.columns: {table} is captured, and schema = "declared" wants its columns.')
+    types = inferred(_sample(client, table, options.sample), fields_max=options.fields_max)
+    return declared(types, json=options.json_, on_misfit=OnMisfit.REST, uuid=uuid)
+
+
+def inferred(documents: Sequence[RawBSONDocument], *, fields_max: int) -> dict[str, LogicalType]:
+    """Columns for the fields of a sample: the commonest first kept, in the order in which they were met.
+
+    A field with values of several types, with nested ones or with nothing but null is JSON; int and long are long,
+    and double where both are met. Names that targets cannot have are no columns.
+    """
+    kinds: dict[str, set[str]] = {ID: set()}
+    counts: Counter[str] = Counter()
+    for document in documents:
+        for name, value in document.items():
+            counts[name] += 1
+            met = kinds.setdefault(name, set())
+            if value is not None:
+                met.add(_kind(value))
+    taken: set[str] = {ID}
+    chosen: set[str] = {ID}
+    for name in sorted(kinds, key=lambda name: -counts[name]):
+        if len(chosen) == fields_max or name.casefold() in taken or not _is_fit(name):
+            continue
+        taken.add(name.casefold())
+        chosen.add(name)
+    return {name: parse_type(_common(met, key=name == ID)) for name, met in kinds.items() if name in chosen}
+
+
+def _sample(client: Client, table: TableId, size: int) -> list[RawBSONDocument]:
+    collection = client[table.db].get_collection(table.table, codec_options=_RAW)
+    with errors(client, f"sampling {table}"):
+        sampled = list(collection.aggregate([{"$sample": {"size": size}}]))
+    return cast("list[RawBSONDocument]", sampled)
+
+
+def _is_fit(name: str) -> bool:
+    return bool(name) and _UNFIT_NAME.search(name) is None and not reserved_column([name]) and name != "_rest"
+
+
+def _kind(value: object) -> str:
+    if isinstance(value, Binary):
+        fits = value.subtype == UUID_SUBTYPE and len(value) == 16
+        return "uuid" if fits else f"binData({value.subtype})"
+    return _BY_CLASS.get(type(value), "json")
+
+
+def _common(kinds: set[str], *, key: bool) -> str:
+    """The type of a column whose values have these. A key of doubles is JSON: as text it is one value in any target."""
+    if kinds == {"long", "double"} and not key:
+        return "double"
+    if len(kinds) != 1 or (key and kinds & {"double", "decimal128", "bool"}):
+        return "json"
+    return next(iter(kinds))

@@ -1,0 +1,77 @@
+"""What ``raycdc check`` asks of MongoDB: is it there, may we read, how would collections be cut, what is missing."""
+
+from __future__ import annotations
+
+import re
+
+from raycdc.connectors.mongodb.catalog import discover
+from raycdc.connectors.mongodb.client import Client, ServerInfo, errors
+from raycdc.connectors.mongodb.plugin import MongoDbSourceConfig, Strategy
+from raycdc.connectors.mongodb.splits import cut
+from raycdc.errors import SourceError, SourceUnavailableError
+from raycdc.model import TableId
+from raycdc.source.checks import CheckResult
+
+
+def check_source(
+    client: Client, info: ServerInfo, config: MongoDbSourceConfig
+) -> tuple[list[CheckResult], list[TableId]]:
+    """All findings, and the collections there are. Raises `SourceUnavailableError` where nobody answers."""
+    kind = "a mongos" if info.is_mongos else f"replica set {info.replica_set}" if info.replica_set else "a standalone"
+    results = [
+        CheckResult("connection", f"Connected to MongoDB {info.version_text}, {kind}, at {info.address}.", ok=True)
+    ]
+    if not info.replica_set and not info.is_mongos:
+        text = f"{info.address} is in no replica set: what a majority has acknowledged is what it has itself."
+        results.append(CheckResult("replica set", text, "Harmless for a snapshot.", required=False))
+    try:
+        found = discover(client, config.selector())
+    except SourceUnavailableError:
+        raise
+    except SourceError as refused:
+        return [*results, CheckResult("collections", str(refused))], []
+    results += [
+        CheckResult(
+            "collections",
+            f"The pattern {pattern} of source.collections matches no collection.",
+            "Only collections that are there when the snapshot begins are read.",
+            required=False,
+        )
+        for pattern in config.selector().patterns
+        if not any(re.fullmatch(pattern, str(table)) for table in found)
+    ]
+    for table in found:
+        results.append(_readable(client, table))
+        results += _cuts(client, info, config, table)
+    return results, list(found)
+
+
+def _readable(client: Client, table: TableId) -> CheckResult:
+    try:
+        with errors(client, f"reading {table}"):
+            client[table.db][table.table].find_one({}, {"_id": 1})
+    except SourceUnavailableError:
+        raise
+    except SourceError as refused:
+        return CheckResult("privileges", str(refused))
+    return CheckResult("privileges", f"{table} can be read.", ok=True)
+
+
+def _cuts(client: Client, info: ServerInfo, config: MongoDbSourceConfig, table: TableId) -> list[CheckResult]:
+    """How the collection would be cut, and why not by a strategy that was asked for."""
+    try:
+        cuts = cut(client, info, table, config.snapshot)
+    except SourceUnavailableError:
+        raise
+    except SourceError as refused:
+        return [CheckResult("chunks", str(refused))]
+    asked = config.snapshot.strategy_of(table)
+    passed_over = [] if asked is Strategy.AUTO else list(cuts.passed_over)
+    results = [
+        CheckResult("chunks", f"{table} is not cut by {reason}.", f"It is cut by {cuts.strategy}.", required=False)
+        for reason in passed_over
+    ]
+    lacking = [reason for reason in cuts.passed_over if "lacks" in reason and asked is Strategy.AUTO]
+    results += [CheckResult("chunks", f"{table} is not cut by {reason}.", required=False) for reason in lacking]
+    text = f"{table} is read in {len(cuts.bounds) + 1} chunks ({cuts.strategy})."
+    return [*results, CheckResult("chunks", text, ok=True)]

@@ -1,0 +1,118 @@
+"""Reads one chunk of a collection: raw batches of BSON in a range of `_id`, decoded into inserts. Blocks."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any, cast
+
+import numpy as np
+import pyarrow as pa
+from pymongo import ASCENDING
+from pymongo.read_concern import ReadConcern
+
+from raycdc.connectors.mongodb.bson.decoder import DocumentDecoder
+from raycdc.connectors.mongodb.catalog import uuid_of
+from raycdc.connectors.mongodb.client import Client, errors
+from raycdc.connectors.mongodb.keys import key_from_json
+from raycdc.connectors.mongodb.layout import ID, Layout
+from raycdc.errors import SourceError
+from raycdc.model import META_FIELDS, RowKind, TableId, changelog_schema, lost_values, with_lost_values
+from raycdc.source.reading import HighWatermark
+from raycdc.source.split import SnapshotSplit
+
+#: Documents asked for at once; the server ends a batch at 16 MiB before.
+_BATCH_DOCUMENTS = 100_000
+#: Where a source without a log always is.
+NO_LOG = 0
+
+
+class MongoDbChunkReader:
+    """`raycdc.source.reading.ChunkReader`. Used by one thread, but for `wake_up`.
+
+    Documents that a majority of the set has acknowledged; each of the chunk exactly once, as `_id` never changes. The
+    cursor lives for one chunk. A collection that is another one than was planned, before or after, is a `SourceError`.
+    """
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    def read(
+        self, split: SnapshotSplit, *, opened_at: dict[str, Any], document: dict[str, Any]
+    ) -> Iterator[pa.RecordBatch]:
+        layout = Layout.from_document(document)
+        schema = changelog_schema(layout.schema())
+        decoder = DocumentDecoder(layout, collection=str(split.table))
+        read_ms = time.time_ns() // 1_000_000
+        self._require_same(split.table, layout)
+        rows = 0
+        for raw in self._raw_batches(split, layout):
+            for batch in decoder.decode(raw):
+                yield _as_inserts(batch, schema, first=rows, read_ms=read_ms)
+                rows += batch.num_rows
+        for batch in decoder.flush():
+            yield _as_inserts(batch, schema, first=rows, read_ms=read_ms)
+        self._require_same(split.table, layout)
+
+    def high_watermark(self) -> HighWatermark:
+        return HighWatermark(NO_LOG, no_position(), exact=True)
+
+    def log_end(self, opened_at: dict[str, Any]) -> HighWatermark:
+        return self.high_watermark()
+
+    def wake_up(self) -> None:
+        self._client.close()
+
+    def close(self) -> None:
+        self._client.close()
+
+    def _raw_batches(self, split: SnapshotSplit, layout: Layout) -> Iterator[bytes]:
+        database = self._client[split.table.db]
+        collection = database.get_collection(split.table.table, read_concern=ReadConcern("majority"))
+        wanted = None if layout.rest or layout.whole else [column.name for column in layout.fields]
+        cursor = collection.find_raw_batches({}, wanted, batch_size=_BATCH_DOCUMENTS)
+        if split.lower is not None or split.upper is not None:
+            cursor.hint([(ID, ASCENDING)])
+        if split.lower is not None:
+            cursor.min([(ID, key_from_json(split.lower))])
+        if split.upper is not None:
+            cursor.max([(ID, key_from_json(split.upper))])
+        try:
+            while True:
+                with errors(self._client, f"reading {split.table}"):
+                    raw = next(cursor, None)
+                if raw is None:
+                    return
+                yield cast("bytes", raw)
+        finally:
+            cursor.close()
+
+    def _require_same(self, table: TableId, layout: Layout) -> None:
+        """Raises `SourceError` when the collection was dropped or made anew: its chunks would be of two collections."""
+        with errors(self._client, f"looking for {table}"):
+            entries = list(self._client[table.db].list_collections(filter={"name": table.table}))
+        now = uuid_of(entries[0]) if entries else ""
+        if not entries or (layout.uuid and now and now != layout.uuid):
+            what = "made anew under its name" if entries else "dropped or renamed"
+            raise SourceError(
+                f"{table} was {what} since its snapshot began, so that what was read of it is no collection's content. "
+                "Begin again with another pipeline.state and an empty target, or pipeline.on_existing."
+            )
+
+
+def no_position() -> dict[str, Any]:
+    """The place of a source that follows no log."""
+    return {"log": "none"}
+
+
+def _as_inserts(batch: pa.RecordBatch, schema: pa.Schema, *, first: int, read_ms: int) -> pa.RecordBatch:
+    count = batch.num_rows
+    meta = [
+        pa.array(np.full(count, RowKind.INSERT, np.int8)),
+        pa.array(np.arange(first, first + count, dtype=np.int64)),
+        pa.array(np.full(count, read_ms, np.int64)),
+        pa.nulls(count, META_FIELDS[3].type),
+    ]
+    inserts = pa.RecordBatch.from_arrays([*batch.columns, *meta], schema=schema)
+    lost = lost_values(batch)
+    return with_lost_values(inserts, lost) if lost else inserts

@@ -1,0 +1,109 @@
+"""Connections to MongoDB, and its errors in our words: which are worth trying again, what to do about the others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from pymongo import MongoClient
+from pymongo.errors import (
+    AutoReconnect,
+    ConfigurationError,
+    ConnectionFailure,
+    InvalidURI,
+    OperationFailure,
+    PyMongoError,
+)
+from pymongo.uri_parser import parse_uri
+
+from raycdc.config import Secret
+from raycdc.errors import ConfigError, SourceError, SourceUnavailableError
+
+Client = MongoClient[dict[str, Any]]
+
+#: Oldest version whose reads are promised here; change streams of databases begin with it as well.
+VERSION_MIN = (4, 0)
+#: How long a server is looked for before the pipeline hears that there is none; it asks again itself.
+SELECTION_TIMEOUT_MS = 10_000
+#: Codes of errors after which the same may work: nodes that step down, start or stop, and cursors that are gone
+#: (MongoDB manual, "Error Codes"; the drivers' list of retryable reads, and 43 CursorNotFound).
+_RETRYABLE_CODES = frozenset({6, 7, 43, 50, 89, 91, 134, 189, 262, 9001, 10107, 11600, 11602, 13435, 13436})
+UNAUTHORIZED = 13
+_AUTHENTICATION_FAILED = 18
+
+
+@dataclass(frozen=True, slots=True)
+class ServerInfo:
+    """What a server says of itself; `replica_set` is empty for one that is in none, and behind a ``mongos``."""
+
+    address: str
+    version: tuple[int, ...]
+    replica_set: str
+    is_mongos: bool
+
+    @property
+    def version_text(self) -> str:
+        return ".".join(map(str, self.version[:3]))
+
+
+def connect(uri: Secret) -> Client:
+    """A client; nothing is asked of a server yet. Raises `ConfigError` for what is no connection string."""
+    try:
+        options = parse_uri(uri.reveal(), validate=True, warn=False)["options"]
+        known = {name.lower() for name in options}
+        extra: dict[str, Any] = {"appname": "raycdc"}
+        if "serverselectiontimeoutms" not in known:
+            extra["serverSelectionTimeoutMS"] = SELECTION_TIMEOUT_MS
+        return MongoClient(uri.reveal(), **extra)
+    except (InvalidURI, ConfigurationError, ValueError) as cause:
+        # Not its text: it may quote the string, and that may hold the password.
+        raise ConfigError(
+            f"source.uri is no connection string that the driver takes ({type(cause).__name__}). It looks like "
+            "mongodb://user:password@host:27017/?replicaSet=rs0, with special characters escaped as %XX."
+        ) from None
+
+
+def probe(client: Client) -> ServerInfo:
+    """Ask a server what it is. Raises `SourceError` for one that is too old."""
+    with errors(client):
+        hello = client.admin.command("hello")
+        version = tuple(client.server_info()["versionArray"][:3])
+    info = ServerInfo(address_of(client), version, hello.get("setName", ""), hello.get("msg") == "isdbgrid")
+    if info.version[:2] < VERSION_MIN:
+        raise SourceError(f"{info.address} is MongoDB {info.version_text}; raycdc needs 4.0 or later.")
+    return info
+
+
+def address_of(client: Client) -> str:
+    """Where the client connects to, for messages; never with its credentials."""
+    nodes = sorted(f"{host}:{port}" for host, port in client.nodes)
+    return ",".join(nodes) or "the MongoDB of source.uri"
+
+
+@contextmanager
+def errors(client: Client, what: str = "") -> Iterator[None]:
+    """Driver errors as ours: `SourceUnavailableError` where trying again may help, else `SourceError`."""
+    try:
+        yield
+    except OperationFailure as cause:
+        raise _refused(client, what, cause) from cause
+    except (AutoReconnect, ConnectionFailure) as cause:
+        raise SourceUnavailableError(f"{address_of(client)} does not answer{what and f' ({what})'}: {cause}") from cause
+    except PyMongoError as cause:
+        raise SourceError(f"{address_of(client)}{what and f', {what}'}: {cause}") from cause
+
+
+def _refused(client: Client, what: str, cause: OperationFailure) -> SourceError:
+    text = (cause.details or {}).get("errmsg") or str(cause)
+    where = f"{address_of(client)}{what and f', {what}'}"
+    if cause.code in _RETRYABLE_CODES or cause.has_error_label("RetryableError"):
+        return SourceUnavailableError(f"{where}: {text} (code {cause.code})")
+    if cause.code == _AUTHENTICATION_FAILED:
+        return SourceError(f"{where}: the user or the password of source.uri is wrong, or its authSource: {text}")
+    if cause.code == UNAUTHORIZED:
+        return SourceError(
+            f'{where}: {text}. Grant the account of source.uri the role "read" on each database that is captured.'
+        )
+    return SourceError(f"{where}: {text} (code {cause.code})")

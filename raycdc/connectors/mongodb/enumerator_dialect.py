@@ -1,0 +1,68 @@
+"""What the split enumerator asks of MongoDB. Each call has a client of its own: the server may be away between two."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from itertools import pairwise
+from typing import Any
+
+from raycdc.connectors.mongodb.catalog import discover, layout_of
+from raycdc.connectors.mongodb.chunk_reader import NO_LOG, no_position
+from raycdc.connectors.mongodb.client import Client, ServerInfo, connect, probe
+from raycdc.connectors.mongodb.keys import key_to_json
+from raycdc.connectors.mongodb.layout import ID
+from raycdc.connectors.mongodb.plugin import MongoDbSourceConfig
+from raycdc.connectors.mongodb.splits import cut
+from raycdc.model import TableId
+from raycdc.source.snapshot_plan import PlannedChunks, StartPoint, TablePlan
+from raycdc.source.split import SnapshotSplit
+
+_log = logging.getLogger(__name__)
+
+#: A collection of which no chunk is read, as `HandOff.add_table` wants it. Every document has a key, and none is NULL.
+_UNREAD: Mapping[str, Any] = {"key": ID, "foldable": True, "needs_null": False, "null_closed": False, "closed": []}
+
+
+class MongoDbEnumeratorDialect:
+    """`raycdc.source.snapshot_plan.EnumeratorDialect` of a bounded snapshot."""
+
+    #: Every reader may read chunks.
+    chunk_readers_max = 0
+
+    def __init__(self, config: MongoDbSourceConfig) -> None:
+        self._config = config
+        self._selector = config.selector()
+
+    def start_point(self) -> StartPoint:
+        with self._server() as (client, info):
+            plans = []
+            for table, uuid in discover(client, self._selector).items():
+                document = layout_of(client, self._config, table, uuid).document()
+                plans.append(TablePlan(table, document["fingerprint"], document, dict(_UNREAD)))
+            return StartPoint({**no_position(), "replica_set": info.replica_set}, NO_LOG, tuple(plans))
+
+    def plan(
+        self, document: dict[str, Any], table: TableId, planner: dict[str, Any], first_index: int
+    ) -> PlannedChunks:
+        """All chunks of a collection at once: bounds that were asked for later would be others."""
+        with self._server() as (client, info):
+            cuts = cut(client, info, table, self._config.snapshot)
+        bounds = [None, *map(key_to_json, cuts.bounds), None]
+        splits = tuple(
+            SnapshotSplit(table, first_index + n, ID, lower, upper) for n, (lower, upper) in enumerate(pairwise(bounds))
+        )
+        _log.info("%s is read in %s chunks (%s)", table, len(splits), cuts.strategy)
+        return PlannedChunks(splits, None, len(splits))
+
+    def current_ordinal(self) -> int:
+        return NO_LOG
+
+    def captures(self, table: TableId) -> bool:
+        return self._selector.matches(table)
+
+    @contextmanager
+    def _server(self) -> Iterator[tuple[Client, ServerInfo]]:
+        with connect(self._config.uri) as client:
+            yield client, probe(client)

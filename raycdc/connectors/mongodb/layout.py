@@ -1,0 +1,153 @@
+"""What a collection's documents become: columns with their types, and what happens to values that fit none.
+
+A layout is settled when a collection is first read and kept in its schema document, so that every chunk of it is read
+alike, whatever the configuration says later.
+
+| type in the configuration | BSON | column |
+|---|---|---|
+| bool | bool | BOOLEAN |
+| int, long | int, long, whole double | INT32, INT64 |
+| double, float | double, int, long | FLOAT64, FLOAT32 |
+| decimal(p,s) | decimal128, int, long, whole double | DECIMAL |
+| decimal128 | decimal128 | STRING: digits and exponent as they are |
+| date | date | TIMESTAMP(3) |
+| day | date at midnight UTC | DATE |
+| string | string, symbol | STRING |
+| objectId, uuid | objectId; binData of subtype 4 | STRING |
+| binData, binData(n) | binData of subtype 0, n | BINARY |
+| json | any | JSON: Extended JSON |
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from raycdc.model import Column, LogicalType, TableSchema, TypeKind
+from raycdc.model.types import DECIMAL_PRECISION_MAX
+
+#: The key of every collection.
+ID = "_id"
+#: Column with the whole document, in the mode ``document``.
+WHOLE = "document"
+#: Column with what has no column of its own, as one document; NULL where that is nothing.
+REST = "_rest"
+
+
+class Spelling(StrEnum):
+    """How columns of JSON spell BSON's types (Extended JSON v2)."""
+
+    RELAXED = "relaxed"
+    CANONICAL = "canonical"
+
+
+class OnMisfit(StrEnum):
+    """What happens to a value that its column cannot hold exactly."""
+
+    FAIL = "fail"
+    NULL = "null"
+    REST = "rest"
+
+
+_SIMPLE = {
+    "bool": LogicalType(TypeKind.BOOLEAN, native="bool"),
+    "int": LogicalType(TypeKind.INT32, native="int"),
+    "long": LogicalType(TypeKind.INT64, native="long"),
+    "float": LogicalType(TypeKind.FLOAT32, native="float"),
+    "double": LogicalType(TypeKind.FLOAT64, native="double"),
+    "decimal128": LogicalType(TypeKind.STRING, native="decimal128"),
+    "date": LogicalType(TypeKind.TIMESTAMP, fsp=3, native="date"),
+    "day": LogicalType(TypeKind.DATE, native="day"),
+    "string": LogicalType(TypeKind.STRING, native="string"),
+    "objectId": LogicalType(TypeKind.STRING, native="objectId"),
+    "uuid": LogicalType(TypeKind.STRING, native="uuid"),
+    "json": LogicalType(TypeKind.JSON, native="json"),
+}
+_DECIMAL = re.compile(r"decimal\(\s*(\d{1,2})\s*,\s*(\d{1,2})\s*\)")
+_BINARY = re.compile(r"binData(?:\(\s*(\d{1,3})\s*\))?")
+
+
+def parse_type(text: str) -> LogicalType:
+    """A type as the configuration names it. Raises ValueError with the ones there are."""
+    if text in _SIMPLE:
+        return _SIMPLE[text]
+    if (decimal := _DECIMAL.fullmatch(text)) is not None:
+        precision, scale = int(decimal[1]), int(decimal[2])
+        if not 1 <= precision <= DECIMAL_PRECISION_MAX or scale > precision:
+            raise ValueError(f'"{text}": at most {DECIMAL_PRECISION_MAX} digits, and no more of them behind the point')
+        return LogicalType(TypeKind.DECIMAL, precision=precision, scale=scale, native=f"decimal({precision},{scale})")
+    if (binary := _BINARY.fullmatch(text)) is not None and int(binary[1] or 0) <= 255:
+        return LogicalType(TypeKind.BINARY, native=f"binData({int(binary[1] or 0)})")
+    known = ", ".join([*_SIMPLE, "decimal(p,s)", "binData", "binData(subtype)"])
+    raise ValueError(f'"{text}" is none of the types {known}')
+
+
+def subtype_of(logical: LogicalType) -> int:
+    """The subtype that a column of binary data takes."""
+    match = _BINARY.fullmatch(logical.native)
+    return int(match[1] or 0) if match else 0
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Columns in order, `ID` first and never NULL. `rest` and `whole` say which of them are no field of their own.
+
+    `uuid` is the collection's, in hexadecimal: another one is another collection under the same name ("": not known).
+    """
+
+    columns: tuple[Column, ...]
+    json: Spelling = Spelling.RELAXED
+    on_misfit: OnMisfit = OnMisfit.FAIL
+    whole: bool = False
+    uuid: str = ""
+
+    def __post_init__(self) -> None:
+        assert self.columns[0].name == ID
+
+    @property
+    def rest(self) -> bool:
+        """Whether the last column holds what has no other one."""
+        return self.on_misfit is OnMisfit.REST and not self.whole
+
+    @property
+    def fields(self) -> tuple[Column, ...]:
+        """Columns that are fields of the documents."""
+        return self.columns[: len(self.columns) - int(self.rest or self.whole)]
+
+    def schema(self) -> TableSchema:
+        return TableSchema(self.columns, (ID,))
+
+    def document(self) -> dict[str, Any]:
+        """The schema document; `from_document` is its inverse."""
+        how = {"json": self.json.value, "on_misfit": self.on_misfit.value, "whole": self.whole}
+        body = {**self.schema().to_json(), "mongodb": how}
+        text = json.dumps(body, sort_keys=True, separators=(",", ":"))
+        fingerprint = hashlib.sha256(text.encode()).hexdigest()[:16]
+        return {**body, "fingerprint": fingerprint, "uuid": self.uuid}
+
+    @classmethod
+    def from_document(cls, data: dict[str, Any]) -> Layout:
+        """Inverse of `document`."""
+        how = data["mongodb"]
+        columns = tuple(Column.from_json(column) for column in data["columns"])
+        json_, misfit = Spelling(how["json"]), OnMisfit(how["on_misfit"])
+        return cls(columns, json_, misfit, how["whole"], data["uuid"])
+
+
+def declared(types: dict[str, LogicalType], *, json: Spelling, on_misfit: OnMisfit, uuid: str = "") -> Layout:
+    """The layout of listed fields, `ID` among them, and of the rest where that is kept."""
+    names = [ID, *(name for name in types if name != ID)]
+    columns = [Column(name, types[name], nullable=name != ID) for name in names]
+    if on_misfit is OnMisfit.REST:
+        columns.append(Column(REST, _SIMPLE["json"]))
+    return Layout(tuple(columns), json, on_misfit, uuid=uuid)
+
+
+def whole_documents(key: LogicalType | None, *, json: Spelling, uuid: str = "") -> Layout:
+    """The layout of the mode ``document``: the key, and the document as text."""
+    columns = (Column(ID, key or _SIMPLE["json"], nullable=False), Column(WHOLE, _SIMPLE["json"], nullable=False))
+    return Layout(columns, json, OnMisfit.FAIL, whole=True, uuid=uuid)

@@ -1,0 +1,169 @@
+"""The MongoDB source as a plug-in: its section of the configuration, and what makes the source from it."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import AfterValidator, field_validator, model_validator
+
+from raycdc.config import Options, Secret, SourceConfig, option
+from raycdc.connectors.mongodb.layout import ID, REST, OnMisfit, Spelling, parse_type
+from raycdc.model import LogicalType, TableId
+from raycdc.model.batch import reserved_column
+from raycdc.model.selector import TableSelector, check_pattern
+from raycdc.plugins import Plugin
+
+CollectionPattern = Annotated[str, AfterValidator(check_pattern)]
+
+
+class Strategy(StrEnum):
+    """How a collection is cut into ranges of `_id`; each falls back to the next one, and says why."""
+
+    AUTO = "auto"
+    SHARDED = "sharded"
+    SPLIT_VECTOR = "splitVector"
+    SAMPLE = "sample"
+    SINGLE = "single"
+
+
+class SchemaMode(StrEnum):
+    """What becomes of the fields of documents."""
+
+    INFERRED = "inferred"
+    DECLARED = "declared"
+    DOCUMENT = "document"
+
+
+class StartupOptions(Options):
+    """Where to begin; consulted only while the pipeline has no state."""
+
+    mode: Literal["snapshot"] = option(
+        help="snapshot: the collections as they are read, then the run ends. Following changes is not supported yet.",
+        example="snapshot",
+    )
+
+
+class SchemaOptions(Options):
+    """How documents become rows. A collection keeps what was settled when it was first read."""
+
+    mode: SchemaMode = option(
+        SchemaMode.INFERRED,
+        help="inferred: a column for each field that a sample has, of the type it has there. declared: the fields of "
+        "source.columns. document: _id and the whole document as Extended JSON.",
+    )
+    json_: Spelling = option(
+        Spelling.RELAXED, alias="json", help="How BSON is spelled in text: relaxed or canonical Extended JSON v2."
+    )
+    sample: int = option(
+        1000, help="Documents looked at to infer a collection's columns.", unit="documents", ge=1, le=100_000
+    )
+    fields_max: int = option(500, help="At most so many inferred columns; rarer fields go to _rest.", ge=1, le=2000)
+
+
+class SnapshotOptions(Options):
+    """How collections are cut into chunks."""
+
+    strategy: Strategy = option(
+        Strategy.AUTO,
+        help="sharded: the cluster's own chunks. splitVector: the server's cuts, which need a privilege. sample: "
+        "quantiles of sampled keys. single: one chunk. auto: the first of them that works.",
+    )
+    per_collection: dict[str, Strategy] = option(
+        {}, help="Another strategy per collection.", example={"shop.orders": "single"}
+    )
+    chunk_mb: int = option(64, help="About this many MiB of documents per chunk.", unit="MiB", ge=1, le=4096)
+    samples_per_chunk: int = option(20, help="With sample: keys sampled for each chunk.", ge=1, le=1000)
+
+    def strategy_of(self, table: TableId) -> Strategy:
+        """The strategy of one collection."""
+        return self.per_collection.get(str(table), self.strategy)
+
+
+class MongoDbSourceConfig(SourceConfig):
+    """``[source] type = "mongodb"``: collections of a MongoDB replica set or cluster."""
+
+    type: Literal["mongodb"] = option("mongodb", help="MongoDB.")
+    uri: Secret = option(help="Connection string, by reference if it has a password.", example="${env:MONGODB_URI}")
+    collections: tuple[CollectionPattern, ...] = option(
+        help="Collections to read: names or regular expressions that match DATABASE.COLLECTION as a whole.",
+        example=["shop.orders"],
+        min_length=1,
+    )
+    exclude: tuple[CollectionPattern, ...] = option((), help="Collections to leave out, written as in `collections`.")
+    schema_: SchemaOptions = option(
+        SchemaOptions(), alias="schema", help="How documents become rows.", example={"mode": "document"}
+    )
+    columns: dict[str, dict[str, str]] = option(
+        {},
+        help="Columns per collection, its key _id among them: bool, int, long, float, double, decimal(p,s), "
+        "decimal128, date, day, string, objectId, uuid, binData(subtype), json.",
+        example={"shop.orders": {"_id": "objectId", "total": "decimal(12,2)"}},
+    )
+    on_misfit: OnMisfit = option(
+        OnMisfit.FAIL,
+        help="A value that its declared column cannot hold exactly. fail: an error that names it. null: NULL, counted. "
+        "rest: NULL, and the value in the column _rest, together with all fields that have no column. Collections "
+        "with inferred columns always have _rest.",
+    )
+    startup: StartupOptions = option(help="Where to begin.", example={"mode": "snapshot"})
+    snapshot: SnapshotOptions = option(SnapshotOptions(), help="Chunks.")
+
+    @field_validator("schema_", "startup", "snapshot", mode="before")
+    @classmethod
+    def _short(cls, value: Any, info: Any) -> Any:
+        """``schema = "document"`` for ``schema = { mode = "document" }``, and so on."""
+        key = "strategy" if info.field_name == "snapshot" else "mode"
+        return {key: value} if isinstance(value, str) else value
+
+    @field_validator("columns")
+    @classmethod
+    def _types(cls, value: dict[str, dict[str, str]]) -> dict[str, dict[str, str]]:
+        for collection, fields in value.items():
+            if ID not in fields:
+                raise ValueError(f"{collection}: name the type of {ID}, too; documents are told apart by it")
+            seen: dict[str, str] = {}
+            for name, text in fields.items():
+                parse_type(text)
+                other = seen.setdefault(name.casefold(), name)
+                if other != name:
+                    raise ValueError(f"{collection}: {other!r} and {name!r} differ in case only, which targets cannot")
+            if problem := reserved_column(fields):
+                raise ValueError(f"{collection}: {problem}")
+            if REST in fields:
+                raise ValueError(f'{collection}: {REST} is what on_misfit = "rest" fills')
+        return value
+
+    @model_validator(mode="after")
+    def _columns_are_used(self) -> Self:
+        if self.schema_.mode is SchemaMode.DECLARED and not self.columns:
+            raise ValueError('schema = "declared" needs columns')
+        for place, names in (("columns", self.columns), ("snapshot.per_collection", self.snapshot.per_collection)):
+            for name in names:
+                if not self.captures(TableId.parse(name)):
+                    raise ValueError(f"{place}: {name} is none of the captured collections")
+        return self
+
+    @property
+    def bounded(self) -> bool:
+        return True
+
+    def selector(self) -> TableSelector:
+        """The collections to read."""
+        return TableSelector(self.collections, self.exclude)
+
+    def captures(self, table: TableId) -> bool:
+        return self.selector().matches(table)
+
+    def declared_types(self, table: TableId) -> dict[str, LogicalType] | None:
+        """The declared columns of a collection, if it has any."""
+        listed = self.columns.get(str(table))
+        return None if listed is None else {name: parse_type(text) for name, text in listed.items()}
+
+
+PLUGIN = Plugin(
+    name="mongodb",
+    summary="MongoDB 4.0+: collections, read in parallel by ranges of their keys",
+    config=MongoDbSourceConfig,
+    factory="raycdc.connectors.mongodb.source:MongoDbSource",
+)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import struct
+from contextlib import suppress
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
@@ -356,11 +357,9 @@ def test_damage_is_named_and_what_is_told_is_valid(document: dict[str, Any], dat
         )
     )
     decoder = DocumentDecoder(described, collection="shop.orders")
-    try:
+    with suppress(DataError):  # Damage that shows; what does not is a document that nobody can tell from a true one.
         for batch in [*decoder.decode(bytes(raw[:cut])), *decoder.flush()]:
             batch.validate(full=True)
-    except DataError:
-        pass
 
 
 def test_rows_before_the_damage_come_before_the_error() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import bson
@@ -100,16 +100,20 @@ def size_of(client: Client, table: TableId) -> Size:
 
 def layout_of(client: Client, config: MongoDbSourceConfig, table: TableId, uuid: str) -> Layout:
     """What the documents of a collection become: as declared, or as a sample says."""
+    return replace(_layout(client, config, table), uuid=uuid, asked=config.asked_of(table))
+
+
+def _layout(client: Client, config: MongoDbSourceConfig, table: TableId) -> Layout:
     options = config.schema_
     types = config.declared_types(table)
     if options.mode is SchemaMode.DOCUMENT:
-        return whole_documents(types[ID] if types else None, json=options.json_, uuid=uuid)
+        return whole_documents(types[ID] if types else None, json=options.json_)
     if types is not None:
-        return declared(types, json=options.json_, on_misfit=config.on_misfit, uuid=uuid)
+        return declared(types, json=options.json_, on_misfit=config.on_misfit)
     if options.mode is SchemaMode.DECLARED:
         raise ConfigError(f'source.columns: {table} is captured, and schema = "declared" wants its columns.')
     types = inferred(_sample(client, table, options.sample), fields_max=options.fields_max)
-    return declared(types, json=options.json_, on_misfit=OnMisfit.REST, uuid=uuid)
+    return declared(types, json=options.json_, on_misfit=OnMisfit.REST)
 
 
 def inferred(documents: Sequence[RawBSONDocument], *, fields_max: int) -> dict[str, LogicalType]:

@@ -97,6 +97,7 @@ class Layout:
     """Columns in order, `ID` first and never NULL. `rest` and `whole` say which of them are no field of their own.
 
     `uuid` is the collection's, in hexadecimal: another one is another collection under the same name ("": not known).
+    `asked` is what the configuration said of it, for people and for comparison.
     """
 
     columns: tuple[Column, ...]
@@ -104,6 +105,7 @@ class Layout:
     on_misfit: OnMisfit = OnMisfit.FAIL
     whole: bool = False
     uuid: str = ""
+    asked: str = ""
 
     def __post_init__(self) -> None:
         assert self.columns[0].name == ID
@@ -127,7 +129,7 @@ class Layout:
         body = {**self.schema().to_json(), "mongodb": how}
         text = json.dumps(body, sort_keys=True, separators=(",", ":"))
         fingerprint = hashlib.sha256(text.encode()).hexdigest()[:16]
-        return {**body, "fingerprint": fingerprint, "uuid": self.uuid}
+        return {**body, "fingerprint": fingerprint, "uuid": self.uuid, "asked": self.asked}
 
     @classmethod
     def from_document(cls, data: dict[str, Any]) -> Layout:
@@ -135,19 +137,19 @@ class Layout:
         how = data["mongodb"]
         columns = tuple(Column.from_json(column) for column in data["columns"])
         json_, misfit = Spelling(how["json"]), OnMisfit(how["on_misfit"])
-        return cls(columns, json_, misfit, how["whole"], data["uuid"])
+        return cls(columns, json_, misfit, how["whole"], data["uuid"], data["asked"])
 
 
-def declared(types: dict[str, LogicalType], *, json: Spelling, on_misfit: OnMisfit, uuid: str = "") -> Layout:
+def declared(types: dict[str, LogicalType], *, json: Spelling, on_misfit: OnMisfit) -> Layout:
     """The layout of listed fields, `ID` among them, and of the rest where that is kept."""
     names = [ID, *(name for name in types if name != ID)]
     columns = [Column(name, types[name], nullable=name != ID) for name in names]
     if on_misfit is OnMisfit.REST:
         columns.append(Column(REST, _SIMPLE["json"]))
-    return Layout(tuple(columns), json, on_misfit, uuid=uuid)
+    return Layout(tuple(columns), json, on_misfit)
 
 
-def whole_documents(key: LogicalType | None, *, json: Spelling, uuid: str = "") -> Layout:
+def whole_documents(key: LogicalType | None, *, json: Spelling) -> Layout:
     """The layout of the mode ``document``: the key, and the document as text."""
     columns = (Column(ID, key or _SIMPLE["json"], nullable=False), Column(WHOLE, _SIMPLE["json"], nullable=False))
-    return Layout(columns, json, OnMisfit.FAIL, whole=True, uuid=uuid)
+    return Layout(columns, json, OnMisfit.FAIL, whole=True)

@@ -155,6 +155,16 @@ class MongoDbSourceConfig(SourceConfig):
     def captures(self, table: TableId) -> bool:
         return self.selector().matches(table)
 
+    def asked_of(self, table: TableId) -> str:
+        """How documents of a collection become rows, in words."""
+        listed = self.columns.get(str(table))
+        if self.schema_.mode is SchemaMode.DOCUMENT or listed is None:
+            listed = listed and {ID: listed[ID]}
+            fields = f", {ID} {listed[ID]}" if listed else ""
+            return f"mode {self.schema_.mode}{fields}, {self.schema_.json_} JSON"
+        fields = ", ".join(f"{name} {text}" for name, text in listed.items())
+        return f"declared columns ({fields}), on_misfit {self.on_misfit}, {self.schema_.json_} JSON"
+
     def declared_types(self, table: TableId) -> dict[str, LogicalType] | None:
         """The declared columns of a collection, if it has any."""
         listed = self.columns.get(str(table))

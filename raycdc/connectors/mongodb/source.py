@@ -14,9 +14,11 @@ from raycdc.connectors.mongodb.chunk_reader import MongoDbChunkReader
 from raycdc.connectors.mongodb.client import connect, probe
 from raycdc.connectors.mongodb.enumerator_dialect import MongoDbEnumeratorDialect
 from raycdc.connectors.mongodb.keys import SnapshotKeyOrder
+from raycdc.connectors.mongodb.layout import Layout
 from raycdc.connectors.mongodb.plugin import MongoDbSourceConfig
 from raycdc.connectors.mongodb.warm_up import compile_all
-from raycdc.errors import SourceError
+from raycdc.errors import ConfigError, SourceError
+from raycdc.model import TableId
 from raycdc.source.api import LogUnit
 from raycdc.source.split import StreamSplit
 
@@ -66,6 +68,16 @@ class MongoDbSource:
         return MongoDbChunkReader(connect(self._config.uri))
 
     def key_order(self, split: StreamSplit) -> SnapshotKeyOrder:
+        """Raises `ConfigError` where a collection was begun in another way than it would be now."""
+        for name, table in split.state["tables"].items():
+            begun = Layout.from_document(split.schemas[table["schema"]]).asked
+            now = self._config.asked_of(TableId.parse(name))
+            if begun != now:
+                raise ConfigError(
+                    f"source.schema, source.columns: {name} was begun with {begun}, and has {now} now; the target "
+                    "would mix both. Put the old ones back, or begin with a new pipeline.state and an empty target, or "
+                    "pipeline.on_existing."
+                )
         return SnapshotKeyOrder()
 
 

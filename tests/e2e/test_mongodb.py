@@ -1,0 +1,109 @@
+"""A MongoDB into a Delta lake with the commands that people type: check, plan, run."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from decimal import Decimal
+from pathlib import Path
+
+import bson
+import pytest
+from deltalake import DeltaTable
+
+from raycdc.testing.servers import MongoDb
+
+pytestmark = pytest.mark.server
+
+CONFIG = """
+[pipeline]
+name = "shop"
+[source]
+type = "mongodb"
+uri = "${{env:RAYCDC_TEST_URI}}"
+collections = ['{db}\\.(users|orders)']
+startup = "snapshot"
+[source.columns."{db}.orders"]
+_id = "objectId"
+total = "decimal(12,2)"
+[sink]
+type = "delta"
+path = "lake"
+"""
+
+
+@pytest.fixture
+def database(mongodb: MongoDb) -> Iterator[str]:
+    with mongodb.fresh_database("e2e") as name, mongodb.client() as client:
+        client[name].users.insert_many({"_id": n, "name": f"user {n}", "tags": ["a", {"n": n}]} for n in range(500))
+        client[name].orders.insert_many({"total": bson.Decimal128(f"{n}.5"), "more": n} for n in range(300))
+        yield name
+
+
+def raycdc(*words: str, cwd: Path, uri: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "RAYCDC_TEST_URI": uri}
+    command = [sys.executable, "-m", "raycdc.cli", *words]
+    return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=200, check=False)
+
+
+def test_check_plan_and_run(mongodb: MongoDb, database: str, tmp_path: Path) -> None:
+    (tmp_path / "shop.toml").write_text(CONFIG.format(db=database))
+    checked = raycdc("check", "shop.toml", "--json", cwd=tmp_path, uri=mongodb.uri)
+    told = [json.loads(line) for line in checked.stdout.splitlines()]
+    assert (checked.returncode, checked.stderr) == (0, "")
+    assert {line["status"] for line in told} == {"ok"}
+    assert [line["check"] for line in told] == ["connection", "privileges", "chunks", "privileges", "chunks"]
+
+    planned = raycdc("plan", "shop.toml", "--json", cwd=tmp_path, uri=mongodb.uri)
+    orders, users = (json.loads(line) for line in planned.stdout.splitlines())
+    assert [(c["name"], c["type"]) for c in orders["columns"]] == [("_id", "string"), ("total", "decimal(12,2)")]
+    assert [(c["name"], c["type"]) for c in users["columns"]] == [
+        ("_id", "bigint"),
+        ("name", "string"),
+        ("tags", "string"),
+        ("_rest", "string"),
+    ]
+    assert (users["primary_key"], users["sources"][0]["rows"]) == (["_id"], 500)
+
+    done = raycdc("run", "shop.toml", "--local", cwd=tmp_path, uri=mongodb.uri)
+    assert done.returncode == 0, done.stderr
+    found = DeltaTable(tmp_path / "lake" / database / "users").to_pyarrow_table().sort_by("_id").to_pylist()
+    assert found == [{"_id": n, "name": f"user {n}", "tags": f'["a",{{"n":{n}}}]', "_rest": None} for n in range(500)]
+    rows = DeltaTable(tmp_path / "lake" / database / "orders").to_pyarrow_table().to_pylist()
+    assert sorted(row["total"] for row in rows) == [Decimal(f"{n}.50") for n in range(300)]
+    ids = {str(document["_id"]) for document in mongodb.find(database, "orders")}
+    assert {row["_id"] for row in rows} == ids
+
+    again = raycdc("run", "shop.toml", "--local", cwd=tmp_path, uri=mongodb.uri)
+    assert again.returncode == 0, again.stderr
+    assert DeltaTable(tmp_path / "lake" / database / "users").to_pyarrow_table().num_rows == 500
+
+
+def test_a_password_is_in_no_message(tmp_path: Path) -> None:
+    (tmp_path / "shop.toml").write_text(CONFIG.format(db="shop"))
+    for uri in (
+        "mongodb://me:s3cret@127.0.0.1:1/?serverSelectionTimeoutMS=100",
+        "mongodb://me:s3c@ret@127.0.0.1:1/",
+        "mongodb://me:s3cret@127.0.0.1:1/?replicaSet=",
+    ):
+        done = raycdc("check", "shop.toml", cwd=tmp_path, uri=uri)
+        assert done.returncode in (2, 3), done.stderr
+        assert "Traceback" not in done.stderr
+        assert "s3c" not in done.stdout + done.stderr
+
+
+def test_what_is_wrong_in_the_configuration_is_told_at_once(tmp_path: Path) -> None:
+    text = (
+        CONFIG.format(db="shop")
+        .replace('"snapshot"', '"initial"')
+        .replace('_id = "objectId"', "")
+        .replace("12,2", "99,2")
+    )
+    (tmp_path / "shop.toml").write_text(text)
+    done = raycdc("run", "shop.toml", cwd=tmp_path, uri="mongodb://127.0.0.1:1")
+    assert done.returncode == 2
+    assert "source.startup.mode" in done.stderr
+    assert "shop.orders: name the type of _id" in done.stderr

@@ -27,6 +27,8 @@ POINTS = (
     "before_manifest",
     "after_manifest",
     "before_stage",
+    "before_schema",
+    "after_schema",
     "after_stage",
     "before_commit",
     "in_commit",

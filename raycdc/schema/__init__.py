@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from raycdc.schema.apply import apply, apply_all, find_column
-from raycdc.schema.behavior import Apply, Decision, Fail, SchemaChangeBehavior, Skip, decide
+from raycdc.schema.behavior import SchemaChangeBehavior
 from raycdc.schema.events import (
     EVENT_TYPES,
     AddColumnEvent,
@@ -34,24 +34,19 @@ __all__ = [
     "AlterColumnTypeEvent",
     "AlterPrimaryKeyEvent",
     "AlterTableCommentEvent",
-    "Apply",
     "ColumnPosition",
     "CreateTableEvent",
-    "Decision",
     "DropColumnEvent",
     "DropTableEvent",
-    "Fail",
     "First",
     "Last",
     "RenameColumnEvent",
     "RenameTableEvent",
     "SchemaChangeBehavior",
     "SchemaChangeEvent",
-    "Skip",
     "TruncateTableEvent",
     "apply",
     "apply_all",
-    "decide",
     "event_from_json",
     "event_to_json",
     "find_column",

@@ -198,7 +198,9 @@ class EpochLoop:
                 under_way.result()
         changed = [work for work in prepared.works if work.changes]
         for work in changed:
+            reach("before_schema")
             self._sink.apply_schema(work)
+            reach("after_schema")
         self._stage(prepared, changed)
         reach("after_stage")
         return prepared

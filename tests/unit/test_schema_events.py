@@ -18,22 +18,17 @@ from raycdc.schema import (
     AlterColumnTypeEvent,
     AlterPrimaryKeyEvent,
     AlterTableCommentEvent,
-    Apply,
     CreateTableEvent,
     DropColumnEvent,
     DropTableEvent,
-    Fail,
     First,
     Last,
     RenameColumnEvent,
     RenameTableEvent,
-    SchemaChangeBehavior,
     SchemaChangeEvent,
-    Skip,
     TruncateTableEvent,
     apply,
     apply_all,
-    decide,
     event_from_json,
     event_to_json,
 )
@@ -163,59 +158,3 @@ def test_moving_columns_keeps_the_set_of_columns(name: str, positions: list[Firs
     moved = apply_all(SCHEMA, moves)
     assert moved is not None
     assert set(moved.columns) == set(SCHEMA.columns)
-
-
-def lenient(event: SchemaChangeEvent, target: TableSchema = SCHEMA) -> object:
-    return decide(SchemaChangeBehavior.LENIENT, event, source=SCHEMA, target=target)
-
-
-def test_lenient_appends_an_added_column_as_nullable() -> None:
-    event = AddColumnEvent(ORDERS, Column("size", INT, False, "7"), First())
-    assert lenient(event) == Apply((AddColumnEvent(ORDERS, Column("size", INT, True, "7"), Last()),))
-
-
-def test_lenient_keeps_a_dropped_column_and_lets_it_be_null() -> None:
-    assert lenient(DropColumnEvent(ORDERS, "price")) == Apply((AlterColumnTypeEvent(ORDERS, "price", INT, True),))
-    assert lenient(DropColumnEvent(ORDERS, "note")) == Skip()
-
-
-def test_lenient_keeps_the_old_name_and_adds_the_new_one() -> None:
-    assert lenient(RenameColumnEvent(ORDERS, "price", "amount")) == Apply(
-        (
-            AlterColumnTypeEvent(ORDERS, "price", INT, True),
-            AddColumnEvent(ORDERS, Column("amount", INT), Last()),
-        )
-    )
-
-
-def test_lenient_skips_a_column_the_target_already_has() -> None:
-    assert lenient(AddColumnEvent(ORDERS, Column("Note", TEXT))) == Skip()
-
-
-def test_exception_fails_with_the_way_out() -> None:
-    decision = decide(SchemaChangeBehavior.EXCEPTION, DropColumnEvent(ORDERS, "id"), source=SCHEMA, target=SCHEMA)
-    assert isinstance(decision, Fail)
-    assert 'Set it to "lenient" or "evolve"' in decision.reason
-
-
-@pytest.mark.parametrize("behavior", SchemaChangeBehavior)
-def test_every_behavior_decides_every_event(behavior: SchemaChangeBehavior) -> None:
-    for event in EVERY_EVENT:
-        decision = decide(behavior, event, source=SCHEMA, target=SCHEMA)
-        assert isinstance(decision, Apply | Skip | Fail)
-        if isinstance(event, AlterPrimaryKeyEvent):
-            assert isinstance(decision, Fail)
-        elif behavior is SchemaChangeBehavior.EVOLVE and not isinstance(event, CreateTableEvent):
-            assert decision == Apply((event,))
-
-
-@pytest.mark.parametrize("behavior", SchemaChangeBehavior)
-def test_excluded_events_are_skipped_under_every_behavior(behavior: SchemaChangeBehavior) -> None:
-    event = TruncateTableEvent(ORDERS)
-    assert decide(behavior, event, source=SCHEMA, target=SCHEMA, excluded={"truncate_table"}) == Skip()
-
-
-@pytest.mark.parametrize("behavior", SchemaChangeBehavior)
-def test_a_missing_target_is_always_created(behavior: SchemaChangeBehavior) -> None:
-    event = CreateTableEvent(ORDERS, SCHEMA)
-    assert decide(behavior, event, source=None, target=None) == Apply((event,))

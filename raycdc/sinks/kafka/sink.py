@@ -34,6 +34,7 @@ from raycdc.errors import SinkError
 from raycdc.failpoints import reach
 from raycdc.model import TableId
 from raycdc.sinks.api import CHANGELOG, STEP_LAST, STEP_SCHEMA, STEP_TOMBSTONE, CommitVector, SinkContext, TableWork
+from raycdc.sinks.changes import check_changes
 from raycdc.sinks.kafka.keeper import RecordKeeper
 from raycdc.sinks.kafka.plugin import KafkaSinkConfig
 from raycdc.sinks.kafka.tasks import held, open_format
@@ -82,6 +83,7 @@ class KafkaSink:
             self._apply_schema(work)
 
     def _apply_schema(self, work: TableWork) -> None:
+        check_changes(work, self._context.schema_change, self._context.left_out)
         topic = self._config.topic_of(work.target)
         if not self._exists(topic):
             self._create(topic, self._config.partitions)

@@ -117,7 +117,8 @@ def test_spark_reads_and_maintains_what_the_job_goes_on_with(mariadb: MariaDbSer
     (jar,) = JARS.glob("*.jar")
     database = "spark_iceberg"
     shop(mariadb, database)
-    job = Job(tmp_path, mariadb, database, TABLES, sink="iceberg", local=True)
+    partitioned = f'''[[transform]]\ntable = "{database}.products"\npartition_by = ["bucket(3, id)", "price"]'''
+    job = Job(tmp_path, mariadb, database, TABLES, sink="iceberg", local=True, sections=partitioned)
     catch_up(job)
     mariadb.execute(
         "ALTER TABLE products ADD COLUMN colour VARCHAR(9) NOT NULL DEFAULT 'red' FIRST",

@@ -52,7 +52,9 @@ FILES = (
     "delta-changelog",
     "delta-partitioned-changelog",
     "iceberg-upsert",
+    "iceberg-partitioned-upsert",
     "iceberg-changelog",
+    "iceberg-partitioned-changelog",
     "parquet",
     "jsonl",
 )
@@ -64,6 +66,7 @@ UPSERTS = (
     "delta-partitioned-upsert",
     "delta-tasks-partitioned-upsert",
     "iceberg-upsert",
+    "iceberg-partitioned-upsert",
     *(pytest.param(k, marks=pytest.mark.server) for k in DATABASES if k.endswith("-upsert")),
 )
 
@@ -91,6 +94,8 @@ class World:
     #: What the targets are partitioned by.
     partition_by: tuple[str, ...] = ()
     table_options: tuple[tuple[str, str], ...] = ()
+    #: Which tables' targets are.
+    partitioned: str = ".*"
 
     @property
     def write(self) -> str:
@@ -160,7 +165,7 @@ class World:
         if not layout:
             return Routing(Router(()))
         upsert = self.write == "upsert"
-        transforms = Transforms([Transform(table=".*", layout=layout)])
+        transforms = Transforms([Transform(table=self.partitioned, layout=layout)])
         return Routing(Router(()), upsert, transforms=TransformedTables(transforms, use=TransformUse(upsert)))
 
     def next_sealed(self, after: int, _timeout_s: float) -> Manifest | None:

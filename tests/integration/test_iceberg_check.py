@@ -13,7 +13,7 @@ import pytest
 
 from raycdc.sinks.iceberg.catalog import HadoopCatalog
 from raycdc.sinks.iceberg.files import StoredColumn
-from raycdc.sinks.iceberg.table import iceberg_schema
+from raycdc.sinks.iceberg.metadata import iceberg_schema
 from raycdc.testing.servers import MariaDbServer
 
 pytestmark = pytest.mark.server

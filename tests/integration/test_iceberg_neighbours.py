@@ -26,9 +26,9 @@ from raycdc.sinks.api import CommitVector, SinkContext
 from raycdc.sinks.iceberg import table as iceberg_table
 from raycdc.sinks.iceberg.catalog import HadoopCatalog, open_catalog
 from raycdc.sinks.iceberg.files import StoredColumn
+from raycdc.sinks.iceberg.metadata import iceberg_schema
 from raycdc.sinks.iceberg.plugin import IcebergCatalogOptions
 from raycdc.sinks.iceberg.sink import IcebergSink
-from raycdc.sinks.iceberg.table import iceberg_schema
 from tests.integration.sink_world import World, new_world, play
 
 ORDERS = ("shop", "orders")

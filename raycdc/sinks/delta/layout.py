@@ -1,13 +1,13 @@
 """How a Delta table may be laid out: what it can be partitioned by, how values stand in its log, its properties. Pure.
 
 A partition's value is text in the log and nowhere else: the column is not in the data files. So only types are taken
-whose text every reader takes for the same value; and an empty text, which every reader takes for NULL, is refused.
+whose text every reader takes for the same value; and an empty text, which every reader takes for NULL, is refused, as
+is one that makes no name of a folder, which other writers of the table (a merge by Spark, too) give to its files.
 """
 
 from __future__ import annotations
 
 import datetime
-import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
@@ -23,8 +23,9 @@ from raycdc.plugins import did_you_mean
 #: The folder of rows that have no value, as Hive, Spark and delta-rs call it.
 NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
 
-#: A folder's name, in bytes; file systems end at 255.
-_FOLDER_BYTES_MAX = 200
+#: A folder's name, in bytes: file systems end at 255, and every writer makes one of column and value.
+_FOLDER_BYTES_MAX = 250
+
 
 #: Properties that change nothing of how rows are read and written here.
 OPTIONS = frozenset(
@@ -100,43 +101,51 @@ def value_text(value: Any) -> str | None:
 
 
 def partition_values(names: Sequence[str], values: Sequence[Any], target: str) -> dict[str, str | None]:
-    """The values of one partition as the log has them. `DataError` for an empty text."""
+    """The values of one partition as the log has them. `DataError` for one that no reader or writer could have."""
     for name, value in zip(names, values, strict=True):
-        if value == "":
-            raise _empty(target, name)
+        if odd := _odd(name, value):
+            raise _refused(target, name, odd)
     return {name: value_text(value) for name, value in zip(names, values, strict=True)}
 
 
 def check_values(rows: pa.Table, names: Sequence[str], target: str) -> None:
-    """`DataError` where a row has an empty text in one of the columns `names`, as far as it has them."""
+    """`DataError` where a row has such a value in one of the columns `names`, as far as it has them."""
     for name in names:
-        kind = rows.schema.field(name).type if name in rows.column_names else pa.null()
-        if pa.types.is_string(kind) and pc.any(pc.equal(rows.column(name), pa.scalar("", kind))).as_py():
-            raise _empty(target, name)
+        if name not in rows.column_names or not pa.types.is_string(rows.schema.field(name).type):
+            continue
+        texts = rows.column(name)
+        sizes = pc.binary_length(texts)
+        # Each byte is three characters of a folder's name at most.
+        sure = max(0, (_FOLDER_BYTES_MAX - len(_escaped(name)) - 1) // 3)
+        unsure = texts.filter(pc.or_(pc.equal(sizes, 0), pc.greater(sizes, sure)))
+        for text in unsure.unique().to_pylist():
+            if odd := _odd(name, text):
+                raise _refused(target, name, odd)
 
 
 def folder_of(values: Mapping[str, str | None]) -> str:
     """The folder of a partition's files, below the table's: ``country=AT/day=2024-02-29``; empty without partitions.
 
-    Readers go by the log. What is not a plain character is written as %XX, a name too long ends in its hash.
+    Readers go by the log. What is not a plain character is written as %XX.
     """
-    return "/".join(
-        _plain(f"{_escaped(name)}={NO_VALUE if text is None else _escaped(text)}") for name, text in values.items()
-    )
+    return "/".join(f"{_escaped(name)}={NO_VALUE if text is None else _escaped(text)}" for name, text in values.items())
 
 
 def _escaped(text: str) -> str:
     return quote(text, safe="").replace("~", "%7E")
 
 
-def _plain(folder: str) -> str:
-    if len(folder) <= _FOLDER_BYTES_MAX:
-        return folder
-    return f"{folder[: _FOLDER_BYTES_MAX - 40]}-{hashlib.sha256(folder.encode()).hexdigest()[:32]}"
+def _odd(name: str, value: Any) -> str:
+    """Why no partition has this value; empty where one may."""
+    if value == "":
+        return "an empty text, for which every reader would see NULL"
+    if isinstance(value, str) and len(folder_of({name: value})) > _FOLDER_BYTES_MAX:
+        return f"a text that is too long for the name of a folder ({value[:20]}…)"
+    return ""
 
 
-def _empty(target: str, name: str) -> DataError:
+def _refused(target: str, name: str, odd: str) -> DataError:
     return DataError(
-        f"{target}: a row has an empty text in column {name!r}, which the Delta table is partitioned by: every reader "
-        "would see NULL in it. Make something else of it in the projection, or partition by another column."
+        f"{target}: a row has {odd}, in column {name!r}, which the Delta table is partitioned by. Make something else "
+        "of it in the projection, or partition by another column."
     )

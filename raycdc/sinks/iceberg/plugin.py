@@ -7,6 +7,8 @@ from typing import Any, Literal, Self
 from pydantic import field_validator, model_validator
 
 from raycdc.config import Options, Secret, SinkConfig, flattened_texts, option
+from raycdc.model import TableSchema
+from raycdc.model.layout import TableLayout
 from raycdc.plugins import Plugin
 
 
@@ -57,6 +59,11 @@ class IcebergSinkConfig(SinkConfig):
         if bool(self.path) == (self.catalog is not None):
             raise ValueError("give either path or catalog")
         return self
+
+    def no_layout(self, layout: TableLayout, schema: TableSchema) -> str:
+        from raycdc.sinks.iceberg.partitions import no_layout
+
+        return no_layout(layout, schema)
 
     def place(self) -> IcebergCatalogOptions:
         """The catalog, whichever way it was given."""

@@ -52,6 +52,7 @@ from raycdc.sinks.iceberg import evolution
 from raycdc.sinks.iceberg.catalog import local_path, open_catalog
 from raycdc.sinks.iceberg.evolution import Plan
 from raycdc.sinks.iceberg.files import Bounds, StoredColumn, stored, type_text
+from raycdc.sinks.iceberg.partitions import StoredPartition
 from raycdc.sinks.iceberg.plugin import IcebergSinkConfig
 from raycdc.sinks.iceberg.table import CREATED_BY, Change, IcebergTarget, Stamp, remove
 from raycdc.sinks.plan import MERGED_FILE_BYTES_MAX, TASK_BYTES_MAX, Input, by_partition, share_out
@@ -65,16 +66,17 @@ REWRITE_IN_PROCESS_BYTES_MAX = 32 << 20
 
 @dataclass(frozen=True, slots=True)
 class Staged:
-    """Results of a table's stage tasks, and the field ids that their files were written for."""
+    """Results of a table's stage tasks, and the field ids and partitions that their files were written for."""
 
     append: list[dict[str, Any]] = field(default_factory=list)
     merge: list[dict[str, Any]] = field(default_factory=list)
     columns: list[StoredColumn] = field(default_factory=list)
+    partitions: list[StoredPartition] = field(default_factory=list)
 
     def files(self, step: int) -> list[dict[str, Any]]:
         """Descriptions of the data files of a step."""
         results = self.append if step == STEP_APPEND else self.merge
-        return [result["file"] for result in results if result["file"] is not None]
+        return [file for result in results for file in result["files"]]
 
 
 class IcebergSink:
@@ -117,7 +119,7 @@ class IcebergSink:
         if not target.refresh():
             if not any(change["type"] == "create_table" for change in work.changes):
                 raise SinkError(f"The Iceberg table {work.target} disappeared; restore it and start again.")
-            target.create(wanted, stamp)
+            target.create(wanted, stamp, work.layout)
         elif target.vector() is None and not target.created_by_us():
             self._take_over(target, work, wanted, stamp)
         else:
@@ -134,7 +136,7 @@ class IcebergSink:
             if not target.refresh():
                 raise SinkError(f"The Iceberg table {whole.target} disappeared; restore it and start again.")
             work = self._fitted(whole, target)
-            into = staged[work.target] = Staged(columns=self._columns(work, target))
+            into = staged[work.target] = Staged(columns=self._columns(work, target), partitions=target.partitions())
             appended, merged = self._split(work, target)
             file_bytes_max = MERGED_FILE_BYTES_MAX if self._upsert else TASK_BYTES_MAX
             for inputs in share_out(appended, parallelism=self._context.parallelism, task_bytes_max=file_bytes_max):
@@ -155,6 +157,8 @@ class IcebergSink:
         held = target.vector()
         if held is not None and held.generation > work.generation:
             raise FencedError(f"{work.target} was written by a newer driver (generation {held.generation}).")
+        target.check_layout(work.layout)
+        target.options = dict(work.layout.options)
         work = self._fitted(work, target)
         steps = [s for s, there in ((STEP_APPEND, staged.append), (STEP_MERGE, staged.merge)) if there]
         for step in steps or [STEP_LAST]:
@@ -171,7 +175,7 @@ class IcebergSink:
         target = self._target(work.target)
         stamp = _stamp(work, STEP_TOMBSTONE)
         if not target.refresh():
-            target.create(stored(self._arrow(work)), stamp)
+            target.create(stored(self._arrow(work)), stamp, work.layout)
         target.mark(stamp)
 
     def close(self) -> None:
@@ -186,10 +190,10 @@ class IcebergSink:
         if step == STEP_LAST:
             return Change()
         target.check_plain()
-        if self._columns(work, target) != staged.columns:
+        if self._columns(work, target) != staged.columns or target.partitions() != staged.partitions:
             raise SinkError(
-                f"{work.target}: somebody changed the columns of the Iceberg table while an epoch was written to it. "
-                "Start again."
+                f"{work.target}: somebody changed the columns or partitions of the Iceberg table while an epoch was "
+                "written to it. Start again."
             )
         added = staged.files(step)
         if step == STEP_APPEND:
@@ -214,7 +218,7 @@ class IcebergSink:
         }
         written = self._rewritten(target, work, old, args)
         gone = [file for file, result in zip(old, written, strict=True) if result["gone"]]
-        new = [result["file"] for result in written if result["file"] is not None]
+        new = [file for result in written for file in result["files"]]
         return Change(add=[*added, *new], delete=gone)
 
     def _evolved(self, target: IcebergTarget, work: TableWork, wanted: pa.Schema) -> Change:
@@ -232,6 +236,7 @@ class IcebergSink:
 
     def _planned(self, target: IcebergTarget, work: TableWork, plan: Plan) -> Change:
         columns = [planned.column for planned in plan.columns]
+        target.check_sources(columns)
         if plan.emptied:
             return Change(delete=target.data_files(), columns=columns)
         if not plan.rewritten:
@@ -240,17 +245,18 @@ class IcebergSink:
         old = target.data_files()
         described = [{**p.column.to_json(), "from": p.origin, "constant": p.constant} for p in plan.columns]
         written = self._rewritten(target, work, old, {"columns": described})
-        new = [result["file"] for result in written if result["file"] is not None]
+        new = [file for result in written for file in result["files"]]
         return Change(add=new, delete=old, columns=columns)
 
     def _rewritten(
         self, target: IcebergTarget, work: TableWork, files: Sequence[DataFile], args: Mapping[str, Any]
     ) -> list[dict[str, Any]]:
         """Results of `tasks.rewrite` for `files`."""
+        given = {**args, "partitions": [one.to_json() for one in target.partitions()]}
         tasks = [
             StageTask(
                 "raycdc.sinks.iceberg.tasks:rewrite",
-                {**args, "path": str(local_path(file.file_path)), "into": self._new_file(target, work)},
+                {**given, "path": str(local_path(file.file_path)), "into": self._new_file(target, work)},
                 file.file_size_in_bytes,
             )
             for file in files
@@ -259,6 +265,8 @@ class IcebergSink:
         return run_in_process(tasks) if small else self._context.run_tasks(tasks)
 
     def _take_over(self, target: IcebergTarget, work: TableWork, wanted: pa.Schema, stamp: Stamp) -> None:
+        if self._context.on_existing in ("merge", "replace"):
+            target.check_layout(work.layout)
         match self._context.on_existing:
             case "replace":
                 target.commit(stamp, lambda: self._replaced(target, wanted))
@@ -285,6 +293,7 @@ class IcebergSink:
         here = {(column.name, column.arrow): column for column in target.columns()}
         fresh = iter(range(target.next_id, target.next_id + len(wanted)))
         columns = [here.get((f.name, f.type)) or StoredColumn(next(fresh), f.name, type_text(f.type)) for f in wanted]
+        target.check_sources(columns)
         return Change(delete=target.data_files(), columns=columns, properties={CREATED_BY: self._context.app_id})
 
     # -- what tasks do ----------------------------------------------------------------------------------------------
@@ -324,6 +333,7 @@ class IcebergSink:
             "inputs": [entry.to_json() for entry in inputs],
             "schema": work.schema.to_json(),
             "columns": [column.to_json() for column in columns],
+            "partitions": [one.to_json() for one in target.partitions()],
             "path": self._new_file(target, work),
             "node": self._context.node,
             "token": self._context.flight_token,

@@ -12,7 +12,6 @@ The property names our snapshot, so that a rollback is noticed: the table's curr
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import hashlib
 import json
@@ -24,8 +23,7 @@ from typing import Any
 import pyarrow as pa
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import CommitFailedException, NoSuchNamespaceError, NoSuchTableError
-from pyiceberg.manifest import DataFile, DataFileContent, FileFormat, ManifestContent, ManifestFile
-from pyiceberg.schema import Schema
+from pyiceberg.manifest import DataFile, DataFileContent, ManifestContent, ManifestFile
 from pyiceberg.table import Table, Transaction
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Operation
@@ -38,16 +36,18 @@ from pyiceberg.table.update import (
     TableUpdate,
 )
 from pyiceberg.table.update.snapshot import _ManifestMergeManager, _OverwriteFiles
-from pyiceberg.typedef import Record
-from pyiceberg.types import NestedField, PrimitiveType
+from pyiceberg.types import PrimitiveType
 from sqlalchemy.exc import SQLAlchemyError
 
 from raycdc.checkpoint.folder import sync_folder
 from raycdc.errors import FencedError, SinkError
 from raycdc.model import TableId
+from raycdc.model.layout import TableLayout
 from raycdc.sinks.api import CommitVector
-from raycdc.sinks.iceberg.catalog import local_path, location_of, sync_file
+from raycdc.sinks.iceberg.catalog import local_path, sync_file
 from raycdc.sinks.iceberg.files import StoredColumn, is_known, type_text
+from raycdc.sinks.iceberg.metadata import data_file, iceberg_schema, partition_spec
+from raycdc.sinks.iceberg.partitions import StoredPartition, transform_text
 
 #: Table property that says which pipeline created (or emptied) the table, so that plain appends are right.
 CREATED_BY = "raycdc.created-by"
@@ -155,6 +155,8 @@ class IcebergTarget:
         self._identifier = (name.db, name.table)
         self._app_id = app_id
         self._table: Table | None = None
+        #: Properties that the table is to have after its next commit.
+        self.options: Mapping[str, str] = {}
 
     def refresh(self) -> bool:
         """Bring the handle to the newest metadata; False when there is no table. `SinkError` when it was rolled back
@@ -220,10 +222,42 @@ class IcebergTarget:
         """The first field id that no column of the table ever had."""
         return self.table.metadata.last_column_id + 1
 
+    def partitions(self) -> list[StoredPartition]:
+        """What the table is partitioned by now; older files may be by something else."""
+        return [StoredPartition(f.source_id, f.name, str(f.transform)) for f in self.table.metadata.spec().fields]
+
+    def check_layout(self, layout: TableLayout) -> None:
+        """`SinkError` when the table has other partitions than those asked for."""
+        names = {column.id: column.name for column in self.columns()}
+        there = [(names.get(one.source, ""), one.transform) for one in self.partitions()]
+        if layout.partitions and there != [(field.column, transform_text(field)) for field in layout.partitions]:
+            shown = ", ".join(f"{transform}({column})" for column, transform in there) or "nothing"
+            asked = ", ".join(f"{transform_text(field)}({field.column})" for field in layout.partitions)
+            raise SinkError(
+                f"The Iceberg table {self.name} is partitioned by {shown}, and partition_by asks for {asked}: a table "
+                "keeps the partitions that it was made with. Take partition_by back, change the table (ALTER TABLE … "
+                "REPLACE PARTITION FIELD), or drop it and take a new snapshot with a new pipeline.state."
+            )
+
+    def check_sources(self, columns: Sequence[StoredColumn]) -> None:
+        """`SinkError` unless `columns`, which the table is to have, are still what it is partitioned by."""
+        here = {column.id: column for column in self.columns()}
+        there = {column.id: column.type for column in columns}
+        for one in self.partitions():
+            was = here[one.source]
+            # A manifest's tuples of other types are not read alike by all.
+            if there.get(one.source) not in (was.type, "long" if was.type == "int" else was.type):
+                raise SinkError(
+                    f"{self.name}: column {was.name!r} was dropped, made anew or given another type at the source, and "
+                    "the Iceberg table is partitioned by it. Take the change back, or take a new snapshot into another "
+                    "table, with a new pipeline.state."
+                )
+
     def check_plain(self) -> None:
         """`SinkError` when the table's files are not simply its columns, as those of a stage task are."""
         metadata = self.table.metadata
-        special = [] if metadata.spec().is_unpartitioned() else [f"is partitioned ({metadata.spec()})"]
+        odd = [one.transform for one in self.partitions() if not one.is_known]
+        special = [f"is partitioned by {odd[0]}, which raycdc does not know"] if odd else []
         if metadata.format_version not in (1, 2):
             special.append(f"has format version {metadata.format_version}")
         if special:
@@ -250,14 +284,16 @@ class IcebergTarget:
 
     # -- commits ----------------------------------------------------------------------------------------------------
 
-    def create(self, columns: pa.Schema, stamp: Stamp) -> None:
+    def create(self, columns: pa.Schema, stamp: Stamp, layout: TableLayout) -> None:
         """Make an empty table; the vector is in it from the beginning."""
         numbered = [StoredColumn(at, f.name, type_text(f.type)) for at, f in enumerate(columns, 1)]
         noted = {vector_property(self._app_id): stamp.text(self._app_id, snapshot=None)}
-        properties = {**PROPERTIES, CREATED_BY: self._app_id, **noted}
+        properties = {**dict(layout.options), **PROPERTIES, CREATED_BY: self._app_id, **noted}
+        schema = iceberg_schema(numbered)
+        spec = partition_spec(layout, {column.name: column.id for column in numbered})
         try:
             self._catalog.create_namespace_if_not_exists((self.name.db,))
-            self._catalog.create_table(self._identifier, iceberg_schema(numbered), properties=properties)
+            self._catalog.create_table(self._identifier, schema, partition_spec=spec, properties=properties)
         except Exception as cause:
             if not _is_the_tables(cause):
                 raise
@@ -311,11 +347,11 @@ class IcebergTarget:
         )
         with producer:
             for described in change.add:
-                producer.append_data_file(_data_file(described))
+                producer.append_data_file(data_file(described, metadata.default_spec_id))
             for gone in change.delete:
                 producer.delete_data_file(gone)
         noted = {vector_property(self._app_id): stamp.text(self._app_id, snapshot=producer.snapshot_id)}
-        staged.set_properties({**change.properties, **noted})
+        staged.set_properties({**self.options, **change.properties, **noted})
         if CONFIRMED in metadata.properties:
             staged.remove_properties(CONFIRMED)
         # pyiceberg has no public name for these; the version is pinned.
@@ -385,14 +421,6 @@ class IcebergTarget:
         return SinkError(f"The Iceberg table {self.name} {what}: {type(cause).__name__}: {cause}")
 
 
-def iceberg_schema(columns: Sequence[StoredColumn], *, number: int = 0) -> Schema:
-    """All columns are optional: a changelog has rows from before a column was there, or required."""
-    fields = [
-        NestedField(field_id=column.id, name=column.name, field_type=column.type, required=False) for column in columns
-    ]
-    return Schema(*fields, schema_id=number)
-
-
 def remove(paths: Sequence[str]) -> None:
     """Delete files nobody will read; one that cannot be deleted only costs space."""
     for path in paths:
@@ -409,34 +437,6 @@ def _set_columns(staged: Any, columns: Sequence[StoredColumn]) -> None:
         staged._apply((AddSchemaUpdate(schema=wanted), last))
     elif same != metadata.current_schema_id:
         staged._apply((SetCurrentSchemaUpdate(schema_id=same),))  # type: ignore[call-arg]
-
-
-def _data_file(described: Mapping[str, Any]) -> DataFile:
-    def counts(key: str) -> dict[int, int]:
-        return {int(number): value for number, value in described[key].items()}
-
-    def bounds(key: str) -> dict[int, bytes]:
-        return {int(number): base64.b64decode(value) for number, value in described[key].items()}
-
-    return DataFile.from_args(
-        content=DataFileContent.DATA,
-        file_path=location_of(Path(described["path"])),
-        file_format=FileFormat.PARQUET,
-        partition=Record(),
-        record_count=described["rows"],
-        file_size_in_bytes=described["size"],
-        column_sizes=counts("sizes"),
-        value_counts=counts("values"),
-        null_value_counts=counts("nulls"),
-        nan_value_counts={},
-        lower_bounds=bounds("lower"),
-        upper_bounds=bounds("upper"),
-        split_offsets=described["splits"],
-        sort_order_id=None,
-        spec_id=0,
-        equality_ids=None,
-        key_metadata=None,
-    )
 
 
 def _is_the_tables(error: Exception) -> bool:

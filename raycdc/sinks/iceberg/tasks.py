@@ -6,7 +6,7 @@ synced, and describes them; none is part of a table before a commit names it, so
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,8 @@ import pyarrow.parquet as pq
 from raycdc.model import RowKind, TableSchema, key_hashes
 from raycdc.model.constants import constant
 from raycdc.model.keys import comparable
-from raycdc.sinks.iceberg.files import StoredColumn, as_stored, read_columns, write_data_file
+from raycdc.sinks.iceberg.files import StoredColumn, as_stored, read_columns
+from raycdc.sinks.iceberg.partitions import StoredPartition, write_data_files
 from raycdc.sinks.origins import CLAIMED, ORIGIN, last_per_origin, same_key
 from raycdc.sinks.plan import Input
 from raycdc.sinks.rows import alive, changelog_names
@@ -37,13 +38,14 @@ def write_rows(
     changelog: bool,
     node: str,
     token: str,
+    partitions: list[dict[str, Any]],
 ) -> dict[str, Any]:
     """Rows as they are, as events (`changelog`) or as the table's columns (snapshot rows, which are all inserts)."""
     table = TableSchema.from_json(schema)
     names = changelog_names(table) if changelog else [c.name for c in table.columns]
     into = [StoredColumn.from_json(column) for column in columns]
     batches = read_inputs(inputs, names, node=node, token=token, symbols=changelog)
-    return {"file": write_data_file(path, into, (as_stored(batch, into) for batch in batches))}
+    return {"files": _written(path, into, (as_stored(batch, into) for batch in batches), partitions)}
 
 
 def compact(
@@ -54,9 +56,10 @@ def compact(
     keys: str,
     node: str,
     token: str,
+    partitions: list[dict[str, Any]],
     merged: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """The last row of each key: those that are there as the data file `path`, and all keys as `keys`.
+    """The last row of each key: those that are there as data files by the name `path`, and all keys as `keys`.
 
     `merged` is given for rows of several source tables, or of one under another key: what `last_per_origin` wants
     to know of the target; keys that the target must not have yet are then marked in `keys`.
@@ -78,12 +81,12 @@ def compact(
         changed, truncated = compacted.rows, compacted.truncated
         claims = pa.array(np.zeros(changed.num_rows, np.bool_))
     there = alive(changed).to_batches(max_chunksize=ROW_GROUP_ROWS)
-    written = write_data_file(path, into, (as_stored(batch, into) for batch in there))
+    written = _written(path, into, (as_stored(batch, into) for batch in there), partitions)
     key = [column for column in into if column.name in table.primary_key]
     touched = pa.table({column.name: changed.column(column.name).cast(column.arrow) for column in key})
     touched = touched.append_column(CLAIMED, claims)
     write_parquet_file(Path(keys), touched.schema, touched.to_batches(max_chunksize=ROW_GROUP_ROWS))
-    return {"file": written, "keys": keys, "touched": changed.num_rows, "truncated": truncated}
+    return {"files": written, "keys": keys, "touched": changed.num_rows, "truncated": truncated}
 
 
 def rewrite(
@@ -94,11 +97,12 @@ def rewrite(
     keys: list[str] | None = None,
     target: str = "",
     alone: bool = False,
+    partitions: Sequence[dict[str, Any]] = (),
 ) -> dict[str, Any]:
     """The data file `path` written anew as `into`, without the rows that have one of `keys` (files of `compact`).
 
     A column may be another one under another id (``"from"``) or a `constant` (``"constant"``). Returns how many rows
-    went, and the new file, None when nothing is left; where no row goes and keys were asked for, nothing is written.
+    went, and the new files, none when nothing is left; where no row goes and keys were asked for, nothing is written.
     Raises `DataError` when a row has a key that was marked as new: it is another source table's, or another row's
     (`alone`).
     """
@@ -108,10 +112,16 @@ def rewrite(
         found = [column.column for column in wanted if column.column.name in (key or ())]
         kept = _without(Path(path), found, keys, target, alone=alone)
         if kept.all():
-            return {"gone": 0, "file": None}
+            return {"gone": 0, "files": []}
     batches = _kept(_converted(Path(path), wanted), kept)
-    written = write_data_file(into, [column.column for column in wanted], batches)
-    return {"gone": 0 if kept is None else int(len(kept) - np.count_nonzero(kept)), "file": written}
+    written = _written(into, [column.column for column in wanted], batches, partitions)
+    return {"gone": 0 if kept is None else int(len(kept) - np.count_nonzero(kept)), "files": written}
+
+
+def _written(
+    path: str, columns: Sequence[StoredColumn], batches: Iterable[pa.RecordBatch], partitions: Sequence[dict[str, Any]]
+) -> list[dict[str, Any]]:
+    return write_data_files(path, columns, batches, list(map(StoredPartition.from_json, partitions)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,73 @@
+"""Columns, partitions and data files as pyiceberg wants them. Pure; called by `raycdc.sinks.iceberg.table`."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
+from pyiceberg.partitioning import PARTITION_FIELD_ID_START, UNPARTITIONED_PARTITION_SPEC, PartitionSpec
+from pyiceberg.partitioning import PartitionField as IcebergPartitionField
+from pyiceberg.schema import Schema
+from pyiceberg.transforms import parse_transform
+from pyiceberg.typedef import Record
+from pyiceberg.types import NestedField
+
+from raycdc.model.layout import TableLayout
+from raycdc.sinks.iceberg.catalog import location_of
+from raycdc.sinks.iceberg.files import StoredColumn
+from raycdc.sinks.iceberg.partitions import partition_name, transform_text, value_of
+
+
+def iceberg_schema(columns: Sequence[StoredColumn], *, number: int = 0) -> Schema:
+    """All columns are optional: a changelog has rows from before a column was there, or required."""
+    fields = [
+        NestedField(field_id=column.id, name=column.name, field_type=column.type, required=False) for column in columns
+    ]
+    return Schema(*fields, schema_id=number)
+
+
+def partition_spec(layout: TableLayout, ids: Mapping[str, int]) -> PartitionSpec:
+    """The partitions asked for, of columns with these `ids`."""
+    fields = [
+        IcebergPartitionField(
+            source_id=ids[field.column],
+            field_id=PARTITION_FIELD_ID_START + at,
+            transform=parse_transform(transform_text(field)),
+            name=partition_name(field),
+        )
+        for at, field in enumerate(layout.partitions)
+    ]
+    return PartitionSpec(*fields) if fields else UNPARTITIONED_PARTITION_SPEC
+
+
+def data_file(described: Mapping[str, Any], spec_id: int) -> DataFile:
+    """A file that `raycdc.sinks.iceberg.files.write_data_file` described."""
+
+    def counts(key: str) -> dict[int, int]:
+        return {int(number): value for number, value in described[key].items()}
+
+    def bounds(key: str) -> dict[int, bytes]:
+        return {int(number): base64.b64decode(value) for number, value in described[key].items()}
+
+    return DataFile.from_args(
+        content=DataFileContent.DATA,
+        file_path=location_of(Path(described["path"])),
+        file_format=FileFormat.PARQUET,
+        partition=Record(*map(value_of, described.get("partition", ()))),
+        record_count=described["rows"],
+        file_size_in_bytes=described["size"],
+        column_sizes=counts("sizes"),
+        value_counts=counts("values"),
+        null_value_counts=counts("nulls"),
+        nan_value_counts={},
+        lower_bounds=bounds("lower"),
+        upper_bounds=bounds("upper"),
+        split_offsets=described["splits"],
+        sort_order_id=None,
+        spec_id=spec_id,
+        equality_ids=None,
+        key_metadata=None,
+    )

@@ -1,0 +1,193 @@
+"""How an Iceberg table may be laid out, and its rows' partitions computed over whole columns. Arrow only.
+
+Called by the configuration, inside stage tasks and by the sink; imports no pyiceberg, which takes a worker seconds, but
+the compiled functions that it computes transforms by. A partition's values stand in manifests as Iceberg has values:
+a day is a number. Readers never look at the folder that a file is in.
+"""
+
+from __future__ import annotations
+
+import base64
+import decimal
+import hashlib
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from raycdc.model import TableSchema
+from raycdc.model.layout import Kind, PartitionField, TableLayout
+from raycdc.sinks.iceberg.files import StoredColumn, stored, type_text, write_data_file
+from raycdc.sinks.partitioning import Values, gathered
+
+_WHOLE = ("int", "long", "string")
+_TIMES = ("timestamp", "timestamptz")
+
+#: The types, without their parameters, that each kind of partition is computed of.
+_SOURCES: dict[Kind, tuple[str, ...]] = {
+    "identity": ("boolean", *_WHOLE, "decimal", "date", *_TIMES),
+    "year": ("date", *_TIMES),
+    "month": ("date", *_TIMES),
+    "day": ("date", *_TIMES),
+    "hour": _TIMES,
+    "bucket": (*_WHOLE, "decimal", "date", *_TIMES, "binary"),
+    "truncate": (*_WHOLE, "decimal"),
+}
+_SUFFIXES: dict[Kind, str] = {"identity": "", "bucket": "_bucket", "truncate": "_trunc"}
+
+#: Properties that raycdc's way of writing depends on, or that are not properties at all.
+_REFUSED = re.compile(
+    r"raycdc\..*|commit\..*|format-version|uuid|schema|last-.*|current-.*|default-.*|snapshot-.*|schema\.name-mapping.*"
+    r"|write\.(delete|update|merge)\.(mode|distribution-mode|isolation-level)|write\.format\.default"
+    r"|write\.metadata\.(path|compression-codec|delete-after-commit\.enabled|previous-versions-max)|write\.data\.path"
+    r"|encryption\..*"
+)
+
+_TRANSFORM = re.compile(r"(bucket|truncate)\[(\d+)\]")
+_PLAIN_VALUE = re.compile(r"[A-Za-z0-9_.\-]{1,60}")
+
+
+def no_layout(layout: TableLayout, schema: TableSchema) -> str:
+    """Why an Iceberg table of `schema` cannot be laid out so; empty where it can."""
+    types = {field.name: type_text(field.type) for field in stored(schema.arrow())}
+    for field in layout.partitions:
+        kind = types[field.column]
+        if kind.partition("(")[0] not in _SOURCES[field.kind]:
+            can = [kind_ for kind_, of in _SOURCES.items() if kind.partition("(")[0] in of]
+            return (
+                f"partition_by: {field.sql()}: column {field.column!r} is {kind}, of which Iceberg "
+                f"{'takes ' + ', '.join(can) if can else 'has no partition here'}."
+            )
+    names = [partition_name(field) for field in layout.partitions]
+    for field, name in zip(layout.partitions, names, strict=True):
+        if names.count(name) > 1 or (field.kind != "identity" and name in types):
+            return f"partition_by: {field.sql()} would be called {name!r}, which something else is called already."
+    for name in dict(layout.options):
+        if _REFUSED.fullmatch(name):
+            return f"table_options: {name} is raycdc's to set: it says how the table is written. Leave it out."
+    return ""
+
+
+def partition_name(field: PartitionField) -> str:
+    """What a partition is called in the table."""
+    return field.column + _SUFFIXES.get(field.kind, f"_{field.kind}")
+
+
+def transform_text(field: PartitionField) -> str:
+    """As Iceberg's metadata has it: ``bucket[16]``."""
+    return f"{field.kind}[{field.width}]" if field.width else field.kind
+
+
+@dataclass(frozen=True, slots=True)
+class StoredPartition:
+    """A partition field of a table: the id of its column, its name, and its transform as Iceberg writes it."""
+
+    source: int
+    name: str
+    transform: str
+
+    def to_json(self) -> dict[str, Any]:
+        return {"source": self.source, "name": self.name, "transform": self.transform}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> StoredPartition:
+        return cls(data["source"], data["name"], data["transform"])
+
+    @property
+    def is_known(self) -> bool:
+        return self.transform in ("identity", "year", "month", "day", "hour") or bool(
+            _TRANSFORM.fullmatch(self.transform)
+        )
+
+    def of(self, column: pa.Array) -> pa.Array:
+        """The partition of each value, as numbers where Iceberg has numbers."""
+        from pyiceberg_core import transform as compiled
+
+        if counted := _TRANSFORM.fullmatch(self.transform):
+            function: Callable[..., pa.Array] = getattr(compiled, counted[1])
+            return function(column, int(counted[2]))
+        if self.transform == "identity":
+            return _numbers(column)
+        return _numbers(getattr(compiled, self.transform)(column))
+
+
+def _numbers(column: pa.Array) -> pa.Array:
+    if pa.types.is_date(column.type):
+        return column.cast(pa.int32())
+    return column.cast(pa.int64()) if pa.types.is_timestamp(column.type) else column
+
+
+def write_data_files(
+    path: str,
+    columns: Sequence[StoredColumn],
+    batches: Iterable[pa.RecordBatch],
+    partitions: Sequence[StoredPartition],
+) -> list[dict[str, Any]]:
+    """Write `batches` (`as_stored`) and describe the files (`write_data_file`), none when there is no row.
+
+    With `partitions` each value has files of its own, in folders below that of `path`, and ``partition`` says which
+    (`value_of` reads that). The partitions of a column that is missing are null.
+    """
+    if not partitions:
+        written = write_data_file(path, columns, batches)
+        return [] if written is None else [written]
+    names = {column.id: column.name for column in columns}
+
+    def keys(rows: pa.Table) -> list[pa.Array]:
+        return [
+            one.of(_one_chunk(rows.column(names[one.source]))) if one.source in names else pa.nulls(rows.num_rows)
+            for one in partitions
+        ]
+
+    files = []
+    for number, (values, rows) in enumerate(gathered(batches, keys)):
+        place = Path(path)
+        place = place.parent / _folder(partitions, values) / f"{place.stem}-{number:05d}{place.suffix}"
+        described = write_data_file(str(place), columns, rows)
+        assert described is not None, place
+        files.append({**described, "partition": [_text(value) for value in values]})
+    return files
+
+
+def _one_chunk(column: pa.ChunkedArray) -> pa.Array:
+    whole = column.combine_chunks()
+    return whole if isinstance(whole, pa.Array) else pa.concat_arrays(whole.chunks)
+
+
+def _folder(partitions: Sequence[StoredPartition], values: Values) -> str:
+    """``id_bucket=3/day=19754``, for people."""
+    return "/".join(
+        f"{_plain(one.name)}={'null' if value is None else _plain(str(value))}"
+        for one, value in zip(partitions, values, strict=True)
+    )
+
+
+def _plain(text: str) -> str:
+    if _PLAIN_VALUE.fullmatch(text) and text not in ("null", ".", ".."):
+        return text
+    return f"{re.sub(r'[^A-Za-z0-9_]', '_', text)[:40]}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
+
+
+def _text(value: Any) -> Any:
+    """A value as JSON."""
+    match value:
+        case decimal.Decimal():
+            return {"decimal": str(value)}
+        case bytes():
+            return {"binary": base64.b64encode(value).decode()}
+        case _:
+            return value
+
+
+def value_of(text: Any) -> Any:
+    """Inverse of what `write_data_files` makes of a value."""
+    match text:
+        case {"decimal": digits}:
+            return decimal.Decimal(digits)
+        case {"binary": encoded}:
+            return base64.b64decode(encoded)
+        case _:
+            return text

@@ -125,7 +125,7 @@ def test_what_cannot_be_is_found_before_anything_is_read(
 ) -> None:
     fill(mariadb)
     job = job_of(mariadb, tmp_path, sink, f'[[transform]]\ntable = "parted.orders"\n{keys}')
-    if sink == "jsonl":
+    if sink in ("jsonl", "kafka"):
         job.write = "changelog"
     if sink == "kafka":
         job.sink_keys = 'bootstrap_servers = "127.0.0.1:1"\ntopic = "{db}.{table}"\nformat = { type = "maxwell-json" }'

@@ -15,7 +15,7 @@ from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.manifest import ManifestContent, ManifestFile
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.table import Table
-from pyiceberg.transforms import IdentityTransform
+from pyiceberg.transforms import parse_transform
 from pyiceberg.types import StringType
 
 from raycdc.bridge import run_in_process
@@ -277,18 +277,28 @@ def test_a_column_that_somebody_drops_meanwhile_is_named(
             update.add_column("name", StringType())
 
     faster(again)
-    with pytest.raises(SinkError, match=r"shop\.orders: somebody changed the columns of the Iceberg table"):
+    with pytest.raises(SinkError, match=r"shop\.orders: somebody changed the columns or partitions of the Iceberg"):
         world.restart()
 
 
-def test_a_partitioned_table_of_others_is_refused(world: World) -> None:
+@pytest.mark.parametrize("kind", ["identity", "void"])
+def test_a_table_of_others_keeps_its_partitions_if_they_are_known(world: World, kind: str) -> None:
     columns = [StoredColumn(1, "id", "long"), StoredColumn(2, "name", "string"), StoredColumn(3, "qty", "int")]
-    spec = PartitionSpec(PartitionField(source_id=1, field_id=1000, transform=IdentityTransform(), name="id"))
+    spec = PartitionSpec(PartitionField(source_id=1, field_id=1000, transform=parse_transform(kind), name="id"))
     catalog_of(world).create_namespace(("shop",))
     catalog_of(world).create_table(ORDERS, iceberg_schema(columns), partition_spec=spec)
     play(world, epochs=1)
-    with pytest.raises(SinkError, match=r"shop\.orders is partitioned"):
-        world.loop(world.sink(on_existing="merge")).run()
+    loop = world.loop(world.sink(on_existing="merge"))
+    if kind == "void":
+        with pytest.raises(SinkError, match=r"shop\.orders is partitioned by void, which raycdc does not know"):
+            loop.run()
+        return
+    loop.run()
+    world.check()
+    table = catalog_of(world).load_table(ORDERS)
+    assert {task.file.partition[0] for task in table.scan().plan_files()} == {
+        row["id"] for row in world.script.table("shop.orders").contents()
+    }
 
 
 def test_the_key_of_others_files_is_found_whatever_their_bounds(world: World) -> None:

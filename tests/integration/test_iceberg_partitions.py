@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from pyiceberg.expressions import EqualTo, IsNull, Reference
+from pyiceberg.expressions import EqualTo, IsNull
 from pyiceberg.transforms import parse_transform
 from pyiceberg.types import PrimitiveType
 
@@ -29,6 +29,11 @@ from tests.integration.test_epoch_loop import POINTS
 from tests.integration.test_epoch_schema import changed
 
 ODD = ("a b", "x/y=1", "ä%C3", "..", "a\nb", 'it\'s "it"', "null", "ü" * 200, " ", "", "a?b#c", None)
+
+
+#: pyiceberg's types forbid what its documentation shows.
+equal: Any = EqualTo
+null: Any = IsNull
 
 
 @pytest.fixture
@@ -106,8 +111,7 @@ def test_any_text_is_a_partition_and_a_filter_finds_its_rows(world: World) -> No
     table = iceberg_table(folder_of(world))
     assert str(table.spec().fields[0].transform) == "identity"
     for row in orders.contents():
-        name: Any = Reference("name")
-        condition = IsNull(name) if row["name"] is None else EqualTo(name, value=row["name"])
+        condition = null("name") if row["name"] is None else equal("name", row["name"])
         assert table.scan(condition).to_arrow().column("id").to_pylist() == [row["id"]]
 
 

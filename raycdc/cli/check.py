@@ -57,6 +57,11 @@ def check_config(path: Path, *, as_json: bool) -> int:
         from raycdc.sinks.jdbc.checks import check_sink as check_database
 
         at_sink = check_database(config.sink)  # type: ignore[arg-type]
+    elif config.sink.type == "mongodb":
+        from raycdc.sinks.mongodb.checks import check_sink as check_collections
+
+        targets = dict.fromkeys(target for table in tables for target in config.router().targets(table))
+        at_sink = check_collections(config.sink, list(targets))  # type: ignore[arg-type]
     for result in at_sink:
         _print(result, as_json=as_json)
     parts = ((ExitCode.SOURCE, results), (ExitCode.CONFIG, transforms), (ExitCode.SINK, at_sink))

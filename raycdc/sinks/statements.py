@@ -6,11 +6,15 @@ bookkeeping); columns, types and key are those that the target gets.
 
 from __future__ import annotations
 
+import json
+
 from raycdc.config import SinkConfig
 from raycdc.model import Column, LogicalType, TableId, TableSchema
 from raycdc.model.layout import ANY_LAYOUT, TableLayout
 from raycdc.sinks.jdbc.plugin import JdbcSinkConfig
 from raycdc.sinks.jdbc.types import mysql_type, postgres_type
+from raycdc.sinks.mongodb.plugin import MongoDbSinkConfig
+from raycdc.sinks.mongodb.types import ID, form_of
 from raycdc.sinks.rows import META_TYPES
 
 #: Sinks whose targets are tables of files, and what Spark calls their format.
@@ -28,6 +32,8 @@ def create_statement(sink: SinkConfig, target: TableId, schema: TableSchema, lay
         if key:
             parts.append(f"PRIMARY KEY ({', '.join(_quoted(name, quote) for name in key)})")
         return f"CREATE TABLE {_quoted(target.db, quote)}.{_quoted(target.table, quote)} ({', '.join(parts)})"
+    if isinstance(sink, MongoDbSinkConfig):
+        return _collection(target, columns, key)
     if sink.type not in _FORMATS:
         return ""
     parts = [f"{_quoted(column.name, '`')} {column.type.spark().upper()}" for column in columns]
@@ -45,6 +51,14 @@ def create_statement(sink: SinkConfig, target: TableId, schema: TableSchema, lay
 
 def _text(value: str) -> str:
     return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
+def _collection(target: TableId, columns: list[Column], key: tuple[str, ...]) -> str:
+    """A collection's making, and what its documents look like."""
+    fields = [f"{column.name}: {form_of(column.type).bson}" for column in columns if column.name != ID]
+    ident = key[0] if len(key) == 1 else "{" + ", ".join(key or ("_seq", "split")) + "}"
+    create = f"db.getSiblingDB({json.dumps(target.db)}).createCollection({json.dumps(target.table)})"
+    return f"{create} // {{{ID}: {', '.join([ident, *fields])}}}"
 
 
 def _type(sink: JdbcSinkConfig, kind: LogicalType, *, key: bool) -> str:

@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from bson.decimal128 import Decimal128
 from confluent_kafka import Consumer, TopicPartition
 from deltalake import DeltaTable
 from pyiceberg.table import StaticTable
@@ -35,10 +36,11 @@ from raycdc.schema import (
 )
 from raycdc.sinks.api import Sink, SinkContext
 from raycdc.sinks.delta.sink import DeltaSink
+from raycdc.sinks.mongodb.sink import MongoDbSink
 from raycdc.spark.epochs import EpochLoop, Recovery
 from raycdc.spark.works import Routing
 from raycdc.testing.epochs import EpochScript, Row, ScriptedTable
-from raycdc.testing.servers import DatabaseServer, KafkaServer, PostgresServer
+from raycdc.testing.servers import DatabaseServer, KafkaServer, MongoDb, PostgresServer
 from raycdc.transform import TransformedTables, TransformUse
 
 #: One partition, and one transaction per epoch; several, and a transaction for each part of the keys.
@@ -59,7 +61,9 @@ FILES = (
     "jsonl",
 )
 DATABASES = ("postgres-upsert", "postgres-changelog", "mysql-upsert")
-KINDS = (*FILES, *(pytest.param(kind, marks=pytest.mark.server) for kind in (*TOPICS, *DATABASES)))
+#: An epoch's rows in one transaction with the record; in tasks with transactions of their own.
+COLLECTIONS = ("mongodb-upsert", "mongodb-parts-upsert", "mongodb-changelog", "mongodb-parts-changelog")
+KINDS = (*FILES, *(pytest.param(kind, marks=pytest.mark.server) for kind in (*TOPICS, *DATABASES, *COLLECTIONS)))
 UPSERTS = (
     "delta-upsert",
     "delta-tasks-upsert",
@@ -67,7 +71,7 @@ UPSERTS = (
     "delta-tasks-partitioned-upsert",
     "iceberg-upsert",
     "iceberg-partitioned-upsert",
-    *(pytest.param(k, marks=pytest.mark.server) for k in DATABASES if k.endswith("-upsert")),
+    *(pytest.param(k, marks=pytest.mark.server) for k in (*DATABASES, *COLLECTIONS) if k.endswith("-upsert")),
 )
 
 #: Partitions that rows move between, some without a value.
@@ -91,6 +95,7 @@ class World:
     script: EpochScript
     kafka: KafkaServer | None = None
     server: Server | None = None
+    mongodb: MongoDb | None = None
     #: What the targets are partitioned by.
     partition_by: tuple[str, ...] = ()
     table_options: tuple[tuple[str, str], ...] = ()
@@ -106,6 +111,8 @@ class World:
         """The sink's section of a configuration."""
         if self.server is not None:
             return {"type": "jdbc", **jdbc_options(self.server)}
+        if self.mongodb is not None:
+            return {"type": "mongodb", "uri": self.mongodb.uri, "record": HOME}
         if self.kafka is None:
             return {"type": self.kind.partition("-")[0], "path": str(self.root / "lake")}
         topic = f"{self._topics}.{{db}}.{{table}}"
@@ -137,6 +144,9 @@ class World:
         made: Sink = plugin.create(plugin.config(**self.settings))
         if self.kind.startswith("delta-tasks-"):
             assert isinstance(made, DeltaSink)
+            made.small_bytes_max = -1
+        if self.kind.startswith("mongodb-parts"):
+            assert isinstance(made, MongoDbSink)
             made.small_bytes_max = -1
         made.open(
             SinkContext(
@@ -182,13 +192,15 @@ class World:
 
     def again(self) -> World:
         """Another pipeline, without state, over the same sink."""
-        return new_world(self.kind, self.root, self.kafka, self.server)
+        return new_world(self.kind, self.root, self.kafka, self.server, self.mongodb)
 
     def rows(self, table: ScriptedTable) -> list[Row]:
         if self.kafka is not None:
             return read_changes(self.kafka, self.topic(table), table)
         if self.server is not None:
             return database_rows(self.server, table.id)
+        if self.mongodb is not None:
+            return documents(self.mongodb, self.store.app_id, table)
         return lake_rows(self.kind, self.root / "lake" / table.id.db / table.id.table)
 
     def lose(self, table: ScriptedTable) -> None:
@@ -197,6 +209,9 @@ class World:
             self.kafka.delete_topic(self.topic(table))
         elif self.server is not None:
             self.server.execute(f"DROP TABLE {table.id.db}.{table.id.table}")
+        elif self.mongodb is not None:
+            with self.mongodb.client() as client:
+                client[table.id.db].drop_collection(table.id.table)
         else:
             (self.root / "lake" / table.id.db / table.id.table).rename(self.root / "elsewhere")
 
@@ -287,6 +302,12 @@ def kafka_of(request: pytest.FixtureRequest, kind: str) -> KafkaServer | None:
 def world_of(request: pytest.FixtureRequest, kind: str, root: Path) -> World:
     """A world on an empty server, started only for who needs it."""
     server: Server | None = None
+    mongodb: MongoDb | None = None
+    if kind in COLLECTIONS:
+        mongodb = request.getfixturevalue("mongodb")
+        with mongodb.client() as client:
+            for name in ("shop", HOME):
+                client.drop_database(name)
     if kind.startswith("postgres"):
         server = request.getfixturevalue("postgres")
         assert isinstance(server, PostgresServer)
@@ -296,15 +317,21 @@ def world_of(request: pytest.FixtureRequest, kind: str, root: Path) -> World:
         server = request.getfixturevalue("mariadb")
         assert isinstance(server, DatabaseServer)
         server.execute(*(f"DROP DATABASE IF EXISTS {name}" for name in ("shop", HOME)), f"CREATE DATABASE {HOME}")
-    return new_world(kind, root, kafka_of(request, kind), server)
+    return new_world(kind, root, kafka_of(request, kind), server, mongodb)
 
 
-def new_world(kind: str, root: Path, kafka: KafkaServer | None = None, server: Server | None = None) -> World:
+def new_world(
+    kind: str,
+    root: Path,
+    kafka: KafkaServer | None = None,
+    server: Server | None = None,
+    mongodb: MongoDb | None = None,
+) -> World:
     script = EpochScript(CheckpointStore(root / "state", pipeline="shop"), seed=7)
     for name in ("shop.orders", "shop.items"):
         script.table(name)
     partition_by = PARTITIONS[kind.partition("-")[0]] if "partitioned" in kind else ()
-    return World(kind, root, script, kafka, server, partition_by)
+    return World(kind, root, script, kafka, server, mongodb, partition_by)
 
 
 def jdbc_options(server: Server) -> dict[str, Any]:
@@ -329,6 +356,21 @@ def database_rows(server: Server, target: TableId) -> list[Row]:
     with server.connect(cursorclass=DictCursor) as connection, connection.cursor() as cursor:
         cursor.execute(f"SELECT * FROM `{target.db}`.`{target.table}`")
         return list(cursor.fetchall())
+
+
+def documents(mongodb: MongoDb, app_id: str, table: ScriptedTable) -> list[Row]:
+    """The documents of a collection as rows: without their keys, decimals as decimals, and null for a field of the
+    target that is not there.
+    """
+    (record,) = mongodb.find(HOME, "raycdc_commit", {"_id": {"app": app_id, "target": str(table.id)}})
+    columns = json.loads(record["columns"])
+    names = [column["name"] for column in (columns if isinstance(columns, list) else columns["columns"])]
+    rows = []
+    for document in mongodb.find(table.id.db, table.id.table):
+        del document["_id"]
+        row: Row = {**dict.fromkeys(names), **document}
+        rows.append({n: v.to_decimal() if isinstance(v, Decimal128) else v for n, v in row.items()})
+    return rows
 
 
 def play(world: World, *, epochs: int = 3, final: bool = True) -> None:

@@ -408,6 +408,8 @@ def test_commits_carry_positions_and_identity(files: World) -> None:
 
 
 def test_errors_of_all_kinds_are_named(world: World) -> None:
+    if world.kind in ("mongodb-upsert", "mongodb-changelog"):
+        pytest.skip("a small epoch has no tasks")
     play(world, epochs=1)
 
     def broken(_tasks: list[StageTask]) -> list[dict[str, Any]]:

@@ -110,7 +110,7 @@ def test_every_problem_is_reported_at_once_with_its_place() -> None:
         "[[lookup]] is not supported yet (Join dimensions from another store.)",
         (
             'sink.type: unknown type "parqet"; did you mean "parquet"? '
-            "Available: console, delta, iceberg, jdbc, jsonl, kafka, parquet"
+            "Available: console, delta, iceberg, jdbc, jsonl, kafka, mongodb, parquet"
         ),
         "pipeline.name: may contain letters, digits, '-', '_' and '.' and not begin with a dot, got \"a b\"",
         'pipeline.epoch_interval: must be a duration such as "2s", "500ms" or "1h30m", got 2',
@@ -152,12 +152,6 @@ def test_every_problem_is_reported_at_once_with_its_place() -> None:
             'source.type: "datagen" is not supported yet (available: kafka, mongodb, mysql)',
         ),
         ({"sink": {"type": 5}}, 'sink.type: is required, e.g. type = "delta"'),
-        (
-            {"sink": {"type": "mongodb"}},
-            'sink.type: "mongodb" is not supported yet (available: '
-            + ", ".join(("console", "delta", "iceberg", "jdbc", "jsonl", "kafka", "parquet"))
-            + ")",
-        ),
         (
             {"sink": {"type": "jsonl", "write": "upsert"}},
             'sink.write: jsonl can only append; use write = "changelog", or a sink that merges, such as delta',
@@ -355,7 +349,7 @@ def test_built_in_plugins_come_through_the_same_door_and_load() -> None:
         *(("raycdc.sources", name, None) for name in ("kafka", "mongodb", "mysql")),
         *(
             ("raycdc.sinks", name, None)
-            for name in ("console", "delta", "iceberg", "jdbc", "jsonl", "kafka", "parquet")
+            for name in ("console", "delta", "iceberg", "jdbc", "jsonl", "kafka", "mongodb", "parquet")
         ),
         *(
             ("raycdc.formats", name, None)

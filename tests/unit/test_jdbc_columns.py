@@ -22,7 +22,7 @@ from raycdc.schema import (
     event_to_json,
 )
 from raycdc.sinks.api import TableWork
-from raycdc.sinks.jdbc.columns import Plan, fits, plan
+from raycdc.sinks.columns import Plan, fits, plan
 from raycdc.sinks.jdbc.plugin import JdbcSinkConfig
 from raycdc.sinks.jdbc.types import mysql_type, postgres_type
 

@@ -9,8 +9,8 @@ import pytest
 from raycdc.errors import SinkError
 from raycdc.model import Column, LogicalType, TableId, TypeKind
 from raycdc.sinks.api import CommitVector
-from raycdc.sinks.jdbc.columns import Plan, Planned
-from raycdc.sinks.jdbc.record import PLACE, Before, Held, Intent, again, renamed
+from raycdc.sinks.columns import Plan, Planned
+from raycdc.sinks.record import PLACE, Before, Held, Intent, again, renamed
 
 T = TableId("shop", "t")
 INT = LogicalType(TypeKind.INT64)

@@ -16,9 +16,9 @@ import pyarrow as pa
 
 from raycdc.errors import SinkError
 from raycdc.model import Column, TableId
-from raycdc.sinks.jdbc.columns import Plan
+from raycdc.sinks.columns import Plan
 from raycdc.sinks.jdbc.plugin import Address
-from raycdc.sinks.jdbc.record import Held
+from raycdc.sinks.record import Held
 
 #: Name of the table with the commit records, in the database (PostgreSQL: its schema ``public``) that the URL names.
 COMMIT_TABLE = "raycdc_commit"

@@ -31,14 +31,14 @@ import pymysql
 from raycdc.connectors.mysql.connection import MySqlSettings, TlsMode, close_quietly, connect, quote_name
 from raycdc.errors import FencedError, RaycdcError, SinkError
 from raycdc.model import Column, TableId, TypeKind
+from raycdc.sinks.columns import Plan
 from raycdc.sinks.jdbc.adopt import check_mysql
-from raycdc.sinks.jdbc.columns import Plan
 from raycdc.sinks.jdbc.database import COMMIT_TABLE, STAGE_PREFIX, StagedTable
 from raycdc.sinks.jdbc.mysql_text import ends_in_space, value_lists, widest
 from raycdc.sinks.jdbc.plugin import Address
-from raycdc.sinks.jdbc.record import PLACE, Held
 from raycdc.sinks.jdbc.types import mysql_type
 from raycdc.sinks.origins import CLAIMED
+from raycdc.sinks.record import PLACE, Held
 from raycdc.sinks.rows import DELETED
 
 #: Size of a statement with rows: large enough that parsing one row more is all it costs, far below any server's limit.

@@ -22,14 +22,14 @@ from raycdc.connectors.mysql.connection import MySqlSettings, TlsMode
 from raycdc.errors import FencedError, SinkError
 from raycdc.model import Column, TableId, TypeKind
 from raycdc.model.types import wide_decimal
+from raycdc.sinks.columns import Plan
 from raycdc.sinks.jdbc import pool
 from raycdc.sinks.jdbc.adopt import check_postgres
-from raycdc.sinks.jdbc.columns import Plan
 from raycdc.sinks.jdbc.database import COMMIT_TABLE, StagedTable
 from raycdc.sinks.jdbc.plugin import Address
-from raycdc.sinks.jdbc.record import PLACE, Held
 from raycdc.sinks.jdbc.types import postgres_type
 from raycdc.sinks.origins import CLAIMED
+from raycdc.sinks.record import PLACE, Held
 from raycdc.sinks.rows import DELETED
 
 STAGE_SCHEMA = "raycdc_stage"

@@ -37,12 +37,12 @@ from raycdc.model import META_COLUMNS, Column, TableId, TableSchema
 from raycdc.sinks.api import CHANGELOG, STEP_LAST, STEP_SCHEMA, STEP_TOMBSTONE, UPSERT, CommitVector, SinkContext
 from raycdc.sinks.api import TableWork as Work
 from raycdc.sinks.changes import check_changes, check_key, fitted, may_lack
-from raycdc.sinks.jdbc.columns import Plan, plan, same_everywhere
+from raycdc.sinks.columns import Plan, plan, same_everywhere
 from raycdc.sinks.jdbc.database import STAGE_PREFIX, Session, StagedTable, open_database
 from raycdc.sinks.jdbc.plugin import JdbcSinkConfig
-from raycdc.sinks.jdbc.record import Held, Intent, again, renamed
 from raycdc.sinks.origins import CLAIMED, same_key
 from raycdc.sinks.plan import TASK_BYTES_MAX, Input, by_partition, share_out
+from raycdc.sinks.record import Held, Intent, again, renamed
 from raycdc.sinks.rows import DELETED, META_TYPES
 from raycdc.sinks.targets import check_write
 

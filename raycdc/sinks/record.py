@@ -22,7 +22,7 @@ from typing import Any, ClassVar
 from raycdc.errors import SinkError
 from raycdc.model import Column, TableId
 from raycdc.sinks.api import CommitVector
-from raycdc.sinks.jdbc.columns import Plan, Planned
+from raycdc.sinks.columns import Plan, Planned
 
 _VERSION = 2
 

@@ -1,0 +1,138 @@
+"""The record of a target, and the fences of those who write to it.
+
+``raycdc_commit`` has a document per pipeline and target: epoch, step, generation, the target's columns and key, and a
+migration under way. Every write of it is a compare-and-set by its `version`, so of two drivers that read the same
+record one finds that it came too late, whatever its clock says. While an epoch is written by several tasks,
+``raycdc_fence`` has a document for each, with a token of this round of tasks; each of a task's transactions changes its
+own, and whoever writes the record removes them. So a task that outlives its driver, or its own repetition, changes
+nothing any more: its next transaction finds no fence, and one under way conflicts with the removal.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pymongo.errors import DuplicateKeyError
+
+from raycdc.errors import FencedError
+from raycdc.model import TableId
+from raycdc.sinks.mongodb.server import Server, Session
+from raycdc.sinks.record import Held
+
+_COMMITS = "raycdc_commit"
+_FENCES = "raycdc_fence"
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """The record as it was read: `operations` and `progress` are a migration's (`migration`), `fenced` whether there
+    are fences.
+    """
+
+    held: Held
+    version: int
+    operations: dict[str, Any] | None = None
+    progress: Any = None
+    fenced: bool = False
+
+
+class Commits:
+    """The records of one pipeline (`app_id`) on one server."""
+
+    def __init__(self, server: Server, app_id: str) -> None:
+        self._server = server
+        self._app = app_id
+
+    def prepare(self) -> None:
+        """Make the collections: a transaction of older servers cannot."""
+        for name in (_COMMITS, _FENCES):
+            self._server.create(TableId(self._server.record, name))
+
+    def read(self, target: TableId) -> Kept | None:
+        """What the record says now; None where there is none."""
+        found = self._server.own(_COMMITS).find_one({"_id": self._id(target)})
+        if found is None:
+            return None
+        held = Held.from_row([found[name] for name in Held.NAMES])
+        # The place keeper of other databases is never written here.
+        assert held is not None
+        return Kept(held, found["version"], found["operations"], found["progress"], found["fenced"])
+
+    def write(
+        self,
+        session: Session | None,
+        target: TableId,
+        before: Kept | None,
+        held: Held,
+        positions: Mapping[str, Any],
+        *,
+        operations: dict[str, Any] | None = None,
+        progress: Any = None,
+        fences: Sequence[str] = (),
+    ) -> Kept:
+        """Put `held` in the place of `before`, and `fences` in the place of all others. `FencedError` where the record
+        is not `before` any more. Without a session it is a transaction of its own.
+        """
+        if session is None:
+            return self._server.transaction(
+                lambda own: self.write(
+                    own, target, before, held, positions, operations=operations, progress=progress, fences=fences
+                )
+            )
+        now = Kept(held, before.version + 1 if before else 1, operations, progress, bool(fences))
+        document = dict(zip(Held.NAMES, held.row(), strict=True)) | {
+            "version": now.version,
+            "operations": operations,
+            "progress": progress,
+            "fenced": now.fenced,
+            "positions": json.dumps(dict(positions)),
+        }
+        commits, fenced = self._server.own(_COMMITS), self._server.own(_FENCES)
+        if before is None:
+            try:
+                commits.insert_one({"_id": self._id(target), **document}, session=session)
+            except DuplicateKeyError:
+                raise _late(target) from None
+        else:
+            same = {"_id": self._id(target), "version": before.version}
+            if commits.replace_one(same, document, session=session).matched_count == 0:
+                raise _late(target)
+        if before is None or before.fenced:
+            fenced.delete_many({"app": self._app, "target": str(target)}, session=session)
+        if fences:
+            named = [{"_id": self._fence(target, token), "app": self._app, "target": str(target)} for token in fences]
+            fenced.insert_many([{**one, "writes": 0} for one in named], session=session)
+        return now
+
+    def pass_fence(self, session: Session, target: TableId, token: str) -> None:
+        """Change a task's fence. `FencedError` where it is gone: the record was written since."""
+        found = self._server.own(_FENCES).update_one(
+            {"_id": self._fence(target, token)}, {"$inc": {"writes": 1}}, session=session
+        )
+        if found.matched_count == 0:
+            raise FencedError(f"{target}: a task wrote for an epoch that is over, or for a driver that was replaced.")
+
+    def others(self, target: TableId) -> bool:
+        """Whether another pipeline writes to `target`."""
+        mine = self._id(target)
+        found = self._server.own(_COMMITS).find({"_id.target": str(target)}, {"_id": 1, "columns": 1})
+        return any(one["_id"] != mine and one["columns"] != "[]" for one in found)
+
+    def forget_others(self, target: TableId) -> None:
+        """Remove the records of other pipelines: what they wrote to `target` is gone."""
+        for one in list(self._server.own(_COMMITS).find({"_id.target": str(target)}, {"_id": 1})):
+            if one["_id"] != self._id(target):
+                self._server.own(_COMMITS).delete_one({"_id": one["_id"]})
+
+    def _id(self, target: TableId) -> dict[str, str]:
+        return {"app": self._app, "target": str(target)}
+
+    def _fence(self, target: TableId, token: str) -> dict[str, str]:
+        return {**self._id(target), "token": token}
+
+
+def _late(target: TableId) -> FencedError:
+    return FencedError(f"{target}: another driver wrote the record since this one read it.")

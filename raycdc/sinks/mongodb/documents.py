@@ -1,0 +1,228 @@
+"""Arrow columns to BSON documents, without an object per row: sizes are counted by column, then columns are written.
+
+Called inside tasks and by the sink for small epochs. An `Element` is a field of all rows of a slice; a `Group` is a
+document of them. Slices are of a few thousand rows, so that what one column's loop wrote is still in the processor's
+cache when the next one's comes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from raycdc.errors import DataError
+from raycdc.model import Column
+from raycdc.model.json_text import decimal_text, timestamp_text
+from raycdc.sinks.mongodb import bson_loops
+from raycdc.sinks.mongodb.types import DATE_DIGITS, DOCUMENT_BYTES_MAX, Form, form_of
+
+#: Rows that are encoded at once.
+SLICE_ROWS = 8192
+#: Bytes of statements in one transaction: half of what a command may have, beside a document of any size.
+BATCH_BYTES_MAX = 8 << 20
+
+_DAY_MS = 86_400_000
+_TEXT, _DOCUMENT = 0x02, 0x03
+_WORDS = {Form.BOOL: (0x08, 1), Form.INT32: (0x10, 4), Form.INT64: (0x12, 8), Form.DOUBLE: (0x01, 8),
+          Form.DAY: (0x09, 8), Form.DATE: (0x09, 8)}  # fmt: skip
+
+
+class Element(Protocol):
+    """One field of every row."""
+
+    def sizes(self) -> Any:
+        """Bytes for each row, as an array, or one number for all."""
+
+    def write(self, out: np.ndarray, at: np.ndarray) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Constant:
+    """The same bytes in every row."""
+
+    text: bytes
+
+    def sizes(self) -> Any:
+        return len(self.text)
+
+    def write(self, out: np.ndarray, at: np.ndarray) -> None:
+        bson_loops.put_constant(out, at, np.frombuffer(self.text, np.uint8))
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A document of elements; with a name a field, else a document of its own."""
+
+    name: str
+    elements: Sequence[Element]
+
+    def inner(self) -> Any:
+        """Bytes of the document itself, its length and end included."""
+        return sum((element.sizes() for element in self.elements), np.int64(5))
+
+    def sizes(self) -> Any:
+        return self.inner() + (len(_name(self.name)) + 1 if self.name else 0)
+
+    def write(self, out: np.ndarray, at: np.ndarray) -> None:
+        if self.name:
+            Constant(bytes([_DOCUMENT]) + _name(self.name).tobytes()).write(out, at)
+        lengths = np.broadcast_to(np.asarray(self.inner(), np.int64), (len(at),))
+        bson_loops.put_lengths(out, at, np.ascontiguousarray(lengths))
+        for element in self.elements:
+            element.write(out, at)
+        Constant(b"\0").write(out, at)
+
+
+@dataclass(frozen=True, slots=True)
+class _Words:
+    name: np.ndarray
+    tag: int
+    width: int
+    words: np.ndarray
+    valid: np.ndarray
+
+    def sizes(self) -> Any:
+        return 1 + len(self.name) + self.valid.astype(np.int64) * self.width
+
+    def write(self, out: np.ndarray, at: np.ndarray) -> None:
+        bson_loops.put_words(out, at, self.name, self.tag, self.width, self.words, self.valid)
+
+
+@dataclass(frozen=True, slots=True)
+class _Decimals:
+    name: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+    small: np.ndarray
+    valid: np.ndarray
+
+    def sizes(self) -> Any:
+        return 1 + len(self.name) + np.where(self.valid, np.where(self.small, 8, 16), 0)
+
+    def write(self, out: np.ndarray, at: np.ndarray) -> None:
+        bson_loops.put_decimals(out, at, self.name, self.low, self.high, self.small, self.valid)
+
+
+@dataclass(frozen=True, slots=True)
+class _Texts:
+    name: np.ndarray
+    tag: int
+    starts: np.ndarray
+    data: np.ndarray
+    valid: np.ndarray
+
+    def sizes(self) -> Any:
+        # A length, and either a subtype before or a NUL behind.
+        return 1 + len(self.name) + np.where(self.valid, np.diff(self.starts) + 5, 0)
+
+    def write(self, out: np.ndarray, at: np.ndarray) -> None:
+        bson_loops.put_texts(out, at, self.name, self.tag, self.starts, self.data, self.valid)
+
+
+def element(name: str, column: Column, values: pa.Array) -> Element:
+    """The field `name` with the values of `column`. `DataError` for one that its form cannot hold."""
+    field, form = _name(name), form_of(column.type)
+    valid = np.ascontiguousarray(values.is_valid().to_numpy(zero_copy_only=False))
+    if form in _WORDS:
+        tag, width = _WORDS[form]
+        return _Words(field, tag, width, _words(form, column, values), valid)
+    if form in (Form.DECIMAL, Form.UINT64):
+        low, high, small = _decimals(form, values)
+        return _Decimals(field, low, high, small, valid)
+    if form is Form.DIGITS:
+        values = decimal_text(values, column.type.scale)
+    elif form is Form.MOMENT:
+        values = timestamp_text(values, column.type.fsp)
+    starts, data = _bytes_of(values)
+    return _Texts(field, bson_loops.BINARY if form is Form.BINARY else _TEXT, starts, data, valid)
+
+
+def nulls(name: str) -> Element:
+    """A field that is null in every row."""
+    return Constant(bytes([bson_loops.NULL]) + _name(name).tobytes())
+
+
+def encode(document: Group, rows: int) -> Iterator[tuple[bytes, int, int]]:
+    """`document` for `rows` rows, one behind the other, in pieces of `BATCH_BYTES_MAX`: (bytes, first row, end).
+
+    `TooLargeError` for a row whose document no server takes.
+    """
+    sizes = np.ascontiguousarray(np.broadcast_to(np.asarray(document.sizes(), np.int64), (rows,)))
+    if rows and int(sizes.max()) > DOCUMENT_BYTES_MAX:
+        place = int(sizes.argmax())
+        raise TooLargeError(place, int(sizes[place]))
+    ends = np.cumsum(sizes)
+    out = np.empty(int(ends[-1]) if rows else 0, np.uint8)
+    document.write(out, ends - sizes)
+    first = 0
+    while first < rows:
+        begin = int(ends[first] - sizes[first])
+        end = max(first + 1, int(np.searchsorted(ends, begin + BATCH_BYTES_MAX, side="right")))
+        yield out[begin : int(ends[end - 1])].tobytes(), first, end
+        first = end
+
+
+class TooLargeError(DataError):
+    """The document of row `place` has `size` bytes."""
+
+    def __init__(self, place: int, size: int) -> None:
+        super().__init__(f"A row makes a document of {size} bytes, and MongoDB takes {DOCUMENT_BYTES_MAX}.")
+        self.place = place
+        self.size = size
+
+
+def _name(name: str) -> np.ndarray:
+    return np.frombuffer(name.encode() + b"\0", np.uint8)
+
+
+def _words(form: Form, column: Column, values: pa.Array) -> np.ndarray:
+    if form is Form.DOUBLE:
+        doubles = pc.fill_null(values, 0.0).cast(pa.float64()).to_numpy(zero_copy_only=False)
+        return np.ascontiguousarray(doubles).view(np.int64)
+    if form is Form.BOOL:
+        return _int64(values.cast(pa.int8()))
+    if form is Form.DAY:
+        return _int64(values.cast(pa.int32())) * _DAY_MS
+    words = _int64(values)
+    if form is Form.DATE:
+        words, rest = np.divmod(words, 10 ** (6 - DATE_DIGITS))
+        if rest.any():
+            raise DataError(
+                f"column {column.name} says of itself that it has {column.type.fsp} digits of a second, and has a "
+                "value with microseconds, which a BSON date cannot hold. Round it in a [[transform]] "
+                f"(date_trunc('MILLISECOND', {column.name}))."
+            )
+    return words
+
+
+def _int64(values: pa.Array) -> np.ndarray:
+    filled = pc.fill_null(values.cast(pa.int64()), 0)
+    return np.ascontiguousarray(filled.to_numpy(zero_copy_only=False).astype(np.int64, copy=False))
+
+
+def _decimals(form: Form, values: pa.Array) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Decimal128 (IEEE 754-2008, binary integer significand): sign, exponent + 6176, and 113 bits of digits."""
+    both = np.frombuffer(values.buffers()[1], np.uint64).reshape(-1, 2)[values.offset : values.offset + len(values)]
+    low, high = both[:, 0].copy(), both[:, 1].copy()
+    negative = (high >> np.uint64(63)) != 0
+    small = (high == 0) & (low < np.uint64(1 << 63)) & (form is Form.UINT64)
+    low[negative] = ~low[negative] + np.uint64(1)
+    high[negative] = ~high[negative] + (low[negative] == 0)
+    scale = values.type.scale
+    high |= np.uint64((6176 - scale) << 49)
+    high |= negative.astype(np.uint64) << np.uint64(63)
+    return low.view(np.int64), high.view(np.int64), np.ascontiguousarray(small)
+
+
+def _bytes_of(values: pa.Array) -> tuple[np.ndarray, np.ndarray]:
+    """Offsets and bytes of a text or binary column, without a copy of the bytes."""
+    large = pa.types.is_large_string(values.type) or pa.types.is_large_binary(values.type)
+    _, offsets, data = values.buffers()
+    places = np.frombuffer(offsets, np.int64 if large else np.int32)[values.offset : values.offset + len(values) + 1]
+    found = np.frombuffer(data, np.uint8) if data is not None and data.size else np.zeros(1, np.uint8)
+    return places.astype(np.int64), found

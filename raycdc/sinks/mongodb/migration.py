@@ -1,0 +1,136 @@
+"""Schema changes of a collection: its documents are changed in key order, some thousand per transaction.
+
+A collection has no schema to alter, so a dropped, renamed or defaulted column is a change of every document. What is to
+be done (`operations`) goes into the record first; each batch is a transaction that also moves the record's `progress`,
+the last ``_id`` that was done. So each document is changed exactly once, whoever dies: names may be exchanged without
+marks on documents, and another driver goes on where the record says, before it does anything else. A batch of a driver
+that was replaced finds another version of the record, and changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import bson
+import pyarrow as pa
+from bson.codec_options import CodecOptions, DatetimeConversion
+
+from raycdc.errors import SinkError
+from raycdc.model import Column, TableId
+from raycdc.sinks.changes import check_constant
+from raycdc.sinks.columns import Plan
+from raycdc.sinks.mongodb.commits import Commits, Kept
+from raycdc.sinks.mongodb.documents import Group, element, encode
+from raycdc.sinks.mongodb.server import Server, Session
+from raycdc.sinks.mongodb.types import ID
+
+#: Documents per transaction: a second's work or less, of a minute that servers give a transaction.
+BATCH_DOCUMENTS = 5000
+_PLACE = "raycdc_renamed_"
+
+
+def operations_of(target: TableId, present: Sequence[Column], key: Sequence[str], planned: Plan) -> dict[str, Any]:
+    """What makes documents with the columns `present` those of `planned`; empty where there is nothing to do."""
+    kept = {p.origin: p.column.name for p in planned.columns if p.origin is not None}
+    renamed = {old: new for old, new in kept.items() if old != new}
+    if ID in renamed or ID in renamed.values() or (len(key) > 1 and not renamed.keys().isdisjoint(key)):
+        raise SinkError(
+            f"{target}: a renamed column is in the documents' {ID}, which cannot change. Take a new snapshot with "
+            'pipeline.on_existing = "replace" and a new pipeline.state.'
+        )
+    operations: dict[str, Any] = {"empty": True} if planned.emptied else {}
+    if unset := [column.name for column in present if column.name not in kept]:
+        operations["unset"] = unset
+    if renamed:
+        operations["rename"] = [list(names) for names in renamed.items()]
+    if planned.filled:
+        operations["set"] = {}
+        for column in planned.filled:
+            operations["set"] |= default_of(target, column)
+    return operations
+
+
+def default_of(target: TableId, column: Column) -> dict[str, Any]:
+    """The field that an added column's constant default is."""
+    value = pa.array([check_constant(target, column).as_py()], column.type.arrow())
+    ((data, _, _),) = encode(Group("", [element(column.name, column, value)]), 1)
+    # What Python's dates cannot hold stays what it is.
+    return dict(bson.decode(data, CodecOptions(datetime_conversion=DatetimeConversion.DATETIME_AUTO, tz_aware=True)))
+
+
+def migrate(server: Server, commits: Commits, target: TableId, kept: Kept, positions: Mapping[str, Any]) -> Kept:
+    """Carry out what is left of ``kept.operations``; the record that says that it is done, with the new columns."""
+    operations = kept.operations
+    assert operations is not None
+    assert kept.held.intent is not None
+    if operations.get("empty"):
+        kept = empty(server, commits, target, kept, positions)
+    elif len(operations):
+        kept = _change_all(server, commits, target, kept, operations, positions)
+    return commits.write(None, target, kept, kept.held.known(kept.held.intent.marker), positions)  # type: ignore[union-attr]
+
+
+def empty(server: Server, commits: Commits, target: TableId, kept: Kept, positions: Mapping[str, Any]) -> Kept:
+    """Delete all documents, and keep the record as it is."""
+    collection = server.collection(target)
+
+    def delete(session: Session, before: Kept, chosen: dict[str, Any]) -> tuple[Kept, int]:
+        now = commits.write(session, target, before, before.held, positions, operations=before.operations)
+        return now, collection.delete_many(chosen, session=session).deleted_count
+
+    while True:
+        bound = list(collection.find({}, {ID: 1}).sort(ID, 1).skip(BATCH_DOCUMENTS).limit(1))
+        chosen: dict[str, Any] = {ID: {"$lt": bound[0][ID]}} if bound else {}
+        kept, deleted = server.transaction(lambda session, k=kept, c=chosen: delete(session, k, c))  # type: ignore[misc]
+        if not bound:
+            return kept
+        if not deleted:
+            # Keys of several types: a comparison sees those of one type only.
+            some = [one[ID] for one in collection.find({}, {ID: 1}).sort(ID, 1).limit(BATCH_DOCUMENTS)]
+            chosen = {ID: {"$in": some}}
+            kept, _ = server.transaction(lambda session, k=kept, c=chosen: delete(session, k, c))  # type: ignore[misc]
+
+
+def _change_all(
+    server: Server,
+    commits: Commits,
+    target: TableId,
+    kept: Kept,
+    operations: dict[str, Any],
+    positions: Mapping[str, Any],
+) -> Kept:
+    collection = server.collection(target)
+    updates = _updates(operations)
+
+    def change(session: Session, before: Kept, chosen: dict[str, Any], progress: Any) -> Kept:
+        for update in updates:
+            collection.update_many(chosen, update, session=session)
+        return commits.write(session, target, before, before.held, positions, operations=operations, progress=progress)
+
+    while True:
+        behind = {} if kept.progress is None else {"$gt": kept.progress}
+        found = collection.find({ID: behind} if behind else {}, {ID: 1}).sort(ID, 1).skip(BATCH_DOCUMENTS - 1).limit(1)
+        bound = next((one[ID] for one in found), None)
+        within = behind if bound is None else {**behind, "$lte": bound}
+        chosen = {ID: within} if within else {}
+        progress = kept.progress if bound is None else bound
+        kept = server.transaction(
+            lambda session, k=kept, c=chosen, p=progress: change(session, k, c, p)  # type: ignore[misc]
+        )
+        if bound is None:
+            return replace(kept, progress=None)
+
+
+def _updates(operations: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Updates of all documents, to be done in order: names that are exchanged go by names that nobody has."""
+    renamed = operations.get("rename", [])
+    first: dict[str, Any] = {}
+    if unset := operations.get("unset"):
+        first["$unset"] = dict.fromkeys(unset, "")
+    if renamed:
+        first["$rename"] = {old: f"{_PLACE}{number}" for number, (old, _) in enumerate(renamed)}
+    second = {"$rename": {f"{_PLACE}{number}": new for number, (_, new) in enumerate(renamed)}} if renamed else {}
+    third = {"$set": dict(operations["set"])} if operations.get("set") else {}
+    return [update for update in (first, second, third) if update]

@@ -1,0 +1,40 @@
+"""The MongoDB sink's section of the configuration."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import field_validator
+
+from raycdc.config import Secret, SinkConfig, option
+from raycdc.plugins import Plugin
+
+SCHEMES = ("mongodb://", "mongodb+srv://")
+
+
+class MongoDbSinkConfig(SinkConfig):
+    """``[sink] type = "mongodb"``: table DB.TABLE is collection TABLE of database DB."""
+
+    type: Literal["mongodb"] = option("mongodb", help="Collections of a MongoDB replica set or sharded cluster.")
+    uri: Secret = option(
+        help="Where the servers are and who connects, with secrets by reference.",
+        example="mongodb://cdc:${env:MONGODB_PASSWORD}@127.0.0.1:27017/?replicaSet=rs0&authSource=admin",
+    )
+    record: str = option(
+        "raycdc", help="Database that holds the record of commits (raycdc_commit and raycdc_fence).", min_length=1
+    )
+
+    @field_validator("uri")
+    @classmethod
+    def _understood(cls, value: Secret) -> Secret:
+        if not value.reveal().startswith(SCHEMES):
+            raise ValueError("must begin with mongodb:// or mongodb+srv://")
+        return value
+
+
+MONGODB = Plugin(
+    "mongodb",
+    "MongoDB collections, upsert or changelog",
+    MongoDbSinkConfig,
+    "raycdc.sinks.mongodb.sink:MongoDbSink",
+)

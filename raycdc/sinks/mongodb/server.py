@@ -1,0 +1,163 @@
+"""A replica set or sharded cluster as the sink and its tasks speak to it: transactions, raw statements, named errors.
+
+Called on the driver and in tasks; safe from several threads. Every write is acknowledged by a majority, every read sees
+what a majority has: nothing that was answered to us goes away with a primary.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+from urllib.parse import unquote
+
+import pymongo
+from bson.codec_options import CodecOptions
+from bson.raw_bson import RawBSONDocument
+from pymongo.client_session import ClientSession
+from pymongo.errors import CollectionInvalid, OperationFailure, PyMongoError
+from pymongo.read_concern import ReadConcern
+from pymongo.read_preferences import ReadPreference
+from pymongo.write_concern import WriteConcern
+
+from raycdc.errors import SinkError
+from raycdc.model import TableId
+
+DUPLICATE_KEY = 11000
+_SELECTION_TIMEOUT_MS = 20_000
+_MAJORITY = WriteConcern("majority")
+#: Which field of a command its documents are, by the command.
+_FIELDS = {"insert": "documents", "update": "updates", "delete": "deletes"}
+
+Result = TypeVar("Result")
+Session = ClientSession
+_lock = threading.Lock()
+_clients: dict[tuple[int, str], pymongo.MongoClient[dict[str, Any]]] = {}
+
+
+class DuplicateError(Exception):
+    """A document with the ``_id`` of an insert is there already; the transaction is undone."""
+
+
+class _Documents(RawBSONDocument):
+    """Any number of documents, one behind the other, as one: what pymongo copies into a command's document sequence."""
+
+    __slots__ = ("_bytes",)
+
+    def __init__(self, data: bytes) -> None:  # the base class wants one document
+        self._bytes = data
+
+    @property
+    def raw(self) -> bytes:
+        return self._bytes
+
+
+class Server:
+    """See the module's docstring. `record` is the database of the sink's own collections."""
+
+    def __init__(self, uri: str, record: str) -> None:
+        self.uri = uri
+        self.record = record
+        #: For people: no user, no password, no options.
+        self.where = re.sub(r"//[^/]*@", "//", uri).partition("?")[0].rstrip("/")
+        found = re.match(r"[^/]*//(?:([^/@]*)@)?", uri)
+        secret = (found[1] or "").partition(":")[2] if found else ""
+        self._secrets = sorted({s for s in (uri, secret, unquote(secret)) if s}, key=len, reverse=True)
+
+    def __repr__(self) -> str:
+        return f"Server({self.where})"
+
+    @property
+    def client(self) -> pymongo.MongoClient[dict[str, Any]]:
+        """The client of this process; a child of a process makes its own."""
+        with _lock:
+            key = (os.getpid(), self.uri)
+            if key not in _clients:
+                _clients[key] = pymongo.MongoClient(
+                    self.uri,
+                    appname="raycdc",
+                    tz_aware=True,
+                    w="majority",
+                    readConcernLevel="majority",
+                    readPreference="primary",
+                    retryWrites=True,
+                    serverSelectionTimeoutMS=_SELECTION_TIMEOUT_MS,
+                )
+            return _clients[key]
+
+    def collection(self, target: TableId) -> Any:
+        return self.client[target.db][target.table]
+
+    def own(self, name: str) -> Any:
+        """One of the sink's own collections."""
+        return self.client[self.record][name]
+
+    @contextmanager
+    def named(self, what: object) -> Iterator[None]:
+        """The driver's errors as `SinkError` about `what`, without any secret."""
+        try:
+            yield
+        except PyMongoError as cause:
+            raise SinkError(f"{what}: MongoDB at {self.where}: {self.text_of(cause)}") from None
+
+    def text_of(self, cause: BaseException) -> str:
+        """The first line of an error, without any secret."""
+        text = str(cause).partition(", full error")[0]
+        for secret in self._secrets:
+            text = text.replace(secret, "***")
+        return text[:1000]
+
+    def transaction(self, do: Callable[[Session], Result]) -> Result:
+        """What `do` returns, once its writes are there; it is called again where the server asks for that, for up to
+        two minutes, and whatever else it raises undoes them.
+        """
+        with self.client.start_session() as session:
+            return session.with_transaction(
+                do,
+                read_concern=ReadConcern("snapshot"),
+                write_concern=_MAJORITY,
+                read_preference=ReadPreference.PRIMARY,
+            )
+
+    def run(self, session: Session, target: TableId, command: str, documents: bytes) -> None:
+        """``insert``, ``update`` or ``delete`` with `documents` in BSON, one behind the other. `DuplicateError` where
+        an insert met its ``_id``, `OperationFailure` for any other document that was refused.
+        """
+        reply: Any = self.client[target.db].command(
+            {command: target.table, _FIELDS[command]: [_Documents(documents)], "ordered": False},
+            session=session,
+            codec_options=CodecOptions(document_class=RawBSONDocument),
+        )
+        if not (errors := reply.get("writeErrors")):
+            return
+        first = errors[0]
+        if first["code"] == DUPLICATE_KEY and command == "insert" and "_id" in first["errmsg"]:
+            raise DuplicateError
+        raise OperationFailure(f"{len(errors)} documents were refused, the first one: {first['errmsg']}", first["code"])
+
+    def described(self, target: TableId) -> dict[str, Any] | None:
+        """What the server says of a collection; None where there is none."""
+        found = self.client[target.db].list_collections(filter={"name": target.table})
+        return next((dict(one) for one in found), None)
+
+    def create(self, target: TableId) -> None:
+        """Make the collection, unless it is there."""
+        try:
+            self.client[target.db].create_collection(target.table)
+        except CollectionInvalid:
+            return
+        except OperationFailure as cause:
+            if cause.code != _EXISTS:
+                raise
+
+    def close(self) -> None:
+        with _lock:
+            client = _clients.pop((os.getpid(), self.uri), None)
+        if client is not None:
+            client.close()
+
+
+_EXISTS = 48

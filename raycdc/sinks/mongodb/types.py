@@ -1,0 +1,121 @@
+"""Logical types in BSON: every value arrives as it is, or an error names it.
+
+| kind | BSON | note |
+|---|---|---|
+| BOOLEAN | bool | |
+| INT8, INT16, INT32, YEAR | int32 | |
+| INT64, BIT(1 … 63) | int64 | |
+| UINT64, BIT(64) | int64, from 2^63 on Decimal128 | MongoDB compares numbers of all types by value |
+| FLOAT32, FLOAT64 | double | NaN, infinities and −0.0 as they are |
+| DECIMAL(p, s), p ≤ 34 | Decimal128 with exactly s digits after the point | |
+| … with more digits | string of all digits | Decimal128 has 34 |
+| STRING, ENUM, SET, TIME, JSON | string | JSON as the source's text: a document could not keep its numbers and keys |
+| BINARY | binary, subtype 0 | |
+| DATE | date, at midnight UTC | |
+| DATETIME(0 … 3), TIMESTAMP(0 … 3) | date | a wall clock's reading is taken for one in UTC |
+| DATETIME(4 … 6), TIMESTAMP(4 … 6) | string ``2024-02-29 12:00:00.000001``, in UTC | a BSON date has milliseconds |
+| null | null | a field that is not there means null, too: an added column leaves old documents alone |
+
+What decides is the column's type, never the value (but for UINT64), so a field has one type in all documents.
+A computed column says of itself no fractional digits: microseconds in it are refused by name. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import Enum
+
+from raycdc.errors import SinkError
+from raycdc.model import Column, TableId
+from raycdc.model.types import LogicalType, TypeKind
+
+#: Digits that Decimal128 holds.
+DECIMAL_DIGITS_MAX = 34
+#: Digits of a second that a BSON date holds.
+DATE_DIGITS = 3
+#: A document's size limit, the same on all servers.
+DOCUMENT_BYTES_MAX = 16 << 20
+ID = "_id"
+
+
+class Form(Enum):
+    """How values of a column are written."""
+
+    BOOL = "bool"
+    INT32 = "int"
+    INT64 = "long"
+    UINT64 = "long | decimal"
+    DOUBLE = "double"
+    DECIMAL = "decimal"
+    DIGITS = "string of a decimal"
+    TEXT = "string"
+    BINARY = "binData"
+    DAY = "date of a day"
+    DATE = "date"
+    MOMENT = "string of a moment"
+
+    @property
+    def bson(self) -> str:
+        """MongoDB's alias of the type."""
+        return self.value.partition(" of ")[0]
+
+
+def form_of(logical: LogicalType) -> Form:
+    """The form of a column of this type."""
+    match logical.kind:
+        case TypeKind.DECIMAL:
+            return Form.DECIMAL if logical.precision <= DECIMAL_DIGITS_MAX else Form.DIGITS
+        case TypeKind.DATETIME | TypeKind.TIMESTAMP:
+            return Form.DATE if logical.fsp <= DATE_DIGITS else Form.MOMENT
+        case TypeKind.BIT:
+            return Form.INT64 if logical.length <= 63 else Form.UINT64
+        case kind:
+            return _FORMS.get(kind, Form.TEXT)
+
+
+def same_form(old: LogicalType, new: LogicalType) -> bool:
+    """Whether values that were written as `old` are read as equal to the same ones written as `new`."""
+    one, other = form_of(old), form_of(new)
+    return one is other or {one, other} <= _INTEGERS or {one, other} <= _EXACT
+
+
+def check_columns(target: TableId, columns: Sequence[Column], key: Sequence[str], *, upsert: bool) -> None:
+    """`SinkError` for names that MongoDB takes for something else."""
+    for name in [column.name for column in columns]:
+        if "." in name or name.startswith("$") or not name or "\0" in name:
+            raise SinkError(
+                f"{target}: column {name!r} makes no field of a document that queries and updates could name. Give it "
+                "another name by a [[transform]]."
+            )
+        if name == ID and not (upsert and tuple(key) == (ID,)):
+            raise SinkError(
+                f"{target}: column {ID} has the name of a document's own key, and is not the table's only key column. "
+                "Give it another name by a [[transform]]."
+            )
+
+
+def check_name(target: TableId) -> None:
+    """`SinkError` for a table whose name makes no database or collection."""
+    database, collection = target.db, target.table
+    bad = set('/\\. "$*<>:|?\0') & set(database)
+    if not database or bad or len(database.encode()) > 63 or database.lower() in ("admin", "config", "local"):
+        raise SinkError(f"{target}: MongoDB takes no database called {database!r}. Route the table to another name.")
+    if not collection or "$" in collection or "\0" in collection or collection.startswith("system."):
+        raise SinkError(f"{target}: MongoDB takes no collection called {collection!r}. Route it to another name.")
+
+
+_FORMS = {
+    TypeKind.BOOLEAN: Form.BOOL,
+    TypeKind.INT8: Form.INT32,
+    TypeKind.INT16: Form.INT32,
+    TypeKind.INT32: Form.INT32,
+    TypeKind.YEAR: Form.INT32,
+    TypeKind.INT64: Form.INT64,
+    TypeKind.UINT64: Form.UINT64,
+    TypeKind.FLOAT32: Form.DOUBLE,
+    TypeKind.FLOAT64: Form.DOUBLE,
+    TypeKind.BINARY: Form.BINARY,
+    TypeKind.DATE: Form.DAY,
+}
+_INTEGERS = {Form.INT32, Form.INT64}
+_EXACT = {Form.UINT64, Form.DECIMAL}

@@ -1,0 +1,146 @@
+"""Rows to statements, and statements into transactions. Used by the sink for small epochs, by its tasks for others.
+
+| layout | a row is | ``_id`` |
+|---|---|---|
+| changelog | a document of its own | ``{"_seq": …, "split": …}``: the same however often the epoch is written |
+| insert | a document of its own (snapshot rows of a target that this pipeline made) | the key |
+| merge | the whole document of its key, or its deletion | the key |
+| merge, adopted | the fields that the table has, of a document that may have others | the key |
+
+The key is the value of a single column, and a document of several in their order. An insert that meets its own ``_id``
+(the epoch was written in part before) is done again as an update of the whole document.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from raycdc.errors import DataError, SinkError
+from raycdc.model import META_COLUMNS, Column, TableId, TableSchema
+from raycdc.sinks.mongodb.documents import SLICE_ROWS, Constant, Element, Group, TooLargeError, element, encode, nulls
+from raycdc.sinks.mongodb.server import DuplicateError, Server, Session
+from raycdc.sinks.mongodb.types import ID
+from raycdc.sinks.rows import DELETED, META_TYPES
+
+_UPSERT = Constant(b"\x08upsert\x00\x01")
+_ONE = Constant(b"\x10limit\x00\x01\x00\x00\x00")
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """A command and its documents; `again` makes the same of them by updates."""
+
+    command: str
+    documents: bytes
+    again: Callable[[], Iterator[Statement]] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """See the module's table. `gone` are fields that the table has no more, and are null in what is written."""
+
+    target: TableId
+    schema: TableSchema
+    changelog: bool = False
+    adopted: bool = False
+    gone: tuple[str, ...] = ()
+
+    def inserts(self, batches: Iterable[pa.RecordBatch], *, split: str = "") -> Iterator[Statement]:
+        """Every row as a new document."""
+        for batch in _sliced(batches):
+            fields, ident = self._elements(batch, split)
+            document = Group("", [ident, *fields])
+            for data, first, end in self._encoded(document, batch):
+                rows = batch.slice(first, end - first)
+                yield Statement("insert", data, partial(self._updates, rows, split))
+
+    def merges(self, batches: Iterable[pa.RecordBatch]) -> Iterator[Statement]:
+        """The last row of each key, with `DELETED`."""
+        for batch in _sliced(batches):
+            deleted = batch.column(DELETED)
+            yield from self._updates(batch.filter(pc.invert(deleted)), "")
+            if (gone := batch.filter(deleted)).num_rows:
+                ident = self._id(gone, "")
+                for data, _, _ in self._encoded(Group("", [Group("q", [ident]), _ONE]), gone):
+                    yield Statement("delete", data)
+
+    def columns(self) -> list[Column]:
+        """The columns of a document in order."""
+        meta = [Column(name, META_TYPES[name]) for name in META_COLUMNS] if self.changelog else []
+        return [*self.schema.columns, *meta]
+
+    def _updates(self, batch: pa.RecordBatch, split: str) -> Iterator[Statement]:
+        if not batch.num_rows:
+            return
+        fields, ident = self._elements(batch, split)
+        body = [Group("$set", fields)] if self.adopted else fields
+        statement = Group("", [Group("q", [ident]), Group("u", body), _UPSERT])
+        for data, _, _ in self._encoded(statement, batch):
+            yield Statement("update", data)
+
+    def _elements(self, batch: pa.RecordBatch, split: str) -> tuple[list[Element], Element]:
+        fields = [self._field(column, batch) for column in self.columns() if column.name != ID]
+        return [*fields, *map(nulls, self.gone)], self._id(batch, split)
+
+    def _id(self, batch: pa.RecordBatch, split: str) -> Element:
+        if self.changelog:
+            seq = element("_seq", Column("_seq", META_TYPES["_seq"]), batch.column("_seq"))
+            text = split.encode()
+            length = (len(text) + 1).to_bytes(4, "little")
+            return Group(ID, [seq, Constant(b"\x02split\x00" + length + text + b"\x00")])
+        key = [self.schema.column(name) for name in self.schema.primary_key]
+        if len(key) == 1:
+            return element(ID, key[0], batch.column(key[0].name))
+        return Group(ID, [self._field(column, batch) for column in key])
+
+    def _field(self, column: Column, batch: pa.RecordBatch) -> Element:
+        try:
+            return element(column.name, column, batch.column(column.name))
+        except TooLargeError:
+            raise
+        except DataError as cause:
+            raise SinkError(f"{self.target}: {cause}") from cause
+
+    def _encoded(self, document: Group, batch: pa.RecordBatch) -> Iterator[tuple[bytes, int, int]]:
+        try:
+            yield from encode(document, batch.num_rows)
+        except TooLargeError as cause:
+            names = ["_seq"] if self.changelog else list(self.schema.primary_key)
+            (row,) = batch.select(names).slice(cause.place, 1).to_pylist()
+            shown = ", ".join(f"{name} = {value!r:.100}" for name, value in row.items())
+            raise SinkError(
+                f"{self.target}: the row with {shown} makes a document of {cause.size} bytes, and MongoDB takes 16 MB. "
+                "Leave a column out by a [[transform]], or the table."
+            ) from cause
+
+
+def write(server: Server, target: TableId, statements: Iterable[Statement], guard: Callable[[Session], Any]) -> None:
+    """Each statement in a transaction that `guard` is called in first."""
+
+    def run(statement: Statement, session: Session) -> None:
+        guard(session)
+        server.run(session, target, statement.command, statement.documents)
+
+    for statement in statements:
+        try:
+            server.transaction(partial(run, statement))
+        except DuplicateError:
+            assert statement.again is not None
+            write(server, target, statement.again(), guard)
+
+
+def updates_of(statements: Sequence[Statement]) -> list[Statement]:
+    """The same without inserts."""
+    return [one for statement in statements for one in (statement.again() if statement.again else [statement])]
+
+
+def _sliced(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        for at in range(0, batch.num_rows, SLICE_ROWS):
+            yield batch.slice(at, SLICE_ROWS)

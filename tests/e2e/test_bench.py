@@ -39,10 +39,20 @@ def test_bench_topic_reads_every_message_of_a_topic_it_filled(tmp_path: Path) ->
     assert found == {("consume", "confluent-kafka"): 5000, ("consume", "raycdc"): 5000}
 
 
+@pytest.mark.spark
+def test_bench_mongodb_reads_every_document_with_every_system(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "raycdc.cli", "bench", "mongodb", "--json", "--rows", "3000"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode == 0, done.stderr
+    found = {m["system"]: m["rows"] for m in json.loads(done.stdout)["measurements"]}
+    ten_passes = dict.fromkeys(("raycdc", "raycdc-document", "raw", "pymongo", "pymongoarrow"), 30_000)
+    assert found == {**ten_passes, "spark-mongodb": 9_000}
+
+
 def test_bench_lists_the_benchmarks(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "raycdc.cli", "bench", "--help"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True)
-    assert "{binlog,formats,pipeline,sinks,snapshot,splits,topic}" in done.stdout
+    assert "{binlog,formats,mongodb,pipeline,sinks,snapshot,splits,topic}" in done.stdout
 
 
 pytestmark = pytest.mark.server

@@ -1,0 +1,168 @@
+"""A collection of MongoDB into Arrow columns over one connection, beside its peers on the same server.
+
+| system | what runs |
+|---|---|
+| ``raycdc`` | raw batches into columns that were declared, as a snapshot's reader does it |
+| ``raycdc-document`` | the same into `_id` and the whole document as Extended JSON |
+| ``raw`` | the raw batches alone, decoded by nobody: what any system pays for the wire |
+| ``pymongo`` | plain dicts |
+| ``pymongoarrow`` | `find_arrow_all` with the same columns |
+| ``spark-mongodb`` | MongoDB's connector for Spark, read by a job that keeps nothing |
+
+The server is an emulation in memory: wall times say little about a real one, CPU time of the clients does.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from bench.measure import Measurement, Options, best_of, measure, measured, progress
+from bench.pipeline import Bench, figures_of
+from bench.sink_homes import jars
+
+CASES = ("snapshot",)
+
+#: As many as the emulation holds in its memory, read several times over.
+_DOCUMENTS = 100_000
+_PASSES = 10
+_SPARK_PASSES = 3
+_CONNECTOR = "org.mongodb.spark:mongo-spark-connector_2.13:10.5.0"
+_TYPES = {
+    "_id": "objectId",
+    "customer": "int",
+    "price": "double",
+    "quantity": "long",
+    "weight": "double",
+    "name": "string",
+    "note": "string",
+    "created": "date",
+    "flag": "bool",
+    "status": "string",
+}
+
+
+def run(options: Options) -> Iterator[Measurement]:
+    """Start a server, fill a collection, read it with each system."""
+    from raycdc.testing.servers import MongoDbServer
+
+    count = options.rows or _DOCUMENTS
+    with tempfile.TemporaryDirectory(prefix="raycdc-bench-") as folder, MongoDbServer() as server:
+        progress(f"writing {count:,d} documents ...")
+        with server.client() as client:
+            for first in range(0, count, 10_000):
+                client.bench.orders.insert_many(documents(first, min(first + 10_000, count)))
+        given = {"uri": server.uri, "passes": _PASSES}
+        for system in ("raycdc", "raycdc-document", "raw", "pymongo", "pymongoarrow"):
+            function = f"bench.mongodb:{system.replace('-', '_')}"
+            yield best_of(3, lambda function=function, system=system: measure("snapshot", system, function, given))  # type: ignore[misc]
+        yield _spark(Path(folder), server, count)
+
+
+def documents(first: int, last: int) -> Iterator[dict[str, Any]]:
+    """Orders with ten mixed fields, about 190 bytes each."""
+    for number in range(first, last):
+        yield {
+            "customer": number * 7919 % 100_000,
+            "price": number % 10_000 / 100,
+            "quantity": number * 2**33,
+            "weight": number / 7,
+            "name": f"product {number % 5000}",
+            "note": f"für den Händler {number % 77}",
+            "created": datetime(2026, 3, 1, tzinfo=UTC) + timedelta(seconds=number),
+            "flag": number % 2 == 0,
+            "status": "paid" if number % 3 else "open",
+        }
+
+
+def _read(uri: str, passes: int, document: dict[str, Any]) -> dict[str, Any]:
+    from raycdc.config import Secret
+    from raycdc.connectors.mongodb.chunk_reader import MongoDbChunkReader
+    from raycdc.connectors.mongodb.client import connect
+    from raycdc.model import TableId
+    from raycdc.source.split import SnapshotSplit
+
+    split = SnapshotSplit(TableId("bench", "orders"), 0, "_id", None, None)
+    reader = MongoDbChunkReader(connect(Secret(uri)))
+    figures: dict[str, Any] = {"rows": 0}
+    for _ in reader.read(split, opened_at={}, document=document):
+        pass
+    with measured(figures):
+        for _ in range(passes):
+            figures["rows"] += sum(batch.num_rows for batch in reader.read(split, opened_at={}, document=document))
+    reader.close()
+    return figures
+
+
+def raycdc(uri: str, passes: int) -> dict[str, Any]:
+    """Declared columns."""
+    from raycdc.connectors.mongodb.layout import OnMisfit, Spelling, declared, parse_type
+
+    types = {name: parse_type(text) for name, text in _TYPES.items()}
+    return _read(uri, passes, declared(types, json=Spelling.RELAXED, on_misfit=OnMisfit.FAIL).document())
+
+
+def raycdc_document(uri: str, passes: int) -> dict[str, Any]:
+    """Whole documents as text."""
+    from raycdc.connectors.mongodb.layout import Spelling, whole_documents
+
+    return _read(uri, passes, whole_documents(None, json=Spelling.RELAXED).document())
+
+
+def _pymongo(uri: str, passes: int, read: Any) -> dict[str, Any]:
+    import pymongo
+
+    figures: dict[str, Any] = {"rows": 0}
+    with pymongo.MongoClient[dict[str, Any]](uri) as client:
+        read(client.bench.orders)
+        with measured(figures):
+            for _ in range(passes):
+                figures["rows"] += read(client.bench.orders)
+    return figures
+
+
+def raw(uri: str, passes: int) -> dict[str, Any]:
+    """The wire alone."""
+    with_count = _pymongo(uri, passes, lambda orders: sum(1 for _ in orders.find_raw_batches(batch_size=100_000)))
+    return with_count | {"rows": passes * _counted(uri)}
+
+
+def _counted(uri: str) -> int:
+    import pymongo
+
+    with pymongo.MongoClient[dict[str, Any]](uri) as client:
+        return client.bench.orders.estimated_document_count()
+
+
+def pymongo(uri: str, passes: int) -> dict[str, Any]:
+    """A dict for each document."""
+    return _pymongo(uri, passes, lambda orders: sum(1 for _ in orders.find(batch_size=100_000)))
+
+
+def pymongoarrow(uri: str, passes: int) -> dict[str, Any]:
+    """The same columns by MongoDB's own library."""
+    import warnings
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # It was built for an older Arrow, and says so for each class.
+        import bson
+        import pyarrow as pa
+        from pymongoarrow.api import Schema, find_arrow_all
+    types = {"int": pa.int32(), "long": pa.int64(), "double": pa.float64(), "string": pa.string(), "bool": pa.bool_()}
+    types |= {"objectId": bson.ObjectId, "date": datetime}
+    schema = Schema({name: types[text] for name, text in _TYPES.items()})
+    return _pymongo(uri, passes, lambda orders: find_arrow_all(orders, {}, schema=schema).num_rows)
+
+
+def _spark(folder: Path, server: Any, count: int) -> Measurement:
+    progress("snapshot: measuring spark-mongodb ...")
+    given = {"uri": server.uri, "jars": jars(_CONNECTOR), "scratch": str(folder), "passes": _SPARK_PASSES}
+    run_ = Bench(folder, server).watched([sys.executable, "-m", "bench.spark_mongodb", json.dumps(given)])
+    (started, _), (done, _) = run_.of("started")[0], run_.of("done")[0]
+    figures = figures_of(run_, started, done)
+    return Measurement(case="snapshot", system="spark-mongodb", rows=count * _SPARK_PASSES, **figures)

@@ -19,6 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from raycdc.bridge import ANYWHERE, TaskRunner, ThreadTaskRunner
+from raycdc.bridge.bad_rows import DEAD_LETTER, FAIL, BadRecords
+from raycdc.checkpoint.bad_rows import bad_rows
 from raycdc.checkpoint.manifest import STATE_NODE, Manifest
 from raycdc.checkpoint.store import CheckpointStore
 from raycdc.config import Mode, PipelineConfig, PipelineOptions, SinkConfig, SourceConfig
@@ -36,6 +38,7 @@ from raycdc.source.coordinator import CoordinatorSettings
 from raycdc.source.split import STREAM_SPLIT_ID
 from raycdc.source.table_requests import ask_for_lost_rows, ask_to_begin_again, complain_of_parked
 from raycdc.spark.epochs import EpochLoop, EpochStatistics
+from raycdc.spark.sieve import Sieve
 from raycdc.spark.works import Routing
 from raycdc.transform import PlainResolver, Resolver, TransformedTables, TransformUse
 
@@ -285,9 +288,13 @@ class Pipeline:
         upsert = self.config.sink.write == UPSERT
         unmerged = no_merging(self.config, sink) if upsert else ""
         transforms, masks = self.config.transformed(), self.config.masked()
+        action = self.config.pipeline.on_bad_record
+        letters = str(store.path / "dead_letters") if action == DEAD_LETTER else ""
+        records = BadRecords(action, letters, upsert, self.config.source.repeats_inserts)
+        sieve = Sieve(records, store.path / "derived", token=token, local=session is None or self._spark_is_here)
         if not (transforms or masks):
-            return Routing(self.config.router(), upsert, unmerged)
-        use = TransformUse(upsert, unmerged, self._order_by, self.config.sink.no_layout)
+            return Routing(self.config.router(), upsert, unmerged, sieve=sieve, records=records)
+        use = TransformUse(upsert, unmerged, self._order_by, action != FAIL, self.config.sink.no_layout)
         resolver: Resolver = PlainResolver()
         deriver = None
         if session is not None:
@@ -295,9 +302,9 @@ class Pipeline:
             from raycdc.spark.transforms import SparkResolver
 
             resolver = SparkResolver(session, transforms)
-            deriver = Deriver(session, store.path / "derived", token=token, upsert=upsert)
+            deriver = Deriver(session, store.path / "derived", token=token, upsert=upsert, records=records)
         tables = TransformedTables(transforms, resolver, use, masks)
-        return Routing(self.config.router(), upsert, unmerged, tables, deriver)
+        return Routing(self.config.router(), upsert, unmerged, tables, deriver, sieve, records)
 
     def _run_epochs(
         self,
@@ -327,8 +334,10 @@ class Pipeline:
             flights=launcher.flights,
             routing=routing,
             begin_again=partial(_begin_again, store, reporter),
+            on_bad_rows=reporter.warning,
         )
         loop.recover()
+        reporter.bad_rows(bad_rows(store, loop.committed))
         store.sweep_spool()
         launcher.sweep(store.needed_segments())
         reporter.starting("starting the coordinator and its readers")

@@ -4,7 +4,8 @@
 |---|---|---|
 | `starting` | before `started`, one per step | `step`: what is being done, for people (not in ``--json``) |
 | `started` | processes are up, and again whenever they change | `pids` |
-| `progress` | twice a second, less with hundreds of tables | tables: phase, chunks, rows, values lost; lags; readers |
+| `progress` | twice a second, less with hundreds of tables | tables: phase, chunks, rows, values lost, rows left out; \
+lags; readers |
 | `commit` | an epoch is in the sink | `epoch`, `tables`, `rows`, `seconds` = `staging_s` + `commit_s` |
 | `warning` | something the user should know, the job goes on | `text` |
 | `parked` | a table is not followed (told at each start) | `table`, `phase`, `again`, `reason`, `position`, `ts_ms` |
@@ -37,6 +38,7 @@ class ProgressReporter:
         self._problems: dict[str, str] = {}
         self._rows: dict[str, tuple[float, int]] = {}
         self._emit_lag_ms: int | None = None
+        self._bad_rows: Mapping[str, int] = {}
         self._ordinal: int | None = None
         self._moved_s = time.monotonic()
 
@@ -52,6 +54,7 @@ class ProgressReporter:
     def committed(self, figures: EpochStatistics) -> None:
         if figures.watermark_ms is not None:
             self._emit_lag_ms = max(0, figures.committed_ms - figures.watermark_ms)
+        self._bad_rows = figures.bad_rows
         self._tell(
             {
                 "event": "commit",
@@ -67,6 +70,10 @@ class ProgressReporter:
     def finished(self, *, stopped: bool) -> None:
         if not stopped:
             self._tell({"event": "caught_up"})
+
+    def bad_rows(self, before: Mapping[str, int]) -> None:
+        """Rows of each table that earlier runs left out."""
+        self._bad_rows = before
 
     @contextmanager
     def watching(self, status: Callable[[], dict[str, Any] | None], *, every_s: float) -> Iterator[None]:
@@ -123,7 +130,8 @@ class ProgressReporter:
             self._rows[name] = (now_s, rows)
             rate = (rows - before) / (now_s - then_s) if now_s > then_s else 0.0
             lost = table.get("lost_values", 0)
-            tables.append({"table": name, **table, "rows": rows, "rows_per_s": round(rate), "lost_values": lost})
+            bad = {"bad_rows": self._bad_rows[name]} if name in self._bad_rows else {}
+            tables.append({"table": name, **table, "rows": rows, "rows_per_s": round(rate), "lost_values": lost, **bad})
         readers = [
             {
                 **{k: r[k] for k in ("subtask", "pid", "splits")},

@@ -1,7 +1,7 @@
 """Rows of a table as other rows (`raycdc.model.view`): columns chosen, renamed and added; more columns, wider types.
 
 Called while a segment is read, in stage tasks. Which types meet is decided in `raycdc.schema.merge`; here each value is
-turned, exactly or not at all: one that does not fit is a `SchemaError` with table and column.
+turned, exactly or not at all: one that does not fit is a `DataError` with table, column and row.
 """
 
 from __future__ import annotations
@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cache
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from raycdc.errors import SchemaError
+from raycdc.bridge.bad_rows import ON_BAD_RECORD, failing, row_named
+from raycdc.errors import DataError, SchemaError
 from raycdc.model import META_COLUMNS, Column, LogicalType, RowKind, TableId, TypeKind
 from raycdc.model.json_text import decimal_text, timestamp_text
 from raycdc.model.row_kind import SYMBOLS
@@ -43,7 +45,7 @@ def viewed(batch: pa.RecordBatch, view: RowView, columns: Sequence[str], *, tabl
         elif (source := sources.get(name.casefold())) is None:
             arrays.append(_missing(targets[name], batch.num_rows, fill=view.fill, table=table))
         else:
-            arrays.append(_turned(batch.column(source.name), source, targets[name].type, table))
+            arrays.append(_turned(batch, source, targets[name].type, view, table))
     return pa.RecordBatch.from_arrays(arrays, names=list(columns))
 
 
@@ -123,13 +125,16 @@ def text_of(array: pa.Array, have: LogicalType) -> pa.Array:
             return array.cast(pa.string(), safe=True)
 
 
-def _turned(array: pa.Array, have: Column, want: LogicalType, table: TableId) -> pa.Array:
+def _turned(batch: pa.RecordBatch, have: Column, want: LogicalType, view: RowView, table: TableId) -> pa.Array:
+    array = batch.column(have.name)
     try:
         return turned(array, have.type, want)
     except pa.ArrowException as cause:
-        raise SchemaError(
+        place = int(np.flatnonzero(failing(array, lambda part: turned(part, have.type, want)))[0])
+        raise DataError(
             f"{table}: a value of column {have.name!r} ({have.type.kind}) is no {want.arrow()}, which its merged "
-            f"target has: {cause}. Route the table elsewhere, or give the column one type in all merged tables."
+            f"target has, in {row_named(batch, place, view.source)}: {cause}. Route the table elsewhere, or give the "
+            f"column one type in all merged tables. {ON_BAD_RECORD}"
         ) from cause
 
 

@@ -10,6 +10,7 @@ gen                  {"generation"}: raised by each driver that starts
 epochs/%010d.json    sealed manifests; "….json.dropped" when recovery dropped one (its number stays used)
 commits/%010d.json   commit records: generation, what each target table holds and which tables go into it
 requests.json        what the user asked of tables (new snapshots, pauses) while nothing ran
+bad_rows.json        how many rows of each table were left out
 schemas/<fp>.json    table schemas by fingerprint
 spool/               segments of readers on this node
 ```
@@ -257,6 +258,17 @@ class CheckpointStore:
     def write_requests(self, requests: Mapping[str, Any]) -> None:
         """Replace what was asked for, durably. Only under the lease; the next start carries it out."""
         self._folder.write("requests.json", codec.encode({"version": STORE_VERSION, **requests}))
+
+    def figures(self, name: str) -> dict[str, Any] | None:
+        """The document `name` that `write_figures` wrote last; None when it never did."""
+        document = self._read(name)
+        if document is None:
+            return None
+        return codec.upgrade(document, origin=self._origin(name), current=STORE_VERSION, upgrades=UPGRADES)
+
+    def write_figures(self, name: str, figures: Mapping[str, Any]) -> None:
+        """Replace a document of the driver's own beside the others, durably (`raycdc.checkpoint.bad_rows`)."""
+        self._folder.write(name, codec.encode({"version": STORE_VERSION, **figures}))
 
     # -- schemas ----------------------------------------------------------------------------------------------------
 

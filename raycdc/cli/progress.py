@@ -226,7 +226,7 @@ class LiveView:
             view.add_row(*_cells(table))
         rest = len(tables) - room
         more = [] if rest <= 0 else [Text(f"… and {_count(rest, 'more table')}", style="dim")]
-        lost = [f"{table['table']}{_lost_text(table)}" for table in tables if table.get("lost_values")]
+        lost = [f"{table['table']}{_lost_text(table)}" for table in tables if _lost_text(table)]
         return [view, *more, *([Text("; ".join(lost), style="yellow")] if lost else [])]
 
 
@@ -234,7 +234,7 @@ def _summed_up(tables: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Many tables as if they were one, in as many phases as there are."""
     phases = [str(table.get("phase")) for table in tables]
     counts = {phase: phases.count(phase) for phase in sorted(set(phases), key=lambda p: _PHASE_ORDER.get(p, 9))}
-    figures = ("chunks_done", "chunks_total", "rows", "rows_per_s", "lost_values")
+    figures = ("chunks_done", "chunks_total", "rows", "rows_per_s", "lost_values", "bad_rows")
     sums = {name: sum(table.get(name) or 0 for table in tables) for name in figures}
     told = ", ".join(f"{count} {phase}" for phase, count in counts.items())
     return {"table": f"{len(tables)} tables", "phase": told, **sums}
@@ -287,7 +287,8 @@ def _chunks_text(table: Mapping[str, Any]) -> str:
 
 def _lost_text(table: Mapping[str, Any]) -> str:
     lost = table.get("lost_values")
-    return f", {_count(lost, 'value')} lost (invalid dates or text)" if lost else ""
+    text = f", {_count(lost, 'value')} lost (invalid dates or text)" if lost else ""
+    return text + (f", {_count(bad, 'row')} left out" if (bad := table.get("bad_rows")) else "")
 
 
 def _pids_text(pids: Mapping[str, Any]) -> str:

@@ -82,7 +82,7 @@ def transformed_tables(config: PipelineConfig) -> Iterator[TransformedTables]:
     proof = ""
     if upsert and any(transform.primary_keys for transform in transforms.all):
         proof = no_merging(config, load_plugin(PluginGroup.SINKS, config.sink.type).create(config.sink))
-    use = TransformUse(upsert, proof, order_by, config.sink.no_layout)
+    use = TransformUse(upsert, proof, order_by, config.pipeline.on_bad_record != "fail", config.sink.no_layout)
     if all(is_plain(transform) and not transform.udfs for transform in transforms.all):
         yield TransformedTables(transforms, PlainResolver(), use, config.masked())
         return

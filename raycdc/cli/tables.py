@@ -7,6 +7,7 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+from raycdc.checkpoint.bad_rows import bad_rows
 from raycdc.checkpoint.store import CheckpointStore
 from raycdc.cli.inspect_checkpoint import state_folder
 from raycdc.errors import ConfigError, ExitCode
@@ -35,6 +36,7 @@ def print_tables(config: Path, *, as_json: bool) -> int:
         return int(ExitCode.DONE)
     for table in tables:
         asked = f", {table['asked']} asked for" if table["asked"] else ""
+        asked += f", {table['bad_rows']} rows left out" if "bad_rows" in table else ""
         again = ", begins again" if table["again"] else ""
         place = table["position"]
         where = f" at {place['file']}:{place['pos']}" if place and "file" in place else ""
@@ -47,6 +49,8 @@ def print_tables(config: Path, *, as_json: bool) -> int:
 def table_list(store: CheckpointStore) -> list[dict[str, Any]]:
     """The tables of the newest manifest, JSON-able."""
     state, requests = stream_state(store.last_manifest()), requests_of(store)
+    record = store.last_commit()
+    lost = bad_rows(store, record.epoch if record else 0)
     found = []
     for name in sorted({*state["tables"], *state["parked"], *requests.tables}):
         entry = state["parked"].get(name, {})
@@ -63,6 +67,7 @@ def table_list(store: CheckpointStore) -> list[dict[str, Any]]:
                 "position": entry.get("position"),
                 "ts_ms": entry.get("ts_ms"),
                 "asked": requests.tables[name] if requests.acts_on(name, state) else None,
+                **({"bad_rows": lost[name]} if name in lost else {}),
             }
         )
     return found

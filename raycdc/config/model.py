@@ -92,7 +92,10 @@ class PipelineOptions(Options):
     )
     time_zone: str = option("UTC", help="Time zone in which texts without one are read.", planned=True)
     on_bad_record: Literal["fail", "skip", "dead-letter"] = option(
-        "fail", help="What happens to a record that cannot be decoded.", planned=("skip", "dead-letter")
+        "fail",
+        help="What happens to a row on which an expression of a transform fails, or of which a value is none of the "
+        "type of a merged target: the run ends; or the target does without it, dead-letter keeps it in "
+        "STATE/dead_letters. For messages that cannot be decoded see source.format.on_error.",
     )
     on_log_lost: Literal["fail", "resnapshot"] = option(
         "fail",

@@ -33,6 +33,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from raycdc.bridge import SegmentWriter
+from raycdc.bridge.bad_rows import (
+    FAIL,
+    ON_BAD_RECORD,
+    BadRecords,
+    Letters,
+    Sifted,
+    counted,
+    judged,
+    row_named,
+    update_places,
+    whole_updates,
+)
 from raycdc.bridge.reading import read_segment, verify_segments
 from raycdc.checkpoint.manifest import STATE_NODE, Segment
 from raycdc.errors import ConfigError, DataError, SegmentUnavailableError
@@ -42,6 +54,8 @@ from raycdc.transform import ResolvedTransform
 from raycdc.transform.resolved import COMPUTED, META_LOGICAL
 
 _KEEP = "_raycdc_keep"
+#: Number of the first expression that failed on a row, in a job that goes on then; -1 where none did.
+_FAILED = "_raycdc_failed"
 _STORED_META = tuple(field.name for field in META_FIELDS)
 
 #: Below this much input a job of Python workers costs more than it saves, as for stage tasks.
@@ -51,20 +65,33 @@ IN_PROCESS_BYTES_MAX = 4 << 20
 class Deriver:
     """Makes derived segments in `folder`, on a Spark session whose tasks run on this machine. Callable from any thread.
 
-    `upsert`: the sink keeps the last row of each key, so an update's rows need not say what it became.
+    `upsert`: the sink keeps the last row of each key, so an update's rows need not say what it became. An expression
+    that fails on a value ends its job; the rows are then gone through by expressions that tell where they failed, and
+    `records` says what becomes of such rows.
     """
 
-    def __init__(self, spark: Any, folder: Path, *, token: str = "", upsert: bool = False) -> None:
+    def __init__(
+        self,
+        spark: Any,
+        folder: Path,
+        *,
+        token: str = "",
+        upsert: bool = False,
+        records: BadRecords | None = None,
+    ) -> None:
         self._spark = spark
         self._folder = folder
         self._token = token
         self._upsert = upsert
+        self._records = records or BadRecords(upsert=upsert)
+        self._second: Any = None
         self._local = str(spark.sparkContext.master).startswith("local")
 
-    def __call__(self, segments: Sequence[Segment], found: ResolvedTransform) -> list[Segment | None]:
+    def __call__(self, segments: Sequence[Segment], found: ResolvedTransform, epoch: int) -> list[Sifted]:
         """The derived segment of each, with its view if it had one; None for one of which the filter leaves nothing.
 
-        `SegmentUnavailableError` when one cannot be read now, `DataError` when an expression fails on a value.
+        `SegmentUnavailableError` when one cannot be read now, `DataError` when an expression fails on a value and
+        `BadRecords` want no more.
         """
         if not self._local:
             raise ConfigError(
@@ -74,10 +101,10 @@ class Deriver:
         if not verify_segments(segments, token=self._token or None):
             raise SegmentUnavailableError(f"A segment of {found.table} is not there now.")
         self._folder.mkdir(parents=True, exist_ok=True)
-        task = _Task(found, self._folder, self._token, upsert=self._upsert)
+        task = _Task(found, self._folder, self._token, self._records, epoch, upsert=self._upsert)
         made = self._run([replace(segment, view=None) for segment in segments], task)
         return [
-            replace(one, view=segment.view) if one is not None else None
+            replace(one, segment=replace(one.segment, view=segment.view)) if one.segment is not None else one
             for one, segment in zip(made, segments, strict=True)
         ]
 
@@ -93,36 +120,71 @@ class Deriver:
             for path in self._folder.iterdir():
                 path.unlink(missing_ok=True)
 
-    def _run(self, segments: Sequence[Segment], task: _Task) -> list[Segment | None]:
+    def _run(self, segments: Sequence[Segment], task: _Task) -> list[Sifted]:
         from py4j.protocol import Py4JError
         from pyspark.errors import PySparkException
 
         small = sum(segment.bytes for segment in segments) <= IN_PROCESS_BYTES_MAX
-        try:
-            with errors_untold():
-                return self._here(segments, task) if small else self._in_workers(segments, task)
-        except (Py4JError, PySparkException) as cause:
-            raise DataError(f"{task.found.table}: its transform failed on a value: {_reason(cause)}") from cause
+        way = self._here if small else self._in_workers
+        with errors_untold():
+            try:
+                return way(segments, task, self._spark)
+            except (Py4JError, PySparkException) as cause:
+                failure = _reason(cause)
+            try:
+                made = way(segments, replace(task, forgiving=True), self._forgiving())
+            except (Py4JError, PySparkException) as cause:
+                raise DataError(f"{task.found.table}: its transform failed on a value: {_reason(cause)}") from cause
+        why = next((one.why for one in made if one.bad), "")
+        if why and self._records.action == FAIL:
+            raise DataError(f"{task.found.table}: its transform failed on a value: {why}: {failure} {ON_BAD_RECORD}")
+        return made
 
-    def _in_workers(self, segments: Sequence[Segment], task: _Task) -> list[Segment | None]:
+    def _forgiving(self) -> Any:
+        """A session with the same functions in which no expression is computed outside of what catches its failure."""
+        from pyspark.sql import SparkSession
+
+        if self._second is None:
+            self._second = SparkSession(self._spark.sparkContext, self._spark._jsparkSession.cloneSession())
+            self._second.conf.set("spark.sql.subexpressionElimination.enabled", "false")
+        return self._second
+
+    def _in_workers(self, segments: Sequence[Segment], task: _Task, spark: Any) -> list[Sifted]:
         texts = [json.dumps(segment.to_json()) for segment in segments]
-        frame = self._spark.range(0, len(texts), 1, len(texts)).mapInArrow(_Read(texts, task), task.input_ddl())
-        computed = frame.selectExpr(*task.select()).toDF(*task.computed())
+        frame = spark.range(0, len(texts), 1, len(texts)).mapInArrow(_Read(texts, task), task.input_ddl())
         answers: dict[str, Any] = {}
-        for row in computed.mapInArrow(_Write(texts, task), "`made` string").collect():
+        for row in _computed(frame, task, spark).mapInArrow(_Write(texts, task), "`made` string").collect():
             answers |= json.loads(row["made"])
-        return [Segment.from_json(made) if (made := answers[segment.name]) else None for segment in segments]
+        made = [answers[segment.name] for segment in segments]
+        return [Sifted(Segment.from_json(one) if one else None, bad, why) for one, bad, why in made]
 
-    def _here(self, segments: Sequence[Segment], task: _Task) -> list[Segment | None]:
+    def _here(self, segments: Sequence[Segment], task: _Task, spark: Any) -> list[Sifted]:
         """In this process, but for what the JVM computes: a way through Python workers costs more than so few rows."""
         from pyspark.sql.types import StructType
 
         arrow = pa.schema([(name, kind.arrow()) for name, kind in task.types().items()])
         batches = [batch for segment in segments for batch in task.inputs_of(segment)]
         rows = pa.Table.from_batches(batches).cast(arrow)
-        frame = self._spark.createDataFrame(rows, StructType.fromDDL(task.input_ddl()))
-        computed = _Rows(iter(frame.selectExpr(*task.select()).toDF(*task.computed()).toArrow().to_batches()))
+        frame = spark.createDataFrame(rows, StructType.fromDDL(task.input_ddl()))
+        computed = _Rows(iter(_computed(frame, task, spark).toArrow().to_batches()))
         return [task.write(segment, computed) for segment in segments]
+
+
+def _computed(frame: Any, task: _Task, spark: Any) -> Any:
+    """The expressions of `task`; of one that is forgiving each as a list of its value, or null where it fails."""
+    if not task.forgiving:
+        return frame.selectExpr(*task.select()).toDF(*task.computed())
+    from pyspark.sql import functions
+    from pyspark.sql.classic.column import Column as SparkColumn
+
+    jvm = spark._jvm.org.apache.spark.sql
+    tried = []
+    for sql in task.select()[:-1]:
+        listed = jvm.classic.ExpressionUtils.expression(functions.array(functions.expr(sql))._jc)
+        # What Spark's own try_ functions are made of.
+        forgiven = jvm.catalyst.expressions.TryEval(listed)
+        tried.append(SparkColumn(jvm.classic.ExpressionUtils.column(forgiven)))
+    return frame.select(*tried, "_seq").toDF(*task.computed())
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +194,10 @@ class _Task:
     found: ResolvedTransform
     folder: Path
     token: str
+    records: BadRecords
+    epoch: int
     upsert: bool
+    forgiving: bool = False
 
     def inputs(self) -> list[str]:
         """The columns that expressions use, and the number by which rows are known again."""
@@ -175,7 +240,7 @@ class _Task:
         """The segment's rows with `inputs`."""
         return read_segment(segment, self.inputs(), token=self.token or None, symbols=True)
 
-    def write(self, segment: Segment, computed: _Rows) -> Segment | None:
+    def write(self, segment: Segment, computed: _Rows) -> Sifted:
         """The derived segment of `segment`, whose computed columns come next in `computed`; None without rows."""
         writer = SegmentWriter(
             self.folder,
@@ -187,17 +252,28 @@ class _Task:
             node=STATE_NODE,
             partition=segment.partition,
         )
+        letters = self.records.letters(self.epoch, segment.name) if self.forgiving else None
+        count, why = 0, ""
         try:
-            for batch in _whole_updates(self._joined(segment, computed)):
-                writer.append(self._passed(batch))
-            return writer.finish(seq_base=segment.seq_base) if writer.rows else None
+            for batch in whole_updates(self._joined(segment, computed)):
+                passed, bad, first = self._passed(batch, letters)
+                count, why = count + bad, why or first
+                writer.append(passed)
+            made = writer.finish(seq_base=segment.seq_base) if writer.rows else None
+            if letters is not None:
+                letters.close()
         except BaseException:
             writer.abort()
+            if letters is not None:
+                letters.abort()
             raise
+        return Sifted(made, count, why)
 
     def _joined(self, segment: Segment, computed: _Rows) -> Iterator[pa.RecordBatch]:
-        """The batches of the segment with the computed columns, and `_seq` as the segment stores it."""
-        stored = self.stored()
+        """The batches of the segment with the computed columns, and `_seq` as the segment stores it. A forgiving task
+        has all columns of the table, and which expression failed.
+        """
+        stored = [column.name for column in self.found.source.columns] if self.forgiving else self.stored()
         for batch in read_segment(segment, [*stored, *_STORED_META], token=self.token or None):
             beside = computed.take(batch.num_rows)
             numbers = batch.column("_seq")
@@ -205,22 +281,30 @@ class _Task:
                 raise AssertionError(f"{segment.table}: rows came back from Spark in another order")
             columns = {name: batch.column(name) for name in [*stored, *_STORED_META]}
             columns["_seq"] = pc.subtract(numbers, pa.scalar(segment.seq_base, pa.int64()))
-            for name in self.computed()[:-1]:
+            failed = np.full(batch.num_rows, -1)
+            for number, name in enumerate(self.computed()[:-1]):
                 columns[name] = beside.column(name).combine_chunks()
+                if self.forgiving:
+                    missing = columns[name].is_null().to_numpy(zero_copy_only=False)
+                    failed = np.where((failed < 0) & missing, number, failed)
+                    columns[name] = pc.list_element(columns[name], 0)
+            if self.forgiving:
+                columns[_FAILED] = pa.array(failed)
             yield pa.RecordBatch.from_pydict(columns)
 
-    def _passed(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The rows that the filter lets pass, and what they are."""
-        ops = batch.column("_op").to_numpy().copy()
+    def _passed(self, batch: pa.RecordBatch, letters: Letters | None) -> tuple[pa.RecordBatch, int, str]:
+        """The rows that the filter lets pass, and what they are; how many are bad, and what the first of them has."""
+        ops, numbers = batch.column("_op").to_numpy(), batch.column("_seq").to_numpy()
         emptied = ops == RowKind.TRUNCATE
-        kept = np.ones(len(ops), np.bool_)
+        wanted, bad = np.ones(len(ops), np.bool_), np.zeros(len(ops), np.bool_)
         if self.found.transform.filter:
-            kept = batch.column(_KEEP).to_numpy(zero_copy_only=False).astype(np.bool_) | emptied
-        before = _update_places(ops, batch.column("_seq").to_numpy())
-        after = before + 1
-        ops[before[kept[before] & ~kept[after]]] = RowKind.DELETE
-        ops[after[kept[after] & ~kept[before]]] = RowKind.INSERT
-        moved = before[kept[before] & kept[after] & self._moved(batch)[before]]
+            keep = pc.fill_null(batch.column(_KEEP), fill_value=True)
+            wanted = keep.to_numpy(zero_copy_only=False).astype(np.bool_) | emptied
+        if self.forgiving:
+            bad = (batch.column(_FAILED).to_numpy() >= 0) & wanted & ~emptied
+        ops, kept = judged(ops, numbers, wanted, bad, self.records)
+        before = update_places(batch.column("_op").to_numpy(), numbers)
+        moved = before[kept[before] & kept[before + 1] & self._moved(batch)[before]]
         ops[moved], ops[moved + 1] = RowKind.DELETE, RowKind.INSERT
         names = [*self.stored(), *(name for name in self.computed() if name not in (_KEEP, "_seq")), *_STORED_META]
         columns = {name: batch.column(name) for name in names}
@@ -229,7 +313,27 @@ class _Task:
             for name in names:
                 if name.startswith(COMPUTED):
                     columns[name] = pc.if_else(pa.array(emptied), pa.scalar(None, columns[name].type), columns[name])
-        return pa.RecordBatch.from_pydict(columns).filter(pa.array(kept))
+        count, why = self._told(batch, bad, letters) if bad.any() else (0, "")
+        return pa.RecordBatch.from_pydict(columns).filter(pa.array(kept)), count, why
+
+    def _told(self, batch: pa.RecordBatch, bad: Any, letters: Letters | None) -> tuple[int, str]:
+        """Keep the bad rows that came, where they are kept; their number, and what the first has."""
+        ops, failed = batch.column("_op").to_numpy(), batch.column(_FAILED).to_numpy()
+        # Without a row that came a deletion is what fails, and nobody has to be told but who wants none at all.
+        told = np.flatnonzero(counted(ops, bad) if self.records.action != FAIL else bad)
+        if letters is not None and len(told):
+            reasons = [self._reason(int(failed[place])) for place in told]
+            letters.append(batch.take(pa.array(told)), reasons, table=self.found.table, schema=self.found.source)
+        if not len(told):
+            return 0, ""
+        first = int(told[0])
+        return len(told), f"{self._reason(int(failed[first]))} ({row_named(batch, first, self.found.source)})"
+
+    def _reason(self, number: int) -> str:
+        if number == len(self.found.computed):
+            return f"the filter ({self.found.transform.filter}) cannot be computed"
+        column = self.found.computed[number]
+        return f"column {column.name!r} ({column.sql}) cannot be computed"
 
     def _moved(self, batch: pa.RecordBatch) -> Any:
         """Of each row whether the next one has another key."""
@@ -240,27 +344,6 @@ class _Task:
             same = pc.or_kleene(pc.equal(here, there), pc.and_(pc.is_null(here), pc.is_null(there)))
             moved[: len(same)] |= ~pc.fill_null(same, fill_value=False).to_numpy(zero_copy_only=False)
         return moved
-
-
-def _update_places(ops: Any, numbers: Any) -> Any:
-    """Where the before-images are whose after-image is the next row: both have their numbers from one change."""
-    first = (ops[:-1] == RowKind.UPDATE_BEFORE) & (ops[1:] == RowKind.UPDATE_AFTER)
-    return np.flatnonzero(first & (numbers[1:] == numbers[:-1] + 1))
-
-
-def _whole_updates(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The same rows, no batch ending between the two of an update."""
-    held: pa.RecordBatch | None = None
-    for batch in batches:
-        rows = batch
-        if held is not None:
-            rows = pa.Table.from_batches([held, batch]).combine_chunks().to_batches()[0]
-        cut = rows.num_rows - int(rows.column("_op")[-1].as_py() == RowKind.UPDATE_BEFORE)
-        held = rows.slice(cut) if cut < rows.num_rows else None
-        if cut:
-            yield rows.slice(0, cut)
-    if held is not None:
-        yield held
 
 
 class _Rows:
@@ -309,7 +392,8 @@ class _Write:
         assert context is not None
         segment = Segment.from_json(json.loads(self._segments[context.partitionId()]))
         made = self._task.write(segment, _Rows(batches))
-        yield pa.RecordBatch.from_pydict({"made": [json.dumps({segment.name: made.to_json() if made else None})]})
+        told = made.segment.to_json() if made.segment else None, made.bad, made.why
+        yield pa.RecordBatch.from_pydict({"made": [json.dumps({segment.name: told})]})
 
 
 def _reason(error: Exception) -> str:

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, assert_never
 
 from raycdc.bridge.reading import verify_segments
+from raycdc.checkpoint.bad_rows import add_bad_rows, bad_rows, settle_bad_rows
 from raycdc.checkpoint.manifest import STATE_NODE, Manifest, Segment
 from raycdc.checkpoint.recovery import (
     STEP_LAST,
@@ -40,7 +41,7 @@ from raycdc.model import TableId
 from raycdc.model.routes import Router
 from raycdc.schema.events import RenameColumnEvent
 from raycdc.sinks.api import Sink, TableWork
-from raycdc.spark.works import Routing, Share, Works
+from raycdc.spark.works import Derived, Routing, Share, Works
 
 #: Tables of one epoch that commit at once: each commit waits for the disk or the JVM more than it computes.
 COMMIT_THREADS = 4
@@ -70,6 +71,8 @@ class EpochStatistics:
     sealed_ms: int
     watermark_ms: int | None
     final: bool
+    #: Rows of each table that were left out so far, of those that lost any.
+    bad_rows: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,8 +98,7 @@ class _Prepared:
     share: Share
     staged: dict[TableId, Any] = field(default_factory=dict)
     staging_s: float = 0.0
-    #: Segments of transformed tables by the names of those they are made of.
-    derived: dict[str, Segment | None] = field(default_factory=dict)
+    derived: Derived = field(default_factory=Derived)
 
 
 def _refuse(_manifest: Manifest, _tables: Sequence[TableId], text: str) -> None:
@@ -112,7 +114,7 @@ class EpochLoop:
     loop. `positions` picks what goes into the sink's commits of an epoch's split states. `flights` are the endpoints of
     the spools of other nodes, by their names, as of now. `begin_again` asks, durably, for new snapshots of source
     tables whose rows of an epoch are gone (the text says why), or raises if that cannot be. `routing` says which
-    targets tables go to.
+    targets tables go to. `on_bad_rows` is told of rows that an epoch leaves out, before it is committed.
     """
 
     def __init__(
@@ -129,8 +131,10 @@ class EpochLoop:
         flights: Callable[[], Mapping[str, str]] = dict,
         begin_again: Callable[[Manifest, Sequence[TableId], str], None] = _refuse,
         routing: Routing | None = None,
+        on_bad_rows: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._store = store
+        self._on_bad_rows = on_bad_rows
         self._begin_again = begin_again
         self._sink = sink
         self._generation = generation
@@ -168,6 +172,8 @@ class EpochLoop:
     def run(self) -> None:
         """Commit epochs until one is final or `stop` is called. Raises the first error, after the commit under way."""
         self._shares.start_after(self._store.last_commit())
+        settle_bad_rows(self._store, self._committed)
+        self._routing.records.sweep(self._committed)
         with ThreadPoolExecutor(1, thread_name_prefix="raycdc-commit") as committer:
             under_way: Future[None] | None = None
             after = self._committed
@@ -225,12 +231,27 @@ class EpochLoop:
     def _commit(self, prepared: _Prepared) -> None:
         started = time.monotonic()
         reach("before_commit")
+        self._tell_bad_rows(prepared)
         self._commit_tables(prepared.works, prepared.staged)
         reach("after_last_commit")
         self._record(
             prepared.manifest, prepared.share.routes, staging_s=prepared.staging_s, commit_s=time.monotonic() - started
         )
-        self._shares.forget(prepared.derived.values())
+        self._shares.forget(prepared.derived.segments.values())
+
+    def _tell_bad_rows(self, prepared: _Prepared) -> None:
+        """Count what the epoch leaves out, before anybody can see that it lacks."""
+        lost = {str(table): count for table, count in prepared.derived.bad_rows().items()}
+        if not lost:
+            return
+        add_bad_rows(self._store, prepared.manifest.epoch, lost, committed=self._committed)
+        first = {str(table): why for table, _, why in reversed(prepared.derived.bad.values())}
+        for name, count in sorted(lost.items()):
+            kept = f"; kept in {self._routing.records.folder}" if self._routing.records.folder else ""
+            self._on_bad_rows(
+                f"{name}: {count} row{'s' if count > 1 else ''} of epoch {prepared.manifest.epoch} left out as "
+                f"pipeline.on_bad_record says{kept}; the first: {first[name]}."
+            )
 
     def _commit_tables(self, works: Sequence[TableWork], staged: Mapping[TableId, Any]) -> None:
         """Commit all tables; when some fail the others still finish, and the first error is raised."""
@@ -267,6 +288,7 @@ class EpochLoop:
             sealed_ms=manifest.created_ms,
             watermark_ms=manifest.watermark_ms,
             final=manifest.final,
+            bad_rows=bad_rows(self._store, manifest.epoch),
         )
         self._history.append(figures)
         self._on_committed(figures)

@@ -12,16 +12,19 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
+from raycdc.bridge.bad_rows import BadRecords, Sifted
+from raycdc.checkpoint.bad_rows import bad_rows
 from raycdc.checkpoint.manifest import Manifest, Segment
 from raycdc.checkpoint.store import CheckpointStore, CommitRecord, RoutedTarget
-from raycdc.errors import ConfigError, StateError
+from raycdc.errors import ConfigError, SchemaError, StateError
 from raycdc.model import TableId, TableSchema
 from raycdc.model.routes import Router
 from raycdc.model.transform import UNCHANGED
 from raycdc.model.view import RowView
-from raycdc.schema.events import event_from_json, event_to_json
+from raycdc.schema.events import AlterColumnTypeEvent, event_from_json, event_to_json
 from raycdc.schema.targets import Tables, Target, TargetEpoch, changed_routes, targets_of
 from raycdc.sinks.api import TableWork
+from raycdc.spark.sieve import Sieve
 from raycdc.transform import ResolvedTransform, TransformedTables, layout_of
 from raycdc.transform.changes import transformed_changes
 
@@ -32,8 +35,8 @@ DERIVED_AT_ONCE = 4
 class Derives(Protocol):
     """What makes derived segments (`raycdc.spark.derive.Deriver`)."""
 
-    def __call__(self, segments: Sequence[Segment], found: ResolvedTransform) -> list[Segment | None]:
-        """The derived segment of each; None where no row is left. Blocks."""
+    def __call__(self, segments: Sequence[Segment], found: ResolvedTransform, epoch: int) -> list[Sifted]:
+        """The derived segment of each, and what was left out of it. Blocks."""
 
     def forget(self, segments: Iterable[Segment]) -> None:
         """Nobody needs these any more."""
@@ -46,7 +49,8 @@ class Derives(Protocol):
 class Routing:
     """Where tables go and as what; whether the sink updates rows; why several tables cannot go to one target, if so.
 
-    `deriver` goes through the rows of segments whose transform needs that.
+    `deriver` goes through the rows of segments whose transform needs that, `sieve` through those that a merged target
+    may not be able to hold. `records` is what becomes of bad rows.
     """
 
     router: Router
@@ -54,6 +58,8 @@ class Routing:
     no_merging: str = ""
     transforms: TransformedTables = field(default_factory=TransformedTables)
     deriver: Derives | None = None
+    sieve: Sieve | None = None
+    records: BadRecords = field(default_factory=BadRecords)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +71,28 @@ class Share:
     works: tuple[TableWork, ...]
     routes: Mapping[str, RoutedTarget]
     derived: Mapping[TableId, ResolvedTransform] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Derived:
+    """What was made of the segments of one epoch: by the names of those they are made of, and for one target alone by
+    its name and theirs; None where no row is left. `bad` tells how many rows each lost, and what the first has.
+    """
+
+    segments: dict[str, Segment | None] = field(default_factory=dict)
+    bad: dict[str, tuple[TableId, int, str]] = field(default_factory=dict)
+
+    def add(self, name: str, table: TableId, made: Sifted) -> None:
+        self.segments[name] = made.segment
+        if made.bad:
+            self.bad[name] = table, made.bad, made.why
+
+    def bad_rows(self) -> dict[TableId, int]:
+        """How many rows of each table were left out."""
+        total: dict[TableId, int] = {}
+        for table, count, _ in self.bad.values():
+            total[table] = total.get(table, 0) + count
+        return total
 
 
 class Works:
@@ -94,8 +122,9 @@ class Works:
 
         A route that is new for a table that is there already would leave all earlier rows behind.
         """
-        if self._routing.deriver is not None:
-            self._routing.deriver.sweep()
+        for maker in (self._routing.deriver, self._routing.sieve):
+            if maker is not None:
+                maker.sweep()
         tables = record.tables if record else {}
         routes = record.routes if record else {}
         known = {TableId.parse(name): routes.get(name, RoutedTarget((name,), "")) for name in tables}
@@ -150,30 +179,55 @@ class Works:
         derived = {table: one for table, one in found.items() if self._transforms.derived(one)}
         return Share(works, {str(name): self._described(target) for name, target in after.items() if told}, derived)
 
-    def derived(self, works: Sequence[TableWork], share: Share, known: dict[str, Segment | None]) -> list[TableWork]:
-        """`works` with derived segments instead of those of the tables that need it; `known` remembers them by the name
-        of what they are made of. Blocks while Spark computes. Raises what `Routing.derive` does.
+    def derived(self, works: Sequence[TableWork], share: Share, known: Derived) -> list[TableWork]:
+        """`works` with derived segments instead of those of the tables that need it, and without rows that targets
+        cannot have; `known` remembers them. Blocks while Spark computes. Raises what `Routing.derive` does.
         """
+        epoch = works[0].epoch if works else 0
+        for found in share.derived.values() if not self._routing.upsert else ():
+            self._check_left_out(works, found, epoch)
         wanted = {
-            table: {s.name: s for work in works for s in work.segments if s.table == table and s.name not in known}
+            table: {
+                s.name: s for work in works for s in work.segments if s.table == table and s.name not in known.segments
+            }
             for table in share.derived
         }
         with ThreadPoolExecutor(DERIVED_AT_ONCE, thread_name_prefix="raycdc-derive") as pool:
             pending = {
-                pool.submit(self._derive, list(segments.values()), share.derived[table]): list(segments)
+                pool.submit(self._derive, list(segments.values()), share.derived[table], epoch): list(segments.values())
                 for table, segments in wanted.items()
                 if segments
             }
-            for future, names in pending.items():
-                made = future.result()
-                known.update(zip(names, made, strict=True))
-                # Asked again, when a node did not answer, works have them already.
-                known.update({segment.name: segment for segment in made if segment is not None})
-        return [replace(work, segments=tuple(_derived_segments(work, known))) for work in works]
+            for future, segments in pending.items():
+                for segment, made in zip(segments, future.result(), strict=True):
+                    known.add(segment.name, segment.table, made)
+                    if made.segment is not None:
+                        # Asked again, when a node did not answer, works have them already.
+                        known.segments[made.segment.name] = made.segment
+            works = [replace(work, segments=tuple(_derived_segments(work, known.segments))) for work in works]
+            return self._sifted(works, known, pool)
 
-    def _derive(self, segments: Sequence[Segment], found: ResolvedTransform) -> list[Segment | None]:
+    def _sifted(self, works: list[TableWork], known: Derived, pool: ThreadPoolExecutor) -> list[TableWork]:
+        """`works` without rows of which a value is none of the target's type."""
+        if self._routing.sieve is None:
+            return works
+        sieve = self._routing.sieve
+        pending = [
+            (work, segment, pool.submit(sieve, segment, work.target, work.epoch))
+            for work in works
+            for segment in work.segments
+            if _sifted_name(work, segment) not in known.segments
+        ]
+        for work, segment, future in pending:
+            made = future.result()
+            known.add(_sifted_name(work, segment), segment.table, made)
+            if made.segment is not None:
+                known.segments[_sifted_name(work, made.segment)] = made.segment
+        return [replace(work, segments=tuple(_sifted_segments(work, known.segments))) for work in works]
+
+    def _derive(self, segments: Sequence[Segment], found: ResolvedTransform, epoch: int) -> list[Sifted]:
         assert self._routing.deriver is not None, found.table
-        return self._routing.deriver([replace(segment, view=None) for segment in segments], found)
+        return self._routing.deriver([replace(segment, view=None) for segment in segments], found, epoch)
 
     def _transformed(self, manifest: Manifest) -> tuple[Tables, dict[TableId, ResolvedTransform]]:
         """The tables of `manifest` as their transforms make them, and these."""
@@ -191,6 +245,19 @@ class Works:
             tables[table] = (schema, changes)
         return tables, transforms
 
+    def _check_left_out(self, works: Sequence[TableWork], found: ResolvedTransform, epoch: int) -> None:
+        """`SchemaError` where rows that were left out might come back as updates of rows that a changelog never had.
+        Asked when the epoch before is committed, as it is when a table that changed is staged.
+        """
+        changes = [event_from_json(change) for work in works if work.source == found.table for change in work.changes]
+        used = [e.name for e in changes if isinstance(e, AlterColumnTypeEvent)]
+        if used and (lost := bad_rows(self._store, epoch - 1).get(str(found.table))):
+            raise SchemaError(
+                f"{found.table}: the type of column {used[0]!r} changed, and {lost} rows were left out under the old "
+                "one: whether a changelog had a row cannot be told any more. Begin with another pipeline.state and a "
+                "new snapshot."
+            )
+
     def _before(self, table: TableId) -> TableSchema | None:
         """What the table's transformed rows looked like so far, where a target has them alone: merging finds out by
         itself what is new to it.
@@ -200,8 +267,10 @@ class Works:
 
     def forget(self, segments: Iterable[Segment | None]) -> None:
         """Derived segments whose epoch is committed."""
-        if self._routing.deriver is not None:
-            self._routing.deriver.forget([segment for segment in segments if segment is not None])
+        made = [segment for segment in segments if segment is not None]
+        for maker in (self._routing.deriver, self._routing.sieve):
+            if maker is not None:
+                maker.forget(made)
 
     def targets(self, manifest: Manifest) -> dict[TableId, tuple[TableId, ...]]:
         """The targets of an epoch, with the source tables that each gets rows or changes of."""
@@ -271,6 +340,19 @@ class Works:
         if fingerprint not in self._schemas:
             self._schemas[fingerprint] = self._store.schema(fingerprint)
         return self._schemas[fingerprint]
+
+
+def _sifted_name(work: TableWork, segment: Segment) -> str:
+    """What `Derived` calls a segment as one target has it."""
+    return f"{work.target}/{segment.name}"
+
+
+def _sifted_segments(work: TableWork, known: Mapping[str, Segment | None]) -> Iterator[Segment]:
+    for segment in work.segments:
+        made = known[_sifted_name(work, segment)]
+        if made is not None:
+            # Where a node's server is may have changed since it was sifted.
+            yield segment if made.name == segment.name else replace(made, view=segment.view)
 
 
 def _derived_segments(work: TableWork, known: Mapping[str, Segment | None]) -> Iterator[Segment]:

@@ -24,13 +24,15 @@ from raycdc.transform.resolved import CONSTANT_META, ResolvedTransform, Resolver
 @dataclass(frozen=True, slots=True)
 class TransformUse:
     """What transforms have to know of the sink: whether it updates rows (`upsert`), why it cannot find out that a key
-    is there already, if so (`no_proof`), the column that changes of a key are ordered by, if any, and why targets of
+    is there already, if so (`no_proof`), the column that changes of a key are ordered by, if any, whether rows on which
+    an expression fails are left out, and why targets of
     some columns cannot be laid out as asked (`no_layout`; empty where they can).
     """
 
     upsert: bool = False
     no_proof: str = ""
     order_by: str = ""
+    leaves_out: bool = False
     no_layout: Callable[[TableLayout, TableSchema], str] = lambda _, __: ""
 
 
@@ -110,6 +112,11 @@ class TransformedTables:
             raise SchemaError(
                 f"{where}: the projection does not keep the key ({missing}) as it is, and rows that are updated are "
                 "found by it. Add its columns, or say primary_keys."
+            )
+        if self.use.order_by and self.use.leaves_out and (found.computed or transform.filter):
+            raise ConfigError(
+                f"{where}: a row that pipeline.on_bad_record leaves out would leave an older one of its key in place, "
+                'as with source.order_by nothing is deleted. Use on_bad_record = "fail".'
             )
         by = find_column(found.source, self.use.order_by) if self.use.order_by else None
         if by is not None and self.use.order_by not in [

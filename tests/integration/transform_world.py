@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from raycdc.bridge.bad_rows import DEAD_LETTER, FAIL, BadRecords
 from raycdc.checkpoint.manifest import Manifest
 from raycdc.checkpoint.store import CheckpointStore
 from raycdc.model import Column, LogicalType, TableId, TableSchema, TypeKind
@@ -15,6 +17,7 @@ from raycdc.model.transform import Transform, Transforms
 from raycdc.schema import AddColumnEvent, event_to_json
 from raycdc.spark.derive import Deriver
 from raycdc.spark.epochs import EpochLoop, Recovery
+from raycdc.spark.sieve import Sieve
 from raycdc.spark.transforms import SparkResolver
 from raycdc.spark.works import Routing
 from raycdc.testing.epochs import EpochScript, Row, ScriptedTable, simple_schema
@@ -54,6 +57,8 @@ class World:
     no_proof: str = ""
     kafka: KafkaServer | None = None
     server: Server | None = None
+    on_bad_record: str = FAIL
+    warnings: list[str] = field(default_factory=list)
 
     @property
     def store(self) -> CheckpointStore:
@@ -74,15 +79,29 @@ class World:
 
         transforms = Transforms(self.transforms)
         resolver = PlainResolver() if self.spark is None else SparkResolver(self.spark, transforms)
-        deriver = None if self.spark is None else Deriver(self.spark, self.root / "derived", upsert=self.upsert)
+        letters = str(self.letters) if self.on_bad_record == DEAD_LETTER else ""
+        records = BadRecords(self.on_bad_record, letters, self.upsert)
+        folder = self.root / "derived"
+        deriver = None if self.spark is None else Deriver(self.spark, folder, upsert=self.upsert, records=records)
+        sieve = Sieve(records, folder)
         tables = TransformedTables(transforms, resolver, TransformUse(self.upsert, self.no_proof))
         return EpochLoop(
             self.store,
             self.place.sink(),
             generation=self.store.generation,
             next_sealed=next_sealed,
-            routing=Routing(Router(self.routes), self.upsert, transforms=tables, deriver=deriver),
+            routing=Routing(Router(self.routes), self.upsert, "", tables, deriver, sieve, records),
+            on_bad_rows=self.warnings.append,
         )
+
+    @property
+    def letters(self) -> Path:
+        return self.root / "dead_letters"
+
+    def kept(self) -> list[Row]:
+        """The rows that were kept, epoch by epoch."""
+        files = sorted(self.letters.glob("*.jsonl"))
+        return [json.loads(line) for path in files for line in path.read_text().splitlines()]
 
     def restart(self) -> Recovery:
         self.script.generation = self.store.next_generation()

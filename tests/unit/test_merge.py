@@ -169,7 +169,7 @@ def test_a_value_that_does_not_fit_is_an_error_with_table_and_column(
 ) -> None:
     view = RowView(TableSchema((Column("v", have),)), TableSchema((Column("v", want),)))
     batch = pa.RecordBatch.from_arrays([pa.array([value], have.arrow())], names=["v"])
-    with pytest.raises(SchemaError, match=r"a\.b: a value of column 'v' \(.*\) is no (double|string), which its"):
+    with pytest.raises(DataError, match=r"a\.b: a value of column 'v' \(.*\) is no (double|string), which its"):
         viewed(batch, view, ["v"], table=TableId("a", "b"))
 
 

@@ -1,0 +1,193 @@
+"""Rows that cannot become rows of their target: what is left of a changelog without them, and where they are kept.
+
+A row is *bad* where an expression of its table's transform fails on it, or a value of it is none of the type that a
+merged target has. Each image is judged by itself, and what it is never changes with the epoch, so leaving the bad ones
+out is a filter: the target has no row for as long as its row at the source is bad.
+
+| before | after | becomes |
+|---|---|---|
+| good | good | the update |
+| good | bad | a deletion: the row that was there is true no more |
+| bad | good | an insert |
+| bad | bad | nothing |
+
+Images of a topic may lack values, so there bad ones prove little of what the target has: a deletion stays one, and
+where rows are updated a bad row is the deletion of its key, which is harmless when there is none.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from raycdc.checkpoint.folder import sync_folder
+from raycdc.checkpoint.manifest import Segment
+from raycdc.model import RowKind, TableId, TableSchema
+from raycdc.model.json_text import json_values
+from raycdc.model.row_kind import SYMBOLS
+
+FAIL = "fail"
+SKIP = "skip"
+DEAD_LETTER = "dead-letter"
+
+ON_BAD_RECORD = 'With pipeline.on_bad_record = "skip" or "dead-letter" the run goes on without such rows.'
+
+_CAME = (RowKind.INSERT, RowKind.UPDATE_AFTER)
+
+
+@dataclass(frozen=True, slots=True)
+class BadRecords:
+    """``pipeline.on_bad_record``: `action` is `FAIL`, `SKIP` or `DEAD_LETTER`, and `folder` where the last keeps rows.
+
+    `upsert`: the sink updates rows. `partial`: images may lack values, and rows be inserted that are there.
+    """
+
+    action: str = FAIL
+    folder: str = ""
+    upsert: bool = False
+    partial: bool = False
+
+    def letters(self, epoch: int, name: str) -> Letters | None:
+        """Where the bad rows of one segment of `epoch` go; written again they replace themselves."""
+        return Letters(Path(self.folder), f"{epoch:010d}-{name}.jsonl") if self.action == DEAD_LETTER else None
+
+    def sweep(self, committed: int) -> None:
+        """Remove the letters of epochs that never came to be, or are staged again. Only while nothing is staged."""
+        if self.folder and Path(self.folder).is_dir():
+            for path in Path(self.folder).glob("*.jsonl*"):
+                number = path.name.removeprefix(".")[:10]
+                if path.name.startswith(".") or (number.isdigit() and int(number) > committed):
+                    path.unlink(missing_ok=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Sifted:
+    """A segment without its bad rows (None: no row is left), how many came that were bad, and what the first has."""
+
+    segment: Segment | None
+    bad: int = 0
+    why: str = ""
+
+
+class Letters:
+    """A file of bad rows, one JSON object a line: where it came from, `reason`, `row`. Visible when it is closed."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self._path = folder / name
+        self._temporary = folder / f".{name}.{uuid.uuid4().hex}"
+        self._file: IO[bytes] | None = None
+
+    def append(self, rows: pa.RecordBatch, reasons: Sequence[str], *, table: TableId, schema: TableSchema) -> None:
+        """Add `rows`, with the columns of `schema` and of changelogs (`_op` as codes)."""
+        if self._file is None:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+            self._file = os.fdopen(os.open(self._temporary, flags, 0o600), "wb")
+        figures = rows.select(["_op", "_seq", "_ts_ms", "_pos"]).to_pylist()
+        for meta, reason, text in zip(figures, reasons, _texts(rows, schema), strict=True):
+            told = {"table": str(table), "op": SYMBOLS[meta["_op"]], "seq": meta["_seq"], "ts_ms": meta["_ts_ms"],
+                    "pos": meta["_pos"], "reason": reason}  # fmt: skip
+            self._file.write(f'{json.dumps(told, ensure_ascii=False)[:-1]}, "row": {text}}}\n'.encode())
+
+    def close(self) -> None:
+        """Make the file durable under its name; there is none without rows."""
+        if self._file is not None:
+            self._file.flush()
+            os.fsync(self._file.fileno())
+            self._file.close()
+            self._temporary.rename(self._path)
+            sync_folder(self._path.parent)
+
+    def abort(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._temporary.unlink(missing_ok=True)
+
+
+def _texts(rows: pa.RecordBatch, schema: TableSchema) -> list[str]:
+    """Each row as a JSON object of the table's columns."""
+    columns = [
+        pc.fill_null(json_values(rows.column(column.name), column.type), "null").to_pylist()
+        for column in schema.columns
+    ]
+    names = [json.dumps(column.name, ensure_ascii=False) for column in schema.columns]
+    return [
+        "{" + ", ".join(f"{name}: {value}" for name, value in zip(names, values, strict=True)) + "}"
+        for values in zip(*columns, strict=True)
+    ]
+
+
+def judged(ops: Any, numbers: Any, wanted: Any, bad: Any, records: BadRecords) -> tuple[Any, Any]:
+    """What becomes of rows with these codes and `_seq`, of which a filter wants some and some are bad: codes, and which
+    are kept. Rows of one update must be together.
+    """
+    made, kept = ops.copy(), wanted & ~bad
+    before = update_places(ops, numbers)
+    after = before + 1
+    made[before[kept[before] & ~kept[after]]] = RowKind.DELETE
+    made[after[kept[after] & ~kept[before]]] = RowKind.INSERT
+    if records.partial and bad.any():
+        kept |= bad & (ops == RowKind.DELETE)
+        if records.upsert:
+            came = bad & np.isin(ops, _CAME)
+            made[came], kept = RowKind.DELETE, kept | came
+    return made, kept
+
+
+def counted(ops: Any, bad: Any) -> Any:
+    """Which rows are told of: those that came, each once, and not again when they go."""
+    return bad & np.isin(ops, _CAME)
+
+
+def update_places(ops: Any, numbers: Any) -> Any:
+    """Where the before-images are whose after-image is the next row: both have their numbers from one change."""
+    first = (ops[:-1] == RowKind.UPDATE_BEFORE) & (ops[1:] == RowKind.UPDATE_AFTER)
+    return np.flatnonzero(first & (numbers[1:] == numbers[:-1] + 1))
+
+
+def whole_updates(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The same rows, no batch ending between the two of an update."""
+    held: pa.RecordBatch | None = None
+    for batch in batches:
+        rows = batch
+        if held is not None:
+            rows = pa.Table.from_batches([held, batch]).combine_chunks().to_batches()[0]
+        cut = rows.num_rows - int(rows.column("_op")[-1].as_py() == RowKind.UPDATE_BEFORE)
+        held = rows.slice(cut) if cut < rows.num_rows else None
+        if cut:
+            yield rows.slice(0, cut)
+    if held is not None:
+        yield held
+
+
+def failing(array: pa.Array, turn: Callable[[pa.Array], Any]) -> Any:
+    """Of each value whether `turn` raises on it: halved until they are found, so good ones cost one call together."""
+    bad = np.zeros(len(array), np.bool_)
+    waiting = [(0, len(array))]
+    while waiting:
+        start, count = waiting.pop()
+        try:
+            turn(array.slice(start, count))
+        except pa.ArrowException:
+            if count == 1:
+                bad[start] = True
+            else:
+                waiting += [(start, count // 2), (start + count // 2, count - count // 2)]
+    return bad
+
+
+def row_named(batch: pa.RecordBatch, place: int, schema: TableSchema) -> str:
+    """Words for the row at `place`: its key, as far as `batch` has it, or its position."""
+    names = [name for name in schema.primary_key if name in batch.schema.names]
+    if names:
+        return "the row with " + ", ".join(f"{name} = {batch.column(name)[place].as_py()!r}" for name in names)
+    return f"the row at {batch.column('_pos')[place].as_py()}" if "_pos" in batch.schema.names else "a row"

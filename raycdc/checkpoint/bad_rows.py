@@ -1,0 +1,35 @@
+"""How many rows of each table were left out so far (``pipeline.on_bad_record``), in step with the epochs committed.
+
+``bad_rows.json`` is written before the commits of an epoch that leaves rows out, with the figures before and after it:
+which of them hold shows when the epoch is committed, or is not, so no crash loses or doubles any.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from raycdc.checkpoint.store import CheckpointStore
+
+_NAME = "bad_rows.json"
+
+
+def bad_rows(store: CheckpointStore, committed: int) -> dict[str, int]:
+    """Rows left out of each table in epochs up to `committed`, the last one in the sink; tables without any are not
+    in it. `StateError` when the file cannot be read.
+    """
+    document = store.figures(_NAME)
+    return {} if document is None else dict(document["after" if document["epoch"] <= committed else "before"])
+
+
+def add_bad_rows(store: CheckpointStore, epoch: int, more: Mapping[str, int], *, committed: int) -> None:
+    """`epoch`, about to be committed after `committed`, leaves out `more`. Writing it again changes nothing."""
+    before = bad_rows(store, committed)
+    after = {name: before.get(name, 0) + more.get(name, 0) for name in sorted({*before, *more})}
+    store.write_figures(_NAME, {"epoch": epoch, "before": before, "after": after})
+
+
+def settle_bad_rows(store: CheckpointStore, committed: int) -> None:
+    """Forget an epoch that was not committed: it is staged again, or never comes. At a start, after recovery."""
+    document = store.figures(_NAME)
+    if document is not None and document["epoch"] > committed:
+        store.write_figures(_NAME, {**document, "epoch": committed, "after": document["before"]})

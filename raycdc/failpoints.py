@@ -33,6 +33,8 @@ POINTS = (
     "before_commit",
     "in_commit",
     "after_parts",
+    "before_optimize",
+    "after_optimize",
     "after_commit",
     "between_tables",
     "after_last_commit",

@@ -2,12 +2,38 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Literal
 
-from raycdc.config import SinkConfig, option
+from pydantic import field_validator
+
+from raycdc.config import Duration, Options, SinkConfig, Size, option
 from raycdc.model import TableSchema
 from raycdc.model.layout import TableLayout
 from raycdc.plugins import Plugin
+
+#: Readers that began before may still read what a vacuum deletes.
+VACUUM_MIN = timedelta(hours=1)
+
+
+class OptimizeOptions(Options):
+    """``optimize = { … }``: upkeep of the tables by the pipeline itself, after a commit to each."""
+
+    every: Duration = option(timedelta(hours=1), help="How often, at most.")
+    target_file: Size = option(128 << 20, help="Small files are made larger ones, up to this size.", ge=1 << 20)
+    z_order: tuple[str, ...] = option(
+        (), help="Columns by which rows are clustered, where a table has them. Each time copies the whole table."
+    )
+    vacuum: Duration | None = option(
+        None, help="Delete files that were taken out so long ago; nothing is deleted without.", example="7d"
+    )
+
+    @field_validator("vacuum")
+    @classmethod
+    def _leaves_time(cls, retention: timedelta | None) -> timedelta | None:
+        if retention is not None and retention < VACUUM_MIN:
+            raise ValueError("readers need an hour at least")
+        return retention
 
 
 class DeltaSinkConfig(SinkConfig):
@@ -15,6 +41,9 @@ class DeltaSinkConfig(SinkConfig):
 
     type: Literal["delta"] = option("delta", help="Delta Lake tables.")
     path: str = option(help="Folder or URI of the lake.", example="./lake", min_length=1)
+    optimize: OptimizeOptions | None = option(
+        None, help="Upkeep on a schedule; none without.", example={"every": "1h", "target_file": "128MiB"}
+    )
 
     def no_layout(self, layout: TableLayout, schema: TableSchema) -> str:
         from raycdc.sinks.delta.layout import no_layout

@@ -52,6 +52,7 @@ from raycdc.sinks.delta.evolution import evolve
 from raycdc.sinks.delta.layout import check_values
 from raycdc.sinks.delta.plugin import DeltaSinkConfig
 from raycdc.sinks.delta.table import DeltaTarget, Stamp
+from raycdc.sinks.delta.upkeep import Upkeep
 from raycdc.sinks.origins import CLAIMED, same_key
 from raycdc.sinks.plan import MERGED_FILE_BYTES_MAX, TASK_BYTES_MAX, Input, by_partition, share_out
 from raycdc.sinks.rows import DELETED, Compacted, alive, changelog_arrow
@@ -88,6 +89,7 @@ class DeltaSink:
     def __init__(self, config: DeltaSinkConfig) -> None:
         self.root = Path(config.path).absolute()
         self.small_bytes_max = SMALL_BYTES_MAX
+        self._upkeep = None if config.optimize is None else Upkeep(config.optimize)
         self._targets: dict[TableId, DeltaTarget] = {}
         #: Whether snapshot rows of a target may be appended; asked while another thread may be committing to it.
         self._appendable: dict[TableId, bool] = {}
@@ -183,6 +185,8 @@ class DeltaSink:
             elif step == STEP_APPEND:
                 _delete(staged.append)
         _delete(staged.merge)
+        if self._upkeep is not None:
+            self._upkeep.after_commit(target, work.generation)
 
     def tombstone(self, work: TableWork) -> None:
         target = self._target(work.target)

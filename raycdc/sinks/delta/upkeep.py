@@ -1,0 +1,93 @@
+"""Upkeep of Delta tables on a schedule: small files made large ones, and files that nobody needs deleted.
+
+Called by `raycdc.sinks.delta.sink` after a commit, on the thread that committed, so that no commit of this driver to
+the table is under way. It moves rows and changes none, and its commit says nothing of epochs: the vector stays as it
+is. It is for the very next version of the table after one that this driver may still write to, or it is not at all:
+whatever comes between, of another writer or a newer driver, it is given up, and tried again after the next commit. A
+driver that a newer one has fenced does nothing. When it was last done is the time of a file beside the table's; whoever
+is killed in between leaves files that no version names, as any interrupted commit does.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+
+from deltalake import CommitProperties
+from deltalake.exceptions import CommitFailedError, DeltaError
+
+from raycdc.errors import SinkError
+from raycdc.failpoints import reach
+from raycdc.sinks.delta.plugin import OptimizeOptions
+from raycdc.sinks.delta.table import DeltaTarget
+
+#: Tasks of one compaction at once; each holds some row groups in memory.
+_AT_ONCE = 1
+
+
+class Upkeep:
+    """One per sink; holds nothing of a table."""
+
+    def __init__(self, options: OptimizeOptions, *, clock: Callable[[], float] = time.time) -> None:
+        self._options = options
+        self._clock = clock
+
+    def after_commit(self, target: DeltaTarget, generation: int) -> None:
+        """Optimise the table if it is time. `SinkError` with its name for what is no other writer's doing."""
+        mark = target.path / "_raycdc" / "optimized"
+        if not self._is_time(mark):
+            return
+        if not target.refresh():
+            return
+        held = target.vector()
+        if held is None or held.generation > generation:
+            return
+        try:
+            reach("before_optimize")
+            self._optimize(target)
+            reach("after_optimize")
+            # What was written is on the disk before anything older goes.
+            target.refresh()
+            if self._options.vacuum is not None:
+                self._vacuum(target, self._options.vacuum)
+        except CommitFailedError:
+            return
+        except (DeltaError, OSError, ValueError) as cause:
+            raise SinkError(
+                f"The Delta table {target.path} ({target.name}) cannot be optimised: {cause}. Leave sink.optimize "
+                "out to go on without."
+            ) from cause
+        mark.touch()
+
+    def _is_time(self, mark: Path) -> bool:
+        try:
+            last = mark.stat().st_mtime
+        except FileNotFoundError:
+            # The first look: from here on.
+            mark.parent.mkdir(parents=True, exist_ok=True)
+            mark.touch()
+            last = mark.stat().st_mtime
+        return self._clock() - last >= self._options.every.total_seconds()
+
+    def _optimize(self, target: DeltaTarget) -> None:
+        table = target.table
+        note = CommitProperties(
+            max_commit_retries=0, custom_metadata={"userMetadata": json.dumps({"raycdc": "optimize"})}
+        )
+        partitions = target.partition_columns
+        names = [field.name for field in table.schema().fields if field.name not in partitions]
+        order = [name for name in self._options.z_order if name in names]
+        size = self._options.target_file
+        if order:
+            table.optimize.z_order(order, target_size=size, max_concurrent_tasks=_AT_ONCE, commit_properties=note)
+        else:
+            table.optimize.compact(target_size=size, max_concurrent_tasks=_AT_ONCE, commit_properties=note)
+
+    def _vacuum(self, target: DeltaTarget, retention: timedelta) -> None:
+        """Only files that commits removed: those of an epoch that is being staged are in no commit yet."""
+        hours = int(retention.total_seconds() // 3600)
+        target.table.vacuum(hours, dry_run=False, enforce_retention_duration=False, full=False)
+        target.refresh()

@@ -11,9 +11,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
+from deltalake.exceptions import CommitFailedError
 
+from raycdc.bridge import run_in_process
+from raycdc.errors import ConfigError
 from raycdc.failpoints import FailpointError
 from raycdc.model import TableId
+from raycdc.sinks.api import SinkContext
 from raycdc.sinks.delta import upkeep
 from raycdc.sinks.delta.plugin import DeltaSinkConfig, OptimizeOptions
 from raycdc.sinks.delta.sink import DeltaSink
@@ -41,7 +45,7 @@ def world(request: pytest.FixtureRequest, tmp_path: Path) -> World:
 def sink_of(world: World, options: OptimizeOptions = ALWAYS, **more: Any) -> DeltaSink:
     sink = world.sink()
     assert isinstance(sink, DeltaSink)
-    sink._upkeep = Upkeep(options, **more)
+    sink._upkeep = Upkeep(options, upsert=world.write == "upsert", **more)
     return sink
 
 
@@ -50,7 +54,12 @@ def table_of(world: World) -> DeltaTable:
 
 
 def operations(world: World) -> list[str]:
-    return [commit["operation"] for commit in table_of(world).history()][::-1]
+    """What was done to the table, in order."""
+    return ["OPTIMIZE" if is_ours(commit) else commit["operation"] for commit in table_of(world).history()][::-1]
+
+
+def is_ours(commit: dict[str, Any]) -> bool:
+    return "optimize" in commit.get("userMetadata", "")
 
 
 def target_of(world: World) -> DeltaTarget:
@@ -59,10 +68,9 @@ def target_of(world: World) -> DeltaTarget:
     return target
 
 
-@pytest.mark.parametrize("z_order", [(), ("qty", "elsewhere", "id")])
-def test_a_table_that_is_optimised_after_each_epoch_has_the_same_rows(world: World, z_order: tuple[str, ...]) -> None:
+def test_a_table_that_is_optimised_after_each_epoch_has_the_same_rows(world: World) -> None:
     play(world, epochs=5)
-    world.loop(sink_of(world, ALWAYS.model_copy(update={"z_order": z_order}))).run()
+    world.loop(sink_of(world)).run()
     world.check()
     assert "OPTIMIZE" in operations(world)
     # Each file but those in use went when it was taken out.
@@ -77,8 +85,8 @@ def test_the_commit_of_an_optimisation_neither_carries_nor_changes_the_vector(wo
     vectors = {}
     for commit in table.history():
         table.load_as_version(commit["version"])
-        vectors[commit["version"]] = (commit["operation"], table.transaction_version(world.store.app_id))
-    optimised = [version for version, (operation, _) in vectors.items() if operation == "OPTIMIZE"]
+        vectors[commit["version"]] = (is_ours(commit), table.transaction_version(world.store.app_id))
+    optimised = [version for version, (ours, _) in vectors.items() if ours]
     assert optimised
     for version in optimised:
         assert vectors[version][1] == vectors[version - 1][1] is not None
@@ -121,26 +129,57 @@ def test_an_epoch_that_is_staged_meanwhile_keeps_its_files(world: World) -> None
     assert len(world.rows(orders)) == (200 if world.write == "upsert" else 202)
 
 
-def test_another_writer_in_between_is_not_undone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("what", ["append", "overwrite", "delete", "optimize"])
+def test_another_writer_in_between_is_not_undone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str) -> None:
     world = new_world("delta-upsert", tmp_path)
     play(world, epochs=3)
     world.loop().run()
     small_files(world)
+    expected = {row["id"] for row in world.script.table("shop.orders").contents()} | {5000, 5001, 5002}
     target = target_of(world)
+    versions = []
 
     def meanwhile(point: str) -> None:
         if point == "before_optimize":
-            small_files(world, first=6000)
+            writer = table_of(world)
+            if what == "append":
+                small_files(world, first=6000)
+            elif what == "overwrite":
+                write_deltalake(writer, pa.table(writer.to_pyarrow_table())[:3], mode="overwrite")
+            elif what == "delete":
+                writer.delete("id = 5000")
+            else:
+                writer.optimize.compact()
+            versions.append(table_of(world).version())
 
     monkeypatch.setattr(upkeep, "reach", meanwhile)
-    Upkeep(ALWAYS).after_commit(target, 1)
-    assert "OPTIMIZE" not in operations(world)
+    Upkeep(ALWAYS, upsert=True).after_commit(target, 1)
+    assert table_of(world).version() == versions[0]
+    there = sorted(row["id"] for row in world.rows(world.script.table("shop.orders")))
     monkeypatch.undo()
-    Upkeep(ALWAYS).after_commit(target, 1)
+    small_files(world, first=7000)
+    Upkeep(ALWAYS, upsert=True).after_commit(target, 1)
     assert operations(world)[-3:] == ["OPTIMIZE", "VACUUM START", "VACUUM END"]
-    rows = {row["id"] for row in world.rows(world.script.table("shop.orders"))}
-    theirs = {*range(5000, 5003), *range(6000, 6003)}
-    assert rows == theirs | {row["id"] for row in world.script.table("shop.orders").contents()}
+    after = sorted(row["id"] for row in world.rows(world.script.table("shop.orders")))
+    assert after == [*there, 7000, 7001, 7002]
+    if what != "overwrite":
+        changed = {"append": {6000, 6001, 6002}, "delete": {5000}, "optimize": set()}[what]
+        assert there == sorted(expected ^ changed)
+
+
+def test_a_compaction_of_others_that_began_before_ours_fails(tmp_path: Path) -> None:
+    """And does not add the rows of the same files once more, as it would beside one of its kind."""
+    world = new_world("delta-upsert", tmp_path)
+    play(world, epochs=3)
+    world.loop().run()
+    small_files(world)
+    theirs = table_of(world)
+    Upkeep(ALWAYS.model_copy(update={"vacuum": None}), upsert=True).after_commit(target_of(world), 1)
+    assert operations(world)[-1] == "OPTIMIZE"
+    there = sorted(row["id"] for row in world.rows(world.script.table("shop.orders")))
+    with pytest.raises(CommitFailedError):
+        theirs.optimize.compact()
+    assert sorted(row["id"] for row in world.rows(world.script.table("shop.orders"))) == there
 
 
 def small_files(world: World, *, first: int = 5000) -> None:
@@ -159,9 +198,9 @@ def test_a_driver_that_was_fenced_does_not_optimise(tmp_path: Path) -> None:
     target = target_of(world)
     held = target.vector()
     assert held is not None
-    Upkeep(ALWAYS).after_commit(target, held.generation - 1)
+    Upkeep(ALWAYS, upsert=True).after_commit(target, held.generation - 1)
     assert "OPTIMIZE" not in operations(world)
-    Upkeep(ALWAYS).after_commit(target, held.generation)
+    Upkeep(ALWAYS, upsert=True).after_commit(target, held.generation)
     assert operations(world)[-3:] == ["OPTIMIZE", "VACUUM START", "VACUUM END"]
 
 
@@ -175,7 +214,7 @@ def test_it_is_done_when_it_is_time_also_across_starts(tmp_path: Path) -> None:
     done = []
     for minutes in (0, 30, 59, 61):
         small_files(world)
-        Upkeep(options, clock=lambda now=began + minutes * 60: now).after_commit(target, 1)  # type: ignore[misc]
+        Upkeep(options, upsert=True, clock=lambda now=began + minutes * 60: now).after_commit(target, 1)  # type: ignore[misc]
         done.append(operations(world).count("OPTIMIZE"))
     assert done == [0, 0, 0, 1]
     files = len(list(target.path.rglob("*.parquet")))
@@ -189,7 +228,7 @@ def test_the_section_is_read(tmp_path: Path) -> None:
         every=timedelta(minutes=10), target_file=64 << 20, z_order=("id",), vacuum=timedelta(days=7)
     )
     assert config.optimize == options
-    assert DeltaSink(config)._upkeep is not None
-    assert DeltaSink(DeltaSinkConfig(path=str(tmp_path)))._upkeep is None
+    with pytest.raises(ConfigError, match=r"sink\.optimize\.z_order: Spark puts rows in order"):
+        DeltaSink(config).open(SinkContext("app", "upsert", run_in_process))
     with pytest.raises(ValueError, match="readers need an hour at least"):
         OptimizeOptions(vacuum="30m")  # type: ignore[arg-type]

@@ -66,7 +66,7 @@ def rewrite(table: DeltaTable, folder: Path, changes: pa.Table, key: Sequence[st
     commit that fails leaves files that nobody reads, for VACUUM to find: whether it failed before it was in the log or
     after is not always known.
     """
-    if changes.nbytes > CHANGES_BYTES_MAX or not _is_plain(table):
+    if changes.nbytes > CHANGES_BYTES_MAX or not is_plain(table):
         return None
     schema = pa.schema(table.schema().to_arrow())
     if not all(_is_exact(schema.field(name).type) for name in key):
@@ -74,7 +74,7 @@ def rewrite(table: DeltaTable, folder: Path, changes: pa.Table, key: Sequence[st
     metadata = table.metadata()
     partition_by = list(metadata.partition_columns)
     found = pa.table(table.get_add_actions(flatten=True))
-    if found.num_rows and not {f"{_PARTITION}{name}" for name in partition_by} <= set(found.column_names):
+    if not _has_values(found, partition_by):
         return None
     chosen = found.take(pa.array(_chosen(found, changes.column(key[0]), key[0], partition_by)))
     files = _described(chosen, partition_by)
@@ -82,12 +82,12 @@ def rewrite(table: DeltaTable, folder: Path, changes: pa.Table, key: Sequence[st
         return None
     if any(file.rows is None for file in files) or sum(file.rows or 0 for file in files) > REWRITE_ROWS_MAX:
         return None
-    keys = _in_types(changes.select(list(key)), pa.schema([schema.field(name) for name in key]))
-    new = _in_types(alive(changes), schema)
+    keys = in_types(changes.select(list(key)), pa.schema([schema.field(name) for name in key]))
+    new = in_types(alive(changes), schema)
     arriving = {
         values: new.take(pa.array(rows)) for values, rows in split([new.column(n) for n in partition_by], len(new))
     }
-    of_partition: dict[Values, list[_File]] = {values: [] for values in arriving}
+    of_partition: dict[Values, list[SnapshotFile]] = {values: [] for values in arriving}
     for file in files:
         of_partition.setdefault(file.values, []).append(file)
     actions: list[Action] = []
@@ -107,7 +107,7 @@ def rewrite(table: DeltaTable, folder: Path, changes: pa.Table, key: Sequence[st
 
 
 @dataclass(frozen=True, slots=True)
-class _File:
+class SnapshotFile:
     """A data file of the snapshot: its path as the log has it, and the values that partition it."""
 
     path: str
@@ -127,15 +127,30 @@ class _File:
         )
 
 
-def _small(files: Sequence[_File]) -> bool:
+def _small(files: Sequence[SnapshotFile]) -> bool:
     return sum(file.size for file in files) <= SMALL_FILE_BYTES
 
 
-def _described(found: pa.Table, partition_by: Sequence[str]) -> list[_File]:
+def snapshot_files(table: DeltaTable) -> list[SnapshotFile] | None:
+    """The data files of the snapshot that `table` has; None when not all are described as ours are."""
+    partition_by = table.metadata().partition_columns
+    found = pa.table(table.get_add_actions(flatten=True))
+    if not _has_values(found, partition_by):
+        return None
+    files = _described(found, partition_by)
+    plain = all(_PLAIN_NAME.fullmatch(file.path) and file.rows is not None for file in files)
+    return files if plain else None
+
+
+def _has_values(found: pa.Table, partition_by: Sequence[str]) -> bool:
+    return not found.num_rows or {f"{_PARTITION}{name}" for name in partition_by} <= set(found.column_names)
+
+
+def _described(found: pa.Table, partition_by: Sequence[str]) -> list[SnapshotFile]:
     paths, sizes, counts = (found.column(name).to_pylist() for name in _DESCRIBED)
     columns = [found.column(f"{_PARTITION}{name}").to_pylist() for name in partition_by if found.num_rows]
     values = list(zip(*columns, strict=True)) if columns else [()] * found.num_rows
-    return list(map(_File, paths, sizes, counts, values))
+    return list(map(SnapshotFile, paths, sizes, counts, values))
 
 
 def _written(
@@ -155,7 +170,7 @@ def _written(
     )
 
 
-def _is_plain(table: DeltaTable) -> bool:
+def is_plain(table: DeltaTable) -> bool:
     """Whether the table's files are simply its rows, and nobody asked for more than that."""
     protocol = table.protocol()
     features = {*(protocol.writer_features or ()), *(protocol.reader_features or ())}
@@ -199,7 +214,7 @@ def _chosen(found: pa.Table, keys: pa.ChunkedArray, first: str, partition_by: Se
     return np.flatnonzero(wanted)
 
 
-def _read(folder: Path, files: Sequence[_File], schema: pa.Schema, partition_by: Sequence[str]) -> pa.Table:
+def _read(folder: Path, files: Sequence[SnapshotFile], schema: pa.Schema, partition_by: Sequence[str]) -> pa.Table:
     tables = [schema.empty_table()]
     for file in files:
         # Spark's old timestamps have nanoseconds, which would end in the year 2262.
@@ -208,11 +223,11 @@ def _read(folder: Path, files: Sequence[_File], schema: pa.Schema, partition_by:
             # The log's word counts, whatever the file has.
             rows = rows.drop_columns([name] if name in rows.column_names else [])
             rows = rows.append_column(name, pa.repeat(pa.scalar(value, schema.field(name).type), rows.num_rows))
-        tables.append(_in_types(rows, schema))
+        tables.append(in_types(rows, schema))
     return pa.concat_tables(tables)
 
 
-def _in_types(rows: pa.Table, schema: pa.Schema) -> pa.Table:
+def in_types(rows: pa.Table, schema: pa.Schema) -> pa.Table:
     """`rows` with the columns of the table; those that are missing were added or dropped elsewhere, and are null."""
     columns = [
         rows.column(wanted.name).cast(wanted.type)

@@ -89,7 +89,8 @@ class DeltaSink:
     def __init__(self, config: DeltaSinkConfig) -> None:
         self.root = Path(config.path).absolute()
         self.small_bytes_max = SMALL_BYTES_MAX
-        self._upkeep = None if config.optimize is None else Upkeep(config.optimize)
+        self._optimize = config.optimize
+        self._upkeep: Upkeep | None = None
         self._targets: dict[TableId, DeltaTarget] = {}
         #: Whether snapshot rows of a target may be appended; asked while another thread may be committing to it.
         self._appendable: dict[TableId, bool] = {}
@@ -101,6 +102,8 @@ class DeltaSink:
         check_write("delta", self.writes, context.write)
         self._context = context
         self._upsert = context.write == UPSERT
+        if self._optimize is not None:
+            self._upkeep = Upkeep(self._optimize, upsert=self._upsert, spark=context.spark)
 
     def committed(self, target: TableId) -> CommitVector | None:
         handle = DeltaTarget(table_folder(self.root, target), target, self._context.app_id)

@@ -1,4 +1,4 @@
-"""MERGE by Spark, for epochs too large to merge in the driver process.
+"""MERGE by Spark, for epochs too large to merge in the driver process; and OPTIMIZE for what only Spark can.
 
 Called by `sink` from any thread. MERGE takes its app transaction from *session* settings, so every merge
 has a session of its own and none sees another's.
@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
+
+from deltalake.exceptions import CommitFailedError
 
 from raycdc.errors import SinkError
 from raycdc.model import TableSchema
@@ -33,6 +35,27 @@ def merge(
         raise SinkError(f"The Delta table {target.path} ({target.name}) cannot be merged into: {cause}") from cause
     # A merge that changed nothing may have committed nothing; the vector must be written all the same.
     target.mark(stamp)
+
+
+def optimize(spark: Any, target: DeltaTarget, order: Sequence[str], *, target_bytes: int) -> None:
+    """Make small files larger, with `order` clustering all rows by these columns. Deletion vectors are applied where
+    that pays. Another writer that takes the same files out meanwhile wins.
+    """
+    if spark is None:
+        raise SinkError(
+            f"The Delta table {target.path} ({target.name}) has more than plain files, deletion vectors say: only "
+            "Spark can optimise it. Leave sink.optimize out, or run without --local."
+        )
+    session = spark.newSession()
+    session.conf.set("spark.databricks.delta.optimize.maxFileSize", str(target_bytes))
+    session.conf.set("spark.databricks.delta.optimize.minFileSize", str(target_bytes * 3 // 4))
+    by = f" ZORDER BY ({', '.join(map(_quote, order))})" if order else ""
+    try:
+        session.sql(f"OPTIMIZE delta.{_quote(str(target.path))}{by}").collect()
+    except Exception as cause:
+        if "Concurrent" in type(cause).__name__ or "DELTA_CONCURRENT" in str(cause):
+            raise CommitFailedError(str(cause)) from cause
+        raise SinkError(f"The Delta table {target.path} ({target.name}) cannot be optimised: {cause}") from cause
 
 
 def _statement(target: DeltaTarget, schema: TableSchema, order_by: str) -> str:

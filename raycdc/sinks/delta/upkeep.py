@@ -6,6 +6,8 @@ is. It is for the very next version of the table after one that this driver may 
 whatever comes between, of another writer or a newer driver, it is given up, and tried again after the next commit. A
 driver that a newer one has fenced does nothing. When it was last done is the time of a file beside the table's; whoever
 is killed in between leaves files that no version names, as any interrupted commit does.
+
+What is more than moving rows of plain files (deletion vectors, an order of rows) is Spark's OPTIMIZE.
 """
 
 from __future__ import annotations
@@ -15,24 +17,31 @@ import time
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 from deltalake import CommitProperties
 from deltalake.exceptions import CommitFailedError, DeltaError
 
-from raycdc.errors import SinkError
+from raycdc.errors import ConfigError, SinkError
 from raycdc.failpoints import reach
+from raycdc.sinks.delta import spark_merge
+from raycdc.sinks.delta.compaction import compaction
 from raycdc.sinks.delta.plugin import OptimizeOptions
 from raycdc.sinks.delta.table import DeltaTarget
-
-#: Tasks of one compaction at once; each holds some row groups in memory.
-_AT_ONCE = 1
 
 
 class Upkeep:
     """One per sink; holds nothing of a table."""
 
-    def __init__(self, options: OptimizeOptions, *, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self, options: OptimizeOptions, *, upsert: bool, spark: Any = None, clock: Callable[[], float] = time.time
+    ) -> None:
+        """`ConfigError` where the options want Spark and there is none."""
+        if options.z_order and spark is None:
+            raise ConfigError("sink.optimize.z_order: Spark puts rows in order, and --local runs without it.")
         self._options = options
+        self._upsert = upsert
+        self._spark = spark
         self._clock = clock
 
     def after_commit(self, target: DeltaTarget, generation: int) -> None:
@@ -47,7 +56,7 @@ class Upkeep:
             return
         try:
             reach("before_optimize")
-            self._optimize(target)
+            done = self._optimize(target)
             reach("after_optimize")
             # What was written is on the disk before anything older goes.
             target.refresh()
@@ -60,7 +69,8 @@ class Upkeep:
                 f"The Delta table {target.path} ({target.name}) cannot be optimised: {cause}. Leave sink.optimize "
                 "out to go on without."
             ) from cause
-        mark.touch()
+        if done:
+            mark.touch()
 
     def _is_time(self, mark: Path) -> bool:
         try:
@@ -72,19 +82,29 @@ class Upkeep:
             last = mark.stat().st_mtime
         return self._clock() - last >= self._options.every.total_seconds()
 
-    def _optimize(self, target: DeltaTarget) -> None:
-        table = target.table
-        note = CommitProperties(
-            max_commit_retries=0, custom_metadata={"userMetadata": json.dumps({"raycdc": "optimize"})}
-        )
-        partitions = target.partition_columns
-        names = [field.name for field in table.schema().fields if field.name not in partitions]
+    def _optimize(self, target: DeltaTarget) -> bool:
+        """Whether it is done; else the next commit goes on with it."""
+        names = [field.name for field in target.table.schema().fields if field.name not in target.partition_columns]
         order = [name for name in self._options.z_order if name in names]
-        size = self._options.target_file
-        if order:
-            table.optimize.z_order(order, target_size=size, max_concurrent_tasks=_AT_ONCE, commit_properties=note)
-        else:
-            table.optimize.compact(target_size=size, max_concurrent_tasks=_AT_ONCE, commit_properties=note)
+        found = None
+        if not order:
+            size = self._options.target_file
+            # A changelog may be read as a stream, which wants no changes but new rows.
+            found = compaction(target.table, target.path, target_bytes=size, data_change=self._upsert)
+        if found is None:
+            spark_merge.optimize(self._spark, target, order, target_bytes=self._options.target_file)
+            return True
+        if found.actions:
+            target.table.create_write_transaction(
+                found.actions,
+                mode="append",
+                schema=target.table.schema(),
+                partition_by=target.partition_columns,
+                commit_properties=CommitProperties(
+                    max_commit_retries=0, custom_metadata={"userMetadata": json.dumps({"raycdc": "optimize"})}
+                ),
+            )
+        return found.whole
 
     def _vacuum(self, target: DeltaTarget, retention: timedelta) -> None:
         """Only files that commits removed: those of an epoch that is being staged are in no commit yet."""

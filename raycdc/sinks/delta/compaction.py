@@ -1,0 +1,119 @@
+"""Small files of a Delta table made large ones: which, and the actions of a commit that does it.
+
+Called by `raycdc.sinks.delta.upkeep`. Rows are streamed from file to file in their order, partition by partition, and
+neither looked at nor changed. delta-rs has a compaction of its own, which is not used: two of them at once do not see
+each other, and each adds the rows of the same files again (deltalake 1.6). A commit of these actions is for the very
+next version; and where removing files may count as a change of data, as in upsert tables, it does, so that another
+writer's compaction that began before sees it.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from deltalake import DeltaTable
+from deltalake.transaction import AddAction, RemoveAction
+
+from raycdc.sinks.delta.layout import folder_of, value_text
+from raycdc.sinks.delta.rewrite import Action, SnapshotFile, in_types, is_plain, snapshot_files
+from raycdc.sinks.statistics import for_table
+from raycdc.sinks.tasks import write_parquet_file
+
+#: A file of more than this share of the wanted size is large enough.
+LARGE = 0.75
+
+#: Files that are written anew at once; the rest waits for the next commit.
+RUN_BYTES_MAX = 1 << 30
+
+#: Rows in memory at once.
+BATCH_ROWS = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class Compaction:
+    """The actions of a commit, none when there is nothing to do; `whole` when nothing more would be left."""
+
+    actions: list[Action]
+    whole: bool
+
+
+def compaction(table: DeltaTable, folder: Path, *, target_bytes: int, data_change: bool) -> Compaction | None:
+    """Write the files that take the place of small ones in the snapshot of `table`; None where its files are not
+    simply its rows. A commit that fails leaves files that nobody reads.
+    """
+    files = snapshot_files(table) if is_plain(table) else None
+    if files is None:
+        return None
+    schema = pa.schema(table.schema().to_arrow())
+    metadata = table.metadata()
+    names = list(metadata.partition_columns)
+    stored = pa.schema([field for field in schema if field.name not in names])
+    actions: list[Action] = []
+    groups, whole = _chosen(files, target_bytes)
+    for group in groups:
+        values = dict(zip(names, map(value_text, group[0].values), strict=True))
+        path = folder / folder_of(values) / f"part-{uuid.uuid4()}.snappy.parquet"
+        written = write_parquet_file(path, stored, _rows(folder, group, stored))
+        now_ms = time.time_ns() // 1_000_000
+        removed: list[Any] = [
+            RemoveAction(
+                unquote(file.path),
+                data_change=data_change,
+                deletion_timestamp=now_ms,
+                size=file.size,
+                partition_values=dict(values),
+            )
+            for file in group
+        ]
+        added = AddAction(
+            path=str(path.relative_to(folder)),
+            size=written["size"],
+            partition_values=dict(values),
+            modification_time=now_ms,
+            data_change=data_change,
+            stats=for_table(written["statistics"], metadata.configuration),
+        )
+        assert written["rows"] == sum(file.rows or 0 for file in group), group
+        actions += [*removed, added]
+    return Compaction(actions, whole)
+
+
+def _chosen(files: Sequence[SnapshotFile], target_bytes: int) -> tuple[list[list[SnapshotFile]], bool]:
+    """Groups of small files of one partition each, which become a file each; and whether these are all."""
+    small: dict[Any, list[SnapshotFile]] = {}
+    for file in files:
+        if file.size < target_bytes * LARGE:
+            small.setdefault(file.values, []).append(file)
+    groups: list[list[SnapshotFile]] = []
+    for of_partition in small.values():
+        group: list[SnapshotFile] = []
+        for file in of_partition:
+            if group and sum(one.size for one in group) + file.size > target_bytes:
+                groups.append(group)
+                group = []
+            group.append(file)
+        groups.append(group)
+    groups = [group for group in groups if len(group) > 1]
+    taken: list[list[SnapshotFile]] = []
+    total = 0
+    for group in groups:
+        total += sum(file.size for file in group)
+        if taken and total > RUN_BYTES_MAX:
+            return taken, False
+        taken.append(group)
+    return taken, True
+
+
+def _rows(folder: Path, files: Sequence[SnapshotFile], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    for file in files:
+        with pq.ParquetFile(folder / unquote(file.path), coerce_int96_timestamp_unit="us") as parquet:
+            for batch in parquet.iter_batches(BATCH_ROWS):
+                yield from in_types(pa.Table.from_batches([batch]), schema).to_batches()

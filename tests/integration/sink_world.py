@@ -248,7 +248,7 @@ def iceberg_rows(folder: Path) -> list[Row]:
 def lake_rows(kind: str, folder: Path) -> list[Row]:
     """The rows of a table that is a folder, as a sink of `kind` keeps it; of files in the order of their names."""
     if kind == "jsonl":
-        return [json.loads(line) for f in sorted(folder.glob("*.jsonl")) for line in f.read_text().splitlines()]
+        return [json.loads(line) for f in sorted(folder.glob("*.jsonl")) for line in f.read_bytes().splitlines()]
     if kind == "parquet":
         return [row for f in sorted(folder.glob("*.parquet")) for row in pq.read_table(f).to_pylist()]
     if kind.startswith("iceberg"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -136,3 +137,64 @@ def test_shards_of_different_shape_become_one_table_until_two_have_the_same_key(
     refused = job.start("--until", "caught-up")
     assert refused.wait() == 4, refused.story()
     assert "lake.item: the row with the key id = 10000 comes from more than one of the tables" in refused.story()
+
+
+SHARDS = 16
+SHARDED = """
+[[route]]
+table = 'many\\.part_\\d+'
+to = "lake.part"
+"""
+
+
+def write_shards(server: MariaDbServer, stopped: threading.Event, started: threading.Event) -> None:
+    """Inserts, updates and deletions in one shard after the other; half of them get a column on the way."""
+    with server.connect(database="many") as connection, connection.cursor() as cursor:
+        round_ = 0
+        while not stopped.is_set() or round_ < 6:
+            for shard in range(SHARDS):
+                if round_ == 4 and shard % 2:
+                    cursor.execute(f"ALTER TABLE part_{shard} ADD COLUMN extra INT NOT NULL DEFAULT 7")
+                base = 1_000_000 + round_ * 1000
+                rows = ", ".join(f"({(base + n) * SHARDS + shard}, 'round {round_}')" for n in range(20))
+                cursor.execute(f"INSERT INTO part_{shard} (id, note) VALUES {rows}")
+                cursor.execute(f"UPDATE part_{shard} SET note = CONCAT(note, '+') WHERE id % 37 = {round_ % 37}")
+                cursor.execute(f"DELETE FROM part_{shard} WHERE id % 101 = {round_ % 101}")
+                connection.commit()
+            round_ += 1
+            if round_ == 5:
+                started.set()
+
+
+@pytest.mark.spark
+def test_sixteen_shards_under_load_are_one_table(mariadb: MariaDbServer, tmp_path: Path) -> None:
+    mariadb.execute("DROP DATABASE IF EXISTS many", "CREATE DATABASE many")
+    for shard in range(SHARDS):
+        mariadb.execute(
+            f"CREATE TABLE part_{shard} (id BIGINT PRIMARY KEY, note VARCHAR({20 + shard}))",
+            f"INSERT INTO part_{shard} SELECT seq * {SHARDS} + {shard}, 'first' FROM seq_1_to_1500",
+            database="many",
+        )
+    # A column that some of them have is in all rows, with its default where a shard has none (`raycdc.schema.targets`).
+    job = Job(tmp_path, mariadb, "many", tuple(f"part_{shard}" for shard in range(SHARDS)), sections=SHARDED)
+    stopped, altered = threading.Event(), threading.Event()
+    writer = threading.Thread(target=write_shards, args=(mariadb, stopped, altered))
+    run = job.start()
+    run.wait_for_start()
+    writer.start()
+    try:
+        run.wait_for(altered.is_set)
+        commits = len([event for event in list(run.events) if event["event"] == "commit"])
+        run.wait_for(lambda: len([event for event in list(run.events) if event["event"] == "commit"]) > commits + 1)
+    finally:
+        stopped.set()
+        writer.join()
+    assert run.interrupt() == 130, run.story()
+    catch_up(job)
+    selects = [f"SELECT id, note, {'extra' if shard % 2 else '7'} FROM part_{shard}" for shard in range(SHARDS)]
+    with mariadb.connect(database="many") as connection, connection.cursor() as cursor:
+        cursor.execute(" UNION ALL ".join(selects) + " ORDER BY id")
+        expected = [tuple(row) for row in cursor.fetchall()]
+    lake = read_delta(job.lake / "lake" / "part").sort_by("id")
+    assert [(row["id"], row["note"], row["extra"]) for row in lake.to_pylist()] == expected
+    assert len(expected) > SHARDS * 1400

@@ -121,7 +121,7 @@ snapshot = {{ {snapshot} }}
         self.started += 1
         environment = {
             **os.environ,
-            "RAYCDC_TEST_PASSWORD": self.server.cdc_user,
+            "RAYCDC_TEST_PASSWORD": getattr(self.server, "cdc_user", ""),
             # A Ray that somebody else runs here is none of the job's.
             "RAY_ADDRESS": "127.0.0.1:1",
             "RAYCDC_FAILPOINTS": failpoints,
@@ -151,6 +151,23 @@ type = "kafka"
 bootstrap_servers = "{self.server.host}:{self.server.port}"
 topics = [{json.dumps(self.topic)}]
 format = {{ type = "maxwell-json", columns = {json.dumps(self.columns)} }}
+{self.source}
+"""
+
+
+@dataclass(slots=True)
+class CollectionJob(Job):
+    """A pipeline from collections of the MongoDB at `uri`; `server` is of no use to it."""
+
+    uri: str = ""
+
+    def source_section(self) -> str:
+        names = ", ".join(json.dumps(f"{self.database}.{table}") for table in self.tables)
+        return f"""
+type = "mongodb"
+uri = {json.dumps(self.uri)}
+collections = [{names}]
+startup = "snapshot"
 {self.source}
 """
 

@@ -82,6 +82,29 @@ def test_check_plan_and_run(mongodb: MongoDb, database: str, tmp_path: Path) -> 
     assert DeltaTable(tmp_path / "lake" / database / "users").to_pyarrow_table().num_rows == 500
 
 
+def test_a_collection_is_read_anew_on_request_and_one_that_is_gone_ends(
+    mongodb: MongoDb, database: str, tmp_path: Path
+) -> None:
+    (tmp_path / "shop.toml").write_text(CONFIG.format(db=database))
+    assert raycdc("run", "shop.toml", "--local", cwd=tmp_path, uri=mongodb.uri).returncode == 0
+    with mongodb.client() as client:
+        client[database].users.drop()
+        client[database].users.insert_many({"_id": f"new {n}", "points": n} for n in range(40))
+        client[database].orders.drop()
+    for table in ("users", "orders"):
+        asked = raycdc("tables", "resnapshot", "shop.toml", f"{database}.{table}", cwd=tmp_path, uri=mongodb.uri)
+        assert asked.returncode == 0, asked.stderr
+    done = raycdc("run", "shop.toml", "--local", cwd=tmp_path, uri=mongodb.uri)
+    assert done.returncode == 0, done.stderr
+    rows = DeltaTable(tmp_path / "lake" / database / "users").to_pyarrow_table().to_pylist()
+    assert sorted((row["_id"], row["points"]) for row in rows) == sorted((f"new {n}", n) for n in range(40))
+    # Nothing says what became of its documents: the target keeps them.
+    assert DeltaTable(tmp_path / "lake" / database / "orders").to_pyarrow_table().num_rows == 300
+    listed = raycdc("tables", "list", "shop.toml", "--json", cwd=tmp_path, uri=mongodb.uri)
+    phases = {line["table"]: line["phase"] for line in map(json.loads, listed.stdout.splitlines())}
+    assert phases == {f"{database}.users": "stream", f"{database}.orders": "ended"}
+
+
 def test_a_password_is_in_no_message(tmp_path: Path) -> None:
     (tmp_path / "shop.toml").write_text(CONFIG.format(db="shop"))
     for uri in (

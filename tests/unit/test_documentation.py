@@ -16,7 +16,7 @@ from raycdc.errors import ExitCode
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text()
-ENVIRONMENT = {"MYSQL_PASSWORD": "secret", "MASK_KEY": "secret"}
+ENVIRONMENT = {"MONGODB_URI": "mongodb://db", "MYSQL_PASSWORD": "secret", "MASK_KEY": "secret"}
 
 
 def blocks(language: str) -> list[str]:

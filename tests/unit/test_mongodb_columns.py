@@ -117,6 +117,8 @@ def config(**options: Any) -> MongoDbSourceConfig:
         ({"columns": {"shop.orders": {"_id": "int", "_rest": "json"}}}, "_rest is what"),
         ({"columns": {"shop.users": {"_id": "int"}}}, "columns: shop.users is none of the captured collections"),
         ({"snapshot": {"per_collection": {"shop.users": "single"}}}, "shop.users is none of the captured collections"),
+        ({"columns": {"shop.orders": {"_id": "int", "a.b": "int"}}}, "'a.b' is no field of a document itself"),
+        ({"schema": "document", "columns": {"shop.orders": {"_id": "int", "a": "int"}}}, "names other fields"),
         ({"schema": "declared"}, "needs columns"),
         ({"startup": "initial"}, "snapshot"),
         ({"snapshot": "bucket"}, "splitVector"),

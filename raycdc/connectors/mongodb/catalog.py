@@ -59,7 +59,7 @@ def discover(client: Client, selector: TableSelector) -> dict[TableId, str]:
         databases = {table.db for table in named}
         if selector.patterns:
             databases |= set(client.list_database_names()) - _INTERNAL
-        found: dict[TableId, str] = {}
+        there: dict[TableId, str] = {}
         kinds: dict[TableId, str] = {}
         for database in sorted(databases):
             for entry in client[database].list_collections():
@@ -68,18 +68,25 @@ def discover(client: Client, selector: TableSelector) -> dict[TableId, str]:
                     continue
                 kinds[table] = entry.get("type", "collection")
                 if kinds[table] == "collection":
-                    found[table] = uuid_of(entry)
+                    there[table] = uuid_of(entry)
     problems = [
         f"{table} is a {kinds[table]}, not a collection" if table in kinds else f"there is no collection {table}"
         for table in named
-        if table not in found
+        if table not in there
     ]
     if problems:
         raise SourceError(
             f"source.collections: {'; '.join(problems)}, or not one that this account sees. Check the spelling, or "
             'grant the role "read" on its database.'
         )
-    return dict(sorted(found.items()))
+    return dict(sorted(there.items()))
+
+
+def found(client: Client, table: TableId) -> str | None:
+    """The UUID of a collection in hexadecimal ("": not told), or None where there is no such collection."""
+    with errors(client, f"looking for {table}"):
+        entries = list(client[table.db].list_collections(filter={"name": table.table}))
+    return uuid_of(entries[0]) if entries and entries[0].get("type", "collection") == "collection" else None
 
 
 def uuid_of(entry: Mapping[str, Any]) -> str:

@@ -12,7 +12,7 @@ from pymongo import ASCENDING
 from pymongo.read_concern import ReadConcern
 
 from raycdc.connectors.mongodb.bson.decoder import DocumentDecoder
-from raycdc.connectors.mongodb.catalog import uuid_of
+from raycdc.connectors.mongodb.catalog import found
 from raycdc.connectors.mongodb.client import Client, errors
 from raycdc.connectors.mongodb.keys import key_from_json
 from raycdc.connectors.mongodb.layout import ID, Layout
@@ -89,14 +89,12 @@ class MongoDbChunkReader:
 
     def _require_same(self, table: TableId, layout: Layout) -> None:
         """Raises `SourceError` when the collection was dropped or made anew: its chunks would be of two collections."""
-        with errors(self._client, f"looking for {table}"):
-            entries = list(self._client[table.db].list_collections(filter={"name": table.table}))
-        now = uuid_of(entries[0]) if entries else ""
-        if not entries or (layout.uuid and now and now != layout.uuid):
-            what = "made anew under its name" if entries else "dropped or renamed"
+        now = found(self._client, table)
+        if now is None or (layout.uuid and now and now != layout.uuid):
+            what = "dropped or renamed" if now is None else "made anew under its name"
             raise SourceError(
                 f"{table} was {what} since its snapshot began, so that what was read of it is no collection's content. "
-                "Begin again with another pipeline.state and an empty target, or pipeline.on_existing."
+                f"Read it anew with: raycdc tables resnapshot CONFIG {table}; or leave it out (source.exclude)."
             )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import pairwise
 from typing import Any
@@ -13,6 +13,7 @@ from raycdc.connectors.mongodb.chunk_reader import NO_LOG, no_position
 from raycdc.connectors.mongodb.client import Client, ServerInfo, connect, probe
 from raycdc.connectors.mongodb.keys import key_to_json
 from raycdc.connectors.mongodb.layout import ID
+from raycdc.connectors.mongodb.new_beginnings import UNREAD
 from raycdc.connectors.mongodb.plugin import MongoDbSourceConfig
 from raycdc.connectors.mongodb.splits import cut
 from raycdc.model import TableId
@@ -20,9 +21,6 @@ from raycdc.source.snapshot_plan import PlannedChunks, StartPoint, TablePlan
 from raycdc.source.split import SnapshotSplit
 
 _log = logging.getLogger(__name__)
-
-#: A collection of which no chunk is read, as `HandOff.add_table` wants it. Every document has a key, and none is NULL.
-_UNREAD: Mapping[str, Any] = {"key": ID, "foldable": True, "needs_null": False, "null_closed": False, "closed": []}
 
 
 class MongoDbEnumeratorDialect:
@@ -40,7 +38,7 @@ class MongoDbEnumeratorDialect:
             plans = []
             for table, uuid in discover(client, self._selector).items():
                 document = layout_of(client, self._config, table, uuid).document()
-                plans.append(TablePlan(table, document["fingerprint"], document, dict(_UNREAD)))
+                plans.append(TablePlan(table, document["fingerprint"], document, dict(UNREAD)))
             return StartPoint({**no_position(), "replica_set": info.replica_set}, NO_LOG, tuple(plans))
 
     def plan(

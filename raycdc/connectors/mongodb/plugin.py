@@ -125,6 +125,8 @@ class MongoDbSourceConfig(SourceConfig):
             seen: dict[str, str] = {}
             for name, text in fields.items():
                 parse_type(text)
+                if not name or "." in name or name.startswith("$") or "\0" in name:
+                    raise ValueError(f"{collection}: {name!r} is no field of a document itself; nested ones are json")
                 other = seen.setdefault(name.casefold(), name)
                 if other != name:
                     raise ValueError(f"{collection}: {other!r} and {name!r} differ in case only, which targets cannot")
@@ -138,6 +140,13 @@ class MongoDbSourceConfig(SourceConfig):
     def _columns_are_used(self) -> Self:
         if self.schema_.mode is SchemaMode.DECLARED and not self.columns:
             raise ValueError('schema = "declared" needs columns')
+        more = [
+            name
+            for name, fields in self.columns.items()
+            if self.schema_.mode is SchemaMode.DOCUMENT and fields.keys() - {ID}
+        ]
+        if more:
+            raise ValueError(f'schema = "document" has {ID} and the document; columns of {more[0]} names other fields')
         for place, names in (("columns", self.columns), ("snapshot.per_collection", self.snapshot.per_collection)):
             for name in names:
                 if not self.captures(TableId.parse(name)):

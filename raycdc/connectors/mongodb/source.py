@@ -1,29 +1,25 @@
 """The MongoDB source: made from its configuration in every process, it hands out that process's part.
 
 A bounded source so far: collections are read once, in chunks that any reader takes. It runs under the enumerator and
-readers of all incremental snapshots, with a log in which nothing ever happens.
+readers of all incremental snapshots, with a log that knows of new beginnings only.
 """
 
 from __future__ import annotations
 
-import threading
 from typing import Any
 
-from raycdc.connectors.mongodb.catalog import discover
+from raycdc.connectors.mongodb.catalog import discover, found, layout_of
 from raycdc.connectors.mongodb.chunk_reader import MongoDbChunkReader
 from raycdc.connectors.mongodb.client import connect, probe
 from raycdc.connectors.mongodb.enumerator_dialect import MongoDbEnumeratorDialect
 from raycdc.connectors.mongodb.keys import SnapshotKeyOrder
 from raycdc.connectors.mongodb.layout import Layout
+from raycdc.connectors.mongodb.new_beginnings import NewBeginnings
 from raycdc.connectors.mongodb.plugin import MongoDbSourceConfig
 from raycdc.connectors.mongodb.warm_up import compile_all
 from raycdc.errors import ConfigError, SourceError
 from raycdc.model import TableId
-from raycdc.source.api import LogUnit
 from raycdc.source.split import StreamSplit
-
-#: Longest that a log without entries keeps its thread from leaving.
-_IDLE_S = 1.0
 
 
 class MongoDbSource:
@@ -61,8 +57,15 @@ class MongoDbSource:
     def enumerator_dialect(self) -> MongoDbEnumeratorDialect:
         return MongoDbEnumeratorDialect(self._config)
 
-    def log_reader(self, split: StreamSplit) -> NoLog:
-        return NoLog()
+    def log_reader(self, split: StreamSplit) -> NewBeginnings:
+        parked = split.state.get("parked", {}).items()
+        again = [TableId.parse(name) for name, entry in parked if entry["again"]]
+        return NewBeginnings(self._look_at, again, split.state["position"])
+
+    def _look_at(self, table: TableId) -> Layout | None:
+        with connect(self._config.uri) as client:
+            uuid = found(client, table)
+            return None if uuid is None else layout_of(client, self._config, table, uuid)
 
     def chunk_reader(self) -> MongoDbChunkReader:
         return MongoDbChunkReader(connect(self._config.uri))
@@ -79,20 +82,3 @@ class MongoDbSource:
                     "pipeline.on_existing."
                 )
         return SnapshotKeyOrder()
-
-
-class NoLog:
-    """`raycdc.source.fetcher.SplitReader` of a log that says nothing."""
-
-    def __init__(self) -> None:
-        self._woken = threading.Event()
-
-    def fetch(self) -> LogUnit | None:
-        self._woken.wait(_IDLE_S)
-        return None
-
-    def wake_up(self) -> None:
-        self._woken.set()
-
-    def close(self) -> None:
-        """Nothing is open."""

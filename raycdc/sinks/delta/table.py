@@ -357,12 +357,7 @@ class DeltaTarget:
 
     def add_rows(self, rows: pa.Table, stamp: Stamp) -> None:
         """Append rows held in memory; columns that they lack are null."""
-        wanted = self.arrow()
-        arrays = [
-            rows.column(field.name) if field.name in rows.column_names else pa.nulls(rows.num_rows, field.type)
-            for field in wanted
-        ]
-        whole = pa.table(arrays, schema=wanted)
+        whole = self._whole(rows)
         self._committed(
             stamp,
             "cannot take an append",
@@ -370,13 +365,16 @@ class DeltaTarget:
         )
 
     def overwrite(self, rows: pa.Table, stamp: Stamp) -> None:
-        """Replace all rows by `rows` in one commit: a truncation and what came after it."""
+        """Replace all rows by `rows` in one commit: a truncation and what came after it. Columns that they lack, as the
+        table kept them (lenient), are null.
+        """
+        whole = self._whole(rows)
         self._committed(
             stamp,
             "cannot be overwritten",
             lambda: write_deltalake(
                 self.table,
-                rows,
+                whole,
                 mode="overwrite",
                 schema_mode=None,
                 commit_properties=self._properties(stamp, next_version=True),
@@ -391,6 +389,15 @@ class DeltaTarget:
             self.append([], stamp)
 
     # -- helpers ----------------------------------------------------------------------------------------------------
+
+    def _whole(self, rows: pa.Table) -> pa.Table:
+        """`rows` with the table's columns in their order."""
+        wanted = self.arrow()
+        arrays = [
+            rows.column(field.name) if field.name in rows.column_names else pa.nulls(rows.num_rows, field.type)
+            for field in wanted
+        ]
+        return pa.table(arrays, schema=wanted)
 
     def _check_plain(self) -> None:
         """`SinkError` when the table's files are not simply its columns, as those of a stage task are."""

@@ -1,0 +1,85 @@
+"""A log in which nothing happens but that collections begin again: on request, or because rows of an epoch were lost.
+
+It is what a snapshot without a change stream has for a log. A collection that is to begin again
+(`raycdc.source.parking`) is looked at when the log is opened: there is no place to wait for, so its new beginning comes
+at once, with the columns that the configuration now gives it.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from raycdc.connectors.mongodb.chunk_reader import NO_LOG
+from raycdc.connectors.mongodb.layout import ID, Layout
+from raycdc.model import RowKind, TableId, changelog_schema
+from raycdc.schema import event_to_json
+from raycdc.schema.events import CreateTableEvent, TruncateTableEvent
+from raycdc.source.api import LogUnit, SchemaUpdate
+from raycdc.source.hand_off import LogRows
+from raycdc.source.parking import ENDED, Parked
+
+#: Longest that a log without entries keeps its thread from leaving.
+_IDLE_S = 1.0
+#: A collection of which no chunk is read, as `HandOff.add_table` wants it. Every document has a key, and none is NULL.
+UNREAD: Mapping[str, Any] = {"key": ID, "foldable": True, "needs_null": False, "null_closed": False, "closed": []}
+
+
+class NewBeginnings:
+    """`raycdc.source.fetcher.SplitReader` of the units that let `wanted` begin again; then silence.
+
+    `look` asks the source for a collection's layout, None where there is none such. It blocks, in the fetcher's thread.
+    """
+
+    def __init__(
+        self, look: Callable[[TableId], Layout | None], wanted: Iterable[TableId], position: Mapping[str, Any]
+    ) -> None:
+        self._look = look
+        self._waiting = deque(wanted)
+        self._position = dict(position)
+        self._rows = 0
+        self._woken = threading.Event()
+
+    def __repr__(self) -> str:
+        return f"NewBeginnings({list(map(str, self._waiting))})"
+
+    def fetch(self) -> LogUnit | None:
+        if not self._waiting:
+            self._woken.wait(_IDLE_S)
+            return None
+        table = self._waiting.popleft()
+        layout = self._look(table)
+        now_ms = time.time_ns() // 1_000_000
+        if layout is None:
+            why = f"there is no collection {table} any more; the target keeps what it had"
+            ended = Parked(why, self._position, now_ms, phase=ENDED)
+            return self._unit(SchemaUpdate(table, (), None, None, parked=ended))
+        events = (TruncateTableEvent(table), CreateTableEvent(table, layout.schema()))
+        document = layout.document()
+        changes = tuple(event_to_json(event) for event in events)
+        update = SchemaUpdate(table, changes, document["fingerprint"], document, snapshot=dict(UNREAD))
+        return self._unit(update, self._emptied(table, layout, now_ms))
+
+    def wake_up(self) -> None:
+        self._woken.set()
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+    def _unit(self, update: SchemaUpdate, *rows: LogRows) -> LogUnit:
+        return LogUnit(position=self._position, ordinal=NO_LOG, rows=rows, schema=(update,))
+
+    def _emptied(self, table: TableId, layout: Layout, now_ms: int) -> LogRows:
+        """The row that says that all rows of the target are gone."""
+        meta = {"_op": int(RowKind.TRUNCATE), "_seq": self._rows, "_ts_ms": now_ms}
+        self._rows += 1
+        schema = changelog_schema(layout.schema())
+        arrays = [pa.array([meta.get(field.name)], field.type) for field in schema]
+        batch = pa.RecordBatch.from_arrays(arrays, schema=schema)
+        return LogRows(table, batch, np.array([NO_LOG], np.int64))

@@ -33,7 +33,7 @@ from raycdc.runtime.launcher import JobSpec, Launcher, LocalLauncher
 from raycdc.runtime.supervisor import Supervisor, SupervisorSettings
 from raycdc.schema.behavior import SchemaChangeBehavior
 from raycdc.sinks.api import UPSERT, Sink, SinkContext
-from raycdc.source.api import LeavesOutChanges, ReadsStatements
+from raycdc.source.api import FollowsTargets, LeavesOutChanges, ReadsStatements
 from raycdc.source.coordinator import CoordinatorSettings
 from raycdc.source.split import STREAM_SPLIT_ID
 from raycdc.source.table_requests import ask_for_lost_rows, ask_to_begin_again, complain_of_parked
@@ -41,6 +41,7 @@ from raycdc.spark.epochs import EpochLoop, EpochStatistics
 from raycdc.spark.sieve import Sieve
 from raycdc.spark.works import Routing
 from raycdc.transform import PlainResolver, Resolver, TransformedTables, TransformUse
+from raycdc.transform.followed import TargetRules
 
 Listener = Callable[[dict[str, Any]], None]
 
@@ -213,7 +214,10 @@ class Pipeline:
 
     def _make_source(self) -> Callable[[], Any]:
         plugin = load_plugin(PluginGroup.SOURCES, self.config.source.type)
-        return partial(_source, plugin.create, self.config.source, self.config.pipeline.schema_changes_left_out)
+        left_out = self.config.pipeline.schema_changes_left_out
+        upsert = self._has_sink and self.config.sink.write == UPSERT
+        rules = TargetRules(self.config.transformed(), self.config.router(), upsert, left_out)
+        return partial(_source, plugin.create, self.config.source, rules)
 
     def _spec(self, store: CheckpointStore, until: str | None) -> JobSpec:
         options = self.config.pipeline
@@ -408,11 +412,13 @@ def _no_order(sink: str) -> ConfigError:
     )
 
 
-def _source(create: Callable[[Any], Any], config: SourceConfig, left_out: frozenset[str]) -> Any:
-    """The configured source; one that turns schema changes into rows is told which are left out."""
+def _source(create: Callable[[Any], Any], config: SourceConfig, rules: TargetRules) -> Any:
+    """The configured source, told what its targets can follow, and which schema changes they are spared."""
     source = create(config)
-    if left_out and isinstance(source, LeavesOutChanges):
-        source.leave_out(left_out)
+    if rules.left_out and isinstance(source, LeavesOutChanges):
+        source.leave_out(rules.left_out)
+    if isinstance(source, FollowsTargets):
+        source.follow_targets(rules)
     if isinstance(source, ReadsStatements):
         from raycdc.connectors.mysql.ddl.messages import events_of_statement
 

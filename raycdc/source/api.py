@@ -19,6 +19,7 @@ from raycdc.source.hand_off import LogRows
 from raycdc.source.parking import Parked
 from raycdc.source.source_event import Heartbeat, Message
 from raycdc.source.split import SnapshotSplit, SourceSplit
+from raycdc.transform.followed import TargetRules
 
 
 class InputStatus(Enum):
@@ -235,6 +236,14 @@ class LeavesOutChanges(Protocol):
 
     def leave_out(self, changes: frozenset[str]) -> None:
         """No rows for these types of changes; called once, before anything else."""
+
+
+@runtime_checkable
+class FollowsTargets(Protocol):
+    """A source that parks a table where its targets could not follow a change of it."""
+
+    def follow_targets(self, rules: TargetRules) -> None:
+        """What targets can follow; called once, before anything else."""
 
 
 @runtime_checkable

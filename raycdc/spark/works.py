@@ -7,7 +7,7 @@ and comes from there when the loop begins or begins again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
@@ -24,6 +24,7 @@ from raycdc.model.view import RowView
 from raycdc.schema.events import AlterColumnTypeEvent, event_from_json, event_to_json
 from raycdc.schema.targets import Tables, Target, TargetEpoch, changed_routes, targets_of
 from raycdc.sinks.api import TableWork
+from raycdc.source.split import STREAM_SPLIT_ID
 from raycdc.spark.sieve import Sieve
 from raycdc.transform import ResolvedTransform, TransformedTables, layout_of
 from raycdc.transform.changes import transformed_changes
@@ -135,7 +136,7 @@ class Works:
                 f"Routes changed: {'; '.join(changed[:3])}{more}. Rows already written would be missing there. Take "
                 "the routes back, or begin with another pipeline.state and a new snapshot."
             )
-        self._check_transforms(known)
+        self._check_transforms(known, self._parked_at(record))
         self._targets = {
             name: Target(
                 sources[name],
@@ -145,12 +146,19 @@ class Works:
             for name, target in known.items()
         }
 
-    def _check_transforms(self, known: Mapping[TableId, RoutedTarget]) -> None:
+    def _parked_at(self, record: CommitRecord | None) -> Collection[str]:
+        """Tables that were not followed when `record` was written: their next rows come with a new snapshot."""
+        if record is None:
+            return ()
+        stream = self._store.manifest(record.epoch).to_splits.get(STREAM_SPLIT_ID, {})
+        return list(stream.get("parked", {}))
+
+    def _check_transforms(self, known: Mapping[TableId, RoutedTarget], parked: Collection[str]) -> None:
         """`StateError` when rows of a table that is there would be others from now on."""
         identity = self._transforms.identity
         for source, was in {s: entry.transforms.get(s, "") for entry in known.values() for s in entry.sources}.items():
             # A transform that leaves rows as they are is none.
-            if identity(TableId.parse(source)) != was.removeprefix(UNCHANGED):
+            if identity(TableId.parse(source)) != was.removeprefix(UNCHANGED) and source not in parked:
                 raise StateError(
                     f"The transform or mask of {source} is another than when its rows were written. Take it back, or "
                     "begin with another pipeline.state and a new snapshot."

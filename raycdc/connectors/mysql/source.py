@@ -54,6 +54,7 @@ from raycdc.model import META_FIELDS, RowKind, TableId, changelog_schema, lost_v
 from raycdc.source.parking import TableLooks
 from raycdc.source.reading import HighWatermark
 from raycdc.source.split import ChunkKey, SnapshotSplit, StreamSplit, key_from_json
+from raycdc.transform.followed import TargetRules
 
 #: Seconds more than a heartbeat until the server has surely noticed that a log connection is gone.
 _HEARTBEAT_MARGIN_S = 2.0
@@ -66,6 +67,7 @@ class MySqlSource:
         self._config = config
         self._with_pos = with_pos
         self._left_out: frozenset[str] = frozenset()
+        self._rules = TargetRules()
         self._info: ServerInfo | None = None
         #: How many snapshots of a table are over, as the key order of the log's reader counts them.
         self._snapshots_over: dict[TableId, int] = {}
@@ -91,6 +93,10 @@ class MySqlSource:
     def leave_out(self, changes: frozenset[str]) -> None:
         """`raycdc.source.api.LeavesOutChanges`."""
         self._left_out = changes
+
+    def follow_targets(self, rules: TargetRules) -> None:
+        """`raycdc.source.api.FollowsTargets`."""
+        self._rules = rules
 
     def preflight(self, splits: dict[str, Any] | None) -> None:
         """Refuse early, in the driver, what could not work: `splits` are the last sealed states, None at a first start.
@@ -186,6 +192,7 @@ class MySqlSource:
             parked={table: entry["phase"] for table, entry in parked.items()},
             snapshots=SnapshotKeys(_chunk_keys(split), self._snapshots_over),
             led_to=IndirectChanges(partial(self._connect_to, start)),
+            rules=self._rules,
         )
         decoder = BinlogDecoder(
             tables,

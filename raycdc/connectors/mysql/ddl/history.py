@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any
 
 from raycdc.connectors.mysql.binlog.events import DdlItem
 from raycdc.connectors.mysql.binlog.offset import BinlogOffset
@@ -30,7 +30,12 @@ from raycdc.connectors.mysql.ddl.apply import (
     touched_tables,
 )
 from raycdc.connectors.mysql.ddl.dialect import dialect_of_session
-from raycdc.connectors.mysql.ddl.parked_tables import ParkedTables, RefusedStatementError, new_beginning
+from raycdc.connectors.mysql.ddl.parked_tables import (
+    ParkedTables,
+    RefusedStatementError,
+    SchemaSetter,
+    new_beginning,
+)
 from raycdc.connectors.mysql.ddl.renames import places_after, separated, with_collations, with_defaults
 from raycdc.connectors.mysql.ddl.resolver import Resolved
 from raycdc.connectors.mysql.ddl.shadows import Shadow, ShadowTables, role_of
@@ -65,6 +70,7 @@ from raycdc.schema import (
 from raycdc.source.api import SchemaUpdate
 from raycdc.source.hand_off import LogRows
 from raycdc.source.parking import ENDED, PARKED
+from raycdc.transform.followed import TargetRules
 
 _CREATES = re.compile(r"\s*(?:/\*.*?\*/\s*)*CREATE\b", re.IGNORECASE | re.DOTALL)
 _ALTERS = re.compile(r"\s*(?:/\*.*?\*/\s*)*ALTER\b", re.IGNORECASE | re.DOTALL)
@@ -73,16 +79,6 @@ _MOVES_ROWS = re.compile(r"\b(PARTITION|TABLESPACE|VERSIONING|PERIOD|IGNORE|TRUN
 _DML = re.compile(
     r"\s*(?:/\*.*?\*/\s*)*(INSERT|UPDATE|DELETE|REPLACE|LOAD|CALL|WITH|SELECT|DO)\b", re.IGNORECASE | re.DOTALL
 )
-
-
-class SchemaSetter(Protocol):
-    """The decoder, as far as schemas go."""
-
-    def set_table(self, table: MySqlTable) -> None: ...
-
-    def remove_table(self, table: TableId) -> None: ...
-
-    def take_seq(self) -> int: ...
 
 
 #: Asks the server for the table right after a place in the log; or says why that cannot be known (`resolver`).
@@ -101,7 +97,7 @@ class DdlHistory:
     not say its columns is refused. `state` is `begin_state`, or what `take_state` gave last before the place in the log
     where this begins. Changes that are `left_out` make no rows. `parked` are the tables that are not followed, with
     their phase; None: what cannot be followed is raised, and parks nothing. `snapshots` are those under way. `led_to`
-    tells what a change of rows that was logged as a statement makes run (`indirect`).
+    tells what a change of rows that was logged as a statement makes run (`indirect`), `rules` what targets can follow.
     """
 
     def __init__(
@@ -118,12 +114,13 @@ class DdlHistory:
         parked: Mapping[TableId, str] | None = None,
         snapshots: SnapshotKeys | None = None,
         led_to: Callable[[str], str | None] | None = None,
+        rules: TargetRules | None = None,
     ) -> None:
-        self.parked = ParkedTables(parked)
         self._snapshots = snapshots or SnapshotKeys()
         #: Tables whose rows stopped to fit in what is being decoded: rows before that have this schema.
         self._misfits: dict[TableId, MySqlTable] = {}
         self._tables = dict(tables)
+        self.parked = ParkedTables(parked, self._tables, rules)
         self._selector = selector
         self._dialect = dialect
         self._default_charset = default_charset
@@ -395,6 +392,8 @@ class DdlHistory:
         if before is not None and now is not None and (cut_by := self._snapshots.changed(before, now)) is not None:
             why = f"it changes column {cut_by!r}, which the table is cut by, while its snapshot is under way"
             raise self._refusal(item, why, again=True)
+        if before is not None and (why := self.parked.objection(before, now, applied.events)):
+            raise self._refusal(item, why)
         emptying = [event for event in applied.events if isinstance(event, TruncateTableEvent | DropTableEvent)]
         if now == before and (now is None or not (applied.events or replaced)):
             return

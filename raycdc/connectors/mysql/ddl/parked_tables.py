@@ -12,18 +12,20 @@ transactions the table is said to be parked (`take_mismatched`).
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from raycdc.connectors.mysql.binlog.offset import BinlogOffset, ordinal_of
 from raycdc.connectors.mysql.ddl.truncation import emptied
 from raycdc.connectors.mysql.table_look import TableLook
 from raycdc.connectors.mysql.values.documents import document_of
+from raycdc.connectors.mysql.values.types import MySqlTable
 from raycdc.errors import SchemaError
 from raycdc.model import RowKind, TableId
-from raycdc.schema import CreateTableEvent, TruncateTableEvent, event_to_json
+from raycdc.schema import CreateTableEvent, SchemaChangeEvent, TruncateTableEvent, event_to_json
 from raycdc.source.api import SchemaUpdate
 from raycdc.source.hand_off import LogRows
 from raycdc.source.parking import ENDED, PARKED, Parked
+from raycdc.transform.followed import TargetRules
 
 
 class RefusedStatementError(SchemaError):
@@ -36,11 +38,32 @@ class RefusedStatementError(SchemaError):
         self.tables = tuple(tables)
 
 
-class ParkedTables:
-    """See the module's docstring. `phases` are the tables parked at the start; None: nothing may be parked."""
+class SchemaSetter(Protocol):
+    """The decoder, as far as schemas go."""
 
-    def __init__(self, phases: Mapping[TableId, str] | None) -> None:
+    def set_table(self, table: MySqlTable) -> None: ...
+
+    def remove_table(self, table: TableId) -> None: ...
+
+    def take_seq(self) -> int: ...
+
+
+class ParkedTables:
+    """See the module's docstring. `phases` are the tables parked at the start; None: nothing may be parked.
+
+    `tables` are those that are followed, as of now, and `rules` what targets can follow: a table that cannot begin
+    again by itself waits for somebody to decide.
+    """
+
+    def __init__(
+        self,
+        phases: Mapping[TableId, str] | None,
+        tables: Mapping[TableId, MySqlTable] | None = None,
+        rules: TargetRules | None = None,
+    ) -> None:
         self.allowed = phases is not None
+        self._tables = {} if tables is None else tables
+        self._rules = rules or TargetRules()
         self._phases = dict(phases or {})
         self._mismatched: dict[TableId, tuple[BinlogOffset, str]] = {}
         self._touched: dict[TableId, int] = {}
@@ -53,9 +76,16 @@ class ParkedTables:
 
     def park(self, table: TableId, reason: str, place: BinlogOffset, ts_ms: int, **how: Any) -> SchemaUpdate:
         """`how` are `again` and `phase` of `Parked`."""
+        if how.get("again") and (shared := self._rules.shared(table, [*self._tables, *self._phases])):
+            reason, how = f"{reason}\nIt cannot begin again by itself: {shared}.", {}
         why = Parked(reason, _for_people(place), ts_ms, **how)
         self._phases[table] = why.phase
         return SchemaUpdate(table, (), None, None, parked=why)
+
+    def objection(self, before: MySqlTable, after: MySqlTable | None, events: Sequence[SchemaChangeEvent]) -> str:
+        """Why its targets cannot follow what `events` make of a table; empty where they can."""
+        made = None if after is None else after.schema()
+        return self._rules.objection(before.id, before.schema(), made, events, [*self._tables, *self._phases])
 
     def follow(self, table: TableId) -> None:
         """The table begins again."""

@@ -13,6 +13,9 @@ from raycdc.model.types import TypeKind
 from raycdc.sinks.api import TableWork
 from raycdc.sinks.changes import check_constant
 from raycdc.sinks.delta.table import DeltaTarget
+from raycdc.sinks.lake_columns import LakeFormat, type_error
+
+FORMAT = LakeFormat("Delta")
 
 #: Characters a Parquet column of a table without column mapping may not have (Delta's DELTA_INVALID_CHARACTERS…).
 FORBIDDEN = " ,;{}()\n\t="
@@ -55,7 +58,7 @@ def check_mergeable(target: DeltaTarget, wanted: pa.Schema) -> None:
     for want in wanted:
         have = there.get(want.name.casefold())
         if have is not None and (have.type != want.type or have.name != want.name):
-            raise type_error(target.name, have, want)
+            raise type_error(FORMAT, target.name, have, want)
 
 
 def default_sql(target: TableId, column: Column) -> str:
@@ -76,12 +79,3 @@ def default_sql(target: TableId, column: Column) -> str:
             return f"arrow_cast('{text}', 'Timestamp(Microsecond, {zone})')"
         case kind:
             return f"CAST('{text}' AS {_SQL_TYPES[kind]})"
-
-
-def type_error(target: TableId, have: pa.Field, want: pa.Field) -> SinkError:
-    """The table has a column of another type than the rows to come."""
-    return SinkError(
-        f"{target}: column {have.name} is {have.type} in the Delta table and {want.type} ({want.name}) at the source, "
-        f"and rows already written cannot change their type. No row of the new type was written. Take a new snapshot "
-        f'into a new path, or with pipeline.on_existing = "replace"; both with a new pipeline.state.'
-    )

@@ -55,6 +55,7 @@ from raycdc.sinks.iceberg.files import Bounds, StoredColumn, stored, type_text
 from raycdc.sinks.iceberg.partitions import StoredPartition
 from raycdc.sinks.iceberg.plugin import IcebergSinkConfig
 from raycdc.sinks.iceberg.table import CREATED_BY, Change, IcebergTarget, Stamp, remove
+from raycdc.sinks.lake_columns import type_error
 from raycdc.sinks.plan import MERGED_FILE_BYTES_MAX, TASK_BYTES_MAX, Input, by_partition, share_out
 from raycdc.sinks.rows import changelog_arrow
 from raycdc.sinks.targets import check_write, table_folder
@@ -361,7 +362,7 @@ class IcebergSink:
             )
         for want in wanted:
             if there[want.name].arrow != want.type:
-                raise evolution.type_error(work.target, want.name, there[want.name].arrow, want)
+                raise type_error(evolution.FORMAT, work.target, pa.field(want.name, there[want.name].arrow), want)
         return [there[name] for name in wanted.names]
 
     def _arrow(self, work: TableWork) -> pa.Schema:

@@ -1,0 +1,257 @@
+"""What schema changes make of the columns of a lake's table, Delta or Iceberg: one plan, which both carry out. Pure.
+
+A column of the plan says whose values it has; how a table comes to it is its format's business.
+
+| change | lenient | evolve, try_evolve | ignore |
+|---|---|---|---|
+| a column is added | at the end, nullable; rows that exist get its constant default | where it is | left out |
+| … dropped | stays, null from here on | goes, values and all | stays, null from here on |
+| … renamed | the old one stays, the new one begins with nulls (*) | renamed | as left out |
+| … gets a wider type | the rows that exist get it | the same | refused if the types differ |
+| … moves | nothing | moves | nothing |
+| the table is emptied or dropped | its rows go (upsert) | the same | the same |
+
+A column that comes again under the name of one that stayed begins anew: nothing of the old one is left in the rows.
+(*) So does one that is renamed to such a name, but in an upsert target with the values it had under its old name.
+``try_evolve`` leaves out what cannot be done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+
+from raycdc.errors import SinkError
+from raycdc.model import Column, TableId, TableSchema
+from raycdc.schema.behavior import SchemaChangeBehavior
+from raycdc.schema.events import (
+    AddColumnEvent,
+    After,
+    AlterColumnPositionEvent,
+    AlterColumnTypeEvent,
+    ColumnPosition,
+    CreateTableEvent,
+    DropColumnEvent,
+    DropTableEvent,
+    First,
+    RenameColumnEvent,
+    SchemaChangeEvent,
+    TruncateTableEvent,
+    event_from_json,
+)
+from raycdc.sinks.api import TableWork
+from raycdc.sinks.changes import check_constant, fitted, may_lack
+
+_IN_PLACE = frozenset({SchemaChangeBehavior.EVOLVE, SchemaChangeBehavior.TRY_EVOLVE})
+
+
+@dataclass(frozen=True, slots=True)
+class LakeColumn:
+    """A column as it will be; `origin` is the column whose values it has, None for a new one.
+
+    `added` is the source's column, where one was added: its constant default is for the rows that exist.
+    """
+
+    field: pa.Field
+    origin: str | None
+    added: Column | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LakePlan:
+    """The columns after all changes. `emptied` says that the rows go; `events` are the changes but those left out."""
+
+    columns: tuple[LakeColumn, ...]
+    emptied: bool
+    events: tuple[SchemaChangeEvent, ...]
+
+    @property
+    def names(self) -> list[str]:
+        return [column.field.name for column in self.columns]
+
+
+@dataclass(frozen=True, slots=True)
+class LakeFormat:
+    """What the formats differ in: their name, and the type in which they store one."""
+
+    name: str
+    stored: Callable[[pa.DataType], pa.DataType] = lambda arrow: arrow
+
+
+def plan_columns(
+    lake: LakeFormat,
+    present: pa.Schema,
+    work: TableWork,
+    wanted: pa.Schema,
+    *,
+    upsert: bool,
+    behavior: SchemaChangeBehavior,
+    left_out: Collection[str] = (),
+) -> LakePlan:
+    """What ``work.changes`` but those `left_out` make of a table with the columns `present`.
+
+    `wanted` are the columns of the rows to come, as they are stored. `SinkError` for what the table cannot follow.
+    """
+    events = [event_from_json(data) for data in work.changes if data["type"] not in left_out]
+    emptied = upsert and any(isinstance(e, TruncateTableEvent | DropTableEvent) for e in events)
+    columns = [LakeColumn(field, field.name) for field in present]
+    for event in events:
+        try:
+            if emptied and isinstance(event, CreateTableEvent) and behavior is not SchemaChangeBehavior.IGNORE:
+                columns = _with_all(lake, columns, wanted, work, empty=True)
+            else:
+                columns = _after(lake, columns, event, wanted, work, behavior)
+        except SinkError:
+            if behavior is not SchemaChangeBehavior.TRY_EVOLVE:
+                raise
+    if behavior is SchemaChangeBehavior.LENIENT:
+        columns = _renamed_onto(columns, events, wanted, present, upsert=upsert)
+    plan = LakePlan(tuple(columns), emptied, tuple(events))
+    kept = fitted(work.schema, plan.names) if may_lack(behavior, left_out) else work.schema
+    _check(lake, work.target, columns, kept, wanted)
+    return plan
+
+
+def type_error(lake: LakeFormat, target: TableId, have: pa.Field, want: pa.Field) -> SinkError:
+    """The table has a column of another type than the rows to come."""
+    return SinkError(
+        f"{target}: column {have.name} is {have.type} in the {lake.name} table and {want.type} ({want.name}) at the "
+        "source, and rows already written cannot change their type. No row of the new type was written. Take a new "
+        'snapshot into another table, or with pipeline.on_existing = "replace"; both with a new pipeline.state.'
+    )
+
+
+def constant_of(target: TableId, column: LakeColumn) -> pa.Scalar | None:
+    """The constant default of an added column as a value of its type. `SinkError` where it is none."""
+    if column.added is None or column.added.default is None:
+        return None
+    return check_constant(target, column.added)
+
+
+def _after(
+    lake: LakeFormat,
+    columns: list[LakeColumn],
+    event: SchemaChangeEvent,
+    wanted: pa.Schema,
+    work: TableWork,
+    behavior: SchemaChangeBehavior,
+) -> list[LakeColumn]:
+    """The columns after one change."""
+    in_place = behavior in _IN_PLACE
+    ignored = behavior is SchemaChangeBehavior.IGNORE
+    match event:
+        case CreateTableEvent():
+            return columns if ignored else _with_all(lake, columns, wanted, work, empty=False)
+        case AddColumnEvent(_, column, position) if not ignored:
+            new = LakeColumn(pa.field(column.name, lake.stored(column.type.arrow())), None, column)
+            kept = [c for c in columns if c.field.name != column.name]
+            return _placed(kept, new, position) if in_place else [*kept, new]
+        case DropColumnEvent(_, name) if in_place:
+            return [c for c in columns if c.field.name != name]
+        case RenameColumnEvent(_, name, new_name):
+            if in_place:
+                return [replace(c, field=c.field.with_name(new_name)) if c.field.name == name else c for c in columns]
+            if new_name in work.schema.primary_key:
+                raise SinkError(
+                    f"{work.target}: the key column {name!r} was renamed to {new_name!r}, and the rows that exist "
+                    f'would lose their key. Set pipeline.schema_change = "evolve" for this change.'
+                )
+            if ignored or new_name in [c.field.name for c in columns] or new_name not in wanted.names:
+                return columns
+            return [*columns, LakeColumn(wanted.field(new_name), None)]
+        case AlterColumnTypeEvent(_, name, new_type) if not ignored:
+            want = pa.field(name, lake.stored(new_type.arrow()))
+            return [_retyped(lake, c, want, work) if c.field.name == name else c for c in columns]
+        case AlterColumnPositionEvent(_, name, position) if in_place:
+            moved = next((c for c in columns if c.field.name == name), None)
+            return columns if moved is None else _placed([c for c in columns if c is not moved], moved, position)
+        case _:
+            return columns
+
+
+def _renamed_onto(
+    columns: list[LakeColumn],
+    events: Sequence[SchemaChangeEvent],
+    wanted: pa.Schema,
+    present: pa.Schema,
+    *,
+    upsert: bool,
+) -> list[LakeColumn]:
+    """`columns`, where one that was renamed to the name of one that stayed does not show that one's values: an upsert
+    target gets its own, the rows of a changelog never had the column.
+    """
+    #: Of each column that the source has: the table's column with its values.
+    origins: dict[str, str | None] = {name: name for name in present.names}
+    for event in events:
+        match event:
+            case RenameColumnEvent(_, name, new_name):
+                origins[new_name] = origins.pop(name, None)
+            case DropColumnEvent(_, name):
+                origins.pop(name, None)
+            case AddColumnEvent(_, column, _):
+                origins[column.name] = None
+    renamed = {event.new_name for event in events if isinstance(event, RenameColumnEvent)}
+    onto = {name for name in renamed & set(wanted.names) & set(present.names) if origins.get(name) != name}
+    return [
+        LakeColumn(wanted.field(name), origins.get(name) if upsert else None) if name in onto else column
+        for name, column in ((column.field.name, column) for column in columns)
+    ]
+
+
+def _retyped(lake: LakeFormat, column: LakeColumn, want: pa.Field, work: TableWork) -> LakeColumn:
+    """The column with the type of `want`. `SinkError` unless every value of the old type is one of the new."""
+    have, new = column.field.type, want.type
+    if pa.types.is_decimal(have) and pa.types.is_decimal(new):
+        fits = new.scale >= have.scale and new.precision - new.scale >= have.precision - have.scale
+    else:
+        same_kind = any(is_(have) and is_(new) for is_ in (pa.types.is_integer, pa.types.is_floating))
+        fits = have == new or (same_kind and have.bit_width <= new.bit_width)
+    if not fits:
+        raise type_error(lake, work.target, column.field, want)
+    return replace(column, field=column.field.with_type(new))
+
+
+def _with_all(
+    lake: LakeFormat, columns: list[LakeColumn], wanted: pa.Schema, work: TableWork, *, empty: bool
+) -> list[LakeColumn]:
+    """A table that was created again may have other columns; one without rows takes any types."""
+    here = {column.field.name for column in columns}
+    kept: list[LakeColumn] = []
+    for column in columns:
+        if column.field.name not in wanted.names:
+            kept.append(column)
+        elif empty:
+            kept.append(replace(column, field=column.field.with_type(wanted.field(column.field.name).type)))
+        else:
+            kept.append(_retyped(lake, column, wanted.field(column.field.name), work))
+    return [*kept, *(LakeColumn(field, None) for field in wanted if field.name not in here)]
+
+
+def _placed(columns: list[LakeColumn], column: LakeColumn, position: ColumnPosition) -> list[LakeColumn]:
+    match position:
+        case First():
+            at = 0
+        case After(name):
+            at = next((i + 1 for i, c in enumerate(columns) if c.field.name == name), len(columns))
+        case _:
+            at = len(columns)
+    return [*columns[:at], column, *columns[at:]]
+
+
+def _check(
+    lake: LakeFormat, target: TableId, columns: Sequence[LakeColumn], schema: TableSchema, wanted: pa.Schema
+) -> None:
+    """Every column that will be written must be there with its type."""
+    there = {column.field.name: column.field for column in columns}
+    for column in schema.columns:
+        want = wanted.field(column.name)
+        have = there.get(column.name)
+        if have is None:
+            raise SinkError(
+                f"{target}: the source has a column {column.name!r} that the {lake.name} table lacks, and no change "
+                "says that it was added. Take a new snapshot of the table."
+            )
+        if have.type != want.type:
+            raise type_error(lake, target, have, want)

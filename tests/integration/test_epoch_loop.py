@@ -31,7 +31,7 @@ from raycdc.sinks.files.jsonl import JsonlSink
 from raycdc.sinks.files.plugin import JsonlSinkConfig
 from raycdc.spark.epochs import EpochLoop, EpochStatistics, Recovery
 from raycdc.testing.epochs import ScriptedTable, simple_schema
-from tests.integration.sink_world import FILES, KINDS, UPSERTS, World, iceberg_table, new_world, play, world_of
+from tests.integration.sink_world import FILES, KINDS, TOPICS, UPSERTS, World, iceberg_table, new_world, play, world_of
 
 POINTS = (
     "before_stage",
@@ -109,7 +109,7 @@ def test_an_error_at_any_point_loses_and_doubles_nothing(
         "delta-upsert",
         "iceberg-upsert",
         "jsonl",
-        *(pytest.param(kind, marks=pytest.mark.server) for kind in ("kafka", "kafka-parts", "postgres-upsert")),
+        *(pytest.param(kind, marks=pytest.mark.server) for kind in (*TOPICS, "postgres-upsert", "mongodb-upsert")),
     ],
 )
 def test_a_killed_driver_loses_and_doubles_nothing(

@@ -15,7 +15,7 @@ from raycdc.model.routes import Route
 from raycdc.model.transform import Transform
 from raycdc.spark.epochs import Recovery
 from raycdc.spark.session import spark_session
-from tests.integration.sink_world import DATABASES, TOPICS, world_of
+from tests.integration.sink_world import COLLECTIONS, DATABASES, TOPICS, world_of
 from tests.integration.transform_world import World, new_world, play
 
 pytestmark = [
@@ -25,7 +25,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
 ]
 
-UPSERTS = ("postgres-upsert", "mysql-upsert")
+UPSERTS = ("postgres-upsert", "mysql-upsert", "mongodb-upsert", "mongodb-parts-upsert")
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +49,7 @@ def make(request: pytest.FixtureRequest, tmp_path: Path, spark: Any) -> Make:
     return made
 
 
-@pytest.mark.parametrize("kind", [*TOPICS, *DATABASES, "mysql-changelog"])
+@pytest.mark.parametrize("kind", [*TOPICS, *DATABASES, *COLLECTIONS, "mysql-changelog"])
 def test_rows_are_computed_and_filtered_and_a_later_column_flows(kind: str, make: Make) -> None:
     world = make(kind)
     orders = play(world)
@@ -59,7 +59,7 @@ def test_rows_are_computed_and_filtered_and_a_later_column_flows(kind: str, make
 
 
 @pytest.mark.parametrize("point", ["before_commit", "in_commit", "after_last_commit"])
-@pytest.mark.parametrize("kind", ["kafka", "postgres-upsert", "postgres-changelog", "mysql-upsert"])
+@pytest.mark.parametrize("kind", ["kafka", "postgres-upsert", "postgres-changelog", "mysql-upsert", *COLLECTIONS])
 def test_an_epoch_that_is_staged_again_has_the_same_rows(
     kind: str, point: str, make: Make, fail_at: Callable[[str, int], None]
 ) -> None:
@@ -194,7 +194,7 @@ def test_rows_move_between_shards_and_others_stay(kind: str, make: Make) -> None
     assert held == {0: "old", 1: "moved", 2: "old", 3: "old", 4: "old", 5: "old", 7: "old"}
 
 
-@pytest.mark.parametrize("kind", ["kafka", "postgres-changelog", "mysql-changelog"])
+@pytest.mark.parametrize("kind", ["kafka", "postgres-changelog", "mysql-changelog", "mongodb-changelog"])
 def test_in_a_changelog_another_key_makes_an_update_a_deletion_and_an_insert(kind: str, make: Make) -> None:
     by = Transform(table="shop.orders", projection="qty % 10 AS id, name", primary_keys=("id",))
     world = make(kind, by)

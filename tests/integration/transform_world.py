@@ -21,7 +21,7 @@ from raycdc.spark.sieve import Sieve
 from raycdc.spark.transforms import SparkResolver
 from raycdc.spark.works import Routing
 from raycdc.testing.epochs import EpochScript, Row, ScriptedTable, simple_schema
-from raycdc.testing.servers import KafkaServer
+from raycdc.testing.servers import KafkaServer, MongoDb
 from raycdc.transform import PlainResolver, TransformedTables, TransformUse
 from tests.integration.sink_world import Server, as_messages
 from tests.integration.sink_world import World as SinkWorld
@@ -57,6 +57,7 @@ class World:
     no_proof: str = ""
     kafka: KafkaServer | None = None
     server: Server | None = None
+    mongodb: MongoDb | None = None
     on_bad_record: str = FAIL
     warnings: list[str] = field(default_factory=list)
 
@@ -71,7 +72,7 @@ class World:
     @property
     def place(self) -> SinkWorld:
         """The sink, and what is in it."""
-        return SinkWorld(self.kind, self.root, self.script, self.kafka, self.server)
+        return SinkWorld(self.kind, self.root, self.script, self.kafka, self.server, self.mongodb)
 
     def loop(self) -> EpochLoop:
         def next_sealed(after: int, _: float) -> Manifest | None:
@@ -163,8 +164,8 @@ def new_world(
     """A world with one table. `place` is a world whose server or broker is to have the targets (`world_of`)."""
     script = EpochScript(CheckpointStore(root / "state", pipeline="shop"), seed=5)
     script.table("shop.orders")
-    kafka, server = (place.kafka, place.server) if place else (None, None)
-    return World(kind, root, script, transforms or (ORDERS,), spark, kafka=kafka, server=server)
+    kafka, server, mongodb = (place.kafka, place.server, place.mongodb) if place else (None, None, None)
+    return World(kind, root, script, transforms or (ORDERS,), spark, kafka=kafka, server=server, mongodb=mongodb)
 
 
 def play(world: World) -> ScriptedTable:

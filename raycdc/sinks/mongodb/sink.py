@@ -50,9 +50,10 @@ from raycdc.sinks.mongodb.commits import Commits, Kept
 from raycdc.sinks.mongodb.migration import empty, migrate, operations_of
 from raycdc.sinks.mongodb.plugin import MongoDbSinkConfig
 from raycdc.sinks.mongodb.server import DuplicateError, Server, Session
-from raycdc.sinks.mongodb.tasks import statements
+from raycdc.sinks.mongodb.tasks import check_claims, merged_rows, merges, statements
 from raycdc.sinks.mongodb.types import check_columns, check_name, same_form
 from raycdc.sinks.mongodb.writing import Layout, Statement, updates_of
+from raycdc.sinks.origins import CLAIMED
 from raycdc.sinks.plan import Input, by_partition, share_out
 from raycdc.sinks.record import Before, Held, Intent, again, renamed
 from raycdc.sinks.rows import DELETED
@@ -67,6 +68,8 @@ class MongoDbSink:
 
     writes: ClassVar[tuple[str, ...]] = (UPSERT, CHANGELOG)
     durable: ClassVar[bool] = True
+    #: Rows of several source tables may go to one target: the same key of two of them is found and refused.
+    merges_origins: ClassVar[bool] = True
 
     def __init__(self, config: MongoDbSinkConfig) -> None:
         self._server = Server(config.uri.reveal(), config.record)
@@ -108,6 +111,12 @@ class MongoDbSink:
     def apply_schema(self, work: Work) -> None:
         check_changes(work, self._context.schema_change, self._context.left_out)
         self._check(work)
+        if self._upsert and work.merged and self._context.on_existing == "merge":
+            raise SinkError(
+                f"{work.target}: {', '.join(map(str, work.merged))} cannot be merged, or given another key, with "
+                'pipeline.on_existing = "merge": whether a document that is there already is one of theirs is not '
+                'known. Use "fail" or "replace".'
+            )
         self._insertable.pop(work.target, None)
         with self._server.named(work.target):
             kept = self._kept(work)
@@ -124,7 +133,8 @@ class MongoDbSink:
                 self._evolve(work, kept)
 
     def stage(self, works: Sequence[Work]) -> Mapping[TableId, Any]:
-        return {work.target: self._upsert and self._truncates(work.segments) for work in works}
+        # Of several tables each one's own rows go; where that cannot be, it is refused when they are merged.
+        return {work.target: self._upsert and len(work.merged) < 2 and self._truncates(work.segments) for work in works}
 
     def commit(self, work: Work, staged: Any) -> None:
         with self._server.named(work.target):
@@ -136,11 +146,11 @@ class MongoDbSink:
             work = self._fitted(work, kept.held)
             written = kept.held.written(CommitVector(work.epoch, STEP_LAST, work.generation))
             inserted, merged = self._split(work)
-            if not staged and work.input_bytes <= self.small_bytes_max:
-                self._write_at_once(work, kept, written, [(inserted, False), *((part, True) for part in merged)])
+            if not staged and work.input_bytes <= self.small_bytes_max and not _in_part(kept, work):
+                self._write_at_once(work, kept, written, inserted, merged)
                 return
-            rounds = [(share_out_all(inserted, self._context.parallelism), False)] if not staged else []
-            self._write_in_parts(work, kept, written, [*rounds, (merged, True)], emptied=staged)
+            rounds = [("insert", share_out_all(inserted, self._context.parallelism))] if not staged else []
+            self._write_in_parts(work, kept, written, [*rounds, ("merge", merged)], emptied=staged)
 
     def tombstone(self, work: Work) -> None:
         check_name(work.target)
@@ -166,7 +176,8 @@ class MongoDbSink:
         if self._upsert:
             check_key(work)
         names = [column.name.casefold() for column in work.schema.columns]
-        if taken := [name for name in ({DELETED} if self._upsert else META_COLUMNS) if name in names]:
+        ours = [DELETED, *([CLAIMED] if work.merged else [])] if self._upsert else META_COLUMNS
+        if taken := [name for name in ours if name in names]:
             raise SinkError(f"{work.target}: column {taken[0]} has a name that raycdc needs. Rename it.")
         check_columns(work.target, work.schema.columns, work.schema.primary_key, upsert=self._upsert)
 
@@ -240,13 +251,18 @@ class MongoDbSink:
     # -- rows
 
     def _write_at_once(
-        self, work: Work, kept: Kept, written: Held, groups: Sequence[tuple[Sequence[Input], bool]]
+        self, work: Work, kept: Kept, written: Held, inserted: Sequence[Input], merged: Sequence[Sequence[Input]]
     ) -> None:
-        layout = self._layout(work, kept.held)
-        found = [one for inputs, merged in groups for one in self._statements(layout, inputs, merged=merged)]
+        layout, origins = self._layout(work, kept.held), self._origins(work)
+        node, token = self._context.node, self._context.flight_token
+        found = list(statements(layout, inserted, node=node, token=token))
+        groups = [merged_rows(layout, inputs, origins, node=node, token=token) for inputs in merged]
+        found += [statement for rows in groups for statement in merges(layout, rows)]
 
         def run(session: Session, chosen: Sequence[Statement]) -> Kept:
             now = self._commits.write(session, work.target, kept, written, work.positions)
+            for rows in groups if origins else ():
+                check_claims(self._server, layout, rows, alone=len(work.merged) == 1, session=session)
             for statement in chosen:
                 self._server.run(session, work.target, statement.command, statement.documents)
             reach("in_commit")
@@ -259,53 +275,60 @@ class MongoDbSink:
             now = self._server.transaction(lambda session: run(session, found))
         self._reach(work.target, now)
 
-    def _statements(self, layout: Layout, inputs: Sequence[Input], *, merged: bool) -> Sequence[Statement]:
-        if not inputs:
-            return []
-        node, token = self._context.node, self._context.flight_token
-        return list(statements(layout, inputs, merged=merged, node=node, token=token))
-
     def _write_in_parts(
         self,
         work: Work,
         kept: Kept,
         written: Held,
-        rounds: Sequence[tuple[Sequence[Sequence[Input]], bool]],
+        rounds: Sequence[tuple[str, Sequence[Sequence[Input]]]],
         *,
         emptied: bool,
     ) -> None:
         """Rounds of tasks, each behind fences of its own: none begins before the one before it can write no more."""
         begun = replace(kept.held, vector=CommitVector(work.epoch, STEP_APPEND, work.generation))
+        layout = self._layout(work, begun)
+        if work.merged and self._upsert and not emptied and not _in_part(kept, work):
+            # Before the first row: what is found later may be this epoch's own.
+            self._run(work, layout, "check", [inputs for _, groups in rounds for inputs in groups])
         kept = self._write(work, kept, begun)
         if emptied:
             kept = empty(self._server, self._commits, work.target, kept, work.positions)
-        layout = self._layout(work, begun)
-        for groups, merged in rounds:
+        for mode, groups in rounds:
             fences = [uuid.uuid4().hex for _ in groups]
             kept = self._write(work, kept, begun, fences=fences)
-            tasks = [
-                self._task(work, layout, inputs, f, merged=merged) for inputs, f in zip(groups, fences, strict=True)
-            ]
-            if tasks:
-                self._context.run_tasks(tasks)
+            self._run(work, layout, mode, groups, fences)
         reach("in_commit")
         self._write(work, kept, written)
 
-    def _task(self, work: Work, layout: Layout, inputs: Sequence[Input], fence: str, *, merged: bool) -> StageTask:
-        args = {
-            "inputs": [entry.to_json() for entry in inputs],
-            "target": [work.target.db, work.target.table],
-            "schema": work.schema.to_json(),
-            "layout": {"changelog": layout.changelog, "adopted": layout.adopted, "gone": list(layout.gone)},
-            "merged": merged,
-            "uri": self._server.uri,
-            "record": self._server.record,
-            "app_id": self._context.app_id,
-            "fence": fence,
-            "node": self._context.node,
-            "token": self._context.flight_token,
-        }
-        return StageTask("raycdc.sinks.mongodb.tasks:load", args, sum(entry.bytes for entry in inputs))
+    def _run(
+        self, work: Work, layout: Layout, mode: str, groups: Sequence[Sequence[Input]], fences: Sequence[str] = ()
+    ) -> None:
+        tasks = []
+        for number, inputs in enumerate(groups):
+            args = {
+                "inputs": [entry.to_json() for entry in inputs],
+                "target": [work.target.db, work.target.table],
+                "schema": work.schema.to_json(),
+                "layout": {"changelog": layout.changelog, "adopted": layout.adopted, "gone": list(layout.gone)},
+                "mode": mode,
+                "origins": self._origins(work),
+                "uri": self._server.uri,
+                "record": self._server.record,
+                "app_id": self._context.app_id,
+                "fence": fences[number] if fences else "",
+                "node": self._context.node,
+                "token": self._context.flight_token,
+            }
+            tasks.append(StageTask("raycdc.sinks.mongodb.tasks:load", args, sum(entry.bytes for entry in inputs)))
+        if tasks:
+            self._context.run_tasks(tasks)
+
+    def _origins(self, work: Work) -> dict[str, Any] | None:
+        """What `last_per_origin` must know of rows of several tables, or of one under another key."""
+        if not work.merged or not self._upsert:
+            return None
+        beginning = [str(table) for table in work.beginning]
+        return {"target": str(work.target), "beginning": beginning, "alone": len(work.merged) == 1}
 
     def _layout(self, work: Work, held: Held) -> Layout:
         written = {column.name for column in work.schema.columns}
@@ -317,7 +340,7 @@ class MongoDbSink:
         """Inputs of rows to insert, and of those to merge, which one task each must see whole."""
         if not self._upsert:
             return [Input(segment) for segment in work.segments], []
-        if self._may_insert(work.target):
+        if not work.merged and self._may_insert(work.target):
             snapshot = [Input(segment) for segment in work.segments if segment.kind == "snapshot"]
             return snapshot, by_partition(s for s in work.segments if s.kind != "snapshot")
         # Chunks are not hash-partitioned as the log is: one task sees all rows of a key.
@@ -395,6 +418,11 @@ class MongoDbSink:
 
     def _disappeared(self, target: TableId) -> SinkError:
         return SinkError(f"The collection {target} in {self._server.where} disappeared; restore it and start again.")
+
+
+def _in_part(kept: Kept, work: Work) -> bool:
+    """Whether rows of the epoch may be there already."""
+    return (kept.held.vector.epoch, kept.held.vector.step) == (work.epoch, STEP_APPEND)
 
 
 def share_out_all(inputs: Sequence[Input], parallelism: int) -> list[list[Input]]:

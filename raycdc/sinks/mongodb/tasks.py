@@ -5,26 +5,24 @@ A task that runs twice writes the same documents twice; one that outlives its ro
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
 
 from raycdc.model import TableId, TableSchema
 from raycdc.sinks.mongodb.commits import Commits
-from raycdc.sinks.mongodb.server import Server
+from raycdc.sinks.mongodb.server import Server, Session
+from raycdc.sinks.mongodb.types import ID
 from raycdc.sinks.mongodb.writing import Layout, Statement, write
+from raycdc.sinks.origins import CLAIMED, ORIGIN, last_per_origin, same_key
 from raycdc.sinks.plan import Input
 from raycdc.sinks.rows import changelog_names
 from raycdc.sinks.tasks import ROW_GROUP_ROWS, compacted_rows, read_inputs
 
 
-def statements(layout: Layout, inputs: Sequence[Input], *, merged: bool, node: str, token: str) -> Iterator[Statement]:
-    """What writes the rows of `inputs`: the last row of each key where they are `merged`, else every row."""
-    if merged:
-        found = compacted_rows(inputs, layout.schema, node=node, token=token)
-        yield from layout.merges(found.rows.to_batches(max_chunksize=ROW_GROUP_ROWS))
-        return
+def statements(layout: Layout, inputs: Sequence[Input], *, node: str, token: str) -> Iterator[Statement]:
+    """What writes every row of `inputs`, as it came."""
     names = changelog_names(layout.schema) if layout.changelog else [c.name for c in layout.schema.columns]
     for entry in inputs:
         batches: Iterator[pa.RecordBatch] = read_inputs(
@@ -33,12 +31,43 @@ def statements(layout: Layout, inputs: Sequence[Input], *, merged: bool, node: s
         yield from layout.inserts(batches, split=entry.segment.split_id)
 
 
+def merged_rows(
+    layout: Layout, inputs: Sequence[Input], origins: Mapping[str, Any] | None, *, node: str, token: str
+) -> pa.Table:
+    """The last row of each key with `DELETED`; of several `origins` (`last_per_origin`) with `CLAIMED`, too."""
+    if origins is None:
+        return compacted_rows(inputs, layout.schema, node=node, token=token).rows
+    names = [column.name for column in layout.schema.columns]
+    wanted = [*names, "_op", "_seq", *ORIGIN]
+    read = list(read_inputs([entry.to_json() for entry in inputs], wanted, node=node, token=token))
+    return last_per_origin(pa.Table.from_batches(read), layout.schema.primary_key, names, **origins)
+
+
+def merges(layout: Layout, rows: pa.Table) -> Iterator[Statement]:
+    """What writes `merged_rows`."""
+    return layout.merges(rows.to_batches(max_chunksize=ROW_GROUP_ROWS))
+
+
+def check_claims(
+    server: Server, layout: Layout, rows: pa.Table, *, alone: bool, session: Session | None = None
+) -> None:
+    """`DataError` where the target has a key already that a row of `merged_rows` says is new."""
+    claimed = rows.filter(rows.column(CLAIMED))
+    for keys in layout.keys(claimed.to_batches()):
+        found = server.collection(layout.target).find_one({ID: {"$in": keys}}, {ID: 1}, session=session)
+        if found is not None:
+            names = layout.schema.primary_key
+            key = {names[0]: found[ID]} if len(names) == 1 else dict(found[ID])
+            raise same_key(str(layout.target), key, alone=alone)
+
+
 def load(
     inputs: list[dict[str, Any]],
     target: list[str],
     schema: dict[str, Any],
     layout: dict[str, Any],
-    merged: bool,
+    mode: str,
+    origins: dict[str, Any] | None,
     uri: str,
     record: str,
     app_id: str,
@@ -46,12 +75,23 @@ def load(
     node: str,
     token: str,
 ) -> dict[str, Any]:
-    """Write the rows of `inputs` to `target` while `fence` stands."""
+    """Write the rows of `inputs` to `target` while `fence` stands: as they are (`mode` ``"insert"``), the last of each
+    key (``"merge"``), or only look whether that can be (``"check"``).
+    """
     name = TableId(*target)
     server = Server(uri, record)
-    commits = Commits(server, app_id)
     shape = Layout(name, TableSchema.from_json(schema), **{**layout, "gone": tuple(layout["gone"])})
-    found = statements(shape, list(map(Input.from_json, inputs)), merged=merged, node=node, token=token)
+    parts = list(map(Input.from_json, inputs))
     with server.named(name):
+        if mode == "insert":
+            found = statements(shape, parts, node=node, token=token)
+        else:
+            rows = merged_rows(shape, parts, origins, node=node, token=token)
+            if mode == "check":
+                assert origins is not None
+                check_claims(server, shape, rows, alone=origins["alone"])
+                return {}
+            found = merges(shape, rows)
+        commits = Commits(server, app_id)
         write(server, name, found, lambda session: commits.pass_fence(session, name, fence))
     return {}

@@ -18,8 +18,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import bson
 import pyarrow as pa
 import pyarrow.compute as pc
+from bson.codec_options import CodecOptions, DatetimeConversion
 
 from raycdc.errors import DataError, SinkError
 from raycdc.model import META_COLUMNS, Column, TableId, TableSchema
@@ -28,6 +30,8 @@ from raycdc.sinks.mongodb.server import DuplicateError, Server, Session
 from raycdc.sinks.mongodb.types import ID
 from raycdc.sinks.rows import DELETED, META_TYPES
 
+#: Dates beyond what Python's hold stay what they are.
+_CODEC = CodecOptions[dict[str, Any]](datetime_conversion=DatetimeConversion.DATETIME_AUTO)
 _UPSERT = Constant(b"\x08upsert\x00\x01")
 _ONE = Constant(b"\x10limit\x00\x01\x00\x00\x00")
 
@@ -69,6 +73,12 @@ class Layout:
                 ident = self._id(gone, "")
                 for data, _, _ in self._encoded(Group("", [Group("q", [ident]), _ONE]), gone):
                     yield Statement("delete", data)
+
+    def keys(self, batches: Iterable[pa.RecordBatch]) -> Iterator[list[Any]]:
+        """The ``_id`` of each row, some thousand at a time. The one place where rows' keys become objects."""
+        for batch in _sliced(batches):
+            for data, _, _ in self._encoded(Group("", [self._id(batch, "")]), batch):
+                yield [one[ID] for one in bson.decode_all(data, _CODEC)]
 
     def columns(self) -> list[Column]:
         """The columns of a document in order."""

@@ -112,3 +112,14 @@ def test_an_emulated_mongodb_is_of_the_version_asked_for_and_loses_history_on_de
         server.start()
         assert server.uri == address
         assert client["d"]["items"].count_documents({}) == 0
+
+
+def test_a_client_that_goes_leaves_nothing_of_its_transaction(mongodb: MongoDb) -> None:
+    with mongodb.fresh_database() as name, mongodb.client() as other:
+        other[name].create_collection("items")
+        gone = mongodb.client()
+        session = gone.start_session()
+        session.start_transaction()
+        gone[name]["items"].insert_one({"_id": 1}, session=session)
+        gone.close()
+        wait_until(lambda: other[name]["items"].find_one() is None, timeout_s=10, what="the end of the transaction")

@@ -43,7 +43,7 @@ public class MongoReplicaSet {
   static String tokenAt(long ts) { return String.format("82%016X%08X", ts, 0xFFFFFFFF); }   // after every entry of ts
   static long tsOf(String t) { return Long.parseUnsignedLong(t.substring(2, 18), 16); }
 
-  static class Txn { Document lsid; Object num; List<Ev> evs = new ArrayList<>(); }
+  static class Txn { Channel channel; Document lsid; Object num; List<Ev> evs = new ArrayList<>(); }
   static final Map<String, Txn> TXNS = new HashMap<>();
   static final ThreadLocal<Txn> CUR = new ThreadLocal<>();
   static final ThreadLocal<Boolean> MUTE = ThreadLocal.withInitial(() -> false), REPLACE = ThreadLocal.withInitial(() -> false);
@@ -166,9 +166,15 @@ public class MongoReplicaSet {
           if (cmd.equals("commitTransaction")) { TXNS.remove(k); if (t != null && !t.evs.isEmpty()) { long ts = nextTs(); int i = 0; for (Ev e : t.evs) { e.ts = ts; e.idx = i++; e.wall = Instant.now(); LOG.add(e); } LOCK.notifyAll(); } return stamp(ok()); }
           if (cmd.equals("abortTransaction")) { TXNS.remove(k); if (t != null) undo(t); return stamp(ok()); }
         }
+        if (t != null) t.channel = m.getChannel();
         CUR.set(t);
         try { return stamp(run(m, q, cmd).cloneDeeply()); } finally { CUR.remove(); }
       }
+    }
+    /** A client that died leaves no transaction behind: its writes, which others see here, go with its connection. */
+    @Override public void handleClose(Channel channel) {
+      synchronized (LOCK) { for (Iterator<Txn> i = TXNS.values().iterator(); i.hasNext(); ) { Txn t = i.next(); if (t.channel == channel) { i.remove(); undo(t); } } }
+      super.handleClose(channel);
     }
     void undo(Txn t) {
       MUTE.set(true);

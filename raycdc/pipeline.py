@@ -282,6 +282,7 @@ class Pipeline:
                 flight_token=spec.token or "",
                 spark=session,
                 order_by=self._order_by,
+                private=str(store.path / "private"),
             )
         )
         stack.callback(sink.close)

@@ -17,6 +17,9 @@ from typing import Self
 from raycdc.errors import StateError
 from raycdc.failpoints import reach
 
+#: Begins the names of files that other processes of this user read, and nobody else; the writer's pid comes next.
+_PRIVATE = "private-"
+
 
 class Lease:
     """An flock that ends with the process, however it dies; hold it as long as the pipeline runs."""
@@ -127,6 +130,24 @@ class LocalFolder:
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
         return Lease(path, descriptor)
+
+
+def private_file(folder: Path, text: str) -> Path:
+    """A new file of this user's alone with `text`, for processes that must not be told it in words. One that a process
+    which died left in `folder` is removed.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    for left in folder.glob(f"{_PRIVATE}*"):
+        if not _lives(int(left.name.removeprefix(_PRIVATE).partition("-")[0])):
+            left.unlink(missing_ok=True)
+    path = folder / f"{_PRIVATE}{os.getpid()}-{uuid.uuid4().hex}"
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
+        file.write(text)
+    return path
+
+
+def _lives(pid: int) -> bool:
+    return Path(f"/proc/{pid}").exists()
 
 
 def sync_folder(folder: Path) -> None:

@@ -56,7 +56,8 @@ def check_config(path: Path, *, as_json: bool) -> int:
     elif config.sink.type == "jdbc":
         from raycdc.sinks.jdbc.checks import check_sink as check_database
 
-        at_sink = check_database(config.sink)  # type: ignore[arg-type]
+        targets = dict.fromkeys(target for table in tables for target in config.router().targets(table))
+        at_sink = check_database(config.sink, list(targets))  # type: ignore[arg-type]
     elif config.sink.type == "mongodb":
         from raycdc.sinks.mongodb.checks import check_sink as check_collections
 

@@ -87,6 +87,7 @@ class SinkContext:
     change their shape, `left_out` the types of changes that they are spared. `node` and `flight_token` are what tasks
     need to read segments. `spark` is a SparkSession, or None where the pipeline runs without Spark. `order_by` names
     the column whose greatest value wins among the rows of a key, and is given to sinks that `keeps_greatest` only.
+    `private` is a folder for what tasks must know and their arguments must not say (empty: the system's for such).
     """
 
     app_id: str
@@ -100,6 +101,7 @@ class SinkContext:
     flight_token: str = ""
     spark: Any = None
     order_by: str = ""
+    private: str = ""
 
 
 class Sink(Protocol):

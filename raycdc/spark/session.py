@@ -57,10 +57,13 @@ def spark_session(master: str, scratch: Path, conf: Mapping[str, str] | None = N
     for key, value in {**_settings(master, scratch, java), **(conf or {})}.items():
         settings.set(key, value)
     scratch.mkdir(parents=True, exist_ok=True)
-    with (scratch / "spark.log").open("ab") as log:
-        # The JVM writes warnings of its own to both before any logging is set up; they are for the log.
-        options = {"stdout": log, "stderr": log}
-        gateway = launch_gateway(conf=settings, popen_kwargs=options)  # type: ignore[no-untyped-call]
+    # A process has one JVM: pyspark would go on with the first, and leave another one unused beside it.
+    gateway = SparkContext._gateway
+    if gateway is None:
+        with (scratch / "spark.log").open("ab") as log:
+            # The JVM writes warnings of its own to both before any logging is set up; they are for the log.
+            options = {"stdout": log, "stderr": log}
+            gateway = launch_gateway(conf=settings, popen_kwargs=options)  # type: ignore[no-untyped-call]
     context = SparkContext(conf=settings, gateway=gateway)
     context.setLogLevel("ERROR")
     return SparkSession(context)

@@ -60,3 +60,29 @@ def test_check_reaches_a_mysql_target(mariadb: DatabaseServer, mariadb_database:
     assert (code, f"Connected to {url}" in said) == (0, True), said
     code, said = check(mariadb, mariadb_database, tmp_path, url, "nobody", "")
     assert (code, "refused user 'nobody'" in said) == (5, True), said
+
+
+@pytest.mark.parametrize("flavor", ["mariadb", "mysql80"])
+@pytest.mark.parametrize("by_role", [False, True])
+def test_check_names_the_grants_that_a_mysql_target_lacks(
+    request: pytest.FixtureRequest, flavor: str, by_role: bool, tmp_path: Path
+) -> None:
+    server: DatabaseServer = request.getfixturevalue(flavor)
+    with server.fresh_database() as database, server.fresh_database("home_of") as home:
+        server.execute(f"CREATE TABLE {database}.t (id BIGINT PRIMARY KEY)")
+        server.execute("DROP USER IF EXISTS checked", "CREATE USER checked IDENTIFIED BY 'geheim'")
+        server.execute("DROP ROLE IF EXISTS loading", "CREATE ROLE loading")
+        server.execute(f"GRANT SELECT, CREATE ON `{home}`.* TO checked")
+        url = f"mysql://{server.host}:{server.port}/{home}"
+        code, said = check(server, database, tmp_path, url, "checked", "geheim")
+        words = "SELECT, INSERT, UPDATE, DELETE, CREATE, ALTER, DROP"
+        grants = [f"GRANT {words} ON `{name}`.* TO 'checked'@'%';" for name in (home, database)]
+        assert (code, all(grant in said for grant in grants)) == (5, True), said
+        if by_role:
+            grants = [grant.replace("'checked'@'%'", "loading") for grant in grants]
+            grants += ["GRANT loading TO checked"]
+            grants += [f"SET DEFAULT ROLE loading {'FOR' if flavor == 'mariadb' else 'TO'} checked"]
+        server.execute(*(grant.rstrip(";") for grant in grants))
+        code, said = check(server, database, tmp_path, url, "checked", "geheim")
+        assert (code, "checked may create what the sink needs" in said) == (0, True), said
+        server.execute("DROP USER checked", "DROP ROLE loading")

@@ -51,8 +51,10 @@ class Session(Protocol):
     #: Whether DDL is undone with the rest.
     transactional_ddl: ClassVar[bool]
 
-    def lacking(self) -> list[str] | None:
-        """Statements that would permit what the account may not do yet; None where the server cannot be asked."""
+    def lacking(self, databases: Sequence[str]) -> list[str] | None:
+        """Statements that would permit what the account may not do yet, in the place of the commit records and in the
+        `databases` of targets; None where that cannot be told.
+        """
 
     def held(self, app_id: str, target: TableId, *, lock: bool = False) -> Held | None:
         """The record of `target`; with `lock` nobody else can commit to it or alter it before this session ends, even

@@ -34,6 +34,7 @@ from raycdc.model import Column, TableId, TypeKind
 from raycdc.sinks.columns import Plan
 from raycdc.sinks.jdbc.adopt import check_mysql
 from raycdc.sinks.jdbc.database import COMMIT_TABLE, STAGE_PREFIX, StagedTable
+from raycdc.sinks.jdbc.mysql_grants import NEEDED, missing, roles
 from raycdc.sinks.jdbc.mysql_text import ends_in_space, value_lists, widest
 from raycdc.sinks.jdbc.plugin import Address
 from raycdc.sinks.jdbc.types import mysql_type
@@ -217,8 +218,23 @@ class MySqlSession:
         except pymysql.Error as cause:
             raise SinkError(f"{self._database.address}: {_words(cause)} (error {cause.args[0]})") from cause
 
-    def lacking(self) -> list[str] | None:
-        return None
+    def lacking(self, databases: Sequence[str]) -> list[str] | None:
+        ((user,),) = self.rows("SELECT CURRENT_USER()")
+        account = "@".join(f"'{part}'" for part in str(user).rsplit("@", 1))
+        grants = [str(row[0]) for row in self.rows("SHOW GRANTS FOR CURRENT_USER()")]
+        for role in roles(grants):
+            # MySQL tells what a role gives when it is named beside the account, MariaDB of the role itself.
+            for question in (f"SHOW GRANTS FOR {account} USING {role}", f"SHOW GRANTS FOR {role}"):
+                with suppress(SinkError):
+                    grants += [str(row[0]) for row in self.rows(question)]
+        wanted = {name: missing(grants, name) for name in dict.fromkeys([self._home, *databases])}
+        if any(lacks is None for lacks in wanted.values()):
+            return None
+        return [
+            f"GRANT {', '.join(NEEDED)} ON {quote_name(name)}.* TO {account};"
+            for name, lacks in wanted.items()
+            if lacks
+        ]
 
     def commit(self) -> None:
         self.run("COMMIT")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import parse_qsl, unquote, urlsplit
 
@@ -10,6 +11,7 @@ from pydantic import field_validator
 
 from raycdc.config import Secret, SinkConfig, option
 from raycdc.connectors.mysql.plugin import TlsOptions
+from raycdc.errors import SinkError
 from raycdc.plugins import Plugin
 
 _PORTS = {"postgresql": 5432, "mysql": 3306, "mariadb": 3306}
@@ -31,9 +33,22 @@ class Address:
     def __str__(self) -> str:
         return f"{self.kind}://{self.host}:{self.port}/{self.database}"
 
-    def to_json(self) -> dict[str, Any]:
-        """As tasks get it; it holds the password, which those who connect need."""
-        return asdict(self)
+    def for_tasks(self, password_file: str) -> dict[str, Any]:
+        """As tasks get it, whose arguments pass through files and processes: the password is named by its file."""
+        return {**asdict(self), "password": "", "password_file": password_file}
+
+    @classmethod
+    def of_task(cls, data: dict[str, Any]) -> Address:
+        """Inverse of `for_tasks`, where the task runs. `SinkError` where the password's file is not there."""
+        path = data["password_file"]
+        try:
+            password = Path(path).read_text(encoding="utf-8") if path else ""
+        except OSError as cause:
+            raise SinkError(
+                f"The password of the sink cannot be read from {path}: {cause.strerror}. Tasks on other machines need "
+                'pipeline.state on a file system they share; or use a Spark on this machine ("local[*]").'
+            ) from cause
+        return cls(**{name: value for name, value in data.items() if name != "password_file"} | {"password": password})
 
 
 def parse_url(url: str) -> Address:

@@ -210,7 +210,7 @@ class PostgresSession:
             raise self._error(cause) from cause
         return count
 
-    def lacking(self) -> list[str] | None:
+    def lacking(self, databases: Sequence[str]) -> list[str] | None:
         ((user, on_database, on_public),) = self.rows(
             "SELECT current_user::text, has_database_privilege(current_database(), 'CREATE'), "
             "(SELECT has_schema_privilege(oid, 'CREATE') FROM pg_namespace WHERE nspname = 'public')"

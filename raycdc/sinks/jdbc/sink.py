@@ -25,11 +25,14 @@ is atomic per table, not across tables.
 from __future__ import annotations
 
 import hashlib
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, ClassVar
 
 from raycdc.bridge.tasks import StageTask
+from raycdc.checkpoint.folder import private_file
 from raycdc.checkpoint.manifest import Segment
 from raycdc.errors import ConfigError, FencedError, SinkError
 from raycdc.failpoints import reach
@@ -59,6 +62,8 @@ class JdbcSink:
 
     def __init__(self, config: JdbcSinkConfig) -> None:
         self._address = config.address()
+        #: Where tasks read the password; nobody else may.
+        self._password_file: Path | None = None
         #: Whether snapshot rows of a target may be appended; asked while another thread may be committing to it.
         self._appendable: dict[TableId, bool] = {}
         #: The last (epoch, step) that each target was found or left at; a target is in one thread's hands at a time.
@@ -76,6 +81,8 @@ class JdbcSink:
         except SinkError as cause:
             raise ConfigError(f"sink.url: {cause}") from cause
         self._database.prepare()
+        if self._address.password:
+            self._password_file = private_file(Path(context.private or tempfile.gettempdir()), self._address.password)
 
     def committed(self, target: TableId) -> CommitVector | None:
         with self._database.session() as session:
@@ -165,6 +172,8 @@ class JdbcSink:
             self._end(session, work, record)
 
     def close(self) -> None:
+        if self._password_file is not None:
+            self._password_file.unlink(missing_ok=True)
         self._database.close()
 
     # -- schema
@@ -303,7 +312,7 @@ class JdbcSink:
             "target": str(work.target),
             "schema": work.schema.to_json(),
             "prefix": f"{self._prefix(work.target)}{work.epoch:010d}_",
-            "address": self._address.to_json(),
+            "address": self._address.for_tasks(str(self._password_file or "")),
             "mode": mode,
             "node": self._context.node,
             "token": self._context.flight_token,

@@ -56,7 +56,7 @@ def _load(
     from raycdc.sinks.jdbc.sink import target_columns
 
     table = TableSchema.from_json(schema)
-    database = open_database(Address(**address))
+    database = open_database(Address.of_task(address))
     columns = target_columns(table, changelog=mode == "changelog")
     name = f"{prefix}{uuid.uuid4().hex[:8]}"
     if mode != "merge":

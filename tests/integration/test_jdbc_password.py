@@ -1,0 +1,55 @@
+"""The password of a database target is in no argument of a task, and in a file of this user alone."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from raycdc.bridge import StageTask, run_in_process
+from raycdc.checkpoint.folder import private_file
+from raycdc.errors import SinkError
+from tests.integration.sink_world import play, world_of
+
+
+@pytest.mark.server
+@pytest.mark.parametrize("kind", ["postgres-upsert", "mysql-upsert"])
+def test_tasks_are_told_where_it_is(
+    request: pytest.FixtureRequest, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = world_of(request, kind, tmp_path)
+    (tmp_path / "private").mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "private"))
+    password = world.settings["password"]
+    play(world)
+    texts: list[str] = []
+
+    def run(tasks: Sequence[StageTask]) -> list[dict[str, Any]]:
+        texts.extend(task.to_json() for task in tasks)
+        return run_in_process(tasks)
+
+    sink = world.sink(run=run)
+    world.loop(sink).run()
+    world.check()
+    (held,) = (tmp_path / "private").glob("private-*")
+    assert (held.stat().st_mode & 0o777, held.read_text()) == (0o600, password)
+    assert texts
+    assert not [text for text in texts if password in text]
+    sink.close()
+    assert not held.exists()
+    with pytest.raises(SinkError, match="The password of the sink cannot be read from"):
+        run_in_process([StageTask(**json.loads(texts[0]))])
+
+
+def test_what_a_process_that_died_left_goes_with_the_next(tmp_path: Path) -> None:
+    (tmp_path / "private-4194304-left").write_text("old")
+    (tmp_path / f"private-{os.getpid()}-other").write_text("another")
+    made = private_file(tmp_path, "new")
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {
+        f"private-{os.getpid()}-other": "another",
+        made.name: "new",
+    }

@@ -25,11 +25,11 @@ def plan_config(path: Path, *, as_json: bool) -> int:
     config = load_config(path)
     for warning in config.warnings:
         print(f"Warning: {warning}", file=sys.stderr)
-    if config.source.type not in ("mysql", "mongodb"):
-        raise ConfigError(
-            f'source.type: the columns of "{config.source.type}" are in its messages; raycdc check shows them, and '
-            "there is no plan before a run has read some."
-        )
+    if config.source.type not in ("mysql", "mongodb", "kafka"):
+        raise ConfigError(f'source.type: "{config.source.type}" does not say its tables before a run has read some.')
+    if config.source.type == "kafka":
+        print("Of topics the last messages are looked at; tables and columns may come that they do not show.",
+              file=sys.stderr)  # fmt: skip
     found = source_tables(config.source)
     with transformed_tables(config) as transforms:
         for target in planned(config, found, transforms):
@@ -91,7 +91,8 @@ def _print(target: Mapping[str, Any], *, as_json: bool) -> None:
     print(f"{target['target']}  ({target['write']}{key})")
     for source in target["sources"]:
         how = f"{source['transform']}, {source['how']}" if source["transform"] else source["how"]
-        print(f"  from {source['table']}: about {source['rows']} rows in {source['chunks']} chunks, {how}")
+        size = f"about {source['rows']} rows in {source['chunks']} chunks, " if source["chunks"] else ""
+        print(f"  from {source['table']}: {size}{how}")
     for column in target["columns"]:
         print(f"  {column['name']} {column['type']}{'' if column['nullable'] else ' not null'}")
     print(f"  {target['ddl']}\n" if target["ddl"] else "")

@@ -29,8 +29,21 @@ class SourceTable:
 
 
 def source_tables(source: Any) -> dict[TableId, SourceTable]:
-    """The tables that a source with a catalogue captures, as they are now. Raises `SourceError`."""
-    return mongodb_tables(source) if source.type == "mongodb" else mysql_tables(source)
+    """The tables that a source captures, as they are now, or as the last messages show them. Raises `SourceError`."""
+    match source.type:
+        case "mongodb":
+            return mongodb_tables(source)
+        case "kafka":
+            return kafka_tables(source)
+        case _:
+            return mysql_tables(source)
+
+
+def kafka_tables(source: Any) -> dict[TableId, SourceTable]:
+    """The tables that a topic's last messages are of, with the columns known by them; how many rows is not known."""
+    from raycdc.connectors.kafka.checks import tables_of_last_messages
+
+    return {table: SourceTable(schema, 0, 0) for table, schema in sorted(tables_of_last_messages(source).items())}
 
 
 def mongodb_tables(source: Any) -> dict[TableId, SourceTable]:

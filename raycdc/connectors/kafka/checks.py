@@ -27,7 +27,7 @@ from raycdc.connectors.kafka.offsets import in_range, new_states
 from raycdc.connectors.kafka.partition_reader import FETCH_WAIT_S, NO_GROUP
 from raycdc.connectors.kafka.plugin import KafkaSourceConfig, StartMode
 from raycdc.connectors.kafka.split import PartitionState
-from raycdc.errors import RaycdcError
+from raycdc.errors import DataError, RaycdcError
 from raycdc.formats.api import BadMessage, ChangeItem, Decoded, FormatDecoder, MessageBatch, RowsItem
 from raycdc.model import TableId, TableSchema
 from raycdc.source.checks import CheckResult
@@ -61,6 +61,21 @@ def check_source(
     decoded = {topic.name: _decode(config, _last_messages(config, cluster, topic)) for topic in readable}
     findings += [_format(config, name, parts) for name, parts in decoded.items()]
     return findings, sorted({table for parts in decoded.values() for table in _schemas(parts)})
+
+
+def tables_of_last_messages(config: KafkaSourceConfig) -> dict[TableId, TableSchema]:
+    """The tables that the last messages of the topics are of, as far as these say their columns. `SourceError` when a
+    topic cannot be read, `DataError` when its messages are not of the format.
+    """
+    cluster = Cluster(config)
+    found: dict[TableId, TableSchema] = {}
+    for topic in cluster.topics():
+        decoded = _decode(config, _last_messages(config, cluster, topic))
+        for part in decoded:
+            if part.failure is not None:
+                raise DataError(f"{topic.name} is not all {config.format['type']}: {part.failure}. {_OTHER_FORMAT}")
+        found |= _schemas(decoded)
+    return found
 
 
 # -- topics

@@ -1,10 +1,12 @@
 """Cutting tables into chunks: what planning costs the server, how even the chunks are, and how readers share them.
 
 Cases are tables that differ in their keys: ``uniform``, ``sparse`` (clusters with huge gaps), ``skewed`` (denser and
-denser), ``string``, ``composite`` (few tenants first), ``tenant`` (one tenant has most rows, no other index). Systems
-are the strategies. ``rows_per_s`` and the like are those of the whole: planning and reading with four readers.
+denser), ``string``, ``composite`` (few tenants first), ``tenant`` (one tenant has most rows, no other index), and
+``collection``, of MongoDB (`bench.collection_splits`). Systems are the strategies. ``rows_per_s`` and the like are
+those of the whole: planning and reading with four readers.
 
 ``planning_rows_read`` is what the server itself counts while it answers the planner: a full scan would show there.
+MongoDB's emulation does not count: null.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from bench import tables
+from bench import collection_splits, tables
 from bench.measure import Measurement, Options, measured, progress
 
 #: Key columns and the expressions of the row number `n` that fill them, in table order.
@@ -37,7 +39,8 @@ _KEYS: dict[str, tuple[str, str]] = {
         "IF(n % 10 < 6, 1, n % 1000), n",
     ),
 }
-CASES = tuple(_KEYS)
+_COLLECTION = "collection"
+CASES = (*_KEYS, _COLLECTION)
 
 _ROWS = 1_000_000
 _CHUNKS = 100
@@ -56,6 +59,11 @@ def run(options: Options) -> Iterator[Measurement]:
     from raycdc.testing.servers import MariaDbServer, MySqlServer
 
     rows = options.rows or _ROWS
+    if _COLLECTION in options.cases:
+        yield from collection_splits.run(_COLLECTION, rows, _cpu_s)
+    names = [case for case in options.cases if case != _COLLECTION]
+    if not names:
+        return
     settings: dict[str, str | None] = {"innodb_buffer_pool_size": "1G"}
     progress(f"starting {options.server} ...")
     with (
@@ -63,7 +71,7 @@ def run(options: Options) -> Iterator[Measurement]:
     ):
         connection = tables.connect(server.port)
         tables.prepare(connection)
-        for case in options.cases:
+        for case in names:
             key, values = _KEYS[case]
             progress(f"{case}: writing {rows:,d} rows ...")
             with connection.cursor() as cursor:
@@ -261,7 +269,7 @@ def report(measurements: Sequence[Measurement]) -> tuple[Sequence[str], list[tup
                 f"{m.more['planning_s']:.2f}",
                 f"{m.more['first_chunks_s']:.2f}",
                 f"{m.more['planning_queries']:,d}",
-                f"{m.more['planning_rows_read']:,d}",
+                "-" if m.more["planning_rows_read"] is None else f"{m.more['planning_rows_read']:,d}",
                 str(m.more["chunks"]),
                 *(f"{rows[name]:,d}" for name in ("p50", "p99", "max")),
                 *(f"{readers[str(n)]['rows_per_s']:,d}" for n in _READERS),

@@ -39,6 +39,20 @@ def test_bench_topic_reads_every_message_of_a_topic_it_filled(tmp_path: Path) ->
     assert found == {("consume", "confluent-kafka"): 5000, ("consume", "raycdc"): 5000}
 
 
+def test_bench_splits_covers_the_strategies_for_collections(tmp_path: Path) -> None:
+    words = ["bench", "splits", "--json", "--rows", "6000", "--cases", "collection"]
+    command = [sys.executable, "-m", "raycdc.cli", *words]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    found = {m["system"]: m for m in document["measurements"]}
+    assert set(found) == {"sharded", "splitVector", "sample", "single"}
+    assert {measurement["rows"] for measurement in found.values()} == {6000}
+    assert found["single"]["chunks"] == 1
+    assert min(found[strategy]["chunks"] for strategy in ("sharded", "splitVector", "sample")) > 2
+    assert set(document["recommendations"]) == {"collection"}
+
+
 @pytest.mark.spark
 def test_bench_mongodb_reads_every_document_with_every_system(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "raycdc.cli", "bench", "mongodb", "--json", "--rows", "3000"]

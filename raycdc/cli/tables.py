@@ -131,6 +131,7 @@ def _check_selected(config: Path, table: str, *, known: bool) -> None:
     from raycdc.model.selector import TableSelector
 
     source = tomllib.loads(config.read_text(encoding="utf-8")).get("source", {})
-    selector = TableSelector(tuple(source.get("tables", ())), tuple(source.get("exclude", ())))
+    key = "collections" if source.get("type") == "mongodb" else "tables"
+    selector = TableSelector(tuple(source.get(key, ())), tuple(source.get("exclude", ())))
     if not selector.matches(TableId.parse(table)):
-        raise ConfigError(f"{config}: source.tables does not select {table}. Put it there, and add it again.")
+        raise ConfigError(f"{config}: source.{key} does not select {table}. Put it there, and add it again.")

@@ -105,6 +105,25 @@ def test_a_collection_is_read_anew_on_request_and_one_that_is_gone_ends(
     assert phases == {f"{database}.users": "stream", f"{database}.orders": "ended"}
 
 
+def test_a_collection_is_added_to_a_copy_that_is_complete(mongodb: MongoDb, database: str, tmp_path: Path) -> None:
+    config = tmp_path / "shop.toml"
+    config.write_text(CONFIG.format(db=database))
+    assert raycdc("run", "shop.toml", "--local", cwd=tmp_path, uri=mongodb.uri).returncode == 0
+    with mongodb.client() as client:
+        client[database].items.insert_many({"_id": n, "n": n} for n in range(70))
+    name = f"{database}.items"
+    refused = raycdc("tables", "add", "shop.toml", name, cwd=tmp_path, uri=mongodb.uri)
+    assert (refused.returncode, "source.collections does not select" in refused.stderr) == (2, True)
+    config.write_text(config.read_text().replace("(users|orders)", "(users|orders|items)"))
+    asked = raycdc("tables", "add", "shop.toml", name, cwd=tmp_path, uri=mongodb.uri)
+    assert asked.returncode == 0, asked.stderr
+    done = raycdc("run", "shop.toml", "--local", cwd=tmp_path, uri=mongodb.uri)
+    assert done.returncode == 0, done.stderr
+    rows = DeltaTable(tmp_path / "lake" / database / "items").to_pyarrow_table().to_pylist()
+    assert sorted(row["n"] for row in rows) == list(range(70))
+    assert DeltaTable(tmp_path / "lake" / database / "users").to_pyarrow_table().num_rows == 500
+
+
 def test_a_password_is_in_no_message(tmp_path: Path) -> None:
     (tmp_path / "shop.toml").write_text(CONFIG.format(db="shop"))
     for uri in (

@@ -29,7 +29,7 @@ _PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 def properties(schema: pa.Schema, partition_by: Collection[str] = ()) -> dict[str, str]:
     """Table properties that name the columns with statistics; those of `partition_by` are in no file."""
     stored = [field for field in schema if field.name not in partition_by]
-    named = [field.name for field in stored if _has_bounds(field.type) and _PLAIN_NAME.fullmatch(field.name)]
+    named = [field.name for field in stored if has_bounds(field.type) and _PLAIN_NAME.fullmatch(field.name)]
     return {_NAMED: ",".join(named[:COLUMNS_MAX])} if named else {_FIRST: "0"}
 
 
@@ -39,7 +39,7 @@ def delta_statistics(metadata: Any, schema: pa.Schema) -> dict[str, Any]:
     high: dict[str, Any] = {}
     nulls: dict[str, int] = {}
     for index, field in enumerate(schema):
-        if not _has_bounds(field.type):
+        if not has_bounds(field.type):
             continue
         chunks = [metadata.row_group(group).column(index).statistics for group in range(metadata.num_row_groups)]
         if not chunks or any(chunk is None or not chunk.has_null_count for chunk in chunks):
@@ -66,7 +66,8 @@ def for_table(text: str, configuration: Mapping[str, str]) -> str:
     return json.dumps({"numRecords": rows})
 
 
-def _has_bounds(arrow: pa.DataType) -> bool:
+def has_bounds(arrow: pa.DataType) -> bool:
+    """Whether columns of the type have statistics."""
     return bool(pa.types.is_integer(arrow) or pa.types.is_date(arrow))
 
 

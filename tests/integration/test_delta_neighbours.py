@@ -19,7 +19,8 @@ from raycdc.model import TableId
 from raycdc.sinks.api import STEP_LAST, CommitVector
 from raycdc.sinks.delta import rewrite as delta_rewrite
 from raycdc.sinks.delta import table as delta_table
-from raycdc.sinks.delta.table import DeltaTarget, Rewritten, Stamp
+from raycdc.sinks.delta.reading import Rewritten
+from raycdc.sinks.delta.table import DeltaTarget, Stamp
 from raycdc.sinks.rows import DELETED
 from raycdc.sinks.tasks import write_parquet_file
 

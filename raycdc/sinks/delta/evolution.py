@@ -22,7 +22,8 @@ from raycdc.schema.events import AddColumnEvent, SchemaChangeEvent
 from raycdc.sinks.api import TableWork
 from raycdc.sinks.delta.columns import FORMAT, default_sql
 from raycdc.sinks.delta.layout import unfit
-from raycdc.sinks.delta.table import DeltaTarget, Rewritten, Stamp
+from raycdc.sinks.delta.reading import Rewritten
+from raycdc.sinks.delta.table import DeltaTarget, Stamp
 from raycdc.sinks.lake_columns import LakeColumn, constant_of, plan_columns
 
 

@@ -34,12 +34,19 @@ OPTIONS = frozenset(
         "delta.autoOptimize.optimizeWrite",
         "delta.checkpointInterval",
         "delta.deletedFileRetentionDuration",
+        "delta.enableDeletionVectors",
         "delta.enableExpiredLogCleanup",
         "delta.logRetentionDuration",
         "delta.targetFileSize",
         "delta.tuneFileSizesForRewrites",
     }
 )
+#: Those that Spark gives a table, as they change what its readers must know of. delta-rs asks readers for more.
+BY_SPARK = frozenset({"delta.enableDeletionVectors"})
+
+#: What a table has that does not say so.
+ABSENT = {"delta.enableDeletionVectors": "false"}
+
 #: Why others are not for a configuration.
 _REFUSED: dict[str, str] = {
     "delta.appendOnly": "a truncation could not empty the table",
@@ -68,12 +75,19 @@ def no_layout(layout: TableLayout, schema: TableSchema) -> str:
             return f"table_options: {name} is raycdc's own. Leave it out."
         if name in _REFUSED:
             return f"table_options: {name} cannot be set: {_REFUSED[name]}. Leave it out."
+        if name in BY_SPARK and dict(layout.options)[name] not in ("true", "false"):
+            return f"table_options: {name} is true or false."
         if name.startswith("delta.") and name not in OPTIONS:
             return (
                 f"table_options: {name} is not among the properties that raycdc writes by: {', '.join(sorted(OPTIONS))}"
                 f"{did_you_mean(name, OPTIONS) or '.'}"
             )
     return ""
+
+
+def set_by_us(layout: TableLayout) -> dict[str, str]:
+    """The properties asked for but those `BY_SPARK`."""
+    return {name: value for name, value in layout.options if name not in BY_SPARK}
 
 
 def unfit(name: str, arrow: pa.DataType) -> str:

@@ -22,7 +22,8 @@ class OptimizeOptions(Options):
     every: Duration = option(timedelta(hours=1), help="How often, at most.")
     target_file: Size = option(128 << 20, help="Small files are made larger ones, up to this size.", ge=1 << 20)
     z_order: tuple[str, ...] = option(
-        (), help="Columns by which rows are clustered, where a table has them. Each time copies the whole table."
+        (),
+        help="Columns (whole numbers, dates) by which Spark clusters rows, which copies the table each time.",
     )
     vacuum: Duration | None = option(
         None, help="Delete files that were taken out so long ago; nothing is deleted without.", example="7d"

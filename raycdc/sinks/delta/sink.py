@@ -33,6 +33,7 @@ from raycdc.checkpoint.manifest import STATE_NODE, Segment
 from raycdc.errors import FencedError, SinkError
 from raycdc.failpoints import reach
 from raycdc.model import TableId
+from raycdc.model.layout import TableLayout
 from raycdc.sinks.api import (
     CHANGELOG,
     STEP_APPEND,
@@ -49,7 +50,7 @@ from raycdc.sinks.changes import check_changes, check_key, fitted, may_lack
 from raycdc.sinks.delta import spark_merge
 from raycdc.sinks.delta.columns import check_columns, check_mergeable
 from raycdc.sinks.delta.evolution import evolve
-from raycdc.sinks.delta.layout import check_values
+from raycdc.sinks.delta.layout import BY_SPARK, check_values, set_by_us
 from raycdc.sinks.delta.plugin import DeltaSinkConfig
 from raycdc.sinks.delta.table import DeltaTarget, Stamp
 from raycdc.sinks.delta.upkeep import Upkeep
@@ -175,8 +176,7 @@ class DeltaSink:
             raise FencedError(f"{work.target} was written by a newer driver (generation {held.generation}).")
         target.check_layout(work.layout)
         if work.target not in self._with_options:
-            target.set_options(dict(work.layout.options))
-            self._with_options.add(work.target)
+            self._set_options(target, work.layout)
         to_merge = staged.merge or staged.small
         steps = [s for s, there in ((STEP_APPEND, staged.append), (STEP_MERGE, to_merge)) if there]
         for step in steps or [STEP_LAST]:
@@ -247,6 +247,12 @@ class DeltaSink:
             target.add_rows(rows.drop_columns([DELETED]), stamp)
         else:
             self._merge_rows(target, work, Compacted(rows, emptied), stamp)
+
+    def _set_options(self, target: DeltaTarget, layout: TableLayout) -> None:
+        target.set_options(set_by_us(layout))
+        if by_spark := target.lacking({n: v for n, v in layout.options if n in BY_SPARK}):
+            spark_merge.set_options(self._context.spark, target, by_spark)
+        self._with_options.add(target.name)
 
     def _check_values(self, target: DeltaTarget, work: TableWork, files: Sequence[str]) -> None:
         """`DataError` when compacted rows have values by which a Delta table cannot be partitioned."""

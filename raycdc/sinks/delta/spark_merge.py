@@ -6,7 +6,7 @@ has a session of its own and none sees another's.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from deltalake.exceptions import CommitFailedError
@@ -35,6 +35,21 @@ def merge(
         raise SinkError(f"The Delta table {target.path} ({target.name}) cannot be merged into: {cause}") from cause
     # A merge that changed nothing may have committed nothing; the vector must be written all the same.
     target.mark(stamp)
+
+
+def set_options(spark: Any, target: DeltaTarget, options: Mapping[str, str]) -> None:
+    """Give the table properties that delta-rs does not give as Spark does."""
+    names = ", ".join(options)
+    if spark is None:
+        raise SinkError(f"table_options: {names} of {target.name}: Spark sets it, and --local runs without it.")
+    pairs = ", ".join(f"'{name}' = '{value}'" for name, value in options.items())
+    try:
+        spark.newSession().sql(f"ALTER TABLE delta.{_quote(str(target.path))} SET TBLPROPERTIES ({pairs})").collect()
+    except Exception as cause:
+        raise SinkError(
+            f"The Delta table {target.path} ({target.name}) cannot have the properties {names}: {cause}"
+        ) from cause
+    target.refresh()
 
 
 def optimize(spark: Any, target: DeltaTarget, order: Sequence[str], *, target_bytes: int) -> None:

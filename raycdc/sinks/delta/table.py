@@ -46,7 +46,9 @@ from raycdc.errors import SinkError
 from raycdc.model import TableId, key_hashes
 from raycdc.model.layout import ANY_LAYOUT, TableLayout
 from raycdc.sinks.api import CommitVector
+from raycdc.sinks.delta.layout import ABSENT, set_by_us
 from raycdc.sinks.delta.log import LogWatch
+from raycdc.sinks.delta.reading import Rewritten, key_batches, rewritten_batches
 from raycdc.sinks.delta.rewrite import rewrite
 from raycdc.sinks.rows import DELETED
 from raycdc.sinks.statistics import for_table, properties
@@ -95,21 +97,6 @@ class Stamp:
                 "positions": dict(self.positions),
             }
         )
-
-
-@dataclass(frozen=True, slots=True)
-class Rewritten:
-    """A column of a table that is written anew; its values are those of `origin`, else `constant`, else null."""
-
-    field: pa.Field
-    origin: str | None
-    constant: pa.Scalar | None = None
-
-    def expression(self) -> Any:
-        if self.origin is None:
-            return pc.scalar(self.constant if self.constant is not None else pa.scalar(None, self.field.type))
-        # A value that does not fit the new type ends the commit.
-        return ds.field(self.origin).cast(self.field.type, safe=True)
 
 
 class DeltaTarget:
@@ -197,7 +184,7 @@ class DeltaTarget:
         least, most = pc.min_max(keys.column(0)).values()
         within = (ds.field(names[0]) >= least) & (ds.field(names[0]) <= most)
         hashes = np.concatenate([key_hashes(batch, names) for batch in keys.to_batches()])
-        for batch in self.table.to_pyarrow_dataset().scanner(columns=names, filter=within).to_batches():
+        for batch in key_batches(self.table, names, within):
             found = np.flatnonzero(np.isin(key_hashes(batch, names), hashes))
             if found.size:
                 # Equal hashes are equal keys but for one in billions.
@@ -220,7 +207,7 @@ class DeltaTarget:
                 schema=schema,
                 mode="overwrite" if replace else "error",
                 partition_by=list(layout.columns),
-                configuration={**dict(layout.options), **self._configuration(schema, layout.columns)},
+                configuration={**set_by_us(layout), **self._configuration(schema, layout.columns)},
                 raise_if_key_not_exists=False,
                 commit_properties=self._properties(stamp, next_version=True),
             )
@@ -248,10 +235,14 @@ class DeltaTarget:
         self._guarded("cannot get new columns", run)
         self.refresh()
 
+    def lacking(self, options: Mapping[str, str]) -> dict[str, str]:
+        """Those of the properties that the table has not."""
+        there = self.table.metadata().configuration
+        return {name: value for name, value in options.items() if there.get(name, ABSENT.get(name)) != value}
+
     def set_options(self, options: Mapping[str, str]) -> None:
         """Give the table these properties, if it has others, in a commit of their own that says nothing of epochs."""
-        there = self.table.metadata().configuration
-        if changed := {name: value for name, value in options.items() if there.get(name) != value}:
+        if changed := self.lacking(options):
             self._guarded(
                 f"cannot have the properties {', '.join(changed)}",
                 lambda: self.table.alter.set_table_properties(changed, raise_if_not_exists=False),
@@ -273,8 +264,7 @@ class DeltaTarget:
 
         def run() -> None:
             schema = pa.schema([column.field for column in columns])
-            rows = self.table.to_pyarrow_dataset().scanner(columns={c.field.name: c.expression() for c in columns})
-            batches = iter(()) if empty else (_named(batch, schema) for batch in rows.to_batches())
+            batches = iter(()) if empty else rewritten_batches(self.table, columns)
             write_deltalake(
                 self.table,
                 pa.RecordBatchReader.from_batches(schema, batches),
@@ -474,10 +464,6 @@ class DeltaTarget:
 def _is_the_tables(error: Exception) -> bool:
     """Whether it is about the table and no bug of ours; for some of its errors delta-rs has no class at all."""
     return type(error) is Exception or isinstance(error, DeltaError | pa.ArrowException | OSError | ValueError)
-
-
-def _named(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    return pa.RecordBatch.from_arrays(batch.columns, schema=schema)
 
 
 def _is_wide(arrow: pa.DataType) -> bool:

@@ -28,6 +28,7 @@ from raycdc.sinks.delta import spark_merge
 from raycdc.sinks.delta.compaction import compaction
 from raycdc.sinks.delta.plugin import OptimizeOptions
 from raycdc.sinks.delta.table import DeltaTarget
+from raycdc.sinks.statistics import has_bounds
 
 
 class Upkeep:
@@ -84,8 +85,9 @@ class Upkeep:
 
     def _optimize(self, target: DeltaTarget) -> bool:
         """Whether it is done; else the next commit goes on with it."""
-        names = [field.name for field in target.table.schema().fields if field.name not in target.partition_columns]
-        order = [name for name in self._options.z_order if name in names]
+        fields = {field.name: field.type for field in target.arrow() if field.name not in target.partition_columns}
+        # By other columns no file could be left out: they have no bounds.
+        order = [name for name in self._options.z_order if name in fields and has_bounds(fields[name])]
         found = None
         if not order:
             size = self._options.target_file

@@ -1,0 +1,110 @@
+"""Reading the rows of a Delta table in this process, whatever marks some of them as deleted.
+
+Called by `DeltaTarget`. A table with deletion vectors is read by delta-rs' own engine, which applies them; its pyarrow
+dataset refuses such a table, and a plain look at the files would bring deleted rows back.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from queue import Full, Queue
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+from deltalake import DeltaTable, QueryBuilder
+
+
+@dataclass(frozen=True, slots=True)
+class Rewritten:
+    """A column of a table that is written anew; its values are those of `origin`, else `constant`, else null."""
+
+    field: pa.Field
+    origin: str | None
+    constant: pa.Scalar | None = None
+
+    def expression(self) -> Any:
+        if self.origin is None:
+            return pc.scalar(self._value())
+        # A value that does not fit the new type ends the commit.
+        return ds.field(self.origin).cast(self.field.type, safe=True)
+
+    def of(self, batch: pa.RecordBatch) -> pa.Array:
+        if self.origin is None:
+            return pa.repeat(self._value(), batch.num_rows).cast(self.field.type)
+        return batch.column(self.origin).cast(self.field.type, safe=True)
+
+    def _value(self) -> pa.Scalar:
+        return self.constant if self.constant is not None else pa.scalar(None, self.field.type)
+
+
+def has_vectors(table: DeltaTable) -> bool:
+    """Whether rows of the table may be marked as deleted beside their files."""
+    return "deletionVectors" in (table.protocol().reader_features or ())
+
+
+def key_batches(table: DeltaTable, names: Sequence[str], within: Any) -> Iterator[pa.RecordBatch]:
+    """The columns `names` of the rows that `within`, a filter of pyarrow's, leaves, or of more."""
+    if has_vectors(table):
+        yield from _queried(table, names)
+    else:
+        yield from table.to_pyarrow_dataset().scanner(columns=list(names), filter=within).to_batches()
+
+
+def rewritten_batches(table: DeltaTable, columns: Sequence[Rewritten]) -> Iterator[pa.RecordBatch]:
+    """The rows of the table with other `columns`. What is returned asks nothing of delta-rs any more, which may be who
+    iterates.
+    """
+    schema = pa.schema([column.field for column in columns])
+    if has_vectors(table):
+        # One column at least, so that there are rows where all columns are new.
+        origins = list(dict.fromkeys(c.origin for c in columns if c.origin is not None))
+        batches = _ahead(_queried(table, origins or [table.schema().fields[0].name]))
+        return (pa.RecordBatch.from_arrays([c.of(batch) for c in columns], schema=schema) for batch in batches)
+    rows = table.to_pyarrow_dataset().scanner(columns={c.field.name: c.expression() for c in columns})
+    return (pa.RecordBatch.from_arrays(batch.columns, schema=schema) for batch in rows.to_batches())
+
+
+def _queried(table: DeltaTable, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    whole = pa.schema(table.schema().to_arrow())
+    schema = pa.schema([whole.field(name) for name in names])
+    quoted = ", ".join('"' + name.replace('"', '""') + '"' for name in names)
+    reader = pa.RecordBatchReader.from_stream(QueryBuilder().register("t", table).execute(f"SELECT {quoted} FROM t"))
+    for batch in reader:
+        arrays = [column.cast(field.type) for column, field in zip(batch.columns, schema, strict=True)]
+        yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _ahead(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """`batches`, iterated by a thread of their own."""
+    found: Queue[pa.RecordBatch | BaseException | None] = Queue(maxsize=2)
+    stopped = threading.Event()
+
+    def put(one: pa.RecordBatch | BaseException | None) -> None:
+        while not stopped.is_set():
+            with contextlib.suppress(Full):
+                found.put(one, timeout=0.1)
+                return
+
+    def produce() -> None:
+        try:
+            for batch in batches:
+                put(batch)
+                if stopped.is_set():
+                    return
+            put(None)
+        except BaseException as error:  # noqa: BLE001 - it is raised where the batches are wanted
+            put(error)
+
+    threading.Thread(target=produce, name="delta-rows", daemon=True).start()
+    try:
+        while (one := found.get()) is not None:
+            if isinstance(one, BaseException):
+                raise one
+            yield one
+    finally:
+        stopped.set()

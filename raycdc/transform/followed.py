@@ -94,7 +94,7 @@ def _lost(event: SchemaChangeEvent, transform: Transform) -> str:
 
 def named(transform: Transform) -> set[str]:
     """All names in the transform, in lower case: of columns, of what columns become, and of functions."""
-    found = {name.casefold() for name in transform.primary_keys}
+    found = {name.casefold() for name in (*transform.primary_keys, *transform.layout.columns)}
     for item in transform.items:
         match item:
             case Star(left_out, _):

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from raycdc.model import Column, LogicalType, TableId, TableSchema, TypeKind
+from raycdc.model.layout import TableLayout, partition_fields
 from raycdc.model.routes import Route, Router
 from raycdc.model.transform import Transform, Transforms
 from raycdc.schema import (
@@ -49,6 +50,7 @@ def objection(events: Sequence[SchemaChangeEvent], after: TableSchema, **transfo
         ("secret", {"projection": "* EXCEPT (secret)"}, True),
         ("qty", {"projection": "*, price * 2 AS twice"}, False),
         ("qty", {"primary_keys": ("qty",)}, True),
+        ("note", {"layout": TableLayout(partition_fields(["bucket(2, NOTE)"]))}, True),
     ],
 )
 def test_a_column_that_a_transform_names_cannot_go(gone: str, transform: dict[str, Any], parked: bool) -> None:

@@ -81,3 +81,37 @@ def test_rows_are_left_out_counted_and_kept_after_a_run_that_ended_with_the_firs
     rows = [json.loads(line) for path in letters for line in path.read_text().splitlines()]
     assert sorted(row["row"]["id"] for row in rows) == [101, 102, 110, 120, 130, 140]
     assert [row["row"]["note"] for row in rows if row["row"]["id"] == 110] == [{"$binary": "/wA="}]
+
+
+SHARES = """
+[[transform]]
+table = "odd.orders"
+projection = "*, 100 div qty AS share"
+"""
+
+
+@pytest.mark.spark
+def test_rows_on_which_an_expression_fails_are_left_out(mariadb: MariaDbServer, tmp_path: Path) -> None:
+    mariadb.execute("DROP DATABASE IF EXISTS odd", "CREATE DATABASE odd")
+    mariadb.execute(
+        "CREATE TABLE orders (id INT PRIMARY KEY, qty INT)",
+        "INSERT INTO orders SELECT seq, seq % 10 FROM seq_1_to_1000",
+        database="odd",
+    )
+    job = Job(tmp_path, mariadb, "odd", ("orders",), sections=SHARES)
+    ended = job.start("--until", "caught-up")
+    assert ended.wait() == 4, ended.story()
+    said = "odd.orders: its transform failed on a value: column 'share' (100 div qty AS share) cannot be computed"
+    assert said in ended.story()
+    assert "DIVIDE_BY_ZERO" in ended.story()
+    job.pipeline = 'on_bad_record = "skip"'
+    catch_up(job)
+    mariadb.execute("UPDATE orders SET qty = 10 - qty WHERE id <= 20", database="odd")
+    run = job.start("--until", "caught-up")
+    assert run.wait() == 0, run.story()
+    lake = read_delta(job.lake / "odd" / "orders").sort_by("id").to_pylist()
+    expected = {n: 10 - n % 10 if n <= 20 else n % 10 for n in range(1, 1001)}
+    assert lake == [{"id": n, "qty": qty, "share": 100 // qty} for n, qty in expected.items() if qty]
+    progress = [event for event in run.events if event["event"] == "progress"][-1]
+    assert [table["bad_rows"] for table in progress["tables"]] == [100]
+    assert not (job.state / "dead_letters").exists()

@@ -407,3 +407,32 @@ def test_no_secret_is_in_an_error(mongodb: MongoDb) -> None:
     text = repr(refused.value) + str(refused.value) + repr(sink) + repr(MongoDbSinkConfig(uri=Secret(uri)))
     assert "geh" not in text
     assert "sink.uri" in text
+
+
+def test_tasks_are_told_where_an_address_with_secrets_is(
+    parts: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "private").mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "private"))
+    assert parts.mongodb is not None
+    uri = parts.mongodb.uri + "&appName=password-gehe1m"
+    told: list[StageTask] = []
+
+    def run(tasks: Any) -> list[dict[str, Any]]:
+        told.extend(tasks)
+        return run_in_process(tasks)
+
+    sink = MongoDbSink(MongoDbSinkConfig(uri=Secret(uri), record=HOME))
+    sink.small_bytes_max = -1
+    sink.open(SinkContext(parts.store.app_id, "upsert", run))
+    three_epochs(parts)
+    parts.loop(sink).run()
+    parts.check()
+    (held,) = (tmp_path / "private").glob("private-*")
+    assert (held.stat().st_mode & 0o777, held.read_text()) == (0o600, uri)
+    assert [task.args["address"] for task in told] == [{"uri": "", "uri_file": str(held), "record": HOME}] * 3
+    assert "gehe1m" not in repr(told)
+    sink.close()
+    assert not held.exists()
+    with pytest.raises(SinkError, match="The address of the sink cannot be read from"):
+        run_in_process(told[:1])

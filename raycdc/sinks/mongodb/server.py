@@ -71,6 +71,12 @@ class Server:
         return f"Server({self.where})"
 
     @property
+    def secret(self) -> bool:
+        """Whether the address holds what nobody may see."""
+        lowered = self.uri.lower()
+        return "@" in lowered or "password" in lowered or "authmechanismproperties" in lowered
+
+    @property
     def client(self) -> pymongo.MongoClient[dict[str, Any]]:
         """The client of this process; a child of a process makes its own."""
         with _lock:

@@ -18,9 +18,11 @@ Tables commit one by one: an epoch is atomic per table at most, not across table
 
 from __future__ import annotations
 
+import tempfile
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, ClassVar
 
 import pyarrow as pa
@@ -28,6 +30,7 @@ import pyarrow.compute as pc
 
 from raycdc.bridge.reading import read_segment
 from raycdc.bridge.tasks import StageTask
+from raycdc.checkpoint.folder import private_file
 from raycdc.checkpoint.manifest import Segment
 from raycdc.errors import ConfigError, FencedError, SinkError
 from raycdc.failpoints import reach
@@ -73,6 +76,8 @@ class MongoDbSink:
 
     def __init__(self, config: MongoDbSinkConfig) -> None:
         self._server = Server(config.uri.reveal(), config.record)
+        #: Where tasks read an address that holds secrets; nobody else may.
+        self._uri_file: Path | None = None
         #: Up to how many bytes of segments an epoch of a table is one transaction; tests have none.
         self.small_bytes_max = SMALL_BYTES_MAX
         #: Whether snapshot rows of a target may be inserted; asked while another thread may be committing to it.
@@ -99,6 +104,8 @@ class MongoDbSink:
                 self._commits.prepare()
         except SinkError as cause:
             raise ConfigError(str(cause)) from cause
+        if self._server.secret:
+            self._uri_file = private_file(Path(context.private or tempfile.gettempdir()), self._server.uri)
 
     def committed(self, target: TableId) -> CommitVector | None:
         with self._server.named(target):
@@ -167,6 +174,8 @@ class MongoDbSink:
                 self._write(work, kept, replace(held, vector=CommitVector(work.epoch, STEP_TOMBSTONE, work.generation)))
 
     def close(self) -> None:
+        if self._uri_file is not None:
+            self._uri_file.unlink(missing_ok=True)
         self._server.close()
 
     # -- schema
@@ -312,8 +321,11 @@ class MongoDbSink:
                 "layout": {"changelog": layout.changelog, "adopted": layout.adopted, "gone": list(layout.gone)},
                 "mode": mode,
                 "origins": self._origins(work),
-                "uri": self._server.uri,
-                "record": self._server.record,
+                "address": {
+                    "uri": "" if self._server.secret else self._server.uri,
+                    "uri_file": str(self._uri_file or ""),
+                    "record": self._server.record,
+                },
                 "app_id": self._context.app_id,
                 "fence": fences[number] if fences else "",
                 "node": self._context.node,

@@ -6,10 +6,12 @@ A task that runs twice writes the same documents twice; one that outlives its ro
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
+from raycdc.errors import SinkError
 from raycdc.model import TableId, TableSchema
 from raycdc.sinks.mongodb.commits import Commits
 from raycdc.sinks.mongodb.server import Server, Session
@@ -68,18 +70,17 @@ def load(
     layout: dict[str, Any],
     mode: str,
     origins: dict[str, Any] | None,
-    uri: str,
-    record: str,
+    address: dict[str, str],
     app_id: str,
     fence: str,
     node: str,
     token: str,
 ) -> dict[str, Any]:
     """Write the rows of `inputs` to `target` while `fence` stands: as they are (`mode` ``"insert"``), the last of each
-    key (``"merge"``), or only look whether that can be (``"check"``).
+    key (``"merge"``), or only look whether that can be (``"check"``). An address with secrets is in a file.
     """
     name = TableId(*target)
-    server = Server(uri, record)
+    server = Server(address["uri"] or _read(address["uri_file"]), address["record"])
     shape = Layout(name, TableSchema.from_json(schema), **{**layout, "gone": tuple(layout["gone"])})
     parts = list(map(Input.from_json, inputs))
     with server.named(name):
@@ -95,3 +96,13 @@ def load(
         commits = Commits(server, app_id)
         write(server, name, found, lambda session: commits.pass_fence(session, name, fence))
     return {}
+
+
+def _read(path: str) -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except OSError as cause:
+        raise SinkError(
+            f"The address of the sink cannot be read from {path}: {cause.strerror}. Tasks on other machines need "
+            'pipeline.state on a file system they share; or use a Spark on this machine ("local[*]").'
+        ) from cause

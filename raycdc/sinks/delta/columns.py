@@ -12,6 +12,7 @@ from raycdc.model import META_COLUMNS, Column, TableId
 from raycdc.model.types import TypeKind
 from raycdc.sinks.api import TableWork
 from raycdc.sinks.changes import check_constant
+from raycdc.sinks.delta.layout import unfit
 from raycdc.sinks.delta.table import DeltaTarget
 from raycdc.sinks.lake_columns import LakeFormat, type_error
 
@@ -53,7 +54,13 @@ def check_columns(work: TableWork, wanted: pa.Schema) -> None:
 
 
 def check_mergeable(target: DeltaTarget, wanted: pa.Schema) -> None:
-    """`SinkError` when a column of the existing table has another type than ours."""
+    """`SinkError` when a column of the existing table has another type than ours, or partitions it in odd ways."""
+    for field in target.arrow():
+        if field.name in target.partition_columns and (odd := unfit(field.name, field.type)):
+            raise SinkError(
+                f"{target.name}: the Delta table that is there is partitioned by a {odd} Choose another path, or "
+                'empty it with pipeline.on_existing = "replace".'
+            )
     there = {f.name.casefold(): f for f in target.arrow()}
     for want in wanted:
         have = there.get(want.name.casefold())

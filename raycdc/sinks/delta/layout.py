@@ -131,7 +131,9 @@ def check_values(rows: pa.Table, names: Sequence[str], target: str) -> None:
         sizes = pc.binary_length(texts)
         # Each byte is three characters of a folder's name at most.
         sure = max(0, (_FOLDER_BYTES_MAX - len(_escaped(name)) - 1) // 3)
-        unsure = texts.filter(pc.or_(pc.equal(sizes, 0), pc.greater(sizes, sure)))
+        # The text that stands for NULL has a length of its own, too.
+        odd_sizes = pc.or_(pc.equal(sizes, 0), pc.equal(sizes, len(NO_VALUE)))
+        unsure = texts.filter(pc.or_(odd_sizes, pc.greater(sizes, sure)))
         for text in unsure.unique().to_pylist():
             if odd := _odd(name, text):
                 raise _refused(target, name, odd)
@@ -153,6 +155,8 @@ def _odd(name: str, value: Any) -> str:
     """Why no partition has this value; empty where one may."""
     if value == "":
         return "an empty text, for which every reader would see NULL"
+    if value == NO_VALUE:
+        return f"the text {NO_VALUE}, which stands for NULL"
     if isinstance(value, str) and len(folder_of({name: value})) > _FOLDER_BYTES_MAX:
         return f"a text that is too long for the name of a folder ({value[:20]}…)"
     return ""

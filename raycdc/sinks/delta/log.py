@@ -67,12 +67,17 @@ class LogWatch:
         folder = self._path / "_delta_log"
         log = folder / f"{version:020d}.json"
         try:
-            lines = log.read_text().splitlines()
+            # Texts in it may have line separators of Unicode, at which `splitlines` would cut, too.
+            lines = log.read_text(encoding="utf-8").split("\n")
         except FileNotFoundError:
             return  # Cleaned up: it is part of a checkpoint.
         added = [json.loads(line)["add"]["path"] for line in lines if line.startswith('{"add"')]
-        for path in [log, *(self._path / unquote(name) for name in added)]:
+        files = [self._path / unquote(name) for name in added]
+        for path in [log, *files]:
             with suppress(FileNotFoundError), path.open("rb") as file:  # Vacuumed meanwhile.
                 os.fsync(file.fileno())
-        sync_folder(folder)
-        sync_folder(self._path)
+        # Folders of partitions may be new, and so may the folders they are in.
+        folders = {parent for path in files for parent in path.parents if parent.is_relative_to(self._path)}
+        for parent in {folder, self._path, *folders}:
+            with suppress(FileNotFoundError):
+                sync_folder(parent)

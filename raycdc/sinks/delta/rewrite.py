@@ -28,7 +28,7 @@ from deltalake import DeltaTable
 from deltalake.transaction import AddAction, RemoveAction
 
 from raycdc.model.keys import without
-from raycdc.sinks.delta.layout import OPTIONS, folder_of, value_text
+from raycdc.sinks.delta.layout import OPTIONS, folder_of, unfit, value_text
 from raycdc.sinks.partitioning import Values, split
 from raycdc.sinks.rows import alive
 from raycdc.sinks.statistics import for_table
@@ -55,7 +55,7 @@ _PARTITION = "partition."
 #: What a table may have beside plain files and columns; anything else is delta-rs's to keep to.
 _PLAIN_FEATURES = frozenset({"appendOnly", "invariants", "timestampNtz"})
 #: Names that every writer spells in one way in the log: there a percent sign of the disk is %25.
-_PLAIN_NAME = re.compile(r"(?:[A-Za-z0-9_.=\-]|%25)+(/(?:[A-Za-z0-9_.=\-]|%25)+)*")
+_PLAIN_NAME = re.compile(r"(?:[A-Za-z0-9_.=~\-]|%25)+(/(?:[A-Za-z0-9_.=~\-]|%25)+)*")
 _SPECIAL_SETTINGS = ("delta.constraints.", "delta.columnMapping.mode", "delta.enable", "delta.appendOnly")
 
 
@@ -74,7 +74,7 @@ def rewrite(table: DeltaTable, folder: Path, changes: pa.Table, key: Sequence[st
     metadata = table.metadata()
     partition_by = list(metadata.partition_columns)
     found = pa.table(table.get_add_actions(flatten=True))
-    if not _has_values(found, partition_by):
+    if not _has_values(found, partition_by, schema):
         return None
     chosen = found.take(pa.array(_chosen(found, changes.column(key[0]), key[0], partition_by)))
     files = _described(chosen, partition_by)
@@ -135,14 +135,17 @@ def snapshot_files(table: DeltaTable) -> list[SnapshotFile] | None:
     """The data files of the snapshot that `table` has; None when not all are described as ours are."""
     partition_by = table.metadata().partition_columns
     found = pa.table(table.get_add_actions(flatten=True))
-    if not _has_values(found, partition_by):
+    if not _has_values(found, partition_by, pa.schema(table.schema().to_arrow())):
         return None
     files = _described(found, partition_by)
     plain = all(_PLAIN_NAME.fullmatch(file.path) and file.rows is not None for file in files)
     return files if plain else None
 
 
-def _has_values(found: pa.Table, partition_by: Sequence[str]) -> bool:
+def _has_values(found: pa.Table, partition_by: Sequence[str], schema: pa.Schema) -> bool:
+    """Whether values that partition the files are there, of types whose text we write as others read it."""
+    if any(unfit(name, schema.field(name).type) for name in partition_by):
+        return False
     return not found.num_rows or {f"{_PARTITION}{name}" for name in partition_by} <= set(found.column_names)
 
 

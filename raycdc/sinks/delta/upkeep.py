@@ -13,6 +13,7 @@ What is more than moving rows of plain files (deletion vectors, an order of rows
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Callable
 from datetime import timedelta
@@ -110,6 +111,6 @@ class Upkeep:
 
     def _vacuum(self, target: DeltaTarget, retention: timedelta) -> None:
         """Only files that commits removed: those of an epoch that is being staged are in no commit yet."""
-        hours = int(retention.total_seconds() // 3600)
+        hours = math.ceil(retention.total_seconds() / 3600)
         target.table.vacuum(hours, dry_run=False, enforce_retention_duration=False, full=False)
         target.refresh()

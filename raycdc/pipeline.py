@@ -299,7 +299,8 @@ class Pipeline:
         sieve = Sieve(records, store.path / "derived", token=token, local=session is None or self._spark_is_here)
         if not (transforms or masks):
             return Routing(self.config.router(), upsert, unmerged, sieve=sieve, records=records)
-        use = TransformUse(upsert, unmerged, self._order_by, action != FAIL, self.config.sink.no_layout)
+        adopts = self.config.pipeline.on_existing == "merge"
+        use = TransformUse(upsert, unmerged, self._order_by, action != FAIL, self.config.sink.no_layout, adopts)
         resolver: Resolver = PlainResolver()
         deriver = None
         if session is not None:

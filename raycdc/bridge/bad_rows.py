@@ -11,8 +11,12 @@ out is a filter: the target has no row for as long as its row at the source is b
 | bad | good | an insert |
 | bad | bad | nothing |
 
+A row that was good when it was written may be bad when it goes, where a column's type changed meanwhile: where rows are
+updated, a bad before-image and a bad deletion are always the deletion of their key, which is harmless when there is
+none. `raycdc.spark.left_out` refuses what a changelog, or a target of several tables, cannot follow.
+
 Images of a topic may lack values, so there bad ones prove little of what the target has: a deletion stays one, and
-where rows are updated a bad row is the deletion of its key, which is harmless when there is none.
+where rows are updated a bad row that came is the deletion of its key, too.
 """
 
 from __future__ import annotations
@@ -31,7 +35,7 @@ import pyarrow.compute as pc
 
 from raycdc.checkpoint.folder import sync_folder
 from raycdc.checkpoint.manifest import Segment
-from raycdc.model import RowKind, TableId, TableSchema
+from raycdc.model import LogicalType, RowKind, TableId, TableSchema
 from raycdc.model.json_text import json_values
 from raycdc.model.row_kind import SYMBOLS
 
@@ -48,7 +52,8 @@ _CAME = (RowKind.INSERT, RowKind.UPDATE_AFTER)
 class BadRecords:
     """``pipeline.on_bad_record``: `action` is `FAIL`, `SKIP` or `DEAD_LETTER`, and `folder` where the last keeps rows.
 
-    `upsert`: the sink updates rows. `partial`: images may lack values, and rows be inserted that are there.
+    `upsert`: the sink updates rows, of one table alone. `partial`: images may lack values, and rows be inserted that
+    are there.
     """
 
     action: str = FAIL
@@ -115,15 +120,26 @@ class Letters:
 
 def _texts(rows: pa.RecordBatch, schema: TableSchema) -> list[str]:
     """Each row as a JSON object of the table's columns."""
-    columns = [
-        pc.fill_null(json_values(rows.column(column.name), column.type), "null").to_pylist()
-        for column in schema.columns
-    ]
+    columns = [_values(rows.column(column.name), column.type) for column in schema.columns]
     names = [json.dumps(column.name, ensure_ascii=False) for column in schema.columns]
     return [
         "{" + ", ".join(f"{name}: {value}" for name, value in zip(names, values, strict=True)) + "}"
         for values in zip(*columns, strict=True)
     ]
+
+
+def _values(array: pa.Array, logical: LogicalType) -> list[str]:
+    """Each value as JSON; floats that JSON has no numbers for as the texts NaN, Infinity and -Infinity."""
+    texts = json_values(array, logical)
+    if pa.types.is_floating(array.type):
+        odd = pc.case_when(
+            pc.make_struct(pc.is_nan(array), pc.is_inf(array)),
+            pa.scalar('"NaN"'),
+            pc.if_else(pc.greater(array, 0), '"Infinity"', '"-Infinity"'),
+        )
+        texts = pc.coalesce(texts, odd)
+    found: list[str] = pc.fill_null(texts, "null").to_pylist()
+    return found
 
 
 def judged(ops: Any, numbers: Any, wanted: Any, bad: Any, records: BadRecords) -> tuple[Any, Any]:
@@ -135,12 +151,15 @@ def judged(ops: Any, numbers: Any, wanted: Any, bad: Any, records: BadRecords) -
     after = before + 1
     made[before[kept[before] & ~kept[after]]] = RowKind.DELETE
     made[after[kept[after] & ~kept[before]]] = RowKind.INSERT
-    if records.partial and bad.any():
-        kept |= bad & (ops == RowKind.DELETE)
-        if records.upsert:
-            came = bad & np.isin(ops, _CAME)
-            made[came], kept = RowKind.DELETE, kept | came
-    return made, kept
+    gone = np.zeros(len(ops), np.bool_)
+    if records.partial or records.upsert:
+        gone |= bad & (ops == RowKind.DELETE)
+    if records.upsert:
+        gone |= bad & (ops == RowKind.UPDATE_BEFORE)
+    if records.upsert and records.partial:
+        gone |= bad & np.isin(ops, _CAME)
+    made[gone] = RowKind.DELETE
+    return made, kept | gone
 
 
 def counted(ops: Any, bad: Any) -> Any:

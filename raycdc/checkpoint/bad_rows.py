@@ -22,9 +22,15 @@ def bad_rows(store: CheckpointStore, committed: int) -> dict[str, int]:
 
 
 def add_bad_rows(store: CheckpointStore, epoch: int, more: Mapping[str, int], *, committed: int) -> None:
-    """`epoch`, about to be committed after `committed`, leaves out `more`. Writing it again changes nothing."""
-    before = bad_rows(store, committed)
-    after = {name: before.get(name, 0) + more.get(name, 0) for name in sorted({*before, *more})}
+    """`epoch`, about to be committed after `committed`, leaves out `more`. Writing it again, or what is left of it when
+    some targets hold it, changes nothing.
+    """
+    before, document = bad_rows(store, committed), store.figures(_NAME)
+    told = dict(document["after"]) if document is not None and document["epoch"] == epoch else {}
+    after = {
+        name: max(before.get(name, 0) + more.get(name, 0), told.get(name, 0))
+        for name in sorted({*before, *more, *told})
+    }
     store.write_figures(_NAME, {"epoch": epoch, "before": before, "after": after})
 
 

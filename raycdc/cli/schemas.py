@@ -95,7 +95,8 @@ def transformed_tables(config: PipelineConfig) -> Iterator[TransformedTables]:
     proof = ""
     if upsert and any(transform.primary_keys for transform in transforms.all):
         proof = no_merging(config, load_plugin(PluginGroup.SINKS, config.sink.type).create(config.sink))
-    use = TransformUse(upsert, proof, order_by, config.pipeline.on_bad_record != "fail", config.sink.no_layout)
+    leaves_out, adopts = config.pipeline.on_bad_record != "fail", config.pipeline.on_existing == "merge"
+    use = TransformUse(upsert, proof, order_by, leaves_out, config.sink.no_layout, adopts)
     if all(is_plain(transform) and not transform.udfs for transform in transforms.all):
         yield TransformedTables(transforms, PlainResolver(), use, config.masked())
         return

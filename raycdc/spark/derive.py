@@ -24,7 +24,7 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -131,10 +131,15 @@ class Deriver:
                 return way(segments, task, self._spark)
             except (Py4JError, PySparkException) as cause:
                 failure = _reason(cause)
+            second = replace(task, forgiving=True, run=uuid.uuid4().hex)
             try:
-                made = way(segments, replace(task, forgiving=True), self._forgiving())
+                made = way(segments, second, self._forgiving())
             except (Py4JError, PySparkException) as cause:
                 raise DataError(f"{task.found.table}: its transform failed on a value: {_reason(cause)}") from cause
+            finally:
+                # What tasks made before another one failed; by now they have ended.
+                for path in self._folder.glob(f"*derived-{task.run}-*"):
+                    path.unlink(missing_ok=True)
         why = next((one.why for one in made if one.bad), "")
         if why and self._records.action == FAIL:
             raise DataError(f"{task.found.table}: its transform failed on a value: {why}: {failure} {ON_BAD_RECORD}")
@@ -198,6 +203,7 @@ class _Task:
     epoch: int
     upsert: bool
     forgiving: bool = False
+    run: str = field(default_factory=lambda: uuid.uuid4().hex)
 
     def inputs(self) -> list[str]:
         """The columns that expressions use, and the number by which rows are known again."""
@@ -248,7 +254,7 @@ class _Task:
             schema=segment.schema,
             split_id=segment.split_id,
             kind=segment.kind,
-            name=f"derived-{uuid.uuid4().hex}.arrow",
+            name=f"derived-{self.run}-{uuid.uuid4().hex}.arrow",
             node=STATE_NODE,
             partition=segment.partition,
         )

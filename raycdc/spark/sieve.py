@@ -24,9 +24,6 @@ from raycdc.errors import DataError
 from raycdc.model import META_COLUMNS, Column, LogicalType, RowKind, TableId, TypeKind
 from raycdc.model.view import RowView
 
-#: Types of which not every value is one of the type they are merged into (`raycdc.schema.merge`).
-_RISKY = (TypeKind.BINARY, TypeKind.INT64, TypeKind.BIT)
-
 
 class Sieve:
     """See the module's docstring. Sieved segments are in `folder`, on this machine; callable from any thread.
@@ -75,9 +72,16 @@ def risky(view: RowView) -> list[tuple[Column, LogicalType]]:
     found = []
     for column in view.source.columns:
         want = wanted.get(column.name.casefold())
-        if want is not None and column.type.kind in _RISKY and column.type.arrow() != want.arrow():
+        if want is not None and may_fail(column.type, want):
             found.append((column, want))
     return found
+
+
+def may_fail(have: LogicalType, want: LogicalType) -> bool:
+    """Whether some values of `have` are none of `want`, which it is merged into (`raycdc.schema.merge`)."""
+    if have.kind is TypeKind.BINARY:
+        return want.kind is not TypeKind.BINARY
+    return have.kind in (TypeKind.INT64, TypeKind.BIT) and pa.types.is_floating(want.arrow())
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +149,8 @@ class _Task:
         which[ops == RowKind.TRUNCATE] = -1
         bad, wanted = which >= 0, np.ones(batch.num_rows, np.bool_)
         # What an image lacks is NULL, which every type has: a value that fails is the row's.
-        exact = replace(self.records, partial=False)
+        # And a deletion of its key might take the row of another table.
+        exact = replace(self.records, partial=False, upsert=False)
         made, kept = judged(ops, batch.column("_seq").to_numpy(), wanted, bad, exact)
         told = np.flatnonzero(counted(ops, bad))
         meta = [name for name in META_COLUMNS if name in batch.schema.names]

@@ -13,18 +13,18 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from raycdc.bridge.bad_rows import BadRecords, Sifted
-from raycdc.checkpoint.bad_rows import bad_rows
 from raycdc.checkpoint.manifest import Manifest, Segment
 from raycdc.checkpoint.store import CheckpointStore, CommitRecord, RoutedTarget
-from raycdc.errors import ConfigError, SchemaError, StateError
+from raycdc.errors import ConfigError, StateError
 from raycdc.model import TableId, TableSchema
 from raycdc.model.routes import Router
 from raycdc.model.transform import UNCHANGED
 from raycdc.model.view import RowView
-from raycdc.schema.events import AlterColumnTypeEvent, event_from_json, event_to_json
+from raycdc.schema.events import event_from_json, event_to_json
 from raycdc.schema.targets import Tables, Target, TargetEpoch, changed_routes, targets_of
 from raycdc.sinks.api import TableWork
 from raycdc.source.split import STREAM_SPLIT_ID
+from raycdc.spark.left_out import LeftOut
 from raycdc.spark.sieve import Sieve
 from raycdc.transform import ResolvedTransform, TransformedTables, layout_of
 from raycdc.transform.changes import transformed_changes
@@ -117,6 +117,7 @@ class Works:
         self._flights = flights
         self._schemas: dict[str, TableSchema] = {}
         self._targets: dict[TableId, Target] = {}
+        self._left_out = LeftOut(store, routing.records, routing.upsert)
 
     def start_after(self, record: CommitRecord | None) -> None:
         """Targets are what they were when `record` was written. `StateError` when routes are others since then.
@@ -179,6 +180,7 @@ class Works:
                     f'{self._transforms.transforms.place(soft[0])}.on_delete = "soft": {soft[0]} is merged with other '
                     f"tables into {share.name}, and whose deleted row one is cannot be told. Route it elsewhere."
                 )
+            self._left_out.check(manifest, tables, share, self._targets.get(share.name), target, found)
         after = {share.name: target for share, target in made}
         self._targets.update(after)
         positions = self._positions(manifest)
@@ -192,8 +194,6 @@ class Works:
         cannot have; `known` remembers them. Blocks while Spark computes. Raises what `Routing.derive` does.
         """
         epoch = works[0].epoch if works else 0
-        for found in share.derived.values() if not self._routing.upsert else ():
-            self._check_left_out(works, found, epoch)
         wanted = {
             table: {
                 s.name: s for work in works for s in work.segments if s.table == table and s.name not in known.segments
@@ -213,7 +213,9 @@ class Works:
                         # Asked again, when a node did not answer, works have them already.
                         known.segments[made.segment.name] = made.segment
             works = [replace(work, segments=tuple(_derived_segments(work, known.segments))) for work in works]
-            return self._sifted(works, known, pool)
+            works = self._sifted(works, known, pool)
+        self._left_out.add(known.bad_rows())
+        return works
 
     def _sifted(self, works: list[TableWork], known: Derived, pool: ThreadPoolExecutor) -> list[TableWork]:
         """`works` without rows of which a value is none of the target's type."""
@@ -252,19 +254,6 @@ class Works:
                 changes = tuple(map(event_to_json, events))
             tables[table] = (schema, changes)
         return tables, transforms
-
-    def _check_left_out(self, works: Sequence[TableWork], found: ResolvedTransform, epoch: int) -> None:
-        """`SchemaError` where rows that were left out might come back as updates of rows that a changelog never had.
-        Asked when the epoch before is committed, as it is when a table that changed is staged.
-        """
-        changes = [event_from_json(change) for work in works if work.source == found.table for change in work.changes]
-        used = [e.name for e in changes if isinstance(e, AlterColumnTypeEvent)]
-        if used and (lost := bad_rows(self._store, epoch - 1).get(str(found.table))):
-            raise SchemaError(
-                f"{found.table}: the type of column {used[0]!r} changed, and {lost} rows were left out under the old "
-                "one: whether a changelog had a row cannot be told any more. Begin with another pipeline.state and a "
-                "new snapshot."
-            )
 
     def _before(self, table: TableId) -> TableSchema | None:
         """What the table's transformed rows looked like so far, where a target has them alone: merging finds out by

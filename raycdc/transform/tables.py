@@ -25,8 +25,8 @@ from raycdc.transform.resolved import CONSTANT_META, ResolvedTransform, Resolver
 class TransformUse:
     """What transforms have to know of the sink: whether it updates rows (`upsert`), why it cannot find out that a key
     is there already, if so (`no_proof`), the column that changes of a key are ordered by, if any, whether rows on which
-    an expression fails are left out, and why targets of
-    some columns cannot be laid out as asked (`no_layout`; empty where they can).
+    an expression fails are left out, why targets of some columns cannot be laid out as asked (`no_layout`; empty where
+    they can), and whether targets may have had rows of somebody else's (`adopts`).
     """
 
     upsert: bool = False
@@ -34,6 +34,7 @@ class TransformUse:
     order_by: str = ""
     leaves_out: bool = False
     no_layout: Callable[[TableLayout, TableSchema], str] = lambda _, __: ""
+    adopts: bool = False
 
 
 @dataclass(slots=True)
@@ -113,17 +114,37 @@ class TransformedTables:
                 f"{where}: the projection does not keep the key ({missing}) as it is, and rows that are updated are "
                 "found by it. Add its columns, or say primary_keys."
             )
-        if self.use.order_by and self.use.leaves_out and (found.computed or transform.filter):
-            raise ConfigError(
-                f"{where}: a row that pipeline.on_bad_record leaves out would leave an older one of its key in place, "
-                'as with source.order_by nothing is deleted. Use on_bad_record = "fail".'
-            )
+        if self.use.leaves_out and (found.computed or transform.filter):
+            self._check_left_out(found, where)
         by = find_column(found.source, self.use.order_by) if self.use.order_by else None
         if by is not None and self.use.order_by not in [
             c.name for c in found.columns if c.stored == found.source.columns[by].name
         ]:
             raise ConfigError(f"{where}: the projection must keep {self.use.order_by}, which source.order_by goes by.")
         assert not set(found.schema.primary_key) & set(META_COLUMNS), found
+
+    def _check_left_out(self, found: ResolvedTransform, where: str) -> None:
+        """`ConfigError` where a bad row cannot be the deletion of its key."""
+        why = ""
+        if self.use.order_by:
+            why = (
+                "a row that pipeline.on_bad_record leaves out would leave an older one of its key in place, as with "
+                "source.order_by nothing is deleted"
+            )
+        elif self.use.upsert and found.transform.soft:
+            why = (
+                'on_delete = "soft" keeps the row that is deleted, and one that pipeline.on_bad_record leaves out may '
+                "never have been there to be marked"
+            )
+        elif self.use.upsert and found.keyed_anew:
+            why = "with primary_keys, whose row one that pipeline.on_bad_record leaves out would delete cannot be told"
+        elif self.use.upsert and self.use.adopts:
+            why = (
+                'with pipeline.on_existing = "merge" the target may have the key of a row that pipeline.on_bad_record '
+                "leaves out, and would keep its own row"
+            )
+        if why:
+            raise ConfigError(f'{where}: {why}. Use on_bad_record = "fail".')
 
 
 def layout_of(

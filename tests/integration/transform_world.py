@@ -85,7 +85,9 @@ class World:
         folder = self.root / "derived"
         deriver = None if self.spark is None else Deriver(self.spark, folder, upsert=self.upsert, records=records)
         sieve = Sieve(records, folder)
-        tables = TransformedTables(transforms, resolver, TransformUse(self.upsert, self.no_proof))
+        tables = TransformedTables(
+            transforms, resolver, TransformUse(self.upsert, self.no_proof, "", self.on_bad_record != FAIL)
+        )
         return EpochLoop(
             self.store,
             self.place.sink(),

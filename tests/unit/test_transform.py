@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -117,6 +118,36 @@ def test_a_projection_that_the_columns_do_not_allow_is_refused(
 def test_what_needs_spark_is_refused_without_it() -> None:
     with pytest.raises(ConfigError, match=r"transform\[0\]: Spark computes .* without --local"):
         resolved("*, qty + 1 AS more")
+
+
+@pytest.mark.parametrize(
+    ("use", "options", "text"),
+    [
+        (
+            TransformUse(True, leaves_out=True),
+            {"on_delete": "soft"},
+            'on_delete = "soft" keeps the row that is deleted',
+        ),
+        (TransformUse(True, leaves_out=True), {"primary_keys": ("name",)}, "with primary_keys, whose row one that"),
+        (
+            TransformUse(True, leaves_out=True, adopts=True),
+            {},
+            'with pipeline.on_existing = "merge" the target may have',
+        ),
+        (TransformUse(True, "", "qty", leaves_out=True), {}, "as with source.order_by nothing is deleted"),
+    ],
+)
+def test_bad_rows_that_cannot_be_deletions_of_their_keys_are_refused(
+    use: TransformUse, options: dict[str, Any], text: str
+) -> None:
+    class Filtering(PlainResolver):
+        def resolve(self, table: TableId, transform: Transform, schema: TableSchema, place: str) -> ResolvedTransform:
+            return replace(super().resolve(table, replace(transform, filter=""), schema, place), transform=transform)
+
+    transforms = Transforms([Transform(table="shop.orders", filter="1 / qty > 0", **options)])
+    with pytest.raises(ConfigError, match=rf"^transform\[0\]: shop\.orders: .*{text}.*on_bad_record = .fail.\.$"):
+        TransformedTables(transforms, Filtering(), use).resolved(ORDERS, SCHEMA)
+    TransformedTables(transforms, Filtering(), replace(use, leaves_out=False)).resolved(ORDERS, SCHEMA)
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,6 @@ from raycdc.model.types import LogicalType, TypeKind
 
 #: Decimal digits of a second in an Arrow timestamp's text.
 _FRACTION_DIGITS = 6
-_SECONDS_LENGTH = len("2026-01-31 23:59:59")
 
 _TEXT = frozenset({TypeKind.STRING, TypeKind.TIME, TypeKind.ENUM, TypeKind.SET})
 _NUMBER = frozenset({TypeKind.INT8, TypeKind.INT16, TypeKind.INT32, TypeKind.INT64, TypeKind.YEAR})
@@ -77,7 +76,9 @@ def timestamp_text(array: pa.Array, fsp: int) -> pa.Array:
     """``YYYY-MM-DD hh:mm:ss`` with `fsp` digits after the point, none and no point for 0."""
     text = array.cast(pa.timestamp("us")).cast(pa.string())
     assert 0 <= fsp <= _FRACTION_DIGITS
-    return pc.utf8_slice_codeunits(text, 0, _SECONDS_LENGTH + (1 + fsp if fsp else 0))
+    # From the end: years beyond 9999, and those before the first, have more characters.
+    beyond = _FRACTION_DIGITS - fsp if fsp else _FRACTION_DIGITS + 1
+    return pc.utf8_slice_codeunits(text, 0, -beyond) if beyond else text
 
 
 def decimal_text(array: pa.Array, scale: int) -> pa.Array:

@@ -15,6 +15,8 @@ from typing import Any
 import bson
 import pytest
 from bson import json_util
+from pymongo.cursor import RawBatchCursor
+from pymongo.errors import OperationFailure
 
 from raycdc.config import config_from_dict
 from raycdc.connectors.mongodb.checks import check_source
@@ -326,3 +328,40 @@ def test_what_cannot_be_read_is_refused_before_anything_starts(mongodb: MongoDb,
     away = source(mongodb, database, uri="mongodb://127.0.0.1:1/?serverSelectionTimeoutMS=200")
     with connect(away.uri) as client, pytest.raises(SourceUnavailableError, match=r"127\.0\.0\.1:1"):
         probe(client)
+
+
+def test_a_document_that_goes_and_comes_again_is_read_once(
+    mongodb: MongoDb, database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hinted: list[Any] = []
+    hint = RawBatchCursor.hint
+
+    def noted(self: Any, index: Any) -> Any:
+        hinted.append(index)
+        return hint(self, index)
+
+    monkeypatch.setattr(RawBatchCursor, "hint", noted)
+    with mongodb.client() as client:
+        client[database].orders.insert_many({"_id": number} for number in range(6))
+    # What a scan gives twice an emulation cannot show; an index gives each key once.
+    with first_chunk(source(mongodb, database, snapshot="single")) as (reader, chunk, document):
+        rows = [row for batch in reader.read(chunk, opened_at={}, document=document) for row in batch.to_pylist()]
+    assert [row["_id"] for row in rows] == list(range(6))
+    assert hinted == [[("_id", 1)]]
+
+
+def test_a_collection_with_a_collation_is_one_chunk(mongodb: MongoDb, database: str) -> None:
+    with mongodb.client() as client:
+        try:
+            client[database].create_collection("orders", collation={"locale": "en", "strength": 2})
+        except OperationFailure:
+            pytest.skip("the emulation knows no collations")
+        client[database].orders.insert_many(
+            {"_id": f"{letter}{number}", "text": "x" * 3000} for number in range(300) for letter in "aBcD"
+        )
+    for strategy in ("splitVector", "sample", "auto"):
+        config = source(mongodb, database, snapshot={"strategy": strategy, "chunk_mb": 1})
+        with connect(config.uri) as client:
+            cuts = cut(client, probe(client), TableId(database, "orders"), config.snapshot)
+        assert (cuts.bounds, cuts.strategy) == ((), Strategy.SINGLE)
+        assert "has a collation" in cuts.passed_over[0]

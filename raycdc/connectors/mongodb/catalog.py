@@ -89,6 +89,13 @@ def found(client: Client, table: TableId) -> str | None:
     return uuid_of(entries[0]) if entries and entries[0].get("type", "collection") == "collection" else None
 
 
+def is_collated(client: Client, table: TableId) -> bool:
+    """Whether the keys of a collection are in the order of a language, not of their bytes."""
+    with errors(client, f"looking for {table}"):
+        entries = list(client[table.db].list_collections(filter={"name": table.table}))
+    return any((entry.get("options") or {}).get("collation") for entry in entries)
+
+
 def uuid_of(entry: Mapping[str, Any]) -> str:
     """The UUID in an entry of ``listCollections``, in hexadecimal; empty where the server tells none."""
     uuid = entry.get("info", {}).get("uuid")

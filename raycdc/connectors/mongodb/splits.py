@@ -5,7 +5,7 @@
 | sharded | those of the cluster's chunks | not sharded by `_id` itself, or ``config.chunks`` is not readable |
 | splitVector | the server's, from its index | behind a ``mongos``, no privilege, or the server lacks the command |
 | sample | quantiles of sampled keys | the collection counts no documents |
-| single | none: one chunk | |
+| single | none: one chunk; always so for a collection with a collation | |
 
 A chunk is read by index bounds (``min``, ``max``), which run across types as the index does; a comparison in a query
 would match keys of its own type only. What bounds there are never decides which documents are read, only by whom: the
@@ -23,7 +23,7 @@ import bson
 from bson.codec_options import CodecOptions, DatetimeConversion
 from pymongo.errors import OperationFailure
 
-from raycdc.connectors.mongodb.catalog import Size, size_of
+from raycdc.connectors.mongodb.catalog import Size, is_collated, size_of
 from raycdc.connectors.mongodb.client import UNAUTHORIZED, Client, ServerInfo, errors
 from raycdc.connectors.mongodb.keys import sort_key
 from raycdc.connectors.mongodb.layout import ID
@@ -58,6 +58,10 @@ def cut(client: Client, info: ServerInfo, table: TableId, options: SnapshotOptio
     wanted = options.strategy_of(table)
     if wanted is Strategy.SINGLE:
         return Cuts((), wanted)
+    if is_collated(client, table):
+        reason = "the collection has a collation, whose order of keys only the server knows"
+        _log.info("%s is not cut: %s", table, reason)
+        return Cuts((), Strategy.SINGLE, (f"{wanted}: {reason}",))
     size = size_of(client, table)
     chunk_bytes = max(options.chunk_mb * _MIB, -(-size.bytes // CHUNKS_MAX))
     if wanted is Strategy.AUTO and size.bytes <= chunk_bytes:

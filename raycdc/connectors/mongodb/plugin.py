@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, field_validator, model_validator
 
 from raycdc.config import Options, Secret, SourceConfig, option
+from raycdc.config.mongodb_uri import parse_mongodb_uri
 from raycdc.connectors.mongodb.layout import ID, REST, OnMisfit, Spelling, parse_type
 from raycdc.model import LogicalType, TableId
 from raycdc.model.batch import reserved_column
@@ -108,6 +109,12 @@ class MongoDbSourceConfig(SourceConfig):
     )
     startup: StartupOptions = option(help="Where to begin.", example={"mode": "snapshot"})
     snapshot: SnapshotOptions = option(SnapshotOptions(), help="Chunks.")
+
+    @field_validator("uri")
+    @classmethod
+    def _understood(cls, value: Secret) -> Secret:
+        parse_mongodb_uri(value.reveal())
+        return value
 
     @field_validator("schema_", "startup", "snapshot", mode="before")
     @classmethod

@@ -7,9 +7,8 @@ from typing import Literal
 from pydantic import field_validator
 
 from raycdc.config import Secret, SinkConfig, option
+from raycdc.config.mongodb_uri import parse_mongodb_uri
 from raycdc.plugins import Plugin
-
-SCHEMES = ("mongodb://", "mongodb+srv://")
 
 
 class MongoDbSinkConfig(SinkConfig):
@@ -27,8 +26,7 @@ class MongoDbSinkConfig(SinkConfig):
     @field_validator("uri")
     @classmethod
     def _understood(cls, value: Secret) -> Secret:
-        if not value.reveal().startswith(SCHEMES):
-            raise ValueError("must begin with mongodb:// or mongodb+srv://")
+        parse_mongodb_uri(value.reveal())
         return value
 
 

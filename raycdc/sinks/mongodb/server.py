@@ -7,15 +7,13 @@ what a majority has: nothing that was answered to us goes away with a primary.
 from __future__ import annotations
 
 import os
-import re
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, TypeVar
-from urllib.parse import unquote
 
 import pymongo
-from bson.codec_options import CodecOptions
+from bson.codec_options import CodecOptions, DatetimeConversion
 from bson.raw_bson import RawBSONDocument
 from pymongo.client_session import ClientSession
 from pymongo.errors import CollectionInvalid, OperationFailure, PyMongoError
@@ -23,11 +21,14 @@ from pymongo.read_concern import ReadConcern
 from pymongo.read_preferences import ReadPreference
 from pymongo.write_concern import WriteConcern
 
+from raycdc.config.mongodb_uri import parse_mongodb_uri
 from raycdc.errors import SinkError
 from raycdc.model import TableId
 
 DUPLICATE_KEY = 11000
 _SELECTION_TIMEOUT_MS = 20_000
+#: How keys are read that are written again: the same ones.
+KEYS: CodecOptions[dict[str, Any]] = CodecOptions(datetime_conversion=DatetimeConversion.DATETIME_MS)
 _MAJORITY = WriteConcern("majority")
 #: Which field of a command its documents are, by the command.
 _FIELDS = {"insert": "documents", "update": "updates", "delete": "deletes"}
@@ -56,16 +57,20 @@ class _Documents(RawBSONDocument):
 
 
 class Server:
-    """See the module's docstring. `record` is the database of the sink's own collections."""
+    """See the module's docstring. `record` is the database of the sink's own collections. `SinkError` for an `uri` that
+    the driver does not take.
+    """
 
     def __init__(self, uri: str, record: str) -> None:
         self.uri = uri
         self.record = record
+        try:
+            parsed = parse_mongodb_uri(uri)
+        except ValueError as cause:
+            raise SinkError(f"sink.uri {cause}") from None
         #: For people: no user, no password, no options.
-        self.where = re.sub(r"//[^/]*@", "//", uri).partition("?")[0].rstrip("/")
-        found = re.match(r"[^/]*//(?:([^/@]*)@)?", uri)
-        secret = (found[1] or "").partition(":")[2] if found else ""
-        self._secrets = sorted({s for s in (uri, secret, unquote(secret)) if s}, key=len, reverse=True)
+        self.where = parsed.where
+        self._secrets = parsed.secrets
 
     def __repr__(self) -> str:
         return f"Server({self.where})"
@@ -82,24 +87,35 @@ class Server:
         with _lock:
             key = (os.getpid(), self.uri)
             if key not in _clients:
-                _clients[key] = pymongo.MongoClient(
-                    self.uri,
-                    appname="raycdc",
-                    tz_aware=True,
-                    w="majority",
-                    readConcernLevel="majority",
-                    readPreference="primary",
-                    retryWrites=True,
-                    serverSelectionTimeoutMS=_SELECTION_TIMEOUT_MS,
-                )
+                _clients[key] = self._connected()
             return _clients[key]
+
+    def _connected(self) -> pymongo.MongoClient[dict[str, Any]]:
+        try:
+            return pymongo.MongoClient(
+                self.uri,
+                appname="raycdc",
+                tz_aware=True,
+                w="majority",
+                readConcernLevel="majority",
+                readPreference="primary",
+                retryWrites=True,
+                serverSelectionTimeoutMS=_SELECTION_TIMEOUT_MS,
+            )
+        except (PyMongoError, ValueError, TypeError) as cause:
+            # Not its text: it may quote the connection string.
+            raise SinkError(f"sink.uri is none that the driver takes ({type(cause).__name__}).") from None
 
     def collection(self, target: TableId) -> Any:
         return self.client[target.db][target.table]
 
     def own(self, name: str) -> Any:
         """One of the sink's own collections."""
-        return self.client[self.record][name]
+        return self.client[self.record].get_collection(name, codec_options=KEYS)
+
+    def keys(self, target: TableId) -> Any:
+        """A collection to read keys of: dates beyond what Python's hold stay what they are."""
+        return self.client[target.db].get_collection(target.table, codec_options=KEYS)
 
     @contextmanager
     def named(self, what: object) -> Iterator[None]:
@@ -164,6 +180,12 @@ class Server:
             client = _clients.pop((os.getpid(), self.uri), None)
         if client is not None:
             client.close()
+
+
+def uuid_of(described: Mapping[str, Any]) -> str:
+    """What tells a collection from one that is made later under its name; empty where the server does not say."""
+    found = described.get("info", {}).get("uuid")
+    return "" if found is None else bytes(getattr(found, "bytes", found)).hex()
 
 
 _EXISTS = 48

@@ -41,6 +41,7 @@ POINTS = (
     "after_record",
     "half_written",
     "end_fenced",
+    "after_batch",
 )
 
 

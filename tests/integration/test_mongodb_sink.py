@@ -220,12 +220,13 @@ WRITE = Commits.write
 
 
 def dies_after(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
-    """The driver ends after it wrote a migration's record so often."""
-    left = [count]
+    """The driver ends after it wrote a migration's record so often: as it begins, and with each batch."""
+    left, begun = [count], [False]
 
     def write(self: Commits, session: Any, *args: Any, **options: Any) -> Any:
         now = WRITE(self, session, *args, **options)
-        if session is not None and options.get("operations"):
+        begun[0] = begun[0] or bool(options.get("operations"))
+        if session is not None and begun[0]:
             left[0] -= 1
             if left[0] < 0:
                 raise SinkError("died")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
+from bson.binary import Binary
+
 from raycdc.errors import SinkError
-from raycdc.model import TableId
-from raycdc.sinks.mongodb.types import ID
+from raycdc.model import TableId, TableSchema
+from raycdc.sinks.mongodb.types import ID, Form, form_of, key_pattern
 
 #: Options of a collection that change what a key is, or what becomes of documents.
 _OPTIONS = {
@@ -29,15 +31,46 @@ def check_collection(target: TableId, described: Mapping[str, Any], where: str) 
         raise SinkError(f"{target} exists in {where} and {what}. Choose another target.")
 
 
-def check_keys(collection: Any, target: TableId, key: Sequence[str], where: str) -> None:
-    """`SinkError` where a document's ``_id`` is not the key that this pipeline would find it by."""
-    pairs = [[f"${ID}", f"${key[0]}"]] if len(key) == 1 else [[f"${ID}.{name}", f"${name}"] for name in key]
-    if key == (ID,):
-        return
-    found = collection.find_one({"$or": [{"$expr": {"$ne": pair}} for pair in pairs]}, {ID: 1})
-    if found is not None:
+def check_keys(collection: Any, target: TableId, schema: TableSchema, where: str) -> None:
+    """`SinkError` where a document's ``_id`` is not the key that this pipeline would find it by, or is of another type:
+    the same value would come a second time.
+    """
+    key = schema.primary_key
+    if key != (ID,):
+        whole: Any = f"${key[0]}" if len(key) == 1 else {name: f"${name}" for name in key}
         columns = key[0] if len(key) == 1 else "{" + ", ".join(key) + "}"
+        found = collection.find_one({"$expr": {"$ne": [f"${ID}", whole]}}, {ID: 1})
+        _refuse(found, target, where, f"is not its {columns}, by which rows are found")
+    for name in key:
+        field = ID if len(key) == 1 else f"{ID}.{name}"
+        logical = schema.column(name).type
+        form = form_of(logical)
+        wanted: dict[str, Any] = {"$type": list(_TYPES.get(form, (form.bson,)))}
+        if (pattern := key_pattern(logical)) is not None:
+            wanted = {"$regex": pattern}
+        found = collection.find_one({"$nor": [{field: wanted}]}, {ID: 1})
+        if found is None and form is Form.BINARY:
+            found = _other_binary(collection, name if len(key) > 1 else None)
+        _refuse(found, target, where, f"has not the form of column {name} ({form.value})")
+
+
+def _other_binary(collection: Any, part: str | None) -> Any:
+    """A document whose key's bytes are of another subtype than 0, and so never equal to ours; queries cannot ask."""
+    for one in collection.find({}, {ID: 1}):
+        value = one[ID] if part is None else one[ID][part]
+        if isinstance(value, Binary):
+            return one
+    return None
+
+
+def _refuse(found: Mapping[str, Any] | None, target: TableId, where: str, why: str) -> None:
+    if found is not None:
         raise SinkError(
-            f"{target} exists in {where} and has a document whose {ID} ({found[ID]!r:.100}) is not its {columns}, by "
-            "which rows are found. Choose another target."
+            f"{target} exists in {where} and has a document whose {ID} ({found[ID]!r:.100}) {why}. Choose another "
+            "target."
         )
+
+
+_NUMBERS = ("int", "long", "double", "decimal")
+#: Types whose values may be equal to one that is written in a form, where they are more than its own.
+_TYPES = dict.fromkeys((Form.INT32, Form.INT64, Form.UINT64, Form.DOUBLE, Form.DECIMAL), _NUMBERS)

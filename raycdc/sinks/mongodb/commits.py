@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from pymongo.errors import DuplicateKeyError
@@ -29,7 +30,7 @@ _FENCES = "raycdc_fence"
 @dataclass(frozen=True, slots=True)
 class Kept:
     """The record as it was read: `operations` and `progress` are a migration's (`migration`), `fenced` whether there
-    are fences.
+    are fences, `uuid` the collection's (empty: not known).
     """
 
     held: Held
@@ -37,6 +38,7 @@ class Kept:
     operations: dict[str, Any] | None = None
     progress: Any = None
     fenced: bool = False
+    uuid: str = ""
 
 
 class Commits:
@@ -59,7 +61,9 @@ class Commits:
         held = Held.from_row([found[name] for name in Held.NAMES])
         # The place keeper of other databases is never written here.
         assert held is not None
-        return Kept(held, found["version"], found["operations"], found["progress"], found["fenced"])
+        return Kept(
+            held, found["version"], found["operations"], found["progress"], found["fenced"], found.get("uuid", "")
+        )
 
     def write(
         self,
@@ -72,22 +76,25 @@ class Commits:
         operations: dict[str, Any] | None = None,
         progress: Any = None,
         fences: Sequence[str] = (),
+        uuid: str = "",
+        alone: bool = False,
     ) -> Kept:
-        """Put `held` in the place of `before`, and `fences` in the place of all others. `FencedError` where the record
-        is not `before` any more. Without a session it is a transaction of its own.
+        """Put `held` in the place of `before`, and `fences` in the place of all others; `uuid` is the collection's, if
+        it is another one than before. `alone` removes the records and fences of other pipelines: what they wrote to
+        `target` goes. `FencedError` where the record is not `before` any more. Without a session it is a transaction
+        of its own.
         """
         if session is None:
-            return self._server.transaction(
-                lambda own: self.write(
-                    own, target, before, held, positions, operations=operations, progress=progress, fences=fences
-                )
-            )
-        now = Kept(held, before.version + 1 if before else 1, operations, progress, bool(fences))
+            write = partial(self.write, operations=operations, progress=progress, fences=fences, uuid=uuid, alone=alone)
+            return self._server.transaction(lambda own: write(own, target, before, held, positions))
+        uuid = uuid or (before.uuid if before else "")
+        now = Kept(held, before.version + 1 if before else 1, operations, progress, bool(fences), uuid)
         document = dict(zip(Held.NAMES, held.row(), strict=True)) | {
             "version": now.version,
             "operations": operations,
             "progress": progress,
             "fenced": now.fenced,
+            "uuid": now.uuid,
             "positions": json.dumps(dict(positions)),
         }
         commits, fenced = self._server.own(_COMMITS), self._server.own(_FENCES)
@@ -100,6 +107,9 @@ class Commits:
             same = {"_id": self._id(target), "version": before.version}
             if commits.replace_one(same, document, session=session).matched_count == 0:
                 raise _late(target)
+        if alone:
+            commits.delete_many({"_id.target": str(target), "_id.app": {"$ne": self._app}}, session=session)
+            fenced.delete_many({"target": str(target)}, session=session)
         if before is None or before.fenced:
             fenced.delete_many({"app": self._app, "target": str(target)}, session=session)
         if fences:
@@ -120,12 +130,6 @@ class Commits:
         mine = self._id(target)
         found = self._server.own(_COMMITS).find({"_id.target": str(target)}, {"_id": 1, "columns": 1})
         return any(one["_id"] != mine and one["columns"] != "[]" for one in found)
-
-    def forget_others(self, target: TableId) -> None:
-        """Remove the records of other pipelines: what they wrote to `target` is gone."""
-        for one in list(self._server.own(_COMMITS).find({"_id.target": str(target)}, {"_id": 1})):
-            if one["_id"] != self._id(target):
-                self._server.own(_COMMITS).delete_one({"_id": one["_id"]})
 
     def _id(self, target: TableId) -> dict[str, str]:
         return {"app": self._app, "target": str(target)}

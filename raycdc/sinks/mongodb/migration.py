@@ -2,15 +2,16 @@
 
 A collection has no schema to alter, so a dropped, renamed or defaulted column is a change of every document. What is to
 be done (`operations`) goes into the record first; each batch is a transaction that also moves the record's `progress`,
-the last ``_id`` that was done. So each document is changed exactly once, whoever dies: names may be exchanged without
-marks on documents, and another driver goes on where the record says, before it does anything else. A batch of a driver
-that was replaced finds another version of the record, and changes nothing.
+the last ``_id`` that was done, and the last batch's says that all is done. So each document is changed exactly once,
+whoever dies: names may be exchanged without marks on documents, and another driver goes on where the record says,
+before it does anything else. A batch of a driver that was replaced finds another version of the record, and changes
+nothing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import bson
@@ -18,6 +19,7 @@ import pyarrow as pa
 from bson.codec_options import CodecOptions, DatetimeConversion
 
 from raycdc.errors import SinkError
+from raycdc.failpoints import reach
 from raycdc.model import Column, TableId
 from raycdc.sinks.changes import check_constant
 from raycdc.sinks.columns import Plan
@@ -28,6 +30,8 @@ from raycdc.sinks.mongodb.types import ID
 
 #: Documents per transaction: a second's work or less, of a minute that servers give a transaction.
 BATCH_DOCUMENTS = 5000
+#: Their keys' bytes: half of what a command may have.
+_BATCH_BYTES_MAX = 8 << 20
 _PLACE = "raycdc_renamed_"
 
 
@@ -68,7 +72,7 @@ def migrate(server: Server, commits: Commits, target: TableId, kept: Kept, posit
     if operations.get("empty"):
         kept = empty(server, commits, target, kept, positions)
     elif len(operations):
-        kept = _change_all(server, commits, target, kept, operations, positions)
+        return _change_all(server, commits, target, kept, operations, positions)
     return commits.write(None, target, kept, kept.held.known(kept.held.intent.marker), positions)  # type: ignore[union-attr]
 
 
@@ -81,14 +85,14 @@ def empty(server: Server, commits: Commits, target: TableId, kept: Kept, positio
         return now, collection.delete_many(chosen, session=session).deleted_count
 
     while True:
-        bound = list(collection.find({}, {ID: 1}).sort(ID, 1).skip(BATCH_DOCUMENTS).limit(1))
+        bound = list(server.keys(target).find({}, {ID: 1}).sort(ID, 1).skip(BATCH_DOCUMENTS).limit(1))
         chosen: dict[str, Any] = {ID: {"$lt": bound[0][ID]}} if bound else {}
         kept, deleted = server.transaction(lambda session, k=kept, c=chosen: delete(session, k, c))  # type: ignore[misc]
         if not bound:
             return kept
         if not deleted:
             # Keys of several types: a comparison sees those of one type only.
-            some = [one[ID] for one in collection.find({}, {ID: 1}).sort(ID, 1).limit(BATCH_DOCUMENTS)]
+            some = [one[ID] for one in server.keys(target).find({}, {ID: 1}).sort(ID, 1).limit(BATCH_DOCUMENTS)]
             chosen = {ID: {"$in": some}}
             kept, _ = server.transaction(lambda session, k=kept, c=chosen: delete(session, k, c))  # type: ignore[misc]
 
@@ -103,24 +107,44 @@ def _change_all(
 ) -> Kept:
     collection = server.collection(target)
     updates = _updates(operations)
+    assert kept.held.intent is not None
+    done = kept.held.known(kept.held.intent.marker)
 
-    def change(session: Session, before: Kept, chosen: dict[str, Any], progress: Any) -> Kept:
-        for update in updates:
-            collection.update_many(chosen, update, session=session)
+    def change(session: Session, before: Kept, keys: list[Any], *, last: bool) -> Kept:
+        for update in updates if keys else ():
+            collection.update_many({ID: {"$in": keys}}, update, session=session)
+        if last:
+            return commits.write(session, target, before, done, positions)
+        # In a document, as a key may be null.
+        progress = {ID: keys[-1]}
         return commits.write(session, target, before, before.held, positions, operations=operations, progress=progress)
 
-    while True:
-        behind = {} if kept.progress is None else {"$gt": kept.progress}
-        found = collection.find({ID: behind} if behind else {}, {ID: 1}).sort(ID, 1).skip(BATCH_DOCUMENTS - 1).limit(1)
-        bound = next((one[ID] for one in found), None)
-        within = behind if bound is None else {**behind, "$lte": bound}
-        chosen = {ID: within} if within else {}
-        progress = kept.progress if bound is None else bound
-        kept = server.transaction(
-            lambda session, k=kept, c=chosen, p=progress: change(session, k, c, p)  # type: ignore[misc]
-        )
-        if bound is None:
-            return replace(kept, progress=None)
+    while kept.operations is not None:
+        keys, last = _next_keys(server.keys(target), kept.progress)
+        kept = server.transaction(partial(change, before=kept, keys=keys, last=last))
+        reach("after_batch")
+    return kept
+
+
+def _next_keys(collection: Any, progress: Mapping[str, Any] | None) -> tuple[list[Any], bool]:
+    """The next keys behind ``progress["_id"]`` in the order of the index, which runs across types as no comparison in a
+    query does; and whether they are the last ones.
+    """
+    found = collection.find({}, {ID: 1}).hint([(ID, 1)]).sort(ID, 1)
+    if progress is not None:
+        found = found.min([(ID, progress[ID])])
+    keys: list[Any] = []
+    size = 0
+    with found.limit(BATCH_DOCUMENTS + 2) as cursor:
+        for one in cursor:
+            data = bson.encode({ID: one[ID]})
+            if progress is not None and not keys and data == bson.encode(progress):
+                continue
+            if len(keys) == BATCH_DOCUMENTS or (keys and size + len(data) > _BATCH_BYTES_MAX):
+                return keys, False
+            keys.append(one[ID])
+            size += len(data)
+    return keys, True
 
 
 def _updates(operations: Mapping[str, Any]) -> list[dict[str, Any]]:

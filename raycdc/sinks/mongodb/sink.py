@@ -52,10 +52,10 @@ from raycdc.sinks.mongodb.adopt import check_collection, check_keys
 from raycdc.sinks.mongodb.commits import Commits, Kept
 from raycdc.sinks.mongodb.migration import empty, migrate, operations_of
 from raycdc.sinks.mongodb.plugin import MongoDbSinkConfig
-from raycdc.sinks.mongodb.server import DuplicateError, Server, Session
+from raycdc.sinks.mongodb.server import DuplicateError, Server, Session, uuid_of
 from raycdc.sinks.mongodb.tasks import check_claims, merged_rows, merges, statements
-from raycdc.sinks.mongodb.types import check_columns, check_name, same_form
-from raycdc.sinks.mongodb.writing import Layout, Statement, updates_of
+from raycdc.sinks.mongodb.types import ID, check_columns, check_name, same_form, same_key
+from raycdc.sinks.mongodb.writing import Layout, Statement, short, updates_of
 from raycdc.sinks.origins import CLAIMED
 from raycdc.sinks.plan import Input, by_partition, share_out
 from raycdc.sinks.record import Before, Held, Intent, again, renamed
@@ -133,11 +133,14 @@ class MongoDbSink:
                 if touched or not any(change["type"] == "create_table" for change in work.changes):
                     raise self._disappeared(work.target)
                 self._server.create(work.target)
-                self._write(work, kept, self._new(work, created=True))
+                made = uuid_of(self._server.described(work.target) or {})
+                self._write(work, kept, self._new(work, created=True), uuid=made)
             elif not touched:
                 self._take_over(work, kept, there)
-            elif kept is not None and (kept.held.vector.epoch, kept.held.vector.step) < (work.epoch, STEP_SCHEMA):
-                self._evolve(work, kept)
+            elif kept is not None:
+                kept = self._same(work, kept)
+                if (kept.held.vector.epoch, kept.held.vector.step) < (work.epoch, STEP_SCHEMA):
+                    self._evolve(work, kept)
 
     def stage(self, works: Sequence[Work]) -> Mapping[TableId, Any]:
         # Of several tables each one's own rows go; where that cannot be, it is refused when they are merged.
@@ -146,8 +149,9 @@ class MongoDbSink:
     def commit(self, work: Work, staged: Any) -> None:
         with self._server.named(work.target):
             kept = self._kept(work)
-            if kept is None or not kept.held.columns or self._server.described(work.target) is None:
+            if kept is None or not kept.held.columns:
                 raise self._disappeared(work.target)
+            kept = self._same(work, kept)
             if (kept.held.vector.epoch, kept.held.vector.step) >= (work.epoch, STEP_LAST):
                 return
             work = self._fitted(work, kept.held)
@@ -200,7 +204,7 @@ class MongoDbSink:
         check_collection(target, there, self._server.where)
         if collection.find_one({}, {"_id": 1}) is None and not self._commits.others(target):
             # Ours, made before the process died, or somebody's who has nothing to lose.
-            self._write(work, kept, self._new(work, created=True))
+            self._write(work, kept, self._new(work, created=True), uuid=uuid_of(there))
             return
         match self._context.on_existing:
             case "replace":
@@ -209,14 +213,13 @@ class MongoDbSink:
                 intent = Intent(str(work.epoch), new.columns, new.key, shape)
                 before = kept.held.vector if kept else CommitVector(0, 0)
                 begun = Held(replace(before, generation=work.generation), (), (), created=True, intent=intent)
-                kept = self._write(work, kept, begun, operations={"empty": True})
+                kept = self._write(work, kept, begun, {"empty": True}, uuid=uuid_of(there), alone=True)
                 kept = migrate(self._server, self._commits, target, kept, work.positions)
                 self._write(work, kept, new)
-                self._commits.forget_others(target)
             case "merge":
                 if self._upsert:
-                    check_keys(collection, target, work.schema.primary_key, self._server.where)
-                self._write(work, kept, self._new(work, created=False))
+                    check_keys(collection, target, work.schema, self._server.where)
+                self._write(work, kept, self._new(work, created=False), uuid=uuid_of(there))
             case _:
                 raise SinkError(
                     f"The collection {target} exists in {self._server.where} and was not created by this pipeline (or "
@@ -240,7 +243,7 @@ class MongoDbSink:
         columns = tuple(p.column for p in planned.columns)
         key = work.schema.primary_key if self._upsert else held.key
         check_columns(target, columns, key, upsert=self._upsert)
-        self._check_forms(target, held.columns, planned)
+        self._check_forms(work, held.columns, held.key, planned)
         if operations := operations_of(target, held.columns, held.key if self._upsert else (), planned):
             intent = Intent(str(work.epoch), columns, key, before)
             begun = replace(held, vector=replace(held.vector, generation=work.generation), intent=intent)
@@ -249,13 +252,24 @@ class MongoDbSink:
         vector = CommitVector(work.epoch, STEP_SCHEMA, work.generation)
         self._write(work, kept, Held(vector, columns, key, held.created, before))
 
-    def _check_forms(self, target: TableId, present: Sequence[Column], planned: Plan) -> None:
+    def _check_forms(self, work: Work, present: Sequence[Column], key: Sequence[str], planned: Plan) -> None:
         """Documents keep their values when a type becomes wider; one that would be written otherwise is refused."""
         types = {column.name: column for column in present}
+        # Rows come as the source has them, whatever became of the change.
+        written = {column.name: column.type for column in work.schema.columns}
         for p in planned.columns:
             old = types.get(p.origin or "")
-            if old is not None and not planned.emptied and not same_form(old.type, p.column.type):
-                raise type_error(target, old, p.column.type)
+            new = written.get(p.column.name, p.column.type)
+            if old is None or planned.emptied:
+                continue
+            if not same_form(old.type, new):
+                raise type_error(work.target, old, new)
+            if self._upsert and old.name in key and not same_key(old.type, new):
+                raise SinkError(
+                    f"{work.target}: the key column {old.name} is a text in MongoDB, whose digits after the point "
+                    f"become others, and the {ID} of the documents that exist cannot change. Nothing was written. Take "
+                    'a new snapshot with pipeline.on_existing = "replace" and a new pipeline.state.'
+                )
 
     # -- rows
 
@@ -306,6 +320,7 @@ class MongoDbSink:
             fences = [uuid.uuid4().hex for _ in groups]
             kept = self._write(work, kept, begun, fences=fences)
             self._run(work, layout, mode, groups, fences)
+        kept = self._same(work, kept)
         reach("in_commit")
         self._write(work, kept, written)
 
@@ -346,7 +361,8 @@ class MongoDbSink:
         written = {column.name for column in work.schema.columns}
         gone = tuple(column.name for column in held.columns if column.name not in written)
         adopted = self._upsert and not held.created
-        return Layout(work.target, work.schema, changelog=not self._upsert, adopted=adopted, gone=gone)
+        by = short(self._context.app_id)
+        return Layout(work.target, work.schema, by, changelog=not self._upsert, adopted=adopted, gone=gone)
 
     def _split(self, work: Work) -> tuple[list[Input], list[list[Input]]]:
         """Inputs of rows to insert, and of those to merge, which one task each must see whole."""
@@ -402,6 +418,7 @@ class MongoDbSink:
                 'pipeline.on_existing = "replace" and a new pipeline.state.'
             )
         if kept is not None and kept.operations is not None:
+            kept = self._same(work, kept)
             vector = replace(kept.held.vector, generation=work.generation)
             kept = self._write(work, kept, replace(kept.held, vector=vector), kept.operations, kept.progress)
             kept = migrate(self._server, self._commits, work.target, kept, work.positions)
@@ -416,10 +433,10 @@ class MongoDbSink:
         held: Held,
         operations: dict[str, Any] | None = None,
         progress: Any = None,
-        fences: Sequence[str] = (),
+        **more: Any,
     ) -> Kept:
         now = self._commits.write(
-            None, work.target, kept, held, work.positions, operations=operations, progress=progress, fences=fences
+            None, work.target, kept, held, work.positions, operations=operations, progress=progress, **more
         )
         self._reach(work.target, now)
         return now
@@ -427,6 +444,21 @@ class MongoDbSink:
     def _reach(self, target: TableId, kept: Kept) -> None:
         reached = kept.held.vector.epoch, kept.held.vector.step
         self._reached[target] = max(reached, self._reached.get(target, reached))
+
+    def _same(self, work: Work, kept: Kept) -> Kept:
+        """`kept` of the collection that is there; `SinkError` where there is none, or another one."""
+        there = self._server.described(work.target)
+        if there is None:
+            raise self._disappeared(work.target)
+        found = uuid_of(there)
+        if kept.uuid and found and kept.uuid != found:
+            raise SinkError(
+                f"{work.target} in {self._server.where} is another collection than this pipeline wrote to: it was "
+                "dropped and made again, and what it held may be gone. Nothing was written. Take a new snapshot with "
+                'pipeline.on_existing = "replace" and a new pipeline.state; if it is whole (resharded, or restored), '
+                f'set uuid to "" in its document of {self._server.record}.raycdc_commit, and start again.'
+            )
+        return replace(kept, uuid=kept.uuid or found)
 
     def _disappeared(self, target: TableId) -> SinkError:
         return SinkError(f"The collection {target} in {self._server.where} disappeared; restore it and start again.")

@@ -16,7 +16,7 @@ from raycdc.model import TableId, TableSchema
 from raycdc.sinks.mongodb.commits import Commits
 from raycdc.sinks.mongodb.server import Server, Session
 from raycdc.sinks.mongodb.types import ID
-from raycdc.sinks.mongodb.writing import Layout, Statement, write
+from raycdc.sinks.mongodb.writing import Layout, Statement, short, write
 from raycdc.sinks.origins import CLAIMED, ORIGIN, last_per_origin, same_key
 from raycdc.sinks.plan import Input
 from raycdc.sinks.rows import changelog_names
@@ -81,7 +81,7 @@ def load(
     """
     name = TableId(*target)
     server = Server(address["uri"] or _read(address["uri_file"]), address["record"])
-    shape = Layout(name, TableSchema.from_json(schema), **{**layout, "gone": tuple(layout["gone"])})
+    shape = Layout(name, TableSchema.from_json(schema), short(app_id), **{**layout, "gone": tuple(layout["gone"])})
     parts = list(map(Input.from_json, inputs))
     with server.named(name):
         if mode == "insert":

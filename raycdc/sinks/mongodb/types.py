@@ -27,7 +27,7 @@ from enum import Enum
 
 from raycdc.errors import SinkError
 from raycdc.model import Column, TableId
-from raycdc.model.types import LogicalType, TypeKind
+from raycdc.model.types import LogicalType, TypeKind, wide_decimal
 
 #: Digits that Decimal128 holds.
 DECIMAL_DIGITS_MAX = 34
@@ -74,9 +74,36 @@ def form_of(logical: LogicalType) -> Form:
 
 
 def same_form(old: LogicalType, new: LogicalType) -> bool:
-    """Whether values that were written as `old` are read as equal to the same ones written as `new`."""
+    """Whether values that were written as `old` are of the same type as the same ones written as `new`."""
     one, other = form_of(old), form_of(new)
     return one is other or {one, other} <= _INTEGERS or {one, other} <= _EXACT
+
+
+def same_key(old: LogicalType, new: LogicalType) -> bool:
+    """Whether keys that were written as `old` are equal to the same ones written as `new`, both of one form: a text
+    with more digits after the point is another one.
+    """
+    return form_of(old) not in _TEXTS or _digits(old) == _digits(new)
+
+
+def key_pattern(logical: LogicalType) -> str | None:
+    """What every text of a key column of this type is like; None where it is no text, or any."""
+    digits = _digits(logical)
+    if form_of(logical) not in _TEXTS or digits is None:
+        return None
+    fraction = rf"\.[0-9]{{{digits}}}" if digits else ""
+    whole = "-?[0-9]+" if logical.kind in (TypeKind.DECIMAL, TypeKind.STRING) else "[-+]?[0-9][-0-9 :]*"
+    return f"^{whole}{fraction}$"
+
+
+def _digits(logical: LogicalType) -> int | None:
+    """Digits after the point that every text of this type has; None where it is no number and no time."""
+    if logical.kind in (TypeKind.DATETIME, TypeKind.TIMESTAMP, TypeKind.TIME):
+        return logical.fsp
+    if logical.kind is TypeKind.DECIMAL:
+        return logical.scale
+    wide = wide_decimal(logical) if logical.kind is TypeKind.STRING else None
+    return wide and wide[1]
 
 
 def check_columns(target: TableId, columns: Sequence[Column], key: Sequence[str], *, upsert: bool) -> None:
@@ -118,4 +145,5 @@ _FORMS = {
     TypeKind.DATE: Form.DAY,
 }
 _INTEGERS = {Form.INT32, Form.INT64}
+_TEXTS = {Form.DIGITS, Form.MOMENT, Form.TEXT}
 _EXACT = {Form.UINT64, Form.DECIMAL}

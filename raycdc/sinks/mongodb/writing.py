@@ -2,17 +2,19 @@
 
 | layout | a row is | ``_id`` |
 |---|---|---|
-| changelog | a document of its own | ``{"_seq": …, "split": …}``: the same however often the epoch is written |
+| changelog | a document of its own | ``{"_seq": …, "split": …, "by": …}``: the same however often it is written |
 | insert | a document of its own (snapshot rows of a target that this pipeline made) | the key |
 | merge | the whole document of its key, or its deletion | the key |
 | merge, adopted | the fields that the table has, of a document that may have others | the key |
 
-The key is the value of a single column, and a document of several in their order. An insert that meets its own ``_id``
-(the epoch was written in part before) is done again as an update of the whole document.
+The key is the value of a single column, and a document of several in their order. `by` is the pipeline and its state:
+two of them count alike. An insert that meets its own ``_id`` (the epoch was written in part before) is done again as an
+update of the whole document.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -47,10 +49,13 @@ class Statement:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """See the module's table. `gone` are fields that the table has no more, and are null in what is written."""
+    """See the module's table. `gone` are fields that the table has no more, and are null in what is written; `by` is
+    the pipeline's `short`.
+    """
 
     target: TableId
     schema: TableSchema
+    by: str
     changelog: bool = False
     adopted: bool = False
     gone: tuple[str, ...] = ()
@@ -101,9 +106,7 @@ class Layout:
     def _id(self, batch: pa.RecordBatch, split: str) -> Element:
         if self.changelog:
             seq = element("_seq", Column("_seq", META_TYPES["_seq"]), batch.column("_seq"))
-            text = split.encode()
-            length = (len(text) + 1).to_bytes(4, "little")
-            return Group(ID, [seq, Constant(b"\x02split\x00" + length + text + b"\x00")])
+            return Group(ID, [seq, _text(b"split", split), _text(b"by", self.by)])
         key = [self.schema.column(name) for name in self.schema.primary_key]
         if len(key) == 1:
             return element(ID, key[0], batch.column(key[0].name))
@@ -143,6 +146,16 @@ def write(server: Server, target: TableId, statements: Iterable[Statement], guar
         except DuplicateError:
             assert statement.again is not None
             write(server, target, statement.again(), guard)
+
+
+def short(app_id: str) -> str:
+    """A pipeline and its state in the ``_id`` of a change."""
+    return hashlib.sha256(app_id.encode()).hexdigest()[:16]
+
+
+def _text(name: bytes, value: str) -> Constant:
+    text = value.encode() + b"\x00"
+    return Constant(b"\x02" + name + b"\x00" + len(text).to_bytes(4, "little") + text)
 
 
 def updates_of(statements: Sequence[Statement]) -> list[Statement]:

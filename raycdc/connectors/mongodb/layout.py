@@ -124,12 +124,14 @@ class Layout:
         return TableSchema(self.columns, (ID,))
 
     def document(self) -> dict[str, Any]:
-        """The schema document; `from_document` is its inverse."""
+        """The schema document; `from_document` is its inverse.
+
+        Its fingerprint is of all that is in it: another collection of the same columns has another document.
+        """
         how = {"json": self.json.value, "on_misfit": self.on_misfit.value, "whole": self.whole}
-        body = {**self.schema().to_json(), "mongodb": how}
+        body = {**self.schema().to_json(), "mongodb": how, "uuid": self.uuid, "asked": self.asked}
         text = json.dumps(body, sort_keys=True, separators=(",", ":"))
-        fingerprint = hashlib.sha256(text.encode()).hexdigest()[:16]
-        return {**body, "fingerprint": fingerprint, "uuid": self.uuid, "asked": self.asked}
+        return {**body, "fingerprint": hashlib.sha256(text.encode()).hexdigest()[:16]}
 
     @classmethod
     def from_document(cls, data: dict[str, Any]) -> Layout:

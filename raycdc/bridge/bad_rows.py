@@ -1,8 +1,8 @@
 """Rows that cannot become rows of their target: what is left of a changelog without them, and where they are kept.
 
 A row is *bad* where an expression of its table's transform fails on it, or a value of it is none of the type that a
-merged target has. Each image is judged by itself, and what it is never changes with the epoch, so leaving the bad ones
-out is a filter: the target has no row for as long as its row at the source is bad.
+merged target has. Each image is judged by itself, whatever epoch it is in, so leaving the bad ones out is a filter: the
+target has no row for as long as its row at the source is bad.
 
 | before | after | becomes |
 |---|---|---|
@@ -174,16 +174,18 @@ def update_places(ops: Any, numbers: Any) -> Any:
 
 
 def whole_updates(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The same rows, no batch ending between the two of an update."""
+    """The same rows, no batch ending between the two of an update, and none without rows."""
     held: pa.RecordBatch | None = None
     for batch in batches:
         rows = batch
         if held is not None:
             rows = pa.Table.from_batches([held, batch]).combine_chunks().to_batches()[0]
-        cut = rows.num_rows - int(rows.column("_op")[-1].as_py() == RowKind.UPDATE_BEFORE)
-        held = rows.slice(cut) if cut < rows.num_rows else None
-        if cut:
-            yield rows.slice(0, cut)
+            held = None
+        if rows.num_rows and rows.column("_op")[-1].as_py() == RowKind.UPDATE_BEFORE:
+            held = rows.slice(rows.num_rows - 1)
+            rows = rows.slice(0, rows.num_rows - 1)
+        if rows.num_rows:
+            yield rows
     if held is not None:
         yield held
 

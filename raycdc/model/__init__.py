@@ -5,6 +5,7 @@ from __future__ import annotations
 from raycdc.model.batch import (
     META_COLUMNS,
     META_FIELDS,
+    as_inserts,
     changelog_schema,
     lost_values,
     part_of,
@@ -25,6 +26,7 @@ __all__ = [
     "TableId",
     "TableSchema",
     "TypeKind",
+    "as_inserts",
     "changelog_schema",
     "key_hashes",
     "lost_values",

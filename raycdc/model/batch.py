@@ -19,9 +19,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import numpy as np
 import pyarrow as pa
 
 from raycdc.errors import SchemaError
+from raycdc.model.row_kind import RowKind
 from raycdc.model.schema import TableSchema
 
 #: Rows per batch and bytes per batch: what the bridge measured as fastest for Spark's workers (64k rows, 8 MB).
@@ -80,3 +82,17 @@ def changelog_schema(schema: TableSchema) -> pa.Schema:
     if reserved := reserved_column(column.name for column in schema.columns):
         raise SchemaError(f"A {reserved}.")
     return pa.schema([*schema.arrow(), *META_FIELDS])
+
+
+def as_inserts(batch: pa.RecordBatch, schema: pa.Schema, *, first: int, read_ms: int) -> pa.RecordBatch:
+    """Rows that a snapshot read at `read_ms`, as inserts numbered from `first`; what they lost stays counted."""
+    count = batch.num_rows
+    meta = [
+        pa.array(np.full(count, RowKind.INSERT, np.int8)),
+        pa.array(np.arange(first, first + count, dtype=np.int64)),
+        pa.array(np.full(count, read_ms, np.int64)),
+        pa.nulls(count, META_FIELDS[3].type),
+    ]
+    inserts = pa.RecordBatch.from_arrays([*batch.columns, *meta], schema=schema)
+    lost = lost_values(batch)
+    return with_lost_values(inserts, lost) if lost else inserts

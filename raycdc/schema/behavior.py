@@ -17,3 +17,8 @@ class SchemaChangeBehavior(StrEnum):
     TRY_EVOLVE = "try_evolve"
     LENIENT = "lenient"
     IGNORE = "ignore"
+
+    @property
+    def in_place(self) -> bool:
+        """Whether columns of a target are renamed, moved and dropped as those of the source."""
+        return self in (SchemaChangeBehavior.EVOLVE, SchemaChangeBehavior.TRY_EVOLVE)

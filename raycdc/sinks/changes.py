@@ -8,7 +8,7 @@ from dataclasses import replace
 import pyarrow as pa
 
 from raycdc.errors import SchemaError, SinkError
-from raycdc.model import Column, TableId, TableSchema
+from raycdc.model import META_COLUMNS, Column, TableId, TableSchema
 from raycdc.model.constants import constant
 from raycdc.schema.behavior import SchemaChangeBehavior
 from raycdc.schema.events import AlterPrimaryKeyEvent, CreateTableEvent, RenameTableEvent, event_from_json
@@ -76,3 +76,20 @@ def check_constant(target: TableId, column: Column) -> pa.Scalar:
             f"{target}: column {column.name} was added with the default {column.default!r}, which is no value of type "
             f"{column.type.kind}. Take a new snapshot of the table."
         ) from cause
+
+
+def check_names(work: TableWork, wanted: pa.Schema) -> None:
+    """`SinkError` for columns that would have the name of a metadata column of the changelog; `wanted` are all."""
+    clashes = {c.name.casefold() for c in work.schema.columns} & {n.casefold() for n in META_COLUMNS}
+    if clashes and len(wanted) > len(work.schema.columns):
+        raise SinkError(f"{work.target}: column {min(clashes)} has the name of a metadata column of the changelog.")
+
+
+def check_unmerged(work: TableWork, on_existing: str, *, rows: str = "row") -> None:
+    """`SinkError` for several tables, or another key, in an upsert target that others may have written to."""
+    if work.merged and on_existing == "merge":
+        raise SinkError(
+            f"{work.target}: {', '.join(map(str, work.merged))} cannot be merged, or given another key, with "
+            f'pipeline.on_existing = "merge": whether a {rows} that is there already is one of theirs is not '
+            'known. Use "fail" or "replace".'
+        )

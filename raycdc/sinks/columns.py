@@ -145,7 +145,7 @@ def _after(
             return _with_all(planned, work, emptied=emptied, fold=fold)
         case AddColumnEvent(_, column) if not ignored:
             return [*(p for p in planned if fold(p.column.name) != fold(column.name)), Planned(column, None)]
-        case DropColumnEvent(_, name) if behavior in _IN_PLACE:
+        case DropColumnEvent(_, name) if behavior.in_place:
             return [p for p in planned if p.column.name != name]
         case RenameColumnEvent(_, name, new_name):
             return _after_rename(planned, name, new_name, work, behavior, fold=fold)
@@ -164,7 +164,7 @@ def _after_rename(
     *,
     fold: Callable[[str], str],
 ) -> list[Planned]:
-    if behavior in _IN_PLACE or fold(name) == fold(new_name):
+    if behavior.in_place or fold(name) == fold(new_name):
         return [replace(p, column=replace(p.column, name=new_name)) if p.column.name == name else p for p in planned]
     if new_name in work.schema.primary_key:
         raise SinkError(

@@ -44,8 +44,6 @@ from raycdc.schema.events import (
 from raycdc.sinks.api import TableWork
 from raycdc.sinks.changes import check_constant, fitted, may_lack
 
-_IN_PLACE = frozenset({SchemaChangeBehavior.EVOLVE, SchemaChangeBehavior.TRY_EVOLVE})
-
 
 @dataclass(frozen=True, slots=True)
 class LakeColumn:
@@ -139,7 +137,7 @@ def _after(
     behavior: SchemaChangeBehavior,
 ) -> list[LakeColumn]:
     """The columns after one change."""
-    in_place = behavior in _IN_PLACE
+    in_place = behavior.in_place
     ignored = behavior is SchemaChangeBehavior.IGNORE
     match event:
         case CreateTableEvent():

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -49,6 +49,7 @@ from raycdc.bridge.reading import read_segment, verify_segments
 from raycdc.checkpoint.manifest import STATE_NODE, Segment
 from raycdc.errors import ConfigError, DataError, SegmentUnavailableError
 from raycdc.model import META_COLUMNS, META_FIELDS, Column, LogicalType, RowKind, TableSchema
+from raycdc.spark.made_segments import MadeSegments
 from raycdc.spark.transforms import errors_untold
 from raycdc.transform import ResolvedTransform
 from raycdc.transform.resolved import COMPUTED, META_LOGICAL
@@ -62,7 +63,7 @@ _STORED_META = tuple(field.name for field in META_FIELDS)
 IN_PROCESS_BYTES_MAX = 4 << 20
 
 
-class Deriver:
+class Deriver(MadeSegments):
     """Makes derived segments in `folder`, on a Spark session whose tasks run on this machine. Callable from any thread.
 
     `upsert`: the sink keeps the last row of each key, so an update's rows need not say what it became. An expression
@@ -80,7 +81,7 @@ class Deriver:
         records: BadRecords | None = None,
     ) -> None:
         self._spark = spark
-        self._folder = folder
+        super().__init__(folder)
         self._token = token
         self._upsert = upsert
         self._records = records or BadRecords(upsert=upsert)
@@ -107,18 +108,6 @@ class Deriver:
             replace(one, segment=replace(one.segment, view=segment.view)) if one.segment is not None else one
             for one, segment in zip(made, segments, strict=True)
         ]
-
-    def forget(self, segments: Iterable[Segment]) -> None:
-        """Delete derived segments that nobody needs any more."""
-        for segment in segments:
-            if Path(segment.path).parent == self._folder:
-                Path(segment.path).unlink(missing_ok=True)
-
-    def sweep(self) -> None:
-        """Delete what earlier runs left. Only while nothing is staged."""
-        if self._folder.is_dir():
-            for path in self._folder.iterdir():
-                path.unlink(missing_ok=True)
 
     def _run(self, segments: Sequence[Segment], task: _Task) -> list[Sifted]:
         from py4j.protocol import Py4JError

@@ -7,7 +7,6 @@ values: these alone are read and turned, on threads of the driver, and only a se
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -23,9 +22,10 @@ from raycdc.checkpoint.manifest import STATE_NODE, Segment
 from raycdc.errors import DataError
 from raycdc.model import META_COLUMNS, Column, LogicalType, RowKind, TableId, TypeKind
 from raycdc.model.view import RowView
+from raycdc.spark.made_segments import MadeSegments
 
 
-class Sieve:
+class Sieve(MadeSegments):
     """See the module's docstring. Sieved segments are in `folder`, on this machine; callable from any thread.
 
     `local`: whether the tasks that will read them run here.
@@ -33,7 +33,7 @@ class Sieve:
 
     def __init__(self, records: BadRecords, folder: Path, *, token: str = "", local: bool = True) -> None:
         self._records = records
-        self._folder = folder
+        super().__init__(folder)
         self._token = token
         self._local = local
 
@@ -52,18 +52,6 @@ class Sieve:
             )
         self._folder.mkdir(parents=True, exist_ok=True)
         return task.sifted(self._folder, self._records.letters(epoch, f"{target}-{segment.name}"))
-
-    def forget(self, segments: Iterable[Segment]) -> None:
-        """Delete sieved segments that nobody needs any more."""
-        for segment in segments:
-            if Path(segment.path).parent == self._folder:
-                Path(segment.path).unlink(missing_ok=True)
-
-    def sweep(self) -> None:
-        """Delete what earlier runs left. Only while nothing is staged."""
-        if self._folder.is_dir():
-            for path in self._folder.iterdir():
-                path.unlink(missing_ok=True)
 
 
 def risky(view: RowView) -> list[tuple[Column, LogicalType]]:

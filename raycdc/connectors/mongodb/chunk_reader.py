@@ -6,7 +6,6 @@ import time
 from collections.abc import Iterator
 from typing import Any, cast
 
-import numpy as np
 import pyarrow as pa
 from pymongo import ASCENDING
 from pymongo.read_concern import ReadConcern
@@ -17,7 +16,7 @@ from raycdc.connectors.mongodb.client import Client, errors
 from raycdc.connectors.mongodb.keys import key_from_json
 from raycdc.connectors.mongodb.layout import ID, Layout
 from raycdc.errors import SourceError
-from raycdc.model import META_FIELDS, RowKind, TableId, changelog_schema, lost_values, with_lost_values
+from raycdc.model import TableId, as_inserts, changelog_schema
 from raycdc.source.reading import HighWatermark
 from raycdc.source.split import SnapshotSplit
 
@@ -48,10 +47,10 @@ class MongoDbChunkReader:
         rows = 0
         for raw in self._raw_batches(split, layout):
             for batch in decoder.decode(raw):
-                yield _as_inserts(batch, schema, first=rows, read_ms=read_ms)
+                yield as_inserts(batch, schema, first=rows, read_ms=read_ms)
                 rows += batch.num_rows
         for batch in decoder.flush():
-            yield _as_inserts(batch, schema, first=rows, read_ms=read_ms)
+            yield as_inserts(batch, schema, first=rows, read_ms=read_ms)
         self._require_same(split.table, layout)
 
     def high_watermark(self) -> HighWatermark:
@@ -101,16 +100,3 @@ class MongoDbChunkReader:
 def no_position() -> dict[str, Any]:
     """The place of a source that follows no log."""
     return {"log": "none"}
-
-
-def _as_inserts(batch: pa.RecordBatch, schema: pa.Schema, *, first: int, read_ms: int) -> pa.RecordBatch:
-    count = batch.num_rows
-    meta = [
-        pa.array(np.full(count, RowKind.INSERT, np.int8)),
-        pa.array(np.arange(first, first + count, dtype=np.int64)),
-        pa.array(np.full(count, read_ms, np.int64)),
-        pa.nulls(count, META_FIELDS[3].type),
-    ]
-    inserts = pa.RecordBatch.from_arrays([*batch.columns, *meta], schema=schema)
-    lost = lost_values(batch)
-    return with_lost_values(inserts, lost) if lost else inserts

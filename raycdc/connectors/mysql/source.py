@@ -15,7 +15,6 @@ from contextlib import closing
 from functools import partial
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 from pymysql.connections import Connection
 
@@ -50,7 +49,7 @@ from raycdc.connectors.mysql.values.documents import Capture, capture_of, table_
 from raycdc.connectors.mysql.values.types import MySqlTable
 from raycdc.connectors.mysql.warm_up import compile_all
 from raycdc.errors import ConfigError, LogLostError, SourceError, SourceUnavailableError, TableChangedError
-from raycdc.model import META_FIELDS, RowKind, TableId, changelog_schema, lost_values, with_lost_values
+from raycdc.model import TableId, as_inserts, changelog_schema
 from raycdc.source.parking import TableLooks
 from raycdc.source.reading import HighWatermark
 from raycdc.source.split import ChunkKey, SnapshotSplit, StreamSplit, key_from_json
@@ -381,7 +380,7 @@ class MySqlChunkReader:
         rows = 0
         try:
             for batch in self._select:
-                yield _as_inserts(batch, schema, first=rows, read_ms=read_ms)
+                yield as_inserts(batch, schema, first=rows, read_ms=read_ms)
                 rows += batch.num_rows
                 if self._pace is not None:
                     self._pace.passed(batch.num_rows)
@@ -423,19 +422,6 @@ def _require_same_server(connection: Connection[Any], info: ServerInfo, offset: 
             f"{address_of(connection)} is the server {info.identity} now, and the log is read from {offset.server}: "
             "positions of the two cannot be compared. If this repeats, source.host leads to several servers at a time."
         )
-
-
-def _as_inserts(batch: pa.RecordBatch, schema: pa.Schema, *, first: int, read_ms: int) -> pa.RecordBatch:
-    count = batch.num_rows
-    meta = [
-        pa.array(np.full(count, RowKind.INSERT, np.int8)),
-        pa.array(np.arange(first, first + count, dtype=np.int64)),
-        pa.array(np.full(count, read_ms, np.int64)),
-        pa.nulls(count, META_FIELDS[3].type),
-    ]
-    inserts = pa.RecordBatch.from_arrays([*batch.columns, *meta], schema=schema)
-    lost = lost_values(batch)
-    return with_lost_values(inserts, lost) if lost else inserts
 
 
 def _chunk_keys(split: StreamSplit) -> dict[TableId, ChunkKey]:

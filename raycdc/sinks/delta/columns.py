@@ -8,10 +8,10 @@ from __future__ import annotations
 import pyarrow as pa
 
 from raycdc.errors import SinkError
-from raycdc.model import META_COLUMNS, Column, TableId
+from raycdc.model import Column, TableId
 from raycdc.model.types import TypeKind
 from raycdc.sinks.api import TableWork
-from raycdc.sinks.changes import check_constant
+from raycdc.sinks.changes import check_constant, check_names
 from raycdc.sinks.delta.layout import unfit
 from raycdc.sinks.delta.table import DeltaTarget
 from raycdc.sinks.lake_columns import LakeFormat, type_error
@@ -48,9 +48,7 @@ def check_columns(work: TableWork, wanted: pa.Schema) -> None:
                 f"{work.target}: column {name!r} contains {bad[0]!r}, which a Delta table cannot have in a column's "
                 f"name. Rename the column, or exclude the table."
             )
-    clashes = {c.name.casefold() for c in work.schema.columns} & {n.casefold() for n in META_COLUMNS}
-    if clashes and len(wanted) > len(work.schema.columns):
-        raise SinkError(f"{work.target}: column {min(clashes)} has the name of a metadata column of the changelog.")
+    check_names(work, wanted)
 
 
 def check_mergeable(target: DeltaTarget, wanted: pa.Schema) -> None:

@@ -15,8 +15,6 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from raycdc.errors import SinkError
-from raycdc.model import META_COLUMNS
 from raycdc.schema.behavior import SchemaChangeBehavior
 from raycdc.sinks.api import TableWork
 from raycdc.sinks.iceberg.files import StoredColumn, arrow_type, type_text
@@ -67,13 +65,6 @@ def plan(
     there = pa.schema([pa.field(column.name, column.arrow) for column in present])
     planned = plan_columns(FORMAT, there, work, wanted, upsert=upsert, behavior=behavior, left_out=left_out)
     return _numbered(planned, present, work, next_id=next_id, upsert=upsert)
-
-
-def check_columns(work: TableWork, wanted: pa.Schema) -> None:
-    """`SinkError` for columns that would have the name of a metadata column of the changelog."""
-    clashes = {c.name.casefold() for c in work.schema.columns} & {n.casefold() for n in META_COLUMNS}
-    if clashes and len(wanted) > len(work.schema.columns):
-        raise SinkError(f"{work.target}: column {min(clashes)} has the name of a metadata column of the changelog.")
 
 
 def mergeable(present: Sequence[StoredColumn], wanted: pa.Schema, work: TableWork, *, next_id: int) -> Plan:

@@ -47,7 +47,7 @@ from raycdc.sinks.api import (
     SinkContext,
     TableWork,
 )
-from raycdc.sinks.changes import check_changes, check_key, fitted, may_lack
+from raycdc.sinks.changes import check_changes, check_key, check_names, fitted, may_lack
 from raycdc.sinks.iceberg import evolution
 from raycdc.sinks.iceberg.catalog import local_path, open_catalog
 from raycdc.sinks.iceberg.evolution import Plan
@@ -106,7 +106,7 @@ class IcebergSink:
     def apply_schema(self, work: TableWork) -> None:
         check_changes(work, self._context.schema_change, self._context.left_out)
         wanted = stored(self._arrow(work))
-        evolution.check_columns(work, wanted)
+        check_names(work, wanted)
         if self._upsert:
             check_key(work)
         if self._upsert and work.merged and self._context.on_existing == "merge":

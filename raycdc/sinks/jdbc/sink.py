@@ -39,7 +39,7 @@ from raycdc.failpoints import reach
 from raycdc.model import META_COLUMNS, Column, TableId, TableSchema
 from raycdc.sinks.api import CHANGELOG, STEP_LAST, STEP_SCHEMA, STEP_TOMBSTONE, UPSERT, CommitVector, SinkContext
 from raycdc.sinks.api import TableWork as Work
-from raycdc.sinks.changes import check_changes, check_key, fitted, may_lack
+from raycdc.sinks.changes import check_changes, check_key, check_unmerged, fitted, may_lack
 from raycdc.sinks.columns import Plan, plan, same_everywhere
 from raycdc.sinks.jdbc.database import STAGE_PREFIX, Session, StagedTable, open_database
 from raycdc.sinks.jdbc.plugin import JdbcSinkConfig
@@ -95,12 +95,8 @@ class JdbcSink:
     def apply_schema(self, work: Work) -> None:
         check_changes(work, self._context.schema_change, self._context.left_out)
         self._check(work)
-        if self._upsert and work.merged and self._context.on_existing == "merge":
-            raise SinkError(
-                f"{work.target}: {', '.join(map(str, work.merged))} cannot be merged, or given another key, with "
-                'pipeline.on_existing = "merge": whether a row that is there already is one of theirs is not '
-                'known. Use "fail" or "replace".'
-            )
+        if self._upsert:
+            check_unmerged(work, self._context.on_existing)
         self._appendable.pop(work.target, None)
         with self._database.session() as session:
             held = self._held(session, work)

@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from raycdc.bridge.bad_rows import whole_updates
 from raycdc.bridge.partitions import partition_numbers
 from raycdc.checkpoint.recovery import STEP_APPEND, STEP_LAST, STEP_TOMBSTONE, CommitVector
 from raycdc.errors import FencedError, SinkError
@@ -213,7 +214,7 @@ def _rows_of(
     names = [*(column.name for column in described.columns), *_STORED]
     batches = _of_part(read_inputs(inputs, names, node=node, token=token), described.primary_key, part)
     truncation = _Truncation(TableId.parse(table), encoder, partitions, set(left_out) >= EMPTYING)
-    return _messages(target["topic"], encoder, truncation, _whole_updates(batches))
+    return _messages(target["topic"], encoder, truncation, whole_updates(batches))
 
 
 def _of_part(
@@ -232,24 +233,6 @@ def _of_part(
         ours |= batch.column("_op").to_numpy() == RowKind.TRUNCATE
         if ours.any():
             yield batch.filter(pa.array(ours))
-
-
-def _whole_updates(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The same rows with both halves of an update in one batch, so that the encoder sees them side by side."""
-    rest: pa.RecordBatch | None = None
-    for batch in batches:
-        rows = batch
-        if rest is not None:
-            together = pa.Table.from_batches([rest, batch]).combine_chunks()
-            rows = together.to_batches()[0]
-            rest = None
-        if rows.num_rows and rows.column("_op")[rows.num_rows - 1].as_py() == RowKind.UPDATE_BEFORE:
-            rest = rows.slice(rows.num_rows - 1)
-            rows = rows.slice(0, rows.num_rows - 1)
-        if rows.num_rows:
-            yield rows
-    if rest is not None:
-        yield rest
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,7 +46,7 @@ from raycdc.sinks.api import (
     SinkContext,
 )
 from raycdc.sinks.api import TableWork as Work
-from raycdc.sinks.changes import check_changes, check_key, fitted, may_lack
+from raycdc.sinks.changes import check_changes, check_key, check_unmerged, fitted, may_lack
 from raycdc.sinks.columns import Plan, plan, type_error
 from raycdc.sinks.mongodb.adopt import check_collection, check_keys
 from raycdc.sinks.mongodb.commits import Commits, Kept
@@ -118,12 +118,8 @@ class MongoDbSink:
     def apply_schema(self, work: Work) -> None:
         check_changes(work, self._context.schema_change, self._context.left_out)
         self._check(work)
-        if self._upsert and work.merged and self._context.on_existing == "merge":
-            raise SinkError(
-                f"{work.target}: {', '.join(map(str, work.merged))} cannot be merged, or given another key, with "
-                'pipeline.on_existing = "merge": whether a document that is there already is one of theirs is not '
-                'known. Use "fail" or "replace".'
-            )
+        if self._upsert:
+            check_unmerged(work, self._context.on_existing, rows="document")
         self._insertable.pop(work.target, None)
         with self._server.named(work.target):
             kept = self._kept(work)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import tomllib
+from base64 import b64decode
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from raycdc.checkpoint.store import CheckpointStore
+from raycdc.connectors.mongodb.token import decode_token, seconds_of
 from raycdc.errors import ExitCode, StateError
 
 
@@ -51,6 +53,27 @@ def checkpoint_document(store: CheckpointStore) -> dict[str, Any]:
     }
 
 
+def place_text(position: dict[str, Any]) -> str:
+    """A position for people: of a binlog, of a change stream, or as it is."""
+    if "file" in position:
+        gtids = f"   gtid {position['gtid_set']}" if position.get("gtid_set") else ""
+        return f"{position['file']}:{position['pos']}{gtids}"
+    if "cluster_time" in position:
+        seconds, increment = seconds_of(position["cluster_time"])
+        moment = datetime.fromtimestamp(seconds, UTC).isoformat(sep=" ", timespec="seconds")
+        text = f"cluster time {moment} ({seconds}, {increment})"
+        if position["token"] is None:
+            return f"{text}, no token yet"
+        data = json.loads(position["token"])["_data"]
+        if isinstance(data, dict):  # Binary, as servers before 4.0.7 may have it.
+            data = b64decode(data["$binary"]["base64"]).hex()
+        token = decode_token({"_data": data})
+        kind = "a high watermark" if token.high_watermark else "an event"
+        version = "" if token.version is None else f" of version {token.version}"
+        return f"{text}   token{version}: {kind}{'' if token.uuid is None else f' of the collection {token.uuid}'}"
+    return json.dumps(position, ensure_ascii=False)
+
+
 def _summary(document: dict[str, Any]) -> str:
     manifest: dict[str, Any] | None = document["manifest"]
     lines = [
@@ -68,8 +91,7 @@ def _summary(document: dict[str, Any]) -> str:
     for split, state in manifest["to_splits"].items():
         position = state.get("position") if isinstance(state, dict) else None
         if position:
-            gtids = f"   gtid {position['gtid_set']}" if position.get("gtid_set") else ""
-            lines.append(f"{split:<11} {position['file']}:{position['pos']}{gtids}")
+            lines.append(f"{split:<11} {place_text(position)}")
     tables = manifest["enumerator"].get("tables", {})
     for name, table in sorted(tables.items()):
         reading = table.get("planner") is not None or table.get("finished", 0) < table.get("planned", 0)

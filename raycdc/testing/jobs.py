@@ -160,6 +160,7 @@ class CollectionJob(Job):
     """A pipeline from collections of the MongoDB at `uri`; `server` is of no use to it."""
 
     uri: str = ""
+    startup: str = "snapshot"
 
     def source_section(self) -> str:
         names = ", ".join(json.dumps(f"{self.database}.{table}") for table in self.tables)
@@ -167,7 +168,7 @@ class CollectionJob(Job):
 type = "mongodb"
 uri = {json.dumps(self.uri)}
 collections = [{names}]
-startup = "snapshot"
+startup = "{self.startup}"
 {self.source}
 """
 

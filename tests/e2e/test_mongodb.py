@@ -140,7 +140,7 @@ def test_a_password_is_in_no_message(tmp_path: Path) -> None:
 def test_what_is_wrong_in_the_configuration_is_told_at_once(tmp_path: Path) -> None:
     text = (
         CONFIG.format(db="shop")
-        .replace('"snapshot"', '"initial"')
+        .replace('"snapshot"', '"earliest"')
         .replace('_id = "objectId"', "")
         .replace("12,2", "99,2")
     )

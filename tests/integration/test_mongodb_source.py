@@ -330,6 +330,15 @@ def test_what_cannot_be_read_is_refused_before_anything_starts(mongodb: MongoDb,
         probe(client)
 
 
+def test_collections_of_the_same_columns_are_told_apart(mongodb: MongoDb, database: str, tmp_path: Path) -> None:
+    with mongodb.client() as client:
+        client[database].orders.insert_one({"_id": 1, "n": 1})
+        client[database].returns.insert_one({"_id": 2, "n": 2})
+    both = [f"{database}.orders", f"{database}.returns"]
+    pipeline(tmp_path, mongodb, database, collections=both).run(local=True)
+    assert sorted(row["_id"] for row in written(tmp_path)) == [1, 2]
+
+
 def test_a_document_that_goes_and_comes_again_is_read_once(
     mongodb: MongoDb, database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -365,12 +374,3 @@ def test_a_collection_with_a_collation_is_one_chunk(mongodb: MongoDb, database: 
             cuts = cut(client, probe(client), TableId(database, "orders"), config.snapshot)
         assert (cuts.bounds, cuts.strategy) == ((), Strategy.SINGLE)
         assert "has a collation" in cuts.passed_over[0]
-
-
-def test_collections_of_the_same_columns_are_told_apart(mongodb: MongoDb, database: str, tmp_path: Path) -> None:
-    with mongodb.client() as client:
-        client[database].orders.insert_one({"_id": 1, "n": 1})
-        client[database].returns.insert_one({"_id": 2, "n": 2})
-    both = [f"{database}.orders", f"{database}.returns"]
-    pipeline(tmp_path, mongodb, database, collections=both).run(local=True)
-    assert sorted(row["_id"] for row in written(tmp_path)) == [1, 2]

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import signal
+import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -56,3 +59,74 @@ def test_a_copy_of_a_collection_survives_a_kill_of_the_whole_process_at_every_st
     lines = [line for file in (tmp_path / "lake").rglob("*.jsonl") for line in file.read_text().splitlines()]
     found = Counter(json.dumps(json.loads(line)["_id"]) for line in lines)
     assert found == Counter(map(json.dumps, keys))
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_collection_that_is_followed_survives_a_kill_of_the_whole_process_at_every_step(
+    mongodb: MongoDb, tmp_path: Path, record_property: Recorder, seed: int
+) -> None:
+    """Others write all the time. With images the changelog must be a true one: nothing lost, nothing twice."""
+    with mongodb.fresh_database("kill") as database, mongodb.client() as client:
+        orders = client[database].create_collection("orders", changeStreamPreAndPostImages={"enabled": True})
+        orders.insert_many({"_id": number, "n": 0, "text": "x" * 1500} for number in range(DOCUMENTS))
+        nobody: Any = None
+        job = CollectionJob(
+            tmp_path,
+            nobody,
+            database,
+            ("orders",),
+            sink="jsonl",
+            write="changelog",
+            local=True,
+            readers=2,
+            epoch_interval="50ms",
+            source='snapshot = { strategy = "splitVector", chunk_mb = 1 }',
+            uri=mongodb.uri,
+            startup="initial",
+        )
+        points = [f"{point}=kill@{2 + seed % 3}" for point in CHUNK_POINTS] + [f"{p}=kill@2" for p in EPOCH_POINTS]
+        expected = {*CHUNK_POINTS, *EPOCH_POINTS}
+        with _writing(orders, seed):
+            deaths = run_through(job, failpoints=",".join(points), busy=lambda: not expected <= job.hit())
+        catch_up(job)
+        there = {document["_id"]: document["n"] for document in orders.find({}, {"n": 1})}
+    record_property("kills", len(deaths))
+    assert deaths == [-signal.SIGKILL] * len(expected)
+    lines = [line for file in (tmp_path / "lake").rglob("*.jsonl") for line in file.read_text().splitlines()]
+    found: dict[int, int] = {}
+    for row in sorted(map(json.loads, lines), key=lambda row: int(row["_seq"])):
+        if row["_op"] in ("-U", "-D"):
+            assert found.pop(row["_id"]) == row["n"]
+        else:
+            assert row["_id"] not in found
+            found[row["_id"]] = row["n"]
+    assert found == there
+
+
+@contextmanager
+def _writing(orders: Any, seed: int) -> Iterator[None]:
+    """Changes of all kinds, in a thread, as long as the block runs."""
+    stop = threading.Event()
+    chosen = random.Random(seed)
+
+    def write() -> None:
+        number = 0
+        while not stop.wait(0.001):
+            number += 1
+            key = {"_id": chosen.randrange(DOCUMENTS)}
+            match number % 4:
+                case 0:
+                    orders.delete_one(key)
+                case 1:
+                    orders.replace_one(key, {"n": number}, upsert=True)
+                case _:
+                    orders.update_one(key, {"$set": {"n": number}})
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()

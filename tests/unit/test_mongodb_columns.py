@@ -120,7 +120,8 @@ def config(**options: Any) -> MongoDbSourceConfig:
         ({"columns": {"shop.orders": {"_id": "int", "a.b": "int"}}}, "'a.b' is no field of a document itself"),
         ({"schema": "document", "columns": {"shop.orders": {"_id": "int", "a": "int"}}}, "names other fields"),
         ({"schema": "declared"}, "needs columns"),
-        ({"startup": "initial"}, "snapshot"),
+        ({"startup": "earliest"}, "snapshot"),
+        ({"startup": "timestamp"}, "needs timestamp_ms"),
         ({"snapshot": "bucket"}, "splitVector"),
     ],
 )

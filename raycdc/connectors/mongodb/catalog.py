@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
@@ -49,8 +49,10 @@ class Size:
     bytes: int
 
 
-def discover(client: Client, selector: TableSelector) -> dict[TableId, str]:
-    """The captured collections, with their UUIDs in hexadecimal. Raises `SourceError` for a named one that is missing.
+def discover(client: Client, selector: TableSelector, *, complete: bool = True) -> dict[TableId, str]:
+    """The captured collections, with their UUIDs in hexadecimal.
+
+    Raises `SourceError` for a named one that is missing, if they are to be `complete`.
 
     Views, time series and the server's own collections are none: a pattern passes over them.
     """
@@ -74,12 +76,37 @@ def discover(client: Client, selector: TableSelector) -> dict[TableId, str]:
         for table in named
         if table not in there
     ]
-    if problems:
+    if problems and complete:
         raise SourceError(
             f"source.collections: {'; '.join(problems)}, or not one that this account sees. Check the spelling, or "
             'grant the role "read" on its database.'
         )
     return dict(sorted(there.items()))
+
+
+def require_followable(client: Client, tables: Iterable[TableId]) -> None:
+    """Raises `SourceError` for a collection whose keys are ordered by a language: their order is not known here."""
+    for table in tables:
+        with errors(client, f"looking at {table}"):
+            entries = list(client[table.db].list_collections(filter={"name": table.table}))
+        collation = entries[0].get("options", {}).get("collation", {}) if entries else {}
+        if collation.get("locale", "simple") != "simple":
+            raise SourceError(
+                f"{table} has the collation {collation['locale']!r}, by which its keys are ordered; changes can be "
+                "followed only where they are ordered by their bytes. Leave it out (source.exclude), or read it once "
+                'with source.startup = "snapshot".'
+            )
+
+
+def keep_images(client: Client, tables: Iterable[TableId]) -> bool:
+    """Whether the server keeps the documents before and after changes of all these collections (6.0 and later)."""
+    for table in tables:
+        with errors(client, f"looking at {table}"):
+            entries = list(client[table.db].list_collections(filter={"name": table.table}))
+        options = entries[0].get("options", {}) if entries else {}
+        if not options.get("changeStreamPreAndPostImages", {}).get("enabled", False):
+            return False
+    return True
 
 
 def found(client: Client, table: TableId) -> str | None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 
-from raycdc.connectors.mongodb.catalog import discover
-from raycdc.connectors.mongodb.client import Client, ServerInfo, errors
+from raycdc.connectors.mongodb.catalog import discover, require_followable
+from raycdc.connectors.mongodb.causal import log_end
+from raycdc.connectors.mongodb.client import VERSION_PLACES, Client, ServerInfo, errors
 from raycdc.connectors.mongodb.plugin import MongoDbSourceConfig, Strategy
+from raycdc.connectors.mongodb.raw_stream import RawStream, stream_options
 from raycdc.connectors.mongodb.splits import cut
 from raycdc.errors import SourceError, SourceUnavailableError
 from raycdc.model import TableId
@@ -22,8 +24,7 @@ def check_source(
         CheckResult("connection", f"Connected to MongoDB {info.version_text}, {kind}, at {info.address}.", ok=True)
     ]
     if not info.replica_set and not info.is_mongos:
-        text = f"{info.address} is in no replica set: what a majority has acknowledged is what it has itself."
-        results.append(CheckResult("replica set", text, "Harmless for a snapshot.", required=False))
+        results.append(_standalone(info, config))
     try:
         found = discover(client, config.selector())
     except SourceUnavailableError:
@@ -40,10 +41,48 @@ def check_source(
         for pattern in config.selector().patterns
         if not any(re.fullmatch(pattern, str(table)) for table in found)
     ]
+    if not config.bounded and (info.replica_set or info.is_mongos):
+        results += _followable(client, info, config, list(found))
     for table in found:
         results.append(_readable(client, table))
         results += _cuts(client, info, config, table)
     return results, list(found)
+
+
+def _standalone(info: ServerInfo, config: MongoDbSourceConfig) -> CheckResult:
+    if config.bounded:
+        text = f"{info.address} is in no replica set: what a majority has acknowledged is what it has itself."
+        return CheckResult("replica set", text, "Harmless for a snapshot.", required=False)
+    text = f"{info.address} is in no replica set, so it tells no changes."
+    fix = 'Make it a replica set of one node, or read it once with source.startup = "snapshot".'
+    return CheckResult("replica set", text, fix)
+
+
+def _followable(
+    client: Client, info: ServerInfo, config: MongoDbSourceConfig, tables: list[TableId]
+) -> list[CheckResult]:
+    """Whether a change stream can be opened, and what its changes will be."""
+    results = []
+    for table in tables:
+        try:
+            require_followable(client, [table])
+        except SourceUnavailableError:
+            raise
+        except SourceError as refused:
+            results.append(CheckResult("collation", str(refused)))
+    try:
+        options = stream_options(client, info, config.selector())
+        RawStream(client, info, options, token=None, after=log_end(client)).close()
+    except SourceUnavailableError:
+        raise
+    except SourceError as refused:
+        return [*results, CheckResult("change stream", str(refused))]
+    if info.version < VERSION_PLACES:
+        text = f"MongoDB {info.version_text} tells no place while nothing happens, so a quiet stream may lose its own."
+        results.append(CheckResult("change stream", text, "Upgrade to 4.0.7 or later.", required=False))
+    images = "with the documents before and after each change" if options.images else "with documents as they are now"
+    watched = options.scope.database or "all databases"
+    return [*results, CheckResult("change stream", f"Changes of {watched} can be followed, {images}.", ok=True)]
 
 
 def _readable(client: Client, table: TableId) -> CheckResult:

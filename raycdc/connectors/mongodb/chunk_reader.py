@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any, cast
 
 import pyarrow as pa
 from pymongo import ASCENDING
+from pymongo.client_session import ClientSession
 from pymongo.read_concern import ReadConcern
 
 from raycdc.connectors.mongodb.bson.decoder import DocumentDecoder
 from raycdc.connectors.mongodb.catalog import found
+from raycdc.connectors.mongodb.causal import log_end, seen_by, session_after
 from raycdc.connectors.mongodb.client import Client, errors
 from raycdc.connectors.mongodb.keys import key_from_json
 from raycdc.connectors.mongodb.layout import ID, Layout
-from raycdc.errors import SourceError
+from raycdc.connectors.mongodb.position import StreamPosition
+from raycdc.errors import SourceError, TableChangedError
 from raycdc.model import TableId, as_inserts, changelog_schema
 from raycdc.source.reading import HighWatermark
 from raycdc.source.split import SnapshotSplit
@@ -35,6 +40,7 @@ class MongoDbChunkReader:
 
     def __init__(self, client: Client) -> None:
         self._client = client
+        self._high = HighWatermark(NO_LOG, no_position(), exact=True)
 
     def read(
         self, split: SnapshotSplit, *, opened_at: dict[str, Any], document: dict[str, Any]
@@ -43,21 +49,28 @@ class MongoDbChunkReader:
         schema = changelog_schema(layout.schema())
         decoder = DocumentDecoder(layout, collection=str(split.table))
         read_ms = time.time_ns() // 1_000_000
-        self._require_same(split.table, layout)
+        opened = None if "cluster_time" not in opened_at else StreamPosition.from_json(opened_at)
+        self._require_same(split.table, layout, followed=opened is not None)
         rows = 0
-        for raw in self._raw_batches(split, layout):
-            for batch in decoder.decode(raw):
+        with nullcontext() if opened is None else session_after(self._client, opened.cluster_time) as session:
+            for raw in self._raw_batches(split, layout, session):
+                for batch in decoder.decode(raw):
+                    yield as_inserts(batch, schema, first=rows, read_ms=read_ms)
+                    rows += batch.num_rows
+            for batch in decoder.flush():
                 yield as_inserts(batch, schema, first=rows, read_ms=read_ms)
-                rows += batch.num_rows
-        for batch in decoder.flush():
-            yield as_inserts(batch, schema, first=rows, read_ms=read_ms)
-        self._require_same(split.table, layout)
+            if opened is not None and session is not None:
+                seen = seen_by(self._client, session, split.table)
+                high = replace(opened, cluster_time=max(seen, opened.cluster_time))
+                self._high = HighWatermark(high.cluster_time, high.to_json(), exact=False)
+        self._require_same(split.table, layout, followed=opened is not None)
 
     def high_watermark(self) -> HighWatermark:
-        return HighWatermark(NO_LOG, no_position(), exact=True)
+        return self._high
 
     def log_end(self, opened_at: dict[str, Any]) -> HighWatermark:
-        return self.high_watermark()
+        end = replace(StreamPosition.from_json(opened_at), cluster_time=log_end(self._client))
+        return HighWatermark(end.cluster_time, end.to_json(), exact=False)
 
     def wake_up(self) -> None:
         self._client.close()
@@ -65,11 +78,11 @@ class MongoDbChunkReader:
     def close(self) -> None:
         self._client.close()
 
-    def _raw_batches(self, split: SnapshotSplit, layout: Layout) -> Iterator[bytes]:
+    def _raw_batches(self, split: SnapshotSplit, layout: Layout, session: ClientSession | None) -> Iterator[bytes]:
         database = self._client[split.table.db]
         collection = database.get_collection(split.table.table, read_concern=ReadConcern("majority"))
         wanted = None if layout.rest or layout.whole else [column.name for column in layout.fields]
-        cursor = collection.find_raw_batches({}, wanted, batch_size=_BATCH_DOCUMENTS)
+        cursor = collection.find_raw_batches({}, wanted, batch_size=_BATCH_DOCUMENTS, session=session)
         # By the index always: a scan meets a document twice that goes and comes again behind it.
         cursor.hint([(ID, ASCENDING)])
         if split.lower is not None:
@@ -86,11 +99,16 @@ class MongoDbChunkReader:
         finally:
             cursor.close()
 
-    def _require_same(self, table: TableId, layout: Layout) -> None:
-        """Raises `SourceError` when the collection was dropped or made anew: its chunks would be of two collections."""
+    def _require_same(self, table: TableId, layout: Layout, *, followed: bool) -> None:
+        """Raises `SourceError` when the collection was dropped or made anew: its chunks would be of two collections.
+
+        `followed`: a `TableChangedError`, as the change stream says what became of it.
+        """
         now = found(self._client, table)
         if now is None or (layout.uuid and now and now != layout.uuid):
             what = "dropped or renamed" if now is None else "made anew under its name"
+            if followed:
+                raise TableChangedError(f"{table} was {what} while it was read.")
             raise SourceError(
                 f"{table} was {what} since its snapshot began, so that what was read of it is no collection's content. "
                 f"Read it anew with: raycdc tables resnapshot CONFIG {table}; or leave it out (source.exclude)."

@@ -25,6 +25,8 @@ Client = MongoClient[dict[str, Any]]
 
 #: Oldest version whose reads are promised here; change streams of databases begin with it as well.
 VERSION_MIN = (4, 0)
+#: First version whose change streams say where they are while nothing happens.
+VERSION_PLACES = (4, 0, 7)
 #: How long a server is looked for before the pipeline hears that there is none; it asks again itself.
 SELECTION_TIMEOUT_MS = 10_000
 #: Codes of errors after which the same may work: nodes that step down, start or stop, and cursors that are gone

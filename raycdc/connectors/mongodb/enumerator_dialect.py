@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from itertools import pairwise
 from typing import Any
 
-from raycdc.connectors.mongodb.catalog import discover, layout_of
+from raycdc.connectors.mongodb.catalog import discover, layout_of, require_followable
+from raycdc.connectors.mongodb.causal import log_end, seen_by
 from raycdc.connectors.mongodb.chunk_reader import NO_LOG, no_position
 from raycdc.connectors.mongodb.client import Client, ServerInfo, connect, probe
 from raycdc.connectors.mongodb.keys import key_to_json
 from raycdc.connectors.mongodb.layout import ID
 from raycdc.connectors.mongodb.new_beginnings import UNREAD
-from raycdc.connectors.mongodb.plugin import MongoDbSourceConfig
+from raycdc.connectors.mongodb.plugin import MongoDbSourceConfig, StartupMode
+from raycdc.connectors.mongodb.position import StreamPosition
 from raycdc.connectors.mongodb.splits import cut
+from raycdc.connectors.mongodb.token import ordinal_of
 from raycdc.model import TableId
 from raycdc.source.snapshot_plan import PlannedChunks, StartPoint, TablePlan
 from raycdc.source.split import SnapshotSplit
@@ -24,7 +27,7 @@ _log = logging.getLogger(__name__)
 
 
 class MongoDbEnumeratorDialect:
-    """`raycdc.source.snapshot_plan.EnumeratorDialect` of a bounded snapshot."""
+    """`raycdc.source.snapshot_plan.EnumeratorDialect` of a snapshot, and of a change stream."""
 
     #: Every reader may read chunks.
     chunk_readers_max = 0
@@ -35,11 +38,33 @@ class MongoDbEnumeratorDialect:
 
     def start_point(self) -> StartPoint:
         with self._server() as (client, info):
-            plans = []
-            for table, uuid in discover(client, self._selector).items():
-                document = layout_of(client, self._config, table, uuid).document()
-                plans.append(TablePlan(table, document["fingerprint"], document, dict(UNREAD)))
-            return StartPoint({**no_position(), "replica_set": info.replica_set}, NO_LOG, tuple(plans))
+            if self._config.bounded:
+                plans = self._plans(client, discover(client, self._selector))
+                return StartPoint({**no_position(), "replica_set": info.replica_set}, NO_LOG, plans)
+            # The place first: what happens to a collection afterwards is in the stream.
+            begin = self._begin(client, discover(client, self._selector))
+            tables = discover(client, self._selector)
+            require_followable(client, tables)
+            position = StreamPosition(begin, replica_set=info.replica_set)
+            return StartPoint(position.to_json(), begin, self._plans(client, tables))
+
+    def _plans(self, client: Client, tables: Mapping[TableId, str]) -> tuple[TablePlan, ...]:
+        unread = self._config.startup.mode in (StartupMode.INITIAL, StartupMode.SNAPSHOT)
+        plans = []
+        for table, uuid in tables.items():
+            document = layout_of(client, self._config, table, uuid).document()
+            plans.append(TablePlan(table, document["fingerprint"], document, dict(UNREAD) if unread else None))
+        return tuple(plans)
+
+    def _begin(self, client: Client, tables: Mapping[TableId, str]) -> int:
+        """The cluster time behind which the stream begins: a majority has all up to it, or it is asked for."""
+        startup = self._config.startup
+        if startup.timestamp_ms is not None and startup.mode is StartupMode.TIMESTAMP:
+            return ordinal_of(startup.timestamp_ms // 1000, 0) - 1
+        if not tables:
+            return log_end(client)
+        with client.start_session(causal_consistency=True) as session:
+            return seen_by(client, session, next(iter(tables)))
 
     def plan(
         self, document: dict[str, Any], table: TableId, planner: dict[str, Any], first_index: int
@@ -55,7 +80,10 @@ class MongoDbEnumeratorDialect:
         return PlannedChunks(splits, None, len(splits))
 
     def current_ordinal(self) -> int:
-        return NO_LOG
+        if self._config.bounded:
+            return NO_LOG
+        with self._server() as (client, _):
+            return log_end(client)
 
     def captures(self, table: TableId) -> bool:
         return self._selector.matches(table)

@@ -7,7 +7,9 @@ values that Python compares and hashes alike; strings as the simple collation ha
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
@@ -17,9 +19,9 @@ import pyarrow as pa
 from bson import json_util
 from bson.json_util import JSONMode, JSONOptions
 
-from raycdc.connectors.mongodb.layout import ID
+from raycdc.connectors.mongodb.layout import ID, Layout, subtype_of
 from raycdc.errors import ProtocolError
-from raycdc.model import TableId
+from raycdc.model import LogicalType, TableId, TypeKind
 from raycdc.source.intervals import SortKey
 from raycdc.source.split import ChunkKey
 
@@ -102,3 +104,74 @@ class SnapshotKeyOrder:
 
     def classify(self, table: TableId, keys: pa.Array, bounds: Sequence[SortKey]) -> np.ndarray:
         raise ProtocolError(f"{table} has a row of a log, and its source follows none")
+
+
+class StreamKeyOrder:
+    """`raycdc.source.hand_off.KeyOrder` of collections that are followed while they are read.
+
+    A key comes as its column has it and is compared as BSON has it: a column holds its keys exactly, so the layout
+    says what each was. Relaxed JSON may have made a long of an int, which is the same key.
+    """
+
+    def __init__(self, layouts: Mapping[TableId, Layout]) -> None:
+        self._types = {table: layout.columns[0].type for table, layout in layouts.items()}
+
+    def use(self, table: TableId, key: ChunkKey | None, document: dict[str, Any]) -> None:
+        self._types[table] = Layout.from_document(document).columns[0].type
+
+    def forget(self, table: TableId) -> None:
+        """The type of a key stays known; it is small."""
+
+    def bound(self, table: TableId, raw: Any) -> SortKey:
+        return sort_key(key_from_json(raw))
+
+    def classify(self, table: TableId, keys: pa.Array, bounds: Sequence[SortKey]) -> np.ndarray:
+        """See `KeyOrder.classify`. Each distinct key is looked at once; no key of a document is NULL."""
+        if not bounds:
+            return np.zeros(len(keys), np.int64)
+        logical = self._types[table]
+        if logical.kind in (TypeKind.INT32, TypeKind.INT64) and (cuts := _whole_cuts(bounds)) is not None:
+            found: np.ndarray = np.searchsorted(cuts, keys.to_numpy(zero_copy_only=False), side="right")
+            return found.astype(np.int64, copy=False)
+        encoded = keys.dictionary_encode()
+        distinct = encoded.dictionary.to_pylist()
+        cells = [bisect_right(bounds, sort_key(_as_bson(value, logical))) for value in distinct]
+        each: np.ndarray = np.array(cells, np.int64)[encoded.indices.to_numpy()]
+        return each
+
+
+def _whole_cuts(bounds: Sequence[SortKey]) -> np.ndarray | None:
+    """The bounds as whole numbers where every one is one."""
+    values = [bound[2] for bound in bounds if bound[:2] == (3, 1) and isinstance(bound[2], int)]
+    return np.array(values, np.int64) if len(values) == len(bounds) else None
+
+
+def _as_bson(value: Any, logical: LogicalType) -> Any:
+    """The key whose column has `value`."""
+    match logical.native:
+        case "objectId":
+            return bson.ObjectId(value)
+        case "uuid":
+            return bson.Binary(bytes.fromhex(value.replace("-", "")), bson.binary.UUID_SUBTYPE)
+        case "decimal128":
+            return bson.Decimal128(value)
+        case "date" | "day":
+            return bson.DatetimeMS(_millis(value))
+        case "json":
+            return json_util.loads(f'{{"{ID}": {value}}}', json_options=_CANONICAL)[ID]
+        case _ if logical.kind is TypeKind.BINARY:
+            return bson.Binary(value, subtype_of(logical))
+        case _ if logical.kind is TypeKind.DECIMAL:
+            return bson.Decimal128(value)
+        case _:
+            return value
+
+
+def _millis(value: Any) -> int:
+    """Unix milliseconds of a day, or of a moment."""
+    if not isinstance(value, datetime):
+        value = datetime(value.year, value.month, value.day, tzinfo=UTC)
+    elif value.tzinfo is None:
+        value = value.replace(tzinfo=UTC)
+    since: timedelta = value - datetime(1970, 1, 1, tzinfo=UTC)
+    return (since.days * 86_400 + since.seconds) * 1000 + since.microseconds // 1000

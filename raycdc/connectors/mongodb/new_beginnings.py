@@ -60,11 +60,10 @@ class NewBeginnings:
             why = f"there is no collection {table} any more; the target keeps what it had"
             ended = Parked(why, self._position, now_ms, phase=ENDED)
             return self._unit(SchemaUpdate(table, (), None, None, parked=ended))
-        events = (TruncateTableEvent(table), CreateTableEvent(table, layout.schema()))
-        document = layout.document()
-        changes = tuple(event_to_json(event) for event in events)
-        update = SchemaUpdate(table, changes, document["fingerprint"], document, snapshot=dict(UNREAD))
-        return self._unit(update, self._emptied(table, layout, now_ms))
+        update = begins_again(table, layout)
+        rows = emptied(table, layout, seq=self._rows, ts_ms=now_ms, ordinal=NO_LOG)
+        self._rows += 1
+        return self._unit(update, rows)
 
     def wake_up(self) -> None:
         self._woken.set()
@@ -75,11 +74,18 @@ class NewBeginnings:
     def _unit(self, update: SchemaUpdate, *rows: LogRows) -> LogUnit:
         return LogUnit(position=self._position, ordinal=NO_LOG, rows=rows, schema=(update,))
 
-    def _emptied(self, table: TableId, layout: Layout, now_ms: int) -> LogRows:
-        """The row that says that all rows of the target are gone."""
-        meta = {"_op": int(RowKind.TRUNCATE), "_seq": self._rows, "_ts_ms": now_ms}
-        self._rows += 1
-        schema = changelog_schema(layout.schema())
-        arrays = [pa.array([meta.get(field.name)], field.type) for field in schema]
-        batch = pa.RecordBatch.from_arrays(arrays, schema=schema)
-        return LogRows(table, batch, np.array([NO_LOG], np.int64))
+
+def emptied(table: TableId, layout: Layout, *, seq: int, ts_ms: int, ordinal: int) -> LogRows:
+    """The row that says that all rows of the target are gone. Without a place: no change of a document did it."""
+    meta = {"_op": int(RowKind.TRUNCATE), "_seq": seq, "_ts_ms": ts_ms}
+    schema = changelog_schema(layout.schema())
+    arrays = [pa.array([meta.get(field.name)], field.type) for field in schema]
+    return LogRows(table, pa.RecordBatch.from_arrays(arrays, schema=schema), np.array([ordinal], np.int64))
+
+
+def begins_again(table: TableId, layout: Layout) -> SchemaUpdate:
+    """The schema change with which a collection begins again, every chunk of it unread."""
+    events = (TruncateTableEvent(table), CreateTableEvent(table, layout.schema()))
+    document = layout.document()
+    changes = tuple(event_to_json(event) for event in events)
+    return SchemaUpdate(table, changes, document["fingerprint"], document, snapshot=dict(UNREAD))

@@ -36,13 +36,32 @@ class SchemaMode(StrEnum):
     DOCUMENT = "document"
 
 
+class StartupMode(StrEnum):
+    """Where to begin."""
+
+    INITIAL = "initial"
+    SNAPSHOT = "snapshot"
+    LATEST = "latest"
+    TIMESTAMP = "timestamp"
+
+
 class StartupOptions(Options):
     """Where to begin; consulted only while the pipeline has no state."""
 
-    mode: Literal["snapshot"] = option(
-        help="snapshot: the collections as they are read, then the run ends. Following changes is not supported yet.",
-        example="snapshot",
+    mode: StartupMode = option(
+        StartupMode.INITIAL,
+        help="initial: the collections as they are, then their changes. snapshot: the collections as they are read, "
+        "then the run ends. latest: changes from now on. timestamp: changes from timestamp_ms on.",
     )
+    timestamp_ms: int | None = option(
+        None, help="Time to start at, with mode = timestamp; the whole second it is in counts.", unit="ms", ge=0
+    )
+
+    @model_validator(mode="after")
+    def _names_a_place(self) -> Self:
+        if self.mode is StartupMode.TIMESTAMP and self.timestamp_ms is None:
+            raise ValueError('mode = "timestamp" needs timestamp_ms')
+        return self
 
 
 class SchemaOptions(Options):
@@ -107,7 +126,7 @@ class MongoDbSourceConfig(SourceConfig):
         "rest: NULL, and the value in the column _rest, together with all fields that have no column. Collections "
         "with inferred columns always have _rest.",
     )
-    startup: StartupOptions = option(help="Where to begin.", example={"mode": "snapshot"})
+    startup: StartupOptions = option(StartupOptions(), help="Where to begin.", example={"mode": "snapshot"})
     snapshot: SnapshotOptions = option(SnapshotOptions(), help="Chunks.")
 
     @field_validator("uri")
@@ -162,7 +181,12 @@ class MongoDbSourceConfig(SourceConfig):
 
     @property
     def bounded(self) -> bool:
-        return True
+        return self.startup.mode is StartupMode.SNAPSHOT
+
+    @property
+    def repeats_inserts(self) -> bool:  # type: ignore[override]
+        """An update comes without the row before it, unless the server keeps images."""
+        return not self.bounded
 
     def selector(self) -> TableSelector:
         """The collections to read."""
@@ -189,7 +213,7 @@ class MongoDbSourceConfig(SourceConfig):
 
 PLUGIN = Plugin(
     name="mongodb",
-    summary="MongoDB 4.0+: collections, read in parallel by ranges of their keys",
+    summary="MongoDB 4.0+: collections, read in parallel by ranges of their keys, and their change streams",
     config=MongoDbSourceConfig,
     factory="raycdc.connectors.mongodb.source:MongoDbSource",
 )

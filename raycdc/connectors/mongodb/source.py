@@ -1,25 +1,35 @@
 """The MongoDB source: made from its configuration in every process, it hands out that process's part.
 
-A bounded source so far: collections are read once, in chunks that any reader takes. It runs under the enumerator and
-readers of all incremental snapshots, with a log that knows of new beginnings only.
+A snapshot alone has a log that knows of new beginnings only; otherwise it is a change stream. Which of them a state was
+begun with is in its position.
 """
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
-from raycdc.connectors.mongodb.catalog import discover, found, layout_of
+from raycdc.connectors.mongodb.catalog import discover, found, layout_of, require_followable
+from raycdc.connectors.mongodb.causal import log_end, look_up
+from raycdc.connectors.mongodb.change_stream import ChangeStreamReader
 from raycdc.connectors.mongodb.chunk_reader import MongoDbChunkReader
-from raycdc.connectors.mongodb.client import connect, probe
+from raycdc.connectors.mongodb.client import Client, ServerInfo, connect, probe
 from raycdc.connectors.mongodb.enumerator_dialect import MongoDbEnumeratorDialect
-from raycdc.connectors.mongodb.keys import SnapshotKeyOrder
+from raycdc.connectors.mongodb.events import Scanner
+from raycdc.connectors.mongodb.followed import FollowedCollections, Look
+from raycdc.connectors.mongodb.keys import SnapshotKeyOrder, StreamKeyOrder
 from raycdc.connectors.mongodb.layout import Layout
 from raycdc.connectors.mongodb.new_beginnings import NewBeginnings
 from raycdc.connectors.mongodb.plugin import MongoDbSourceConfig
+from raycdc.connectors.mongodb.position import StreamPosition, is_bounded
+from raycdc.connectors.mongodb.raw_stream import RawStream, stream_options
 from raycdc.connectors.mongodb.warm_up import compile_all
-from raycdc.errors import ConfigError, SourceError
+from raycdc.errors import ConfigError, SourceError, SourceUnavailableError
 from raycdc.model import TableId
 from raycdc.source.split import StreamSplit
+
+#: Times a collection is looked at while others take its name.
+_LOOKS = 5
 
 
 class MongoDbSource:
@@ -30,6 +40,7 @@ class MongoDbSource:
 
     def __init__(self, config: MongoDbSourceConfig) -> None:
         self._config = config
+        self._left_out: frozenset[str] = frozenset()
 
     def __repr__(self) -> str:
         return f"MongoDbSource({', '.join(self._config.collections)})"
@@ -38,39 +49,110 @@ class MongoDbSource:
         """Load the compiled loops (or compile them) before there is a document to decode."""
         compile_all()
 
+    def leave_out(self, changes: frozenset[str]) -> None:
+        """`raycdc.source.api.LeavesOutChanges`."""
+        self._left_out = changes
+
     def preflight(self, splits: dict[str, Any] | None) -> None:
         """Refuse early, in the driver, what could not work: `splits` are the last sealed states, None at a first start.
 
-        Raises `SourceError` with the fix, also for another replica set than the one a snapshot was begun of.
+        Raises `SourceError` with the fix, also for another replica set than the one that was begun with, and
+        `LogLostError` when the server's log no longer reaches back to our position.
         """
         with connect(self._config.uri) as client:
             info = probe(client)
-            discover(client, self._config.selector())
-        for state in (splits or {}).values():
-            begun = state["position"].get("replica_set", "")
-            if begun and begun != info.replica_set:
-                raise SourceError(
-                    f"{info.address} belongs to the replica set {info.replica_set or 'none'!r}, and the snapshot was "
-                    f"begun of {begun!r}. Point source.uri at that one, or begin with another pipeline.state."
-                )
+            # One that is missing by now was dropped, which the stream says.
+            first = splits is None or self._config.bounded
+            tables = discover(client, self._config.selector(), complete=first)
+            for state in (splits or {}).values():
+                self._require_same_set(info, state["position"].get("replica_set", ""))
+            if not self._config.bounded:
+                followed = {name for state in (splits or {}).values() for name in state["tables"]}
+                require_followable(client, [table for table in tables if splits is None or str(table) in followed])
+                places = [StreamPosition.from_json(state["position"]) for state in (splits or {}).values()]
+                for place in places or [StreamPosition(log_end(client), replica_set=info.replica_set)]:
+                    self._open(client, place).close()
+
+    def restart(self, splits: dict[str, Any]) -> tuple[dict[str, Any], int, list[str]]:
+        """Where the changes can be read from instead of a place that is lost, and all collections to read again."""
+        with connect(self._config.uri) as client:
+            info = probe(client)
+            for state in splits.values():
+                self._require_same_set(info, state["position"].get("replica_set", ""))
+            begin = log_end(client)
+            position = StreamPosition(begin, replica_set=info.replica_set)
+            tables = discover(client, self._config.selector(), complete=False)
+            return position.to_json(), begin, [str(table) for table in tables]
+
+    def _require_same_set(self, info: ServerInfo, begun: str) -> None:
+        if begun and begun != info.replica_set:
+            raise SourceError(
+                f"{info.address} belongs to the replica set {info.replica_set or 'none'!r}, and the pipeline was "
+                f"begun with {begun!r}. Point source.uri at that one, or begin with another pipeline.state."
+            )
 
     def enumerator_dialect(self) -> MongoDbEnumeratorDialect:
         return MongoDbEnumeratorDialect(self._config)
 
-    def log_reader(self, split: StreamSplit) -> NewBeginnings:
-        parked = split.state.get("parked", {}).items()
-        again = [TableId.parse(name) for name, entry in parked if entry["again"]]
-        return NewBeginnings(self._look_at, again, split.state["position"])
+    def log_reader(self, split: StreamSplit) -> NewBeginnings | ChangeStreamReader:
+        """Connect and open the change stream where the split says. Blocks; raises `LogLostError`."""
+        parked = {TableId.parse(name): entry for name, entry in split.state.get("parked", {}).items()}
+        if is_bounded(split.state["position"]):
+            again = [table for table, entry in parked.items() if entry["again"]]
+            return NewBeginnings(self._layout_now, again, split.state["position"])
+        client = connect(self._config.uri)
+        try:
+            info = probe(client)
+            captures = self._config.captures
+            followed = FollowedCollections(
+                layouts_of(split), parked=parked, captures=captures, look=self._look_at, left_out=self._left_out
+            )
+            return ChangeStreamReader(
+                open_stream=partial(self._open, client),
+                start=StreamPosition.from_json(split.state["position"]),
+                followed=followed,
+                scanner=Scanner(captures),
+                look_up=partial(look_up, client),
+                whole_when_idle=not info.is_mongos,
+                close=client.close,
+            )
+        except BaseException:
+            client.close()
+            raise
 
-    def _look_at(self, table: TableId) -> Layout | None:
+    def _open(self, client: Client, position: StreamPosition) -> RawStream:
+        info = probe(client)
+        self._require_same_set(info, position.replica_set)
+        options = stream_options(client, info, self._config.selector())
+        return RawStream(client, info, options, token=position.token, after=position.cluster_time)
+
+    def _layout_now(self, table: TableId) -> Layout | None:
         with connect(self._config.uri) as client:
             uuid = found(client, table)
             return None if uuid is None else layout_of(client, self._config, table, uuid)
 
+    def _look_at(self, table: TableId) -> Look | None:
+        """The collection, its layout, the collection again: where it is the same one, that was it at the time after."""
+        with connect(self._config.uri) as client:
+            for _ in range(_LOOKS):
+                uuid = found(client, table)
+                if uuid is None:
+                    return None
+                try:
+                    require_followable(client, [table])
+                    layout = layout_of(client, self._config, table, uuid)
+                except SourceUnavailableError:
+                    raise
+                except (ConfigError, SourceError) as refused:
+                    return Look(None, log_end(client), str(refused))
+                if found(client, table) == uuid:
+                    return Look(layout, log_end(client))
+        raise SourceUnavailableError(f"{table} was another collection each time it was looked at.")
+
     def chunk_reader(self) -> MongoDbChunkReader:
         return MongoDbChunkReader(connect(self._config.uri))
 
-    def key_order(self, split: StreamSplit) -> SnapshotKeyOrder:
+    def key_order(self, split: StreamSplit) -> SnapshotKeyOrder | StreamKeyOrder:
         """Raises `ConfigError` where a collection was begun in another way than it would be now."""
         for name, table in split.state["tables"].items():
             begun = Layout.from_document(split.schemas[table["schema"]]).asked
@@ -81,4 +163,10 @@ class MongoDbSource:
                     "would mix both. Put the old ones back, or begin with a new pipeline.state and an empty target, or "
                     "pipeline.on_existing."
                 )
-        return SnapshotKeyOrder()
+        return SnapshotKeyOrder() if is_bounded(split.state["position"]) else StreamKeyOrder(layouts_of(split))
+
+
+def layouts_of(split: StreamSplit) -> dict[TableId, Layout]:
+    """How documents of the collections that a state follows become rows."""
+    tables = split.state["tables"].items()
+    return {TableId.parse(name): Layout.from_document(split.schemas[table["schema"]]) for name, table in tables}

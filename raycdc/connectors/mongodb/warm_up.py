@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import struct
 
+import numpy as np
+
 from raycdc.connectors.mongodb.bson.decoder import DocumentDecoder
+from raycdc.connectors.mongodb.events import Scanner
 from raycdc.connectors.mongodb.layout import OnMisfit, Spelling, declared, parse_type
 
 _DOCUMENT = b"\x10_id\0\x01\0\0\0\x02s\0\x02\0\0\0x\0"
@@ -17,3 +20,6 @@ def compile_all() -> None:
     documents = struct.pack("<i", len(_DOCUMENT) + 5) + _DOCUMENT + b"\0"
     for _ in (*decoder.decode(documents), *decoder.flush()):
         pass
+    for _ in decoder.decode_places(documents, np.zeros(1, np.int64)):
+        pass
+    Scanner(lambda _: True).scan(struct.pack("<i", 5) + b"\0")

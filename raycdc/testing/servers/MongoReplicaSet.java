@@ -280,7 +280,7 @@ public class MongoReplicaSet {
     @SuppressWarnings("unchecked") Document open(Document q, String db, List<Document> pl) {
       Document spec = (Document) pl.get(0).get("$changeStream"); Object agg = q.get("aggregate"); String coll = agg instanceof String ? (String) agg : null;
       if (Boolean.TRUE.equals(spec.get("allChangesForCluster"))) { if (!db.equals("admin")) throw new MongoServerError(20, "IllegalOperation", "allChangesForCluster only on admin"); db = null; }
-      List<Document> rest = new ArrayList<>(); for (Document s : pl.subList(1, pl.size())) { if (s.containsKey("$changeStreamSplitLargeEvent") && ver.v[0] >= 7) continue; s = s.cloneDeeply(); if (s.containsKey("$set")) s.put("$addFields", s.remove("$set")); rest.add(s); }
+      List<Document> rest = new ArrayList<>(); for (Document s : pl.subList(1, pl.size())) { if (s.containsKey("$changeStreamSplitLargeEvent") && ver.v[0] >= 6) continue; s = s.cloneDeeply(); if (s.containsKey("$set")) s.put("$addFields", s.remove("$set")); rest.add(s); }
       if (ver.v[0] < 6) { for (String k : List.of("fullDocumentBeforeChange", "showExpandedEvents")) if (spec.containsKey(k)) unknown("$changeStream." + k); Object fd = spec.get("fullDocument"); if (fd != null && !fd.equals("default") && !fd.equals("updateLookup")) throw new MongoServerError(2, "BadValue", "unrecognized value for the 'fullDocument' option to the $changeStream stage. Expected \"default\" or \"updateLookup\", got \"" + fd + "\""); }
       String pos = tokenAt(nowTs()); Document tok = (Document) (spec.get("startAfter") != null ? spec.get("startAfter") : spec.get("resumeAfter"));
       if (tok != null) {

@@ -33,3 +33,37 @@ STATE_SIZE = 8
 
 # What happens to a value that does not fit its column.
 ON_MISFIT_FAIL, ON_MISFIT_NULL, ON_MISFIT_REST = 0, 1, 2
+
+# Fields of a change event's envelope, in the order of `EVENT_FIELDS` (MongoDB manual, "Change Events").
+(F_TOKEN, F_TYPE, F_TIME, F_WALL, F_NAMESPACE, F_KEY, F_AFTER, F_BEFORE, F_SPLIT) = range(9)
+EVENT_FIELDS = (
+    "_id",
+    "operationType",
+    "clusterTime",
+    "wallTime",
+    "ns",
+    "documentKey",
+    "fullDocument",
+    "fullDocumentBeforeChange",
+    "splitEvent",
+)
+# What an event does; `OTHER` is no change of a document.
+OTHER, INSERT, UPDATE, REPLACE, DELETE = range(5)
+# Columns of an event's place in the buffer: where values lie (0: there is none), and what was read of them.
+(
+    E_BEGIN,
+    E_END,
+    E_KIND,
+    E_TIME,
+    E_WALL,
+    E_NAMESPACE,
+    E_NAMESPACE_AT,
+    E_TOKEN,
+    E_KEY,
+    E_AFTER,
+    E_BEFORE,
+    E_SPLIT,
+) = range(12)
+EVENT_COLUMNS = 12
+#: A namespace that was not entered, and an event without one.
+UNKNOWN_NAMESPACE, NO_NAMESPACE = -1, -2

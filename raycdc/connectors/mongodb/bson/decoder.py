@@ -14,6 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from raycdc.connectors.mongodb.bson import code_loops as codes
+from raycdc.connectors.mongodb.bson.event_loops import document_rows
 from raycdc.connectors.mongodb.bson.walk_loops import Fields, decode, enter
 from raycdc.connectors.mongodb.layout import Layout, OnMisfit, Spelling, subtype_of
 from raycdc.errors import DataError
@@ -68,7 +69,7 @@ class DocumentDecoder:
         self._collection = collection
         self._schema = layout.schema().arrow()
         self._arena = Arena([_wire_column(c.name, c.type, layout.json) for c in layout.columns])
-        self._fields = _fields([c.name.encode() for c in layout.fields], len(layout.columns))
+        self._fields = fields_of([c.name.encode() for c in layout.fields], len(layout.columns))
         last = len(layout.columns) - 1
         self._how = (0, last if layout.whole else -1, last if layout.rest else -1, _MISFITS[layout.on_misfit])
 
@@ -85,22 +86,44 @@ class DocumentDecoder:
         while at < size:
             status = int(decode(data, at, min(at + WINDOW_BYTES, size), self._fields, self._arena.view, *self._how))
             at = int(self._fields.state[codes.AT])
-            match status:
-                case codes.DONE:
-                    if self._bytes() >= BATCH_BYTES:
-                        yield self._take()
-                case codes.ROWS_FULL if self._arena.rows < BATCH_ROWS_MAX:
-                    self._arena.grow_rows(min(4 * self._arena.rows, BATCH_ROWS_MAX))
-                case codes.ROWS_FULL:
+            yield from self._after(status, documents, at)
+
+    def decode_places(self, documents: bytes, places: npt.NDArray[np.int64]) -> Iterator[pa.RecordBatch]:
+        """Rows of the documents at `places`, in that order and none kept back; a place below zero is a key alone.
+
+        See `raycdc.connectors.mongodb.bson.event_loops.document_rows`. Raises `DataError`.
+        """
+        data = np.frombuffer(documents, np.uint8)
+        sizes = np.array([data[np.abs(places) + i].astype(np.int64) << (8 * i) for i in range(4)]).sum(axis=0)
+        ends = np.cumsum(sizes)
+        at = 0
+        while at < len(places):
+            before = int(ends[at - 1]) if at else 0
+            stop = max(at + 1, int(np.searchsorted(ends, before + WINDOW_BYTES)))
+            view = self._arena.view
+            status = int(document_rows(data, places, at, stop, self._fields, view, *self._how))
+            at = int(self._fields.state[codes.AT])
+            yield from self._after(status, documents, abs(int(places[min(at, len(places) - 1)])))
+        yield from self.flush()
+
+    def _after(self, status: int, documents: bytes, at: int) -> Iterator[pa.RecordBatch]:
+        """What the loops stopped for is given to them; `at` is the document they stopped at."""
+        match status:
+            case codes.DONE:
+                if self._bytes() >= BATCH_BYTES:
                     yield self._take()
-                case codes.TEXT_FULL:
-                    self._arena.grow_text()
-                case codes.REST_FULL:
-                    room = np.zeros(4 * len(self._fields.rest), np.int64)
-                    self._fields = self._fields._replace(rest=room)
-                case _:
-                    yield from self.flush()
-                    raise self._error(documents, at)
+            case codes.ROWS_FULL if self._arena.rows < BATCH_ROWS_MAX:
+                self._arena.grow_rows(min(4 * self._arena.rows, BATCH_ROWS_MAX))
+            case codes.ROWS_FULL:
+                yield self._take()
+            case codes.TEXT_FULL:
+                self._arena.grow_text()
+            case codes.REST_FULL:
+                room = np.zeros(4 * len(self._fields.rest), np.int64)
+                self._fields = self._fields._replace(rest=room)
+            case _:
+                yield from self.flush()
+                raise self._error(documents, at)
 
     def flush(self) -> Iterator[pa.RecordBatch]:
         """The rows that wait, if any."""
@@ -161,7 +184,7 @@ def _wire_column(name: str, logical: LogicalType, spelling: Spelling) -> WireCol
     return WireColumn(name, logical, wire)
 
 
-def _fields(names: list[bytes], columns: int) -> Fields:
+def fields_of(names: list[bytes], columns: int) -> Fields:
     """The table of `names`, which are those of the first columns."""
     lengths = np.array([len(name) for name in names], np.int64)
     spans = np.full((columns, 2), -1, np.int64)

@@ -64,7 +64,7 @@ class Fields(NamedTuple):
 
 
 @inlined
-def _same(data: Any, at: Any, end: Any, fields: Any, column: Any) -> Any:
+def same_name(data: Any, at: Any, end: Any, fields: Any, column: Any) -> Any:
     """Whether the name at `at` is the column's, and where it ends."""
     length = fields.spans[column, 1]
     stop = at + length
@@ -87,13 +87,13 @@ def name_hash(data: Any, at: Any, end: Any) -> Any:
 
 
 @helper
-def _find(data: Any, at: Any, stop: Any, end: Any, fields: Any) -> Any:
+def find_name(data: Any, at: Any, stop: Any, end: Any, fields: Any) -> Any:
     """The column of the name in ``data[at:stop]``, or -1."""
     size = len(fields.table)
     place = name_hash(data, at, stop) % size
     while fields.table[place] >= 0:
         column = fields.table[place]
-        found, over = _same(data, at, end, fields, column)
+        found, over = same_name(data, at, end, fields, column)
         if found and over == stop:
             return column
         place = (place + 1) % size
@@ -169,7 +169,7 @@ def _put_whole(data: Any, at: Any, last: Any, fields: Any, a: Any, column: Any, 
 
 # long: one pass over the elements, with what becomes of each
 @inlined
-def _document(
+def document_row(
     data: Any, at: Any, last: Any, fields: Any, a: Any, row: Any, key: Any, whole: Any, rest: Any, on_misfit: Any
 ) -> Any:
     """One document into one row: `OK`, `FULL`, `REST_FULL` negated, or what is wrong (`Fields.state` says where)."""
@@ -190,12 +190,12 @@ def _document(
         hit = False
         stop = name
         if column >= 0:
-            hit, stop = _same(data, name, end, fields, column)
+            hit, stop = same_name(data, name, end, fields, column)
         if not hit:
             stop = name_end(data, name, end)
             if stop < 0:
                 return DAMAGED
-            column = _find(data, name, stop, end, fields)
+            column = find_name(data, name, stop, end, fields)
             if number < len(fields.guess):
                 fields.guess[number] = column
         value = stop + 1
@@ -272,7 +272,7 @@ def decode(
         last = container_end(data, at, len(data))
         error = np.int64(DAMAGED)
         if last >= 0:
-            error = np.int64(_document(data, at, last, fields, a, row, key, whole, rest, on_misfit))
+            error = np.int64(document_row(data, at, last, fields, a, row, key, whole, rest, on_misfit))
         if error == FULL:
             return TEXT_FULL
         if error == -REST_FULL:

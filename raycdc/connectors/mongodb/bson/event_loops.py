@@ -1,0 +1,202 @@
+"""Change events, one behind the other, compiled: what each does and where its documents lie; then those into rows.
+
+`scan` looks at the fields of the envelope and steps over what is in the documents. `document_rows` writes the documents
+that were chosen, in the order given: a change may have two, and a deletion has but its key.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from raycdc.compiled import load
+from raycdc.connectors.mongodb.bson.code_loops import (
+    AT,
+    CODE_AT,
+    DAMAGED,
+    DATE,
+    DELETE,
+    DOCUMENT,
+    DONE,
+    E_AFTER,
+    E_BEFORE,
+    E_BEGIN,
+    E_END,
+    E_KEY,
+    E_KIND,
+    E_NAMESPACE,
+    E_NAMESPACE_AT,
+    E_SPLIT,
+    E_TIME,
+    E_TOKEN,
+    E_WALL,
+    F_AFTER,
+    F_BEFORE,
+    F_KEY,
+    F_NAMESPACE,
+    F_SPLIT,
+    F_TIME,
+    F_TOKEN,
+    F_TYPE,
+    F_WALL,
+    FAILED,
+    INSERT,
+    NO_NAMESPACE,
+    ON_MISFIT_NULL,
+    OTHER,
+    REPLACE,
+    REST_FULL,
+    ROWS_FULL,
+    STRING,
+    TEXT_FULL,
+    TIMESTAMP,
+    UPDATE,
+)
+from raycdc.connectors.mongodb.bson.element_loops import container_end, name_end, value_end
+from raycdc.connectors.mongodb.bson.walk_loops import Fields, document_row, find_name, same_name
+from raycdc.formats.code_loops import FULL, OK, ROWS
+from raycdc.formats.compiling import helper, njit
+
+
+@helper
+def _kind_of(data: Any, at: Any, end: Any) -> Any:
+    """What the text of an ``operationType`` in ``data[at:end]``, its length before it, says."""
+    size = end - at - 5
+    first = data[at + 4]
+    if size == 6:
+        if first == 105 and data[at + 5] == 110 and data[at + 9] == 116:  # insert
+            return np.int64(INSERT)
+        if first == 117 and data[at + 5] == 112 and data[at + 9] == 101:  # update
+            return np.int64(UPDATE)
+        if first == 100 and data[at + 5] == 101 and data[at + 9] == 101:  # delete
+            return np.int64(DELETE)
+    # "refineCollectionShardKey" and others differ in length; "reshard…" have none of seven.
+    if size == 7 and first == 114 and data[at + 6] == 112 and data[at + 10] == 101:  # replace
+        return np.int64(REPLACE)
+    return np.int64(OTHER)
+
+
+@helper
+def _event(data: Any, at: Any, last: Any, envelope: Any, namespaces: Any, event: Any) -> Any:
+    """The envelope of one event into the row `event`: `OK` or `DAMAGED`."""
+    event[:] = 0
+    event[E_BEGIN], event[E_END] = at, last
+    event[E_WALL] = -1
+    event[E_NAMESPACE] = NO_NAMESPACE
+    place = at + 4
+    end = last - 1
+    number = 0
+    while place < end:
+        kind = np.int64(data[place])
+        name = place + 1
+        field = envelope.guess[number] if number < len(envelope.guess) else np.int64(-1)
+        hit = False
+        stop = name
+        if field >= 0:
+            hit, stop = same_name(data, name, end, envelope, field)
+        if not hit:
+            stop = name_end(data, name, end)
+            if stop < 0:
+                return DAMAGED
+            field = find_name(data, name, stop, end, envelope)
+            if number < len(envelope.guess):
+                envelope.guess[number] = field
+        value = stop + 1
+        over = value_end(data, kind, value, end)
+        if over < 0:
+            return DAMAGED
+        if field == F_TYPE and kind == STRING:
+            event[E_KIND] = _kind_of(data, value, over)
+        elif field == F_TIME and kind == TIMESTAMP:
+            event[E_TIME] = load(data, value, 64)
+        elif field == F_WALL and kind == DATE:
+            event[E_WALL] = load(data, value, 64)
+        elif kind == DOCUMENT:
+            if field == F_NAMESPACE:
+                event[E_NAMESPACE] = find_name(data, value + 4, over - 1, over, namespaces)
+                event[E_NAMESPACE_AT] = value
+            elif field == F_TOKEN:
+                event[E_TOKEN] = value
+            elif field == F_KEY:
+                event[E_KEY] = value
+            elif field == F_AFTER:
+                event[E_AFTER] = value
+            elif field == F_BEFORE:
+                event[E_BEFORE] = value
+            elif field == F_SPLIT:
+                event[E_SPLIT] = value
+        place = over
+        number += 1
+    return OK
+
+
+@njit
+def scan(data: Any, at: int, envelope: Fields, namespaces: Fields, events: Any) -> int:
+    """Events from `at` on into rows of `events`; how many fit. ``envelope.state[AT]`` is where to go on.
+
+    A damaged event ends it with ``state[CODE_AT]`` not `OK`. `namespaces` are the contents of documents ``ns`` that
+    are known.
+    """
+    state = envelope.state
+    state[CODE_AT] = OK
+    count = 0
+    size = len(data)
+    while at < size and count < len(events):
+        last = container_end(data, at, size)
+        if last < 0 or _event(data, at, last, envelope, namespaces, events[count]) != OK:
+            state[CODE_AT] = DAMAGED
+            break
+        count += 1
+        at = last
+    state[AT] = at
+    return count
+
+
+@njit
+def document_rows(
+    data: Any,
+    places: npt.NDArray[np.int64],
+    at: int,
+    stop: int,
+    fields: Fields,
+    a: Any,
+    key: int,
+    whole: int,
+    rest: int,
+    on_misfit: int,
+) -> int:
+    """Documents at ``places[at:stop]`` into rows; says why it stopped, as `walk_loops.decode`.
+
+    A place below zero is that of a key alone, negated: fields of it that fit no column are left out, and there is no
+    rest. ``state[AT]`` is the number of the place where to go on.
+    """
+    state = fields.state
+    size = len(data)
+    while at < stop:
+        state[AT] = at
+        row = a.counters[ROWS]
+        if row == len(a.meta):
+            return ROWS_FULL
+        begin = places[at]
+        alone = begin < 0
+        if alone:
+            begin = -begin
+        last = container_end(data, begin, size)
+        error = np.int64(DAMAGED)
+        if last >= 0:
+            rests = np.int64(-1) if alone else np.int64(rest)
+            misfit = np.int64(ON_MISFIT_NULL) if alone else np.int64(on_misfit)
+            error = np.int64(document_row(data, begin, last, fields, a, row, key, whole, rests, misfit))
+        if error == FULL:
+            return TEXT_FULL
+        if error == -REST_FULL:
+            return REST_FULL
+        if error != OK:
+            state[CODE_AT] = error
+            return FAILED
+        a.counters[ROWS] = row + 1
+        at += 1
+    state[AT] = at
+    return DONE

@@ -1,0 +1,78 @@
+"""Reads that see all up to a cluster time, and the cluster time of what they saw. Majority reads throughout."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import bson
+from bson.raw_bson import RawBSONDocument
+from pymongo.client_session import ClientSession
+from pymongo.database import Database
+from pymongo.read_concern import ReadConcern
+
+from raycdc.connectors.mongodb.client import Client, address_of, errors
+from raycdc.connectors.mongodb.layout import ID
+from raycdc.connectors.mongodb.token import ordinal_of, seconds_of
+from raycdc.errors import SourceError
+from raycdc.model import TableId
+
+MAJORITY = ReadConcern("majority")
+#: Keys asked for at once: a query is far from the largest message then.
+_KEYS_AT_ONCE = 1000
+
+
+@contextmanager
+def session_after(client: Client, cluster_time: int) -> Iterator[ClientSession]:
+    """A session whose majority reads see all up to a cluster time (``afterClusterTime``)."""
+    with client.start_session(causal_consistency=True) as session:
+        session.advance_operation_time(bson.Timestamp(*seconds_of(cluster_time)))
+        yield session
+
+
+def seen_by(client: Client, session: ClientSession, table: TableId) -> int:
+    """A cluster time not before anything that the session has read: that of one more read of the collection."""
+    with errors(client, f"asking for the cluster time of {table}"):
+        collection = client[table.db].get_collection(table.table, read_concern=MAJORITY)
+        collection.find_one({}, {ID: 1}, session=session)
+    return _time(client, session.operation_time)
+
+
+def log_end(client: Client) -> int:
+    """The cluster time of the last change there is. Raises `SourceError` where the server has no such times."""
+    with errors(client, "asking for its cluster time"):
+        answer = client.admin.command("ping")
+    return _time(client, answer.get("operationTime"))
+
+
+def look_up(client: Client, table: TableId, keys: list[Any], cluster_time: int) -> dict[bytes, bytes]:
+    """Raw documents by the BSON of their keys, as they are at the cluster time or later; those there are not lack."""
+    found: dict[bytes, bytes] = {}
+    options: bson.CodecOptions[RawBSONDocument] = bson.CodecOptions(document_class=RawBSONDocument)
+    database: Database[RawBSONDocument] = client.get_database(table.db, options)  # type: ignore[assignment]
+    collection = database.get_collection(table.table, read_concern=MAJORITY)
+    with session_after(client, cluster_time) as session, errors(client, f"looking up documents of {table}"):
+        for first in range(0, len(keys), _KEYS_AT_ONCE):
+            some = keys[first : first + _KEYS_AT_ONCE]
+            for document in collection.find({ID: {"$in": some}}, session=session):
+                raw = bytes(document.raw)
+                found[key_bytes(raw)] = raw
+    return found
+
+
+def key_bytes(document: bytes) -> bytes:
+    """The key of a raw document as BSON that compares."""
+    plain: bson.CodecOptions[dict[str, Any]] = bson.CodecOptions(
+        datetime_conversion=bson.codec_options.DatetimeConversion.DATETIME_MS
+    )
+    return bson.encode({ID: bson.decode(document, plain)[ID]})
+
+
+def _time(client: Client, timestamp: bson.Timestamp | None) -> int:
+    if timestamp is None:
+        raise SourceError(
+            f"{address_of(client)} tells no cluster time: it is in no replica set. Make it a replica set of one node "
+            'to follow changes, or read it once with source.startup = "snapshot".'
+        )
+    return ordinal_of(timestamp.time, timestamp.inc)

@@ -1,0 +1,399 @@
+"""A change stream as `LogUnit`s: events of one cluster time are one transaction, passed on when it is whole.
+
+A transaction's events have its commit's cluster time, and so may those of several shards. The events of the last time
+in an answer wait here, as bytes, until something shows that no more of them come:
+
+| what follows | it is whole |
+|---|---|
+| an event of a later time | always |
+| a token of a later time behind the answer | always |
+| an answer without events | at a replica set, whose log has a transaction as a whole; never behind a ``mongos`` |
+
+So what waits is one answer at most; where a transaction is longer, its parts are units that leave it open. The log's
+ordinal is the cluster time. A token behind an answer without events (`postBatchResumeToken`) moves the position, so
+that a quiet collection keeps its place; behind a ``mongos`` it says that all *before* its time was sent.
+
+A document that does not fit its columns parks its collection; others go on.
+
+An update comes with the document as the server has it when it answers, which may be later than the event, or, where
+every collection keeps images, with the documents before and after it. Where neither is there the document is looked up
+by its key, not before the event: one that is not found has been deleted since, which the stream says later.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import bson
+import numpy as np
+from bson.raw_bson import RawBSONDocument
+from pymongo.errors import PyMongoError
+
+from raycdc.connectors.mongodb.bson import code_loops as codes
+from raycdc.connectors.mongodb.events import Batch, Scanner, joined
+from raycdc.connectors.mongodb.followed import Change, FollowedCollections, Place
+from raycdc.connectors.mongodb.position import StreamPosition
+from raycdc.connectors.mongodb.raw_stream import RawBatch, StreamEndedError
+from raycdc.connectors.mongodb.token import cluster_time_of, seconds_of
+from raycdc.errors import DataError, SourceUnavailableError
+from raycdc.model import TableId
+from raycdc.source.api import LogUnit, SchemaUpdate
+from raycdc.source.hand_off import LogRows
+
+#: Times a stream is opened anew without an answer in between, before the pipeline hears of it.
+_REOPENED_MAX = 3
+
+
+class Stream(Protocol):
+    """`raycdc.connectors.mongodb.raw_stream.RawStream`."""
+
+    def next(self) -> RawBatch: ...
+
+    def close(self) -> None: ...
+
+
+#: Documents of a collection by their keys, as they are at a cluster time or later: raw BSON by the key's BSON.
+LookUp = Callable[[TableId, list[Any], int], dict[bytes, bytes]]
+
+
+@dataclass(slots=True)
+class _Waiting:
+    """Events of one cluster time that may have more; `rank` is how many of that time were passed on before."""
+
+    batch: Batch
+    token: dict[str, Any]
+    rank: int
+
+
+class ChangeStreamReader:
+    """`raycdc.source.fetcher.SplitReader` of a stream split; see the module's docstring."""
+
+    def __init__(
+        self,
+        *,
+        open_stream: Callable[[StreamPosition], Stream],
+        start: StreamPosition,
+        followed: FollowedCollections,
+        scanner: Scanner,
+        look_up: LookUp,
+        whole_when_idle: bool,
+        close: Callable[[], None],
+    ) -> None:
+        """`whole_when_idle`: an answer without events shows that all before it came whole. `close` is called last."""
+        self._close = close
+        self._open_stream = open_stream
+        self._followed = followed
+        self._scanner = scanner
+        self._look_up = look_up
+        self._whole_when_idle = whole_when_idle
+        #: What was passed on as a whole, and from where the stream is opened anew: behind what waits.
+        self._position = start
+        self._read_to = start
+        self._waiting: _Waiting | None = None
+        self._fragments: list[bytes] = []
+        #: Events about collections, and collections first seen, of a transaction whose end has not come.
+        self._late: list[tuple[Batch, int]] = []
+        self._new: dict[TableId, None] = {}
+        #: Collections with a document that does not fit, and why: parked at the end of the transaction.
+        self._unfit: dict[TableId, str] = {}
+        #: The last unit left a transaction open.
+        self._open = False
+        self._units: list[LogUnit] = []
+        self._numbered = 0
+        self._vanished = 0
+        self._reopened = 0
+        self._closed = threading.Event()
+        self._stream: Stream | None = open_stream(start)
+
+    def __repr__(self) -> str:
+        return f"ChangeStreamReader({seconds_of(self._position.cluster_time)}, {self._followed})"
+
+    def fetch(self) -> LogUnit | None:
+        """The next unit; None when the server had nothing new for a moment."""
+        if not self._units and not self._closed.is_set():
+            self._begin_again()
+        if not self._units and not self._closed.is_set():
+            self._read()
+        return self._units.pop(0) if self._units else None
+
+    def wake_up(self) -> None:
+        self._closed.set()
+
+    def close(self) -> None:
+        self._end_stream()
+        self._close()
+
+    # -- reading
+
+    def _read(self) -> None:
+        try:
+            if self._stream is None:
+                self._stream = self._open_stream(self._read_to)
+            answer = self._stream.next()
+        except StreamEndedError as ended:
+            self._end_stream()
+            self._reopened += 1
+            if self._reopened > _REOPENED_MAX:
+                raise SourceUnavailableError(str(ended)) from ended
+            return
+        self._reopened = 0
+        if answer.data:
+            self._take(answer)
+        elif answer.token is not None:
+            self._idle(answer.token, answer.server_time)
+        if answer.ended:
+            # Invalidated, by a collection or a database that went: it goes on behind that.
+            self._end_stream()
+
+    def _end_stream(self) -> None:
+        stream, self._stream = self._stream, None
+        self._fragments = []
+        if stream is not None:
+            # Its cursor may be gone already, and the server with it.
+            with suppress(PyMongoError):
+                stream.close()
+
+    def _take(self, answer: RawBatch) -> None:
+        batch = self._scanner.scan(self._whole_events(answer.data))
+        if not len(batch):
+            return
+        last = len(batch) - 1
+        times = batch.times
+        begun = self._waiting.batch.times[-1] if self._waiting else self._position.cluster_time
+        if times[0] < begun or (np.diff(times) < 0).any():
+            raise DataError(
+                f"The change stream goes back in time, from {seconds_of(int(max(begun, times.max())))} to "
+                f"{seconds_of(int(times.min()))}: the server's log is not the one that was read before."
+            )
+        rank = 0
+        if self._waiting is not None:
+            goes_on = int(times[0]) == int(begun)
+            rank = self._waiting.rank + len(self._waiting.batch) if goes_on else 0
+            self._pass_waiting(whole=not goes_on)
+        # A token behind a part of an event is no place to go on from.
+        token = batch.token(last) if self._fragments or answer.token is None else answer.token
+        ends_later = cluster_time_of(token) > int(times[-1])
+        cut = len(batch) if ends_later else int(np.searchsorted(times, times[-1]))
+        if cut:
+            self._pass(batch.part(0, cut), batch.token(cut - 1), rank=rank)
+        if cut < len(batch):
+            first_rank = rank if times[0] == times[-1] else 0
+            self._waiting = _Waiting(batch.part(cut, len(batch)), batch.token(last), first_rank)
+            self._read_to = replace(self._position, token=batch.token(last), cluster_time=int(times[-1]))
+        else:
+            self._move(token, cluster_time_of(token) - 1)
+
+    def _whole_events(self, data: bytes) -> bytes:
+        """`data` with events that came in parts put together; parts whose rest is to come wait."""
+        if not self._fragments and b"splitEvent\0" not in data:
+            return data
+        whole: list[bytes] = []
+        at = 0
+        while at < len(data):
+            size = int.from_bytes(data[at : at + 4], "little")
+            number, of = _fragment(data[at : at + size])
+            if of == 0:
+                whole.append(data[at : at + size])
+            else:
+                if number != len(self._fragments) + 1:
+                    raise DataError(f"Part {number} of {of} of an event follows part {len(self._fragments)}.")
+                self._fragments.append(data[at : at + size])
+                if number == of:
+                    whole.append(joined(self._fragments))
+                    self._fragments = []
+            at += max(size, 5)
+        return b"".join(whole)
+
+    def _idle(self, token: dict[str, Any], server_time: int) -> None:
+        passed = cluster_time_of(token)
+        if self._waiting is not None and (self._whole_when_idle or passed > self._waiting.batch.times[-1]):
+            self._pass_waiting(whole=True)
+        if self._waiting is None and not self._fragments:
+            # Of a time that has not come nothing has passed, and no read could wait for it.
+            self._move(token, passed if self._whole_when_idle and passed <= server_time else passed - 1)
+
+    def _move(self, token: dict[str, Any], passed: int) -> None:
+        """All up to the cluster time `passed` came."""
+        passed = max(passed, self._position.cluster_time)
+        moved = passed != self._position.cluster_time
+        self._position = self._read_to = replace(self._position, token=token, cluster_time=passed)
+        if moved:
+            self._units.append(LogUnit(self._position.to_json(), passed, fetched_ms=_now_ms()))
+
+    # -- passing on
+
+    def _pass_waiting(self, *, whole: bool) -> None:
+        waiting, self._waiting = self._waiting, None
+        assert waiting is not None
+        if whole:
+            self._pass(waiting.batch, waiting.token, rank=waiting.rank)
+            return
+        self._late += self._abouts(waiting.batch)
+        rows, known_bytes = self._rows(waiting.batch, rank=waiting.rank)
+        if rows:
+            self._append(rows, known_bytes, event_ms=None, open_=True)
+
+    def _pass(self, batch: Batch, token: dict[str, Any], *, rank: int) -> None:
+        """Whole transactions: up to each with events about collections, which are passed before its rows.
+
+        So the place behind such a transaction is passed last: whoever goes on from the one before hears all of it
+        again, and a collection that is gone, or waits, is not changed by hearing that twice.
+        """
+        first = 0
+        while first < len(batch):
+            stop = self._next_stop(batch, first)
+            part = batch.part(first, stop)
+            behind = token if stop == len(batch) else batch.token(stop - 1)
+            moment, event_ms = int(part.times[-1]), _event_ms(part)
+            abouts, self._late = [*self._late, *self._abouts(part)], []
+            place = Place(self._position.to_json(), moment, event_ms)
+            parked: list[SchemaUpdate] = []
+            for of, number in abouts:
+                changes = self._followed.change(of.event(number), place, seq=self._numbered, whole=not self._open)
+                if self._open:
+                    parked += [change.update for change in changes]
+                else:
+                    self._changed(changes, event_ms)
+            rows, known_bytes = self._rows(part, rank=rank)
+            self._position = self._read_to = replace(self._position, token=behind, cluster_time=moment)
+            self._append(rows, known_bytes, event_ms=event_ms, parked=parked)
+            first, rank = stop, 0
+
+    def _next_stop(self, batch: Batch, first: int) -> int:
+        """Up to where events are passed in one go: an open transaction, or one with events about collections, alone."""
+        times = batch.times
+        about = np.flatnonzero(batch.events[first:, codes.E_KIND] == codes.OTHER)
+        if self._open or (about.size and times[first + about[0]] == times[first]):
+            return int(np.searchsorted(times, times[first], side="right"))
+        return int(np.searchsorted(times, times[first + about[0]])) if about.size else len(batch)
+
+    def _append(
+        self,
+        rows: tuple[LogRows, ...],
+        known_bytes: int,
+        *,
+        event_ms: int | None,
+        parked: Sequence[SchemaUpdate] = (),
+        open_: bool = False,
+    ) -> None:
+        self._open = open_
+        new: list[SchemaUpdate] = []
+        if not open_:
+            place = self._place(event_ms or _now_ms())
+            new = [self._followed.first_seen(table, place) for table in self._new if self._followed.is_new(table)]
+            new += [self._followed.unfit(table, why, place) for table, why in self._unfit.items()]
+            self._new.clear()
+            self._unfit.clear()
+        self._units.append(
+            LogUnit(
+                self._position.to_json(),
+                self._position.cluster_time,
+                rows=rows,
+                in_transaction=open_,
+                event_ms=event_ms,
+                fetched_ms=_now_ms(),
+                bytes=known_bytes,
+                parked=(*parked, *new),
+            )
+        )
+
+    def _abouts(self, batch: Batch) -> list[tuple[Batch, int]]:
+        return [(batch, int(n)) for n in np.flatnonzero(batch.events[:, codes.E_KIND] == codes.OTHER)]
+
+    def _changed(self, changes: Sequence[Change], event_ms: int | None) -> None:
+        """Pass on what changed, where the stream is now."""
+        for change in changes:
+            self._numbered += len(change.rows)
+            unit = LogUnit(
+                self._position.to_json(),
+                self._position.cluster_time,
+                rows=change.rows,
+                schema=(change.update,),
+                event_ms=event_ms,
+                fetched_ms=_now_ms(),
+            )
+            self._units.append(unit)
+
+    def _begin_again(self) -> None:
+        """Between two transactions: collections begin again whose look holds here."""
+        if not self._open:
+            self._changed(self._followed.begun_again(self._place(_now_ms()), seq=self._numbered), None)
+
+    def _place(self, ts_ms: int) -> Place:
+        return Place(self._position.to_json(), self._position.cluster_time, ts_ms)
+
+    # -- rows
+
+    def _rows(self, batch: Batch, *, rank: int) -> tuple[tuple[LogRows, ...], int]:
+        """Rows of the changes of followed collections, and about how many bytes they have."""
+        kinds, named = batch.events[:, codes.E_KIND], batch.events[:, codes.E_NAMESPACE]
+        numbers = self._numbered + 2 * np.arange(len(batch), dtype=np.int64)
+        self._numbered += 2 * len(batch)
+        ranks = 2 * _ranks(batch.times, rank)
+        found: list[LogRows] = []
+        for number in np.unique(named[(kinds != codes.OTHER) & (named >= 0)]):
+            table = batch.names[int(number)]
+            if table is None:
+                continue
+            writer = self._followed.writer(table)
+            if writer is None:
+                if self._followed.is_new(table):
+                    self._new[table] = None
+                continue
+            own = (named == number) & (kinds != codes.OTHER)
+            data, events = self._looked_up(batch, np.flatnonzero(own), table)
+            if table in self._unfit:
+                continue
+            try:
+                found += list(writer.rows(data, events, numbers=numbers[own], ranks=ranks[own]))
+            except DataError as misfit:
+                # Nothing of these events is passed on: all of the collection is read again when it begins again.
+                self._unfit[table] = str(misfit)
+        return tuple(found), sum(rows.batch.nbytes for rows in found)
+
+    def _looked_up(self, batch: Batch, own: np.ndarray, table: TableId) -> tuple[bytes, np.ndarray]:
+        """The events `own`, with the documents that updates came without behind the data."""
+        events = batch.events[own]
+        bare = np.flatnonzero((events[:, codes.E_KIND] == codes.UPDATE) & (events[:, codes.E_AFTER] == 0))
+        if not bare.size:
+            return batch.data, events
+        keys = {int(n): batch.key(int(own[n])) for n in bare}
+        documents = self._look_up(table, list(keys.values()), int(batch.times[own[bare[-1]]]))
+        parts, end = [batch.data], len(batch.data)
+        places: dict[bytes, int] = {}
+        for key, document in documents.items():
+            places[key] = end
+            parts.append(document)
+            end += len(document)
+        for n, key in keys.items():
+            events[n, codes.E_AFTER] = places.get(bson.encode({"_id": key}), 0)
+        self._vanished += sum(events[n, codes.E_AFTER] == 0 for n in keys)
+        return b"".join(parts), events
+
+
+def _ranks(times: np.ndarray, first: int) -> np.ndarray:
+    """The number of each event among those of its cluster time; those of the first time count from `first`."""
+    if not len(times):
+        return np.zeros(0, np.int64)
+    begins = np.searchsorted(times, times)
+    return np.arange(len(times)) - begins + np.where(times == times[0], first, 0)
+
+
+def _fragment(event: bytes) -> tuple[int, int]:
+    """Which part of how many an event is; (0, 0) for a whole one."""
+    split = RawBSONDocument(event).get("splitEvent")
+    return (0, 0) if split is None else (int(split["fragment"]), int(split["of"]))
+
+
+def _event_ms(batch: Batch) -> int:
+    wall = int(batch.events[-1, codes.E_WALL])
+    return wall if wall >= 0 else seconds_of(int(batch.times[-1]))[0] * 1000
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

@@ -1,0 +1,111 @@
+"""Resume tokens of change streams: what is read out of them. They are kept and given back as they came.
+
+``_data`` is the hexadecimal text of a KeyString (servers before 4.0.7: the same bytes as binary data), so tokens are in
+the order of their bytes. It begins with the cluster time; what follows depends on the version of the token:
+
+| version | servers | behind the time |
+|---|---|---|
+| 0 | until 4.0.6 | the key of the document, the collection's UUID |
+| 1 | 4.0.7 | version, kind, place in the transaction, from an invalidation?, UUID, key |
+| 2 | 6.0 | the same, and the type of the operation before the key |
+
+A token of the kind *high watermark* is no event's: it comes before all events of its time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from raycdc.errors import DataError
+
+# Types in a KeyString (their order is that of BSON's values, MongoDB's `key_string.cpp`).
+_ZERO, _POSITIVE_1, _POSITIVE_8 = 0x29, 0x2B, 0x32
+_UUID, _FALSE, _TRUE, _TIMESTAMP = 0x5A, 0x6E, 0x6F, 0x82
+_TIME_BYTES = 9
+#: Kinds of tokens in the versions 1 and 2.
+_HIGH_WATERMARK, _EVENT = 0, 128
+
+
+@dataclass(frozen=True, slots=True)
+class ResumeToken:
+    """What a token says. `cluster_time` as `ordinal_of` gives it.
+
+    `version`, `txn_op_index` and `uuid` (hexadecimal) are None where the token does not have them in a known place.
+    """
+
+    cluster_time: int
+    version: int | None = None
+    high_watermark: bool = False
+    txn_op_index: int | None = None
+    from_invalidate: bool = False
+    uuid: str | None = None
+
+
+def ordinal_of(seconds: int, increment: int) -> int:
+    """A cluster time as one number, in order: the seconds above, the increment in the lower 32 bits."""
+    return seconds << 32 | increment
+
+
+def seconds_of(cluster_time: int) -> tuple[int, int]:
+    """Inverse of `ordinal_of`."""
+    return cluster_time >> 32, cluster_time & 0xFFFF_FFFF
+
+
+def token_bytes(token: Mapping[str, Any]) -> bytes:
+    """What orders a token. Raises `DataError` for what is none."""
+    data = token.get("_data")
+    try:
+        raw = bytes.fromhex(data) if isinstance(data, str) else bytes(data or b"")
+    except ValueError:
+        raw = b""
+    if len(raw) < _TIME_BYTES or raw[0] != _TIMESTAMP:
+        raise DataError(f"The server sent {str(token)[:200]} as resume token, which begins with no cluster time.")
+    return raw
+
+
+def cluster_time_of(token: Mapping[str, Any]) -> int:
+    """The cluster time of a token."""
+    return int.from_bytes(token_bytes(token)[1:_TIME_BYTES], "big")
+
+
+def decode_token(token: Mapping[str, Any]) -> ResumeToken:
+    """All that is known of a token; what stands in no known place is left out, as only the order matters."""
+    raw = token_bytes(token)
+    time = int.from_bytes(raw[1:_TIME_BYTES], "big")
+    at = _TIME_BYTES
+    version, at = _number(raw, at)
+    if version is None:
+        return ResumeToken(time, 0)
+    kind: int | None = _EVENT
+    if version >= 1:
+        kind, at = _number(raw, at)
+    index, at = _number(raw, at)
+    if kind is None or index is None:
+        return ResumeToken(time, version)
+    invalidate = raw[at : at + 1] == bytes([_TRUE])
+    if invalidate or raw[at : at + 1] == bytes([_FALSE]):
+        at += 1
+    has_uuid = raw[at : at + 3] == bytes([_UUID, 16, 4]) and len(raw) >= at + 19
+    uuid = raw[at + 3 : at + 19].hex() if has_uuid else None
+    return ResumeToken(time, version, kind == _HIGH_WATERMARK, index, invalidate, uuid)
+
+
+def _number(raw: bytes, at: int) -> tuple[int | None, int]:
+    """A whole number that is not negative, and where it ends; None where there is none.
+
+    Its type says how many bytes it has; their last bit says whether a fraction follows.
+    """
+    if at >= len(raw):
+        return None, at
+    kind = raw[at]
+    if kind == _ZERO:
+        return 0, at + 1
+    if not _POSITIVE_1 <= kind <= _POSITIVE_8:
+        return None, at
+    size = kind - _POSITIVE_1 + 1
+    digits = int.from_bytes(raw[at + 1 : at + 1 + size], "big")
+    if len(raw) < at + 1 + size or digits & 1:
+        return None, at
+    return digits >> 1, at + 1 + size

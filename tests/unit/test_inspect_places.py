@@ -1,0 +1,36 @@
+"""Places of logs, as ``raycdc inspect checkpoint --summary`` shows them."""
+
+from __future__ import annotations
+
+import bson
+
+from raycdc.cli.inspect_checkpoint import place_text
+from raycdc.connectors.mongodb.position import StreamPosition
+from raycdc.connectors.mongodb.token import ordinal_of
+
+EVENT = (
+    "8260912B960000001E2B022C0100296E5A100497F661F4018447EEAE871045D76AB3E846645F6964006460912B96CE0EFD70017274DA0004"
+)
+
+
+def test_a_place_in_a_binlog_has_its_file() -> None:
+    assert place_text({"file": "binlog.000007", "pos": 4, "gtid_set": "u:1-3"}) == "binlog.000007:4   gtid u:1-3"
+
+
+def test_a_place_in_a_change_stream_has_its_time_and_what_its_token_says() -> None:
+    time = ordinal_of(1620126614, 30)
+    begun = StreamPosition(time, replica_set="rs0").to_json()
+    assert place_text(begun) == "cluster time 2021-05-04 11:10:14+00:00 (1620126614, 30), no token yet"
+    place = StreamPosition(time, {"_data": EVENT}, "rs0").to_json()
+    assert place_text(place) == (
+        "cluster time 2021-05-04 11:10:14+00:00 (1620126614, 30)   token of version 1: an event of the collection "
+        "97f661f4018447eeae871045d76ab3e8"
+    )
+    binary = StreamPosition(time, {"_data": bson.Binary(bytes.fromhex(EVENT))}, "rs0").to_json()
+    assert place_text(binary) == place_text(place)
+    idle = StreamPosition(ordinal_of(1630496062, 2), {"_data": "82612F653E000000022B0229296E04"}, "rs0").to_json()
+    assert place_text(idle).endswith("token of version 1: a high watermark")
+
+
+def test_a_place_of_another_kind_is_shown_as_it_is() -> None:
+    assert place_text({"log": "none"}) == '{"log": "none"}'

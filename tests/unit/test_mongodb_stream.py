@@ -1,0 +1,322 @@
+"""Which events are one unit, when a transaction is known to be whole, and where the stream stands after each."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import bson
+import pytest
+
+from raycdc.connectors.mongodb.change_stream import ChangeStreamReader
+from raycdc.connectors.mongodb.events import Scanner
+from raycdc.connectors.mongodb.followed import FollowedCollections, Look
+from raycdc.connectors.mongodb.layout import Layout, OnMisfit, Spelling, declared, parse_type
+from raycdc.connectors.mongodb.position import StreamPosition
+from raycdc.connectors.mongodb.raw_stream import RawBatch, Scope, StreamEndedError
+from raycdc.connectors.mongodb.token import ordinal_of
+from raycdc.errors import DataError, SourceUnavailableError
+from raycdc.model import TableId
+from raycdc.model.selector import TableSelector
+from raycdc.source.api import LogUnit
+
+ORDERS = TableId("shop", "orders")
+UUID = "00" * 16
+#: Later than all events here.
+NOW = ordinal_of(1000, 1)
+
+
+def layout(uuid: str = UUID) -> Layout:
+    types = {"_id": parse_type("long"), "n": parse_type("long")}
+    made = declared(types, json=Spelling.RELAXED, on_misfit=OnMisfit.FAIL)
+    return Layout(made.columns, made.json, made.on_misfit, uuid=uuid)
+
+
+def token(second: int, place: int = 0) -> dict[str, Any]:
+    """Of an event, or with place 0 of the time itself."""
+    return {"_data": f"82{second:08X}00000001{place:04X}"}
+
+
+def event(second: int, place: int, kind: str = "insert", key: int | None = None, **more: Any) -> dict[str, Any]:
+    if key is not None:
+        more = {"documentKey": {"_id": key}, **more}
+        if kind == "insert":
+            more["fullDocument"] = {"_id": key, "n": second}
+    namespace = {"db": "shop", "coll": "orders"}
+    plain = {"_id": token(second, place), "operationType": kind, "clusterTime": bson.Timestamp(second, 1)}
+    return {**plain, "ns": namespace, **more}
+
+
+def answer(
+    *events: dict[str, Any], behind: dict[str, Any] | None = None, ended: bool = False, server_time: int = NOW
+) -> RawBatch:
+    last = behind or (events[-1]["_id"] if events else None)
+    return RawBatch(b"".join(bson.encode(e) for e in events), last, ended, server_time)
+
+
+class Script:
+    """Answers in their order; an error among them is raised. Notes where the stream was opened."""
+
+    def __init__(self, *answers: RawBatch | Exception) -> None:
+        self.answers = deque(answers)
+        self.opened: list[StreamPosition] = []
+
+    def open(self, position: StreamPosition) -> Script:
+        self.opened.append(position)
+        return self
+
+    def next(self) -> RawBatch:
+        if not self.answers:
+            return RawBatch(b"", None, False, NOW)
+        found = self.answers.popleft()
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    def close(self) -> None:
+        pass
+
+
+def reader(
+    script: Script,
+    *,
+    sharded: bool = False,
+    look: Callable[[TableId], Look | None] = lambda _: None,
+    found: dict[bytes, bytes] | None = None,
+    follows: bool = True,
+) -> ChangeStreamReader:
+    def captures(table: TableId) -> bool:
+        return table.db == "shop"
+
+    layouts = {ORDERS: layout()} if follows else {}
+    return ChangeStreamReader(
+        open_stream=script.open,
+        start=StreamPosition(ordinal_of(10, 1), replica_set="rs0"),
+        followed=FollowedCollections(layouts, parked={}, captures=captures, look=look),
+        scanner=Scanner(captures),
+        look_up=lambda table, keys, cluster_time: found or {},
+        whole_when_idle=not sharded,
+        close=lambda: None,
+    )
+
+
+def units(stream: ChangeStreamReader, script: Script) -> list[LogUnit]:
+    """All that comes of the script."""
+    passed = []
+    while True:
+        unit = stream.fetch()
+        if unit is not None:
+            passed.append(unit)
+        elif not script.answers:
+            return passed
+
+
+def told(unit: LogUnit) -> tuple[list[int], int, bool]:
+    """Keys, the second the log stands at, and whether a transaction is open."""
+    keys = [key for rows in unit.rows for key in rows.batch.column("_id").to_pylist()]
+    return keys, unit.ordinal >> 32, unit.in_transaction
+
+
+def test_the_last_time_of_an_answer_waits_for_what_shows_that_it_is_whole() -> None:
+    script = Script(
+        answer(event(11, 1, key=1), event(12, 1, key=2), event(12, 2, key=3)),
+        answer(event(12, 3, key=4), event(13, 1, key=5)),
+        answer(behind=token(13)),
+    )
+    found = [told(unit) for unit in units(reader(script), script)]
+    assert found == [([1], 11, False), ([2, 3], 11, True), ([4], 12, False), ([5], 13, False)]
+
+
+def test_a_later_token_shows_that_all_before_it_is_whole() -> None:
+    script = Script(answer(event(11, 1, key=1), event(11, 2, key=2), behind=token(15)))
+    stream = reader(script, sharded=True)
+    passed = units(stream, script)
+    assert [told(unit) for unit in passed] == [([1, 2], 11, False), ([], 15, False)]
+    assert passed[-1].ordinal == ordinal_of(15, 1) - 1
+    assert StreamPosition.from_json(passed[-1].position).token == token(15)
+
+
+def test_behind_a_mongos_silence_shows_nothing() -> None:
+    answers = answer(event(11, 1, key=1)), answer(behind=token(11)), answer(behind=token(12))
+    script = Script(*answers)
+    found = units(reader(script, sharded=True), script)
+    assert [told(unit) for unit in found] == [([1], 11, False), ([], 12, False)]
+    assert found[-1].ordinal == ordinal_of(12, 1) - 1
+    script = Script(*answers[:2])
+    assert units(reader(script, sharded=True), script) == []
+    script = Script(*answers[:2])
+    assert [told(unit) for unit in units(reader(script), script)] == [([1], 11, False)]
+
+
+def test_a_quiet_stream_keeps_its_place() -> None:
+    script = Script(answer(behind=token(20)), answer(behind=token(20)), answer(behind=token(30)))
+    passed = units(reader(script), script)
+    assert [told(unit) for unit in passed] == [([], 20, False), ([], 30, False)]
+    assert StreamPosition.from_json(passed[-1].position) == StreamPosition(ordinal_of(30, 1), token(30), "rs0")
+
+
+def test_a_time_that_has_not_come_has_not_passed() -> None:
+    """The token of a stream that was just opened is of the time it was asked to begin at."""
+    script = Script(answer(behind=token(20), server_time=ordinal_of(19, 7)), answer(behind=token(20)))
+    assert [unit.ordinal for unit in units(reader(script), script)] == [ordinal_of(20, 1) - 1, ordinal_of(20, 1)]
+
+
+def test_a_stream_that_broke_is_opened_behind_what_waits() -> None:
+    script = Script(
+        answer(event(11, 1, key=1), event(12, 1, key=2)),
+        StreamEndedError("gone"),
+        answer(event(12, 2, key=3), event(13, 1, key=4)),
+        answer(behind=token(14)),
+    )
+    stream = reader(script)
+    found = [told(unit) for unit in units(stream, script)]
+    assert found == [([1], 11, False), ([2], 11, True), ([3], 12, False), ([4], 13, False), ([], 14, False)]
+    assert [position.token for position in script.opened] == [None, token(12, 1)]
+
+
+def test_a_stream_that_only_breaks_is_told() -> None:
+    script = Script(*[StreamEndedError("gone")] * 9)
+    with pytest.raises(SourceUnavailableError, match="gone"):
+        units(reader(script), script)
+
+
+@pytest.mark.parametrize(
+    ("selected", "scope"),
+    [
+        (["crm.users"], Scope("crm", "users")),
+        (["crm.users", "crm.orders"], Scope("crm")),
+        (["crm.users", "hr.users"], Scope()),
+        (["crm.users", r"crm\.order_.*"], Scope("crm")),
+        ([r"crm\.(a|b)"], Scope("crm")),
+        ([r"crm\..*", r"hr\..*"], Scope()),
+        ([r"crm\.a|hr\.b"], Scope()),
+        ([r"crm\.[(]|hr\.b"], Scope()),
+        ([r"crm\.(a\\)|hr\.b"], Scope()),
+        ([r"crm\.?x\.a"], Scope()),
+        ([r"crm.\w+"], Scope()),
+        ([r".*\.orders"], Scope()),
+    ],
+)
+def test_a_stream_is_no_wider_than_what_is_selected_and_never_narrower(selected: list[str], scope: Scope) -> None:
+    assert Scope.of(TableSelector(selected)) == scope
+
+
+def test_a_document_that_does_not_fit_parks_its_collection() -> None:
+    wrong = event(12, 1, key=2)
+    wrong["fullDocument"]["n"] = "text"
+    script = Script(
+        answer(event(11, 1, key=1), wrong, event(12, 2, key=3)),
+        answer(event(12, 3, key=4), event(13, 1, key=5)),
+        answer(behind=token(14)),
+    )
+    passed = units(reader(script), script)
+    assert [told(unit) for unit in passed] == [
+        ([1], 11, False), ([], 12, False), ([], 13, False), ([], 14, False)
+    ]  # fmt: skip
+    (why,) = [update.parked for unit in passed for update in unit.parked]
+    assert why is not None
+    assert not why.again
+    assert "the document with _id 2: n, a column of type long, is of type string" in why.reason
+
+
+def test_a_collection_that_cannot_be_followed_is_parked_with_the_reason() -> None:
+    looks = iter([Look(None, ordinal_of(11, 1), "it has a collation")])
+    script = Script(answer(event(11, 1, key=1)), answer(event(12, 1, key=2)), answer(behind=token(13)))
+    passed = units(reader(script, follows=False, look=lambda _: next(looks)), script)
+    reasons = [u.parked.reason for unit in passed for u in (*unit.parked, *unit.schema) if u.parked]
+    assert reasons == ["shop.orders appeared, and is read from its beginning", "it has a collation"]
+    assert [key for unit in passed for key in told(unit)[0]] == []
+
+
+def test_an_event_in_parts_is_one() -> None:
+    whole = event(12, 1, key=2)
+    after = whole.pop("fullDocument")
+    parts = [
+        {**whole, "_id": token(12, 1), "splitEvent": {"fragment": 1, "of": 2}},
+        {"_id": token(12, 2), "fullDocument": after, "splitEvent": {"fragment": 2, "of": 2}},
+    ]
+    script = Script(answer(event(11, 1, key=1), parts[0]), answer(parts[1]), answer(behind=token(13)))
+    stream = reader(script)
+    passed = units(stream, script)
+    assert [told(unit) for unit in passed] == [([1], 11, False), ([2], 12, False), ([], 13, False)]
+    # Nothing is gone on from behind a part.
+    assert StreamPosition.from_json(passed[0].position).token == token(11, 1)
+    assert StreamPosition.from_json(passed[1].position).token == token(12, 2)
+
+
+def test_parts_are_asked_for_again_when_the_stream_broke_between_them() -> None:
+    whole = event(12, 1, key=2)
+    after = whole.pop("fullDocument")
+    first = {**whole, "splitEvent": {"fragment": 1, "of": 2}}
+    second = {"_id": token(12, 2), "fullDocument": after, "splitEvent": {"fragment": 2, "of": 2}}
+    script = Script(
+        answer(event(11, 1, key=1), first), StreamEndedError("gone"), answer(first, second), answer(behind=token(13))
+    )
+    stream = reader(script)
+    assert [told(unit)[0] for unit in units(stream, script)] == [[1], [2], []]
+    assert [position.token for position in script.opened] == [None, token(11, 1)]
+
+
+def test_a_stream_that_goes_back_in_time_is_refused() -> None:
+    script = Script(answer(event(12, 1, key=1)), answer(event(11, 1, key=2)))
+    with pytest.raises(DataError, match="goes back in time"):
+        units(reader(script), script)
+
+
+def test_an_update_without_its_document_is_looked_up_and_one_that_is_gone_has_no_row() -> None:
+    found = {bson.encode({"_id": 1}): bson.encode({"_id": 1, "n": 77})}
+    script = Script(
+        answer(event(11, 1, "update", key=1, fullDocument=None), event(12, 1, "update", key=2, fullDocument=None)),
+        answer(behind=token(12)),
+    )
+    rows = [rows.batch.to_pylist() for unit in units(reader(script, found=found), script) for rows in unit.rows]
+    assert [[(row["_id"], row["n"], row["_op"]) for row in some] for some in rows] == [[(1, 77, 2)]]
+
+
+def test_what_becomes_of_a_collection_is_passed_before_the_place_behind_it() -> None:
+    script = Script(answer(event(11, 1, key=1), event(12, 1, "drop"), event(13, 1, key=3)), answer(behind=token(14)))
+    passed = units(reader(script), script)
+    kinds = [(told(unit), [u.parked is not None for u in unit.schema], len(unit.parked)) for unit in passed]
+    assert kinds == [
+        (([1], 11, False), [], 0),
+        (([None], 11, False), [False], 0),
+        (([], 12, False), [], 0),
+        # What is new under the name is looked for, and is not there.
+        (([], 13, False), [], 1),
+        (([], 14, False), [], 0),
+        (([], 14, False), [True], 0),
+    ]
+
+
+def test_a_collection_that_appears_begins_when_its_look_was_passed() -> None:
+    looks = iter([Look(layout("11" * 16), ordinal_of(13, 1))])
+    script = Script(
+        answer(event(11, 1, key=1), event(12, 1, key=2)),
+        answer(event(13, 1, key=3)),
+        answer(event(14, 1, key=4)),
+        answer(behind=token(15)),
+    )
+    passed = units(reader(script, follows=False, look=lambda _: next(looks)), script)
+    begun = [n for n, unit in enumerate(passed) if unit.schema]
+    assert len(begun) == 1
+    assert passed[begun[0]].ordinal == ordinal_of(13, 1)
+    assert passed[begun[0]].schema[0].snapshot is not None
+    assert [told(unit)[0] for unit in passed[begun[0] + 1 :]] == [[4], []]
+    assert [len(unit.parked) for unit in passed[: begun[0]]].count(1) == 1
+
+
+def test_a_drop_of_the_collection_that_had_the_name_before_changes_nothing() -> None:
+    other = bson.Binary(bytes.fromhex("22" * 16), 4)
+    script = Script(answer(event(11, 1, "drop", collectionUUID=other), event(12, 1, key=1)), answer(behind=token(13)))
+    passed = units(reader(script), script)
+    assert all(not unit.schema and not unit.parked for unit in passed)
+    assert [told(unit)[0] for unit in passed] == [[], [1], []]
+
+
+@pytest.mark.parametrize(("kind", "parked"), [("createIndexes", 0), ("modify", 0), ("somethingNew", 1)])
+def test_an_event_of_an_unknown_kind_parks_its_collection(kind: str, parked: int) -> None:
+    script = Script(answer(event(11, 1, kind), event(12, 1, key=1)), answer(behind=token(13)))
+    passed = units(reader(script), script)
+    assert sum(update.parked is not None for unit in passed for update in unit.schema) == parked
+    assert [key for unit in passed for key in told(unit)[0]] == ([] if parked else [1])

@@ -33,7 +33,7 @@ public class MongoReplicaSet {
   }
   static final List<Ev> LOG = new ArrayList<>();
   static String logStart = "82";                       // tokens below it: ChangeStreamHistoryLost
-  static long lastTs; static int lastSec, inc;
+  static volatile long lastTs; static int lastSec, inc;
   static long nextTs() {
     int s = (int) (System.currentTimeMillis() / 1000);
     if (s > lastSec) { lastSec = s; inc = 0; }
@@ -156,6 +156,8 @@ public class MongoReplicaSet {
         if (f.get("errorCode") != null) { Document r = new Document("ok", 0.0).append("errmsg", "Failing command via 'failCommand' failpoint").append("code", f.get("errorCode")).append("codeName", "FailPoint"); if (f.get("errorLabels") != null) r.append("errorLabels", f.get("errorLabels")); return stamp(r); }
       }
       if (cmd.equals("getMore") && STREAMS.containsKey(((Number) q.get("getMore")).longValue())) return stamp(more(STREAMS.get(((Number) q.get("getMore")).longValue()), q));
+      // A client that hears no answer to these for some seconds gives up everything it has under way.
+      switch (cmd) { case "hello": return stamp(hello(false)); case "isMaster": case "ismaster": return stamp(hello(true)); case "ping": return stamp(ok()); default: }
       synchronized (LOCK) {
         Txn t = null;
         if (q.containsKey("lsid") && Boolean.FALSE.equals(q.get("autocommit"))) {
@@ -191,8 +193,6 @@ public class MongoReplicaSet {
     @SuppressWarnings("unchecked") Document run(MongoMessage m, Document q, String cmd) {
       String db = m.getDatabaseName(); Object arg = q.get(cmd);
       switch (cmd) {
-        case "hello": return hello(false);
-        case "isMaster": case "ismaster": return hello(true);
         case "startSession": return ok().append("id", new Document("id", UUID.randomUUID())).append("timeoutMinutes", 30);
         case "endSessions": case "refreshSessions": case "killSessions": case "killAllSessions": case "replSetInitiate": case "fsync": case "logRotate": return ok();
         case "appendOplogNote": { Ev e = new Ev(); e.ts = nextTs(); e.type = "noop"; e.db = ""; e.wall = Instant.now(); LOG.add(e); LOCK.notifyAll(); return ok(); }

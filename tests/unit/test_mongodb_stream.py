@@ -7,16 +7,17 @@ from collections.abc import Callable
 from typing import Any
 
 import bson
+import numpy as np
 import pytest
 
 from raycdc.connectors.mongodb.change_stream import ChangeStreamReader
-from raycdc.connectors.mongodb.events import Scanner
+from raycdc.connectors.mongodb.events import RowWriter, Scanner
 from raycdc.connectors.mongodb.followed import FollowedCollections, Look
 from raycdc.connectors.mongodb.layout import Layout, OnMisfit, Spelling, declared, parse_type
 from raycdc.connectors.mongodb.position import StreamPosition
-from raycdc.connectors.mongodb.raw_stream import RawBatch, Scope, StreamEndedError
+from raycdc.connectors.mongodb.raw_stream import EventTooLargeError, RawBatch, Scope, StreamEndedError
 from raycdc.connectors.mongodb.token import ordinal_of
-from raycdc.errors import DataError, SourceUnavailableError
+from raycdc.errors import DataError, SourceError, SourceUnavailableError
 from raycdc.model import TableId
 from raycdc.model.selector import TableSelector
 from raycdc.source.api import LogUnit
@@ -56,13 +57,15 @@ def answer(
 
 
 class Script:
-    """Answers in their order; an error among them is raised. Notes where the stream was opened."""
+    """Answers in their order; an error among them is raised. Notes where the stream was opened, and where leanly."""
 
     def __init__(self, *answers: RawBatch | Exception) -> None:
         self.answers = deque(answers)
         self.opened: list[StreamPosition] = []
+        self.lean: list[int] = []
 
-    def open(self, position: StreamPosition) -> Script:
+    def open(self, position: StreamPosition, *, lean: bool) -> Script:
+        self.lean += [len(self.opened)] * lean
         self.opened.append(position)
         return self
 
@@ -95,7 +98,7 @@ def reader(
         start=StreamPosition(ordinal_of(10, 1), replica_set="rs0"),
         followed=FollowedCollections(layouts, parked={}, captures=captures, look=look),
         scanner=Scanner(captures),
-        look_up=lambda table, keys, cluster_time: found or {},
+        look_up=lambda table, uuid, keys, cluster_time: found or {},
         whole_when_idle=not sharded,
         close=lambda: None,
     )
@@ -320,3 +323,64 @@ def test_an_event_of_an_unknown_kind_parks_its_collection(kind: str, parked: int
     passed = units(reader(script), script)
     assert sum(update.parked is not None for unit in passed for update in unit.schema) == parked
     assert [key for unit in passed for key in told(unit)[0]] == ([] if parked else [1])
+
+
+def test_both_documents_of_an_update_are_in_one_batch_however_large_they_are() -> None:
+    text = parse_type("string")
+    made = declared({"_id": parse_type("long"), "n": text}, json=Spelling.RELAXED, on_misfit=OnMisfit.FAIL)
+    large = {"_id": 1, "n": "x" * (7 << 20)}
+    events = [
+        event(11, 1, "update", key=1, fullDocument=large, fullDocumentBeforeChange=large),
+        event(12, 1, key=2) | {"fullDocument": {"_id": 2, "n": ""}},
+        event(13, 1, "update", key=1, fullDocument={"_id": 1, "n": ""}, fullDocumentBeforeChange=large),
+    ]
+    batch = Scanner(lambda _: True).scan(b"".join(map(bson.encode, events)))
+    numbers = 2 * np.arange(len(batch))
+    rows = RowWriter(ORDERS, made).rows(batch.data, batch.events, numbers=numbers, ranks=numbers)
+    assert [[int(op) for op in part.batch.column("_op").to_pylist()] for part in rows] == [[1, 2], [0], [1, 2]]
+
+
+@pytest.mark.parametrize("kind", ["insert", "update", "replace"])
+def test_an_event_too_large_for_an_answer_comes_without_its_document_which_is_looked_up(kind: str) -> None:
+    found = {bson.encode({"_id": 2}): bson.encode({"_id": 2, "n": 77})}
+    lean = event(12, 1, kind, key=2)
+    lean.pop("fullDocument", None)
+    script = Script(
+        answer(event(11, 1, key=1)),
+        EventTooLargeError("too large"),
+        answer(lean),
+        answer(event(13, 1, key=3)),
+        answer(behind=token(14)),
+    )
+    passed = units(reader(script, found=found), script)
+    assert [told(unit)[0] for unit in passed] == [[1], [2], [3], []]
+    assert passed[1].rows[0].batch.column("n").to_pylist() == [77]
+    assert [position.token for position in script.opened] == [None, token(11, 1), token(12, 1)]
+    assert script.lean == [1]
+
+
+def test_a_lean_stream_goes_on_until_it_has_come_further() -> None:
+    script = Script(
+        EventTooLargeError("too large"), answer(), answer(event(11, 1, "delete", key=1)), answer(behind=token(14))
+    )
+    assert [told(unit)[0] for unit in units(reader(script), script)] == [[1], []]
+    assert script.lean == [1]
+    assert len(script.opened) == 3
+    script = Script(*[EventTooLargeError("too large")] * 3)
+    with pytest.raises(SourceError, match="too large"):
+        units(reader(script), script)
+
+
+def test_silence_between_the_parts_of_an_event_is_no_end_of_its_transaction() -> None:
+    whole = event(11, 2, key=2)
+    after = whole.pop("fullDocument")
+    first = {**whole, "splitEvent": {"fragment": 1, "of": 2}}
+    second = {"_id": token(11, 3), "fullDocument": after, "splitEvent": {"fragment": 2, "of": 2}}
+    script = Script(
+        answer(event(11, 1, key=1), first), answer(behind=token(11, 1)), answer(second), answer(behind=token(12))
+    )
+    assert [told(unit) for unit in units(reader(script), script)] == [
+        ([1], 10, True),
+        ([2], 11, False),
+        ([], 12, False),
+    ]

@@ -12,15 +12,18 @@ from pymongo.client_session import ClientSession
 from pymongo.database import Database
 from pymongo.read_concern import ReadConcern
 
+from raycdc.connectors.mongodb.catalog import uuid_of
 from raycdc.connectors.mongodb.client import Client, address_of, errors
 from raycdc.connectors.mongodb.layout import ID
 from raycdc.connectors.mongodb.token import ordinal_of, seconds_of
-from raycdc.errors import SourceError
+from raycdc.errors import SourceError, SourceUnavailableError
 from raycdc.model import TableId
 
 MAJORITY = ReadConcern("majority")
 #: Keys asked for at once: a query is far from the largest message then.
 _KEYS_AT_ONCE = 1000
+#: Names that a collection may have while documents are looked up in it.
+_NAMES = 5
 
 
 @contextmanager
@@ -46,27 +49,38 @@ def log_end(client: Client) -> int:
     return _time(client, answer.get("operationTime"))
 
 
-def look_up(client: Client, table: TableId, keys: list[Any], cluster_time: int) -> dict[bytes, bytes]:
-    """Raw documents by the BSON of their keys, as they are at the cluster time or later; those there are not lack."""
-    found: dict[bytes, bytes] = {}
-    options: bson.CodecOptions[RawBSONDocument] = bson.CodecOptions(document_class=RawBSONDocument)
-    database: Database[RawBSONDocument] = client.get_database(table.db, options)  # type: ignore[assignment]
-    collection = database.get_collection(table.table, read_concern=MAJORITY)
-    with session_after(client, cluster_time) as session, errors(client, f"looking up documents of {table}"):
-        for first in range(0, len(keys), _KEYS_AT_ONCE):
-            some = keys[first : first + _KEYS_AT_ONCE]
-            for document in collection.find({ID: {"$in": some}}, session=session):
-                raw = bytes(document.raw)
-                found[key_bytes(raw)] = raw
-    return found
+def look_up(client: Client, table: TableId, uuid: str, keys: list[Any], cluster_time: int) -> dict[bytes, bytes]:
+    """Raw documents by the BSON of their keys, as they are at the cluster time or later; those there are not lack.
 
-
-def key_bytes(document: bytes) -> bytes:
-    """The key of a raw document as BSON that compares."""
-    plain: bson.CodecOptions[dict[str, Any]] = bson.CodecOptions(
-        datetime_conversion=bson.codec_options.DatetimeConversion.DATETIME_MS
+    They are those of the collection with this UUID, by whatever name it goes now ("": by its old one).
+    """
+    options: bson.CodecOptions[RawBSONDocument] = bson.CodecOptions(
+        document_class=RawBSONDocument, datetime_conversion=bson.codec_options.DatetimeConversion.DATETIME_MS
     )
-    return bson.encode({ID: bson.decode(document, plain)[ID]})
+    database: Database[RawBSONDocument] = client.get_database(table.db, options)  # type: ignore[assignment]
+    found: dict[bytes, bytes] = {}
+    with session_after(client, cluster_time) as session, errors(client, f"looking up documents of {table}"):
+        name = _name_of(client, table, uuid)
+        for _ in range(_NAMES):
+            if name is None:
+                # All of it is gone, which the stream says later.
+                return {}
+            collection = database.get_collection(name, read_concern=MAJORITY)
+            for first in range(0, len(keys), _KEYS_AT_ONCE):
+                some = keys[first : first + _KEYS_AT_ONCE]
+                for document in collection.find({ID: {"$in": some}}, session=session):
+                    found[bson.encode({ID: document[ID]})] = bytes(document.raw)
+            before, name = name, _name_of(client, table, uuid)
+            if name == before:
+                return found
+    raise SourceUnavailableError(f"{table} had another name each time its documents were looked up.")
+
+
+def _name_of(client: Client, table: TableId, uuid: str) -> str | None:
+    """What the collection is called now; None where it is gone."""
+    if not uuid:
+        return table.table
+    return next((e["name"] for e in client[table.db].list_collections() if uuid_of(e) == uuid), None)
 
 
 def _time(client: Client, timestamp: bson.Timestamp | None) -> int:

@@ -18,10 +18,14 @@ A document that does not fit its columns parks its collection; others go on.
 An update comes with the document as the server has it when it answers, which may be later than the event, or, where
 every collection keeps images, with the documents before and after it. Where neither is there the document is looked up
 by its key, not before the event: one that is not found has been deleted since, which the stream says later.
+
+An event too large for any answer comes without its documents: the stream is opened lean for one answer, whose documents
+are looked up.
 """
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -35,15 +39,17 @@ from bson.raw_bson import RawBSONDocument
 from pymongo.errors import PyMongoError
 
 from raycdc.connectors.mongodb.bson import code_loops as codes
-from raycdc.connectors.mongodb.events import Batch, Scanner, joined
+from raycdc.connectors.mongodb.events import Batch, RowWriter, Scanner, joined
 from raycdc.connectors.mongodb.followed import Change, FollowedCollections, Place
 from raycdc.connectors.mongodb.position import StreamPosition
-from raycdc.connectors.mongodb.raw_stream import RawBatch, StreamEndedError
+from raycdc.connectors.mongodb.raw_stream import EventTooLargeError, RawBatch, StreamEndedError
 from raycdc.connectors.mongodb.token import cluster_time_of, seconds_of
-from raycdc.errors import DataError, SourceUnavailableError
+from raycdc.errors import DataError, SourceError, SourceUnavailableError
 from raycdc.model import TableId
 from raycdc.source.api import LogUnit, SchemaUpdate
 from raycdc.source.hand_off import LogRows
+
+_log = logging.getLogger(__name__)
 
 #: Times a stream is opened anew without an answer in between, before the pipeline hears of it.
 _REOPENED_MAX = 3
@@ -57,8 +63,15 @@ class Stream(Protocol):
     def close(self) -> None: ...
 
 
-#: Documents of a collection by their keys, as they are at a cluster time or later: raw BSON by the key's BSON.
-LookUp = Callable[[TableId, list[Any], int], dict[bytes, bytes]]
+class OpenStream(Protocol):
+    """Opens a stream behind a place; a `lean` one has no documents in its events, and few events in an answer."""
+
+    def __call__(self, position: StreamPosition, *, lean: bool) -> Stream: ...
+
+
+#: Documents of a collection (named, and with this UUID) by their keys, as they are at a cluster time or later: raw BSON
+#: by the key's BSON.
+LookUp = Callable[[TableId, str, list[Any], int], dict[bytes, bytes]]
 
 
 @dataclass(slots=True)
@@ -76,7 +89,7 @@ class ChangeStreamReader:
     def __init__(
         self,
         *,
-        open_stream: Callable[[StreamPosition], Stream],
+        open_stream: OpenStream,
         start: StreamPosition,
         followed: FollowedCollections,
         scanner: Scanner,
@@ -107,8 +120,9 @@ class ChangeStreamReader:
         self._numbered = 0
         self._vanished = 0
         self._reopened = 0
+        self._lean = False
         self._closed = threading.Event()
-        self._stream: Stream | None = open_stream(start)
+        self._stream: Stream | None = open_stream(start, lean=False)
 
     def __repr__(self) -> str:
         return f"ChangeStreamReader({seconds_of(self._position.cluster_time)}, {self._followed})"
@@ -133,7 +147,7 @@ class ChangeStreamReader:
     def _read(self) -> None:
         try:
             if self._stream is None:
-                self._stream = self._open_stream(self._read_to)
+                self._stream = self._open_stream(self._read_to, lean=self._lean)
             answer = self._stream.next()
         except StreamEndedError as ended:
             self._end_stream()
@@ -141,13 +155,25 @@ class ChangeStreamReader:
             if self._reopened > _REOPENED_MAX:
                 raise SourceUnavailableError(str(ended)) from ended
             return
+        except EventTooLargeError as refused:
+            self._end_stream()
+            if self._lean:
+                raise SourceError(str(refused)) from refused
+            self._lean = True
+            _log.warning("%s The next documents are looked up by their keys.", refused)
+            return
         self._reopened = 0
+        read_to = self._read_to
         if answer.data:
             self._take(answer)
         elif answer.token is not None:
             self._idle(answer.token, answer.server_time)
         if answer.ended:
             # Invalidated, by a collection or a database that went: it goes on behind that.
+            self._end_stream()
+        if self._lean and self._read_to != read_to:
+            # Whatever was too large may be over. Where it is not, the next lean answer is one further.
+            self._lean = False
             self._end_stream()
 
     def _end_stream(self) -> None:
@@ -211,9 +237,12 @@ class ChangeStreamReader:
 
     def _idle(self, token: dict[str, Any], server_time: int) -> None:
         passed = cluster_time_of(token)
+        if self._fragments:
+            # The rest of an event, of the time that waits, is still to come.
+            return
         if self._waiting is not None and (self._whole_when_idle or passed > self._waiting.batch.times[-1]):
             self._pass_waiting(whole=True)
-        if self._waiting is None and not self._fragments:
+        if self._waiting is None:
             # Of a time that has not come nothing has passed, and no read could wait for it.
             self._move(token, passed if self._whole_when_idle and passed <= server_time else passed - 1)
 
@@ -346,7 +375,7 @@ class ChangeStreamReader:
                     self._new[table] = None
                 continue
             own = (named == number) & (kinds != codes.OTHER)
-            data, events = self._looked_up(batch, np.flatnonzero(own), table)
+            data, events = self._looked_up(batch, np.flatnonzero(own), writer)
             if table in self._unfit:
                 continue
             try:
@@ -356,14 +385,15 @@ class ChangeStreamReader:
                 self._unfit[table] = str(misfit)
         return tuple(found), sum(rows.batch.nbytes for rows in found)
 
-    def _looked_up(self, batch: Batch, own: np.ndarray, table: TableId) -> tuple[bytes, np.ndarray]:
-        """The events `own`, with the documents that updates came without behind the data."""
+    def _looked_up(self, batch: Batch, own: np.ndarray, writer: RowWriter) -> tuple[bytes, np.ndarray]:
+        """The events `own`, with the documents that changes came without behind the data."""
         events = batch.events[own]
-        bare = np.flatnonzero((events[:, codes.E_KIND] == codes.UPDATE) & (events[:, codes.E_AFTER] == 0))
+        bare = np.flatnonzero((events[:, codes.E_KIND] != codes.DELETE) & (events[:, codes.E_AFTER] == 0))
         if not bare.size:
             return batch.data, events
         keys = {int(n): batch.key(int(own[n])) for n in bare}
-        documents = self._look_up(table, list(keys.values()), int(batch.times[own[bare[-1]]]))
+        last = int(batch.times[own[bare[-1]]])
+        documents = self._look_up(writer.table, writer.layout.uuid, list(keys.values()), last)
         parts, end = [batch.data], len(batch.data)
         places: dict[bytes, int] = {}
         for key, document in documents.items():

@@ -34,6 +34,9 @@ _EVENTS_FIRST = 4096
 #: Namespaces remembered; databases with more have collections made and dropped all the time.
 _NAMESPACES_MAX = 1 << 16
 _PLAIN: CodecOptions[dict[str, Any]] = CodecOptions(datetime_conversion=DatetimeConversion.DATETIME_MS)
+_RAW: CodecOptions[RawBSONDocument] = CodecOptions(
+    document_class=RawBSONDocument, datetime_conversion=DatetimeConversion.DATETIME_MS
+)
 _CANONICAL = JSONOptions(json_mode=JSONMode.CANONICAL, datetime_conversion=DatetimeConversion.DATETIME_MS)
 
 #: What a row is, by the event's kind; a change with the document before it has two.
@@ -68,8 +71,8 @@ class Batch:
         return self._document(int(self.events[number, codes.E_BEGIN]))
 
     def key(self, number: int) -> Any:
-        """The `_id` of the document that an event is about."""
-        return self._document(int(self.events[number, codes.E_KEY]))["_id"]
+        """The `_id` of the document that an event is about; one that is a document itself is raw."""
+        return RawBSONDocument(self._raw(int(self.events[number, codes.E_KEY])), _RAW)["_id"]
 
     def table(self, number: int) -> TableId | None:
         """The captured collection that an event is about."""
@@ -81,8 +84,10 @@ class Batch:
         return Batch(self.data, self.events[first:last], self.names)
 
     def _document(self, at: int) -> dict[str, Any]:
-        size = int.from_bytes(self.data[at : at + 4], "little")
-        return bson.decode(self.data[at : at + size], _PLAIN)
+        return bson.decode(self._raw(at), _PLAIN)
+
+    def _raw(self, at: int) -> bytes:
+        return self.data[at : at + int.from_bytes(self.data[at : at + 4], "little")]
 
 
 class Scanner:
@@ -169,7 +174,7 @@ class RowWriter:
         second = ops != RowKind.UPDATE_BEFORE
         sequence, in_time = numbers[owner] + second, ranks[owner] + second
         done = 0
-        for batch in self._decoder.decode_places(data, places):
+        for batch in _in_pairs(self._decoder.decode_places(data, places), ops):
             part = slice(done, done + batch.num_rows)
             done += batch.num_rows
             position = pc.binary_join_element_wise(
@@ -180,6 +185,28 @@ class RowWriter:
             rows = pa.RecordBatch.from_arrays([*batch.columns, *meta], schema=self._schema)
             lost = lost_values(batch)
             yield LogRows(self.table, with_lost_values(rows, lost) if lost else rows, times[part])
+
+
+def _in_pairs(batches: Iterator[pa.RecordBatch], ops: npt.NDArray[np.int8]) -> Iterator[pa.RecordBatch]:
+    """`batches` cut elsewhere where a row before a change would be the last of one; that after it follows at once."""
+    done, held = 0, None
+    for batch in batches:
+        done += batch.num_rows
+        whole = batch if held is None else _joined_rows(held, batch)
+        cut = whole.num_rows - int(ops[done - 1] == RowKind.UPDATE_BEFORE)
+        # What a batch has lost goes with its first part.
+        held = whole.slice(cut).replace_schema_metadata(None) if cut < whole.num_rows else None
+        if cut:
+            yield whole.slice(0, cut)
+        elif held is not None:
+            held = whole
+    assert held is None
+
+
+def _joined_rows(first: pa.RecordBatch, second: pa.RecordBatch) -> pa.RecordBatch:
+    lost = lost_values(first) + lost_values(second)
+    parts = [part.replace_schema_metadata(None) for part in (first, second)]
+    return with_lost_values(pa.concat_batches(parts), lost)
 
 
 def _places(

@@ -2,10 +2,10 @@
 
 | error | means | reaction |
 |---|---|---|
-| 43, 222, 234, network | the cursor is gone, the stream is not | `StreamEndedError`: it is opened anew |
+| 43, 222, 234, a router's, network | the cursor is gone, the stream is not | `StreamEndedError`: it is opened anew |
 | 136, 280, 286 | what comes next is not in the log any more | `LogLostError` |
 | 260 | the token is none of this deployment's | `LogLostError` |
-| 10334 | an event is larger than a message can be | `SourceError` with what helps |
+| 10334 | an event is larger than an answer can be | `EventTooLargeError`: it is asked for without its documents |
 | 40573 | no replica set | `SourceError` |
 """
 
@@ -24,7 +24,7 @@ from pymongo.errors import AutoReconnect, ConnectionFailure, CursorNotFound, Ope
 from raycdc.connectors.mongodb.catalog import discover, keep_images
 from raycdc.connectors.mongodb.client import Client, ServerInfo, address_of, errors
 from raycdc.connectors.mongodb.token import cluster_time_of, decode_token, ordinal_of, seconds_of
-from raycdc.errors import LogLostError, SourceError
+from raycdc.errors import LogLostError, SourceError, SourceUnavailableError
 from raycdc.model import TableId
 from raycdc.model.selector import TableSelector
 
@@ -33,10 +33,14 @@ from raycdc.model.selector import TableSelector
 AWAIT_MS = 200
 #: Events in an answer at most; 0: as many as fit in 16 MiB.
 EVENTS_MAX = 0
+#: Events without documents in an answer: all of them are looked up.
+_LEAN_EVENTS_MAX = 1000
 
 #: A pattern that begins with the name of a database, and its dot.
 _DATABASE = re.compile(r"([A-Za-z0-9_-]+)\\\.(?![?*+{])")
-_RESUMABLE = frozenset({43, 222, 234})
+#: Cursors that are gone, and what nodes and routers say while a set or a cluster changes (the drivers' "Change Streams"
+#: specification; servers before 4.4 send no label).
+_RESUMABLE = frozenset({43, 63, 133, 150, 222, 234, 13388})
 _RESUMABLE_LABEL = "ResumableChangeStreamError"
 _LOST = frozenset({136, 280, 286})
 _BAD_TOKEN, _TOO_LARGE, _NO_REPLICA_SET = 260, 10334, 40573
@@ -44,6 +48,10 @@ _BAD_TOKEN, _TOO_LARGE, _NO_REPLICA_SET = 260, 10334, 40573
 
 class StreamEndedError(Exception):
     """The cursor is gone; the stream goes on where it was."""
+
+
+class EventTooLargeError(Exception):
+    """An event with its documents is larger than an answer can be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,15 +74,21 @@ class Scope:
 
 @dataclass(frozen=True, slots=True)
 class StreamOptions:
-    """How a stream is asked for. `only`: events of these collections alone; empty: the server does not know which."""
+    """How a stream is asked for. `only`: events of these collections alone; empty: the server does not know which.
+
+    `lean`: without any document.
+    """
 
     scope: Scope
     only: tuple[TableId, ...] = ()
     images: bool = False
+    lean: bool = False
 
     def pipeline(self, info: ServerInfo, *, token: Mapping[str, Any] | None, after: int) -> list[dict[str, Any]]:
         """The stages: from behind `token` on, or else from behind the cluster time `after`."""
-        stage: dict[str, Any] = {"fullDocument": "whenAvailable" if self.images else "updateLookup"}
+        stage: dict[str, Any] = {}
+        if not self.lean:
+            stage["fullDocument"] = "whenAvailable" if self.images else "updateLookup"
         if token is not None and info.version < (4, 2) and decode_token(token).from_invalidate:
             # No place to resume after; nothing else has its time.
             after, token = cluster_time_of(token), None
@@ -82,7 +96,7 @@ class StreamOptions:
             stage["startAfter" if info.version >= (4, 2) else "resumeAfter"] = dict(token)
         else:
             stage["startAtOperationTime"] = bson.Timestamp(*seconds_of(after + 1))
-        if self.images:
+        if self.images and not self.lean:
             stage["fullDocumentBeforeChange"] = "whenAvailable"
         if info.version >= (6, 0):
             stage["showExpandedEvents"] = True
@@ -91,7 +105,7 @@ class StreamOptions:
         stages: list[dict[str, Any]] = [{"$changeStream": stage}]
         if self.only and self.scope.collection is None:
             stages.append({"$match": {"$or": self._wanted()}})
-        stages.append({"$project": {"updateDescription": 0}})
+        stages.append({"$project": {"updateDescription": 0, **({"fullDocument": 0} if self.lean else {})}})
         if splits_large_events(info):
             stages.append({"$changeStreamSplitLargeEvent": {}})
         return stages
@@ -159,19 +173,20 @@ class RawStream:
         }
         if info.version[:2] < (4, 2):
             command["readConcern"] = {"level": "majority"}
+            # Else a collection's own would be needed, which nobody knows behind its drop.
+            command["collation"] = {"locale": "simple"}
         self._session = client.start_session()
         try:
             with _stream_errors(client):
                 self._opened: CommandCursor[Any] = database.cursor_command(command, session=self._session)
-        except StreamEndedError as cause:
-            with errors(client, "opening a change stream"):
-                raise cause.__cause__ or cause from None
+        except StreamEndedError as refused:
+            raise SourceUnavailableError(str(refused)) from refused
         # The driver reads batches as they come for collections only; the cursor is the same one.
         self._cursor: RawBatchCommandCursor[Any] = RawBatchCommandCursor(
             database[scope.collection or "$cmd.aggregate"],
             {"id": self._opened.cursor_id, "ns": _namespace(scope), "firstBatch": []},
             self._opened.address,
-            batch_size=EVENTS_MAX,
+            batch_size=_LEAN_EVENTS_MAX if options.lean else EVENTS_MAX,
             max_await_time_ms=AWAIT_MS,
             session=self._session,
         )
@@ -238,10 +253,7 @@ def _react(client: Client, cause: OperationFailure) -> None:
             "storage.oplogMinRetentionHours)."
         ) from cause
     if cause.code == _TOO_LARGE:
-        raise SourceError(
-            f"{where}: an event is larger than 16 MiB: {text}. MongoDB 6.0.9 and later send such events in parts; on "
-            "an older server make the document smaller, or leave its collection out (source.exclude)."
-        ) from cause
+        raise EventTooLargeError(f"{where}: an event is larger than 16 MiB: {text}.") from cause
     if cause.code == _NO_REPLICA_SET:
         raise SourceError(
             f"{where}: {text}. Changes can be followed at a replica set or a sharded cluster; make the server a "

@@ -6,6 +6,8 @@ begun with is in its position.
 
 from __future__ import annotations
 
+from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -22,9 +24,15 @@ from raycdc.connectors.mongodb.layout import Layout
 from raycdc.connectors.mongodb.new_beginnings import NewBeginnings
 from raycdc.connectors.mongodb.plugin import MongoDbSourceConfig
 from raycdc.connectors.mongodb.position import StreamPosition, is_bounded
-from raycdc.connectors.mongodb.raw_stream import RawStream, stream_options
+from raycdc.connectors.mongodb.raw_stream import (
+    EventTooLargeError,
+    RawStream,
+    StreamEndedError,
+    stream_options,
+)
+from raycdc.connectors.mongodb.token import seconds_of
 from raycdc.connectors.mongodb.warm_up import compile_all
-from raycdc.errors import ConfigError, SourceError, SourceUnavailableError
+from raycdc.errors import ConfigError, LogLostError, SourceError, SourceUnavailableError
 from raycdc.model import TableId
 from raycdc.source.split import StreamSplit
 
@@ -65,30 +73,39 @@ class MongoDbSource:
             first = splits is None or self._config.bounded
             tables = discover(client, self._config.selector(), complete=first)
             for state in (splits or {}).values():
-                self._require_same_set(info, state["position"].get("replica_set", ""))
+                self._require_same_set(info, state["position"]["replica_set"])
             if not self._config.bounded:
                 followed = {name for state in (splits or {}).values() for name in state["tables"]}
                 require_followable(client, [table for table in tables if splits is None or str(table) in followed])
                 places = [StreamPosition.from_json(state["position"]) for state in (splits or {}).values()]
                 for place in places or [StreamPosition(log_end(client), replica_set=info.replica_set)]:
-                    self._open(client, place).close()
+                    self._try(client, place)
+
+    def _try(self, client: Client, place: StreamPosition) -> None:
+        """Whether the log reaches back to a place is known when the first changes behind it are asked for."""
+        stream = self._open(client, place)
+        try:
+            with suppress(StreamEndedError, EventTooLargeError):
+                stream.next()
+        finally:
+            stream.close()
 
     def restart(self, splits: dict[str, Any]) -> tuple[dict[str, Any], int, list[str]]:
         """Where the changes can be read from instead of a place that is lost, and all collections to read again."""
         with connect(self._config.uri) as client:
             info = probe(client)
             for state in splits.values():
-                self._require_same_set(info, state["position"].get("replica_set", ""))
+                self._require_same_set(info, state["position"]["replica_set"])
             begin = log_end(client)
             position = StreamPosition(begin, replica_set=info.replica_set)
             tables = discover(client, self._config.selector(), complete=False)
             return position.to_json(), begin, [str(table) for table in tables]
 
     def _require_same_set(self, info: ServerInfo, begun: str) -> None:
-        if begun and begun != info.replica_set:
+        if begun != info.replica_set:
             raise SourceError(
                 f"{info.address} belongs to the replica set {info.replica_set or 'none'!r}, and the pipeline was "
-                f"begun with {begun!r}. Point source.uri at that one, or begin with another pipeline.state."
+                f"begun with {begun or 'none'!r}. Point source.uri at that one, or begin with another pipeline.state."
             )
 
     def enumerator_dialect(self) -> MongoDbEnumeratorDialect:
@@ -120,10 +137,16 @@ class MongoDbSource:
             client.close()
             raise
 
-    def _open(self, client: Client, position: StreamPosition) -> RawStream:
+    def _open(self, client: Client, position: StreamPosition, *, lean: bool = False) -> RawStream:
         info = probe(client)
         self._require_same_set(info, position.replica_set)
-        options = stream_options(client, info, self._config.selector())
+        if position.token is not None and not info.is_mongos and (end := log_end(client)) < position.cluster_time:
+            raise LogLostError(
+                f"{info.address} is at {seconds_of(end)}, and was read to {seconds_of(position.cluster_time)} before: "
+                "it was restored, or is another replica set of the same name. Take a new snapshot with "
+                'pipeline.on_log_lost = "resnapshot", or point source.uri at the one that was read.'
+            )
+        options = replace(stream_options(client, info, self._config.selector()), lean=lean)
         return RawStream(client, info, options, token=position.token, after=position.cluster_time)
 
     def _layout_now(self, table: TableId) -> Layout | None:

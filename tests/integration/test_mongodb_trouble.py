@@ -1,0 +1,173 @@
+"""What can go wrong with a change stream at the server, one by one: nothing is lost, and nothing is asked for ever."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import bson
+import pytest
+
+from raycdc.checkpoint.store import CheckpointStore
+from raycdc.config import Secret
+from raycdc.connectors.mongodb.causal import log_end, look_up
+from raycdc.connectors.mongodb.client import connect
+from raycdc.errors import LogLostError, SourceError, SourceUnavailableError
+from raycdc.model import TableId
+from raycdc.testing.servers import MongoDb, MongoDbServer
+from tests.integration.followed import catch_up, changes, pipeline, require_equal
+
+pytestmark = pytest.mark.server
+
+
+@pytest.fixture
+def database(mongodb: MongoDb) -> Iterator[str]:
+    with mongodb.fresh_database("chg") as name:
+        yield name
+
+
+@pytest.fixture
+def emulated(mongodb: MongoDb) -> Iterator[MongoDbServer]:
+    if not isinstance(mongodb, MongoDbServer):
+        pytest.skip("makes a server fail")
+    yield mongodb
+    mongodb.unfail()
+
+
+@pytest.mark.parametrize("images", [False, True])
+def test_a_change_too_large_for_an_answer_is_read_by_its_key(
+    emulated: MongoDbServer, database: str, tmp_path: Path, images: bool
+) -> None:
+    with emulated.client() as client:
+        options: dict[str, Any] = {"changeStreamPreAndPostImages": {"enabled": True}} if images else {}
+        orders = client[database].create_collection("orders", **options)
+        orders.insert_many([{"_id": number, "n": number} for number in range(4)])
+        catch_up(tmp_path, emulated, database)
+        orders.insert_one({"_id": 4, "n": 4})
+        orders.update_one({"_id": 0}, {"$set": {"n": -1}})
+        orders.replace_one({"_id": 1}, {"n": -2})
+        orders.update_one({"_id": 2}, {"$set": {"n": -3}})
+        orders.delete_one({"_id": 2})
+        # The first is met when it is tried whether the log reaches back.
+        emulated.fail(["getMore"], times=2, errorCode=10334)
+        catch_up(tmp_path, emulated, database)
+        orders.update_one({"_id": 0}, {"$set": {"n": -9}})
+    catch_up(tmp_path, emulated, database)
+    rows = require_equal(tmp_path, emulated, database)
+    assert [(row["_op"], row["_id"]) for row in rows[4:8]] == [("+I", 4), ("+U", 0), ("+U", 1), ("-D", 2)]
+    assert rows[-2]["_op"] == ("-U" if images else "-D")
+
+
+@pytest.mark.parametrize("code", [260, 280, 286])
+@pytest.mark.parametrize("command", ["aggregate", "getMore"])
+def test_lost_history_ends_the_run_or_begins_again_wherever_the_server_says_so(
+    command: str, code: int, emulated: MongoDbServer, database: str, tmp_path: Path
+) -> None:
+    """A server opens a stream and finds out only when the first changes are asked for."""
+    with emulated.client() as client:
+        orders = client[database].orders
+        orders.insert_many([{"_id": number, "n": number} for number in range(5)])
+        catch_up(tmp_path, emulated, database)
+        orders.delete_one({"_id": 1})
+        emulated.fail([command], times=1, errorCode=code)
+        with pytest.raises(LogLostError, match="resnapshot"):
+            catch_up(tmp_path, emulated, database)
+        emulated.fail([command], times=1, errorCode=code)
+        again = {"on_log_lost": "resnapshot"}
+        catch_up(tmp_path, emulated, database, pipeline=again)
+        orders.insert_one({"_id": 9, "n": 9})
+        catch_up(tmp_path, emulated, database, pipeline=again)
+    rows = require_equal(tmp_path, emulated, database)
+    assert [row["_op"] for row in rows].count("T") == 1
+
+
+def test_a_server_that_was_set_back_is_told_by_its_time(mongodb: MongoDb, database: str, tmp_path: Path) -> None:
+    with mongodb.client() as client:
+        client[database].orders.insert_one({"_id": 1, "n": 1})
+        catch_up(tmp_path, mongodb, database)
+        client[database].orders.insert_one({"_id": 2, "n": 2})
+    catch_up(tmp_path, mongodb, database)
+    job = pipeline(tmp_path, mongodb, database)
+    store = CheckpointStore(job.config.pipeline.state, pipeline="shop")
+    last = store.last_manifest()
+    assert last is not None
+    (state,) = last.to_splits.values()
+    source = job._make_source()()
+    source.preflight({"log": state})
+    later = {**state["position"], "cluster_time": state["position"]["cluster_time"] + (3600 << 32)}
+    with pytest.raises(LogLostError, match="was restored, or is another replica set of the same name"):
+        source.preflight({"log": {**state, "position": later}})
+    for other in ("rs1", ""):
+        with pytest.raises(SourceError, match="belongs to the replica set"):
+            source.preflight({"log": {**state, "position": {**state["position"], "replica_set": other}}})
+
+
+@pytest.mark.parametrize("code", [63, 133, 222, 234, 13388])
+def test_a_stream_that_cannot_be_opened_now_is_tried_again(
+    code: int, emulated: MongoDbServer, database: str, tmp_path: Path
+) -> None:
+    with emulated.client() as client:
+        client[database].orders.insert_one({"_id": 0, "n": 0})
+        catch_up(tmp_path, emulated, database)
+        client[database].orders.insert_one({"_id": 1, "n": 1})
+    emulated.fail(["aggregate"], times=-1, errorCode=code)
+    with pytest.raises(SourceUnavailableError, match=str(code)):
+        pipeline(tmp_path, emulated, database)._make_source()().preflight(None)
+    emulated.unfail()
+    catch_up(tmp_path, emulated, database)
+    require_equal(tmp_path, emulated, database)
+
+
+def test_a_document_is_looked_up_in_its_own_collection_by_whatever_name(mongodb: MongoDb, database: str) -> None:
+    with mongodb.client() as client, connect(_secret(mongodb)) as ours:
+        client[database].orders.insert_one({"_id": 1, "n": 1})
+        (entry,) = client[database].list_collections(filter={"name": "orders"})
+        uuid = bytes(entry["info"]["uuid"]).hex()
+        client[database].orders.rename("away")
+        client[database].orders.insert_many([{"_id": 1, "n": 2}, {"_id": 2, "n": 2}])
+        table = TableId(database, "orders")
+        found = look_up(ours, table, uuid, [1, 2], log_end(ours))
+        assert found == {bson.encode({"_id": 1}): bson.encode({"_id": 1, "n": 1})}
+        client[database].away.drop()
+        assert look_up(ours, table, uuid, [1, 2], log_end(ours)) == {}
+
+
+def test_images_that_end_while_a_stream_is_open_lose_nothing(
+    mongodb: MongoDb, database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with mongodb.client() as client:
+        orders = client[database].create_collection("orders", changeStreamPreAndPostImages={"enabled": True})
+        orders.insert_many([{"_id": number, "n": number} for number in range(4)])
+        catch_up(tmp_path, mongodb, database)
+        orders.update_one({"_id": 0}, {"$set": {"n": 10}})
+        client[database].command("collMod", "orders", changeStreamPreAndPostImages={"enabled": False})
+        orders.update_one({"_id": 0}, {"$set": {"n": 20}})
+        orders.update_one({"_id": 1}, {"$set": {"n": 21}})
+        orders.update_one({"_id": 2}, {"$set": {"n": 22}})
+        orders.delete_one({"_id": 2})
+        orders.replace_one({"_id": 3}, {"n": 23})
+    # As where the stream was opened before they ended.
+    monkeypatch.setattr("raycdc.connectors.mongodb.raw_stream.keep_images", lambda *_: True)
+    catch_up(tmp_path, mongodb, database)
+    rows = require_equal(tmp_path, mongodb, database)
+    assert {row["_id"]: row["n"] for row in rows if row["_op"] == "+U"} == {0: 20, 1: 21, 3: 23}
+
+
+def test_a_quiet_collection_keeps_its_place_while_others_fill_the_log(
+    emulated: MongoDbServer, database: str, tmp_path: Path
+) -> None:
+    with emulated.client() as client:
+        client[database].orders.insert_one({"_id": 1, "n": 1})
+        catch_up(tmp_path, emulated, database)
+        client[database].others.insert_many([{"n": number} for number in range(50)])
+        catch_up(tmp_path, emulated, database)
+        emulated.truncate_log()
+        client[database].orders.insert_one({"_id": 2, "n": 2})
+    catch_up(tmp_path, emulated, database)
+    assert [row["_id"] for row in require_equal(tmp_path, emulated, database)] == [1, 2]
+    assert [row["_op"] for row in changes(tmp_path)] == ["+I", "+I"]
+
+
+def _secret(mongodb: MongoDb) -> Secret:
+    return Secret(mongodb.uri)

@@ -271,7 +271,7 @@ def read_changes(kafka: KafkaServer, topic: str, table: ScriptedTable) -> list[R
     consumer.assign([TopicPartition(topic, number, 0) for number in partitions])
     messages: list[Any] = []
     while sum(message.error() is not None for message in messages) < len(partitions):
-        messages += consumer.consume(1000, timeout=1)
+        messages += consumer.consume(1000, timeout=0.02)
     consumer.close()
     ordered = sorted((m for m in messages if m.error() is None), key=lambda m: (m.partition(), m.offset()))
     values = pa.array([message.value() for message in ordered], pa.large_binary())

@@ -5,12 +5,14 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+from contextlib import suppress
+from operator import itemgetter
 from pathlib import Path
 
 import pymysql
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
-from pymongo.errors import OperationFailure
+from pymongo.errors import DuplicateKeyError, OperationFailure
 
 from raycdc.testing.servers import DatabaseServer, KafkaServer, MariaDbServer, MongoDb, MongoDbServer, ServerError
 from raycdc.testing.servers.process import wait_until
@@ -116,10 +118,27 @@ def test_an_emulated_mongodb_is_of_the_version_asked_for_and_loses_history_on_de
 
 def test_a_client_that_goes_leaves_nothing_of_its_transaction(mongodb: MongoDb) -> None:
     with mongodb.fresh_database() as name, mongodb.client() as other:
-        other[name].create_collection("items")
+        other[name]["items"].insert_many([{"_id": 2, "n": 0}, {"_id": 3, "n": 0}])
         gone = mongodb.client()
         session = gone.start_session()
         session.start_transaction()
-        gone[name]["items"].insert_one({"_id": 1}, session=session)
+        its = gone[name]["items"]
+        its.insert_one({"_id": 1, "n": 1}, session=session)
+        its.update_one({"_id": 2}, {"$set": {"n": 1}}, session=session)
+        its.delete_one({"_id": 3}, session=session)
+        # What is not committed is there for the transaction alone.
+        before = [{"_id": 2, "n": 0}, {"_id": 3, "n": 0}]
+        assert sorted(other[name]["items"].find(), key=itemgetter("_id")) == before
+        within = its.find(session=session)
+        assert sorted(within, key=itemgetter("_id")) == [{"_id": 1, "n": 1}, {"_id": 2, "n": 1}]
         gone.close()
-        wait_until(lambda: other[name]["items"].find_one() is None, timeout_s=10, what="the end of the transaction")
+
+        def is_free() -> bool:
+            with suppress(DuplicateKeyError):
+                other[name]["items"].insert_one({"_id": 1, "n": 2})
+                return True
+            return False
+
+        wait_until(is_free, timeout_s=10, what="the end of the transaction")
+        after = [{"_id": 1, "n": 2}, *before]
+        assert sorted(other[name]["items"].find(), key=itemgetter("_id")) == after

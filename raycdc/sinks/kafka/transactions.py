@@ -102,6 +102,10 @@ class Transactions:
         )
 
     def __enter__(self) -> Self:
+        # librdkafka asks for the coordinator at once where a connection is up, and otherwise half a second later: one
+        # answer comes over the bootstrap connection, which ends with it, and the next over one that stays.
+        for _ in range(2):
+            self._ask(lambda: self._producer.list_topics(self._target.topic, TIMEOUT_S))
         self._ask(lambda: self._producer.init_transactions(TIMEOUT_S))
         return self
 

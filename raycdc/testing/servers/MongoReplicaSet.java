@@ -169,8 +169,11 @@ public class MongoReplicaSet {
           if (cmd.equals("abortTransaction")) { TXNS.remove(k); if (t != null) undo(t); return stamp(ok()); }
         }
         if (t != null) t.channel = m.getChannel();
+        // What others have not committed nobody reads: it is taken back for that long.
+        List<Txn> others = new ArrayList<>();
+        if (READS.contains(cmd)) for (Txn o : TXNS.values()) if (o != t && !o.evs.isEmpty()) others.add(o);
         CUR.set(t);
-        try { return stamp(run(m, q, cmd).cloneDeeply()); } finally { CUR.remove(); }
+        try { for (Txn o : others) undo(o); return stamp(run(m, q, cmd).cloneDeeply()); } finally { CUR.remove(); for (Txn o : others) redo(o); }
       }
     }
     /** A client that died leaves no transaction behind: its writes, which others see here, go with its connection. */
@@ -185,8 +188,19 @@ public class MongoReplicaSet {
           Ev e = t.evs.get(i); MongoCollection<?> c = e.coll == null ? null : resolveDatabase(e.db).resolveCollection(e.coll, false); if (c == null) continue;
           Document by = new Document("_id", e.id);
           if (e.type.equals("insert")) c.deleteDocuments(by, 1);
-          else if (e.type.equals("delete")) c.insertDocuments(List.of(e.before));
-          else if (e.type.equals("update") || e.type.equals("replace")) { c.deleteDocuments(by, 1); c.insertDocuments(List.of(e.before)); }
+          else if (e.type.equals("delete")) c.insertDocuments(List.of(e.before.cloneDeeply()));
+          else if (e.type.equals("update") || e.type.equals("replace")) { c.deleteDocuments(by, 1); c.insertDocuments(List.of(e.before.cloneDeeply())); }
+        }
+      } finally { MUTE.set(false); }
+    }
+    static final Set<String> READS = Set.of("find", "aggregate", "count", "distinct");
+    void redo(Txn t) {
+      MUTE.set(true);
+      try {
+        for (Ev e : t.evs) {
+          MongoCollection<?> c = e.coll == null ? null : resolveDatabase(e.db).resolveCollection(e.coll, false); if (c == null) continue;
+          if (List.of("delete", "update", "replace").contains(e.type)) c.deleteDocuments(new Document("_id", e.id), 1);
+          if (List.of("insert", "update", "replace").contains(e.type)) c.insertDocuments(List.of(e.full.cloneDeeply()));
         }
       } finally { MUTE.set(false); }
     }

@@ -80,6 +80,7 @@ class _Loader:
         sections |= {field: tuple(filter(None, sections[field])) for field, _ in REPEATED_SECTIONS.values()}
         if self._problems:
             raise ConfigError(*self._problems)
+        sections["source"] = sections["source"].for_sink(sections["sink"].type)
         return PipelineConfig(**sections, warnings=tuple(self._warnings))
 
     def _check_sections(self) -> None:

@@ -140,6 +140,10 @@ class SourceConfig(Options):
         """Whether the source ends by itself, without following its log."""
         return False
 
+    def for_sink(self, sink: str) -> SourceConfig:
+        """What it is for a sink of this type."""
+        return self
+
     def captures(self, table: TableId) -> bool:
         """Whether `table` is one that it captures; True where only reading tells."""
         return True

@@ -32,7 +32,7 @@ def test_a_field_has_the_type_that_all_its_values_have() -> None:
         "f": "double",
         "s": "string",
         "b": "bool",
-        "u": "uuid",
+        "u": "binData(4)",
         "d": "date",
         "m": "decimal128",
         "y": "binData(0)",

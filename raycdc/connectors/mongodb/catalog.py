@@ -14,7 +14,7 @@ from bson.codec_options import CodecOptions, DatetimeConversion
 from bson.raw_bson import RawBSONDocument
 
 from raycdc.connectors.mongodb.client import Client, errors
-from raycdc.connectors.mongodb.layout import ID, Layout, OnMisfit, declared, parse_type, whole_documents
+from raycdc.connectors.mongodb.layout import ID, Layout, OnMisfit, Spelling, declared, parse_type, whole_documents
 from raycdc.connectors.mongodb.plugin import MongoDbSourceConfig, SchemaMode
 from raycdc.errors import ConfigError, SourceError
 from raycdc.model import LogicalType, TableId
@@ -148,20 +148,22 @@ def _layout(client: Client, config: MongoDbSourceConfig, table: TableId) -> Layo
     options = config.schema_
     types = config.declared_types(table)
     if options.mode is SchemaMode.DOCUMENT:
-        return whole_documents(types[ID] if types else None, json=options.json_)
+        return whole_documents(types[ID] if types else None, json=config.spelling)
     if types is not None:
-        return declared(types, json=options.json_, on_misfit=config.on_misfit)
+        return declared(types, json=config.spelling, on_misfit=config.on_misfit)
     if options.mode is SchemaMode.DECLARED:
         raise ConfigError(f'source.columns: {table} is captured, and schema = "declared" wants its columns.')
-    types = inferred(_sample(client, table, options.sample), fields_max=options.fields_max)
-    return declared(types, json=options.json_, on_misfit=OnMisfit.REST)
+    exact = config.spelling is Spelling.BSON
+    types = inferred(_sample(client, table, options.sample), fields_max=options.fields_max, exact=exact)
+    return declared(types, json=config.spelling, on_misfit=OnMisfit.REST)
 
 
-def inferred(documents: Sequence[RawBSONDocument], *, fields_max: int) -> dict[str, LogicalType]:
+def inferred(documents: Sequence[RawBSONDocument], *, fields_max: int, exact: bool = False) -> dict[str, LogicalType]:
     """Columns for the fields of a sample: the commonest first kept, in the order in which they were met.
 
     A field with values of several types, with nested ones or with nothing but null is JSON; int and long are long,
-    and double where both are met. Names that targets cannot have are no columns.
+    and double where both are met. Names that targets cannot have are no columns. `exact`: a column's values have its
+    type, and a number that is a key has any.
     """
     kinds: dict[str, set[str]] = {ID: set()}
     counts: Counter[str] = Counter()
@@ -170,7 +172,7 @@ def inferred(documents: Sequence[RawBSONDocument], *, fields_max: int) -> dict[s
             counts[name] += 1
             met = kinds.setdefault(name, set())
             if value is not None:
-                met.add(_kind(value))
+                met.add("int" if exact and type(value) is int else _kind(value))
     taken: set[str] = {ID}
     chosen: set[str] = {ID}
     for name in sorted(kinds, key=lambda name: -counts[name]):
@@ -178,7 +180,9 @@ def inferred(documents: Sequence[RawBSONDocument], *, fields_max: int) -> dict[s
             continue
         taken.add(name.casefold())
         chosen.add(name)
-    return {name: parse_type(_common(met, key=name == ID)) for name, met in kinds.items() if name in chosen}
+    return {
+        name: parse_type(_common(met, key=name == ID, exact=exact)) for name, met in kinds.items() if name in chosen
+    }
 
 
 def _sample(client: Client, table: TableId, size: int) -> list[RawBSONDocument]:
@@ -199,10 +203,10 @@ def _kind(value: object) -> str:
     return _BY_CLASS.get(type(value), "json")
 
 
-def _common(kinds: set[str], *, key: bool) -> str:
+def _common(kinds: set[str], *, key: bool, exact: bool) -> str:
     """The type of a column whose values have these. A key of doubles is JSON: as text it is one value in any target."""
-    if kinds == {"long", "double"} and not key:
+    if kinds == {"long", "double"} and not key and not exact:
         return "double"
-    if len(kinds) != 1 or (key and kinds & {"double", "decimal128", "bool"}):
+    if len(kinds) != 1 or (key and kinds & {"double", "decimal128", "bool", *(("int", "long") if exact else ())}):
         return "json"
     return next(iter(kinds))

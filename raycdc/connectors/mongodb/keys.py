@@ -19,12 +19,15 @@ import pyarrow as pa
 from bson import json_util
 from bson.json_util import JSONMode, JSONOptions
 
-from raycdc.connectors.mongodb.layout import ID, Layout, subtype_of
+from raycdc.connectors.mongodb.layout import ID, VALUE, Layout, subtype_of
 from raycdc.errors import ProtocolError
 from raycdc.model import LogicalType, TableId, TypeKind
 from raycdc.source.intervals import SortKey
 from raycdc.source.split import ChunkKey
 
+_MILLIS: bson.CodecOptions[dict[str, Any]] = bson.CodecOptions(
+    datetime_conversion=bson.codec_options.DatetimeConversion.DATETIME_MS
+)
 _CANONICAL: JSONOptions = JSONOptions(
     json_mode=JSONMode.CANONICAL, datetime_conversion=bson.codec_options.DatetimeConversion.DATETIME_MS
 )
@@ -151,7 +154,10 @@ def _as_bson(value: Any, logical: LogicalType) -> Any:
     match logical.native:
         case "objectId":
             return bson.ObjectId(value)
-        case "uuid":
+        case VALUE.native:
+            body = value[:1] + ID.encode() + b"\0" + value[1:]
+            return bson.decode((len(body) + 5).to_bytes(4, "little") + body + b"\0", _MILLIS)[ID]
+        case "uuid" | "binData(4)" if logical.kind is TypeKind.STRING:
             return bson.Binary(bytes.fromhex(value.replace("-", "")), bson.binary.UUID_SUBTYPE)
         case "decimal128":
             return bson.Decimal128(value)

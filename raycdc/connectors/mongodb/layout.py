@@ -16,6 +16,11 @@ alike, whatever the configuration says later.
 | objectId, uuid | objectId; binData of subtype 4 | STRING |
 | binData, binData(n) | binData of subtype 0, n | BINARY |
 | json | any | JSON: Extended JSON |
+
+Where columns of JSON are spelled as BSON (`Spelling.BSON`), so is decimal128, and they are BINARY: a value is the byte
+of its type and what stands behind its name in a document. With `_rest` such a layout holds every document exactly: a
+column of another type takes only values of that type, and NULL is a field that is not there. What is null, undefined or
+of another type is in `_rest`.
 """
 
 from __future__ import annotations
@@ -39,10 +44,11 @@ REST = "_rest"
 
 
 class Spelling(StrEnum):
-    """How columns of JSON spell BSON's types (Extended JSON v2)."""
+    """How columns of JSON hold BSON's types: as Extended JSON v2, or as they are."""
 
     RELAXED = "relaxed"
     CANONICAL = "canonical"
+    BSON = "bson"
 
 
 class OnMisfit(StrEnum):
@@ -64,9 +70,15 @@ _SIMPLE = {
     "day": LogicalType(TypeKind.DATE, native="day"),
     "string": LogicalType(TypeKind.STRING, native="string"),
     "objectId": LogicalType(TypeKind.STRING, native="objectId"),
-    "uuid": LogicalType(TypeKind.STRING, native="uuid"),
+    # Other databases have a uuid, too.
+    "uuid": LogicalType(TypeKind.STRING, native="binData(4)"),
     "json": LogicalType(TypeKind.JSON, native="json"),
 }
+#: A value of any type, and a document whose fields are the row's own, in `Spelling.BSON`.
+VALUE = LogicalType(TypeKind.BINARY, native="bson")
+FIELDS = LogicalType(TypeKind.BINARY, native="bson document")
+#: Digits of a decimal128.
+_DIGITS_MAX = 34
 _DECIMAL = re.compile(r"decimal\(\s*(\d{1,2})\s*,\s*(\d{1,2})\s*\)")
 _BINARY = re.compile(r"binData(?:\(\s*(\d{1,3})\s*\))?")
 
@@ -145,13 +157,22 @@ class Layout:
 def declared(types: dict[str, LogicalType], *, json: Spelling, on_misfit: OnMisfit) -> Layout:
     """The layout of listed fields, `ID` among them, and of the rest where that is kept."""
     names = [ID, *(name for name in types if name != ID)]
-    columns = [Column(name, types[name], nullable=name != ID) for name in names]
+    columns = [Column(name, _spelled(types[name], json), nullable=name != ID) for name in names]
     if on_misfit is OnMisfit.REST:
-        columns.append(Column(REST, _SIMPLE["json"]))
+        columns.append(Column(REST, FIELDS if json is Spelling.BSON else _SIMPLE["json"]))
     return Layout(tuple(columns), json, on_misfit)
 
 
 def whole_documents(key: LogicalType | None, *, json: Spelling) -> Layout:
-    """The layout of the mode ``document``: the key, and the document as text."""
-    columns = (Column(ID, key or _SIMPLE["json"], nullable=False), Column(WHOLE, _SIMPLE["json"], nullable=False))
+    """The layout of the mode ``document``: the key, and the document as text or as it is."""
+    ident = _spelled(key or _SIMPLE["json"], json)
+    whole = FIELDS if json is Spelling.BSON else _SIMPLE["json"]
+    columns = (Column(ID, ident, nullable=False), Column(WHOLE, whole, nullable=False))
     return Layout(columns, json, OnMisfit.FAIL, whole=True)
+
+
+def _spelled(logical: LogicalType, json: Spelling) -> LogicalType:
+    """The type of a column in this spelling: as BSON where text or a decimal could lose something."""
+    wide = logical.kind is TypeKind.DECIMAL and logical.precision > _DIGITS_MAX
+    text = logical.kind is TypeKind.JSON or logical.native == "decimal128"
+    return VALUE if json is Spelling.BSON and (wide or text) else logical

@@ -72,8 +72,12 @@ class SchemaOptions(Options):
         help="inferred: a column for each field that a sample has, of the type it has there. declared: the fields of "
         "source.columns. document: _id and the whole document as Extended JSON.",
     )
-    json_: Spelling = option(
-        Spelling.RELAXED, alias="json", help="How BSON is spelled in text: relaxed or canonical Extended JSON v2."
+    json_: Spelling | None = option(
+        None,
+        alias="json",
+        help="How columns of JSON, _rest and document are spelled: relaxed or canonical Extended JSON v2, or bson: "
+        "bytes as they are, with which a MongoDB sink makes the same documents again. By default bson for that sink, "
+        "relaxed for others.",
     )
     sample: int = option(
         1000, help="Documents looked at to infer a collection's columns.", unit="documents", ge=1, le=100_000
@@ -179,6 +183,18 @@ class MongoDbSourceConfig(SourceConfig):
                     raise ValueError(f"{place}: {name} is none of the captured collections")
         return self
 
+    def for_sink(self, sink: str) -> MongoDbSourceConfig:
+        """Spelled as BSON for a sink that writes that, unless the user wants it otherwise."""
+        if self.schema_.json_ is not None:
+            return self
+        spelling = Spelling.BSON if sink == "mongodb" else Spelling.RELAXED
+        return self.model_copy(update={"schema_": self.schema_.model_copy(update={"json_": spelling})})
+
+    @property
+    def spelling(self) -> Spelling:
+        """How columns of JSON are spelled."""
+        return self.schema_.json_ or Spelling.RELAXED
+
     @property
     def bounded(self) -> bool:
         return self.startup.mode is StartupMode.SNAPSHOT
@@ -201,9 +217,13 @@ class MongoDbSourceConfig(SourceConfig):
         if self.schema_.mode is SchemaMode.DOCUMENT or listed is None:
             listed = listed and {ID: listed[ID]}
             fields = f", {ID} {listed[ID]}" if listed else ""
-            return f"mode {self.schema_.mode}{fields}, {self.schema_.json_} JSON"
+            return f"mode {self.schema_.mode}{fields}, {self._spelled}"
         fields = ", ".join(f"{name} {text}" for name, text in listed.items())
-        return f"declared columns ({fields}), on_misfit {self.on_misfit}, {self.schema_.json_} JSON"
+        return f"declared columns ({fields}), on_misfit {self.on_misfit}, {self._spelled}"
+
+    @property
+    def _spelled(self) -> str:
+        return "BSON" if self.spelling is Spelling.BSON else f"{self.spelling} JSON"
 
     def declared_types(self, table: TableId) -> dict[str, LogicalType] | None:
         """The declared columns of a collection, if it has any."""

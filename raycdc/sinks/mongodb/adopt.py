@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from bson.binary import Binary
+from bson.binary import UUID_SUBTYPE, Binary
 
 from raycdc.errors import SinkError
 from raycdc.model import TableId, TableSchema
-from raycdc.sinks.mongodb.types import ID, Form, form_of, key_pattern
+from raycdc.sinks.mongodb.types import ID, Form, form_of, key_pattern, subtype_of
 
 #: Options of a collection that change what a key is, or what becomes of documents.
 _OPTIONS = {
@@ -45,20 +45,23 @@ def check_keys(collection: Any, target: TableId, schema: TableSchema, where: str
         field = ID if len(key) == 1 else f"{ID}.{name}"
         logical = schema.column(name).type
         form = form_of(logical)
+        if form is Form.VALUE:
+            continue
         wanted: dict[str, Any] = {"$type": list(_TYPES.get(form, (form.bson,)))}
         if (pattern := key_pattern(logical)) is not None:
             wanted = {"$regex": pattern}
         found = collection.find_one({"$nor": [{field: wanted}]}, {ID: 1})
-        if found is None and form is Form.BINARY:
-            found = _other_binary(collection, name if len(key) > 1 else None)
+        if found is None and form in (Form.BINARY, Form.UUID):
+            subtype = UUID_SUBTYPE if form is Form.UUID else subtype_of(logical)
+            found = _other_binary(collection, subtype, name if len(key) > 1 else None)
         _refuse(found, target, where, f"has not the form of column {name} ({form.value})")
 
 
-def _other_binary(collection: Any, part: str | None) -> Any:
-    """A document whose key's bytes are of another subtype than 0, and so never equal to ours; queries cannot ask."""
+def _other_binary(collection: Any, subtype: int, part: str | None) -> Any:
+    """A document whose key's bytes are of another subtype than ours, and so never equal; queries cannot ask."""
     for one in collection.find({}, {ID: 1}):
         value = one[ID] if part is None else one[ID][part]
-        if isinstance(value, Binary):
+        if (value.subtype if isinstance(value, Binary) else 0) != subtype:
             return one
     return None
 

@@ -1,8 +1,9 @@
 """BSON elements (bsonspec.org) written column by column into a buffer of whole documents.
 
 Each loop writes one thing for all rows: row ``i``'s begins at ``at[i]``, which it moves to the end of what it wrote.
-`name` is a field's name with its NUL. Where ``valid[i]`` is false the element is a null. The caller made the buffer as
-large as the sizes say that it counted, value by value, by the same rules (`documents`).
+`name` is a field's name with its NUL. Where ``valid[i]`` is false the element is a null, or with `missing` there is
+none. The caller made the buffer as large as the sizes say that it counted, value by value, by the same rules
+(`documents`).
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ NULL = 0x0A
 INT64 = 0x12
 DECIMAL128 = 0x13
 BINARY = 0x05
+#: Subtype of bytes that have their length twice.
+OLD_BINARY = 2
 
 
 @inlined
@@ -50,21 +53,22 @@ def put_lengths(out: Any, at: Any, lengths: Any) -> None:
 
 
 @njit
-def put_words(out: Any, at: Any, name: Any, tag: int, width: int, words: Any, valid: Any) -> None:
+def put_words(out: Any, at: Any, name: Any, tag: int, width: int, words: Any, valid: Any, missing: bool) -> None:
     """Values of up to eight bytes: integers, doubles by their bits, dates, booleans."""
     for i in range(len(at)):
         if valid[i]:
             at[i] = _word(out, _head(out, at[i], tag, name), words[i], width)
-        else:
+        elif not missing:
             at[i] = _head(out, at[i], NULL, name)
 
 
 @njit
-def put_decimals(out: Any, at: Any, name: Any, low: Any, high: Any, small: Any, valid: Any) -> None:
+def put_decimals(out: Any, at: Any, name: Any, low: Any, high: Any, small: Any, valid: Any, missing: bool) -> None:
     """Decimal128 in two words, low end first; where `small`, the low word alone as an int64."""
     for i in range(len(at)):
         if not valid[i]:
-            at[i] = _head(out, at[i], NULL, name)
+            if not missing:
+                at[i] = _head(out, at[i], NULL, name)
         elif small[i]:
             at[i] = _word(out, _head(out, at[i], INT64, name), low[i], 8)
         else:
@@ -72,19 +76,25 @@ def put_decimals(out: Any, at: Any, name: Any, low: Any, high: Any, small: Any, 
 
 
 @njit
-def put_texts(out: Any, at: Any, name: Any, tag: int, starts: Any, data: Any, valid: Any) -> None:
-    """Texts, or bytes of the generic subtype; `starts` has one more than there are rows."""
+def put_texts(
+    out: Any, at: Any, name: Any, tag: int, subtype: int, starts: Any, data: Any, valid: Any, missing: bool
+) -> None:
+    """Texts, or bytes of a subtype; `starts` has one more than there are rows."""
     for i in range(len(at)):
         if not valid[i]:
-            at[i] = _head(out, at[i], NULL, name)
+            if not missing:
+                at[i] = _head(out, at[i], NULL, name)
             continue
         p = _head(out, at[i], tag, name)
         start = starts[i]
         length = starts[i + 1] - start
         if tag == BINARY:
-            p = _word(out, p, length, 4)
-            out[p] = 0
+            old = subtype == OLD_BINARY
+            p = _word(out, p, length + 4 if old else length, 4)
+            out[p] = subtype
             p += 1
+            if old:
+                p = _word(out, p, length, 4)
         else:
             p = _word(out, p, length + 1, 4)
         copy(data, start, out, p, length)

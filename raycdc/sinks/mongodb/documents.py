@@ -19,7 +19,8 @@ from raycdc.errors import DataError
 from raycdc.model import Column
 from raycdc.model.json_text import decimal_text, timestamp_text
 from raycdc.sinks.mongodb import bson_loops
-from raycdc.sinks.mongodb.types import DATE_DIGITS, DOCUMENT_BYTES_MAX, Form, form_of
+from raycdc.sinks.mongodb.own_types import OWN_FORMS, bytes_of, own_element
+from raycdc.sinks.mongodb.types import DATE_DIGITS, DOCUMENT_BYTES_MAX, Form, form_of, subtype_of
 
 #: Rows that are encoded at once.
 SLICE_ROWS = 8192
@@ -85,12 +86,13 @@ class _Words:
     width: int
     words: np.ndarray
     valid: np.ndarray
+    missing: bool
 
     def sizes(self) -> Any:
-        return 1 + len(self.name) + self.valid.astype(np.int64) * self.width
+        return _sizes(self.name, self.valid, self.width, self.missing)
 
     def write(self, out: np.ndarray, at: np.ndarray) -> None:
-        bson_loops.put_words(out, at, self.name, self.tag, self.width, self.words, self.valid)
+        bson_loops.put_words(out, at, self.name, self.tag, self.width, self.words, self.valid, self.missing)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,46 +102,56 @@ class _Decimals:
     high: np.ndarray
     small: np.ndarray
     valid: np.ndarray
+    missing: bool
 
     def sizes(self) -> Any:
-        return 1 + len(self.name) + np.where(self.valid, np.where(self.small, 8, 16), 0)
+        return _sizes(self.name, self.valid, np.where(self.small, 8, 16), self.missing)
 
     def write(self, out: np.ndarray, at: np.ndarray) -> None:
-        bson_loops.put_decimals(out, at, self.name, self.low, self.high, self.small, self.valid)
+        bson_loops.put_decimals(out, at, self.name, self.low, self.high, self.small, self.valid, self.missing)
 
 
 @dataclass(frozen=True, slots=True)
 class _Texts:
     name: np.ndarray
     tag: int
+    subtype: int
     starts: np.ndarray
     data: np.ndarray
     valid: np.ndarray
+    missing: bool
 
     def sizes(self) -> Any:
         # A length, and either a subtype before or a NUL behind.
-        return 1 + len(self.name) + np.where(self.valid, np.diff(self.starts) + 5, 0)
+        more = 9 if self.subtype == bson_loops.OLD_BINARY else 5
+        return _sizes(self.name, self.valid, np.diff(self.starts) + more, self.missing)
 
     def write(self, out: np.ndarray, at: np.ndarray) -> None:
-        bson_loops.put_texts(out, at, self.name, self.tag, self.starts, self.data, self.valid)
+        given = self.starts, self.data, self.valid, self.missing
+        bson_loops.put_texts(out, at, self.name, self.tag, self.subtype, *given)
 
 
-def element(name: str, column: Column, values: pa.Array) -> Element:
-    """The field `name` with the values of `column`. `DataError` for one that its form cannot hold."""
+def element(name: str, column: Column, values: pa.Array, *, missing: bool = False) -> Element:
+    """The field `name` with the values of `column`; `missing`: none where they are NULL. `DataError` for one that its
+    form cannot hold.
+    """
     field, form = _name(name), form_of(column.type)
+    if form in OWN_FORMS:
+        return own_element(field, column, values, missing=missing)
     valid = np.ascontiguousarray(values.is_valid().to_numpy(zero_copy_only=False))
     if form in _WORDS:
         tag, width = _WORDS[form]
-        return _Words(field, tag, width, _words(form, column, values), valid)
+        return _Words(field, tag, width, _words(form, column, values), valid, missing)
     if form in (Form.DECIMAL, Form.UINT64):
         low, high, small = _decimals(form, values)
-        return _Decimals(field, low, high, small, valid)
+        return _Decimals(field, low, high, small, valid, missing)
     if form is Form.DIGITS:
         values = decimal_text(values, column.type.scale)
     elif form is Form.MOMENT:
         values = timestamp_text(values, column.type.fsp)
-    starts, data = _bytes_of(values)
-    return _Texts(field, bson_loops.BINARY if form is Form.BINARY else _TEXT, starts, data, valid)
+    starts, data = bytes_of(values)
+    tag = bson_loops.BINARY if form is Form.BINARY else _TEXT
+    return _Texts(field, tag, subtype_of(column.type), starts, data, valid, missing)
 
 
 def nulls(name: str) -> Element:
@@ -174,6 +186,12 @@ class TooLargeError(DataError):
         super().__init__(f"A row makes a document of {size} bytes, and MongoDB takes {DOCUMENT_BYTES_MAX}.")
         self.place = place
         self.size = size
+
+
+def _sizes(name: np.ndarray, valid: np.ndarray, values: Any, missing: bool) -> Any:
+    """Bytes of an element for each row, where those of the value are `values`."""
+    head = 1 + len(name)
+    return np.where(valid, values + head, 0 if missing else head)
 
 
 def _name(name: str) -> np.ndarray:
@@ -217,12 +235,3 @@ def _decimals(form: Form, values: pa.Array) -> tuple[np.ndarray, np.ndarray, np.
     high |= np.uint64((6176 - scale) << 49)
     high |= negative.astype(np.uint64) << np.uint64(63)
     return low.view(np.int64), high.view(np.int64), np.ascontiguousarray(small)
-
-
-def _bytes_of(values: pa.Array) -> tuple[np.ndarray, np.ndarray]:
-    """Offsets and bytes of a text or binary column, without a copy of the bytes."""
-    large = pa.types.is_large_string(values.type) or pa.types.is_large_binary(values.type)
-    _, offsets, data = values.buffers()
-    places = np.frombuffer(offsets, np.int64 if large else np.int32)[values.offset : values.offset + len(values) + 1]
-    found = np.frombuffer(data, np.uint8) if data is not None and data.size else np.zeros(1, np.uint8)
-    return places.astype(np.int64), found

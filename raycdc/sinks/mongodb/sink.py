@@ -53,8 +53,8 @@ from raycdc.sinks.mongodb.commits import Commits, Kept
 from raycdc.sinks.mongodb.migration import empty, migrate, operations_of
 from raycdc.sinks.mongodb.plugin import MongoDbSinkConfig
 from raycdc.sinks.mongodb.server import DuplicateError, Server, Session, uuid_of
-from raycdc.sinks.mongodb.tasks import check_claims, merged_rows, merges, statements
-from raycdc.sinks.mongodb.types import ID, check_columns, check_name, same_form, same_key
+from raycdc.sinks.mongodb.tasks import check_claims, deletions, merged_rows, merges, statements
+from raycdc.sinks.mongodb.types import ID, any_key, check_columns, check_name, same_form, same_key, spread
 from raycdc.sinks.mongodb.writing import Layout, Statement, short, updates_of
 from raycdc.sinks.origins import CLAIMED
 from raycdc.sinks.plan import Input, by_partition, share_out
@@ -157,6 +157,9 @@ class MongoDbSink:
                 self._write_at_once(work, kept, written, inserted, merged)
                 return
             rounds = [("insert", share_out_all(inserted, self._context.parallelism))] if not staged else []
+            if self._upsert and any_key(work.schema):
+                # A key of one task may be, for the server, one that another task's row has.
+                rounds.append(("delete", merged))
             self._write_in_parts(work, kept, written, [*rounds, ("merge", merged)], emptied=staged)
 
     def tombstone(self, work: Work) -> None:
@@ -213,6 +216,12 @@ class MongoDbSink:
                 kept = migrate(self._server, self._commits, target, kept, work.positions)
                 self._write(work, kept, new)
             case "merge":
+                if self._upsert and spread(work.schema.columns):
+                    raise SinkError(
+                        f"The collection {target} exists in {self._server.where}, and documents are copied as a whole, "
+                        "which keeps no fields of others. Choose another target, or empty it with "
+                        'pipeline.on_existing = "replace".'
+                    )
                 if self._upsert:
                     check_keys(collection, target, work.schema, self._server.where)
                 self._write(work, kept, self._new(work, created=False), uuid=uuid_of(there))
@@ -276,7 +285,8 @@ class MongoDbSink:
         node, token = self._context.node, self._context.flight_token
         found = list(statements(layout, inserted, node=node, token=token))
         groups = [merged_rows(layout, inputs, origins, node=node, token=token) for inputs in merged]
-        found += [statement for rows in groups for statement in merges(layout, rows)]
+        for writes in (deletions, merges):
+            found += [statement for rows in groups for statement in writes(layout, rows)]
 
         def run(session: Session, chosen: Sequence[Statement]) -> Kept:
             now = self._commits.write(session, work.target, kept, written, work.positions)

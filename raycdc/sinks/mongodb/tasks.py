@@ -6,6 +6,7 @@ A task that runs twice writes the same documents twice; one that outlives its ro
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -46,8 +47,13 @@ def merged_rows(
 
 
 def merges(layout: Layout, rows: pa.Table) -> Iterator[Statement]:
-    """What writes `merged_rows`."""
+    """What writes `merged_rows` that are there."""
     return layout.merges(rows.to_batches(max_chunksize=ROW_GROUP_ROWS))
+
+
+def deletions(layout: Layout, rows: pa.Table) -> Iterator[Statement]:
+    """What deletes `merged_rows` that are gone; before `merges`."""
+    return layout.deletions(rows.to_batches(max_chunksize=ROW_GROUP_ROWS))
 
 
 def check_claims(
@@ -77,7 +83,8 @@ def load(
     token: str,
 ) -> dict[str, Any]:
     """Write the rows of `inputs` to `target` while `fence` stands: as they are (`mode` ``"insert"``), the last of each
-    key (``"merge"``), or only look whether that can be (``"check"``). An address with secrets is in a file.
+    key (``"merge"``), of those only the deletions (``"delete"``), or only look whether that can be (``"check"``). An
+    address with secrets is in a file.
     """
     name = TableId(*target)
     server = Server(address["uri"] or _read(address["uri_file"]), address["record"])
@@ -92,7 +99,9 @@ def load(
                 assert origins is not None
                 check_claims(server, shape, rows, alone=origins["alone"])
                 return {}
-            found = merges(shape, rows)
+            found = deletions(shape, rows)
+            if mode == "merge":
+                found = chain(found, merges(shape, rows))
         commits = Commits(server, app_id)
         write(server, name, found, lambda session: commits.pass_fence(session, name, fence))
     return {}

@@ -10,11 +10,15 @@
 | DECIMAL(p, s), p ≤ 34 | Decimal128 with exactly s digits after the point | |
 | … with more digits | string of all digits | Decimal128 has 34 |
 | STRING, ENUM, SET, TIME, JSON | string | JSON as the source's text: a document could not keep its numbers and keys |
+| … of a MongoDB source: objectId, uuid | objectId, binary of subtype 4 | text of another form is refused by name |
 | BINARY | binary, subtype 0 | |
+| … of a MongoDB source: binData(n), bson | binary, subtype n; the value itself | |
+| … "bson document" | the document's own fields, beside the columns; in a changelog a document | |
 | DATE | date, at midnight UTC | |
 | DATETIME(0 … 3), TIMESTAMP(0 … 3) | date | a wall clock's reading is taken for one in UTC |
 | DATETIME(4 … 6), TIMESTAMP(4 … 6) | string ``2024-02-29 12:00:00.000001``, in UTC | a BSON date has milliseconds |
 | null | null | a field that is not there means null, too: an added column leaves old documents alone |
+| … beside a "bson document" | no field | that has the nulls |
 
 What decides is the column's type, never the value (but for UINT64), so a field has one type in all documents.
 A computed column says of itself no fractional digits: microseconds in it are refused by name. Pure.
@@ -22,11 +26,12 @@ A computed column says of itself no fractional digits: microseconds in it are re
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from enum import Enum
 
 from raycdc.errors import SinkError
-from raycdc.model import Column, TableId
+from raycdc.model import Column, TableId, TableSchema
 from raycdc.model.types import LogicalType, TypeKind, wide_decimal
 
 #: Digits that Decimal128 holds.
@@ -48,6 +53,10 @@ class Form(Enum):
     DOUBLE = "double"
     DECIMAL = "decimal"
     DIGITS = "string of a decimal"
+    OBJECT_ID = "objectId"
+    UUID = "binData of a uuid"
+    VALUE = "any"
+    FIELDS = "object"
     TEXT = "string"
     BINARY = "binData"
     DAY = "date of a day"
@@ -69,13 +78,33 @@ def form_of(logical: LogicalType) -> Form:
             return Form.DATE if logical.fsp <= DATE_DIGITS else Form.MOMENT
         case TypeKind.BIT:
             return Form.INT64 if logical.length <= 63 else Form.UINT64
+        case TypeKind.STRING | TypeKind.BINARY if logical.native in _OWN[logical.kind]:
+            return _OWN[logical.kind][logical.native]
         case kind:
             return _FORMS.get(kind, Form.TEXT)
+
+
+def subtype_of(logical: LogicalType) -> int:
+    """The subtype that bytes of a BINARY column of this type have."""
+    match = _BINARY.fullmatch(logical.native)
+    return int(match[1]) if match and logical.kind is TypeKind.BINARY else 0
+
+
+def spread(columns: Sequence[Column]) -> bool:
+    """Whether documents have fields of their own beside `columns`: NULL is then a field that is not there."""
+    return any(form_of(column.type) is Form.FIELDS for column in columns)
+
+
+def any_key(schema: TableSchema) -> bool:
+    """Whether keys are of any type: different ones of the source may be equal for the server, as 1 and 1.0 are."""
+    return any(form_of(schema.column(name).type) is Form.VALUE for name in schema.primary_key)
 
 
 def same_form(old: LogicalType, new: LogicalType) -> bool:
     """Whether values that were written as `old` are of the same type as the same ones written as `new`."""
     one, other = form_of(old), form_of(new)
+    if one is Form.BINARY and other is Form.BINARY:
+        return subtype_of(old) == subtype_of(new)
     return one is other or {one, other} <= _INTEGERS or {one, other} <= _EXACT
 
 
@@ -144,6 +173,12 @@ _FORMS = {
     TypeKind.BINARY: Form.BINARY,
     TypeKind.DATE: Form.DAY,
 }
+#: Natives of a MongoDB source that are written as its own types.
+_OWN = {
+    TypeKind.STRING: {"objectId": Form.OBJECT_ID, "binData(4)": Form.UUID},
+    TypeKind.BINARY: {"bson": Form.VALUE, "bson document": Form.FIELDS},
+}
+_BINARY = re.compile(r"binData\((\d{1,3})\)")
 _INTEGERS = {Form.INT32, Form.INT64}
 _TEXTS = {Form.DIGITS, Form.MOMENT, Form.TEXT}
 _EXACT = {Form.UINT64, Form.DECIMAL}

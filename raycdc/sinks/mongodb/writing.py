@@ -7,6 +7,7 @@
 | merge | the whole document of its key, or its deletion | the key |
 | merge, adopted | the fields that the table has, of a document that may have others | the key |
 
+Where columns say that a document has fields of its own (`types.spread`), it gets them behind the others.
 The key is the value of a single column, and a document of several in their order. `by` is the pipeline and its state:
 two of them count alike. An insert that meets its own ``_id`` (the epoch was written in part before) is done again as an
 update of the whole document.
@@ -16,6 +17,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -28,8 +30,9 @@ from bson.codec_options import CodecOptions, DatetimeConversion
 from raycdc.errors import DataError, SinkError
 from raycdc.model import META_COLUMNS, Column, TableId, TableSchema
 from raycdc.sinks.mongodb.documents import SLICE_ROWS, Constant, Element, Group, TooLargeError, element, encode, nulls
+from raycdc.sinks.mongodb.own_types import Fields, UnfitError
 from raycdc.sinks.mongodb.server import DuplicateError, Server, Session
-from raycdc.sinks.mongodb.types import ID
+from raycdc.sinks.mongodb.types import ID, Form, form_of, spread
 from raycdc.sinks.rows import DELETED, META_TYPES
 
 #: Dates beyond what Python's hold stay what they are.
@@ -70,11 +73,16 @@ class Layout:
                 yield Statement("insert", data, partial(self._updates, rows, split))
 
     def merges(self, batches: Iterable[pa.RecordBatch]) -> Iterator[Statement]:
-        """The last row of each key, with `DELETED`."""
+        """The last row of each key, with `DELETED`; not the deletions."""
         for batch in _sliced(batches):
-            deleted = batch.column(DELETED)
-            yield from self._updates(batch.filter(pc.invert(deleted)), "")
-            if (gone := batch.filter(deleted)).num_rows:
+            yield from self._updates(batch.filter(pc.invert(batch.column(DELETED))), "")
+
+    def deletions(self, batches: Iterable[pa.RecordBatch]) -> Iterator[Statement]:
+        """Those among the last rows of each key. They come before what else is done: keys of any type that are
+        different rows may be one for the server, of which at most one is there.
+        """
+        for batch in _sliced(batches):
+            if (gone := batch.filter(batch.column(DELETED))).num_rows:
                 ident = self._id(gone, "")
                 for data, _, _ in self._encoded(Group("", [Group("q", [ident]), _ONE]), gone):
                     yield Statement("delete", data)
@@ -100,8 +108,18 @@ class Layout:
             yield Statement("update", data)
 
     def _elements(self, batch: pa.RecordBatch, split: str) -> tuple[list[Element], Element]:
-        fields = [self._field(column, batch) for column in self.columns() if column.name != ID]
-        return [*fields, *map(nulls, self.gone)], self._id(batch, split)
+        columns = [column for column in self.columns() if column.name != ID]
+        if self.changelog or not spread(columns):
+            fields = [self._field(column, batch) for column in columns]
+            return [*fields, *map(nulls, self.gone)], self._id(batch, split)
+        plain = [column for column in columns if form_of(column.type) is not Form.FIELDS]
+        there = {column.name: batch.column(column.name) for column in plain}
+        fields = [self._field(column, batch, missing=True) for column in plain]
+        for column in columns:
+            if form_of(column.type) is Form.FIELDS:
+                with self._named(batch):
+                    fields.append(Fields.of(column.name, batch.column(column.name), there))
+        return fields, self._id(batch, split)
 
     def _id(self, batch: pa.RecordBatch, split: str) -> Element:
         if self.changelog:
@@ -109,27 +127,41 @@ class Layout:
             return Group(ID, [seq, _text(b"split", split), _text(b"by", self.by)])
         key = [self.schema.column(name) for name in self.schema.primary_key]
         if len(key) == 1:
-            return element(ID, key[0], batch.column(key[0].name))
+            with self._named(batch):
+                return element(ID, key[0], batch.column(key[0].name))
         return Group(ID, [self._field(column, batch) for column in key])
 
-    def _field(self, column: Column, batch: pa.RecordBatch) -> Element:
+    def _field(self, column: Column, batch: pa.RecordBatch, *, missing: bool = False) -> Element:
+        with self._named(batch):
+            return element(column.name, column, batch.column(column.name), missing=missing)
+
+    @contextmanager
+    def _named(self, batch: pa.RecordBatch) -> Iterator[None]:
         try:
-            return element(column.name, column, batch.column(column.name))
+            yield
         except TooLargeError:
             raise
+        except UnfitError as cause:
+            raise SinkError(
+                f"{self.target}: the row with {self._shown(batch, cause.place)} cannot be written. {cause} Leave the "
+                "column out by a [[transform]], or correct the source and take a new snapshot."
+            ) from cause
         except DataError as cause:
             raise SinkError(f"{self.target}: {cause}") from cause
+
+    def _shown(self, batch: pa.RecordBatch, place: int) -> str:
+        """The key of a row, for people."""
+        names = ["_seq"] if self.changelog else list(self.schema.primary_key)
+        (row,) = batch.select(names).slice(place, 1).to_pylist()
+        return ", ".join(f"{name} = {value!r:.100}" for name, value in row.items())
 
     def _encoded(self, document: Group, batch: pa.RecordBatch) -> Iterator[tuple[bytes, int, int]]:
         try:
             yield from encode(document, batch.num_rows)
         except TooLargeError as cause:
-            names = ["_seq"] if self.changelog else list(self.schema.primary_key)
-            (row,) = batch.select(names).slice(cause.place, 1).to_pylist()
-            shown = ", ".join(f"{name} = {value!r:.100}" for name, value in row.items())
             raise SinkError(
-                f"{self.target}: the row with {shown} makes a document of {cause.size} bytes, and MongoDB takes 16 MB. "
-                "Leave a column out by a [[transform]], or the table."
+                f"{self.target}: the row with {self._shown(batch, cause.place)} makes a document of {cause.size} "
+                "bytes, and MongoDB takes 16 MB. Leave a column out by a [[transform]], or the table."
             ) from cause
 
 

@@ -16,7 +16,7 @@ import pyarrow as pa
 from raycdc.connectors.mongodb.bson import code_loops as codes
 from raycdc.connectors.mongodb.bson.event_loops import document_rows
 from raycdc.connectors.mongodb.bson.walk_loops import Fields, decode, enter
-from raycdc.connectors.mongodb.layout import Layout, OnMisfit, Spelling, subtype_of
+from raycdc.connectors.mongodb.layout import FIELDS, VALUE, Layout, OnMisfit, Spelling, subtype_of
 from raycdc.errors import DataError
 from raycdc.formats.arena import Arena, WireColumn
 from raycdc.model import LogicalType, TypeKind, with_lost_values
@@ -29,7 +29,10 @@ BATCH_BYTES = 6 << 20
 _GUESSES = 256
 _RESTS_FIRST = 256
 
-_TEXT_WIRES = {"objectId": codes.AS_OBJECT_ID, "uuid": codes.AS_UUID, "decimal128": codes.AS_DECIMAL128}
+_TEXT_WIRES = {"objectId": codes.AS_OBJECT_ID, "binData(4)": codes.AS_UUID, "decimal128": codes.AS_DECIMAL128}
+#: Schema documents of before call it so.
+_TEXT_WIRES["uuid"] = codes.AS_UUID
+_BYTES_WIRES = {VALUE.native: codes.AS_VALUE, FIELDS.native: codes.AS_FIELDS}
 _MISFITS = {
     OnMisfit.FAIL: codes.ON_MISFIT_FAIL,
     OnMisfit.NULL: codes.ON_MISFIT_NULL,
@@ -176,7 +179,7 @@ def _wire_column(name: str, logical: LogicalType, spelling: Spelling) -> WireCol
         case TypeKind.JSON:
             wire = codes.CANONICAL if spelling is Spelling.CANONICAL else codes.RELAXED
         case TypeKind.BINARY:
-            wire = subtype_of(logical)
+            wire = _BYTES_WIRES.get(logical.native, subtype_of(logical))
         case TypeKind.STRING:
             wire = _TEXT_WIRES.get(logical.native, codes.AS_STRING)
         case _:

@@ -16,8 +16,10 @@ and the trailing zeros of a decimal128 are kept only by columns of their own typ
 | STRING | string and symbol; or objectId, UUID, decimal128 alone, as the column says |
 | BINARY | binData of the subtype the column says |
 | JSON | everything |
+| BINARY in the spelling BSON | everything, null and undefined too |
 
-Null, undefined and a field that is not there are NULL.
+Null, undefined and a field that is not there are NULL elsewhere. `is_own` says which values a column holds so exactly
+that its own type makes the same bytes of them again.
 """
 
 from __future__ import annotations
@@ -32,6 +34,7 @@ from raycdc.connectors.mongodb.bson.code_loops import (
     AS_OBJECT_ID,
     AS_STRING,
     AS_UUID,
+    AS_VALUE,
     BAD_UTF8,
     BINARY,
     BOOLEAN,
@@ -192,6 +195,14 @@ def _bytes(data: Any, kind: Any, at: Any, end: Any, subtype: Any, out: Any, to: 
 
 
 @helper
+def _value(data: Any, kind: Any, at: Any, end: Any, out: Any, to: Any) -> Any:
+    """A value behind the byte of its type."""
+    out[to] = kind
+    copy(data, at, out, to + 1, end - at)
+    return to + 1 + end - at
+
+
+@helper
 def _put_text(data: Any, kind: Any, at: Any, end: Any, a: Any, col: Any, row: Any, stack: Any) -> Any:
     slot = a.col[col, C_SLOT]
     start = np.int64(a.voff[slot, row])
@@ -210,7 +221,9 @@ def _put_text(data: Any, kind: Any, at: Any, end: Any, a: Any, col: Any, row: An
             a.counters[FULL_SLOT] = slot
             a.counters[FULL_NEED] = need - base
             return FULL
-        if a.col[col, C_KIND] == K_BYTES:
+        if wire == AS_VALUE:
+            error, over = OK, _value(data, kind, at, end, a.vdata, to)
+        elif a.col[col, C_KIND] == K_BYTES:
             error, over = _bytes(data, kind, at, end, wire, a.vdata, to)
         else:
             error, over = _text(data, kind, at, end, wire, a.vdata, to)
@@ -221,14 +234,38 @@ def _put_text(data: Any, kind: Any, at: Any, end: Any, a: Any, col: Any, row: An
 
 @helper
 def put_key(data: Any, kind: Any, at: Any, end: Any, a: Any, col: Any, row: Any, stack: Any) -> Any:
-    """A null that is a key: text where the column is of JSON, as a key cannot be NULL; else it does not fit."""
-    return _put_text(data, kind, at, end, a, col, row, stack) if a.col[col, C_KIND] == K_JSON else MISFIT
+    """A null that is a key: written where the column takes everything, as a key cannot be NULL; else a misfit."""
+    takes = a.col[col, C_KIND] == K_JSON or a.col[col, C_WIRE] == AS_VALUE
+    return _put_text(data, kind, at, end, a, col, row, stack) if takes else MISFIT
+
+
+@helper
+def is_own(data: Any, kind: Any, at: Any, a: Any, col: Any) -> Any:
+    """Whether the value is of the column's own type, and not only equal to one."""
+    wants = a.col[col, C_KIND]
+    if wants == K_INT:
+        return kind == (INT32 if a.col[col, C_P1] == 4 else INT64)
+    if wants == K_FLOAT64:
+        return kind == DOUBLE
+    if wants == K_FLOAT32:
+        if kind != DOUBLE:
+            return False
+        bits = np.int64(load(data, at, 64))
+        return np.float64(np.float32(bits.view(np.float64))).view(np.int64) == bits
+    if wants == K_DECIMAL:
+        if kind != DECIMAL128:
+            return False
+        top = np.int64(load(data, at + 8, 64))
+        # Digits after the point as the column has them, and no zero with a sign.
+        scaled = (top >> 61) & 3 != 3 and ((top >> 49) & 0x3FFF) == 6176 - a.col[col, C_P2]
+        return scaled and (top >= 0 or (top & 0x1FFFFFFFFFFFF) != 0 or load(data, at, 64) != 0)
+    return kind != SYMBOL
 
 
 @inlined
 def put_value(data: Any, kind: Any, at: Any, end: Any, a: Any, col: Any, row: Any, stack: Any, scratch: Any) -> Any:
     """Write the value in ``data[at:end]``, which `value_end` has measured, into a cell: `OK`, `FULL`, or why not."""
-    if kind == NULL or kind == UNDEFINED:
+    if (kind == NULL or kind == UNDEFINED) and a.col[col, C_WIRE] != AS_VALUE:
         put_null(a, col, row)
         return OK
     wants = a.col[col, C_KIND]

@@ -12,7 +12,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from raycdc.compiled import copy
 from raycdc.connectors.mongodb.bson.code_loops import (
+    AS_FIELDS,
+    AS_VALUE,
     AT,
     BAD_UTF8,
     CODE_AT,
@@ -23,6 +26,7 @@ from raycdc.connectors.mongodb.bson.code_loops import (
     FAILED,
     FAILED_COLUMN,
     LOST,
+    MISFIT,
     MISSING,
     NULL,
     ON_MISFIT_FAIL,
@@ -37,7 +41,7 @@ from raycdc.connectors.mongodb.bson.code_loops import (
 from raycdc.connectors.mongodb.bson.element_loops import container_end, is_utf8, name_end, value_end
 from raycdc.connectors.mongodb.bson.json_loops import ROOM, WIDEST, json_text
 from raycdc.connectors.mongodb.bson.text_loops import string_text
-from raycdc.connectors.mongodb.bson.value_loops import put_key, put_value
+from raycdc.connectors.mongodb.bson.value_loops import is_own, put_key, put_value
 from raycdc.formats.cell_loops import put_null
 from raycdc.formats.code_loops import C_SLOT, C_WIRE, FULL, FULL_NEED, FULL_SLOT, OK, ROWS, S_BASE, S_ROOM
 from raycdc.formats.compiling import helper, inlined, njit
@@ -115,8 +119,46 @@ def enter(fields: Fields) -> None:
 
 
 @helper
+def _room(a: Any, slot: Any, to: Any, size: Any) -> Any:
+    """Whether `size` bytes fit behind `to`; notes what is wanted where they do not."""
+    need = to + size
+    if need <= a.slot[slot, S_BASE] + a.slot[slot, S_ROOM]:
+        return True
+    a.counters[FULL_SLOT] = slot
+    a.counters[FULL_NEED] = need - a.slot[slot, S_BASE]
+    return False
+
+
+@helper
+def _put_fields(data: Any, fields: Any, count: Any, last: Any, a: Any, column: Any, row: Any) -> Any:
+    """The noted elements as one document in BSON."""
+    slot = a.col[column, C_SLOT]
+    base = a.slot[slot, S_BASE]
+    to = base + np.int64(a.voff[slot, row])
+    size = np.int64(5)
+    for i in range(count):
+        at = fields.rest[i]
+        size += value_end(data, np.int64(data[at]), name_end(data, at + 1, last) + 1, last) - at
+    if not _room(a, slot, to, size):
+        return FULL
+    for i in range(4):
+        a.vdata[to + i] = (size >> (8 * i)) & 0xFF
+    to += 4
+    for i in range(count):
+        at = fields.rest[i]
+        over = value_end(data, np.int64(data[at]), name_end(data, at + 1, last) + 1, last)
+        copy(data, at, a.vdata, to, over - at)
+        to += over - at
+    a.vdata[to] = 0
+    a.voff[slot, row + 1] = to + 1 - base
+    return OK
+
+
+@helper
 def _put_rest(data: Any, fields: Any, count: Any, last: Any, a: Any, column: Any, row: Any) -> Any:
-    """The noted elements as one document's text."""
+    """The noted elements as one document."""
+    if a.col[column, C_WIRE] == AS_FIELDS:
+        return _put_fields(data, fields, count, last, a, column, row)
     slot = a.col[column, C_SLOT]
     base = a.slot[slot, S_BASE]
     limit = base + a.slot[slot, S_ROOM]
@@ -152,10 +194,16 @@ def _put_rest(data: Any, fields: Any, count: Any, last: Any, a: Any, column: Any
 
 @helper
 def _put_whole(data: Any, at: Any, last: Any, fields: Any, a: Any, column: Any, row: Any) -> Any:
-    """The whole document as text."""
+    """The whole document."""
     slot = a.col[column, C_SLOT]
     base = a.slot[slot, S_BASE]
     to = base + np.int64(a.voff[slot, row])
+    if a.col[column, C_WIRE] == AS_FIELDS:
+        if not _room(a, slot, to, last - at):
+            return FULL
+        copy(data, at, a.vdata, to, last - at)
+        a.voff[slot, row + 1] = to + last - at - base
+        return OK
     limit = base + a.slot[slot, S_ROOM]
     kind = np.int64(DOCUMENT)
     error, to = json_text(data, kind, at, last, a.col[column, C_WIRE], a.vdata, to, limit, fields.stack)
@@ -182,6 +230,7 @@ def document_row(
     number = 0
     noted = np.int64(0)
     lost = np.int64(0)
+    exact = rest >= 0 and a.col[rest, C_WIRE] == AS_FIELDS
     while place < end:
         kind = np.int64(data[place])
         state[ELEMENT_TYPE] = kind
@@ -208,8 +257,12 @@ def document_row(
             again = fields.seen[column] == stamp
             if not again:
                 fields.seen[column] = stamp
-                if column == key and (kind == NULL or kind == UNDEFINED):
+                null = kind == NULL or kind == UNDEFINED
+                strict = exact and column != key and a.col[column, C_WIRE] != AS_VALUE
+                if null and column == key:
                     error = np.int64(put_key(data, kind, value, over, a, column, row, fields.stack))
+                elif strict and (null or not is_own(data, kind, value, a, column)):
+                    error = np.int64(MISFIT)
                 else:
                     error = np.int64(put_value(data, kind, value, over, a, column, row, fields.stack, fields.scratch))
             if error != OK:

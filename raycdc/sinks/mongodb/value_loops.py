@@ -1,0 +1,222 @@
+"""What a MongoDB source kept as BSON, or as text of BSON's own types, back into documents, compiled.
+
+Beside `bson_loops`, with the same rules; `documents` calls both. A value is a byte of its type and what stands behind
+its name. What is wrong is returned as a row and why, and nothing is written then.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from raycdc.compiled import copy, helper, inlined, load, njit
+from raycdc.sinks.mongodb.bson_loops import NULL
+
+#: Why a value is not written.
+FINE, DAMAGED, NO_TIMESTAMP, DOLLAR, TWICE = 0, 1, 2, 3, 4
+_TIMESTAMP = 0x11
+
+
+@inlined
+def _digit(byte: int) -> int:
+    if 48 <= byte <= 57:
+        return byte - 48
+    if 97 <= byte <= 102:
+        return byte - 87
+    return byte - 55 if 65 <= byte <= 70 else -1
+
+
+@njit
+def read_hex(starts: Any, data: Any, valid: Any, dashes: bool, out: Any) -> int:
+    """Texts of hexadecimal digits, with the dashes of a UUID or none, as rows of `out`; the first row that is none, or
+    -1.
+    """
+    width = out.shape[1]
+    for i in range(len(valid)):
+        if not valid[i]:
+            continue
+        p = starts[i]
+        if starts[i + 1] - p != 2 * width + (4 if dashes else 0):
+            return i
+        for j in range(width):
+            if dashes and (j == 4 or j == 6 or j == 8 or j == 10):
+                if data[p] != 45:
+                    return i
+                p += 1
+            high, low = _digit(data[p]), _digit(data[p + 1])
+            if high < 0 or low < 0:
+                return i
+            out[i, j] = high * 16 + low
+            p += 2
+    return -1
+
+
+@njit
+def put_blobs(out: Any, at: Any, head: Any, null: Any, blobs: Any, valid: Any, missing: bool) -> None:
+    """Values of one width behind the bytes `head`; `null` is the whole element of a null."""
+    for i in range(len(at)):
+        p = at[i]
+        if valid[i]:
+            copy(head, 0, out, p, len(head))
+            p += len(head)
+            for j in range(blobs.shape[1]):
+                out[p + j] = blobs[i, j]
+            p += blobs.shape[1]
+        elif not missing:
+            copy(null, 0, out, p, len(null))
+            p += len(null)
+        at[i] = p
+
+
+@njit
+def check_values(starts: Any, data: Any, valid: Any) -> tuple[int, int]:
+    """Whether each is a value that a server keeps as it is: the first row of another one and why, or -1."""
+    for i in range(len(valid)):
+        if not valid[i]:
+            continue
+        if starts[i + 1] == starts[i]:
+            return i, DAMAGED
+        if data[starts[i]] == _TIMESTAMP and _is_no_time(data, starts[i] + 1):
+            return i, NO_TIMESTAMP
+    return -1, FINE
+
+
+@njit
+def put_values(out: Any, at: Any, name: Any, starts: Any, data: Any, valid: Any, missing: bool) -> None:
+    """Values of any type, which `check_values` has seen."""
+    for i in range(len(at)):
+        if not valid[i] and missing:
+            continue
+        p = at[i]
+        out[p] = data[starts[i]] if valid[i] else NULL
+        copy(name, 0, out, p + 1, len(name))
+        p += 1 + len(name)
+        if valid[i]:
+            length = starts[i + 1] - starts[i] - 1
+            copy(data, starts[i] + 1, out, p, length)
+            p += length
+        at[i] = p
+
+
+@inlined
+def _is_no_time(data: Any, at: int) -> bool:
+    """A timestamp of which servers make one of their own time."""
+    for j in range(8):
+        if data[at + j] != 0:
+            return False
+    return True
+
+
+@inlined
+def _int32(data: Any, at: int) -> Any:
+    return (load(data, at, 32) << 32) >> 32
+
+
+@helper
+def _text_end(data: Any, at: int, end: int) -> int:
+    while at < end and data[at] != 0:
+        at += 1
+    return at + 1 if at < end else -1
+
+
+@helper
+def _value_end(data: Any, tag: int, at: int, end: int) -> Any:
+    """Behind the value at `at`; -1 for what no document has."""
+    if tag == 0x01 or tag == 0x09 or tag == 0x11 or tag == 0x12:
+        return at + 8
+    if tag == 0x10:
+        return at + 4
+    if tag == 0x08:
+        return at + 1
+    if tag == 0x06 or tag == NULL or tag == 0x7F or tag == 0xFF:
+        return at
+    if tag == 0x07:
+        return at + 12
+    if tag == 0x13:
+        return at + 16
+    if tag == 0x0B:
+        at = _text_end(data, at, end)
+        return at if at < 0 else _text_end(data, at, end)
+    if end - at < 4:
+        return -1
+    length = _int32(data, at)
+    if length < 0 or length > end - at:
+        return -1
+    if tag == 0x03 or tag == 0x04 or tag == 0x0F:
+        return at + length
+    if tag == 0x02 or tag == 0x0D or tag == 0x0E:
+        return at + 4 + length
+    if tag == 0x05:
+        return at + 5 + length
+    return at + 16 + length if tag == 0x0C else -1
+
+
+@helper
+def _is_id(data: Any, at: int, stop: int) -> bool:
+    return stop - at == 4 and data[at] == 95 and data[at + 1] == 105 and data[at + 2] == 100
+
+
+@helper
+def _is_there(data: Any, at: int, stop: int, names: Any, spans: Any, there: Any, row: int) -> bool:
+    """Whether a column has the field of this name in this row."""
+    for c in range(len(spans)):
+        first = spans[c, 0]
+        if not there[c, row] or spans[c, 1] != stop - at or data[at] != names[first]:
+            continue
+        same = True
+        for j in range(stop - at):
+            if data[at + j] != names[first + j]:
+                same = False
+                break
+        if same:
+            return True
+    return False
+
+
+@njit
+def check_fields(starts: Any, data: Any, valid: Any, names: Any, spans: Any, there: Any, sizes: Any) -> tuple[int, int]:
+    """Into `sizes` the bytes of each document's fields but ``_id``; the first row that cannot be written and why, or
+    -1. `names` with `spans` are the columns' own (each with its NUL), `there` says in which rows those are.
+    """
+    for i in range(len(valid)):
+        sizes[i] = 0
+        if not valid[i]:
+            continue
+        at = starts[i] + 4
+        last = starts[i + 1] - 1
+        if last < at or _int32(data, at - 4) != last + 1 - starts[i] or data[last] != 0:
+            return i, DAMAGED
+        while at < last:
+            name = at + 1
+            stop = _text_end(data, name, last)
+            over = -1 if stop < 0 else _value_end(data, data[at], stop, last)
+            if over < 0 or over > last:
+                return i, DAMAGED
+            if data[name] == 36:
+                return i, DOLLAR
+            if not _is_id(data, name, stop):
+                if data[at] == _TIMESTAMP and _is_no_time(data, stop):
+                    return i, NO_TIMESTAMP
+                if _is_there(data, name, stop, names, spans, there, i):
+                    return i, TWICE
+                sizes[i] += over - at
+            at = over
+    return -1, FINE
+
+
+@njit
+def put_fields(out: Any, at: Any, starts: Any, data: Any, valid: Any) -> None:
+    """The fields of documents that `check_fields` has seen, but ``_id``."""
+    for i in range(len(at)):
+        if not valid[i]:
+            continue
+        p = at[i]
+        place = starts[i] + 4
+        last = starts[i + 1] - 1
+        while place < last:
+            stop = _text_end(data, place + 1, last)
+            over = _value_end(data, data[place], stop, last)
+            if not _is_id(data, place + 1, stop):
+                copy(data, place, out, p, over - place)
+                p += over - place
+            place = over
+        at[i] = p

@@ -1,0 +1,249 @@
+"""Collections copied from MongoDB to MongoDB: documents of every type, compared byte by byte."""
+
+from __future__ import annotations
+
+import struct
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import bson
+import pytest
+from bson.raw_bson import RawBSONDocument
+
+from raycdc.config import config_from_dict
+from raycdc.errors import SinkError
+from raycdc.pipeline import Pipeline
+from raycdc.sinks.mongodb import sink as sink_module
+from raycdc.testing.servers import MongoDb
+
+pytestmark = pytest.mark.server
+
+_RAW: bson.CodecOptions[RawBSONDocument] = bson.CodecOptions(document_class=RawBSONDocument)
+_NESTED = {
+    "int": 1,
+    "long": bson.Int64(1),
+    "double": 1.0,
+    "decimal": bson.Decimal128("1.10"),
+    "list": [1, bson.Int64(2), 3.0, None, {"deep": [bson.ObjectId(), b"x"]}],
+    "early": bson.DatetimeMS(-62_135_596_800_001),
+    "empty": {},
+    "none": [],
+    "$oid": "not one",
+}
+#: Values of every type that the emulated server takes, and such as text or columns lose; of the others there are tests
+#: without a server.
+VALUES: list[Any] = [
+    True,
+    7,
+    -(2**31),
+    bson.Int64(7),
+    2**63 - 1,
+    7.0,
+    -0.0,
+    float("nan"),
+    float("-inf"),
+    5e-324,
+    bson.Decimal128("1.10"),
+    bson.Decimal128("-0E+3"),
+    bson.Decimal128("NaN"),
+    bson.Decimal128("9" * 34),
+    "text",
+    "",
+    'quotes " \\ and \0 and ü𝄞',
+    bson.ObjectId(),
+    bson.Binary(uuid.uuid4().bytes, 4),
+    bson.Binary(uuid.uuid4().bytes, 3),
+    b"",
+    b"\0bytes",
+    bson.DatetimeMS(0),
+    bson.DatetimeMS(-1),
+    bson.DatetimeMS(2**62),
+    bson.Timestamp(1, 0),
+    bson.Regex("^a.*", "im"),
+    bson.Code("f()"),
+    bson.MinKey(),
+    bson.MaxKey(),
+    bson.DBRef("c", bson.ObjectId(), "d"),
+    None,
+    _NESTED,
+    [_NESTED, []],
+    [],
+]
+KEYS: list[Any] = [
+    1,
+    bson.Int64(2),
+    3.5,
+    2**40,
+    float("nan"),
+    bson.Decimal128("4.50"),
+    "key",
+    bson.ObjectId(),
+    bson.Binary(uuid.uuid4().bytes, 4),
+    b"key",
+    b"k",
+    bson.DatetimeMS(17),
+    {"a": 1, "b": bson.Int64(2)},
+    True,
+    None,
+    bson.MinKey(),
+]
+_DECLARED = {
+    "_id": "json",
+    "n": "int",
+    "price": "decimal(10,2)",
+    "day": "day",
+    "who": "uuid",
+    "f": "float",
+    "v": "json",
+}
+
+
+@pytest.fixture
+def database(mongodb: MongoDb) -> Iterator[str]:
+    with mongodb.fresh_database("copy") as name, mongodb.fresh_database("copied") as _:
+        yield name
+
+
+def documents() -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = [
+        {"_id": f"value {number:03d}", "v": value, "n": number, f"only {number}": value}
+        for number, value in enumerate(VALUES)
+    ]
+    found += [{"_id": key, "n": value} for key, value in zip(KEYS, VALUES, strict=False)]
+    found += [
+        {"_id": f"typed {number}", "z": 1, "price": price, "day": day, "who": who, "f": f, "A": 1, "a": 2}
+        for number, (price, day, who, f) in enumerate(
+            [
+                (bson.Decimal128("1.50"), bson.DatetimeMS(86_400_000), bson.Binary(uuid.uuid4().bytes, 4), 0.5),
+                (bson.Decimal128("1.5"), bson.DatetimeMS(86_400_001), bson.Binary(uuid.uuid4().bytes, 3), 0.1),
+                (bson.Decimal128("-0.00"), bson.DatetimeMS(-86_400_000), None, 1),
+                (15, None, "text", float("nan")),
+            ]
+        )
+    ]
+    return [*found, {"_id": "nothing more"}]
+
+
+def copy(tmp_path: Path, mongodb: MongoDb, database: str, **options: Any) -> None:
+    more = {name: options.pop(name, {}) for name in ("pipeline", "sink")}
+    config = config_from_dict(
+        {
+            "pipeline": {
+                "name": "copy",
+                "state": str(tmp_path / "state"),
+                "epoch_interval": "100ms",
+                **more["pipeline"],
+            },
+            "source": {"type": "mongodb", "uri": mongodb.uri, "collections": [f"{database}.orders"], **options},
+            "sink": {"type": "mongodb", "uri": mongodb.uri, "record": f"{database}_record", **more["sink"]},
+            "route": [{"table": f"{database}.orders", "to": f"{database}_copy.orders"}],
+            "readers": {"min": 1, "max": 2},
+        }
+    )
+    Pipeline.from_config(config).run(local=True, until="caught-up")
+
+
+def raw(mongodb: MongoDb, database: str) -> list[bytes]:
+    with mongodb.client() as client:
+        collection: Any = client[database].get_collection("orders", codec_options=_RAW)
+        return sorted(one.raw for one in collection.find())
+
+
+def elements(document: bytes) -> dict[bytes, bytes]:
+    """The fields of a document as their bytes, by their names."""
+    at, found = 4, {}
+    while at < len(document) - 1:
+        kind, stop = document[at], document.index(b"\0", at + 1)
+        value = stop + 1
+        length = int.from_bytes(document[value : value + 4], "little")
+        if kind == 0x0B:
+            over = document.index(b"\0", document.index(b"\0", value) + 1) + 1
+        else:
+            over = value + _SIZES.get(kind, length + _BEFORE.get(kind, 0))
+        found[document[at + 1 : stop]] = document[at:over]
+        at = over
+    assert at == len(document) - 1
+    return found
+
+
+def in_any_order(found: list[bytes]) -> list[dict[bytes, bytes]]:
+    return sorted(map(elements, found), key=lambda one: one[b"_id"])
+
+
+#: Bytes of values by their types, and of others those that their length does not count.
+_SIZES = {1: 8, 7: 12, 8: 1, 9: 8, 10: 0, 16: 4, 17: 8, 18: 8, 19: 16, 127: 0, 255: 0}
+_BEFORE = {2: 4, 5: 5, 13: 4}
+MODES: dict[str, dict[str, Any]] = {
+    "document": {"schema": "document"},
+    "inferred": {},
+    "declared": {"schema": "declared", "on_misfit": "rest"},
+}
+
+
+@pytest.mark.parametrize(
+    ("mode", "parts"),
+    [("document", False), ("inferred", True), ("declared", False)],
+    ids=["document", "inferred, in parts", "declared"],
+)
+def test_a_copy_is_equal_to_its_collection_after_a_snapshot_and_after_changes(
+    mongodb: MongoDb, database: str, tmp_path: Path, mode: str, parts: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sink_module, "SMALL_BYTES_MAX", 0 if parts else 4 << 20)
+    options = dict(MODES[mode])
+    if mode == "declared":
+        options["columns"] = {f"{database}.orders": _DECLARED}
+
+    def require_equal() -> None:
+        copy(tmp_path, mongodb, database, **options)
+        source, target = raw(mongodb, database), raw(mongodb, f"{database}_copy")
+        assert len(source) == len(target)
+        assert in_any_order(source) == in_any_order(target)
+        if mode == "document":
+            assert source == target
+
+    with mongodb.client() as client:
+        orders = client[database].orders
+        orders.insert_many(documents())
+        require_equal()
+        for number, value in enumerate(VALUES):
+            orders.update_one({"_id": f"value {number:03d}"}, {"$set": {"v": VALUES[-number], "new": value}})
+        for key in KEYS[::2]:
+            orders.replace_one({"_id": {"$eq": key}}, {"other": 1, "n": None}, upsert=True)
+        for key in KEYS[1::2]:
+            orders.delete_one({"_id": {"$eq": key}})
+        orders.update_many({"z": 1}, {"$unset": {"price": "", "A": ""}, "$set": {"n": bson.Int64(1)}})
+        orders.insert_many([{"_id": key, "again": True} for key in KEYS[1::4]])
+        # The same key for the server, of another type.
+        orders.delete_one({"_id": 1})
+        orders.insert_one({"_id": 1.0, "n": "one"})
+        require_equal()
+
+
+def test_what_a_server_would_change_is_refused_by_name(mongodb: MongoDb, database: str, tmp_path: Path) -> None:
+    with mongodb.client() as client:
+        empty = struct.pack("<i", 25) + b"\x10_id\0\x07\0\0\0\x11t\0" + bytes(8) + b"\0"
+        client[database].orders.insert_one(RawBSONDocument(empty))
+        if raw(mongodb, database) != [empty]:
+            pytest.skip("the server made a time of it")
+    with pytest.raises(SinkError, match=r"the row with _id = .* an empty timestamp as a field"):
+        copy(tmp_path, mongodb, database, schema="document")
+
+
+def test_text_that_is_asked_for_is_text(mongodb: MongoDb, database: str, tmp_path: Path) -> None:
+    with mongodb.client() as client:
+        key = bson.ObjectId()
+        client[database].orders.insert_one({"_id": key, "o": {"a": 1}, "u": bson.Binary(bytes(16), 4)})
+        copy(tmp_path, mongodb, database, schema={"json": "canonical"})
+        (found,) = client[f"{database}_copy"].orders.find()
+    text = '{"a":{"$numberInt":"1"}}'
+    assert found == {"_id": key, "o": text, "u": bson.Binary(bytes(16), 4), "_rest": None}
+
+
+def test_documents_of_others_are_not_copied_over(mongodb: MongoDb, database: str, tmp_path: Path) -> None:
+    with mongodb.client() as client:
+        client[database].orders.insert_one({"_id": 1})
+        client[f"{database}_copy"].orders.insert_one({"_id": 1, "theirs": True})
+    with pytest.raises(SinkError, match="documents are copied as a whole"):
+        copy(tmp_path, mongodb, database, pipeline={"on_existing": "merge"})

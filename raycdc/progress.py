@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -131,6 +132,7 @@ class ProgressReporter:
             rate = (rows - before) / (now_s - then_s) if now_s > then_s else 0.0
             lost = table.get("lost_values", 0)
             bad = {"bad_rows": self._bad_rows[name]} if name in self._bad_rows else {}
+            bad |= _of_readers(status["readers"], name)
             tables.append({"table": name, **table, "rows": rows, "rows_per_s": round(rate), "lost_values": lost, **bad})
         readers = [
             {
@@ -164,6 +166,15 @@ class ProgressReporter:
     def _tell(self, event: dict[str, Any]) -> None:
         with self._lock:
             self._listener(event)
+
+
+def _of_readers(readers: Sequence[Mapping[str, Any]], table: str) -> dict[str, int]:
+    """What sources count of a table, in all readers since these began; nothing where there is nothing."""
+    total: Counter[str] = Counter()
+    for reader in readers:
+        for name, counts in reader["metrics"].get("source", {}).items():
+            total[name] += counts.get(table, 0)
+    return {name: count for name, count in total.items() if count}
 
 
 def _lags_of_partitions(metrics: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

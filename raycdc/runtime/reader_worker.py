@@ -154,6 +154,7 @@ class ReaderWorker:
         self._awake = False
         self._unsent = False
         self._stopwatch = Stopwatch()
+        self._statistics: Callable[[], dict[str, Any]] = getattr(source, "statistics", dict)
         masks = masks or Masks()
         output = EpochOutput(spool, self._stopwatch, partitioned=partitioned, masks=masks)
         self._reader: SourceReader
@@ -223,7 +224,9 @@ class ReaderWorker:
 
     def _heartbeat(self) -> Heartbeat:
         heartbeat = self._reader.heartbeat()
-        return replace(heartbeat, metrics={**heartbeat.metrics, "seconds": self._stopwatch.seconds()})
+        return replace(
+            heartbeat, metrics={**heartbeat.metrics, "seconds": self._stopwatch.seconds(), "source": self._statistics()}
+        )
 
     def _send(self, message: Message) -> None:
         with self._condition:

@@ -15,6 +15,7 @@ from raycdc.connectors.mongodb.causal import log_end, look_up
 from raycdc.connectors.mongodb.client import connect
 from raycdc.errors import LogLostError, SourceError, SourceUnavailableError
 from raycdc.model import TableId
+from raycdc.pipeline import Pipeline
 from raycdc.testing.servers import MongoDb, MongoDbServer
 from tests.integration.followed import catch_up, changes, pipeline, require_equal
 
@@ -171,3 +172,28 @@ def test_a_quiet_collection_keeps_its_place_while_others_fill_the_log(
 
 def _secret(mongodb: MongoDb) -> Secret:
     return Secret(mongodb.uri)
+
+
+def test_large_documents_are_counted_and_warned_of_once(
+    mongodb: MongoDb, database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("raycdc.connectors.mongodb.large.LARGE_BYTES", 1000)
+    with mongodb.client() as client:
+        orders = client[database].orders
+        orders.insert_many([{"_id": number, "n": 0, "text": "x" * 400 * number} for number in range(6)])
+        found = _large(pipeline(tmp_path, mongodb, database))
+        assert found == [3]
+        orders.update_one({"_id": 5}, {"$set": {"n": 1}})
+        orders.delete_one({"_id": 5})
+        orders.insert_many([{"_id": number, "n": 0, "text": "x" * 300 * number} for number in range(6, 8)])
+        assert _large(pipeline(tmp_path, mongodb, database)) == [2]
+    warned = [record.message for record in caplog.records if "documents of more than 8 MiB" in record.message]
+    assert [text.split()[0] for text in warned] == [f"{database}.orders"] * 2
+
+
+def _large(job: Pipeline) -> list[int]:
+    """What was counted, in the end."""
+    events: list[dict[str, Any]] = []
+    job.run(local=True, until="caught-up", listener=events.append)
+    last = [event for event in events if event["event"] == "progress"][-1]
+    return [table["large_documents"] for table in last["tables"]]

@@ -13,6 +13,7 @@ import pytest
 from raycdc.connectors.mongodb.change_stream import ChangeStreamReader
 from raycdc.connectors.mongodb.events import RowWriter, Scanner
 from raycdc.connectors.mongodb.followed import FollowedCollections, Look
+from raycdc.connectors.mongodb.large import LargeDocuments
 from raycdc.connectors.mongodb.layout import Layout, OnMisfit, Spelling, declared, parse_type
 from raycdc.connectors.mongodb.position import StreamPosition
 from raycdc.connectors.mongodb.raw_stream import EventTooLargeError, RawBatch, Scope, StreamEndedError
@@ -99,6 +100,7 @@ def reader(
         followed=FollowedCollections(layouts, parked={}, captures=captures, look=look),
         scanner=Scanner(captures),
         look_up=lambda table, uuid, keys, cluster_time: found or {},
+        large=LargeDocuments(),
         whole_when_idle=not sharded,
         close=lambda: None,
     )

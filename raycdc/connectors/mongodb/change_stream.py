@@ -41,6 +41,7 @@ from pymongo.errors import PyMongoError
 from raycdc.connectors.mongodb.bson import code_loops as codes
 from raycdc.connectors.mongodb.events import Batch, RowWriter, Scanner, joined
 from raycdc.connectors.mongodb.followed import Change, FollowedCollections, Place
+from raycdc.connectors.mongodb.large import LargeDocuments
 from raycdc.connectors.mongodb.position import StreamPosition
 from raycdc.connectors.mongodb.raw_stream import EventTooLargeError, RawBatch, StreamEndedError
 from raycdc.connectors.mongodb.token import cluster_time_of, seconds_of
@@ -94,6 +95,7 @@ class ChangeStreamReader:
         followed: FollowedCollections,
         scanner: Scanner,
         look_up: LookUp,
+        large: LargeDocuments,
         whole_when_idle: bool,
         close: Callable[[], None],
     ) -> None:
@@ -103,6 +105,7 @@ class ChangeStreamReader:
         self._followed = followed
         self._scanner = scanner
         self._look_up = look_up
+        self._large = large
         self._whole_when_idle = whole_when_idle
         #: What was passed on as a whole, and from where the stream is opened anew: behind what waits.
         self._position = start
@@ -376,6 +379,7 @@ class ChangeStreamReader:
                 continue
             own = (named == number) & (kinds != codes.OTHER)
             data, events = self._looked_up(batch, np.flatnonzero(own), writer)
+            self._large.look_at(table, data, events[:, codes.E_AFTER])
             if table in self._unfit:
                 continue
             try:

@@ -18,6 +18,7 @@ from raycdc.connectors.mongodb.catalog import found
 from raycdc.connectors.mongodb.causal import log_end, seen_by, session_after
 from raycdc.connectors.mongodb.client import Client, errors
 from raycdc.connectors.mongodb.keys import key_from_json
+from raycdc.connectors.mongodb.large import LargeDocuments
 from raycdc.connectors.mongodb.layout import ID, Layout
 from raycdc.connectors.mongodb.position import StreamPosition
 from raycdc.errors import SourceError, TableChangedError
@@ -38,8 +39,9 @@ class MongoDbChunkReader:
     cursor lives for one chunk. A collection that is another one than was planned, before or after, is a `SourceError`.
     """
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: Client, large: LargeDocuments | None = None) -> None:
         self._client = client
+        self._large = large or LargeDocuments()
         self._high = HighWatermark(NO_LOG, no_position(), exact=True)
 
     def read(
@@ -54,6 +56,7 @@ class MongoDbChunkReader:
         rows = 0
         with nullcontext() if opened is None else session_after(self._client, opened.cluster_time) as session:
             for raw in self._raw_batches(split, layout, session):
+                self._large.look(split.table, raw)
                 for batch in decoder.decode(raw):
                     yield as_inserts(batch, schema, first=rows, read_ms=read_ms)
                     rows += batch.num_rows

@@ -6,6 +6,7 @@ begun with is in its position.
 
 from __future__ import annotations
 
+import logging
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -15,11 +16,12 @@ from raycdc.connectors.mongodb.catalog import discover, found, layout_of, requir
 from raycdc.connectors.mongodb.causal import log_end, look_up
 from raycdc.connectors.mongodb.change_stream import ChangeStreamReader
 from raycdc.connectors.mongodb.chunk_reader import MongoDbChunkReader
-from raycdc.connectors.mongodb.client import Client, ServerInfo, connect, probe
+from raycdc.connectors.mongodb.client import VERSION_PLACES, Client, ServerInfo, connect, probe
 from raycdc.connectors.mongodb.enumerator_dialect import MongoDbEnumeratorDialect
 from raycdc.connectors.mongodb.events import Scanner
 from raycdc.connectors.mongodb.followed import FollowedCollections, Look
 from raycdc.connectors.mongodb.keys import SnapshotKeyOrder, StreamKeyOrder
+from raycdc.connectors.mongodb.large import LargeDocuments
 from raycdc.connectors.mongodb.layout import Layout
 from raycdc.connectors.mongodb.new_beginnings import NewBeginnings
 from raycdc.connectors.mongodb.plugin import MongoDbSourceConfig
@@ -36,6 +38,8 @@ from raycdc.errors import ConfigError, LogLostError, SourceError, SourceUnavaila
 from raycdc.model import TableId
 from raycdc.source.split import StreamSplit
 
+_log = logging.getLogger(__name__)
+
 #: Times a collection is looked at while others take its name.
 _LOOKS = 5
 
@@ -49,9 +53,14 @@ class MongoDbSource:
     def __init__(self, config: MongoDbSourceConfig) -> None:
         self._config = config
         self._left_out: frozenset[str] = frozenset()
+        self._large = LargeDocuments()
 
     def __repr__(self) -> str:
         return f"MongoDbSource({', '.join(self._config.collections)})"
+
+    def statistics(self) -> dict[str, dict[str, int]]:
+        """Figures of this process by collection, each since it began."""
+        return {"large_documents": self._large.counts()}
 
     def warm_up(self) -> None:
         """Load the compiled loops (or compile them) before there is a document to decode."""
@@ -120,6 +129,12 @@ class MongoDbSource:
         client = connect(self._config.uri)
         try:
             info = probe(client)
+            if info.version < VERSION_PLACES:
+                _log.warning(
+                    "%s is MongoDB %s: a quiet stream keeps no place there. Upgrade to 4.0.7 or later.",
+                    info.address,
+                    info.version_text,
+                )
             captures = self._config.captures
             followed = FollowedCollections(
                 layouts_of(split), parked=parked, captures=captures, look=self._look_at, left_out=self._left_out
@@ -130,6 +145,7 @@ class MongoDbSource:
                 followed=followed,
                 scanner=Scanner(captures),
                 look_up=partial(look_up, client),
+                large=self._large,
                 whole_when_idle=not info.is_mongos,
                 close=client.close,
             )
@@ -173,7 +189,7 @@ class MongoDbSource:
         raise SourceUnavailableError(f"{table} was another collection each time it was looked at.")
 
     def chunk_reader(self) -> MongoDbChunkReader:
-        return MongoDbChunkReader(connect(self._config.uri))
+        return MongoDbChunkReader(connect(self._config.uri), self._large)
 
     def key_order(self, split: StreamSplit) -> SnapshotKeyOrder | StreamKeyOrder:
         """Raises `ConfigError` where a collection was begun in another way than it would be now."""

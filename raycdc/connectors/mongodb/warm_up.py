@@ -7,6 +7,7 @@ import struct
 import numpy as np
 
 from raycdc.connectors.mongodb.bson.decoder import DocumentDecoder
+from raycdc.connectors.mongodb.bson.size_loops import larger_than
 from raycdc.connectors.mongodb.events import Scanner
 from raycdc.connectors.mongodb.layout import OnMisfit, Spelling, declared, parse_type
 
@@ -20,6 +21,7 @@ def compile_all() -> None:
     documents = struct.pack("<i", len(_DOCUMENT) + 5) + _DOCUMENT + b"\0"
     for _ in (*decoder.decode(documents), *decoder.flush()):
         pass
+    larger_than(np.frombuffer(documents, np.uint8), 0)
     for _ in decoder.decode_places(documents, np.zeros(1, np.int64)):
         pass
     Scanner(lambda _: True).scan(struct.pack("<i", 5) + b"\0")

@@ -1,0 +1,67 @@
+"""Large documents are counted, and each collection with some is warned of once.
+
+A change of one may be an event of more than 16 MiB, which servers before 6.0.9 cannot send: it is read by its key then,
+without what the document was before.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from raycdc.connectors.mongodb.bson.size_loops import larger_than
+from raycdc.model import TableId
+
+#: Half of what a message can be: an event may hold a document twice, before and after its change.
+LARGE_BYTES = 8 << 20
+
+_log = logging.getLogger(__name__)
+
+
+class LargeDocuments:
+    """Counts of one process. Any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._counts: Counter[str] = Counter()
+
+    def __repr__(self) -> str:
+        return f"LargeDocuments({dict(self._counts)})"
+
+    def __reduce__(self) -> Any:
+        return LargeDocuments, ()
+
+    def counts(self) -> dict[str, int]:
+        """How many were met, by collection."""
+        with self._lock:
+            return dict(self._counts)
+
+    def look(self, table: TableId, documents: bytes) -> None:
+        """Count those in `documents`, one behind the other."""
+        if len(documents) > LARGE_BYTES:
+            self._met(table, int(larger_than(np.frombuffer(documents, np.uint8), LARGE_BYTES)))
+
+    def look_at(self, table: TableId, data: bytes, places: npt.NDArray[np.int64]) -> None:
+        """Count those at `places` (0: none) in `data`."""
+        if len(data) > LARGE_BYTES:
+            found = np.frombuffer(data, np.uint8)
+            sizes = sum(found[places + i].astype(np.int64) << (8 * i) for i in range(4))
+            self._met(table, int(((sizes > LARGE_BYTES) & (places > 0)).sum()))
+
+    def _met(self, table: TableId, count: int) -> None:
+        if not count:
+            return
+        with self._lock:
+            first = str(table) not in self._counts
+            self._counts[str(table)] += count
+        if first:
+            _log.warning(
+                "%s has documents of more than 8 MiB: where an event of one is more than 16 MiB, a server before "
+                "6.0.9 cannot send it, and the document is read by its key.",
+                table,
+            )

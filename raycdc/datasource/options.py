@@ -9,8 +9,14 @@
 | `truncate` | ``fail`` (default), or ``row``: a truncation is a row with `_op` ``T`` and no `_sign` |
 | `changelog` | ``true``: a bounded read gives every change instead of the rows as they are |
 | `metadata` | ``false``: a bounded read has the table's columns alone |
+| `filter` | the source's ``snapshot.filter`` of the table, instead of the configuration's |
+| `fields` | with MongoDB: ``snapshot.fields`` of the collection, with commas between them |
+| `limit` | with MongoDB: ``snapshot.limit`` of the collection |
 
 Rows of bounded reads wait in the system's folder for temporary files (``TMPDIR``).
+
+What a query says behind the DataFrame is not handed to the source: Spark 4.1 keeps what a filter left of a Python data
+source and gives it to other queries over the same DataFrame, which are without that filter.
 
 Made anew in each of Spark's processes, from the options alone.
 """
@@ -20,7 +26,7 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +37,7 @@ from raycdc.model.selector import is_plain_name
 from raycdc.pipeline import Pipeline
 from raycdc.plugins import did_you_mean
 
-OPTIONS = ("config", "table", "state", "until", "truncate", "changelog", "metadata")
+OPTIONS = ("config", "table", "state", "until", "truncate", "changelog", "metadata", "filter", "fields", "limit")
 
 _VALUES = {
     "until": ("caught-up",),
@@ -43,8 +49,10 @@ _VALUES = {
 #: Sections that say what happens behind the source: that is the job's own business here.
 _BEHIND_THE_SOURCE = ("sink", "route", "transform", "lookup", "ray", "spark")
 
+#: Options of a source that list what it captures.
+_LISTS = ("tables", "collections")
 #: Options of a source that name single tables, by the section they are in.
-_BY_TABLE = (("columns",), ("snapshot", "key"), ("snapshot", "filter"))
+_BY_TABLE = (("columns",), *(("snapshot", name) for name in ("key", "filter", "fields", "limit", "per_collection")))
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +66,8 @@ class ReadOptions:
     truncate: str = "fail"
     changelog: bool = False
     metadata: bool = True
+    #: Options of ``source.snapshot`` for the table, by their names.
+    selection: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> ReadOptions:
@@ -68,8 +78,15 @@ class ReadOptions:
         for name, allowed in _VALUES.items():
             if name in given and given[name].lower() not in allowed:
                 problems.append(f"option {name} = {given[name]!r}: it is {' or '.join(allowed)}")
+        if "limit" in given and not given["limit"].isdecimal():
+            problems.append(f"option limit = {given['limit']!r}: it is a number of documents")
         if problems:
             raise ConfigError(*sorted(problems))
+        selection: dict[str, Any] = {name: given[name] for name in ("filter",) if name in given}
+        if "fields" in given:
+            selection["fields"] = [name.strip() for name in given["fields"].split(",")]
+        if "limit" in given:
+            selection["limit"] = int(given["limit"])
         return cls(
             config=given["config"],
             table=TableId.parse(given["table"]),
@@ -78,6 +95,7 @@ class ReadOptions:
             truncate=given.get("truncate", "fail").lower(),
             changelog=given.get("changelog", "false").lower() == "true",
             metadata=given.get("metadata", "true").lower() == "true",
+            selection=selection,
         )
 
     def pipeline(self, state: Path | None = None) -> Pipeline:
@@ -92,24 +110,33 @@ class ReadOptions:
         for name in ("mode", "on_existing", "route_mode"):
             options.pop(name, None)
         options["state"] = str(state or self.state or self._default_state(options))
-        if "tables" in data.get("source", {}):
-            data["source"] = self._narrowed(data["source"])
+        for listed in _LISTS:
+            if listed in data.get("source", {}):
+                data["source"] = self._narrowed(data["source"], listed)
         config = config_from_dict({**data, "sink": {"type": "console"}})
         return Pipeline(source=config.source, config=config)
 
     def _default_state(self, options: Mapping[str, Any]) -> str:
         return f"{options.get('state') or 'state/' + str(options.get('name', ''))}.spark/{self.table}"
 
-    def _narrowed(self, source: Mapping[str, Any]) -> dict[str, Any]:
+    def _narrowed(self, source: Mapping[str, Any], listed: str) -> dict[str, Any]:
         """The source's section with this table alone, and without what is about others."""
         name = str(self.table)
-        narrowed: dict[str, Any] = {**source, "tables": [name if is_plain_name(name) else re.escape(name)]}
+        narrowed: dict[str, Any] = {**source, listed: [name if is_plain_name(name) else re.escape(name)]}
         for *path, last in _BY_TABLE:
             inside = narrowed
             for section in path:
+                if not isinstance(inside.get(section, {}), Mapping):
+                    break
                 inside[section] = dict(inside.get(section, {}))
                 inside = inside[section]
             if isinstance(inside.get(last), dict):
                 inside[last] = {table: value for table, value in inside[last].items() if table == name}
+        if self.selection:
+            snapshot = narrowed["snapshot"]
+            # A word alone is MongoDB's strategy.
+            narrowed["snapshot"] = snapshot = {"strategy": snapshot} if isinstance(snapshot, str) else snapshot
+            for option, value in self.selection.items():
+                snapshot[option] = {name: value}
         narrowed.pop("exclude", None)
         return narrowed

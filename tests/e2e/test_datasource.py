@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from pyspark import SparkContext
 
-from raycdc.testing.servers import MariaDbServer
+from raycdc.testing.servers import MariaDbServer, MongoDb
 from raycdc.testing.servers.process import wait_until
 from tests.e2e import spark_job
 
@@ -303,6 +303,45 @@ def test_views_take_part_in_sql(spark: Any, jobs: Jobs) -> None:
         "SELECT c.name, SUM(o.weight) FROM orders o JOIN customers c ON o.customer = c.id GROUP BY 1 ORDER BY 1"
     )
     assert [(row["name"], row["total"]) for row in answer["rows"]] == [(name, str(total)) for name, total in wanted]
+
+
+def test_a_read_of_a_collection_says_what_the_server_is_to_leave_out(
+    spark: Any, mongodb: MongoDb, mongodb_database: str, tmp_path: Path
+) -> None:
+    name = f"{mongodb_database}.orders"
+    with mongodb.client() as client:
+        client[mongodb_database].orders.insert_many(
+            {"_id": n, "n": n * 2, "s": f"s{n % 5}", "address": {"city": "C", "street": "S"}} for n in range(1000)
+        )
+        client[mongodb_database].others.insert_one({"_id": 1})
+    (tmp_path / "shop.toml").write_text(
+        f"""
+[pipeline]
+name = "shop"
+[source]
+type = "mongodb"
+uri = "{mongodb.uri}"
+collections = ['{mongodb_database}\\..*']
+startup = "snapshot"
+snapshot = {{ strategy = "single", limit = {{ "{mongodb_database}.others" = 1 }} }}
+"""
+    )
+    options = {"config": str(tmp_path / "shop.toml"), "table": name, "metadata": "false"}
+
+    def rows(**more: str) -> Any:
+        return spark.read.format("raycdc").options(**options, **more).load()
+
+    assert rows().count() == 1000
+    some = rows(filter='{"n": {"$gte": 1000}, "s": {"$in": ["s1", "s2"]}}', fields="n, address.city")
+    assert some.columns == ["_id", "n", "address", "_rest"]
+    found = some.collect()
+    assert {row["_id"] for row in found} == {n for n in range(500, 1000) if n % 5 in (1, 2)}
+    assert {row["address"] for row in found} == {'{"city":"C"}'}
+    # A filter of the query is Spark's: what it leaves out is there for the next one.
+    assert (some.where("n = 1002").count(), some.where("n = 1004 OR n = 1012").count(), some.count()) == (1, 2, 200)
+    assert rows(limit="7").count() == 7
+    with pytest.raises(Exception, match=r"snapshot.filter: .*orders: 'n = 1' is no JSON"):
+        rows(filter="n = 1")
 
 
 def test_options_that_are_wrong_are_named_together(spark: Any, jobs: Jobs) -> None:

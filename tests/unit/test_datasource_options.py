@@ -75,6 +75,15 @@ def test_a_name_with_metacharacters_is_that_table(config: Path) -> None:
     assert not made.source.captures(TableId("shop", "aab"))
 
 
+def test_a_read_has_a_filter_of_its_own(config: Path) -> None:
+    options = ReadOptions.of({"config": str(config), "table": "shop.orders", "filter": "id > 5"})
+    made = options.pipeline().config
+    assert made.source.snapshot.filter == {"shop.orders": "id > 5"}  # type: ignore[attr-defined]
+    limited = ReadOptions.of({"config": str(config), "table": "shop.orders", "limit": "5"})
+    with pytest.raises(ConfigError, match="limit"):
+        limited.pipeline()
+
+
 def test_a_stream_may_have_its_state_elsewhere(config: Path) -> None:
     options = ReadOptions.of({"config": str(config), "table": "shop.orders", "state": "/mnt/state"})
     assert options.pipeline().config.pipeline.state == "/mnt/state"

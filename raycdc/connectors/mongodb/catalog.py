@@ -12,10 +12,12 @@ import bson
 from bson.binary import UUID_SUBTYPE, Binary
 from bson.codec_options import CodecOptions, DatetimeConversion
 from bson.raw_bson import RawBSONDocument
+from pymongo.errors import OperationFailure
 
 from raycdc.connectors.mongodb.client import Client, errors
 from raycdc.connectors.mongodb.layout import ID, Layout, OnMisfit, Spelling, declared, parse_type, whole_documents
 from raycdc.connectors.mongodb.plugin import MongoDbSourceConfig, SchemaMode
+from raycdc.connectors.mongodb.selection import Selection
 from raycdc.errors import ConfigError, SourceError
 from raycdc.model import LogicalType, TableId
 from raycdc.model.batch import reserved_column
@@ -39,6 +41,10 @@ _BY_CLASS: Mapping[type, str] = {
     bson.Decimal128: "decimal128",
     bytes: "binData(0)",
 }
+
+
+#: BadValue, FailedToParse, TypeMismatch, an invalid projection or pipeline operator, a path collision.
+_NOT_UNDERSTOOD = frozenset({2, 9, 14, 168, 16410, 31249, 31250, 31254, 31303, 31324, 31325})
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +104,26 @@ def require_followable(client: Client, tables: Iterable[TableId]) -> None:
             )
 
 
+def require_selectable(client: Client, table: TableId, selection: Selection) -> None:
+    """Raises `ConfigError` for a filter, or fields, that the server does not understand. No document is looked at."""
+    if not selection.filter and not selection.fields:
+        return
+    name = f"source.snapshot.filter, source.snapshot.fields: {table}"
+    try:
+        query = selection.query()
+    except ValueError as cause:
+        raise ConfigError(f"{name}: {cause}") from cause
+    try:
+        with errors(client, f"asking about {table}"):
+            cursor = client[table.db][table.table].find(query, list(selection.fields) or None)
+            # The empty end of the index.
+            list(cursor.hint([(ID, 1)]).min([(ID, cast("Any", bson.MaxKey()))]).limit(1))
+    except SourceError as cause:
+        if isinstance(cause.__cause__, OperationFailure) and cause.__cause__.code in _NOT_UNDERSTOOD:
+            raise ConfigError(f"{name}: {cause}") from cause
+        raise
+
+
 def keep_images(client: Client, tables: Iterable[TableId]) -> bool:
     """Whether the server keeps the documents before and after changes of all these collections (6.0 and later)."""
     for table in tables:
@@ -154,7 +180,8 @@ def _layout(client: Client, config: MongoDbSourceConfig, table: TableId) -> Layo
     if options.mode is SchemaMode.DECLARED:
         raise ConfigError(f'source.columns: {table} is captured, and schema = "declared" wants its columns.')
     exact = config.spelling is Spelling.BSON
-    types = inferred(_sample(client, table, options.sample), fields_max=options.fields_max, exact=exact)
+    sample = _sample(client, table, options.sample, config.snapshot.selection_of(table).fields)
+    types = inferred(sample, fields_max=options.fields_max, exact=exact)
     return declared(types, json=config.spelling, on_misfit=OnMisfit.REST)
 
 
@@ -185,10 +212,13 @@ def inferred(documents: Sequence[RawBSONDocument], *, fields_max: int, exact: bo
     }
 
 
-def _sample(client: Client, table: TableId, size: int) -> list[RawBSONDocument]:
+def _sample(client: Client, table: TableId, size: int, fields: Sequence[str]) -> list[RawBSONDocument]:
     collection = client[table.db].get_collection(table.table, codec_options=_RAW)
+    stages: list[dict[str, Any]] = [{"$sample": {"size": size}}]
+    if fields:
+        stages.append({"$project": dict.fromkeys(fields, 1)})
     with errors(client, f"sampling {table}"):
-        sampled = list(collection.aggregate([{"$sample": {"size": size}}]))
+        sampled = list(collection.aggregate(stages))
     return cast("list[RawBSONDocument]", sampled)
 
 

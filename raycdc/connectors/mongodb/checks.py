@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 
-from raycdc.connectors.mongodb.catalog import discover, require_followable
+from raycdc.connectors.mongodb.catalog import discover, require_followable, require_selectable
 from raycdc.connectors.mongodb.causal import log_end
 from raycdc.connectors.mongodb.client import VERSION_PLACES, Client, ServerInfo, errors
 from raycdc.connectors.mongodb.plugin import MongoDbSourceConfig, Strategy
 from raycdc.connectors.mongodb.raw_stream import RawStream, stream_options
 from raycdc.connectors.mongodb.splits import cut
-from raycdc.errors import SourceError, SourceUnavailableError
+from raycdc.errors import ConfigError, SourceError, SourceUnavailableError
 from raycdc.model import TableId
 from raycdc.source.checks import CheckResult
 
@@ -44,7 +44,7 @@ def check_source(
     if not config.bounded and (info.replica_set or info.is_mongos):
         results += _followable(client, info, config, list(found))
     for table in found:
-        results.append(_readable(client, table))
+        results.append(_readable(client, config, table))
         results += _cuts(client, info, config, table)
     return results, list(found)
 
@@ -85,7 +85,13 @@ def _followable(
     return [*results, CheckResult("change stream", f"Changes of {watched} can be followed, {images}.", ok=True)]
 
 
-def _readable(client: Client, table: TableId) -> CheckResult:
+def _readable(client: Client, config: MongoDbSourceConfig, table: TableId) -> CheckResult:
+    try:
+        require_selectable(client, table, config.snapshot.selection_of(table))
+    except ConfigError as refused:
+        return CheckResult("selection", str(refused))
+    except SourceError:
+        """What it is says the next question."""
     try:
         with errors(client, f"reading {table}"):
             client[table.db][table.table].find_one({}, {"_id": 1})

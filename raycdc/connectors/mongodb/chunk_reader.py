@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any, cast
@@ -21,6 +21,7 @@ from raycdc.connectors.mongodb.keys import key_from_json
 from raycdc.connectors.mongodb.large import LargeDocuments
 from raycdc.connectors.mongodb.layout import ID, Layout
 from raycdc.connectors.mongodb.position import StreamPosition
+from raycdc.connectors.mongodb.selection import Selection
 from raycdc.errors import SourceError, TableChangedError
 from raycdc.model import TableId, as_inserts, changelog_schema
 from raycdc.source.reading import HighWatermark
@@ -36,12 +37,20 @@ class MongoDbChunkReader:
     """`raycdc.source.reading.ChunkReader`. Used by one thread, but for `wake_up`.
 
     Documents that a majority of the set has acknowledged; each of the chunk exactly once, as `_id` never changes. The
-    cursor lives for one chunk. A collection that is another one than was planned, before or after, is a `SourceError`.
+    cursor lives for one chunk. `selection_of` tells what of a collection is read. A collection that is another one than
+    was planned, before or after, is a `SourceError`.
     """
 
-    def __init__(self, client: Client, large: LargeDocuments | None = None) -> None:
+    def __init__(
+        self,
+        client: Client,
+        large: LargeDocuments | None = None,
+        *,
+        selection_of: Callable[[TableId], Selection] = lambda _: Selection(),
+    ) -> None:
         self._client = client
         self._large = large or LargeDocuments()
+        self._selection_of = selection_of
         self._high = HighWatermark(NO_LOG, no_position(), exact=True)
 
     def read(
@@ -84,8 +93,12 @@ class MongoDbChunkReader:
     def _raw_batches(self, split: SnapshotSplit, layout: Layout, session: ClientSession | None) -> Iterator[bytes]:
         database = self._client[split.table.db]
         collection = database.get_collection(split.table.table, read_concern=ReadConcern("majority"))
-        wanted = None if layout.rest or layout.whole else [column.name for column in layout.fields]
-        cursor = collection.find_raw_batches({}, wanted, batch_size=_BATCH_DOCUMENTS, session=session)
+        selection = self._selection_of(split.table)
+        named = None if layout.rest or layout.whole else [column.name for column in layout.fields]
+        wanted = list(selection.fields) or named
+        cursor = collection.find_raw_batches(
+            selection.query(), wanted, limit=selection.limit, batch_size=_BATCH_DOCUMENTS, session=session
+        )
         # By the index always: a scan meets a document twice that goes and comes again behind it.
         cursor.hint([(ID, ASCENDING)])
         if split.lower is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import StrEnum
 from typing import Annotated, Any, Literal, Self
 
@@ -10,6 +11,7 @@ from pydantic import AfterValidator, field_validator, model_validator
 from raycdc.config import Options, Secret, SourceConfig, option
 from raycdc.config.mongodb_uri import parse_mongodb_uri
 from raycdc.connectors.mongodb.layout import ID, REST, OnMisfit, Spelling, parse_type
+from raycdc.connectors.mongodb.selection import Selection, checked_fields, checked_filter
 from raycdc.model import LogicalType, TableId
 from raycdc.model.batch import reserved_column
 from raycdc.model.selector import TableSelector, check_pattern
@@ -99,6 +101,52 @@ class SnapshotOptions(Options):
     chunk_mb: int = option(64, help="About this many MiB of documents per chunk.", unit="MiB", ge=1, le=4096)
     samples_per_chunk: int = option(20, help="With sample: keys sampled for each chunk.", ge=1, le=1000)
 
+    filter: dict[str, str] = option(
+        {},
+        help='With startup = "snapshot": documents to read per collection, as a query in Extended JSON that the server '
+        "answers.",
+        example={"shop.orders": '{"status": {"$ne": "draft"}, "at": {"$gte": {"$date": "2024-01-01T00:00:00Z"}}}'},
+    )
+    fields: dict[str, tuple[str, ...]] = option(
+        {},
+        help='With startup = "snapshot": fields of documents to read per collection, dotted for nested ones, and _id; '
+        "the server sends no others. Declared columns need no such list.",
+        example={"shop.orders": ["status", "address.city"]},
+    )
+    limit: dict[str, int] = option(
+        {},
+        help='With startup = "snapshot": documents to read per collection at most. They are read as one chunk.',
+        example={"shop.orders": 1000},
+        unit="documents",
+    )
+
+    @field_validator("filter")
+    @classmethod
+    def _filters(cls, value: dict[str, str]) -> dict[str, str]:
+        for collection, text in value.items():
+            _named(collection, checked_filter, text)
+        return value
+
+    @field_validator("fields")
+    @classmethod
+    def _fields(cls, value: dict[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
+        for collection, fields in value.items():
+            _named(collection, checked_fields, fields)
+        return value
+
+    @field_validator("limit")
+    @classmethod
+    def _limits(cls, value: dict[str, int]) -> dict[str, int]:
+        for collection, limit in value.items():
+            if limit < 1:
+                raise ValueError(f"{collection}: a limit is 1 or more; leave it out for all documents")
+        return value
+
+    def selection_of(self, table: TableId) -> Selection:
+        """What of one collection is read."""
+        name = str(table)
+        return Selection(self.filter.get(name, ""), self.fields.get(name, ()), self.limit.get(name, 0))
+
     def strategy_of(self, table: TableId) -> Strategy:
         """The strategy of one collection."""
         return self.per_collection.get(str(table), self.strategy)
@@ -177,10 +225,28 @@ class MongoDbSourceConfig(SourceConfig):
         ]
         if more:
             raise ValueError(f'schema = "document" has {ID} and the document; columns of {more[0]} names other fields')
-        for place, names in (("columns", self.columns), ("snapshot.per_collection", self.snapshot.per_collection)):
+        places: dict[str, Any] = {"columns": self.columns}
+        for option_ in ("per_collection", "filter", "fields", "limit"):
+            places[f"snapshot.{option_}"] = getattr(self.snapshot, option_)
+        for place, names in places.items():
             for name in names:
                 if not self.captures(TableId.parse(name)):
                     raise ValueError(f"{place}: {name} is none of the captured collections")
+        for name, fields in self.snapshot.fields.items():
+            heads = {ID, *(field.split(".")[0] for field in fields)}
+            if lost := [column for column in self.columns.get(name, {}) if column not in heads]:
+                raise ValueError(f"snapshot.fields: {name} has the column {lost[0]}, which is not read then")
+        return self
+
+    @model_validator(mode="after")
+    def _selects_once(self) -> Self:
+        used = [name for name in ("filter", "fields", "limit") if getattr(self.snapshot, name)]
+        if used and not self.bounded:
+            raise ValueError(
+                f'snapshot.{used[0]} is for startup = "snapshot": a document that is followed may move into a filter '
+                "and out of it, and a change may come without its document. Leave rows and columns out behind the "
+                "source, with filter and projection of [[transform]]"
+            )
         return self
 
     def for_sink(self, sink: str) -> MongoDbSourceConfig:
@@ -212,7 +278,11 @@ class MongoDbSourceConfig(SourceConfig):
         return self.selector().matches(table)
 
     def asked_of(self, table: TableId) -> str:
-        """How documents of a collection become rows, in words."""
+        """Which documents of a collection are read, and how they become rows, in words."""
+        selection = str(self.snapshot.selection_of(table))
+        return self._rows_of(table) + (f"; {selection}" if selection else "")
+
+    def _rows_of(self, table: TableId) -> str:
         listed = self.columns.get(str(table))
         if self.schema_.mode is SchemaMode.DOCUMENT or listed is None:
             listed = listed and {ID: listed[ID]}
@@ -229,6 +299,13 @@ class MongoDbSourceConfig(SourceConfig):
         """The declared columns of a collection, if it has any."""
         listed = self.columns.get(str(table))
         return None if listed is None else {name: parse_type(text) for name, text in listed.items()}
+
+
+def _named(collection: str, check: Callable[[Any], object], value: Any) -> None:
+    try:
+        check(value)
+    except ValueError as cause:
+        raise ValueError(f"{collection}: {cause}") from cause
 
 
 PLUGIN = Plugin(

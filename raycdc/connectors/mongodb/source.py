@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from raycdc.connectors.mongodb.catalog import discover, found, layout_of, require_followable
+from raycdc.connectors.mongodb.catalog import discover, found, layout_of, require_followable, require_selectable
 from raycdc.connectors.mongodb.causal import log_end, look_up
 from raycdc.connectors.mongodb.change_stream import ChangeStreamReader
 from raycdc.connectors.mongodb.chunk_reader import MongoDbChunkReader
@@ -83,6 +83,8 @@ class MongoDbSource:
             tables = discover(client, self._config.selector(), complete=first)
             for state in (splits or {}).values():
                 self._require_same_set(info, state["position"]["replica_set"])
+            for table in tables:
+                require_selectable(client, table, self._config.snapshot.selection_of(table))
             if not self._config.bounded:
                 followed = {name for state in (splits or {}).values() for name in state["tables"]}
                 require_followable(client, [table for table in tables if splits is None or str(table) in followed])
@@ -189,7 +191,8 @@ class MongoDbSource:
         raise SourceUnavailableError(f"{table} was another collection each time it was looked at.")
 
     def chunk_reader(self) -> MongoDbChunkReader:
-        return MongoDbChunkReader(connect(self._config.uri), self._large)
+        selection_of = self._config.snapshot.selection_of
+        return MongoDbChunkReader(connect(self._config.uri), self._large, selection_of=selection_of)
 
     def key_order(self, split: StreamSplit) -> SnapshotKeyOrder | StreamKeyOrder:
         """Raises `ConfigError` where a collection was begun in another way than it would be now."""
@@ -198,9 +201,9 @@ class MongoDbSource:
             now = self._config.asked_of(TableId.parse(name))
             if begun != now:
                 raise ConfigError(
-                    f"source.schema, source.columns: {name} was begun with {begun}, and has {now} now; the target "
-                    "would mix both. Put the old ones back, or begin with a new pipeline.state and an empty target, or "
-                    "pipeline.on_existing."
+                    f"source.schema, source.columns, source.snapshot: {name} was begun with {begun}, and has {now} "
+                    "now; the target would mix both. Put the old ones back, or begin with a new pipeline.state and an "
+                    "empty target, or pipeline.on_existing."
                 )
         return SnapshotKeyOrder() if is_bounded(split.state["position"]) else StreamKeyOrder(layouts_of(split))
 

@@ -58,6 +58,8 @@ def cut(client: Client, info: ServerInfo, table: TableId, options: SnapshotOptio
     wanted = options.strategy_of(table)
     if wanted is Strategy.SINGLE:
         return Cuts((), wanted)
+    if options.selection_of(table).limit:
+        return Cuts((), Strategy.SINGLE, (f"{wanted}: a collection with a limit is one chunk, which counts exactly",))
     if is_collated(client, table):
         reason = "the collection has a collation, whose order of keys only the server knows"
         _log.info("%s is not cut: %s", table, reason)

@@ -244,7 +244,8 @@ public class MongoReplicaSet {
           int n = ((List<?>) q.get("documents")).size(); boolean ordered = !Boolean.FALSE.equals(q.get("ordered")); if (!q.containsKey("ordered")) q.put("ordered", true); Document r = super.handleMessage(m); List<Document> w = (List<Document>) r.get("writeErrors");
           if (w != null) r.put("n", ordered ? ((Number) w.get(0).get("index")).intValue() : n - w.size()); return r;
         }
-        case "find": if (q.containsKey("min") || q.containsKey("max")) return bounded(m, q, db); break;
+        case "find": if (q.containsKey("min") || q.containsKey("max")) return bounded(q, db); break;
+        case "getMore": { Rest r = RESTS.get(((Number) arg).longValue()); if (r != null) return rest(r, q.get("batchSize") == null ? 0 : ((Number) q.get("batchSize")).intValue(), "nextBatch"); break; }
         case "aggregate": {
           List<Document> pl = (List<Document>) q.get("pipeline");
           if (!pl.isEmpty() && pl.get(0).containsKey("$changeStream")) return open(q, db, pl);
@@ -267,15 +268,55 @@ public class MongoReplicaSet {
       if (!rest.isEmpty()) out = Aggregation.fromPipeline(rest, this::resolveDatabase, resolveDatabase(db), null, NoopOplog.get()).runStagesAsStream(out.stream()).collect(Collectors.toList());
       return new Document("cursor", new Document("id", 0L).append("ns", db + "." + coll).append("firstBatch", out)).append("ok", 1.0);
     }
-    @SuppressWarnings("unchecked") Document bounded(MongoMessage m, Document q, String db) {       // min inclusive, max exclusive, in index (cross-type) order
-      Document min = (Document) q.remove("min"), max = (Document) q.remove("max"); String key = (min != null ? min : max).keySet().iterator().next();
-      if (!q.containsKey("hint")) throw new MongoServerError(51173, "When using min()/max() a hint of which index to use must be provided");
-      Object lim = q.remove("limit"), bs = q.remove("batchSize"); Document proj = (Document) q.remove("projection"); if (!q.containsKey("sort")) q.put("sort", new Document(key, 1));
-      ValueComparator c = ValueComparator.asc(); List<Document> out = new ArrayList<>();
-      Document r = super.handleMessage(m);
-      for (Document d : batch(r)) { Object v = d.get(key); if (min != null && c.compare(v, min.get(key)) < 0 || max != null && c.compare(v, max.get(key)) >= 0) continue; out.add(d); }
-      int l = lim == null ? 0 : Math.abs(((Number) lim).intValue()); if (l > 0 && out.size() > l) out = out.subList(0, l);
-      ((Document) r.get("cursor")).put("firstBatch", new ArrayList<>(out)); return r;
+    /** min inclusive, max exclusive, in the order of the index that is named, across types; all of its fields are compared. */
+    Document bounded(Document q, String db) {
+      Document min = (Document) q.get("min"), max = (Document) q.get("max");
+      if (!(q.get("hint") instanceof Document)) throw new MongoServerError(51173, "When using min()/max() a hint of which index to use must be provided");
+      Document index = (Document) q.get("hint"); List<String> keys = new ArrayList<>(index.keySet());
+      for (Document bound : Arrays.asList(min, max)) if (bound != null && !keys.equals(new ArrayList<>(bound.keySet()))) throw new MongoServerError(51174, "The index chosen is not compatible with min/max");
+      if (q.containsKey("sort") && !keys.equals(new ArrayList<>(((Document) q.get("sort")).keySet()))) throw new MongoServerError(2, "BadValue", "not emulated: min()/max() in another order than the index's");
+      Document concern = (Document) q.get("readConcern"), filter = (Document) q.get("filter");
+      MongoCollection<?> c = resolveDatabase(db).resolveCollection((String) q.get("find"), false);
+      boolean past = concern != null && "snapshot".equals(concern.get("level")) && concern.get("atClusterTime") != null;
+      Object[] low = min == null ? null : keys.stream().map(min::get).toArray(), high = max == null ? null : keys.stream().map(max::get).toArray();
+      int[] signs = keys.stream().mapToInt(k -> ((Number) index.get(k)).intValue() < 0 ? -1 : 1).toArray();
+      DefaultQueryMatcher matcher = new DefaultQueryMatcher(); List<Object[]> found = new ArrayList<>();
+      if (filter != null) matcher.matches(new Document(), filter);          // an operator there is not is one in an empty range, too
+      if (c != null) for (Document d : past ? asOf(c, ((BsonTimestamp) concern.get("atClusterTime")).getValue()) : c.queryAll()) {
+        Object[] v = new Object[keys.size() + 1]; for (int i = 0; i < keys.size(); i++) { Object o = Utils.getSubdocumentValue(d, keys.get(i)); v[i] = o instanceof Missing ? null : o; }
+        v[keys.size()] = d;
+        if (low != null && order(v, low, signs) < 0 || high != null && order(v, high, signs) >= 0 || filter != null && !filter.isEmpty() && !matcher.matches(d, filter)) continue;
+        found.add(v);
+      }
+      found.sort((a, b) -> order(a, b, signs));
+      int l = q.get("limit") == null ? 0 : Math.abs(((Number) q.get("limit")).intValue());
+      List<Document> out = found.stream().limit(l > 0 ? l : Long.MAX_VALUE).map(v -> (Document) v[v.length - 1]).collect(Collectors.toList());
+      Document proj = (Document) q.get("projection");
+      if (proj != null && !proj.isEmpty()) out = Aggregation.fromPipeline(List.of(new Document("$project", proj)), this::resolveDatabase, resolveDatabase(db), null, NoopOplog.get()).runStagesAsStream(out.stream()).collect(Collectors.toList());
+      return rest(new Rest(IDS.incrementAndGet(), db + "." + q.get("find"), out), q.get("batchSize") == null ? 101 : ((Number) q.get("batchSize")).intValue(), "firstBatch");
+    }
+    static int order(Object[] a, Object[] b, int[] signs) {
+      ValueComparator c = ValueComparator.asc();
+      for (int i = 0; i < signs.length; i++) { int o = c.compare(a[i], b[i]); if (o != 0) return o * signs[i]; }
+      return 0;
+    }
+    /** The documents at a cluster time: those of now, with all undone that came after it. */
+    List<Document> asOf(MongoCollection<?> c, long ts) {
+      if (tsOf(logStart) > ts) throw new MongoServerError(239, "SnapshotTooOld", "Read timestamp " + ts + " is older than the oldest available timestamp.");
+      Map<Object, Document> before = new HashMap<>(); List<Document> out = new ArrayList<>();
+      for (Ev e : LOG) if (e.ts > ts && e.id != null && c.getUuid().equals(e.uuid)) before.putIfAbsent(e.id, e.before == null ? MISSING : e.before);
+      for (Document d : c.queryAll()) if (!before.containsKey(d.get("_id"))) out.add(d);
+      for (Document d : before.values()) if (d != MISSING) out.add(d);
+      return out;
+    }
+    static final Document MISSING = new Document();
+    /** What a cursor has still to give: what there was when it was opened. */
+    static class Rest { final long id; final String ns; final List<Document> docs; int at; Rest(long id, String ns, List<Document> docs) { this.id = id; this.ns = ns; this.docs = docs; } }
+    static final Map<Long, Rest> RESTS = new ConcurrentHashMap<>();
+    Document rest(Rest r, int size, String name) {
+      int end = size > 0 ? Math.min(r.docs.size(), r.at + size) : name.equals("firstBatch") ? r.at : r.docs.size(); List<Document> some = new ArrayList<>(r.docs.subList(r.at, end));
+      r.at = end; boolean over = end == r.docs.size(); if (over) RESTS.remove(r.id); else RESTS.put(r.id, r);
+      return new Document("cursor", new Document("id", over ? 0L : r.id).append("ns", r.ns).append(name, some)).append("ok", 1.0);
     }
     Document splitVector(Document q) {
       String ns = (String) q.get("splitVector"); int dot = ns.indexOf('.'); String key = ((Document) q.get("keyPattern")).keySet().iterator().next();
@@ -327,7 +368,7 @@ public class MongoReplicaSet {
       }
     }
     @Override protected Document handleKillCursors(Document q) {
-      for (Object id : (List<?>) q.get("cursors")) STREAMS.remove(((Number) id).longValue());
+      for (Object id : (List<?>) q.get("cursors")) { STREAMS.remove(((Number) id).longValue()); RESTS.remove(((Number) id).longValue()); }
       return super.handleKillCursors(q);
     }
     List<Document> take(Stream_ s, int n) {

@@ -1,0 +1,96 @@
+"""``snapshot.filter``, ``.fields`` and ``.limit``: which documents of a collection are read, and what of them.
+
+Only for collections that are read once. In a change stream a filter would mean something else: a document moves into
+it and out of it, and an update may bring no document that could be asked. Filters and projections are the server's, so
+they are checked here for what would make chunks overlap or come out different when they are read again.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+#: Operators that a query by an index cannot have, or that answer differently each time they are asked.
+_REFUSED = frozenset({"$where", "$text", "$near", "$nearSphere", "$function", "$rand", "$sampleRate"})
+#: The place of a filter's ``$comment`` or of a query's other options is not in it.
+_TOP_LEVEL = frozenset({"$and", "$or", "$nor", "$expr", "$jsonSchema", "$comment"})
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """What of a collection is read: documents that meet `filter` (Extended JSON; "": all), `fields` of them (empty:
+    those that columns need), at most `limit` (0: all).
+    """
+
+    filter: str = ""
+    fields: tuple[str, ...] = ()
+    limit: int = 0
+
+    def __str__(self) -> str:
+        """In words, as they are compared with those of a state; empty for everything."""
+        parts = [
+            f"filter {self.filter}" if self.filter else "",
+            f"fields {', '.join(self.fields)}" if self.fields else "",
+            f"limit {self.limit}" if self.limit else "",
+        ]
+        return ", ".join(part for part in parts if part)
+
+    def query(self) -> dict[str, Any]:
+        """The filter as the driver takes it. Raises ValueError for what is no Extended JSON."""
+        if not self.filter:
+            return {}
+        # Only here: a configuration is read where no driver is installed.
+        from bson import json_util
+        from bson.codec_options import DatetimeConversion
+        from bson.errors import BSONError
+
+        options = json_util.JSONOptions(datetime_conversion=DatetimeConversion.DATETIME_MS)
+        try:
+            query: dict[str, Any] = json_util.loads(self.filter, json_options=options)
+        except (BSONError, TypeError, ValueError, KeyError) as cause:
+            raise ValueError(f"{self.filter} is no Extended JSON: {cause}") from cause
+        return query
+
+
+def checked_filter(text: str) -> str:
+    """A filter as it stands in the configuration. Raises ValueError with the reason."""
+    try:
+        query = json.loads(text)
+    except ValueError as cause:
+        raise ValueError(f"{text!r} is no JSON: {cause}") from cause
+    if not isinstance(query, dict):
+        raise ValueError(f'{text!r} is no document, as {{"status": "new"}} is')  # noqa: TRY004 - as pydantic wants it
+    for name in query:
+        if name.startswith("$") and name not in _TOP_LEVEL | _REFUSED:
+            raise ValueError(f"{name} is no operator that a filter begins with")
+    if bad := sorted(_REFUSED.intersection(_names(query))):
+        raise ValueError(f"{', '.join(bad)}: a filter that reads by the index of _id, chunk by chunk, cannot have it")
+    return text
+
+
+def checked_fields(fields: Sequence[str]) -> None:
+    """Raises ValueError for what is no list of fields, dotted or not, of which none holds another."""
+    if not fields:
+        raise ValueError("an empty list of fields; leave it out for all of them")
+    for name in fields:
+        if not name or any(not part or part.startswith("$") for part in name.split(".")) or "\0" in name:
+            raise ValueError(f"{name!r} is no field of a document, as status or address.city is")
+    for name in fields:
+        parts = name.split(".")
+        above = {".".join(parts[:end]) for end in range(1, len(parts))}
+        if held := above.intersection(fields):
+            raise ValueError(f"{name!r} is a part of {min(held)!r}; name one of them")
+    if len(set(fields)) != len(fields):
+        raise ValueError("a field is named twice")
+
+
+def _names(value: Any) -> Iterator[str]:
+    if isinstance(value, Mapping):
+        for name, inner in value.items():
+            yield name
+            yield from _names(inner)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from _names(inner)

@@ -2,7 +2,7 @@
 
 Planning runs the source to its present end into a state folder of its own, as a pipeline would: chunks in parallel and
 the log behind them. Tasks then read the segments: rows of chunks whose key the log did not touch later, and the last
-row of each key that it did. Each execution of the query (each use of a view) reads the source anew.
+row of each key that it did. Spark plans once for a DataFrame or a view, at first use: later ones have the same rows.
 
 The folder stays until the process of Spark that planned is gone, because tasks may run again; folders of processes that
 are gone are removed by the next read, and by `register`'s process when it ends.

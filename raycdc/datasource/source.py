@@ -65,7 +65,7 @@ def register(spark: Any) -> None:
 
 
 def create_views(spark: Any, config: str | Path, tables: Sequence[str], **options: str) -> None:
-    """A temporary view of each table, called as the table is: the rows as they are whenever a query reads them.
+    """A temporary view of each table, called as the table is: the rows as they are when a query first reads them.
 
     Two tables of one name in different databases cannot both have a view.
     """

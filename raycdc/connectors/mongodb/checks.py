@@ -87,14 +87,11 @@ def _followable(
 
 def _readable(client: Client, config: MongoDbSourceConfig, table: TableId) -> CheckResult:
     try:
+        with errors(client, f"reading {table}"):
+            client[table.db][table.table].find_one({}, {"_id": 1})
         require_selectable(client, table, config.snapshot.selection_of(table))
     except ConfigError as refused:
         return CheckResult("selection", str(refused))
-    except SourceError:
-        """What it is says the next question."""
-    try:
-        with errors(client, f"reading {table}"):
-            client[table.db][table.table].find_one({}, {"_id": 1})
     except SourceUnavailableError:
         raise
     except SourceError as refused:

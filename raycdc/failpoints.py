@@ -27,6 +27,7 @@ POINTS = (
     "before_manifest",
     "after_manifest",
     "before_stage",
+    "after_lookup",
     "before_schema",
     "after_schema",
     "after_stage",

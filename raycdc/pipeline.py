@@ -26,6 +26,7 @@ from raycdc.checkpoint.store import CheckpointStore
 from raycdc.config import Mode, PipelineConfig, PipelineOptions, SinkConfig, SourceConfig
 from raycdc.consumer import Epoch, Ledger
 from raycdc.errors import ConfigError, LogLostError, SegmentUnavailableError, StateError
+from raycdc.lookup import open_joiner
 from raycdc.model import TableId
 from raycdc.plugins import PluginGroup, load_plugin
 from raycdc.progress import ProgressReporter
@@ -124,7 +125,9 @@ class Pipeline:
         reporter.starting("asking the sink what it holds")
         sink = self._open_sink(stack, store, spec, session)
         routing = self._routing(store, sink, session, spec.token or "")
-        self._run_epochs(stack, store, sink, launcher, spec, reporter, routing)
+        warn, here = reporter.warning, session is None or self._spark_is_here
+        joiner = open_joiner(stack, self.config.lookups, store.path, routing.records, spec.token, here, warn)
+        self._run_epochs(stack, store, sink, launcher, spec, reporter, replace(routing, joiner=joiner))
         return store.last_manifest()
 
     def stop(self) -> None:
@@ -152,9 +155,8 @@ class Pipeline:
         """
         if self._order_by:
             raise _no_order("a sink of one's own")
-        sections = {"route": self.config.routes, "transform": self.config.transforms, "mask": self.config.masks}
-        for section, used in sections.items():
-            if used:
+        for section in ("route", "transform", "lookup", "mask"):
+            if getattr(self.config, f"{section}s"):
                 raise ConfigError(f"{section}: epochs for a sink of one's own have the source's tables; leave it out.")
         with self._one_run(), ExitStack() as stack:
             store = self._open_store(stack)

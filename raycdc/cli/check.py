@@ -13,6 +13,7 @@ from typing import Any
 from raycdc.config import PipelineConfig, RouteOptions, load_config
 from raycdc.connectors.mysql.checks import check_source
 from raycdc.errors import ConfigError, ExitCode
+from raycdc.lookup.checks import check_lookup
 from raycdc.model import TableId
 from raycdc.source.checks import CheckResult
 
@@ -42,6 +43,9 @@ def check_config(path: Path, *, as_json: bool) -> int:
     transforms = check_transforms(config, tables, all_known=all_known)
     for result in transforms:
         _print(result, as_json=as_json)
+    dimensions = [result for number, options in enumerate(config.lookups) for result in check_lookup(options, number)]
+    for result in dimensions:
+        _print(result, as_json=as_json)
     at_sink = []
     if config.sink.type == "kafka":
         from raycdc.sinks.kafka.checks import check_sink
@@ -65,7 +69,8 @@ def check_config(path: Path, *, as_json: bool) -> int:
         at_sink = check_collections(config.sink, list(targets))  # type: ignore[arg-type]
     for result in at_sink:
         _print(result, as_json=as_json)
-    parts = ((ExitCode.SOURCE, results), (ExitCode.CONFIG, transforms), (ExitCode.SINK, at_sink))
+    sources = [*results, *dimensions]
+    parts = ((ExitCode.SOURCE, sources), (ExitCode.CONFIG, transforms), (ExitCode.SINK, at_sink))
     failed = {code: _failed(found) for code, found in parts}
     if not as_json:
         count, total = sum(failed.values()), sum(len(found) for _, found in parts)
@@ -162,11 +167,16 @@ def check_transforms(config: PipelineConfig, found: Collection[TableId], *, all_
     transforms = config.transformed()
     results: list[CheckResult] = []
     for index, transform in enumerate(transforms.all):
-        if not any(transforms.of(table) is transform for table in found):
+        if not any(transforms.index(table) == index for table in found):
             named = transform.plain_table is not None
             text = f"transform[{index}].table: no captured table takes {transform.table}{'' if all_known else ' yet'}."
             fix = "Correct the name, or put the transform before others that match the table."
             results.append(CheckResult("transforms", text, fix, required=all_known and named))
+    for lookup in transforms.lookups:
+        if not any(lookup.pattern().fullmatch(str(table)) for table in found):
+            text = f"{lookup.place}.table: no captured table takes {lookup.table}{'' if all_known else ' yet'}."
+            required = all_known and lookup.plain_table is not None
+            results.append(CheckResult("lookups", text, "Correct the name.", required=required))
     if not config.masks and not any(transforms.of(table) for table in found):
         return results
     if not all_known:

@@ -79,6 +79,8 @@ def _source(name: TableId, table: SourceTable, transforms: TransformedTables) ->
     how = "as it is" if schema == table.schema else "masked"
     if resolved is not None:
         how = "computed by Spark" if transforms.derived(resolved) else "looked at differently"
+        joined = [f"joined with {one.lookup.dimension.partition(' ')[2]} by {one.key}" for one in resolved.lookups]
+        how = ", ".join([*([] if joined and not transforms.derived(resolved) else [how]), *joined])
     place = transforms.transforms.place(name) if resolved is not None else ""
     return {"table": str(name), "rows": table.rows, "chunks": table.chunks, "transform": place, "how": how}
 

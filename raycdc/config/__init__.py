@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from raycdc.config.fields import Duration, Options, Secret, Size, flattened_texts, option
 from raycdc.config.load import config_from_dict, load_config
+from raycdc.config.lookups import LookupOptions
 from raycdc.config.masks import MaskOptions
 from raycdc.config.model import (
     Mode,
@@ -21,6 +22,7 @@ from raycdc.config.transforms import TransformOptions
 
 __all__ = [
     "Duration",
+    "LookupOptions",
     "MaskOptions",
     "Mode",
     "Options",

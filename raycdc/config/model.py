@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Literal, Self, get_args
 from pydantic import ValidationInfo, field_validator, model_validator
 
 from raycdc.config.fields import Duration, Options, Size, flattened_texts, option
+from raycdc.config.lookups import LookupOptions
 from raycdc.config.masks import MaskOptions
 from raycdc.config.problems import planned_problems
 from raycdc.config.transforms import TransformOptions
@@ -263,6 +264,7 @@ class PipelineConfig:
     spark: SparkOptions = field(default_factory=SparkOptions)
     masks: tuple[MaskOptions, ...] = ()
     transforms: tuple[TransformOptions, ...] = ()
+    lookups: tuple[LookupOptions, ...] = ()
     routes: tuple[RouteOptions, ...] = ()
     warnings: tuple[str, ...] = ()
 
@@ -270,7 +272,9 @@ class PipelineConfig:
         """Raises `ConfigError` for what is not supported yet, however the configuration was made."""
         sections = {name: getattr(self, name) for name in (*COMMON_SECTIONS, "source", "sink")}
         problems = [text for name, options in sections.items() for text in planned_problems(options, name)]
-        problems += repeated_problems(self.source, mask=self.masks, transform=self.transforms, route=self.routes)
+        problems += repeated_problems(
+            self.source, mask=self.masks, transform=self.transforms, lookup=self.lookups, route=self.routes
+        )
         if problems:
             raise ConfigError(*problems)
 
@@ -283,8 +287,9 @@ class PipelineConfig:
         return Masks([options.mask() for options in self.masks])
 
     def transformed(self) -> Transforms:
-        """What becomes of every table's rows."""
-        return Transforms([options.transform() for options in self.transforms])
+        """What becomes of every table's rows, and what is added to them."""
+        lookups = [options.lookup(number) for number, options in enumerate(self.lookups)]
+        return Transforms([options.transform() for options in self.transforms], lookups)
 
     @property
     def mode(self) -> Mode:
@@ -311,13 +316,12 @@ COMMON_SECTIONS: dict[str, type[Options]] = {
 REPEATED_SECTIONS: dict[str, tuple[str, type[Options]]] = {
     "mask": ("masks", MaskOptions),
     "transform": ("transforms", TransformOptions),
+    "lookup": ("lookups", LookupOptions),
     "route": ("routes", RouteOptions),
 }
 
 #: Sections of the design that a later version brings.
-PLANNED_SECTIONS: dict[str, str] = {
-    "lookup": "Join dimensions from another store.",
-}
+PLANNED_SECTIONS: dict[str, str] = {}
 
 
 def repeated_problems(
@@ -325,6 +329,7 @@ def repeated_problems(
     *,
     mask: Sequence[MaskOptions | None] = (),
     transform: Sequence[TransformOptions | None] = (),
+    lookup: Sequence[LookupOptions | None] = (),
     route: Sequence[RouteOptions | None] = (),
 ) -> Iterator[str]:
     """What entries of repeated sections ask for that cannot be. None is no valid entry.
@@ -338,6 +343,9 @@ def repeated_problems(
         if change is not None:
             yield from planned_problems(change, f"transform[{index}]")
             yield from _captured(source, change.transform().plain_table, f"transform[{index}].table")
+    for index, joined in enumerate(lookup):
+        if joined is not None:
+            yield from _captured(source, joined.plain_table, f"lookup[{index}].table")
     for index, options in enumerate(route):
         if options is not None:
             yield from _captured(source, options.route().plain, f"route[{index}].table")

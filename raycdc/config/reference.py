@@ -51,8 +51,9 @@ def reference_page() -> str:
             parts += _section(f'[{name}] type = "{plugin_type}"', model)
     for name, (_, repeated) in REPEATED_SECTIONS.items():
         parts += _section(f"[[{name}]]", repeated)
-    parts.append("## Not supported yet")
-    parts.append("\n".join(f"- `[[{name}]]`: {text}" for name, text in PLANNED_SECTIONS.items()))
+    if PLANNED_SECTIONS:
+        parts.append("## Not supported yet")
+        parts.append("\n".join(f"- `[[{name}]]`: {text}" for name, text in PLANNED_SECTIONS.items()))
     return "\n\n".join(parts) + "\n"
 
 

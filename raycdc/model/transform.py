@@ -21,10 +21,11 @@ import hashlib
 import json
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from raycdc.model.layout import ANY_LAYOUT, TableLayout
+from raycdc.model.lookup import Lookup
 from raycdc.model.selector import check_pattern, is_plain_name
 from raycdc.model.table import TableId
 
@@ -84,7 +85,8 @@ Item = Star | Renamed | Constant | Expression
 class Transform:
     """One ``[[transform]]``: of the tables that `table` names, a name or a regular expression in full.
 
-    `udfs` are names and import paths of functions that its expressions use, `layout` is that of the target. Raises
+    `udfs` are names and import paths of functions that its expressions use, `layout` is that of the target, `lookups`
+    are what is looked up for rows of the result (a table may have them without a ``[[transform]]``). Raises
     ValueError for a projection that is no list of items; what the items mean is found with a table's columns.
     """
 
@@ -96,6 +98,7 @@ class Transform:
     deleted_column: str = DELETED_COLUMN
     udfs: tuple[tuple[str, str], ...] = ()
     layout: TableLayout = ANY_LAYOUT
+    lookups: tuple[Lookup, ...] = ()
 
     def __post_init__(self) -> None:
         check_pattern(self.table)
@@ -124,6 +127,8 @@ class Transform:
         parts = [self.projection, self.filter, self.primary_keys, self.on_delete, self.udfs]
         if self.soft:
             parts.append(self.deleted_column)
+        if self.lookups:
+            parts.append([lookup.identity() for lookup in self.lookups])
         return _hash(parts)
 
 
@@ -136,29 +141,37 @@ UNCHANGED = _hash(["*", "", (), "delete", ()])
 
 
 class Transforms:
-    """The transforms of a pipeline; the first that matches a table is the table's."""
+    """The transforms of a pipeline; the first that matches a table is the table's, with all lookups that match it."""
 
-    def __init__(self, transforms: Sequence[Transform] = ()) -> None:
+    def __init__(self, transforms: Sequence[Transform] = (), lookups: Sequence[Lookup] = ()) -> None:
         self.all = tuple(transforms)
+        self.lookups = tuple(lookups)
         self._patterns = [transform.pattern() for transform in self.all]
         self._known: dict[TableId, Transform | None] = {}
 
     def __bool__(self) -> bool:
         """Whether there is any at all."""
-        return bool(self.all)
+        return bool(self.all or self.lookups)
 
     def of(self, table: TableId) -> Transform | None:
         """The transform of `table`; None where its rows stay as they are."""
         if table not in self._known:
-            pairs = zip(self.all, self._patterns, strict=True)
-            self._known[table] = next((one for one, pattern in pairs if pattern.fullmatch(str(table))), None)
+            index = self.index(table)
+            found = None if index is None else self.all[index]
+            if lookups := tuple(one for one in self.lookups if one.pattern().fullmatch(str(table))):
+                found = replace(found or Transform(table=lookups[0].table), lookups=lookups)
+            self._known[table] = found
         return self._known[table]
+
+    def index(self, table: TableId) -> int | None:
+        """Which ``[[transform]]`` is the table's; None without."""
+        return next((i for i, pattern in enumerate(self._patterns) if pattern.fullmatch(str(table))), None)
 
     def place(self, table: TableId) -> str:
         """Where the configuration has the transform of `table`, for messages."""
-        found = self.of(table)
-        index = next(i for i, one in enumerate(self.all) if one is found)
-        return f"transform[{index}]"
+        found, index = self.of(table), self.index(table)
+        assert found is not None, table
+        return found.lookups[0].place if index is None else f"transform[{index}]"
 
 
 def items_of(projection: str) -> tuple[Item, ...]:

@@ -237,7 +237,7 @@ class EpochLoop:
         self._record(
             prepared.manifest, prepared.share.routes, staging_s=prepared.staging_s, commit_s=time.monotonic() - started
         )
-        self._shares.forget(prepared.derived.segments.values())
+        self._shares.forget(prepared.derived.segments.values(), prepared.manifest.epoch)
 
     def _tell_bad_rows(self, prepared: _Prepared) -> None:
         """Count what the epoch leaves out, before anybody can see that it lacks."""

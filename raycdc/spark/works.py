@@ -46,12 +46,27 @@ class Derives(Protocol):
         """Delete what is left of earlier runs."""
 
 
+class Joins(Protocol):
+    """What makes joined segments (`raycdc.lookup.Joiner`)."""
+
+    def __call__(
+        self, segments: Sequence[Segment], made: Sequence[Sifted], found: ResolvedTransform, epoch: int
+    ) -> list[Sifted]:
+        """What was `made` of each segment, joined with what is looked up for its rows. Blocks."""
+
+    def forget(self, epoch: int) -> None:
+        """An epoch is recorded."""
+
+    def sweep(self, committed: int) -> None:
+        """Delete what is left of epochs up to `committed`."""
+
+
 @dataclass(frozen=True, slots=True)
 class Routing:
     """Where tables go and as what; whether the sink updates rows; why several tables cannot go to one target, if so.
 
-    `deriver` goes through the rows of segments whose transform needs that, `sieve` through those that a merged target
-    may not be able to hold. `records` is what becomes of bad rows.
+    `deriver` goes through the rows of segments whose transform needs that, `joiner` adds to them what is looked up, and
+    `sieve` goes through those that a merged target may not be able to hold. `records` is what becomes of bad rows.
     """
 
     router: Router
@@ -61,6 +76,7 @@ class Routing:
     deriver: Derives | None = None
     sieve: Sieve | None = None
     records: BadRecords = field(default_factory=BadRecords)
+    joiner: Joins | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +143,8 @@ class Works:
         for maker in (self._routing.deriver, self._routing.sieve):
             if maker is not None:
                 maker.sweep()
+        if self._routing.joiner is not None:
+            self._routing.joiner.sweep(record.epoch if record else 0)
         tables = record.tables if record else {}
         routes = record.routes if record else {}
         known = {TableId.parse(name): routes.get(name, RoutedTarget((name,), "")) for name in tables}
@@ -180,14 +198,25 @@ class Works:
                     f'{self._transforms.transforms.place(soft[0])}.on_delete = "soft": {soft[0]} is merged with other '
                     f"tables into {share.name}, and whose deleted row one is cannot be told. Route it elsewhere."
                 )
+            self._check_dropped(share, target, found)
             self._left_out.check(manifest, tables, share, self._targets.get(share.name), target, found)
         after = {share.name: target for share, target in made}
         self._targets.update(after)
         positions = self._positions(manifest)
         works = tuple(self._work(manifest, share, positions, found) for share, _ in made)
         told = self._router or self._transforms
-        derived = {table: one for table, one in found.items() if self._transforms.derived(one)}
+        derived = {table: one for table, one in found.items() if self._transforms.derived(one) or one.lookups}
         return Share(works, {str(name): self._described(target) for name, target in after.items() if told}, derived)
+
+    def _check_dropped(self, share: TargetEpoch, target: Target, found: Mapping[TableId, ResolvedTransform]) -> None:
+        """`ConfigError` where a row that was never there might take another table's with it when it is deleted."""
+        drops = [source for source in share.sources if source in found and found[source].drops]
+        if self._routing.upsert and len(target.sources) > 1 and drops:
+            place = found[drops[0]].lookups[0].lookup.place
+            raise ConfigError(
+                f'{place}.missing = "drop": {drops[0]} is merged with other tables into {share.name}, and whose row is '
+                'deleted with one that was left out cannot be told. Route it elsewhere, or use missing = "null".'
+            )
 
     def derived(self, works: Sequence[TableWork], share: Share, known: Derived) -> list[TableWork]:
         """`works` with derived segments instead of those of the tables that need it, and without rows that targets
@@ -236,8 +265,17 @@ class Works:
         return [replace(work, segments=tuple(_sifted_segments(work, known.segments))) for work in works]
 
     def _derive(self, segments: Sequence[Segment], found: ResolvedTransform, epoch: int) -> list[Sifted]:
-        assert self._routing.deriver is not None, found.table
-        return self._routing.deriver([replace(segment, view=None) for segment in segments], found, epoch)
+        plain = [replace(segment, view=None) for segment in segments]
+        made = [Sifted(segment) for segment in plain]
+        if self._transforms.derived(found):
+            assert self._routing.deriver is not None, found.table
+            made = self._routing.deriver(plain, found, epoch)
+        if found.lookups:
+            assert self._routing.joiner is not None, found.table
+            joined = self._routing.joiner(plain, made, found, epoch)
+            self._forget(one.segment for one in made)
+            return joined
+        return made
 
     def _transformed(self, manifest: Manifest) -> tuple[Tables, dict[TableId, ResolvedTransform]]:
         """The tables of `manifest` as their transforms make them, and these."""
@@ -262,8 +300,13 @@ class Works:
         targets = (self._targets.get(name) for name in self._router.targets(table))
         return next((t.schema for t in targets if t is not None and len(t.sources) == 1), None)
 
-    def forget(self, segments: Iterable[Segment | None]) -> None:
-        """Derived segments whose epoch is committed."""
+    def forget(self, segments: Iterable[Segment | None], epoch: int) -> None:
+        """Derived segments of `epoch`, which is recorded."""
+        self._forget(segments)
+        if self._routing.joiner is not None:
+            self._routing.joiner.forget(epoch)
+
+    def _forget(self, segments: Iterable[Segment | None]) -> None:
         made = [segment for segment in segments if segment is not None]
         for maker in (self._routing.deriver, self._routing.sieve):
             if maker is not None:

@@ -94,7 +94,8 @@ def _lost(event: SchemaChangeEvent, transform: Transform) -> str:
 
 def named(transform: Transform) -> set[str]:
     """All names in the transform, in lower case: of columns, of what columns become, and of functions."""
-    found = {name.casefold() for name in (*transform.primary_keys, *transform.layout.columns)}
+    keys = [lookup.key for lookup in transform.lookups]
+    found = {name.casefold() for name in (*transform.primary_keys, *transform.layout.columns, *keys)}
     for item in transform.items:
         match item:
             case Star(left_out, _):
@@ -114,6 +115,7 @@ def _taken(transform: Transform) -> set[str]:
     if not stars:
         return set()
     found = {transform.deleted_column.casefold()} if transform.soft else set()
+    found |= {column.name.casefold() for lookup in transform.lookups for column in lookup.columns}
     for item in transform.items:
         match item:
             case Renamed(_, name, _) | Constant(_, name, _):

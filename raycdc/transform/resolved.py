@@ -16,6 +16,7 @@ from raycdc.model.batch import reserved_column
 from raycdc.model.layout import ANY_LAYOUT, TableLayout
 from raycdc.model.transform import Star, Transform
 from raycdc.model.view import Output, Projection
+from raycdc.transform.lookups import LOOKED_UP, ResolvedLookup, resolved_lookups
 
 #: Metadata columns with one value per table; the others differ between a row and its next change.
 CONSTANT_META = ("_db", "_table")
@@ -33,7 +34,7 @@ COMPUTED = "_raycdc_computed_"
 class ResolvedColumn:
     """A column of the result: the table's or a metadata column `stored` unchanged, a `constant`, or computed by `sql`.
 
-    `flows` is True for one that ``*`` brought.
+    `flows` is True for one that ``*`` brought. One that is looked up is `stored` in the segment that has it.
     """
 
     name: str
@@ -61,7 +62,7 @@ class Uses:
 @dataclass(frozen=True, slots=True)
 class ResolvedTransform:
     """See the module's docstring. `schema` is that of the rows it makes of rows of `source`, `layout` what the target
-    is to be like, by columns of `schema`.
+    is to be like, by columns of `schema`, and `lookups` what rows of the result are joined with.
     """
 
     table: TableId
@@ -71,16 +72,22 @@ class ResolvedTransform:
     uses: Uses
     schema: TableSchema
     layout: TableLayout = ANY_LAYOUT
+    lookups: tuple[ResolvedLookup, ...] = ()
 
     @property
     def named(self) -> frozenset[str]:
-        """Columns of the table (in lower case) that expressions, or the target's partitions, name."""
-        by = set(self.layout.columns)
+        """Columns of the table (in lower case) that expressions, lookups, or the target's partitions, name."""
+        by = {*self.layout.columns, *(lookup.key for lookup in self.lookups)}
         return self.uses.columns | {c.stored.casefold() for c in self.columns if c.name in by and c.stored}
 
     @property
     def computed(self) -> tuple[ResolvedColumn, ...]:
         return tuple(column for column in self.columns if column.sql)
+
+    @property
+    def drops(self) -> bool:
+        """Whether rows for which nothing is found are left out."""
+        return any(one.lookup.drop for one in self.lookups)
 
     @property
     def keyed_anew(self) -> bool:
@@ -122,8 +129,10 @@ def finished(
     uses: Uses,
     place: str,
 ) -> ResolvedTransform:
-    """The transform with the `columns` found; `SchemaError` for what no target can have."""
+    """The transform with the `columns` found, and those looked up; `SchemaError` for what no target can have."""
     where = f"{place}: {table}"
+    lookups = resolved_lookups(where, transform.lookups, columns)
+    columns = [*columns, *(ResolvedColumn(c.name, c.type, stored=n) for one in lookups for n, c in one.stored())]
     names = [column.name for column in columns]
     if transform.soft:
         names.append(transform.deleted_column)
@@ -134,7 +143,7 @@ def finished(
         if name.casefold() in seen:
             raise SchemaError(f"{where}: the column {name!r} is in the result twice. Give one another name with AS.")
         seen.add(name.casefold())
-    if own := next((c.name for c in schema.columns if c.name.casefold().startswith(COMPUTED)), ""):
+    if own := next((c.name for c in schema.columns if c.name.casefold().startswith((COMPUTED, LOOKED_UP))), ""):
         raise SchemaError(f"{where}: a table with a column {own!r} cannot be transformed: the name is used within.")
     if reserved := reserved_column(name for name in names if name != transform.deleted_column):
         raise SchemaError(f"{where}: {reserved}")
@@ -150,7 +159,7 @@ def finished(
     keyed = tuple(Column(c.name, c.type, c.nullable and c.name not in key, c.default) for c in found)
     result = TableSchema(keyed, key)
     layout = _layout(where, transform.layout, result)
-    return ResolvedTransform(table, transform, schema, tuple(columns), uses, result, layout)
+    return ResolvedTransform(table, transform, schema, tuple(columns), uses, result, layout, tuple(lookups))
 
 
 def star_columns(where: str, star: Star, schema: TableSchema) -> list[ResolvedColumn]:
@@ -182,6 +191,10 @@ def _override(where: str, transform: Transform, columns: Sequence[ResolvedColumn
         if column.stored in META_COLUMNS and column.stored not in CONSTANT_META:
             raise SchemaError(
                 f"{where}: primary_keys names {name!r}, which is {column.stored}: no two changes share it."
+            )
+        if column.stored.startswith(LOOKED_UP):
+            raise SchemaError(
+                f"{where}: primary_keys names {name!r}, which is looked up, and may be another value next time."
             )
         key.append(column.name)
     return tuple(key)

@@ -115,7 +115,11 @@ class TransformedTables:
                 "found by it. Add its columns, or say primary_keys."
             )
         if self.use.leaves_out and (found.computed or transform.filter):
-            self._check_left_out(found, where)
+            row = "a row that pipeline.on_bad_record leaves out"
+            self._check_left_out(found, where, row, 'Use on_bad_record = "fail"')
+        if found.drops:
+            row = 'a row without a document, which missing = "drop" leaves out,'
+            self._check_left_out(found, where, row, 'Use missing = "null"')
         by = find_column(found.source, self.use.order_by) if self.use.order_by else None
         if by is not None and self.use.order_by not in [
             c.name for c in found.columns if c.stored == found.source.columns[by].name
@@ -123,28 +127,21 @@ class TransformedTables:
             raise ConfigError(f"{where}: the projection must keep {self.use.order_by}, which source.order_by goes by.")
         assert not set(found.schema.primary_key) & set(META_COLUMNS), found
 
-    def _check_left_out(self, found: ResolvedTransform, where: str) -> None:
-        """`ConfigError` where a bad row cannot be the deletion of its key."""
+    def _check_left_out(self, found: ResolvedTransform, where: str, row: str, instead: str) -> None:
+        """`ConfigError` where a row that is left out cannot be the deletion of its key. `row` says which ones are."""
         why = ""
         if self.use.order_by:
-            why = (
-                "a row that pipeline.on_bad_record leaves out would leave an older one of its key in place, as with "
-                "source.order_by nothing is deleted"
-            )
+            why = f"{row} would leave an older one of its key in place, as with source.order_by nothing is deleted"
         elif self.use.upsert and found.transform.soft:
-            why = (
-                'on_delete = "soft" keeps the row that is deleted, and one that pipeline.on_bad_record leaves out may '
-                "never have been there to be marked"
-            )
+            why = f'on_delete = "soft" keeps the row that is deleted, and {row} may never have been there to be marked'
         elif self.use.upsert and found.keyed_anew:
-            why = "with primary_keys, whose row one that pipeline.on_bad_record leaves out would delete cannot be told"
+            why = f"with primary_keys, which row of the target {row} would delete cannot be told"
         elif self.use.upsert and self.use.adopts:
             why = (
-                'with pipeline.on_existing = "merge" the target may have the key of a row that pipeline.on_bad_record '
-                "leaves out, and would keep its own row"
+                f'with pipeline.on_existing = "merge" the target may have the key of {row}, and would keep its own row'
             )
         if why:
-            raise ConfigError(f'{where}: {why}. Use on_bad_record = "fail".')
+            raise ConfigError(f"{where}: {why}. {instead}.")
 
 
 def layout_of(

@@ -11,6 +11,8 @@ from typing import Any
 from raycdc.bridge.bad_rows import DEAD_LETTER, FAIL, BadRecords
 from raycdc.checkpoint.manifest import Manifest
 from raycdc.checkpoint.store import CheckpointStore
+from raycdc.config import LookupOptions
+from raycdc.lookup import Joiner, Lookups
 from raycdc.model import Column, LogicalType, TableId, TableSchema, TypeKind
 from raycdc.model.routes import Route, Router
 from raycdc.model.transform import Transform, Transforms
@@ -60,6 +62,11 @@ class World:
     mongodb: MongoDb | None = None
     on_bad_record: str = FAIL
     warnings: list[str] = field(default_factory=list)
+    lookups: tuple[LookupOptions, ...] = ()
+    #: To be closed by whoever made the world.
+    opened: list[Lookups] = field(default_factory=list)
+    #: Images of the source may lack values, and its inserts may come twice.
+    partial: bool = False
 
     @property
     def store(self) -> CheckpointStore:
@@ -78,22 +85,25 @@ class World:
         def next_sealed(after: int, _: float) -> Manifest | None:
             return next(iter(self.store.manifests(after)), None)
 
-        transforms = Transforms(self.transforms)
+        transforms = Transforms(self.transforms, [one.lookup(number) for number, one in enumerate(self.lookups)])
         resolver = PlainResolver() if self.spark is None else SparkResolver(self.spark, transforms)
         letters = str(self.letters) if self.on_bad_record == DEAD_LETTER else ""
-        records = BadRecords(self.on_bad_record, letters, self.upsert)
+        records = BadRecords(self.on_bad_record, letters, self.upsert, self.partial)
         folder = self.root / "derived"
         deriver = None if self.spark is None else Deriver(self.spark, folder, upsert=self.upsert, records=records)
         sieve = Sieve(records, folder)
         tables = TransformedTables(
             transforms, resolver, TransformUse(self.upsert, self.no_proof, "", self.on_bad_record != FAIL)
         )
+        self.opened.append(Lookups(self.lookups))
+        asking = self.opened[-1].asking
+        joiner = Joiner(self.root / "looked_up", asking, records=records, warn=self.warnings.append)
         return EpochLoop(
             self.store,
             self.place.sink(),
             generation=self.store.generation,
             next_sealed=next_sealed,
-            routing=Routing(Router(self.routes), self.upsert, "", tables, deriver, sieve, records),
+            routing=Routing(Router(self.routes), self.upsert, "", tables, deriver, sieve, records, joiner),
             on_bad_rows=self.warnings.append,
         )
 

@@ -107,7 +107,6 @@ def test_every_problem_is_reported_at_once_with_its_place() -> None:
     assert problems(text) == (
         "source.password: the environment variable NOPE is not set (export NOPE=...)",
         'pipelin: unknown section; did you mean "pipeline"?',
-        "[[lookup]] is not supported yet (Join dimensions from another store.)",
         (
             'sink.type: unknown type "parqet"; did you mean "parquet"? '
             "Available: console, delta, iceberg, jdbc, jsonl, kafka, mongodb, parquet"
@@ -130,6 +129,10 @@ def test_every_problem_is_reported_at_once_with_its_place() -> None:
         'source.snapshot.stratgy: unknown key; did you mean "strategy"?',
         'source.prot: unknown key; did you mean "port"?',
         "readers: min = 5 is more than max = 3",
+        'lookup[0].uri: is required, e.g. uri = "${env:MONGODB_URI}"',
+        'lookup[0].collection: is required, e.g. collection = "crm.users"',
+        'lookup[0].on: is required, e.g. on = { user_id = "_id" }',
+        'lookup[0].columns: is required, e.g. columns = { name = "string", address = "json" }',
     )
 
 

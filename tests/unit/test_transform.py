@@ -128,7 +128,11 @@ def test_what_needs_spark_is_refused_without_it() -> None:
             {"on_delete": "soft"},
             'on_delete = "soft" keeps the row that is deleted',
         ),
-        (TransformUse(True, leaves_out=True), {"primary_keys": ("name",)}, "with primary_keys, whose row one that"),
+        (
+            TransformUse(True, leaves_out=True),
+            {"primary_keys": ("name",)},
+            "with primary_keys, which row of the target a row that",
+        ),
         (
             TransformUse(True, leaves_out=True, adopts=True),
             {},

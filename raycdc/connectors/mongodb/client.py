@@ -50,8 +50,10 @@ class ServerInfo:
         return ".".join(map(str, self.version[:3]))
 
 
-def connect(uri: Secret) -> Client:
-    """A client; nothing is asked of a server yet. Raises `ConfigError` for what is no connection string."""
+def connect(uri: Secret, *, place: str = "source.uri") -> Client:
+    """A client; nothing is asked of a server yet. Raises `ConfigError` for what is no connection string; `place` is
+    where the configuration has it.
+    """
     try:
         options = parse_uri(uri.reveal(), validate=True, warn=False)["options"]
         known = {name.lower() for name in options}
@@ -62,14 +64,14 @@ def connect(uri: Secret) -> Client:
     except (InvalidURI, ConfigurationError, ValueError) as cause:
         # Not its text: it may quote the string, and that may hold the password.
         raise ConfigError(
-            f"source.uri is no connection string that the driver takes ({type(cause).__name__}). It looks like "
+            f"{place} is no connection string that the driver takes ({type(cause).__name__}). It looks like "
             "mongodb://user:password@host:27017/?replicaSet=rs0, with special characters escaped as %XX."
         ) from None
 
 
-def probe(client: Client) -> ServerInfo:
+def probe(client: Client, *, place: str = "source.uri") -> ServerInfo:
     """Ask a server what it is. Raises `SourceError` for one that is too old."""
-    with errors(client):
+    with errors(client, place=place):
         hello = client.admin.command("hello")
         version = tuple(client.server_info()["versionArray"][:3])
     info = ServerInfo(address_of(client), version, hello.get("setName", ""), hello.get("msg") == "isdbgrid")
@@ -85,27 +87,29 @@ def address_of(client: Client) -> str:
 
 
 @contextmanager
-def errors(client: Client, what: str = "") -> Iterator[None]:
-    """Driver errors as ours: `SourceUnavailableError` where trying again may help, else `SourceError`."""
+def errors(client: Client, what: str = "", *, place: str = "source.uri") -> Iterator[None]:
+    """Driver errors as ours: `SourceUnavailableError` where trying again may help, else `SourceError`. `place` is where
+    the configuration has the address.
+    """
     try:
         yield
     except OperationFailure as cause:
-        raise _refused(client, what, cause) from cause
+        raise _refused(client, what, cause, place) from cause
     except (AutoReconnect, ConnectionFailure) as cause:
         raise SourceUnavailableError(f"{address_of(client)} does not answer{what and f' ({what})'}: {cause}") from cause
     except PyMongoError as cause:
         raise SourceError(f"{address_of(client)}{what and f', {what}'}: {cause}") from cause
 
 
-def _refused(client: Client, what: str, cause: OperationFailure) -> SourceError:
+def _refused(client: Client, what: str, cause: OperationFailure, place: str) -> SourceError:
     text = (cause.details or {}).get("errmsg") or str(cause)
     where = f"{address_of(client)}{what and f', {what}'}"
     if cause.code in _RETRYABLE_CODES or cause.has_error_label("RetryableError"):
         return SourceUnavailableError(f"{where}: {text} (code {cause.code})")
     if cause.code == _AUTHENTICATION_FAILED:
-        return SourceError(f"{where}: the user or the password of source.uri is wrong, or its authSource: {text}")
+        return SourceError(f"{where}: the user or the password of {place} is wrong, or its authSource: {text}")
     if cause.code == UNAUTHORIZED:
         return SourceError(
-            f'{where}: {text}. Grant the account of source.uri the role "read" on each database that is captured.'
+            f'{where}: {text}. Grant the account of {place} the role "read" on each database that is read.'
         )
     return SourceError(f"{where}: {text} (code {cause.code})")

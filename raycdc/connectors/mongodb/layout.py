@@ -27,13 +27,15 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from raycdc.config.mongodb_types import parse_type, subtype_of
 from raycdc.model import Column, LogicalType, TableSchema, TypeKind
-from raycdc.model.types import DECIMAL_PRECISION_MAX
+
+__all__ = ["FIELDS", "ID", "REST", "VALUE", "WHOLE", "Layout", "OnMisfit", "Spelling", "declared", "parse_type",
+           "subtype_of", "whole_documents"]  # fmt: skip
 
 #: The key of every collection.
 ID = "_id"
@@ -59,49 +61,11 @@ class OnMisfit(StrEnum):
     REST = "rest"
 
 
-_SIMPLE = {
-    "bool": LogicalType(TypeKind.BOOLEAN, native="bool"),
-    "int": LogicalType(TypeKind.INT32, native="int"),
-    "long": LogicalType(TypeKind.INT64, native="long"),
-    "float": LogicalType(TypeKind.FLOAT32, native="float"),
-    "double": LogicalType(TypeKind.FLOAT64, native="double"),
-    "decimal128": LogicalType(TypeKind.STRING, native="decimal128"),
-    "date": LogicalType(TypeKind.TIMESTAMP, fsp=3, native="date"),
-    "day": LogicalType(TypeKind.DATE, native="day"),
-    "string": LogicalType(TypeKind.STRING, native="string"),
-    "objectId": LogicalType(TypeKind.STRING, native="objectId"),
-    # Other databases have a uuid, too.
-    "uuid": LogicalType(TypeKind.STRING, native="binData(4)"),
-    "json": LogicalType(TypeKind.JSON, native="json"),
-}
 #: A value of any type, and a document whose fields are the row's own, in `Spelling.BSON`.
 VALUE = LogicalType(TypeKind.BINARY, native="bson")
 FIELDS = LogicalType(TypeKind.BINARY, native="bson document")
 #: Digits of a decimal128.
 _DIGITS_MAX = 34
-_DECIMAL = re.compile(r"decimal\(\s*(\d{1,2})\s*,\s*(\d{1,2})\s*\)")
-_BINARY = re.compile(r"binData(?:\(\s*(\d{1,3})\s*\))?")
-
-
-def parse_type(text: str) -> LogicalType:
-    """A type as the configuration names it. Raises ValueError with the ones there are."""
-    if text in _SIMPLE:
-        return _SIMPLE[text]
-    if (decimal := _DECIMAL.fullmatch(text)) is not None:
-        precision, scale = int(decimal[1]), int(decimal[2])
-        if not 1 <= precision <= DECIMAL_PRECISION_MAX or scale > precision:
-            raise ValueError(f'"{text}": at most {DECIMAL_PRECISION_MAX} digits, and no more of them behind the point')
-        return LogicalType(TypeKind.DECIMAL, precision=precision, scale=scale, native=f"decimal({precision},{scale})")
-    if (binary := _BINARY.fullmatch(text)) is not None and int(binary[1] or 0) <= 255:
-        return LogicalType(TypeKind.BINARY, native=f"binData({int(binary[1] or 0)})")
-    known = ", ".join([*_SIMPLE, "decimal(p,s)", "binData", "binData(subtype)"])
-    raise ValueError(f'"{text}" is none of the types {known}')
-
-
-def subtype_of(logical: LogicalType) -> int:
-    """The subtype that a column of binary data takes."""
-    match = _BINARY.fullmatch(logical.native)
-    return int(match[1] or 0) if match else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,14 +123,14 @@ def declared(types: dict[str, LogicalType], *, json: Spelling, on_misfit: OnMisf
     names = [ID, *(name for name in types if name != ID)]
     columns = [Column(name, _spelled(types[name], json), nullable=name != ID) for name in names]
     if on_misfit is OnMisfit.REST:
-        columns.append(Column(REST, FIELDS if json is Spelling.BSON else _SIMPLE["json"]))
+        columns.append(Column(REST, FIELDS if json is Spelling.BSON else parse_type("json")))
     return Layout(tuple(columns), json, on_misfit)
 
 
 def whole_documents(key: LogicalType | None, *, json: Spelling) -> Layout:
     """The layout of the mode ``document``: the key, and the document as text or as it is."""
-    ident = _spelled(key or _SIMPLE["json"], json)
-    whole = FIELDS if json is Spelling.BSON else _SIMPLE["json"]
+    ident = _spelled(key or parse_type("json"), json)
+    whole = FIELDS if json is Spelling.BSON else parse_type("json")
     columns = (Column(ID, ident, nullable=False), Column(WHOLE, whole, nullable=False))
     return Layout(columns, json, OnMisfit.FAIL, whole=True)
 

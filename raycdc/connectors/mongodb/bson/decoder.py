@@ -65,11 +65,14 @@ TYPE_NAMES = {
 
 
 class DocumentDecoder:
-    """See the module's docstring. One thread at a time; `collection` is for messages."""
+    """See the module's docstring. One thread at a time; `collection` and the `section` of the configuration that has
+    its columns are for messages.
+    """
 
-    def __init__(self, layout: Layout, *, collection: str) -> None:
+    def __init__(self, layout: Layout, *, collection: str, section: str = "source") -> None:
         self._layout = layout
         self._collection = collection
+        self._section = section
         self._schema = layout.schema().arrow()
         self._arena = Arena([_wire_column(c.name, c.type, layout.json) for c in layout.columns])
         self._fields = fields_of([c.name.encode() for c in layout.fields], len(layout.columns))
@@ -165,12 +168,12 @@ class DocumentDecoder:
             codes.TWICE: "is there twice",
             codes.MISSING: "is missing",
         }[code]
-        fix = (
-            'Give it another type in source.columns ("json" takes everything), '
-            'or keep such values apart with source.on_misfit = "rest".'
-        )
+        apart = 'keep such values apart with source.on_misfit = "rest"'
+        if self._section != "source":
+            apart = f'let such values be NULL with {self._section}.on_misfit = "null"'
+        fix = f'Give it another type in {self._section}.columns ("json" takes everything), or {apart}.'
         if column == 0:
-            fix = 'It is the key, which cannot be left out: give it the type "json" in source.columns.'
+            fix = f'It is the key, which cannot be left out: give it the type "json" in {self._section}.columns.'
         return DataError(f"{where}: {name}, a column of type {logical.native}, {problem}. {fix}")
 
 

@@ -1,0 +1,16 @@
+"""Lookup joins: rows of a stream with documents of a dimension, as these are when the rows are processed.
+
+The driver joins segment by segment, before any sink: distinct keys are asked for in batches, a bounded number of
+requests at once, and found documents are joined in Arrow. A segment that was joined is kept until its epoch is
+committed, so what was found for its rows is settled once, whatever dies.
+"""
+
+from __future__ import annotations
+
+from raycdc.lookup.api import KEY, Dimension, canonical
+from raycdc.lookup.asking import Asking
+from raycdc.lookup.cache import Cache
+from raycdc.lookup.joiner import Joiner
+from raycdc.lookup.lookups import Lookups, open_joiner
+
+__all__ = ["KEY", "Asking", "Cache", "Dimension", "Joiner", "Lookups", "canonical", "open_joiner"]

@@ -1,0 +1,64 @@
+"""What a dimension is: a store that answers keys with documents. One of them: `raycdc.lookup.mongodb`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from raycdc.errors import DataError
+
+#: The column of an answer that has the key.
+KEY = "_raycdc_key"
+
+_OBJECT_ID = "^[0-9a-f]{24}$"
+_UUID = "^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$"
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Documents by their `KEY`, which no two share, with the columns of the lookup in its order; how many of their
+    values are NULL because no column could hold them.
+    """
+
+    documents: pa.Table
+    lost: int = 0
+
+
+class Dimension(Protocol):
+    """Safe to call from several threads. Holds connections, so it stays in the process that made it."""
+
+    def require(self) -> None:
+        """Refuse early what could not work. Raises `SourceError`."""
+
+    def fetch(self, keys: pa.Array) -> Answer:
+        """The documents of `keys`, which are distinct and `canonical`; those without one are not in the answer.
+
+        Blocks. Raises a `RaycdcError`, `retryable` where the same may work later.
+        """
+
+    def close(self) -> None:
+        """Let go of connections."""
+
+
+def canonical(column: pa.Array, key_type: str, *, place: str) -> pa.Array:
+    """Values of a row's column in the form in which documents have them as keys; NULL for one that none can have.
+
+    Whole numbers are int64, texts are texts (lower case for an objectId or a uuid), bytes are bytes.
+    """
+    match key_type:
+        case "long":
+            try:
+                return column.cast(pa.int64())
+            except pa.ArrowException as cause:  # no type that is resolved as long is wider
+                raise DataError(f"{place}: a key is no whole number: {cause}") from cause
+        case "objectId" | "uuid":
+            lowered = pc.utf8_lower(column)
+            fits = pc.match_substring_regex(lowered, _OBJECT_ID if key_type == "objectId" else _UUID)
+            return pc.if_else(fits, lowered, pa.scalar(None, lowered.type))
+        case "string":
+            return column.cast(pa.string())
+        case _:
+            return column.cast(pa.binary())

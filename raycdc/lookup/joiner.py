@@ -1,0 +1,234 @@
+"""Segments with what was looked up for their rows: one file beside each segment, made once and kept for its epoch.
+
+What a dimension says changes by itself, so a segment must not be joined twice with two answers: an epoch that is
+committed in steps, or staged again after a crash, would be of two minds. Each joined segment is durable before a sink
+sees any of it, and is taken again from there until its epoch is recorded.
+
+| rows | are joined | without a document (`missing` = drop) |
+|---|---|---|
+| inserts, after-images | with what there is now | not passed on; an update becomes a deletion |
+| rows that go, where rows are updated | with nothing: the table's key tells them | pass always: harmless |
+| rows that go, in a changelog | with NULL where their key is; others are refused | as a filter has it |
+
+A changelog would have to repeat what was found when the row came, which nobody knows any more.
+
+*What if the process dies here?* Before the note of a segment is written the segment was never joined, and its file is
+deleted at the next start; after it, it is joined for good.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from raycdc.bridge import SegmentWriter
+from raycdc.bridge.bad_rows import BadRecords, Sifted, judged, row_named, whole_updates
+from raycdc.bridge.reading import read_segment, verify_segments
+from raycdc.checkpoint.folder import LocalFolder
+from raycdc.checkpoint.manifest import STATE_NODE, Segment
+from raycdc.errors import ConfigError, DataError, SegmentUnavailableError, StateError
+from raycdc.failpoints import reach
+from raycdc.lookup.api import KEY, canonical
+from raycdc.lookup.asking import Asking
+from raycdc.model import RowKind
+from raycdc.transform import ResolvedTransform
+from raycdc.transform.lookups import ResolvedLookup
+
+#: Rows that say what is there now.
+_CAME = (RowKind.INSERT, RowKind.UPDATE_AFTER)
+_NOTE = ".json"
+
+
+class Joiner:
+    """See the module's docstring. Callable from any thread; segments of different tables at once.
+
+    `asking` gives who asks for a lookup's keys. `records` says whether the sink updates rows, and whether images may
+    lack values; `local`, whether the tasks that will read joined segments run on this machine. `warn` is told of values
+    that became NULL.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        asking: Callable[[ResolvedLookup], Asking],
+        *,
+        records: BadRecords,
+        token: str = "",
+        local: bool = True,
+        warn: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self._folder = LocalFolder(folder)
+        self._asking = asking
+        self._records = records
+        self._token = token
+        self._local = local
+        self._warn = warn
+
+    def __repr__(self) -> str:
+        return f"Joiner({self._folder.path})"
+
+    def __call__(
+        self, segments: Sequence[Segment], made: Sequence[Sifted], found: ResolvedTransform, epoch: int
+    ) -> list[Sifted]:
+        """`made` of `segments` by a transform, each joined; None where no row is left.
+
+        Blocks. Raises `SegmentUnavailableError`, `DataError`, and what a dimension does that cannot be asked.
+        """
+        if not self._local:
+            raise ConfigError(
+                f'spark.master: {found.table} has a [[lookup]], which needs a Spark on this machine: "local[*]".'
+            )
+        self._folder.create()
+        joined = []
+        for segment, one in zip(segments, made, strict=True):
+            there = None if one.segment is None else self._joined(segment.name, one.segment, found, epoch)
+            joined.append(replace(one, segment=there))
+        return joined
+
+    def forget(self, epoch: int) -> None:
+        """`epoch` is recorded: nobody asks for its segments again."""
+        for name in self._folder.list("."):
+            if name.startswith(_begins(epoch)):
+                self._folder.delete(name)
+
+    def sweep(self, committed: int) -> None:
+        """Delete what is of epochs up to `committed`, and what a process had only begun. While nothing is staged."""
+        names = self._folder.list(".")
+        noted = {self._note(name)["file"] for name in names if name.endswith(_NOTE)}
+        for name in names:
+            epoch = name.partition("-")[0]
+            done = epoch.isdigit() and int(epoch) <= committed
+            if done or not (name.endswith(_NOTE) or name in noted):
+                self._folder.delete(name)
+
+    def _joined(self, name: str, made: Segment, found: ResolvedTransform, epoch: int) -> Segment | None:
+        """`made` of the segment `name`, joined now or before."""
+        note = f"{_begins(epoch)}{name}{_NOTE}"
+        if self._folder.read(note) is None:
+            segment, lost = self._written(made, found, epoch)
+            told = {"file": segment.name if segment else "", "segment": segment.stored() if segment else None}
+            self._folder.write(note, json.dumps(told).encode())
+            reach("after_lookup")
+            if lost:
+                where = ", ".join(one.lookup.place for one in found.lookups)
+                self._warn(f"{found.table}: {lost} values that {where} found do not fit their columns, and are NULL.")
+            return segment
+        stored = self._note(note)["segment"]
+        if stored is None:
+            return None
+        segment = Segment.from_json(stored).placed(self._folder.path)
+        if not verify_segments([segment]):
+            raise StateError(
+                f"{segment.path} is missing or damaged: what was looked up for epoch {epoch}, of which a part may be "
+                "in the sink. Take it back from a copy, or begin with another pipeline.state and a new snapshot."
+            )
+        return segment
+
+    def _note(self, name: str) -> dict[str, Any]:
+        note: dict[str, Any] = json.loads(self._folder.read(name) or b"{}")
+        return note
+
+    def _written(self, made: Segment, found: ResolvedTransform, epoch: int) -> tuple[Segment | None, int]:
+        """`made`, joined, as a file of its own, and how many values became NULL."""
+        if not verify_segments([made], token=self._token or None):
+            raise SegmentUnavailableError(f"A segment of {made.table} is not there now.")
+        # Rows of chunks are all inserts: sinks append them as they are.
+        records = replace(self._records, partial=False) if made.kind == "snapshot" else self._records
+        task = _Task(replace(made, view=None, seq_base=0), found, records, self._token)
+        answers = [self._answer(task, one) for one in found.lookups]
+        writer = SegmentWriter(
+            self._folder.path,
+            table=made.table,
+            schema=made.schema,
+            split_id=made.split_id,
+            kind=made.kind,
+            name=f"{_begins(epoch)}{uuid.uuid4().hex}.arrow",
+            node=STATE_NODE,
+            partition=made.partition,
+        )
+        try:
+            for batch in task.batches():
+                writer.append(task.joined(batch, [documents for documents, _ in answers]))
+            return writer.finish(seq_base=made.seq_base) if writer.rows else None, sum(lost for _, lost in answers)
+        except BaseException:
+            writer.abort()
+            raise
+
+    def _answer(self, task: _Task, lookup: ResolvedLookup) -> tuple[pa.Table, int]:
+        """The documents of all keys of the segment: one request for each key, whatever number of rows has it."""
+        keys = [task.keys(batch, lookup) for batch in task.batches()]
+        distinct = pc.unique(pa.chunked_array(keys)).drop_null()
+        answer = self._asking(lookup).answer(distinct)
+        return answer.documents.combine_chunks(), answer.lost
+
+
+@dataclass(frozen=True, slots=True)
+class _Task:
+    """One segment to be joined."""
+
+    segment: Segment
+    found: ResolvedTransform
+    records: BadRecords
+    token: str
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """Its rows as they are stored, updates whole."""
+        return whole_updates(read_segment(self.segment, token=self.token or None))
+
+    def keys(self, batch: pa.RecordBatch, lookup: ResolvedLookup) -> pa.Array:
+        """The key of each row that is joined; NULL for one that has none, or is joined with nothing."""
+        outputs = {output.name: output for output in self.found.projection().outputs}
+        place = f"{self.found.table}, {lookup.lookup.place}"
+        keys = canonical(batch.column(outputs[lookup.key].stored), lookup.key_type, place=place)
+        ops = batch.column("_op").to_numpy()
+        if self.records.upsert:
+            # A row that is deleted but stays keeps its columns.
+            return keys if self.found.transform.soft else pc.if_else(_is_in(ops, _CAME), keys, _null(keys))
+        goes = _is_in(ops, (RowKind.UPDATE_BEFORE, RowKind.DELETE))
+        if (bad := np.flatnonzero(pc.and_(goes, keys.is_valid()).to_numpy(zero_copy_only=False))).size:
+            raise DataError(
+                f"{place}: {row_named(batch, int(bad[0]), self.found.source)} was updated or deleted, and in a "
+                "changelog that repeats what was found when the row came, which nobody knows any more. Use "
+                'sink.write = "upsert", or leave the lookup out.'
+            )
+        return keys
+
+    def joined(self, batch: pa.RecordBatch, answers: Sequence[pa.Table]) -> pa.RecordBatch:
+        """The rows of `batch` that pass, with the columns that were looked up behind their own."""
+        columns = {name: batch.column(name) for name in batch.schema.names}
+        missing = np.zeros(batch.num_rows, np.bool_)
+        for lookup, documents in zip(self.found.lookups, answers, strict=True):
+            known = documents.column(KEY).combine_chunks()
+            places = pc.index_in(self.keys(batch, lookup), value_set=known)
+            for name, column in lookup.stored():
+                columns[name] = documents.column(column.name).combine_chunks().take(places)
+            if lookup.lookup.drop:
+                missing |= places.is_null().to_numpy(zero_copy_only=False)
+        ops, numbers = batch.column("_op").to_numpy(), batch.column("_seq").to_numpy()
+        if self.records.upsert:
+            missing &= np.isin(ops, _CAME)
+        missing &= ops != RowKind.TRUNCATE
+        ops, kept = judged(ops, numbers, np.ones(len(ops), np.bool_), missing, self.records)
+        columns["_op"] = pa.array(ops, pa.int8())
+        return pa.RecordBatch.from_pydict(columns).filter(pa.array(kept))
+
+
+def _begins(epoch: int) -> str:
+    """How the names of an epoch's files begin."""
+    return f"{epoch:010d}-"
+
+
+def _is_in(ops: Any, kinds: Sequence[int]) -> pa.Array:
+    return pa.array(np.isin(ops, kinds))
+
+
+def _null(like: pa.Array) -> pa.Scalar:
+    return pa.scalar(None, like.type)

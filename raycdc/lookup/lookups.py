@@ -1,0 +1,97 @@
+"""The lookups of a pipeline: who asks for each, made when it is first needed and closed with the run."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+
+from raycdc.bridge.bad_rows import BadRecords
+from raycdc.config import LookupOptions
+from raycdc.lookup.api import Dimension
+from raycdc.lookup.asking import Asking
+from raycdc.lookup.cache import Cache
+from raycdc.lookup.joiner import Joiner
+from raycdc.model.lookup import Lookup
+from raycdc.transform.lookups import ResolvedLookup
+
+
+def open_joiner(
+    stack: ExitStack,
+    options: Sequence[LookupOptions],
+    state: Path,
+    records: BadRecords,
+    token: str | None,
+    local: bool,
+    warn: Callable[[str], None],
+) -> Joiner | None:
+    """What joins segments of a run, until `stack` ends; None without lookups. Raises `SourceError` where a dimension
+    cannot be asked. For the other arguments see `Joiner`.
+    """
+    if not options:
+        return None
+    lookups = Lookups(options)
+    stack.callback(lookups.close)
+    lookups.require()
+    folder = state / "looked_up"
+    return Joiner(folder, lookups.asking, records=records, token=token or "", local=local, warn=warn)
+
+
+class Lookups:
+    """Safe to use from several threads. Addresses and passwords stay in this process.
+
+    A lookup of several tables whose keys are of different types is asked for each type by itself, with a cache of its
+    own; all of one lookup share its bound of requests.
+    """
+
+    def __init__(self, options: Sequence[LookupOptions]) -> None:
+        self._options = tuple(options)
+        self._pools = [ThreadPoolExecutor(one.requests, thread_name_prefix="raycdc-lookup") for one in self._options]
+        self._lock = threading.Lock()
+        self._asking: dict[tuple[int, str], Asking] = {}
+
+    def require(self) -> None:
+        """Refuse early what could not work. Blocks; raises `SourceError` and `ConfigError`."""
+        for number, options in enumerate(self._options):
+            dimension = _dimension(options, options.lookup(number), "string")
+            try:
+                dimension.require()
+            finally:
+                dimension.close()
+
+    def asking(self, found: ResolvedLookup) -> Asking:
+        """Who asks for a lookup's keys."""
+        with self._lock:
+            which = found.lookup.number, found.key_type
+            if which not in self._asking:
+                self._asking[which] = self._made(found)
+            return self._asking[which]
+
+    def close(self) -> None:
+        """End what is under way, and let go of connections."""
+        with self._lock:
+            for asking in self._asking.values():
+                asking.close()
+        for pool in self._pools:
+            pool.shutdown(cancel_futures=True)
+
+    def _made(self, found: ResolvedLookup) -> Asking:
+        options = self._options[found.lookup.number]
+        ttl = options.cache_ttl
+        return Asking(
+            _dimension(options, found.lookup, found.key_type),
+            batch=options.batch,
+            requests=self._pools[found.lookup.number],
+            retries=options.retries,
+            retry_wait_s=options.retry_wait.total_seconds(),
+            cache=None if ttl is None else Cache(rows_max=options.cache_rows, ttl_s=ttl.total_seconds()),
+        )
+
+
+def _dimension(options: LookupOptions, lookup: Lookup, key_type: str) -> Dimension:
+    """Its driver is an extra, which is imported where it is used."""
+    from raycdc.lookup.mongodb import MongoDbDimension
+
+    return MongoDbDimension(options, lookup, key_type)

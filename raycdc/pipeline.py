@@ -218,7 +218,9 @@ class Pipeline:
         plugin = load_plugin(PluginGroup.SOURCES, self.config.source.type)
         left_out = self.config.pipeline.schema_changes_left_out
         upsert = self._has_sink and self.config.sink.write == UPSERT
-        rules = TargetRules(self.config.transformed(), self.config.router(), upsert, left_out)
+        ignored = self.config.pipeline.schema_change == "ignore"
+        masks = self.config.masked()
+        rules = TargetRules(self.config.transformed(), self.config.router(), upsert, left_out, ignored, masks)
         return partial(_source, plugin.create, self.config.source, rules)
 
     def _spec(self, store: CheckpointStore, until: str | None) -> JobSpec:

@@ -12,6 +12,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 from raycdc.model import TableId, TableSchema
+from raycdc.model.mask import Masks
 from raycdc.model.routes import Router
 from raycdc.model.transform import Constant, Expression, Renamed, Star, Transform, Transforms, unquoted
 from raycdc.schema.events import (
@@ -29,12 +30,28 @@ _NAME = re.compile(r"[^\W\d]\w*|`(?:[^`]|``)+`")
 
 @dataclass(frozen=True, slots=True)
 class TargetRules:
-    """See the module's docstring. `upsert`: targets hold a row per key. Changes that are `left_out` reach no target."""
+    """See the module's docstring. `upsert`: targets hold a row per key. Changes that are `left_out` reach no target,
+    nor does any change of columns where they are `ignored`.
+    """
 
     transforms: Transforms = field(default_factory=Transforms)
     router: Router = field(default_factory=Router)
     upsert: bool = False
     left_out: frozenset[str] = frozenset()
+    ignored: bool = False
+    masks: Masks = field(default_factory=Masks)
+
+    @property
+    def gets_added(self) -> bool:
+        """Whether targets get the columns that are added."""
+        return not self.ignored and AddColumnEvent.type not in self.left_out
+
+    def speaks_of(self, table: TableId, column: str) -> bool:
+        """Whether a transform or a mask of the table names the column, so that what is in it must stay there."""
+        transform = self.transforms.of(table)
+        return self.masks.of(table, column) is not None or (
+            transform is not None and column.casefold() in named(transform)
+        )
 
     def shared(self, table: TableId, tables: Collection[TableId]) -> str:
         """Why `table`, one of `tables`, cannot begin again or be emptied by itself; empty where it can."""

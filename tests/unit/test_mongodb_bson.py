@@ -19,7 +19,7 @@ from bson.codec_options import CodecOptions, DatetimeConversion
 from bson.datetime_ms import DatetimeMS
 from bson.decimal128 import Decimal128
 from bson.json_util import JSONMode, JSONOptions
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import HealthCheck, assume, example, given, settings
 from hypothesis import strategies as st
 
 from raycdc.connectors.mongodb.bson.decoder import DocumentDecoder
@@ -320,6 +320,8 @@ def test_relaxed_text_says_what_pymongo_says(document: dict[str, Any]) -> None:
 @_SLOW
 @given(_SCALARS, st.sampled_from(["int", "long", "double", "float", "decimal(20,5)", "string", "date", "day", "bool"]))
 def test_a_column_holds_an_equal_value_or_the_rest_has_it(found: Any, type_: str) -> None:
+    # Python has no dates beyond the years 1 and 9999.
+    assume(not isinstance(found, DatetimeMS) or -62_135_596_800_000 <= int(found) < 253_402_300_800_000)
     raw = bson.encode({"_id": _ID, "v": found})
     row = decoded(layout({"v": type_}, OnMisfit.REST), raw).to_pylist()[0]
     held, rest = row["v"], row["_rest"]

@@ -8,14 +8,14 @@ import bson
 import pytest
 from bson.raw_bson import RawBSONDocument
 
-from raycdc.connectors.mongodb.catalog import _RAW, inferred
+from raycdc.connectors.mongodb.catalog import RAW, inferred
 from raycdc.connectors.mongodb.layout import Layout, OnMisfit, Spelling, declared, parse_type, whole_documents
 from raycdc.connectors.mongodb.plugin import MongoDbSourceConfig
 from raycdc.model import LogicalType, TypeKind
 
 
 def columns(*documents: dict[str, Any], most: int = 100) -> dict[str, str]:
-    raw = [RawBSONDocument(bson.encode(document), _RAW) for document in documents]
+    raw = [RawBSONDocument(bson.encode(document), RAW) for document in documents]
     return {name: logical.native for name, logical in inferred(raw, fields_max=most).items()}
 
 

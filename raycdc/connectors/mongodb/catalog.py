@@ -27,7 +27,8 @@ from raycdc.model.selector import TableSelector
 _INTERNAL = frozenset({"admin", "config", "local"})
 #: Characters that names of columns cannot have in every target (Delta Lake's are the fewest).
 _UNFIT_NAME = re.compile(r"[ ,;{}()\n\t=.`$\0]")
-_RAW: CodecOptions[RawBSONDocument] = CodecOptions(
+#: Documents as bytes, of which values are read one by one.
+RAW: CodecOptions[RawBSONDocument] = CodecOptions(
     document_class=RawBSONDocument, datetime_conversion=DatetimeConversion.DATETIME_MS
 )
 _BY_CLASS: Mapping[type, str] = {
@@ -199,21 +200,21 @@ def inferred(documents: Sequence[RawBSONDocument], *, fields_max: int, exact: bo
             counts[name] += 1
             met = kinds.setdefault(name, set())
             if value is not None:
-                met.add("int" if exact and type(value) is int else _kind(value))
+                met.add("int" if exact and type(value) is int else kind_of(value))
     taken: set[str] = {ID}
     chosen: set[str] = {ID}
     for name in sorted(kinds, key=lambda name: -counts[name]):
-        if len(chosen) == fields_max or name.casefold() in taken or not _is_fit(name):
+        if len(chosen) == fields_max or name.casefold() in taken or not is_fit(name):
             continue
         taken.add(name.casefold())
         chosen.add(name)
     return {
-        name: parse_type(_common(met, key=name == ID, exact=exact)) for name, met in kinds.items() if name in chosen
+        name: parse_type(common_type(met, key=name == ID, exact=exact)) for name, met in kinds.items() if name in chosen
     }
 
 
 def _sample(client: Client, table: TableId, size: int, fields: Sequence[str]) -> list[RawBSONDocument]:
-    collection = client[table.db].get_collection(table.table, codec_options=_RAW)
+    collection = client[table.db].get_collection(table.table, codec_options=RAW)
     stages: list[dict[str, Any]] = [{"$sample": {"size": size}}]
     if fields:
         stages.append({"$project": dict.fromkeys(fields, 1)})
@@ -222,18 +223,20 @@ def _sample(client: Client, table: TableId, size: int, fields: Sequence[str]) ->
     return cast("list[RawBSONDocument]", sampled)
 
 
-def _is_fit(name: str) -> bool:
+def is_fit(name: str) -> bool:
+    """Whether every target can have a column of that name."""
     return bool(name) and _UNFIT_NAME.search(name) is None and not reserved_column([name]) and name != "_rest"
 
 
-def _kind(value: object) -> str:
+def kind_of(value: object) -> str:
+    """The type of the column that a value would have alone."""
     if isinstance(value, Binary):
         fits = value.subtype == UUID_SUBTYPE and len(value) == 16
         return "uuid" if fits else f"binData({value.subtype})"
     return _BY_CLASS.get(type(value), "json")
 
 
-def _common(kinds: set[str], *, key: bool, exact: bool) -> str:
+def common_type(kinds: set[str], *, key: bool, exact: bool = False) -> str:
     """The type of a column whose values have these. A key of doubles is JSON: as text it is one value in any target."""
     if kinds == {"long", "double"} and not key and not exact:
         return "double"

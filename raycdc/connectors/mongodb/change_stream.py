@@ -354,7 +354,12 @@ class ChangeStreamReader:
     def _begin_again(self) -> None:
         """Between two transactions: collections begin again whose look holds here."""
         if not self._open:
+            self._widen()
             self._changed(self._followed.begun_again(self._place(_now_ms()), seq=self._numbered), None)
+
+    def _widen(self) -> None:
+        """Between two transactions: collections have the columns from here on that were wanting."""
+        self._changed(self._followed.widenings(self._place(_now_ms()), seq=self._numbered), None)
 
     def _place(self, ts_ms: int) -> Place:
         return Place(self._position.to_json(), self._position.cluster_time, ts_ms)
@@ -362,7 +367,12 @@ class ChangeStreamReader:
     # -- rows
 
     def _rows(self, batch: Batch, *, rank: int) -> tuple[tuple[LogRows, ...], int]:
-        """Rows of the changes of followed collections, and about how many bytes they have."""
+        """Rows of the changes of followed collections, and about how many bytes they have.
+
+        Columns that these show to be wanting are passed on before them, or behind a transaction that is open already.
+        """
+        if not self._open:
+            self._widen()
         kinds, named = batch.events[:, codes.E_KIND], batch.events[:, codes.E_NAMESPACE]
         numbers = self._numbered + 2 * np.arange(len(batch), dtype=np.int64)
         self._numbered += 2 * len(batch)
@@ -383,11 +393,24 @@ class ChangeStreamReader:
             if table in self._unfit:
                 continue
             try:
-                found += list(writer.rows(data, events, numbers=numbers[own], ranks=ranks[own]))
+                found += self._written(table, data, events, numbers[own], ranks[own])
             except DataError as misfit:
                 # Nothing of these events is passed on: all of the collection is read again when it begins again.
                 self._unfit[table] = str(misfit)
+        if not self._open:
+            self._widen()
         return tuple(found), sum(rows.batch.nbytes for rows in found)
+
+    def _written(
+        self, table: TableId, data: bytes, events: np.ndarray, numbers: np.ndarray, ranks: np.ndarray
+    ) -> list[LogRows]:
+        """Rows of `events` with all the columns that they want, where those can be told before them."""
+        while True:
+            writer = self._followed.writer(table)
+            assert writer is not None
+            rows = list(writer.rows(data, events, numbers=numbers, ranks=ranks))
+            if not self._followed.widen(table, data, at_once=not self._open):
+                return rows
 
     def _looked_up(self, batch: Batch, own: np.ndarray, writer: RowWriter) -> tuple[bytes, np.ndarray]:
         """The events `own`, with the documents that changes came without behind the data."""

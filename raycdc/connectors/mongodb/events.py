@@ -147,10 +147,11 @@ class Scanner:
 class RowWriter:
     """Rows of one collection's events. One thread."""
 
-    def __init__(self, table: TableId, layout: Layout) -> None:
+    def __init__(self, table: TableId, layout: Layout, *, watched: bool = False) -> None:
+        """Where it is `watched`, `met` tells what has no column."""
         self.table = table
         self.layout = layout
-        self._decoder = DocumentDecoder(layout, collection=str(table))
+        self._decoder = DocumentDecoder(layout, collection=str(table), watched=watched)
         self._schema = changelog_schema(layout.schema())
 
     def rows(
@@ -185,6 +186,15 @@ class RowWriter:
             rows = pa.RecordBatch.from_arrays([*batch.columns, *meta], schema=self._schema)
             lost = lost_values(batch)
             yield LogRows(self.table, with_lost_values(rows, lost) if lost else rows, times[part])
+
+    def met(self, data: bytes) -> list[bytes]:
+        """`DocumentDecoder.met`, of the rows of `data` that were made last."""
+        return self._decoder.met(data)
+
+    @property
+    def met_all(self) -> bool:
+        """Whether no more is told by `met`."""
+        return self._decoder.met_all
 
 
 def _in_pairs(batches: Iterator[pa.RecordBatch], ops: npt.NDArray[np.int8]) -> Iterator[pa.RecordBatch]:

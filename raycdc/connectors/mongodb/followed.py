@@ -20,16 +20,17 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from raycdc.connectors.mongodb.catalog import uuid_of
+from raycdc.connectors.mongodb.drift import Widening, added, kinds_of, widened
 from raycdc.connectors.mongodb.events import RowWriter
-from raycdc.connectors.mongodb.layout import Layout
+from raycdc.connectors.mongodb.layout import Layout, OnConflict
 from raycdc.connectors.mongodb.new_beginnings import begins_again, emptied
 from raycdc.model import TableId
 from raycdc.schema import event_to_json
-from raycdc.schema.events import DropTableEvent
+from raycdc.schema.events import DropTableEvent, TruncateTableEvent
 from raycdc.source.api import SchemaUpdate
 from raycdc.source.hand_off import LogRows
 from raycdc.source.parking import ENDED, PARKED, Parked, TableLooks
@@ -87,14 +88,19 @@ class FollowedCollections:
         captures: Callable[[TableId], bool],
         look: Callable[[TableId], Look | None],
         left_out: Collection[str] = (),
+        widens: Callable[[TableId], Widening | None] = lambda _: None,
     ) -> None:
         """`layouts` are of the collections that are followed, `parked` as the stream's state has it.
 
-        Changes that are `left_out` empty no target.
+        Changes that are `left_out` empty no target. `widens` says how a collection gets more columns, None: not.
         """
         self._left_out = frozenset(left_out)
         self._captures = captures
-        self._writers = {table: RowWriter(table, layout) for table, layout in layouts.items()}
+        self._widens = widens
+        self._writers = {table: self._writer_of(table, layout) for table, layout in layouts.items()}
+        #: Collections that have more columns from the next place between two transactions on, with those they had.
+        self._wider: dict[TableId, tuple[Layout, Layout]] = {}
+        self._told: set[TableId] = set()
         waiting = [table for table, entry in parked.items() if entry["again"]]
         self._waiting = set(waiting)
         self._left = {t for t, entry in parked.items() if not entry["again"] and entry["phase"] != ENDED}
@@ -132,11 +138,63 @@ class FollowedCollections:
             if look.layout is None:
                 changes.append(Change(self.unfit(table, look.refused, place)))
                 continue
-            self._writers[table] = RowWriter(table, look.layout)
+            self._writers[table] = self._writer_of(table, look.layout)
             rows = emptied(table, look.layout, seq=seq, ts_ms=place.ts_ms, ordinal=place.ordinal)
             changes.append(Change(begins_again(table, look.layout), (rows,)))
             seq += 1
         return changes
+
+    def widen(self, table: TableId, data: bytes, *, at_once: bool) -> bool:
+        """Look at what the rows last made of `data` showed; True where they are to be made again.
+
+        That is where they have more columns `at_once`; else `widenings` says so later, and the rest has it until then.
+        """
+        writer = self._writers[table]
+        met = writer.met(data)
+        how = self._widens(table)
+        if not met or how is None:
+            return False
+        begun, layout = self._wider.get(table, (writer.layout, writer.layout))
+        wider = widened(table, layout, kinds_of(met), self._allowed(table, how))
+        if (wider.left or writer.met_all) and table not in self._told:
+            self._told.add(table)
+            shown = ", ".join(map(repr, wider.left[:5])) or "and more"
+            _log.warning("%s: fields, or values of another type, stay in the column _rest: %.300s", table, shown)
+        if wider.layout != layout:
+            self._wider[table] = begun, wider.layout
+            if at_once:
+                self._writers[table] = self._writer_of(table, wider.layout)
+        return at_once
+
+    def widenings(self, place: Place, *, seq: int) -> list[Change]:
+        """Collections that have more columns from `place` on, each once."""
+        changes = []
+        for table, (before, layout) in self._wider.items():
+            writer = self._writers.get(table)
+            if writer is None:
+                continue
+            if writer.layout != layout:
+                self._writers[table] = self._writer_of(table, layout)
+            events = added(table, before, layout)
+            if events is None:
+                _log.warning("%s is read again from its beginning, as a column of it becomes text", table)
+                rows = emptied(table, layout, seq=seq, ts_ms=place.ts_ms, ordinal=place.ordinal)
+                changes.append(Change(begins_again(table, layout), (rows,)))
+                seq += 1
+                continue
+            document = layout.document()
+            told = tuple(map(event_to_json, events))
+            changes.append(Change(SchemaUpdate(table, told, document["fingerprint"], document)))
+        self._wider.clear()
+        return changes
+
+    def _allowed(self, table: TableId, how: Widening) -> Widening:
+        """Without a new beginning where the targets could not follow one."""
+        barred = TruncateTableEvent.type in self._left_out or how.rules.shared(table, self._writers)
+        return replace(how, on_conflict=OnConflict.REST) if barred and how.on_conflict is OnConflict.TEXT else how
+
+    def _writer_of(self, table: TableId, layout: Layout) -> RowWriter:
+        return RowWriter(table, layout, watched=self._widens(table) is not None)
 
     def change(self, event: Mapping[str, Any], place: Place, *, seq: int, whole: bool = True) -> list[Change]:
         """What an event that is no change of a document comes to.

@@ -61,6 +61,14 @@ class OnMisfit(StrEnum):
     REST = "rest"
 
 
+class OnConflict(StrEnum):
+    """What becomes of a value that the inferred column of its field cannot hold."""
+
+    UNION = "union"
+    TEXT = "text"
+    REST = "rest"
+
+
 #: A value of any type, and a document whose fields are the row's own, in `Spelling.BSON`.
 VALUE = LogicalType(TypeKind.BINARY, native="bson")
 FIELDS = LogicalType(TypeKind.BINARY, native="bson document")
@@ -70,8 +78,9 @@ _DIGITS_MAX = 34
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Columns in order, `ID` first and never NULL. `rest` and `whole` say which of them are no field of their own.
+    """Columns in order, `ID` first and never NULL. `rest`, `whole` and `others` say which of them are no field.
 
+    `others` are pairs of a field and the column of JSON beside it, which has the values that the field's cannot hold.
     `uuid` is the collection's, in hexadecimal: another one is another collection under the same name ("": not known).
     `asked` is what the configuration said of it, for people and for comparison.
     """
@@ -82,19 +91,35 @@ class Layout:
     whole: bool = False
     uuid: str = ""
     asked: str = ""
+    others: tuple[tuple[str, str], ...] = ()
 
     def __post_init__(self) -> None:
         assert self.columns[0].name == ID
+        assert not self.whole or self.columns[-1].name == WHOLE
 
     @property
     def rest(self) -> bool:
-        """Whether the last column holds what has no other one."""
+        """Whether a column holds what has no other one."""
         return self.on_misfit is OnMisfit.REST and not self.whole
+
+    @property
+    def rest_at(self) -> int:
+        """The index of that column, or -1; columns that came later are behind it."""
+        return [column.name for column in self.columns].index(REST) if self.rest else -1
+
+    def others_at(self) -> list[int]:
+        """For each column the index of the one that has what it cannot hold, or -1."""
+        beside = dict(self.others)
+        names = [column.name for column in self.columns]
+        return [names.index(beside[name]) if name in beside else -1 for name in names]
 
     @property
     def fields(self) -> tuple[Column, ...]:
         """Columns that are fields of the documents."""
-        return self.columns[: len(self.columns) - int(self.rest or self.whole)]
+        if self.whole:
+            return self.columns[:-1]
+        none = {other for _, other in self.others} | ({REST} if self.rest else set())
+        return tuple(column for column in self.columns if column.name not in none)
 
     def schema(self) -> TableSchema:
         return TableSchema(self.columns, (ID,))
@@ -104,7 +129,9 @@ class Layout:
 
         Its fingerprint is of all that is in it: another collection of the same columns has another document.
         """
-        how = {"json": self.json.value, "on_misfit": self.on_misfit.value, "whole": self.whole}
+        how: dict[str, Any] = {"json": self.json.value, "on_misfit": self.on_misfit.value, "whole": self.whole}
+        if self.others:
+            how["others"] = dict(self.others)
         body = {**self.schema().to_json(), "mongodb": how, "uuid": self.uuid, "asked": self.asked}
         text = json.dumps(body, sort_keys=True, separators=(",", ":"))
         return {**body, "fingerprint": hashlib.sha256(text.encode()).hexdigest()[:16]}
@@ -115,7 +142,8 @@ class Layout:
         how = data["mongodb"]
         columns = tuple(Column.from_json(column) for column in data["columns"])
         json_, misfit = Spelling(how["json"]), OnMisfit(how["on_misfit"])
-        return cls(columns, json_, misfit, how["whole"], data["uuid"], data["asked"])
+        others = tuple(how.get("others", {}).items())
+        return cls(columns, json_, misfit, how["whole"], data["uuid"], data["asked"], others)
 
 
 def declared(types: dict[str, LogicalType], *, json: Spelling, on_misfit: OnMisfit) -> Layout:

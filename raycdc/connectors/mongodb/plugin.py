@@ -10,7 +10,7 @@ from pydantic import AfterValidator, field_validator, model_validator
 
 from raycdc.config import Options, Secret, SourceConfig, option
 from raycdc.config.mongodb_uri import parse_mongodb_uri
-from raycdc.connectors.mongodb.layout import ID, REST, OnMisfit, Spelling, parse_type
+from raycdc.connectors.mongodb.layout import ID, REST, OnConflict, OnMisfit, Spelling, parse_type
 from raycdc.connectors.mongodb.selection import Selection, checked_fields, checked_filter
 from raycdc.model import LogicalType, TableId
 from raycdc.model.batch import reserved_column
@@ -85,6 +85,12 @@ class SchemaOptions(Options):
         1000, help="Documents looked at to infer a collection's columns.", unit="documents", ge=1, le=100_000
     )
     fields_max: int = option(500, help="At most so many inferred columns; rarer fields go to _rest.", ge=1, le=2000)
+    on_conflict: OnConflict = option(
+        OnConflict.UNION,
+        help="A value in a change that its field's inferred column cannot hold. union: a column of JSON beside it, "
+        "NAME__other, has such values. text: the column becomes JSON and the collection is read again. rest: it stays "
+        "in _rest.",
+    )
 
 
 class SnapshotOptions(Options):
@@ -294,6 +300,10 @@ class MongoDbSourceConfig(SourceConfig):
     @property
     def _spelled(self) -> str:
         return "BSON" if self.spelling is Spelling.BSON else f"{self.spelling} JSON"
+
+    def infers(self, table: TableId) -> bool:
+        """Whether the columns of a collection are those that its documents show."""
+        return self.schema_.mode is SchemaMode.INFERRED and str(table) not in self.columns
 
     def declared_types(self, table: TableId) -> dict[str, LogicalType] | None:
         """The declared columns of a collection, if it has any."""

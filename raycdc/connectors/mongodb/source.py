@@ -17,12 +17,13 @@ from raycdc.connectors.mongodb.causal import log_end, look_up
 from raycdc.connectors.mongodb.change_stream import ChangeStreamReader
 from raycdc.connectors.mongodb.chunk_reader import MongoDbChunkReader
 from raycdc.connectors.mongodb.client import VERSION_PLACES, Client, ServerInfo, connect, probe
+from raycdc.connectors.mongodb.drift import Widening
 from raycdc.connectors.mongodb.enumerator_dialect import MongoDbEnumeratorDialect
 from raycdc.connectors.mongodb.events import Scanner
 from raycdc.connectors.mongodb.followed import FollowedCollections, Look
 from raycdc.connectors.mongodb.keys import SnapshotKeyOrder, StreamKeyOrder
 from raycdc.connectors.mongodb.large import LargeDocuments
-from raycdc.connectors.mongodb.layout import Layout
+from raycdc.connectors.mongodb.layout import REST, Layout, Spelling
 from raycdc.connectors.mongodb.new_beginnings import NewBeginnings
 from raycdc.connectors.mongodb.plugin import MongoDbSourceConfig
 from raycdc.connectors.mongodb.position import StreamPosition, is_bounded
@@ -37,6 +38,7 @@ from raycdc.connectors.mongodb.warm_up import compile_all
 from raycdc.errors import ConfigError, LogLostError, SourceError, SourceUnavailableError
 from raycdc.model import TableId
 from raycdc.source.split import StreamSplit
+from raycdc.transform.followed import TargetRules
 
 _log = logging.getLogger(__name__)
 
@@ -54,6 +56,7 @@ class MongoDbSource:
         self._config = config
         self._left_out: frozenset[str] = frozenset()
         self._large = LargeDocuments()
+        self._rules = TargetRules()
 
     def __repr__(self) -> str:
         return f"MongoDbSource({', '.join(self._config.collections)})"
@@ -69,6 +72,10 @@ class MongoDbSource:
     def leave_out(self, changes: frozenset[str]) -> None:
         """`raycdc.source.api.LeavesOutChanges`."""
         self._left_out = changes
+
+    def follow_targets(self, rules: TargetRules) -> None:
+        """`raycdc.source.api.FollowsTargets`."""
+        self._rules = rules
 
     def preflight(self, splits: dict[str, Any] | None) -> None:
         """Refuse early, in the driver, what could not work: `splits` are the last sealed states, None at a first start.
@@ -139,7 +146,12 @@ class MongoDbSource:
                 )
             captures = self._config.captures
             followed = FollowedCollections(
-                layouts_of(split), parked=parked, captures=captures, look=self._look_at, left_out=self._left_out
+                layouts_of(split),
+                parked=parked,
+                captures=captures,
+                look=self._look_at,
+                left_out=self._left_out,
+                widens=self._widens,
             )
             return ChangeStreamReader(
                 open_stream=partial(self._open, client),
@@ -166,6 +178,18 @@ class MongoDbSource:
             )
         options = replace(stream_options(client, info, self._config.selector()), lean=lean)
         return RawStream(client, info, options, token=position.token, after=position.cluster_time)
+
+    def _widens(self, table: TableId) -> Widening | None:
+        """How a collection gets more columns; None where it does not, or where its targets would not have them.
+
+        Nor where somebody works with what is in the rest, which it would leave, or puts documents together again.
+        """
+        options = self._config.schema_
+        rules = self._rules
+        inferred = self._config.infers(table) and self._config.spelling is not Spelling.BSON
+        if not inferred or not rules.gets_added or rules.speaks_of(table, REST):
+            return None
+        return Widening(options.fields_max, options.on_conflict, rules)
 
     def _layout_now(self, table: TableId) -> Layout | None:
         with connect(self._config.uri) as client:

@@ -29,8 +29,8 @@ DONE, ROWS_FULL, TEXT_FULL, REST_FULL, FAILED = 0, 1, 2, 3, 4
 #: Nested documents and arrays; servers take 100 (`mongod` limits, "Nested Depth for BSON Documents").
 DEPTH_MAX = 200
 
-# Indices into `Fields.state`.
-AT, CODE_AT, ELEMENT_TYPE, FAILED_COLUMN, LOST, OPEN = range(6)
+# Indices into `Fields.state`; `FRESH` counts the rows of `Fields.fresh`, `MET` the entries of `Fields.met`.
+AT, CODE_AT, ELEMENT_TYPE, FAILED_COLUMN, LOST, OPEN, FRESH, MET = range(8)
 STATE_SIZE = 8
 
 # What happens to a value that does not fit its column.

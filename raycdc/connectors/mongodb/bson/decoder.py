@@ -6,7 +6,7 @@ damaged batch is a `DataError` after the rows before the damage, in time and mem
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -28,6 +28,9 @@ WINDOW_BYTES = 1 << 20
 BATCH_BYTES = 6 << 20
 _GUESSES = 256
 _RESTS_FIRST = 256
+#: Names with types that are remembered (half as many), and those told at once.
+_MET_PLACES = 2048
+_FRESH_MAX = 64
 
 _TEXT_WIRES = {"objectId": codes.AS_OBJECT_ID, "binData(4)": codes.AS_UUID, "decimal128": codes.AS_DECIMAL128}
 #: Schema documents of before call it so.
@@ -69,15 +72,18 @@ class DocumentDecoder:
     its columns are for messages.
     """
 
-    def __init__(self, layout: Layout, *, collection: str, section: str = "source") -> None:
+    def __init__(self, layout: Layout, *, collection: str, section: str = "source", watched: bool = False) -> None:
+        """Where it is `watched`, `met` tells what has no column."""
         self._layout = layout
         self._collection = collection
         self._section = section
         self._schema = layout.schema().arrow()
         self._arena = Arena([_wire_column(c.name, c.type, layout.json) for c in layout.columns])
-        self._fields = fields_of([c.name.encode() for c in layout.fields], len(layout.columns))
-        last = len(layout.columns) - 1
-        self._how = (0, last if layout.whole else -1, last if layout.rest else -1, _MISFITS[layout.on_misfit])
+        own = {column.name for column in layout.fields}
+        names = [c.name.encode() if c.name in own else None for c in layout.columns]
+        self._fields = fields_of(names, len(layout.columns), others=layout.others_at(), watched=watched)
+        whole = len(layout.columns) - 1 if layout.whole else -1
+        self._how = (0, whole, layout.rest_at, _MISFITS[layout.on_misfit])
 
     def __repr__(self) -> str:
         return f"DocumentDecoder({self._collection}, rows={self._arena.rows})"
@@ -130,6 +136,20 @@ class DocumentDecoder:
             case _:
                 yield from self.flush()
                 raise self._error(documents, at)
+
+    def met(self, documents: bytes) -> list[bytes]:
+        """Elements without a column in what was decoded last, which were `documents`: one of each name and type.
+
+        What was told before is not told again; nor are any more after a thousand, lest there be no end of them.
+        """
+        count = int(self._fields.state[codes.FRESH])
+        self._fields.state[codes.FRESH] = 0
+        return [documents[first:last] for first, last in self._fields.fresh[:count].tolist()]
+
+    @property
+    def met_all(self) -> bool:
+        """Whether so many elements without a column were met that no more are told."""
+        return 2 * int(self._fields.state[codes.MET]) >= len(self._fields.met)
 
     def flush(self) -> Iterator[pa.RecordBatch]:
         """The rows that wait, if any."""
@@ -190,20 +210,31 @@ def _wire_column(name: str, logical: LogicalType, spelling: Spelling) -> WireCol
     return WireColumn(name, logical, wire)
 
 
-def fields_of(names: list[bytes], columns: int) -> Fields:
-    """The table of `names`, which are those of the first columns."""
-    lengths = np.array([len(name) for name in names], np.int64)
+def fields_of(
+    names: Sequence[bytes | None], columns: int, *, others: Sequence[int] = (), watched: bool = False
+) -> Fields:
+    """The table of `names`, which are those of the first columns; None for one that is no field.
+
+    `others` are `Fields.others` of the first columns.
+    """
+    lengths = np.array([-1 if name is None else len(name) for name in names], np.int64)
+    taken = np.maximum(lengths, 0)
     spans = np.full((columns, 2), -1, np.int64)
-    spans[: len(names), 0] = np.cumsum(lengths) - lengths
+    spans[: len(names), 0] = np.cumsum(taken) - taken
     spans[: len(names), 1] = lengths
+    aside = np.full(columns, -1, np.int64)
+    aside[: len(others)] = others
     places = 1 << (4 * columns).bit_length()
     found = Fields(
-        names=_bytes(b"".join(names)),
+        names=_bytes(b"".join(filter(None, names))),
         spans=spans,
         table=np.full(places, -1, np.int64),
         guess=np.full(_GUESSES, -1, np.int64),
         seen=np.zeros(columns, np.int64),
         rest=np.zeros(_RESTS_FIRST, np.int64),
+        others=aside,
+        met=np.full(_MET_PLACES if watched else 0, -1, np.int64),
+        fresh=np.zeros((_FRESH_MAX, 2), np.int64),
         stack=np.zeros((codes.DEPTH_MAX, 2), np.int64),
         scratch=np.zeros(128, np.uint8),
         state=np.zeros(codes.STATE_SIZE, np.int64),

@@ -233,8 +233,8 @@ def _put_text(data: Any, kind: Any, at: Any, end: Any, a: Any, col: Any, row: An
 
 
 @helper
-def put_key(data: Any, kind: Any, at: Any, end: Any, a: Any, col: Any, row: Any, stack: Any) -> Any:
-    """A null that is a key: written where the column takes everything, as a key cannot be NULL; else a misfit."""
+def put_any(data: Any, kind: Any, at: Any, end: Any, a: Any, col: Any, row: Any, stack: Any) -> Any:
+    """A value, null too (a key cannot be NULL), where the column takes everything; else a misfit."""
     takes = a.col[col, C_KIND] == K_JSON or a.col[col, C_WIRE] == AS_VALUE
     return _put_text(data, kind, at, end, a, col, row, stack) if takes else MISFIT
 

@@ -25,7 +25,9 @@ from raycdc.connectors.mongodb.bson.code_loops import (
     ELEMENT_TYPE,
     FAILED,
     FAILED_COLUMN,
+    FRESH,
     LOST,
+    MET,
     MISFIT,
     MISSING,
     NULL,
@@ -41,7 +43,7 @@ from raycdc.connectors.mongodb.bson.code_loops import (
 from raycdc.connectors.mongodb.bson.element_loops import container_end, is_utf8, name_end, value_end
 from raycdc.connectors.mongodb.bson.json_loops import ROOM, WIDEST, json_text
 from raycdc.connectors.mongodb.bson.text_loops import string_text
-from raycdc.connectors.mongodb.bson.value_loops import is_own, put_key, put_value
+from raycdc.connectors.mongodb.bson.value_loops import is_own, put_any, put_value
 from raycdc.formats.cell_loops import put_null
 from raycdc.formats.code_loops import C_SLOT, C_WIRE, FULL, FULL_NEED, FULL_SLOT, OK, ROWS, S_BASE, S_ROOM
 from raycdc.formats.compiling import helper, inlined, njit
@@ -54,6 +56,10 @@ class Fields(NamedTuple):
     is filled otherwise. `table` finds columns by a hash of the name (-1: free). `guess` remembers which column stood
     where in the document before, `seen` in which document a column was met last. `rest` holds where elements begin that
     have no column. `stack` and `scratch` are work space, `state` is what `code_loops` names.
+
+    What a column cannot hold goes to the column ``others[c]`` of JSON (-1: there is none). `met` is a set of the names
+    and types of elements that went to the rest (-1: free; no places: not wanted), and `fresh` has where the ones begin
+    and end that were entered since it was last looked at.
     """
 
     names: npt.NDArray[np.uint8]
@@ -62,6 +68,9 @@ class Fields(NamedTuple):
     guess: npt.NDArray[np.int64]
     seen: npt.NDArray[np.int64]
     rest: npt.NDArray[np.int64]
+    others: npt.NDArray[np.int64]
+    met: npt.NDArray[np.int64]
+    fresh: npt.NDArray[np.int64]
     stack: npt.NDArray[np.int64]
     scratch: npt.NDArray[np.uint8]
     state: npt.NDArray[np.int64]
@@ -152,6 +161,26 @@ def _put_fields(data: Any, fields: Any, count: Any, last: Any, a: Any, column: A
     a.vdata[to] = 0
     a.voff[slot, row + 1] = to + 1 - base
     return OK
+
+
+@helper
+def _note(data: Any, place: Any, stop: Any, over: Any, fields: Any) -> Any:
+    """Enter the element at `place`, its name up to `stop`, into what was met, unless that is full."""
+    state = fields.state
+    size = len(fields.met)
+    if state[FRESH] == len(fields.fresh) or 2 * state[MET] >= size:
+        return
+    one = (name_hash(data, place + 1, stop) << 8) | np.int64(data[place])
+    free = one % size
+    while fields.met[free] >= 0:
+        if fields.met[free] == one:
+            return
+        free = (free + 1) % size
+    fields.met[free] = one
+    fields.fresh[state[FRESH], 0] = place
+    fields.fresh[state[FRESH], 1] = over
+    state[FRESH] += 1
+    state[MET] += 1
 
 
 @helper
@@ -252,6 +281,7 @@ def document_row(
         if over < 0:
             return DAMAGED
         spare = column < 0
+        again = False
         if column >= 0:
             error = np.int64(TWICE)
             again = fields.seen[column] == stamp
@@ -260,7 +290,7 @@ def document_row(
                 null = kind == NULL or kind == UNDEFINED
                 strict = exact and column != key and a.col[column, C_WIRE] != AS_VALUE
                 if null and column == key:
-                    error = np.int64(put_key(data, kind, value, over, a, column, row, fields.stack))
+                    error = np.int64(put_any(data, kind, value, over, a, column, row, fields.stack))
                 elif strict and (null or not is_own(data, kind, value, a, column)):
                     error = np.int64(MISFIT)
                 else:
@@ -271,12 +301,21 @@ def document_row(
                 state[FAILED_COLUMN] = column
                 if error == DAMAGED or column == key or on_misfit == ON_MISFIT_FAIL:
                     return error
+                other = fields.others[column]
                 if not again:
                     put_null(a, column, row)
-                spare = True
-                if on_misfit != ON_MISFIT_REST:
+                    if other >= 0:
+                        error = np.int64(put_any(data, kind, value, over, a, other, row, fields.stack))
+                        if error == FULL:
+                            return FULL
+                        if error == OK:
+                            fields.seen[other] = stamp
+                spare = error != OK
+                if spare and on_misfit != ON_MISFIT_REST:
                     lost += 1
         if spare and rest >= 0:
+            if not again and kind != NULL and kind != UNDEFINED:
+                _note(data, place, stop, over, fields)
             if noted == len(fields.rest):
                 return -REST_FULL
             fields.rest[noted] = place

@@ -1,0 +1,118 @@
+"""Inferred collections widen while they are followed: fields that have no column get one, values that fit none too.
+
+What a change shows is looked at before its rows are passed on; the decoder tells each name and type that went to
+`REST` once, so that nothing is asked per row. What becomes of one:
+
+| it is | and becomes |
+|---|---|
+| a field without a column | a column of the type that the values at hand have, at the end |
+| … in a column's name but for case, unfit or reserved, or one too many | nothing: it stays in the rest |
+| a value that its field's column cannot hold, by `OnConflict` ``union`` | a column of JSON beside it, for such values |
+| … ``text`` | the column is JSON, and the collection begins again: rows already written cannot get another type |
+| … ``rest`` | nothing: it stays in the rest |
+| a field that is only null yet | nothing |
+
+Where added columns would not reach the targets nothing widens, as targets have the rest; nor where a transform or a
+mask is about the rest, nor in `Spelling.BSON`. No column comes beside a masked one that has another mask. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from bson.errors import BSONError
+from bson.raw_bson import RawBSONDocument
+
+from raycdc.connectors.mongodb.catalog import RAW, common_type, is_fit, kind_of
+from raycdc.connectors.mongodb.layout import Layout, OnConflict, parse_type
+from raycdc.model import Column, TableId, TableSchema
+from raycdc.schema.events import AddColumnEvent
+from raycdc.transform.followed import TargetRules
+
+#: What the column beside another is called, behind that one's name.
+OTHER = "__other"
+#: Bytes of a name that every target can have: PostgreSQL's limit.
+NAME_BYTES_MAX = 63
+
+
+@dataclass(frozen=True, slots=True)
+class Widening:
+    """How far a collection widens: to `fields_max` columns, as its targets' `rules` allow."""
+
+    fields_max: int
+    on_conflict: OnConflict
+    rules: TargetRules = field(default_factory=TargetRules)
+
+
+@dataclass(frozen=True, slots=True)
+class Wider:
+    """What was made of a layout. `left` are the fields that stay in the rest."""
+
+    layout: Layout
+    left: tuple[str, ...]
+
+
+def kinds_of(elements: Iterable[bytes]) -> dict[str, set[str]]:
+    """The types of the values in `elements` of BSON by their fields, as `catalog.kind_of` names them."""
+    kinds: dict[str, set[str]] = {}
+    for element in elements:
+        size = (len(element) + 5).to_bytes(4, "little")
+        try:
+            for name, value in RawBSONDocument(size + element + b"\0", RAW).items():
+                kinds.setdefault(name, set()).add(kind_of(value))
+        except BSONError:
+            continue  # what cannot be read has no type; the rest has it, or refused it
+    return kinds
+
+
+def widened(table: TableId, layout: Layout, met: Mapping[str, set[str]], how: Widening) -> Wider:
+    """`layout` with columns for what was `met`, the types of values by field. `layout` itself where nothing changes."""
+    found = layout
+    left = []
+    for name, kinds in met.items():
+        wider = _with(table, found, name, kinds, how)
+        if wider is None:
+            left.append(name)
+        else:
+            found = wider
+    return Wider(found, tuple(left))
+
+
+def added(table: TableId, before: Layout, after: Layout) -> tuple[AddColumnEvent, ...] | None:
+    """What leads from `before` to `after`; None where a column got another type, which rows written cannot get."""
+    known = {column.name: column for column in before.columns}
+    if any(column != known.get(column.name, column) for column in after.columns):
+        return None
+    return tuple(AddColumnEvent(table, column) for column in after.columns if column.name not in known)
+
+
+def _with(table: TableId, layout: Layout, name: str, kinds: set[str], how: Widening) -> Layout | None:
+    """The layout with what one field needs; None where the field stays as it is."""
+    columns = {column.name: column for column in layout.fields}
+    if name not in columns:
+        column = Column(name, parse_type(common_type(kinds, key=False)))
+        return _with_column(table, layout, column, how)
+    match how.on_conflict:
+        case OnConflict.UNION if name not in dict(layout.others):
+            other = name + OTHER
+            shown = how.rules.masks.of(table, name) == how.rules.masks.of(table, other)
+            beside = _with_column(table, layout, Column(other, parse_type("json")), how) if shown else None
+            return None if beside is None else replace(beside, others=(*layout.others, (name, other)))
+        case OnConflict.TEXT if columns[name].type != parse_type("json"):
+            retyped = (replace(c, type=parse_type("json")) if c.name == name else c for c in layout.columns)
+            return replace(layout, columns=tuple(retyped))
+        case _:
+            return None
+
+
+def _with_column(table: TableId, layout: Layout, column: Column, how: Widening) -> Layout | None:
+    taken = {known.name.casefold() for known in layout.columns}
+    full = len(layout.columns) - int(layout.rest) >= how.fields_max
+    unfit = not is_fit(column.name) or len(column.name.encode()) > NAME_BYTES_MAX
+    if full or unfit or column.name.casefold() in taken:
+        return None
+    schema = TableSchema(layout.columns, (layout.columns[0].name,))
+    if how.rules.objection(table, schema, schema, [AddColumnEvent(table, column)], ()):
+        return None
+    return replace(layout, columns=(*layout.columns, column))

@@ -37,11 +37,15 @@ class Sieve(MadeSegments):
         self._token = token
         self._local = local
 
+    def concerns(self, segment: Segment) -> bool:
+        """Whether rows of `segment` may be left out at all; told without reading it."""
+        return self._records.action != FAIL and segment.view is not None and bool(risky(segment.view))
+
     def __call__(self, segment: Segment, target: TableId, epoch: int) -> Sifted:
-        """`segment`, which has a view, without bad rows. `SegmentUnavailableError` when it cannot be read now."""
+        """`segment`, which it `concerns`, without bad rows. `SegmentUnavailableError` when it cannot be read now."""
         view = segment.view
-        if self._records.action == FAIL or view is None or not (columns := risky(view)):
-            return Sifted(segment)
+        assert view is not None
+        columns = risky(view)
         task = _Task(segment, view, columns, target, self._records, self._token)
         if not task.any_bad():
             return Sifted(segment)

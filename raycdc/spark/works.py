@@ -255,7 +255,7 @@ class Works:
             (work, segment, pool.submit(sieve, segment, work.target, work.epoch))
             for work in works
             for segment in work.segments
-            if _sifted_name(work, segment) not in known.segments
+            if sieve.concerns(segment) and _sifted_name(work, segment) not in known.segments
         ]
         for work, segment, future in pending:
             made = future.result()
@@ -389,7 +389,7 @@ def _sifted_name(work: TableWork, segment: Segment) -> str:
 
 def _sifted_segments(work: TableWork, known: Mapping[str, Segment | None]) -> Iterator[Segment]:
     for segment in work.segments:
-        made = known[_sifted_name(work, segment)]
+        made = known.get(_sifted_name(work, segment), segment)
         if made is not None:
             # Where a node's server is may have changed since it was sifted.
             yield segment if made.name == segment.name else replace(made, view=segment.view)

@@ -1,13 +1,16 @@
-"""Fixtures of the tests that put sinks through crashes."""
+"""Fixtures of the tests that put sinks through crashes, and of those that need Spark."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import gc
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from raycdc import failpoints
+from raycdc.spark.session import spark_session
 
 
 @pytest.fixture
@@ -20,3 +23,15 @@ def fail_at(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str, i
         monkeypatch.setattr(failpoints, "_reached", {})
 
     return plan
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """A Spark session of two cores that all tests of this folder share."""
+    # The quick compiler alone: tests end before the thorough one has paid for itself.
+    quick = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -Duser.timezone=UTC"}
+    session = spark_session("local[2]", tmp_path_factory.mktemp("spark"), quick)
+    yield session
+    session.stop()
+    # Its sockets are closed here, and not in a test that allows no warnings.
+    gc.collect()

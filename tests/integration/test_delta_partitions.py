@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,6 @@ from raycdc.schema import AddColumnEvent, AlterColumnTypeEvent, First, TruncateT
 from raycdc.sinks.api import SinkContext
 from raycdc.sinks.delta import sink as delta_sink
 from raycdc.sinks.delta.sink import DeltaSink
-from raycdc.spark.session import spark_session
 from raycdc.spark.stage import SparkTaskRunner
 from raycdc.testing.epochs import ScriptedTable
 from tests.integration.sink_world import World, new_world, play
@@ -50,14 +49,6 @@ UPSERTS = ("delta-partitioned-upsert", "delta-tasks-partitioned-upsert")
 @pytest.fixture(params=UPSERTS)
 def world(request: pytest.FixtureRequest, tmp_path: Path) -> World:
     return new_world(request.param, tmp_path)
-
-
-@pytest.fixture(scope="module")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    quick = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -Duser.timezone=UTC"}
-    session = spark_session("local[2]", tmp_path_factory.mktemp("spark"), quick)
-    yield session
-    session.stop()
 
 
 def table_of(world: World, name: str = "shop/orders") -> DeltaTable:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,6 @@ from raycdc.sinks.delta.plugin import OptimizeOptions
 from raycdc.sinks.delta.sink import DeltaSink
 from raycdc.sinks.delta.table import DeltaTarget
 from raycdc.sinks.delta.upkeep import Upkeep
-from raycdc.spark.session import spark_session
 from raycdc.spark.stage import SparkTaskRunner
 from raycdc.testing.epochs import Row
 from tests.integration.sink_world import World, new_world
@@ -34,14 +32,6 @@ pytestmark = [
 ]
 
 VECTORS = (("delta.enableDeletionVectors", "true"),)
-
-
-@pytest.fixture(scope="module")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    quick = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -Duser.timezone=UTC"}
-    session = spark_session("local[2]", tmp_path_factory.mktemp("spark"), quick)
-    yield session
-    session.stop()
 
 
 def run(world: World, spark: Any, *, large: bool = False, options: OptimizeOptions | None = None) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,6 @@ from raycdc.model.routes import Route
 from raycdc.model.transform import Transform
 from raycdc.schema import AlterColumnTypeEvent, event_to_json
 from raycdc.spark import derive
-from raycdc.spark.session import spark_session
 from raycdc.testing.epochs import Row, ScriptedTable
 from tests.integration.transform_world import World, new_world
 
@@ -31,16 +29,6 @@ pytestmark = [
 SHARES = Transform(
     table="shop.orders", projection="*, 100 div qty AS share, 7 / (qty - 1) AS more", filter="name <> '' OR 1 / id > 0"
 )
-
-
-@pytest.fixture(scope="module")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    quick = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -Duser.timezone=UTC"}
-    session = spark_session("local[2]", tmp_path_factory.mktemp("spark"), quick)
-    yield session
-    session.stop()
-    # Its sockets are closed here, and not in a test that allows no warnings.
-    gc.collect()
 
 
 @pytest.fixture(params=["in this process", "in Python workers"])

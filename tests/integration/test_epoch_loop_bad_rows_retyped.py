@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,6 @@ from raycdc.model import Column, LogicalType, TableSchema, TypeKind
 from raycdc.model.routes import Route
 from raycdc.model.transform import Transform
 from raycdc.schema import AlterColumnTypeEvent, event_to_json
-from raycdc.spark.session import spark_session
 from raycdc.testing.epochs import ScriptedTable
 from tests.integration.transform_world import World, new_world
 
@@ -31,16 +29,6 @@ HIDDEN = Transform(table="shop.orders", projection="id, name, cast(qty * 2 AS bi
 NOTHING = Transform(table="shop.nothing")
 SHARDS = (Route(r"shop\.s\d", "shop.all"),)
 GREATEST = 2**31 - 1
-
-
-@pytest.fixture(scope="module")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    quick = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -Duser.timezone=UTC"}
-    session = spark_session("local[2]", tmp_path_factory.mktemp("spark"), quick)
-    yield session
-    session.stop()
-    # Its sockets are closed here, and not in a test that allows no warnings.
-    gc.collect()
 
 
 def retype(table: ScriptedTable, name: str, kind: TypeKind) -> None:

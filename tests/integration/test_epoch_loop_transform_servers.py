@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,6 @@ from raycdc.model import Column, LogicalType, TableSchema, TypeKind
 from raycdc.model.routes import Route
 from raycdc.model.transform import Transform
 from raycdc.spark.epochs import Recovery
-from raycdc.spark.session import spark_session
 from tests.integration.sink_world import COLLECTIONS, DATABASES, TOPICS, world_of
 from tests.integration.transform_world import World, new_world, play
 
@@ -26,14 +25,6 @@ pytestmark = [
 ]
 
 UPSERTS = ("postgres-upsert", "mysql-upsert", "mongodb-upsert", "mongodb-parts-upsert")
-
-
-@pytest.fixture(scope="module")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    quick = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -Duser.timezone=UTC"}
-    session = spark_session("local[2]", tmp_path_factory.mktemp("spark"), quick)
-    yield session
-    session.stop()
 
 
 Make = Callable[..., World]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,6 @@ from raycdc.model.transform import Transform
 from raycdc.schema import DropColumnEvent, RenameColumnEvent, event_to_json
 from raycdc.spark import derive
 from raycdc.spark.epochs import Recovery
-from raycdc.spark.session import spark_session
 from tests.integration.transform_world import ORDERS, add_column, new_world, play
 
 pytestmark = [
@@ -24,14 +23,6 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
 ]
-
-
-@pytest.fixture(scope="module")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    quick = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -Duser.timezone=UTC"}
-    session = spark_session("local[2]", tmp_path_factory.mktemp("spark"), quick)
-    yield session
-    session.stop()
 
 
 KINDS = ("delta-upsert", "delta-changelog", "iceberg-upsert", "iceberg-changelog", "parquet", "jsonl")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,6 @@ import pytest
 from raycdc.errors import ConfigError, SchemaError
 from raycdc.model import Column, LogicalType, TableId, TableSchema, TypeKind
 from raycdc.model.transform import Transform, Transforms
-from raycdc.spark.session import spark_session
 from raycdc.spark.transforms import SparkResolver
 from raycdc.transform import PlainResolver, ResolvedTransform
 
@@ -34,14 +32,6 @@ SCHEMA = TableSchema(
     ),
     ("id",),
 )
-
-
-@pytest.fixture(scope="module")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    quick = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -Duser.timezone=UTC"}
-    session = spark_session("local[1]", tmp_path_factory.mktemp("spark"), quick)
-    yield session
-    session.stop()
 
 
 def resolve(spark: Any, **options: Any) -> ResolvedTransform:

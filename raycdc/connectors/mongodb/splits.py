@@ -2,7 +2,8 @@
 
 | strategy | bounds are | falls back when |
 |---|---|---|
-| sharded | those of the cluster's chunks | not sharded by `_id` itself, or ``config.chunks`` is not readable |
+| sharded | those of the cluster's chunks, by their `_id` | the shard key does not begin with `_id`, or a part of it, by
+  value; ``config.chunks`` is not readable |
 | splitVector | the server's, from its index | behind a ``mongos``, no privilege, or the server lacks the command |
 | sample | quantiles of sampled keys | the collection counts no documents |
 | single | none: one chunk; always so for a collection with a collation | |
@@ -10,13 +11,18 @@
 A chunk is read by index bounds (``min``, ``max``), which run across types as the index does; a comparison in a query
 would match keys of its own type only. What bounds there are never decides which documents are read, only by whom: the
 first chunk has no lower bound and the last no upper one. Only `_id` cuts, because it never changes: a document whose
-shard key changes meanwhile would be read twice, or not at all.
+shard key changes meanwhile (4.2 and later let it) would be read twice, or not at all. So the cluster's bounds on
+``{_id: 1, region: 1}`` cut where their `_id` is, those on ``{"_id.shop": 1, "_id.n": 1}`` at the `_id` made of both,
+and those on ``{region: 1, _id: 1}`` or on hashes of `_id` not at all. Reading all chunks of such a key at one cluster
+time would be exact, too, but servers keep that time for five minutes (minSnapshotHistoryWindowInSeconds).
 """
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Any
 
 import bson
@@ -108,15 +114,45 @@ def _sharded(client: Client, info: ServerInfo, table: TableId) -> list[Any]:
             known = config["collections"].find_one({"_id": str(table), "dropped": {"$ne": True}})
             if known is None:
                 raise _NotThisWay("it is not sharded" if info.is_mongos else "the server is no mongos of a cluster")
-            if list(known["key"].items()) not in ([(ID, 1)], [(ID, 1.0)]):
+            parts = _parts_of_id(known["key"])
+            if not parts:
                 fields = ", ".join(f"{name}: {order}" for name, order in known["key"].items())
-                raise _NotThisWay(f"its shard key is {{{fields}}} and not _id by its value, which never changes")
+                raise _NotThisWay(
+                    f"its shard key is {{{fields}}} and does not begin with _id by its value, which alone never changes"
+                )
             # Chunks name their collection by its UUID since 5.0, by its name before.
             of_it = {"$or": [{"ns": str(table)}, *([{"uuid": known["uuid"]}] if "uuid" in known else [])]}
             chunks = list(config["chunks"].find(of_it, {"min": 1}))
     except SourceError as cause:
         raise _privilege(cause, 'the role "clusterMonitor", or read on config.collections and config.chunks') from cause
-    return [chunk["min"][ID] for chunk in chunks if not isinstance(chunk["min"][ID], bson.MinKey)]
+    bounds = [_bound_by_id(parts, chunk["min"]) for chunk in chunks]
+    return [bound for bound in bounds if not isinstance(bound, bson.MinKey)]
+
+
+def _parts_of_id(shard_key: Mapping[str, Any]) -> list[str]:
+    """The fields with which a shard key begins that are `_id`, or parts of it, by their values; there may be none."""
+    orders = takewhile(lambda entry: entry[0].split(".")[0] == ID and entry[1] in (1, 1.0), shard_key.items())
+    return [name for name, _ in orders]
+
+
+def _bound_by_id(parts: Sequence[str], bound: Mapping[str, Any]) -> Any:
+    """The `_id` next to a bound of the cluster's: what else the bound has does not matter.
+
+    Of parts of `_id` it makes the `_id` that has them in the order of the shard key. Where documents have them in
+    another order, the bound is as good as any, and only how even the chunks are depends on it.
+    """
+    if parts[0] == ID:
+        return bound[ID]
+    if all(isinstance(bound[part], bson.MinKey) for part in parts):
+        return bson.MinKey()
+    made: dict[str, Any] = {}
+    for part in parts:
+        inside = made
+        *path, last = part.split(".")[1:]
+        for name in path:
+            inside = inside.setdefault(name, {})
+        inside[last] = bound[part]
+    return made
 
 
 def _split_vector(client: Client, info: ServerInfo, table: TableId, chunk_bytes: int) -> list[Any]:

@@ -149,7 +149,7 @@ public class MongoReplicaSet {
     @Override public Document handleMessage(MongoMessage m) {
       Document q = m.getDocument(); String cmd = q.keySet().iterator().next();
       Document f = fail;
-      if (f != null && failLeft != 0 && ((List<?>) f.get("failCommands")).contains(cmd)) {
+      if (f != null && failLeft != 0 && ((List<?>) f.get("failCommands")).contains(cmd) && (f.get("namespace") == null || f.get("namespace").equals(m.getDatabaseName() + "." + q.get(cmd)))) {
         if (failLeft > 0) failLeft--;
         if (f.get("blockTimeMS") != null) try { Thread.sleep(((Number) f.get("blockTimeMS")).longValue()); } catch (InterruptedException e) { }
         if (Boolean.TRUE.equals(f.get("closeConnection"))) { m.getChannel().close(); throw new MongoServerException("closed"); }
@@ -275,14 +275,13 @@ public class MongoReplicaSet {
       Document index = (Document) q.get("hint"); List<String> keys = new ArrayList<>(index.keySet());
       for (Document bound : Arrays.asList(min, max)) if (bound != null && !keys.equals(new ArrayList<>(bound.keySet()))) throw new MongoServerError(51174, "The index chosen is not compatible with min/max");
       if (q.containsKey("sort") && !keys.equals(new ArrayList<>(((Document) q.get("sort")).keySet()))) throw new MongoServerError(2, "BadValue", "not emulated: min()/max() in another order than the index's");
-      Document concern = (Document) q.get("readConcern"), filter = (Document) q.get("filter");
+      Document filter = (Document) q.get("filter");
       MongoCollection<?> c = resolveDatabase(db).resolveCollection((String) q.get("find"), false);
-      boolean past = concern != null && "snapshot".equals(concern.get("level")) && concern.get("atClusterTime") != null;
       Object[] low = min == null ? null : keys.stream().map(min::get).toArray(), high = max == null ? null : keys.stream().map(max::get).toArray();
       int[] signs = keys.stream().mapToInt(k -> ((Number) index.get(k)).intValue() < 0 ? -1 : 1).toArray();
       DefaultQueryMatcher matcher = new DefaultQueryMatcher(); List<Object[]> found = new ArrayList<>();
       if (filter != null) matcher.matches(new Document(), filter);          // an operator there is not is one in an empty range, too
-      if (c != null) for (Document d : past ? asOf(c, ((BsonTimestamp) concern.get("atClusterTime")).getValue()) : c.queryAll()) {
+      if (c != null) for (Document d : c.queryAll()) {
         Object[] v = new Object[keys.size() + 1]; for (int i = 0; i < keys.size(); i++) { Object o = Utils.getSubdocumentValue(d, keys.get(i)); v[i] = o instanceof Missing ? null : o; }
         v[keys.size()] = d;
         if (low != null && order(v, low, signs) < 0 || high != null && order(v, high, signs) >= 0 || filter != null && !filter.isEmpty() && !matcher.matches(d, filter)) continue;
@@ -300,16 +299,6 @@ public class MongoReplicaSet {
       for (int i = 0; i < signs.length; i++) { int o = c.compare(a[i], b[i]); if (o != 0) return o * signs[i]; }
       return 0;
     }
-    /** The documents at a cluster time: those of now, with all undone that came after it. */
-    List<Document> asOf(MongoCollection<?> c, long ts) {
-      if (tsOf(logStart) > ts) throw new MongoServerError(239, "SnapshotTooOld", "Read timestamp " + ts + " is older than the oldest available timestamp.");
-      Map<Object, Document> before = new HashMap<>(); List<Document> out = new ArrayList<>();
-      for (Ev e : LOG) if (e.ts > ts && e.id != null && c.getUuid().equals(e.uuid)) before.putIfAbsent(e.id, e.before == null ? MISSING : e.before);
-      for (Document d : c.queryAll()) if (!before.containsKey(d.get("_id"))) out.add(d);
-      for (Document d : before.values()) if (d != MISSING) out.add(d);
-      return out;
-    }
-    static final Document MISSING = new Document();
     /** What a cursor has still to give: what there was when it was opened. */
     static class Rest { final long id; final String ns; final List<Document> docs; int at; Rest(long id, String ns, List<Document> docs) { this.id = id; this.ns = ns; this.docs = docs; } }
     static final Map<Long, Rest> RESTS = new ConcurrentHashMap<>();

@@ -80,10 +80,10 @@ def probe(client: Client, *, place: str = "source.uri") -> ServerInfo:
     return info
 
 
-def address_of(client: Client) -> str:
+def address_of(client: Client, place: str = "source.uri") -> str:
     """Where the client connects to, for messages; never with its credentials."""
     nodes = sorted(f"{host}:{port}" for host, port in client.nodes)
-    return ",".join(nodes) or "the MongoDB of source.uri"
+    return ",".join(nodes) or f"the MongoDB of {place}"
 
 
 @contextmanager
@@ -96,7 +96,8 @@ def errors(client: Client, what: str = "", *, place: str = "source.uri") -> Iter
     except OperationFailure as cause:
         raise _refused(client, what, cause, place) from cause
     except (AutoReconnect, ConnectionFailure) as cause:
-        raise SourceUnavailableError(f"{address_of(client)} does not answer{what and f' ({what})'}: {cause}") from cause
+        where = address_of(client, place)
+        raise SourceUnavailableError(f"{where} does not answer{what and f' ({what})'}: {cause}") from cause
     except PyMongoError as cause:
         raise SourceError(f"{address_of(client)}{what and f', {what}'}: {cause}") from cause
 

@@ -115,8 +115,13 @@ def init(
     password_env: Annotated[
         str | None, typer.Option(metavar="NAME", help="The environment variable that holds its password.")
     ] = None,
+    uri: Annotated[
+        str | None,
+        typer.Option(help="A MongoDB instead: its connection string, as '${env:NAME}' if it has a password."),
+    ] = None,
     table: Annotated[
-        list[str] | None, typer.Option(metavar="DB.TABLE", help="A table or pattern to capture; may be repeated.")
+        list[str] | None,
+        typer.Option(metavar="DB.TABLE", help="A table, collection or pattern to capture; may be repeated."),
     ] = None,
     name: Annotated[str | None, typer.Option(help="Name of the pipeline.")] = None,
     sink: Annotated[str, typer.Option(help="Type of the sink.")] = "delta",
@@ -137,6 +142,7 @@ def init(
         name=name,
         sink=sink,
         sink_path=sink_path,
+        uri=uri,
     )
     return write_config(path, answers, force=force)
 

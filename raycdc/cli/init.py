@@ -11,17 +11,23 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from raycdc.config import Secret
+from raycdc.config.mongodb_uri import parse_mongodb_uri
+from raycdc.config.references import Resolver
 from raycdc.connectors.mysql.plugin import MySqlSourceConfig
 from raycdc.errors import ConfigError, ExitCode, SourceError
 from raycdc.plugins import PluginGroup, load_plugin
 
 _PASSWORD_VARIABLE = "MYSQL_PASSWORD"  # noqa: S105 - the name of a variable, not a password
 _TABLES_SHOWN = 20
+_URI_VARIABLE = "MONGODB_URI"
 
 
 @dataclass(frozen=True, slots=True)
 class InitAnswers:
-    """What options said; None and empty stand for what is still to be asked."""
+    """What options said; None and empty stand for what is still to be asked.
+
+    With `uri`, as the configuration has it, the source is a MongoDB.
+    """
 
     host: str | None
     port: int | None
@@ -31,6 +37,7 @@ class InitAnswers:
     name: str | None
     sink: str
     sink_path: str
+    uri: str | None = None
 
 
 def write_config(path: Path, answers: InitAnswers, *, force: bool) -> int:
@@ -38,6 +45,8 @@ def write_config(path: Path, answers: InitAnswers, *, force: bool) -> int:
     if path.exists() and not force:
         raise ConfigError(f"{path} exists already. Give another name, or overwrite it with --force")
     load_plugin(PluginGroup.SINKS, answers.sink, place="--sink")
+    if answers.uri is not None:
+        return _write_mongodb(path, answers, answers.uri)
     answers = replace(
         answers,
         host=answers.host or _ask("Host of the MySQL or MariaDB server", "--host", default="127.0.0.1"),
@@ -49,12 +58,67 @@ def write_config(path: Path, answers: InitAnswers, *, force: bool) -> int:
     found = _tables_of(answers, _password(answers.password_env))
     tables = answers.tables or _ask_tables(found)
     answers = replace(answers, tables=tables, name=answers.name or _name_of(tables))
-    path.write_text(_document(answers), encoding="utf-8")
+    path.write_text(_document(answers, _mysql_source(answers)), encoding="utf-8")
     print(f"Wrote {path}.")
     if answers.password_env not in os.environ:
         print(f"Set the password first:  export {answers.password_env}=...")
     print(f"Next:  raycdc check {path}   and   raycdc run {path}")
     return int(ExitCode.DONE)
+
+
+def _write_mongodb(path: Path, answers: InitAnswers, text: str) -> int:
+    from raycdc.cli.init_mongodb import find_collections, shown_columns
+
+    for option, given in (("--host", answers.host), ("--port", answers.port), ("--user", answers.user)):
+        if given is not None:
+            raise ConfigError(f"{option} is for MySQL and MariaDB; a MongoDB's connection string says it")
+    uri, shown = _connection_string(text)
+    found = find_collections(uri, answers.tables)
+    tables = answers.tables or _ask_tables(found, "Collections")
+    answers = replace(answers, tables=tables, name=answers.name or _name_of(tables))
+    columns = shown_columns(uri, tables)
+    path.write_text(_document(answers, _mongodb_source(answers, shown, columns)), encoding="utf-8")
+    print(f"Wrote {path}.")
+    print(f"Next:  raycdc check {path}   and   raycdc run {path}")
+    return int(ExitCode.DONE)
+
+
+def _connection_string(text: str) -> tuple[Secret, str]:
+    """The connection string, and what the file has for it: nothing that is secret."""
+    resolver = Resolver(os.environ)
+    resolved = str(resolver.resolve(text, ("--uri",)))
+    if resolver.problems:
+        raise ConfigError(resolver.problems[0])
+    try:
+        parsed = parse_mongodb_uri(resolved)
+    except ValueError as problem:
+        raise ConfigError(f"--uri {problem}") from None
+    if resolver.places:
+        return Secret(resolved), text
+    if parsed.secrets:
+        raise ConfigError(
+            "--uri has a password, which others can see on the command line and in the file. Put it into a variable:  "
+            f"export {_URI_VARIABLE}=...  and give  --uri '${{env:{_URI_VARIABLE}}}'"
+        )
+    return Secret(resolved), f"${{env:{_URI_VARIABLE}:-{text}}}"
+
+
+def _mongodb_source(answers: InitAnswers, uri: str, columns: dict[str, dict[str, str]]) -> list[str]:
+    from raycdc.cli.init_mongodb import column_lines
+
+    return [
+        'type = "mongodb"',
+        _line(f"uri = {_toml_text(uri)}", 'a connection string, or "${env:NAME}" or "${file:PATH}" that holds it'),
+        "# names, or regular expressions that match DATABASE.COLLECTION as a whole",
+        f"collections = [{', '.join(map(_toml_text, answers.tables))}]",
+        "# exclude = ['crm\\.audit_.*']",
+        _line('# startup = "snapshot"', "read once, then end; default: then their changes, which needs a replica set"),
+        _line('# schema = "document"', "_id and the whole document as text; default: inferred, a column per field"),
+        _line('# on_misfit = "rest"', "for listed columns: what does not fit, and other fields, are kept in _rest"),
+        "# snapshot = { chunk_mb = 64 }",
+        "",
+        *column_lines(columns),
+    ]
 
 
 def _ask(question: str, flag: str, *, default: str | None = None) -> str:
@@ -102,13 +166,13 @@ def _tables_of(answers: InitAnswers, password: Secret) -> list[str]:
     return found
 
 
-def _ask_tables(found: list[str]) -> tuple[str, ...]:
+def _ask_tables(found: list[str], what: str = "Tables") -> tuple[str, ...]:
     if not sys.stdin.isatty():
         raise ConfigError(
             f"--table is required where nobody can be asked; the account sees {', '.join(found[:_TABLES_SHOWN])}"
             f"{', ...' if len(found) > _TABLES_SHOWN else ''}"
         )
-    print("Tables:")
+    print(f"{what}:")
     for number, name in enumerate(found, 1):
         print(f"  {number:3} {name}")
     answer = _ask("Which (numbers or names, separated by commas)", "--table", default="all")
@@ -125,9 +189,24 @@ def _name_of(tables: tuple[str, ...]) -> str:
     return name or "pipeline"
 
 
-def _document(answers: InitAnswers) -> str:
+def _mysql_source(answers: InitAnswers) -> list[str]:
     q = _toml_text
-    tables = ", ".join(_toml_text(table) for table in answers.tables)
+    return [
+        _line('type = "mysql"', "also MariaDB"),
+        f"host = {q(answers.host or '')}",
+        f"port = {answers.port}",
+        f"user = {q(answers.user or '')}",
+        _line(f'password = "${{env:{answers.password_env}}}"', 'or "${file:PATH}"'),
+        "# names, or regular expressions that match DATABASE.TABLE as a whole",
+        f"tables = [{', '.join(map(q, answers.tables))}]",
+        "# exclude = ['shop\\.audit_.*']",
+        _line('# server_id = "5400-5499"', "ids no replica and no other job uses"),
+        "# snapshot = { chunk_rows = 100_000 }",
+    ]
+
+
+def _document(answers: InitAnswers, source: list[str]) -> str:
+    q = _toml_text
     lines = [
         "# Check with: raycdc check FILE      Run with: raycdc run FILE",
         "",
@@ -138,16 +217,7 @@ def _document(answers: InitAnswers) -> str:
         _line('# epoch_interval = "2s"', "how often changes are committed to the sink"),
         "",
         "[source]",
-        _line('type = "mysql"', "also MariaDB"),
-        f"host = {q(answers.host or '')}",
-        f"port = {answers.port}",
-        f"user = {q(answers.user or '')}",
-        _line(f'password = "${{env:{answers.password_env}}}"', 'or "${file:PATH}"'),
-        "# names, or regular expressions that match DATABASE.TABLE as a whole",
-        f"tables = [{tables}]",
-        "# exclude = ['shop\\.audit_.*']",
-        _line('# server_id = "5400-5499"', "ids no replica and no other job uses"),
-        "# snapshot = { chunk_rows = 100_000 }",
+        *source,
         "",
         "[readers]",
         _line("max = 4", "processes that share the snapshot"),

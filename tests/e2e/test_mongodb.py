@@ -149,3 +149,42 @@ def test_what_is_wrong_in_the_configuration_is_told_at_once(tmp_path: Path) -> N
     assert done.returncode == 2
     assert "source.startup.mode" in done.stderr
     assert "shop.orders: name the type of _id" in done.stderr
+
+
+def test_init_writes_what_runs(mongodb: MongoDb, database: str, tmp_path: Path) -> None:
+    def tell(*words: str) -> tuple[int, str]:
+        done = raycdc(*words, cwd=tmp_path, uri=mongodb.uri)
+        return done.returncode, done.stdout + done.stderr
+
+    uri = "${env:RAYCDC_TEST_URI}"
+    code, told = tell("init", "--uri", "mongodb://me:s3cret@127.0.0.1:1/")
+    assert code == 2
+    assert told.startswith("--uri has a password, which others can see on the command line and in the file.")
+    assert "s3cret" not in told
+    code, told = tell("init", "--uri", uri, "--table", f"{database}.nothing")
+    assert (code, f"does not see {database}.nothing at" in told) == (3, True)
+    code, told = tell("init", "--uri", uri)
+    assert (code, f"{database}.orders" in told) == (2, True)
+    wanted = ["--table", f"{database}.users", "--table", f"{database}.orders"]
+    code, told = tell("init", "shop.toml", "--uri", uri, *wanted, "--name", "shop", "--sink", "jsonl")
+    assert (code, told.splitlines()[0]) == (0, "Wrote shop.toml.")
+    assert tell("run", "shop.toml", "--local", "--until", "caught-up")[0] == 0
+    files = (tmp_path / "lake").rglob("users/*.jsonl")
+    assert sum(len(file.read_text().splitlines()) for file in files) == 500
+    # The columns in the comments are those that are inferred, and can be settled by taking the marks away.
+    text = (tmp_path / "shop.toml").read_text()
+    for line in (
+        f'[source.columns."{database}.users"]',
+        '"tags" = "json"',
+        '"total" = "decimal128"',
+        '"more" = "long"',
+    ):
+        assert f"\n# {line}\n" in text
+        text = text.replace(f"# {line}\n", f"{line}\n")
+    text = text.replace('# "_id" = ', '"_id" = ').replace('# "name" = ', '"name" = ')
+    text = text.replace(f'# [source.columns."{database}.orders"]', f'[source.columns."{database}.orders"]')
+    (tmp_path / "settled.toml").write_text(text)
+    settled = raycdc("plan", "settled.toml", "--json", cwd=tmp_path, uri=mongodb.uri)
+    orders, users = (json.loads(line) for line in settled.stdout.splitlines())
+    assert [column["name"] for column in users["columns"]] == ["_id", "name", "tags"]
+    assert [column["name"] for column in orders["columns"]] == ["_id", "total", "more"]

@@ -155,6 +155,21 @@ def test_images_that_end_while_a_stream_is_open_lose_nothing(
     assert {row["_id"]: row["n"] for row in rows if row["_op"] == "+U"} == {0: 20, 1: 21, 3: 23}
 
 
+def test_a_document_whose_key_gets_another_type_stays_one(mongodb: MongoDb, database: str, tmp_path: Path) -> None:
+    """A replacement may write its equal key in another type, and nothing tells which one was there before."""
+    with mongodb.client() as client:
+        orders = client[database].orders
+        orders.insert_many([{"_id": 1, "n": 1}, {"_id": 2.0, "n": 1}, {"_id": "a", "n": 1}, {"_id": 0.5, "n": 1}])
+        catch_up(tmp_path, mongodb, database)
+        orders.replace_one({"_id": 1}, {"_id": 1.0, "n": 2})
+        orders.delete_one({"_id": 2})
+        orders.insert_one({"_id": bson.Decimal128("2.0"), "n": 3})
+        orders.update_one({"_id": bson.Decimal128("0.50")}, {"$set": {"n": 4}})
+    catch_up(tmp_path, mongodb, database)
+    there = {row["_id"]: row["n"] for row in replayed_raw(changes(tmp_path))}
+    assert there == {1: 2, 2: 3, "a": 1, 0.5: 4}
+
+
 def test_a_quiet_collection_keeps_its_place_while_others_fill_the_log(
     emulated: MongoDbServer, database: str, tmp_path: Path
 ) -> None:
@@ -168,6 +183,18 @@ def test_a_quiet_collection_keeps_its_place_while_others_fill_the_log(
     catch_up(tmp_path, emulated, database)
     assert [row["_id"] for row in require_equal(tmp_path, emulated, database)] == [1, 2]
     assert [row["_op"] for row in changes(tmp_path)] == ["+I", "+I"]
+
+
+def replayed_raw(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The last row of each key that a target has, as the target spells it."""
+    there: dict[str, dict[str, Any]] = {}
+    for row in rows:
+        key = f"{type(row['_id'])} {row['_id']}"
+        if row["_op"] in ("-U", "-D"):
+            there.pop(key, None)
+        else:
+            there[key] = row
+    return list(there.values())
 
 
 def _secret(mongodb: MongoDb) -> Secret:

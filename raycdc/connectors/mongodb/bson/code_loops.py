@@ -14,6 +14,8 @@ INT32, TIMESTAMP, INT64, DECIMAL128, MIN_KEY, MAX_KEY = 16, 17, 18, 19, 255, 127
 AS_STRING, AS_OBJECT_ID, AS_UUID, AS_DECIMAL128 = 0, 1, 2, 3
 # How a column of JSON spells values (`C_WIRE` of `K_JSON`).
 RELAXED, CANONICAL = 0, 1
+# Added where the column is the key: numbers that the server takes for the same are spelled the same.
+AS_KEY = 2
 # What a column of bytes wants beside binary data of a subtype (0 … 255): any value as BSON, the fields of a document.
 AS_VALUE, AS_FIELDS = 256, 257
 

@@ -16,7 +16,7 @@ import pyarrow as pa
 from raycdc.connectors.mongodb.bson import code_loops as codes
 from raycdc.connectors.mongodb.bson.event_loops import document_rows
 from raycdc.connectors.mongodb.bson.walk_loops import Fields, decode, enter
-from raycdc.connectors.mongodb.layout import FIELDS, VALUE, Layout, OnMisfit, Spelling, subtype_of
+from raycdc.connectors.mongodb.layout import FIELDS, ID, VALUE, Layout, OnMisfit, Spelling, subtype_of
 from raycdc.errors import DataError
 from raycdc.formats.arena import Arena, WireColumn
 from raycdc.model import LogicalType, TypeKind, with_lost_values
@@ -201,6 +201,7 @@ def _wire_column(name: str, logical: LogicalType, spelling: Spelling) -> WireCol
     match logical.kind:
         case TypeKind.JSON:
             wire = codes.CANONICAL if spelling is Spelling.CANONICAL else codes.RELAXED
+            wire |= codes.AS_KEY if name == ID else 0
         case TypeKind.BINARY:
             wire = _BYTES_WIRES.get(logical.native, subtype_of(logical))
         case TypeKind.STRING:

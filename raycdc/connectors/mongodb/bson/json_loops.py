@@ -1,5 +1,7 @@
 """BSON values as MongoDB Extended JSON v2, compiled: relaxed or canonical text of any value, however nested.
 
+In a key numbers that are equal are spelled the same (`number_loops`).
+
 The walk keeps its own stack and takes every length with a grain of salt, as the bytes inside a document were not looked
 at before. What each type looks like is the specification's table ("Extended JSON", mongodb/specifications).
 """
@@ -13,6 +15,7 @@ import numpy as np
 from raycdc.compiled import load
 from raycdc.connectors.mongodb.bson.code_loops import (
     ARRAY,
+    AS_KEY,
     BAD_UTF8,
     BINARY,
     BOOLEAN,
@@ -40,6 +43,7 @@ from raycdc.connectors.mongodb.bson.code_loops import (
     UNDEFINED,
 )
 from raycdc.connectors.mongodb.bson.element_loops import int32_at, is_utf8, name_end, value_end
+from raycdc.connectors.mongodb.bson.number_loops import FLOATING, FRACTION, WHOLE, put_decimal, same_number
 from raycdc.connectors.mongodb.bson.text_loops import (
     base64_text,
     decimal128_text,
@@ -56,6 +60,8 @@ from raycdc.formats.compiling import helper
 
 #: Room for all that stands around a value: the longest frame, the text of a number, and closing what is open.
 ROOM = 640
+#: Where in that room a number is put together, behind its longest text.
+ASIDE = 400
 #: A character may take six bytes (``\\u0001``).
 WIDEST = 6
 _YEAR_10000_MS = 253402300800000
@@ -90,21 +96,42 @@ def _string(data: Any, at: Any, out: Any, to: Any) -> Any:
 
 
 @helper
-def _number(data: Any, kind: Any, at: Any, canonical: Any, out: Any, to: Any) -> Any:
+def _double(bits: Any, canonical: Any, out: Any, to: Any) -> Any:
+    framed = canonical or not is_finite(bits)
+    if framed:
+        to = put_word(out, to, _NUMBER_DOUBLE)
+    to = number_text(bits, out, to)
+    return put_word(out, to, _END_TEXT) if framed else to
+
+
+@helper
+def _integer(value: Any, short: Any, canonical: Any, out: Any, to: Any) -> Any:
+    if not canonical:
+        return integer_text(value, out, to)
+    to = put_word(out, to, _NUMBER_INT) if short else put_word(out, to, _NUMBER_LONG)
+    return put_word(out, integer_text(value, out, to), _END_TEXT)
+
+
+@helper
+def _number(data: Any, kind: Any, at: Any, spelling: Any, out: Any, to: Any) -> Any:
     """Numbers and dates; returns the end."""
+    canonical = (spelling & CANONICAL) != 0
+    if (spelling & AS_KEY) != 0 and kind != DATE:
+        how, value, power = same_number(data, kind, at)
+        if how == WHOLE:
+            return _integer(value, -0x80000000 <= value <= 0x7FFFFFFF, canonical, out, to)
+        if how == FLOATING:
+            return _double(value, canonical, out, to)
+        to = put_word(out, to, _NUMBER_DECIMAL)
+        if how == FRACTION:
+            at = put_decimal(value, power, out, to + ASIDE)
+            return put_word(out, decimal128_text(out, at, out, to), _END_TEXT)
+        return put_word(out, decimal128_text(data, at, out, to), _END_TEXT)
     if kind == DOUBLE:
-        bits = load(data, at, 64)
-        framed = canonical or not is_finite(bits)
-        if framed:
-            to = put_word(out, to, _NUMBER_DOUBLE)
-        to = number_text(bits, out, to)
-        return put_word(out, to, _END_TEXT) if framed else to
+        return _double(load(data, at, 64), canonical, out, to)
     if kind == INT32 or kind == INT64:
         value = int32_at(data, at) if kind == INT32 else load(data, at, 64)
-        if not canonical:
-            return integer_text(value, out, to)
-        to = put_word(out, to, _NUMBER_INT) if kind == INT32 else put_word(out, to, _NUMBER_LONG)
-        return put_word(out, integer_text(value, out, to), _END_TEXT)
+        return _integer(value, kind == INT32, canonical, out, to)
     if kind == DECIMAL128:
         to = decimal128_text(data, at, out, put_word(out, to, _NUMBER_DECIMAL))
         return put_word(out, to, _END_TEXT)
@@ -152,14 +179,14 @@ def _rare(data: Any, kind: Any, at: Any, end: Any, out: Any, to: Any) -> Any:
 
 
 @helper
-def _scalar(data: Any, kind: Any, at: Any, end: Any, canonical: Any, out: Any, to: Any) -> Any:
+def _scalar(data: Any, kind: Any, at: Any, end: Any, spelling: Any, out: Any, to: Any) -> Any:
     """A value that holds no others: (outcome, end)."""
     if kind == STRING:
         return _string(data, at, out, to)
     if kind == OBJECT_ID:
         return OK, put_word(out, hex_text(data, at, 12, out, put_word(out, to, _OID)), _END_TEXT)
     if kind == INT32 or kind == INT64 or kind == DOUBLE or kind == DATE or kind == DECIMAL128:
-        return OK, _number(data, kind, at, canonical, out, to)
+        return OK, _number(data, kind, at, spelling, out, to)
     if kind == NULL:
         return OK, put_word(out, to, _NULL)
     if kind == BOOLEAN:
@@ -175,7 +202,6 @@ def json_text(data: Any, kind: Any, at: Any, end: Any, spelling: Any, out: Any, 
 
     `FULL`: the text needs at least to the end that is returned, which is beyond `limit`.
     """
-    canonical = spelling == CANONICAL
     depth = np.int64(0)
     first = True
     while True:
@@ -203,7 +229,7 @@ def json_text(data: Any, kind: Any, at: Any, end: Any, spelling: Any, out: Any, 
             at += 4
             first = True
         else:
-            error, to = _scalar(data, kind, at, end, canonical, out, to)
+            error, to = _scalar(data, kind, at, end, spelling, out, to)
             if error != OK:
                 return error, to
             at = end

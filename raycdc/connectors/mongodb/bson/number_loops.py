@@ -1,0 +1,103 @@
+"""Numbers as keys, compiled: those that the server takes for the same (1, 1.0 and a decimal128 of 1.00) become one.
+
+| the number is | and becomes |
+|---|---|
+| whole, and a long could hold it | that whole number; zero has no sign |
+| what a double holds exactly, infinite, or no number | that double |
+| another decimal128, of at most 19 digits | itself without zeros at its end |
+| any other | itself |
+
+So decimals beyond a long's range, and those of more than 19 digits, stay as they are written.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from raycdc.compiled import load
+from raycdc.connectors.mongodb.bson.code_loops import DOUBLE, INT32, INT64
+from raycdc.connectors.mongodb.bson.element_loops import int32_at
+from raycdc.formats.compiling import helper
+
+#: What `same_number` gives: a value; the bits of a double; digits with their sign, and a power of ten; nothing.
+WHOLE, FLOATING, FRACTION, ITSELF = range(4)
+_NAN, _INFINITY, _MINUS_INFINITY = 0x7FF8000000000000, 0x7FF0000000000000, -0x10000000000000
+_BIAS = 6176
+#: Halvings of a whole number below 2**53 that leave a double of full precision: far more than any key has.
+_HALVES_MAX = 60
+
+
+@helper
+def same_number(data: Any, kind: Any, at: Any) -> Any:
+    """(`WHOLE` …, value, power of ten) of the number of BSON at `at`."""
+    none = np.int64(0)
+    if kind == INT32:
+        return WHOLE, np.int64(int32_at(data, at)), none
+    bits = np.int64(load(data, at, 64))
+    if kind == INT64:
+        return WHOLE, bits, none
+    if kind == DOUBLE:
+        number = bits.view(np.float64)
+        if number >= -9223372036854775808.0 and number < 9223372036854775808.0:
+            value = np.int64(number)
+            if np.float64(value) == number:
+                return WHOLE, value, none
+        return FLOATING, bits, none
+    return _decimal(bits, np.int64(load(data, at + 8, 64)))
+
+
+@helper
+def _decimal(bits: Any, top: Any) -> Any:
+    none = np.int64(0)
+    negative = top < 0
+    if (top >> 58) & 0x1F == 0x1F:
+        return FLOATING, np.int64(_NAN), none
+    if (top >> 58) & 0x1F == 0x1E:
+        return FLOATING, np.int64(_MINUS_INFINITY) if negative else np.int64(_INFINITY), none
+    digits = np.uint64(bits)
+    if (top >> 61) & 3 == 3:
+        digits = np.uint64(0)
+    elif top & 0x1FFFFFFFFFFFF != 0 or digits >> np.uint64(63) != np.uint64(0):
+        return ITSELF, none, none
+    if digits == np.uint64(0):
+        return WHOLE, none, none
+    power = ((top >> 49) & 0x3FFF) - _BIAS
+    value = np.int64(digits)
+    while value % 10 == 0:
+        value //= 10
+        power += 1
+    while power > 0 and value <= 922337203685477579:
+        value *= 10
+        power -= 1
+    signed = -value if negative else value
+    if power == 0:
+        return WHOLE, signed, none
+    while power > 0 and value % 10 == 0:
+        value //= 10
+        power += 1
+    signed = -value if negative else value
+    # What is no multiple of so many fives is no sum of halves.
+    rest = value
+    halves = np.int64(0)
+    while power + halves < 0 and rest % 5 == 0 and halves < _HALVES_MAX:
+        rest //= 5
+        halves += 1
+    if power + halves == 0 and rest < 9007199254740992:
+        number = np.float64(rest) / np.float64(np.int64(1) << halves)
+        return FLOATING, np.float64(-number if negative else number).view(np.int64), none
+    return FRACTION, signed, np.int64(power)
+
+
+@helper
+def put_decimal(value: Any, power: Any, out: Any, at: Any) -> Any:
+    """A decimal128 of these digits at `at` in `out`; returns that."""
+    digits = -value if value < 0 else value
+    top = (np.int64(power) + _BIAS) << 49
+    for i in range(8):
+        out[at + i] = (digits >> (8 * i)) & 0xFF
+        out[at + 8 + i] = (top >> (8 * i)) & 0xFF
+    if value < 0:
+        out[at + 15] |= 0x80
+    return at

@@ -39,6 +39,7 @@ POINTS = (
     "after_commit",
     "between_tables",
     "after_last_commit",
+    "after_known",
     "after_record",
     "half_written",
     "end_fenced",

@@ -11,16 +11,17 @@ import os
 import secrets
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from raycdc.bridge import ANYWHERE, TaskRunner, ThreadTaskRunner
+from raycdc.bridge import ANYWHERE
 from raycdc.bridge.bad_rows import DEAD_LETTER, FAIL, BadRecords
 from raycdc.checkpoint.bad_rows import bad_rows
+from raycdc.checkpoint.changelog import FullBy, settle_changelog
 from raycdc.checkpoint.manifest import STATE_NODE, Manifest
 from raycdc.checkpoint.store import CheckpointStore
 from raycdc.config import Mode, PipelineConfig, PipelineOptions, SinkConfig, SourceConfig
@@ -34,11 +35,13 @@ from raycdc.runtime.launcher import JobSpec, Launcher, LocalLauncher
 from raycdc.runtime.supervisor import Supervisor, SupervisorSettings
 from raycdc.schema.behavior import SchemaChangeBehavior
 from raycdc.sinks.api import UPSERT, Sink, SinkContext
-from raycdc.source.api import FollowsTargets, LeavesOutChanges, ReadsStatements
+from raycdc.source.api import FollowsTargets, LeavesOutChanges, ReadsStatements, TellsBefore
 from raycdc.source.coordinator import CoordinatorSettings
 from raycdc.source.split import STREAM_SPLIT_ID
 from raycdc.source.table_requests import ask_for_lost_rows, ask_to_begin_again, complain_of_parked
 from raycdc.spark.epochs import EpochLoop, EpochStatistics
+from raycdc.spark.known_rows import KnownRows
+from raycdc.spark.lifecycle import stop_session, task_runner, warm_up
 from raycdc.spark.sieve import Sieve
 from raycdc.spark.works import Routing
 from raycdc.transform import PlainResolver, Resolver, TransformedTables, TransformUse
@@ -78,6 +81,7 @@ class Pipeline:
         self._lock = threading.RLock()
         self._supervisor: Supervisor | None = None
         self._stop_requested = False
+        self._full_by = FullBy.NOTHING
 
     @classmethod
     def from_config(cls, config: PipelineConfig) -> Pipeline:
@@ -113,7 +117,7 @@ class Pipeline:
         with ThreadPoolExecutor(1, thread_name_prefix="spark-start") as starter:
             session_future = None if local else starter.submit(self._session, store)
             if session_future is not None:
-                stack.callback(_stop_session, session_future)
+                stack.callback(stop_session, session_future)
             # In this thread: Ray's processes die with the thread that started them.
             launcher = self._launcher(spec, store, local=local, warn=reporter.warning)
             stack.callback(launcher.close)
@@ -121,10 +125,10 @@ class Pipeline:
         if self._stopped_early():
             return None
         if session is not None:
-            _warm_up(stack, session)
+            warm_up(stack, session)
         reporter.starting("asking the sink what it holds")
-        sink = self._open_sink(stack, store, spec, session)
-        routing = self._routing(store, sink, session, spec.token or "")
+        sink, known = self._open_sink(stack, store, spec, session)
+        routing = replace(self._routing(store, sink, session, spec.token or ""), known=known)
         warn, here = reporter.warning, session is None or self._spark_is_here
         joiner = open_joiner(stack, self.config.lookups, store.path, routing.records, spec.token, here, warn)
         self._run_epochs(stack, store, sink, launcher, spec, reporter, replace(routing, joiner=joiner))
@@ -162,6 +166,11 @@ class Pipeline:
             store = self._open_store(stack)
             silent = ProgressReporter(lambda _: None, driver_pid=os.getpid())
             self._preflight(store, silent)
+            if self._full_by is FullBy.KNOWN_ROWS:
+                raise ConfigError(
+                    'source.changelog: "full" is for rows on their way to a sink of raycdc\'s; leave it out, or let '
+                    "all captured collections keep images."
+                )
             spec = self._spec(store, until)
             if in_flight_max:
                 spec = replace(spec, settings=replace(spec.settings, in_flight_max=in_flight_max))
@@ -195,7 +204,7 @@ class Pipeline:
         return store
 
     def _preflight(self, store: CheckpointStore, reporter: ProgressReporter) -> None:
-        """Ask the source what it lacks before anything slow is started."""
+        """Ask the source what it lacks before anything slow is started, and settle how its changelog becomes full."""
         source = self._make_source()()
         last = store.last_manifest()
         try:
@@ -213,6 +222,9 @@ class Pipeline:
             position, ordinal, tables = source.restart(last.to_splits)
             ask_to_begin_again(store, last, position, ordinal, tables)
             reporter.warning(f"{lost} All tables are read again, as pipeline.on_log_lost says.")
+        full = self.config.source.full_changelog
+        tells = full and last is None and isinstance(source, TellsBefore) and source.tells_before()
+        self._full_by = settle_changelog(store, full=full, source_tells=tells)
 
     def _make_source(self) -> Callable[[], Any]:
         plugin = load_plugin(PluginGroup.SOURCES, self.config.source.type)
@@ -221,7 +233,7 @@ class Pipeline:
         ignored = self.config.pipeline.schema_change == "ignore"
         masks = self.config.masked()
         rules = TargetRules(self.config.transformed(), self.config.router(), upsert, left_out, ignored, masks)
-        return partial(_source, plugin.create, self.config.source, rules)
+        return partial(_source, plugin.create, self.config.source, rules, self._full_by)
 
     def _spec(self, store: CheckpointStore, until: str | None) -> JobSpec:
         options = self.config.pipeline
@@ -268,29 +280,40 @@ class Pipeline:
 
         return spark_session(self.config.spark.master, store.path / "spark", self.config.spark.conf)
 
-    def _open_sink(self, stack: ExitStack, store: CheckpointStore, spec: JobSpec, session: Any) -> Sink:
+    def _open_sink(
+        self, stack: ExitStack, store: CheckpointStore, spec: JobSpec, session: Any
+    ) -> tuple[Sink, KnownRows | None]:
+        """The sink, and the known rows that changes on their way to it are made exact by, where that is how."""
         sink: Sink = load_plugin(PluginGroup.SINKS, self.config.sink.type).create(self.config.sink)
         if self._order_by and not getattr(sink, "keeps_greatest", False):
             raise _no_order(self.config.sink.type)
-        run_tasks, at_once = _task_runner(session)
-        sink.open(
-            SinkContext(
-                app_id=store.app_id,
-                write=self.config.sink.write,
-                run_tasks=run_tasks,
-                on_existing=self.config.pipeline.on_existing,
-                schema_change=SchemaChangeBehavior(self.config.pipeline.schema_change),
-                left_out=self.config.pipeline.schema_changes_left_out,
-                parallelism=self.config.sink.parallelism or at_once,
-                node=STATE_NODE if self._spark_is_here else ANYWHERE,
-                flight_token=spec.token or "",
-                spark=session,
-                order_by=self._order_by,
-                private=str(store.path / "private"),
+        if self._full_by is FullBy.KNOWN_ROWS and session is not None and not self._spark_is_here:
+            raise ConfigError(
+                'source.changelog = "full" keeps rows beside the state, which needs a Spark on this machine: '
+                'spark.master = "local[*]".'
             )
+        run_tasks, at_once = task_runner(session)
+        context = SinkContext(
+            app_id=store.app_id,
+            write=self.config.sink.write,
+            run_tasks=run_tasks,
+            on_existing=self.config.pipeline.on_existing,
+            schema_change=SchemaChangeBehavior(self.config.pipeline.schema_change),
+            left_out=self.config.pipeline.schema_changes_left_out,
+            parallelism=self.config.sink.parallelism or at_once,
+            node=STATE_NODE if self._spark_is_here else ANYWHERE,
+            flight_token=spec.token or "",
+            spark=session,
+            order_by=self._order_by,
+            private=str(store.path / "private"),
         )
+        sink.open(context)
         stack.callback(sink.close)
-        return sink
+        if self._full_by is not FullBy.KNOWN_ROWS:
+            return sink, None
+        known = KnownRows.opened(store.path, context)
+        stack.callback(known.close)
+        return sink, known
 
     def _routing(self, store: CheckpointStore, sink: Sink, session: Any, token: str) -> Routing:
         """Where tables go, and what their rows become on the way."""
@@ -418,9 +441,11 @@ def _no_order(sink: str) -> ConfigError:
     )
 
 
-def _source(create: Callable[[Any], Any], config: SourceConfig, rules: TargetRules) -> Any:
+def _source(create: Callable[[Any], Any], config: SourceConfig, rules: TargetRules, full_by: FullBy) -> Any:
     """The configured source, told what its targets can follow, and which schema changes they are spared."""
     source = create(config)
+    if full_by is FullBy.SOURCE and isinstance(source, TellsBefore):
+        source.demand_before()
     if rules.left_out and isinstance(source, LeavesOutChanges):
         source.leave_out(rules.left_out)
     if isinstance(source, FollowsTargets):
@@ -430,34 +455,6 @@ def _source(create: Callable[[Any], Any], config: SourceConfig, rules: TargetRul
 
         source.read_statements(events_of_statement)
     return source
-
-
-def _task_runner(session: Any) -> tuple[TaskRunner, int]:
-    """What runs a sink's tasks, and how many at once: Spark, or threads where there is none."""
-    if session is None:
-        threads = os.cpu_count() or 1
-        return ThreadTaskRunner(threads), threads
-    from raycdc.spark.session import parallelism
-    from raycdc.spark.stage import SparkTaskRunner
-
-    return SparkTaskRunner(session), parallelism(session)
-
-
-def _stop_session(started: Future[Any]) -> None:
-    """End Spark, whoever else failed while it was being started; its own failure was told where it was waited for."""
-    if started.exception() is None:
-        started.result().stop()
-
-
-def _warm_up(stack: ExitStack, session: Any) -> None:
-    """Start Spark's Python workers while readers start and read; whoever leaves the stack waits for that to end.
-
-    A failure is not lost: the first stage job meets the same one, and tells it in its own words.
-    """
-    from raycdc.spark.stage import SparkTaskRunner
-
-    warmer = stack.enter_context(ThreadPoolExecutor(1, thread_name_prefix="spark-warm-up"))
-    warmer.submit(SparkTaskRunner(session).warm_up)
 
 
 def _run_through_losses(loop: EpochLoop, supervisor: Supervisor, reporter: ProgressReporter) -> None:

@@ -72,6 +72,7 @@ class CommitRecord:
     """Epoch `epoch` is in the sink. `tables` maps each target ever written to its ``[epoch, step]`` after it.
 
     `routes` says where their rows came from; a target that it does not name has those of the table of its own name.
+    `known` is `tables` for the known rows of source tables, where such are kept (`raycdc.spark.known_rows`).
     """
 
     epoch: int
@@ -79,6 +80,7 @@ class CommitRecord:
     committed_ms: int
     tables: Mapping[str, tuple[int, int]]
     routes: Mapping[str, RoutedTarget] = field(default_factory=dict)
+    known: Mapping[str, tuple[int, int]] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -88,6 +90,7 @@ class CommitRecord:
             "committed_ms": self.committed_ms,
             "tables": {name: list(vector) for name, vector in self.tables.items()},
             **({"routes": {name: target.to_json() for name, target in self.routes.items()}} if self.routes else {}),
+            **({"known": {name: list(vector) for name, vector in self.known.items()}} if self.known else {}),
         }
 
     @property
@@ -100,7 +103,8 @@ class CommitRecord:
     def from_json(cls, data: dict[str, Any]) -> CommitRecord:
         tables = {name: (vector[0], vector[1]) for name, vector in data["tables"].items()}
         routes = {name: RoutedTarget.from_json(entry) for name, entry in data.get("routes", {}).items()}
-        return cls(data["epoch"], data["generation"], data["committed_ms"], tables, routes)
+        known = {name: (vector[0], vector[1]) for name, vector in data.get("known", {}).items()}
+        return cls(data["epoch"], data["generation"], data["committed_ms"], tables, routes, known)
 
 
 class CheckpointStore:

@@ -15,6 +15,8 @@ from raycdc.connectors.mysql.checks import check_source
 from raycdc.errors import ConfigError, ExitCode
 from raycdc.lookup.checks import check_lookup
 from raycdc.model import TableId
+from raycdc.plugins import PluginGroup, load_plugin
+from raycdc.source.api import TellsBefore
 from raycdc.source.checks import CheckResult
 
 _MARKS = {"ok": "ok     ", "warning": "warning", "failed": "FAILED "}
@@ -37,6 +39,7 @@ def check_config(path: Path, *, as_json: bool) -> int:
         case other:
             raise ConfigError(f'source.type: "{other}" has no check; start the pipeline to see')
     all_known = config.source.type in ("mysql", "mongodb")
+    results += check_changelog(config) if tables else []
     results = [*results, *check_routes(config.routes, tables, all_known=all_known)]
     for result in results:
         _print(result, as_json=as_json)
@@ -138,6 +141,19 @@ def check_mysql(source: Any) -> tuple[list[CheckResult], list[TableId]]:
             ),
         ]
     return results, sorted(found)
+
+
+def check_changelog(config: PipelineConfig) -> list[CheckResult]:
+    """What a full changelog costs, where one is asked for. Raises `SourceError` where the source does not answer."""
+    if not config.source.full_changelog:
+        return []
+    source = load_plugin(PluginGroup.SOURCES, config.source.type).create(config.source)
+    if isinstance(source, TellsBefore) and source.tells_before():
+        return [
+            CheckResult("changelog", "It is full by the images of all collections; no rows are kept for it.", ok=True)
+        ]
+    text = "It is made full by the last row of each key, which is kept under pipeline.state: one row per key and table."
+    return [CheckResult("changelog", text, ok=True)]
 
 
 def check_routes(

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from raycdc.cli.check import check_changelog
 from raycdc.cli.schemas import SourceTable, source_tables, transform_problems, transformed_tables
 from raycdc.config import PipelineConfig, load_config
 from raycdc.errors import ConfigError, ExitCode
@@ -31,6 +32,8 @@ def plan_config(path: Path, *, as_json: bool) -> int:
         print("Of topics the last messages are looked at; tables and columns may come that they do not show.",
               file=sys.stderr)  # fmt: skip
     found = source_tables(config.source)
+    for result in check_changelog(config) if found else ():
+        print(f"Changelog: {result.text}", file=sys.stderr)
     with transformed_tables(config) as transforms:
         for target in planned(config, found, transforms):
             _print(target, as_json=as_json)

@@ -145,6 +145,11 @@ class SourceConfig(Options):
         """What it is for a sink of this type."""
         return self
 
+    @property
+    def full_changelog(self) -> bool:
+        """Whether changes are to be made such that each says what was there before."""
+        return False
+
     def captures(self, table: TableId) -> bool:
         """Whether `table` is one that it captures; True where only reading tells."""
         return True

@@ -247,6 +247,17 @@ class FollowsTargets(Protocol):
 
 
 @runtime_checkable
+class TellsBefore(Protocol):
+    """A source that may have the rows before and after every change, as it stands now."""
+
+    def tells_before(self) -> bool:
+        """Whether it has them for all that it captures. Blocks; raises `SourceError`."""
+
+    def demand_before(self) -> None:
+        """A table is parked at a change that comes without them; called once, before anything else."""
+
+
+@runtime_checkable
 class ReadsStatements(Protocol):
     """A source whose messages hold DDL statements of a database that another connector knows."""
 

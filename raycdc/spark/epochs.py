@@ -41,6 +41,7 @@ from raycdc.model import TableId
 from raycdc.model.routes import Router
 from raycdc.schema.events import RenameColumnEvent
 from raycdc.sinks.api import Sink, TableWork
+from raycdc.spark.known_rows import slot_of, table_of
 from raycdc.spark.works import Derived, Routing, Share, Works
 
 #: Tables of one epoch that commit at once: each commit waits for the disk or the JVM more than it computes.
@@ -99,6 +100,9 @@ class _Prepared:
     staged: dict[TableId, Any] = field(default_factory=dict)
     staging_s: float = 0.0
     derived: Derived = field(default_factory=Derived)
+    #: Shares of source tables whose changes are made exact, and what was made of their segments.
+    sources: list[TableWork] = field(default_factory=list)
+    exact: dict[str, Segment | None] = field(default_factory=dict)
 
 
 def _refuse(_manifest: Manifest, _tables: Sequence[TableId], text: str) -> None:
@@ -143,11 +147,12 @@ class EpochLoop:
         self._node = node
         self._flight_token = flight_token
         self._routing = routing or Routing(Router())
+        self._known = self._routing.known
         self._shares = Works(store, self._routing, generation=generation, positions=positions, flights=flights)
         self._stopping = threading.Event()
         record = store.last_commit()
         self._committed = record.epoch if record else 0
-        self._vectors: dict[str, tuple[int, int]] = dict(record.tables) if record else {}
+        self._vectors: dict[str, tuple[int, int]] = {**record.tables, **record.known} if record else {}
         self._routes: dict[str, RoutedTarget] = dict(record.routes) if record else {}
         self._history: deque[EpochStatistics] = deque(maxlen=STATISTICS_EPOCHS)
 
@@ -195,19 +200,21 @@ class EpochLoop:
     def _prepare(self, manifest: Manifest, under_way: Future[None] | None) -> _Prepared:
         """Stage `manifest` and wait for the commit under way, in the order that schema changes allow."""
         share = self._shares.of(manifest)
-        prepared = _Prepared(manifest, share.works, share)
+        prepared = _Prepared(manifest, share.works, share, sources=self._shares.sources(manifest))
+        # Changes are made exact by rows that the commit under way adds to.
+        now, later = ([], list(prepared.works)) if prepared.sources else _by_changes(prepared.works)
         reach("before_stage")
         try:
-            self._stage(prepared, [work for work in prepared.works if not work.changes])
+            self._stage(prepared, now)
         finally:
             if under_way is not None:
                 under_way.result()
-        changed = [work for work in prepared.works if work.changes]
-        for work in changed:
-            reach("before_schema")
-            self._sink.apply_schema(work)
-            reach("after_schema")
-        self._stage(prepared, changed)
+        for work in later:
+            if work.changes:
+                reach("before_schema")
+                self._sink.apply_schema(work)
+                reach("after_schema")
+        self._stage(prepared, later)
         reach("after_stage")
         return prepared
 
@@ -217,6 +224,7 @@ class EpochLoop:
         started = time.monotonic()
         while True:
             try:
+                works = self._shares.exact(works, prepared.sources, prepared.exact)
                 works = self._shares.derived(works, prepared.share, prepared.derived)
                 prepared.staged.update(self._sink.stage(works))
                 break
@@ -234,10 +242,14 @@ class EpochLoop:
         self._tell_bad_rows(prepared)
         self._commit_tables(prepared.works, prepared.staged)
         reach("after_last_commit")
+        if self._known is not None:
+            self._known.add(prepared.sources, prepared.exact)
+            reach("after_known")
         self._record(
             prepared.manifest, prepared.share.routes, staging_s=prepared.staging_s, commit_s=time.monotonic() - started
         )
-        self._shares.forget(prepared.derived.segments.values(), prepared.manifest.epoch)
+        made = [*prepared.derived.segments.values(), *prepared.exact.values()]
+        self._shares.forget(made, prepared.manifest.epoch)
 
     def _tell_bad_rows(self, prepared: _Prepared) -> None:
         """Count what the epoch leaves out, before anybody can see that it lacks."""
@@ -296,7 +308,10 @@ class EpochLoop:
     def _write_record(self, epoch: int, now_ms: int) -> None:
         """Write the commit record; once more when the generation rose in our own hands at that very moment."""
         generation = self._generation()
-        record = CommitRecord(epoch, generation, now_ms, dict(self._vectors), dict(self._routes))
+        slots = {name for name in self._vectors if table_of(TableId.parse(name)) is not None}
+        known = {name: self._vectors[name] for name in slots}
+        tables = {name: vector for name, vector in self._vectors.items() if name not in slots}
+        record = CommitRecord(epoch, generation, now_ms, tables, dict(self._routes), known)
         try:
             self._store.write_commit(record)
         except FencedError:
@@ -343,16 +358,31 @@ class EpochLoop:
         return Recovery(self._committed, tuple(recorded), tuple(replayed), tuple(dropped), tuple(frozen))
 
     def _check_record(self, newest: int) -> None:
-        if self._sink.durable:
-            holds = {table: self._sink.committed(table) for table in map(TableId.parse, self._vectors)}
+        asked = [name for name in map(TableId.parse, self._vectors) if self._sink.durable or table_of(name) is not None]
+        if asked:
+            holds = {name: self._held(name) for name in asked}
             if refusal := contradictions(holds, recorded=self._vectors, newest_epoch=newest):
                 raise SinkError(refusal.text)
 
+    def _held(self, target: TableId) -> CommitVector | None:
+        """What a target holds, or the known rows of a table."""
+        table = table_of(target)
+        if table is None:
+            return self._sink.committed(target)
+        return self._known.committed(table) if self._known is not None else None
+
+    def _holds(self, targets: Mapping[TableId, Sequence[TableId]]) -> dict[TableId, CommitVector | None]:
+        """What each target of an epoch holds. One that remembers nothing had its rows when these became known rows."""
+        holds = {name: self._held(name) for name in targets if self._sink.durable or table_of(name) is not None}
+        for name, sources in targets.items():
+            if name not in holds:
+                had = [holds.get(slot_of(source)) for source in sources]
+                holds[name] = None if None in had else min(vector for vector in had if vector is not None)
+        return holds
+
     def _decide(self, manifest: Manifest, newest: int) -> Record | Replay | Frozen | Tombstone | Refuse:
         targets = self._shares.targets(manifest)
-        holds: dict[TableId, CommitVector | None] = dict.fromkeys(targets)
-        if self._sink.durable:
-            holds = {target: self._sink.committed(target) for target in targets}
+        holds = self._holds(targets)
         recorded = self._vectors if self._sink.durable else {}
         lacking = {s for target in targets if lacks(manifest.epoch, holds[target]) for s in targets[target]}
         needed = [segment for segment in manifest.segments if segment.table in lacking]
@@ -381,7 +411,10 @@ class EpochLoop:
 
     def _complete(self, manifest: Manifest, share: Share, works: list[TableWork]) -> None:
         """Write `works`, which is what the sink lacks of the epoch, and record it."""
-        prepared = _Prepared(manifest, works, share)
+        prepared = _Prepared(manifest, works, share, sources=self._shares.sources(manifest))
+        if lost := {segment.table for segment in self._missing(_segments_of(prepared.sources))}:
+            # Their tables begin again: what they were does not matter any more.
+            prepared.sources = [replace(w, segments=()) if w.source in lost else w for w in prepared.sources]
         for work in prepared.works:
             if work.changes:
                 self._sink.apply_schema(work)
@@ -413,10 +446,21 @@ class EpochLoop:
         for manifest in self._store.manifests(after=epoch - 1):
             for work in self._works(manifest):
                 self._sink.tombstone(replace(work, segments=()))
+            for work in self._shares.sources(manifest) if self._known is not None else ():
+                self._known.tombstone(work)  # type: ignore[union-attr]
         return self._store.drop_after(epoch - 1)
 
     def _works(self, manifest: Manifest) -> list[TableWork]:
         return list(self._shares.of(manifest).works)
+
+
+def _by_changes(works: Sequence[TableWork]) -> tuple[list[TableWork], list[TableWork]]:
+    """Those that may be staged while others are committed, and those that wait for a change of their schema."""
+    return [work for work in works if not work.changes], [work for work in works if work.changes]
+
+
+def _segments_of(works: Sequence[TableWork]) -> list[Segment]:
+    return [segment for work in works for segment in work.segments]
 
 
 def _renamed(manifest: Manifest, targets: Mapping[TableId, Collection[TableId]]) -> set[TableId]:

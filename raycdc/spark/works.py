@@ -24,6 +24,7 @@ from raycdc.schema.events import event_from_json, event_to_json
 from raycdc.schema.targets import Tables, Target, TargetEpoch, changed_routes, targets_of
 from raycdc.sinks.api import TableWork
 from raycdc.source.split import STREAM_SPLIT_ID
+from raycdc.spark.known_rows import KnownRows, slot_of
 from raycdc.spark.left_out import LeftOut
 from raycdc.spark.sieve import Sieve
 from raycdc.transform import ResolvedTransform, TransformedTables, layout_of
@@ -67,6 +68,7 @@ class Routing:
 
     `deriver` goes through the rows of segments whose transform needs that, `joiner` adds to them what is looked up, and
     `sieve` goes through those that a merged target may not be able to hold. `records` is what becomes of bad rows.
+    `known` makes changes exact before all that, where that is asked for.
     """
 
     router: Router
@@ -77,6 +79,12 @@ class Routing:
     sieve: Sieve | None = None
     records: BadRecords = field(default_factory=BadRecords)
     joiner: Joins | None = None
+    known: KnownRows | None = None
+
+    @property
+    def makers(self) -> list[Derives | Sieve | KnownRows]:
+        """Whoever makes segments."""
+        return [maker for maker in (self.deriver, self.sieve, self.known) if maker is not None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,9 +148,8 @@ class Works:
 
         A route that is new for a table that is there already would leave all earlier rows behind.
         """
-        for maker in (self._routing.deriver, self._routing.sieve):
-            if maker is not None:
-                maker.sweep()
+        for maker in self._routing.makers:
+            maker.sweep()
         if self._routing.joiner is not None:
             self._routing.joiner.sweep(record.epoch if record else 0)
         tables = record.tables if record else {}
@@ -267,13 +274,15 @@ class Works:
     def _derive(self, segments: Sequence[Segment], found: ResolvedTransform, epoch: int) -> list[Sifted]:
         plain = [replace(segment, view=None) for segment in segments]
         made = [Sifted(segment) for segment in plain]
-        if self._transforms.derived(found):
+        if derived := self._transforms.derived(found):
             assert self._routing.deriver is not None, found.table
             made = self._routing.deriver(plain, found, epoch)
         if found.lookups:
             assert self._routing.joiner is not None, found.table
             joined = self._routing.joiner(plain, made, found, epoch)
-            self._forget(one.segment for one in made)
+            if derived:
+                # Exact ones are still to be added to the known rows.
+                self._forget(one.segment for one in made)
             return joined
         return made
 
@@ -308,16 +317,54 @@ class Works:
 
     def _forget(self, segments: Iterable[Segment | None]) -> None:
         made = [segment for segment in segments if segment is not None]
-        for maker in (self._routing.deriver, self._routing.sieve):
-            if maker is not None:
-                maker.forget(made)
+        for maker in self._routing.makers:
+            maker.forget(made)
+
+    def sources(self, manifest: Manifest) -> list[TableWork]:
+        """What the known rows of each table get of `manifest`; nothing where none are kept."""
+        if self._routing.known is None:
+            return []
+        works = []
+        for table, part in manifest.tables.items():
+            events = [event_from_json(change) for change in part.changes]
+            schema, events = self._transforms.read(table, self._schema(part.schema), events)
+            chosen = sorted((s for s in manifest.segments if s.table == table), key=lambda s: s.seq_base)
+            work = TableWork(
+                epoch=manifest.epoch,
+                generation=self._generation(),
+                source=table,
+                target=table,
+                schema=schema,
+                changes=tuple(map(event_to_json, events)),
+                segments=self.placed(chosen),
+                positions={},
+            )
+            works.append(work)
+        return works
+
+    def exact(
+        self, works: Sequence[TableWork], sources: Sequence[TableWork], known: dict[str, Segment | None]
+    ) -> list[TableWork]:
+        """`works` with exact segments instead of those of `sources`; `known` remembers them by the names of those they
+        are made of. Raises what `KnownRows.exact` does.
+        """
+        if self._routing.known is None:
+            return list(works)
+        wanted = {segment.name for work in works for segment in work.segments} - known.keys()
+        for source in sources:
+            if any(segment.name in wanted for segment in source.segments):
+                placed = replace(source, segments=self.placed(source.segments))
+                known.update(self._routing.known.exact(placed))
+        return [replace(work, segments=tuple(_derived_segments(work, known))) for work in works]
 
     def targets(self, manifest: Manifest) -> dict[TableId, tuple[TableId, ...]]:
-        """The targets of an epoch, with the source tables that each gets rows or changes of."""
+        """The targets of an epoch, known rows among them, with the source tables that each gets rows or changes of."""
         found: dict[TableId, list[TableId]] = {}
         for source in manifest.tables:
             for name in self._router.targets(source):
                 found.setdefault(name, []).append(source)
+            if self._routing.known is not None:
+                found[slot_of(source)] = [source]
         return {name: tuple(sources) for name, sources in found.items()}
 
     def placed(self, segments: Sequence[Segment]) -> tuple[Segment, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from datetime import timedelta
 from enum import StrEnum
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, Literal, Self
 
 from pydantic import field_validator, model_validator
 
@@ -93,9 +93,6 @@ class AlignmentOptions(Options):
 class KafkaSourceConfig(SourceConfig):
     """``[source] type = "kafka"``: topics that carry changes."""
 
-    #: Producers repeat messages, and some begin with a bootstrap of what they have sent before.
-    repeats_inserts: ClassVar[bool] = True
-
     type: Literal["kafka"] = option("kafka", help="Kafka.")
     bootstrap_servers: str = option(help="Brokers to ask first.", example="127.0.0.1:9092", min_length=1)
     topics: tuple[str, ...] = option((), help="Names of topics to read.", example=["maxwell"])
@@ -130,6 +127,11 @@ class KafkaSourceConfig(SourceConfig):
         "with its greatest value. For tables whose rows are not deleted.",
         example="version",
         min_length=1,
+    )
+    changelog: Literal["upsert", "full"] = option(
+        "upsert",
+        help="upsert: changes as the messages say them. full: each change says what was there before, from the last "
+        "row of each key, which is kept under pipeline.state. For tables with a key.",
     )
     alignment: AlignmentOptions = option(AlignmentOptions(), help="Keep partitions together in event time.")
     properties: dict[str, str] = option(
@@ -205,6 +207,21 @@ class KafkaSourceConfig(SourceConfig):
         if start.timestamp_ms is not None and stop.timestamp_ms is not None and stop.timestamp_ms < start.timestamp_ms:
             raise ValueError("stop.timestamp_ms is earlier than start.timestamp_ms")
         return self
+
+    @model_validator(mode="after")
+    def _full_or_ordered(self) -> Self:
+        if self.changelog == "full" and self.order_by is not None:
+            raise ValueError('order_by keeps the row with the greatest value, and changelog = "full" the last one')
+        return self
+
+    @property
+    def repeats_inserts(self) -> bool:  # type: ignore[override]
+        """Producers repeat messages, and some begin with a bootstrap of what they have sent before."""
+        return not self.full_changelog
+
+    @property
+    def full_changelog(self) -> bool:
+        return self.changelog == "full"
 
     @property
     def stops(self) -> bool:

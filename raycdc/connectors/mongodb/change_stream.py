@@ -56,6 +56,13 @@ _log = logging.getLogger(__name__)
 _REOPENED_MAX = 3
 
 
+_NO_IMAGES = (
+    'a change of {0} came without the documents before and after it, which source.changelog = "full" was begun with: '
+    "its images were switched off or have expired, or it is too large to come with them. Switch them on, and have it "
+    "read again: raycdc tables resnapshot"
+)
+
+
 class Stream(Protocol):
     """`raycdc.connectors.mongodb.raw_stream.RawStream`."""
 
@@ -98,8 +105,12 @@ class ChangeStreamReader:
         large: LargeDocuments,
         whole_when_idle: bool,
         close: Callable[[], None],
+        demands_images: bool = False,
     ) -> None:
-        """`whole_when_idle`: an answer without events shows that all before it came whole. `close` is called last."""
+        """`whole_when_idle`: an answer without events shows that all before it came whole. `close` is called last.
+        `demands_images`: a collection is parked at a change without the documents before and after it.
+        """
+        self._demands_images = demands_images
         self._close = close
         self._open_stream = open_stream
         self._followed = followed
@@ -390,6 +401,8 @@ class ChangeStreamReader:
             own = (named == number) & (kinds != codes.OTHER)
             data, events = self._looked_up(batch, np.flatnonzero(own), writer)
             self._large.look_at(table, data, events[:, codes.E_AFTER])
+            if self._demands_images and _lacks_images(batch.events[own]):
+                self._unfit.setdefault(table, _NO_IMAGES.format(table))
             if table in self._unfit:
                 continue
             try:
@@ -431,6 +444,15 @@ class ChangeStreamReader:
             events[n, codes.E_AFTER] = places.get(bson.encode({"_id": key}), 0)
         self._vanished += sum(events[n, codes.E_AFTER] == 0 for n in keys)
         return b"".join(parts), events
+
+
+def _lacks_images(events: np.ndarray) -> bool:
+    """Whether a document before or after one of these changes is not there."""
+    kinds = events[:, codes.E_KIND]
+    return bool(
+        ((kinds != codes.INSERT) & (events[:, codes.E_BEFORE] == 0)).any()
+        or ((kinds != codes.DELETE) & (events[:, codes.E_AFTER] == 0)).any()
+    )
 
 
 def _ranks(times: np.ndarray, first: int) -> np.ndarray:

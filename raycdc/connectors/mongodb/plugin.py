@@ -47,6 +47,13 @@ class StartupMode(StrEnum):
     TIMESTAMP = "timestamp"
 
 
+class Changelog(StrEnum):
+    """What changes say of the rows before them."""
+
+    UPSERT = "upsert"
+    FULL = "full"
+
+
 class StartupOptions(Options):
     """Where to begin; consulted only while the pipeline has no state."""
 
@@ -184,6 +191,12 @@ class MongoDbSourceConfig(SourceConfig):
         "rest: NULL, and the value in the column _rest, together with all fields that have no column. Collections "
         "with inferred columns always have _rest.",
     )
+    changelog: Changelog = option(
+        Changelog.UPSERT,
+        help="upsert: changes as the server tells them, by which rows are updated. full: each change says what was "
+        "there before, from the images that all captured collections keep, or else from the last row of each document, "
+        "which is kept under pipeline.state.",
+    )
     startup: StartupOptions = option(StartupOptions(), help="Where to begin.", example={"mode": "snapshot"})
     snapshot: SnapshotOptions = option(SnapshotOptions(), help="Chunks.")
 
@@ -274,7 +287,12 @@ class MongoDbSourceConfig(SourceConfig):
     @property
     def repeats_inserts(self) -> bool:  # type: ignore[override]
         """An update comes without the row before it, unless the server keeps images."""
-        return not self.bounded
+        return not (self.bounded or self.full_changelog)
+
+    @property
+    def full_changelog(self) -> bool:
+        # A snapshot alone has nothing but inserts.
+        return self.changelog is Changelog.FULL and not self.bounded
 
     def selector(self) -> TableSelector:
         """The collections to read."""

@@ -57,6 +57,7 @@ class MongoDbSource:
         self._left_out: frozenset[str] = frozenset()
         self._large = LargeDocuments()
         self._rules = TargetRules()
+        self._demands_images = False
 
     def __repr__(self) -> str:
         return f"MongoDbSource({', '.join(self._config.collections)})"
@@ -76,6 +77,15 @@ class MongoDbSource:
     def follow_targets(self, rules: TargetRules) -> None:
         """`raycdc.source.api.FollowsTargets`."""
         self._rules = rules
+
+    def tells_before(self) -> bool:
+        """`raycdc.source.api.TellsBefore`: whether all captured collections keep images."""
+        with connect(self._config.uri) as client:
+            return stream_options(client, probe(client), self._config.selector()).images
+
+    def demand_before(self) -> None:
+        """`raycdc.source.api.TellsBefore`."""
+        self._demands_images = True
 
     def preflight(self, splits: dict[str, Any] | None) -> None:
         """Refuse early, in the driver, what could not work: `splits` are the last sealed states, None at a first start.
@@ -162,6 +172,7 @@ class MongoDbSource:
                 large=self._large,
                 whole_when_idle=not info.is_mongos,
                 close=client.close,
+                demands_images=self._demands_images,
             )
         except BaseException:
             client.close()
@@ -177,6 +188,9 @@ class MongoDbSource:
                 'pipeline.on_log_lost = "resnapshot", or point source.uri at the one that was read.'
             )
         options = replace(stream_options(client, info, self._config.selector()), lean=lean)
+        if self._demands_images:
+            # Where one collection has none any more the changes of the others are told with theirs.
+            options = replace(options, images=True)
         return RawStream(client, info, options, token=position.token, after=position.cluster_time)
 
     def _widens(self, table: TableId) -> Widening | None:

@@ -1,0 +1,40 @@
+"""How changes are made a full changelog (``source.changelog``); what a pipeline was begun with holds for good."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from raycdc.checkpoint.store import CheckpointStore
+from raycdc.errors import ConfigError
+
+_NAME = "changelog.json"
+
+
+class FullBy(StrEnum):
+    """What tells the row before a change: nothing does (or it need not), the source does, or rows kept in the state."""
+
+    NOTHING = ""
+    SOURCE = "images"
+    KNOWN_ROWS = "known rows"
+
+
+def settle_changelog(store: CheckpointStore, *, full: bool, source_tells: bool) -> FullBy:
+    """What holds for the pipeline, which is settled while no epoch is sealed: `full` is what the configuration asks
+    for, `source_tells` whether the source itself has the row before every change now.
+
+    `ConfigError` where rows were written with another `full`.
+    """
+    document = store.figures(_NAME)
+    begun = FullBy(document["by"]) if document is not None else FullBy.NOTHING
+    if store.last_manifest() is None:
+        wanted = FullBy.NOTHING if not full else FullBy.SOURCE if source_tells else FullBy.KNOWN_ROWS
+        if wanted is not begun:
+            store.write_figures(_NAME, {"by": str(wanted)})
+        return wanted
+    if bool(begun) is not full:
+        was, now = ("full", "upsert") if begun else ("upsert", "full")
+        raise ConfigError(
+            f'source.changelog: the pipeline was begun with "{was}", and is "{now}" now: which rows are there already '
+            "is not known. Put it back, or begin with another pipeline.state and a new snapshot."
+        )
+    return begun

@@ -1,0 +1,200 @@
+"""Collections whose changes become a full changelog: by images, or by the last row of each document."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from raycdc.cli.check import check_config
+from raycdc.cli.plan import plan_config
+from raycdc.errors import ConfigError, RaycdcError
+from raycdc.failpoints import FailpointError
+from raycdc.testing.servers import MongoDb
+from tests.integration.followed import (
+    KEYS,
+    catch_up,
+    changes,
+    pipeline,
+    require_equal,
+    require_true_changelog,
+    writing,
+)
+
+pytestmark = pytest.mark.server
+
+
+@pytest.fixture
+def database(mongodb: MongoDb) -> Iterator[str]:
+    with mongodb.fresh_database("full") as name:
+        yield name
+
+
+def follow(tmp_path: Path, mongodb: MongoDb, database: str, **options: Any) -> None:
+    catch_up(tmp_path, mongodb, database, changelog="full", **options)
+
+
+def told(tmp_path: Path) -> list[tuple[Any, ...]]:
+    return [(row["_op"], row["_id"], row["n"]) for row in changes(tmp_path)]
+
+
+def test_without_images_each_change_says_what_was_there(mongodb: MongoDb, database: str, tmp_path: Path) -> None:
+    with mongodb.client() as client:
+        orders = client[database].orders
+        orders.insert_many([{"_id": 1, "n": 1}, {"_id": 2, "n": 2}])
+        follow(tmp_path, mongodb, database)
+        orders.update_one({"_id": 1}, {"$set": {"n": 10}})
+        orders.insert_one({"_id": 3, "n": 3})
+        orders.delete_one({"_id": 2})
+        follow(tmp_path, mongodb, database)
+        orders.replace_one({"_id": 3}, {"n": 3})
+        orders.delete_one({"_id": 1})
+        orders.insert_one({"_id": 1, "n": 7})
+        follow(tmp_path, mongodb, database)
+    assert told(tmp_path)[2:] == [
+        ("-U", 1, 1),
+        ("+U", 1, 10),
+        ("+I", 3, 3),
+        ("-D", 2, 2),
+        ("-D", 1, 10),
+        ("+I", 1, 7),
+    ]
+    require_true_changelog(require_equal(tmp_path, mongodb, database))
+
+
+def test_the_changelog_is_exact_whatever_is_written_and_wherever_runs_end(
+    mongodb: MongoDb, database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fail_at: Any
+) -> None:
+    monkeypatch.setattr("raycdc.connectors.mongodb.splits._MIB", 16 << 10)
+    chosen = random.Random(5)
+    with mongodb.client() as client:
+        client[database].orders.insert_many({"_id": key, "n": 0, "text": "x" * 100} for key in KEYS)
+
+    def write(client: Any, number: int) -> None:
+        key = {"_id": {"$eq": chosen.choice(KEYS)}}
+        match number % 4:
+            case 0:
+                client[database].orders.delete_one(key)
+            case 1:
+                client[database].orders.replace_one(key, {"n": number}, upsert=True)
+            case _:
+                client[database].orders.update_one(key, {"$inc": {"n": 1}}, upsert=bool(number % 2))
+
+    snapshot = {"strategy": "splitVector", "chunk_mb": 1}
+    with writing(write, mongodb, database):
+        for point in ("after_last_commit", "after_known", "in_commit"):
+            fail_at(point, 1)
+            with pytest.raises(FailpointError):
+                follow(tmp_path, mongodb, database, snapshot=snapshot)
+    follow(tmp_path, mongodb, database, snapshot=snapshot)
+    rows = require_equal(tmp_path, mongodb, database)
+    require_true_changelog(rows)
+    assert {row["_op"] for row in rows} == {"+I", "-U", "+U", "-D"}
+
+
+def test_a_collection_that_was_dropped_begins_anew(mongodb: MongoDb, database: str, tmp_path: Path) -> None:
+    with mongodb.client() as client:
+        orders = client[database].orders
+        orders.insert_many([{"_id": 1, "n": 1}, {"_id": 2, "n": 2}])
+        follow(tmp_path, mongodb, database)
+        orders.update_one({"_id": 1}, {"$set": {"n": 3}})
+        orders.drop()
+        orders.insert_one({"_id": 1, "n": 5})
+        follow(tmp_path, mongodb, database)
+        orders.update_one({"_id": 1}, {"$set": {"n": 6}})
+        follow(tmp_path, mongodb, database)
+    rows = changes(tmp_path)
+    there: dict[int, int] = {}
+    for row in rows:
+        match row["_op"]:
+            case "T":
+                there.clear()
+            case "-U" | "-D":
+                assert there.pop(row["_id"]) == row["n"]
+            case _:
+                assert row["_id"] not in there
+                there[row["_id"]] = row["n"]
+    assert there == {1: 6}
+
+
+def test_columns_that_appear_are_known_too(mongodb: MongoDb, database: str, tmp_path: Path) -> None:
+    with mongodb.client() as client:
+        orders = client[database].orders
+        orders.insert_many([{"_id": 1, "n": 1}, {"_id": 2, "n": 2}])
+        follow(tmp_path, mongodb, database)
+        orders.insert_one({"_id": 3, "n": 3, "more": "m"})
+        follow(tmp_path, mongodb, database)
+        orders.update_one({"_id": 3}, {"$set": {"more": "mm"}})
+        orders.update_one({"_id": 2}, {"$set": {"more": "x"}})
+        orders.delete_one({"_id": 1})
+        follow(tmp_path, mongodb, database)
+    rows = [(row["_op"], row["_id"], row["n"], row["more"]) for row in changes(tmp_path)[3:]]
+    assert rows == [
+        ("-U", 3, 3, "m"),
+        ("+U", 3, 3, "mm"),
+        ("-U", 2, 2, None),
+        ("+U", 2, 2, "x"),
+        ("-D", 1, 1, None),
+    ]
+
+
+def test_images_need_no_state_and_a_change_without_them_parks_its_collection(
+    mongodb: MongoDb, database: str, tmp_path: Path
+) -> None:
+    with mongodb.client() as client:
+        orders = client[database].create_collection("orders", changeStreamPreAndPostImages={"enabled": True})
+        orders.insert_one({"_id": 1, "n": 1})
+        follow(tmp_path, mongodb, database)
+        orders.update_one({"_id": 1}, {"$set": {"n": 2}})
+        follow(tmp_path, mongodb, database)
+        assert told(tmp_path) == [("+I", 1, 1), ("-U", 1, 1), ("+U", 1, 2)]
+        assert not (tmp_path / "state" / "known").exists()
+        client[database].command("collMod", "orders", changeStreamPreAndPostImages={"enabled": False})
+        orders.update_one({"_id": 1}, {"$set": {"n": 3}})
+    with pytest.raises(RaycdcError, match="came without the documents before and after it"):
+        follow(tmp_path, mongodb, database)
+    assert len(changes(tmp_path)) == 3
+
+
+def test_check_and_plan_say_what_it_costs(
+    mongodb: MongoDb, database: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = tmp_path / "full.toml"
+    config.write_text(f"""
+[pipeline]
+name = "full"
+[source]
+type = "mongodb"
+uri = "{mongodb.uri}"
+collections = ["{database}.orders"]
+changelog = "full"
+[sink]
+type = "jsonl"
+path = "{tmp_path}/out"
+write = "changelog"
+""")
+    with mongodb.client() as client:
+        client[database].orders.insert_one({"_id": 1})
+        check_config(config, as_json=False)
+        assert "one row per key" in capsys.readouterr().out
+        plan_config(config, as_json=False)
+        assert "one row per key" in capsys.readouterr().err
+        client[database].command("collMod", "orders", changeStreamPreAndPostImages={"enabled": True})
+        check_config(config, as_json=False)
+        assert "no rows are kept" in capsys.readouterr().out
+
+
+def test_what_a_pipeline_was_begun_with_holds(mongodb: MongoDb, database: str, tmp_path: Path) -> None:
+    with mongodb.client() as client:
+        client[database].orders.insert_one({"_id": 1, "n": 1})
+    catch_up(tmp_path / "upsert", mongodb, database)
+    with pytest.raises(ConfigError, match='begun with "upsert"'):
+        follow(tmp_path / "upsert", mongodb, database)
+    follow(tmp_path / "full", mongodb, database)
+    with pytest.raises(ConfigError, match='begun with "full"'):
+        catch_up(tmp_path / "full", mongodb, database)
+    with pytest.raises(ConfigError, match="a sink of raycdc's"):
+        next(pipeline(tmp_path / "own", mongodb, database, changelog="full").epochs())

@@ -37,7 +37,8 @@ test-kill: setup-test ## Kill tests with many seeds; prints the table of the REA
 	RAYCDC_KILL_SEEDS=$${RAYCDC_KILL_SEEDS:-10} $(PYTEST) tests/kill
 
 test-races: setup-test ## The hand-off under aimed writes: 2,000 chunks on each kind of server; a log beyond 4 GiB
-	$(PYTEST) -s -m long tests/integration/test_hand_off_races.py tests/integration/test_mysql_far_log.py
+	$(PYTEST) -s -m long tests/integration/test_hand_off_races.py tests/integration/test_mysql_far_log.py \
+		tests/integration/test_mongodb_races.py
 
 fuzz: setup ## Damage real binlogs 100,000 times: named errors, no crash, no wrong row (about five minutes)
 	$(BIN)/python -m tests.fuzz.binlog --mutations 100000

@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import random
 import threading
-import time
 import uuid
 from bisect import bisect_left
 from collections.abc import Iterator
@@ -154,7 +153,7 @@ def writing(orders: Orders, strategy: str, *, threads: int = 2) -> Iterator[Writ
         dice = random.Random(orders.next_u + seed)
         try:
             with orders.server.client() as client:
-                while not stop.is_set():
+                while not stop.wait(0.002):
                     _write(orders, client[orders.database][TABLE], places, dice, writes)
         except BaseException as error:  # noqa: BLE001 - raised again below
             failed.append(error)
@@ -192,7 +191,6 @@ def _write(orders: Orders, collection: Any, places: list[int], dice: random.Rand
             collection.update_one({"_id": key}, {"$set": {"n": number}})
     with orders.lock:
         writes.count += 1
-    time.sleep(0.002)
 
 
 def _next_to(key: Any, dice: random.Random) -> Any:

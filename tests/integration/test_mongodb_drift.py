@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Iterator
 from pathlib import Path
@@ -257,3 +258,34 @@ def test_a_column_that_becomes_text_has_its_collection_read_again(
     assert [row["n"] for row in rows] == ["0", "1", "2", "3", '"five"', "6.5"]
     assert rows[4] == {"_id": 5, "n": '"five"', "_rest": None, "city": "Rome"}
     assert told(tmp_path)[1:] == ["truncate_table", "create_table"]
+
+
+def test_a_column_becomes_text_while_its_collection_is_read(
+    mongodb: MongoDb, database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("raycdc.connectors.mongodb.splits._MIB", 16 << 10)
+    options: dict[str, Any] = {
+        "snapshot": {"strategy": "splitVector", "chunk_mb": 1},
+        "schema": {"on_conflict": "text", "sample": 10},
+    }
+    with mongodb.client() as client:
+        orders = client[database].orders
+        orders.insert_many({"_id": number, "n": number, "m": 1, "text": "x" * 100} for number in range(1000))
+        read = MongoDbChunkReader._raw_batches
+        turns: list[int] = []
+
+        def hunted(self: MongoDbChunkReader, split: Any, *more: Any) -> Iterator[bytes]:
+            turns.append(turn := len(turns))
+            yield from read(self, split, *more)
+            if turn in (2, 7):
+                orders.update_one({"_id": 7 * turn}, {"$set": {"n" if turn == 2 else "m": "a text"}})
+            orders.update_one({"_id": 10 * turn}, {"$set": {"n": -1}})
+
+        monkeypatch.setattr(MongoDbChunkReader, "_raw_batches", hunted)
+        into_lake(tmp_path, mongodb, database, **options)
+        rows = into_lake(tmp_path, mongodb, database, **options)
+        assert len(turns) > 10
+        documents = orders.find().sort("_id")
+        expected = [(d["_id"], json.dumps(d["n"]), json.dumps(d["m"])) for d in documents]
+    assert [(row["_id"], row["n"], row["m"]) for row in rows] == expected
+    assert all(row["_rest"] is None for row in rows)

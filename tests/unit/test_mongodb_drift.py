@@ -11,6 +11,8 @@ import pytest
 
 from raycdc.connectors.mongodb.bson.decoder import DocumentDecoder
 from raycdc.connectors.mongodb.drift import Widening, added, kinds_of, widened
+from raycdc.connectors.mongodb.events import Scanner
+from raycdc.connectors.mongodb.followed import FollowedCollections, Place
 from raycdc.connectors.mongodb.layout import Layout, OnConflict, OnMisfit, Spelling, declared, parse_type
 from raycdc.model import TableId
 from raycdc.model.mask import Mask, Masks
@@ -150,3 +152,40 @@ def test_layouts_of_states_before_there_were_columns_beside_others_are_read() ->
     assert "others" not in document["mongodb"]
     assert Layout.from_document(document) == layout(n="long")
     assert replace(layout(n="long"), others=(("n", "x"),)).document()["fingerprint"] != document["fingerprint"]
+
+
+def test_a_collection_that_widens_all_the_time_does_so_less_often() -> None:
+    now_s = 0.0
+    followed = FollowedCollections(
+        {ORDERS: layout()},
+        parked={},
+        captures=lambda _: True,
+        look=lambda _: None,
+        widens=lambda _: how(most=100),
+        clock=lambda: now_s,
+    )
+
+    def changed(number: int) -> tuple[int, list[str]]:
+        """A document with a field of its own: columns its row has at once, and those that are told behind it."""
+        document = {"_id": number, f"field{number}": 1}
+        event = {"operationType": "insert", "ns": {"db": "shop", "coll": "orders"}, "fullDocument": document}
+        batch = Scanner(lambda _: True).scan(bson.encode({**event, "documentKey": {"_id": number}}))
+        numbers = np.zeros(1, np.int64)
+        again = True
+        while again:
+            writer = followed.writer(ORDERS)
+            assert writer is not None
+            (rows,) = writer.rows(batch.data, batch.events, numbers=numbers, ranks=numbers)
+            again = followed.widen(ORDERS, batch.data, at_once=True)
+        told = followed.widenings(Place({}, 1, 0), seq=0)
+        return rows.batch.num_columns, [event["column"]["name"] for one in told for event in one.update.changes]
+
+    begun, _ = changed(0)
+    for number in range(1, 10):
+        assert changed(number) == (begun + number, [f"field{number}"])
+    for number in range(10, 13):
+        now_s += 5
+        assert changed(number) == (begun + 9, [])
+    now_s += 60
+    assert changed(13) == (begun + 13, ["field10", "field11", "field12", "field13"])
+    assert changed(14) == (begun + 14, ["field14"])

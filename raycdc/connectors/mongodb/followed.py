@@ -19,6 +19,8 @@ Pure but for the looks. One thread.
 from __future__ import annotations
 
 import logging
+import time
+from collections import deque
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -36,6 +38,9 @@ from raycdc.source.hand_off import LogRows
 from raycdc.source.parking import ENDED, PARKED, Parked, TableLooks
 
 _log = logging.getLogger(__name__)
+
+#: Times a collection may widen within so many seconds.
+_WIDENED_MAX, _LATELY_S = 10, 60.0
 
 #: Events that leave every document as it is (MongoDB manual, "Change Events").
 _HARMLESS = frozenset(
@@ -89,6 +94,7 @@ class FollowedCollections:
         look: Callable[[TableId], Look | None],
         left_out: Collection[str] = (),
         widens: Callable[[TableId], Widening | None] = lambda _: None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`layouts` are of the collections that are followed, `parked` as the stream's state has it.
 
@@ -100,6 +106,9 @@ class FollowedCollections:
         self._writers = {table: self._writer_of(table, layout) for table, layout in layouts.items()}
         #: Collections that have more columns from the next place between two transactions on, with those they had.
         self._wider: dict[TableId, tuple[Layout, Layout]] = {}
+        self._clock = clock
+        #: When collections widened lately.
+        self._widened_s: dict[TableId, deque[float]] = {}
         self._told: set[TableId] = set()
         waiting = [table for table, entry in parked.items() if entry["again"]]
         self._waiting = set(waiting)
@@ -148,6 +157,8 @@ class FollowedCollections:
         """Look at what the rows last made of `data` showed; True where they are to be made again.
 
         That is where they have more columns `at_once`; else `widenings` says so later, and the rest has it until then.
+        So it is, too, for a collection that widened often lately: each time is the end of an epoch, and chunks that are
+        being read are read again.
         """
         writer = self._writers[table]
         met = writer.met(data)
@@ -162,6 +173,7 @@ class FollowedCollections:
             _log.warning("%s: fields, or values of another type, stay in the column _rest: %.300s", table, shown)
         if wider.layout != layout:
             self._wider[table] = begun, wider.layout
+            at_once = at_once and self._may_widen(table)
             if at_once:
                 self._writers[table] = self._writer_of(table, wider.layout)
         return at_once
@@ -169,12 +181,16 @@ class FollowedCollections:
     def widenings(self, place: Place, *, seq: int) -> list[Change]:
         """Collections that have more columns from `place` on, each once."""
         changes = []
-        for table, (before, layout) in self._wider.items():
+        for table, (before, layout) in list(self._wider.items()):
             writer = self._writers.get(table)
+            if writer is not None and writer.layout != layout:
+                if not self._may_widen(table):
+                    continue
+                self._writers[table] = self._writer_of(table, layout)
+            del self._wider[table]
             if writer is None:
                 continue
-            if writer.layout != layout:
-                self._writers[table] = self._writer_of(table, layout)
+            self._widened_s.setdefault(table, deque(maxlen=_WIDENED_MAX)).append(self._clock())
             events = added(table, before, layout)
             if events is None:
                 _log.warning("%s is read again from its beginning, as a column of it becomes text", table)
@@ -185,13 +201,17 @@ class FollowedCollections:
             document = layout.document()
             told = tuple(map(event_to_json, events))
             changes.append(Change(SchemaUpdate(table, told, document["fingerprint"], document)))
-        self._wider.clear()
         return changes
 
+    def _may_widen(self, table: TableId) -> bool:
+        lately = self._widened_s.get(table)
+        return lately is None or len(lately) < _WIDENED_MAX or self._clock() - lately[0] >= _LATELY_S
+
     def _allowed(self, table: TableId, how: Widening) -> Widening:
-        """Without a new beginning where the targets could not follow one."""
-        barred = TruncateTableEvent.type in self._left_out or how.rules.shared(table, self._writers)
-        return replace(how, on_conflict=OnConflict.REST) if barred and how.on_conflict is OnConflict.TEXT else how
+        """With columns beside others where the targets could not follow a new beginning: they would keep their rows."""
+        rules = how.rules
+        barred = not rules.upsert or TruncateTableEvent.type in self._left_out or rules.shared(table, self._writers)
+        return replace(how, on_conflict=OnConflict.UNION) if barred and how.on_conflict is OnConflict.TEXT else how
 
     def _writer_of(self, table: TableId, layout: Layout) -> RowWriter:
         return RowWriter(table, layout, watched=self._widens(table) is not None)

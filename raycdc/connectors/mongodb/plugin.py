@@ -95,8 +95,8 @@ class SchemaOptions(Options):
     on_conflict: OnConflict = option(
         OnConflict.UNION,
         help="A value in a change that its field's inferred column cannot hold. union: a column of JSON beside it, "
-        "NAME__other, has such values. text: the column becomes JSON and the collection is read again. rest: it stays "
-        "in _rest.",
+        "NAME__other, has such values. text: the column becomes JSON and the collection is read again, in upsert "
+        "targets. rest: it stays in _rest.",
     )
 
 

@@ -289,3 +289,29 @@ def test_a_column_becomes_text_while_its_collection_is_read(
         expected = [(d["_id"], json.dumps(d["n"]), json.dumps(d["m"])) for d in documents]
     assert [(row["_id"], row["n"], row["m"]) for row in rows] == expected
     assert all(row["_rest"] is None for row in rows)
+
+
+@pytest.mark.parametrize("images", [True, False])
+def test_a_full_changelog_says_what_was_written_before(
+    mongodb: MongoDb, database: str, tmp_path: Path, images: bool
+) -> None:
+    full = {"changelog": "full", "schema": {"sample": 1}}
+    with mongodb.client() as client:
+        orders = client[database].create_collection("orders", changeStreamPreAndPostImages={"enabled": images})
+        orders.insert_many([{"_id": 1, "n": 1}, {"_id": 2, "n": 2, "was": "here"}, {"_id": 3, "was": "too"}])
+        catch_up(tmp_path, mongodb, database, **full)
+        orders.update_one({"_id": 2}, {"$set": {"n": "two", "new": 1}})
+        orders.update_one({"_id": 1}, {"$set": {"n": 10}})
+        orders.delete_one({"_id": 3})
+        catch_up(tmp_path, mongodb, database, **full)
+        orders.update_one({"_id": 2}, {"$set": {"new": 2}})
+    catch_up(tmp_path, mongodb, database, **full)
+    rows = require_documents(tmp_path, mongodb, database)
+    there: dict[int, dict[str, Any]] = {}
+    for row in rows:
+        values = {n: v for n, v in row.items() if v is not None and (n == "_rest" or not n.startswith("_"))}
+        if row["_op"] in ("-U", "-D"):
+            assert values == there.pop(row["_id"])
+        else:
+            there[row["_id"]] = values
+    assert ("new" in rows[-1]) is not images

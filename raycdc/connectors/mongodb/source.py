@@ -196,12 +196,13 @@ class MongoDbSource:
     def _widens(self, table: TableId) -> Widening | None:
         """How a collection gets more columns; None where it does not, or where its targets would not have them.
 
-        Nor where somebody works with what is in the rest, which it would leave, or puts documents together again.
+        Nor where somebody works with what is in the rest, which it would leave, or puts documents together again, or
+        where images must be the rows that targets have.
         """
         options = self._config.schema_
         rules = self._rules
-        inferred = self._config.infers(table) and self._config.spelling is not Spelling.BSON
-        if not inferred or not rules.gets_added or rules.speaks_of(table, REST):
+        fixed = self._config.spelling is Spelling.BSON or self._demands_images
+        if fixed or not self._config.infers(table) or not rules.gets_added or rules.speaks_of(table, REST):
             return None
         return Widening(options.fields_max, options.on_conflict, rules)
 

@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
+from raycdc.connectors.mongodb.catalog import require_selectable
+from raycdc.connectors.mongodb.client import Client
 from raycdc.connectors.mongodb.plugin import MongoDbSourceConfig
+from raycdc.connectors.mongodb.selection import Selection
 from raycdc.connectors.mongodb.source import MongoDbSource
 from raycdc.errors import ConfigError
 from raycdc.model import TableId
@@ -80,6 +83,11 @@ def test_a_filter_that_the_server_does_not_understand_is_refused_before_anything
         ({"startup": "snapshot", "snapshot": {"filter": {"d.c": "a = 1"}}}, "d.c: 'a = 1' is no JSON"),
         ({"startup": "snapshot", "snapshot": {"filter": {"d.c": '{"$or": [{"$where": "1"}]}'}}}, r"\$where"),
         ({"startup": "snapshot", "snapshot": {"fields": {"d.c": ["a", "a.b"]}}}, "'a.b' is a part of 'a'"),
+        ({"startup": "snapshot", "snapshot": {"fields": {"d.c": ["_id.a"]}}}, "'_id.a' is a part of the key"),
+        (
+            {"startup": "snapshot", "snapshot": {"filter": {"d.c": '{"n": {"$gt": 1}, "n": {"$lt": 5}}'}}},
+            'd.c: .* has n twice in one document.*"\\$and"',
+        ),
         ({"startup": "snapshot", "snapshot": {"limit": {"d.c": 0}}}, "a limit is 1 or more"),
         ({"startup": "snapshot", "snapshot": {"limit": {"d.x": 1}}}, "d.x is none of the captured collections"),
         (
@@ -96,6 +104,12 @@ def test_what_cannot_be_selected_is_told_with_the_configuration(source: dict[str
     plain = {"type": "mongodb", "uri": "mongodb://h/", "collections": ["d.c"]}
     with pytest.raises(ValueError, match=why):
         MongoDbSourceConfig.model_validate({**plain, **source})
+
+
+@pytest.mark.parametrize("number", ['{"$numberDecimal": "x"}', "99999999999999999999", '{"$numberLong": "1e99"}'])
+def test_a_number_that_no_type_has_is_refused_by_the_collections_name(number: str) -> None:
+    with pytest.raises(ConfigError, match=r"source\.snapshot\.filter.*: d\.c: .* is no Extended JSON"):
+        require_selectable(cast("Client", None), TableId("d", "c"), Selection(f'{{"n": {{"$gt": {number}}}}}'))
 
 
 def test_a_state_is_finished_with_the_selection_that_it_was_begun_with(mongodb: MongoDb, orders: str) -> None:

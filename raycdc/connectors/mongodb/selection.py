@@ -42,14 +42,16 @@ class Selection:
         if not self.filter:
             return {}
         # Only here: a configuration is read where no driver is installed.
-        from bson import json_util
+        from bson import encode, json_util
         from bson.codec_options import DatetimeConversion
         from bson.errors import BSONError
 
         options = json_util.JSONOptions(datetime_conversion=DatetimeConversion.DATETIME_MS)
         try:
             query: dict[str, Any] = json_util.loads(self.filter, json_options=options)
-        except (BSONError, TypeError, ValueError, KeyError) as cause:
+            # Numbers that no type of BSON has are found out when they are written.
+            encode(query)
+        except (ArithmeticError, BSONError, TypeError, ValueError, KeyError) as cause:
             raise ValueError(f"{self.filter} is no Extended JSON: {cause}") from cause
         return query
 
@@ -57,7 +59,9 @@ class Selection:
 def checked_filter(text: str) -> str:
     """A filter as it stands in the configuration. Raises ValueError with the reason."""
     try:
-        query = json.loads(text)
+        query = json.loads(text, object_pairs_hook=_once)
+    except _TwiceError as cause:
+        raise ValueError(f'{text!r} has {cause} twice in one document, and only one would count; use "$and"') from cause
     except ValueError as cause:
         raise ValueError(f"{text!r} is no JSON: {cause}") from cause
     if not isinstance(query, dict):
@@ -77,6 +81,8 @@ def checked_fields(fields: Sequence[str]) -> None:
     for name in fields:
         if not name or any(not part or part.startswith("$") for part in name.split(".")) or "\0" in name:
             raise ValueError(f"{name!r} is no field of a document, as status or address.city is")
+        if name.startswith("_id."):
+            raise ValueError(f"{name!r} is a part of the key, by which documents are told apart; _id is always whole")
     for name in fields:
         parts = name.split(".")
         above = {".".join(parts[:end]) for end in range(1, len(parts))}
@@ -84,6 +90,20 @@ def checked_fields(fields: Sequence[str]) -> None:
             raise ValueError(f"{name!r} is a part of {min(held)!r}; name one of them")
     if len(set(fields)) != len(fields):
         raise ValueError("a field is named twice")
+
+
+class _TwiceError(Exception):
+    """A name that a document has twice."""
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A document of JSON; the last of two fields of one name would be it in silence."""
+    found: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in found:
+            raise _TwiceError(name)
+        found[name] = value
+    return found
 
 
 def _names(value: Any) -> Iterator[str]:

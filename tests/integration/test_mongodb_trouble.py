@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from raycdc.checkpoint.store import CheckpointStore
 from raycdc.config import Secret
 from raycdc.connectors.mongodb.causal import log_end, look_up
 from raycdc.connectors.mongodb.client import connect
-from raycdc.errors import LogLostError, SourceError, SourceUnavailableError
+from raycdc.errors import ConfigError, LogLostError, SourceError, SourceUnavailableError
 from raycdc.model import TableId
 from raycdc.pipeline import Pipeline
 from raycdc.testing.servers import MongoDb, MongoDbServer
@@ -224,3 +225,41 @@ def _large(job: Pipeline) -> list[int]:
     job.run(local=True, until="caught-up", listener=events.append)
     last = [event for event in events if event["event"] == "progress"][-1]
     return [table["large_documents"] for table in last["tables"]]
+
+
+@pytest.mark.parametrize("schema", ["inferred", "document"])
+def test_a_change_says_when_it_was_made_and_in_which_transaction(
+    mongodb: MongoDb, database: str, tmp_path: Path, schema: str
+) -> None:
+    wanted = ("database", "collection", "op_time", "cluster_time", "wall_time", "txn_number")
+    options: dict[str, Any] = {"schema": schema, "metadata": {name: f"m_{name}" for name in wanted}}
+    with mongodb.client() as client:
+        orders = client[database].orders
+        orders.insert_one({"_id": 1, "n": 1, "m_txn_number": "its own"})
+        catch_up(tmp_path, mongodb, database, **options)
+        orders.update_one({"_id": 1}, {"$set": {"n": 2}})
+        with client.start_session() as session:
+            for number in (2, 3):
+                with session.start_transaction():
+                    orders.insert_one({"_id": number, "n": number}, session=session)
+        orders.delete_one({"_id": 2})
+        orders.update_one({"_id": 1}, {"$set": {"new": "a column"}})
+    catch_up(tmp_path, mongodb, database, **options)
+    first, *rows = changes(tmp_path)
+    assert [row["m_database"] for row in (first, *rows)] == [database] * 6
+    assert {row["m_collection"] for row in (first, *rows)} == {"orders"}
+    assert [first[f"m_{name}"] for name in wanted[2:]] == [None] * 4
+    assert [(row["_op"], row["_id"]) for row in rows] == [("+U", 1), ("+I", 2), ("+I", 3), ("-D", 2), ("+U", 1)]
+    numbers = [row["m_txn_number"] for row in rows]
+    assert numbers == [None, numbers[1], numbers[1] + 1, None, None]
+    for row in rows:
+        second, increment = map(int, row["_pos"].partition(":")[0].split("."))
+        assert row["m_cluster_time"] == second << 32 | increment
+        assert row["m_op_time"] == row["m_wall_time"]
+        moment = datetime.fromisoformat(row["m_wall_time"]).replace(tzinfo=UTC)
+        assert moment.timestamp() * 1000 == row["_ts_ms"]
+    if schema == "inferred":
+        assert rows[-1]["new"] == "a column"
+        assert first["_rest"] == {"m_txn_number": "its own"}
+    with pytest.raises(ConfigError, match="metadata"):
+        catch_up(tmp_path, mongodb, database, schema=schema)

@@ -132,3 +132,26 @@ def test_a_configuration_that_cannot_be_is_refused(options: dict[str, Any], prob
 
 def test_the_password_shows_nowhere() -> None:
     assert "s3cret" not in repr(config(uri="mongodb://me:s3cret@db"))
+
+
+@pytest.mark.parametrize(
+    ("metadata", "message"),
+    [
+        ({"txn": "_txn"}, "'txn' is none of database, collection"),
+        ({"txn_number": "_seq"}, "has a name that raycdc uses"),
+        ({"txn_number": "_id"}, "a name of its own"),
+        ({"txn_number": "t", "wall_time": "T"}, "a name of its own"),
+        ({"txn_number": "a b"}, "cannot have a column 'a b'"),
+        ({"txn_number": "N"}, "shop.orders has the column n in columns"),
+    ],
+)
+def test_columns_for_what_is_known_of_changes_have_names_of_their_own(metadata: dict[str, str], message: str) -> None:
+    told = {
+        "type": "mongodb",
+        "uri": "mongodb://db",
+        "collections": ["shop.orders"],
+        "columns": {"shop.orders": {"_id": "long", "n": "long"}},
+    }
+    assert MongoDbSourceConfig.model_validate({**told, "metadata": {"txn_number": "_txn"}}).metadata
+    with pytest.raises(ValueError, match=message):
+        MongoDbSourceConfig.model_validate({**told, "metadata": metadata})

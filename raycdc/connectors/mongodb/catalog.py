@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -15,7 +14,17 @@ from bson.raw_bson import RawBSONDocument
 from pymongo.errors import OperationFailure
 
 from raycdc.connectors.mongodb.client import Client, errors
-from raycdc.connectors.mongodb.layout import ID, Layout, OnMisfit, Spelling, declared, parse_type, whole_documents
+from raycdc.connectors.mongodb.layout import (
+    ID,
+    UNFIT_NAME,
+    Layout,
+    OnMisfit,
+    Spelling,
+    declared,
+    parse_type,
+    whole_documents,
+    with_metadata,
+)
 from raycdc.connectors.mongodb.plugin import MongoDbSourceConfig, SchemaMode
 from raycdc.connectors.mongodb.selection import Selection
 from raycdc.errors import ConfigError, SourceError
@@ -25,8 +34,6 @@ from raycdc.model.selector import TableSelector
 
 #: Databases of the server itself.
 _INTERNAL = frozenset({"admin", "config", "local"})
-#: Characters that names of columns cannot have in every target (Delta Lake's are the fewest).
-_UNFIT_NAME = re.compile(r"[ ,;{}()\n\t=.`$\0]")
 #: Documents as bytes, of which values are read one by one.
 RAW: CodecOptions[RawBSONDocument] = CodecOptions(
     document_class=RawBSONDocument, datetime_conversion=DatetimeConversion.DATETIME_MS
@@ -168,7 +175,8 @@ def size_of(client: Client, table: TableId) -> Size:
 
 def layout_of(client: Client, config: MongoDbSourceConfig, table: TableId, uuid: str) -> Layout:
     """What the documents of a collection become: as declared, or as a sample says."""
-    return replace(_layout(client, config, table), uuid=uuid, asked=config.asked_of(table))
+    layout = with_metadata(_layout(client, config, table), config.metadata)
+    return replace(layout, uuid=uuid, asked=config.asked_of(table))
 
 
 def _layout(client: Client, config: MongoDbSourceConfig, table: TableId) -> Layout:
@@ -183,6 +191,8 @@ def _layout(client: Client, config: MongoDbSourceConfig, table: TableId) -> Layo
     exact = config.spelling is Spelling.BSON
     sample = _sample(client, table, options.sample, config.snapshot.selection_of(table).fields)
     types = inferred(sample, fields_max=options.fields_max, exact=exact)
+    taken = {name.casefold() for name in config.metadata.values()}
+    types = {name: type_ for name, type_ in types.items() if name.casefold() not in taken}
     return declared(types, json=config.spelling, on_misfit=OnMisfit.REST)
 
 
@@ -225,7 +235,7 @@ def _sample(client: Client, table: TableId, size: int, fields: Sequence[str]) ->
 
 def is_fit(name: str) -> bool:
     """Whether every target can have a column of that name."""
-    return bool(name) and _UNFIT_NAME.search(name) is None and not reserved_column([name]) and name != "_rest"
+    return bool(name) and UNFIT_NAME.search(name) is None and not reserved_column([name]) and name != "_rest"
 
 
 def kind_of(value: object) -> str:

@@ -20,6 +20,7 @@ from raycdc.connectors.mongodb.client import Client, errors
 from raycdc.connectors.mongodb.keys import key_from_json
 from raycdc.connectors.mongodb.large import LargeDocuments
 from raycdc.connectors.mongodb.layout import ID, Layout
+from raycdc.connectors.mongodb.metadata import filled
 from raycdc.connectors.mongodb.position import StreamPosition
 from raycdc.connectors.mongodb.selection import Selection
 from raycdc.errors import SourceError, TableChangedError
@@ -67,10 +68,10 @@ class MongoDbChunkReader:
             for raw in self._raw_batches(split, layout, session):
                 self._large.look(split.table, raw)
                 for batch in decoder.decode(raw):
-                    yield as_inserts(batch, schema, first=rows, read_ms=read_ms)
+                    yield as_inserts(filled(batch, layout, split.table), schema, first=rows, read_ms=read_ms)
                     rows += batch.num_rows
             for batch in decoder.flush():
-                yield as_inserts(batch, schema, first=rows, read_ms=read_ms)
+                yield as_inserts(filled(batch, layout, split.table), schema, first=rows, read_ms=read_ms)
             if opened is not None and session is not None:
                 seen = seen_by(self._client, session, split.table)
                 high = replace(opened, cluster_time=max(seen, opened.cluster_time))

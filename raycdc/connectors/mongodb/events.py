@@ -24,6 +24,7 @@ from raycdc.connectors.mongodb.bson import code_loops as codes
 from raycdc.connectors.mongodb.bson.decoder import DocumentDecoder, fields_of
 from raycdc.connectors.mongodb.bson.event_loops import scan
 from raycdc.connectors.mongodb.layout import Layout
+from raycdc.connectors.mongodb.metadata import filled, op_time_ms
 from raycdc.errors import DataError
 from raycdc.formats.code_loops import OK
 from raycdc.model import RowKind, TableId, changelog_schema, lost_values, with_lost_values
@@ -169,9 +170,8 @@ class RowWriter:
         """
         places, ops, owner = _places(events)
         times = events[owner, codes.E_TIME]
-        walls = events[owner, codes.E_WALL]
         seconds, increments = times >> 32, times & 0xFFFF_FFFF
-        millis = np.where(walls >= 0, walls, seconds * 1000)
+        millis = op_time_ms(events[owner])
         second = ops != RowKind.UPDATE_BEFORE
         sequence, in_time = numbers[owner] + second, ranks[owner] + second
         done = 0
@@ -183,7 +183,8 @@ class RowWriter:
             )
             position = pc.binary_join_element_wise(position, pa.array(in_time[part]).cast(pa.string()), ":")
             meta = [pa.array(ops[part]), pa.array(sequence[part]), pa.array(millis[part]), position]
-            rows = pa.RecordBatch.from_arrays([*batch.columns, *meta], schema=self._schema)
+            columns = filled(batch, self.layout, self.table, events[owner[part]]).columns
+            rows = pa.RecordBatch.from_arrays([*columns, *meta], schema=self._schema)
             lost = lost_values(batch)
             yield LogRows(self.table, with_lost_values(rows, lost) if lost else rows, times[part])
 

@@ -27,15 +27,19 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
 from raycdc.config.mongodb_types import parse_type, subtype_of
 from raycdc.model import Column, LogicalType, TableSchema, TypeKind
 
-__all__ = ["FIELDS", "ID", "REST", "VALUE", "WHOLE", "Layout", "OnMisfit", "Spelling", "declared", "parse_type",
-           "subtype_of", "whole_documents"]  # fmt: skip
+__all__ = [
+    "FIELDS", "ID", "METADATA_FIELDS", "REST", "UNFIT_NAME", "VALUE", "WHOLE", "Layout", "OnMisfit", "Spelling",
+    "declared", "parse_type", "subtype_of", "whole_documents", "with_metadata",
+]  # fmt: skip
 
 #: The key of every collection.
 ID = "_id"
@@ -72,6 +76,19 @@ class OnConflict(StrEnum):
 #: A value of any type, and a document whose fields are the row's own, in `Spelling.BSON`.
 VALUE = LogicalType(TypeKind.BINARY, native="bson")
 FIELDS = LogicalType(TypeKind.BINARY, native="bson document")
+#: How types of columns begin that are filled from the event, and from no document.
+METADATA = "metadata "
+#: What such columns have (`raycdc.connectors.mongodb.metadata`).
+METADATA_FIELDS: Mapping[str, LogicalType] = {
+    "database": LogicalType(TypeKind.STRING),
+    "collection": LogicalType(TypeKind.STRING),
+    "op_time": LogicalType(TypeKind.TIMESTAMP, fsp=3),
+    "cluster_time": LogicalType(TypeKind.INT64),
+    "wall_time": LogicalType(TypeKind.TIMESTAMP, fsp=3),
+    "txn_number": LogicalType(TypeKind.INT64),
+}
+#: Characters that names of columns cannot have in every target (Delta Lake's are the fewest).
+UNFIT_NAME = re.compile(r"[ ,;{}()\n\t=.`$\0]")
 #: Digits of a decimal128.
 _DIGITS_MAX = 34
 
@@ -116,9 +133,10 @@ class Layout:
     @property
     def fields(self) -> tuple[Column, ...]:
         """Columns that are fields of the documents."""
-        if self.whole:
-            return self.columns[:-1]
         none = {other for _, other in self.others} | ({REST} if self.rest else set())
+        none |= {column.name for column in self.columns if column.type.native.startswith(METADATA)}
+        if self.whole:
+            none.add(WHOLE)
         return tuple(column for column in self.columns if column.name not in none)
 
     def schema(self) -> TableSchema:
@@ -161,6 +179,15 @@ def whole_documents(key: LogicalType | None, *, json: Spelling) -> Layout:
     whole = FIELDS if json is Spelling.BSON else parse_type("json")
     columns = (Column(ID, ident, nullable=False), Column(WHOLE, whole, nullable=False))
     return Layout(columns, json, OnMisfit.FAIL, whole=True)
+
+
+def with_metadata(layout: Layout, wanted: Mapping[str, str]) -> Layout:
+    """`layout` with a column for each of the `wanted` fields, which are given with the names of their columns.
+
+    They stand behind the key, so that columns that come later are behind them.
+    """
+    columns = [Column(name, replace(METADATA_FIELDS[field], native=METADATA + field)) for field, name in wanted.items()]
+    return replace(layout, columns=(layout.columns[0], *columns, *layout.columns[1:]))
 
 
 def _spelled(logical: LogicalType, json: Spelling) -> LogicalType:

@@ -10,7 +10,17 @@ from pydantic import AfterValidator, field_validator, model_validator
 
 from raycdc.config import Options, Secret, SourceConfig, option
 from raycdc.config.mongodb_uri import parse_mongodb_uri
-from raycdc.connectors.mongodb.layout import ID, REST, OnConflict, OnMisfit, Spelling, parse_type
+from raycdc.connectors.mongodb.layout import (
+    ID,
+    METADATA_FIELDS,
+    REST,
+    UNFIT_NAME,
+    WHOLE,
+    OnConflict,
+    OnMisfit,
+    Spelling,
+    parse_type,
+)
 from raycdc.connectors.mongodb.selection import Selection, checked_fields, checked_filter
 from raycdc.model import LogicalType, TableId
 from raycdc.model.batch import reserved_column
@@ -197,6 +207,12 @@ class MongoDbSourceConfig(SourceConfig):
         "there before, from the images that all captured collections keep, or else from the last row of each document, "
         "which is kept under pipeline.state.",
     )
+    metadata: dict[str, str] = option(
+        {},
+        help="What is known of a change as columns: name of the field, name of the column. Fields are database, "
+        "collection, op_time, cluster_time, wall_time, txn_number.",
+        example={"txn_number": "_txn"},
+    )
     startup: StartupOptions = option(StartupOptions(), help="Where to begin.", example={"mode": "snapshot"})
     snapshot: SnapshotOptions = option(SnapshotOptions(), help="Chunks.")
 
@@ -232,6 +248,28 @@ class MongoDbSourceConfig(SourceConfig):
             if REST in fields:
                 raise ValueError(f'{collection}: {REST} is what on_misfit = "rest" fills')
         return value
+
+    @field_validator("metadata")
+    @classmethod
+    def _metadata_names(cls, value: dict[str, str]) -> dict[str, str]:
+        if unknown := [field for field in value if field not in METADATA_FIELDS]:
+            raise ValueError(f"{unknown[0]!r} is none of {', '.join(METADATA_FIELDS)}")
+        names = [ID, REST, WHOLE, *value.values()]
+        if len({name.casefold() for name in names}) < len(names):
+            raise ValueError(f"each column needs a name of its own, other than {ID}, {REST} and {WHOLE}")
+        if unfit := [name for name in value.values() if UNFIT_NAME.search(name) or not name]:
+            raise ValueError(f"targets cannot have a column {unfit[0]!r}")
+        if problem := reserved_column(value.values()):
+            raise ValueError(problem)
+        return value
+
+    @model_validator(mode="after")
+    def _metadata_is_apart(self) -> Self:
+        taken = {name.casefold() for name in self.metadata.values()}
+        for collection, fields in self.columns.items():
+            if both := [name for name in fields if name.casefold() in taken]:
+                raise ValueError(f"metadata: {collection} has the column {both[0]} in columns")
+        return self
 
     @model_validator(mode="after")
     def _columns_are_used(self) -> Self:
@@ -304,7 +342,12 @@ class MongoDbSourceConfig(SourceConfig):
     def asked_of(self, table: TableId) -> str:
         """Which documents of a collection are read, and how they become rows, in words."""
         selection = str(self.snapshot.selection_of(table))
-        return self._rows_of(table) + (f"; {selection}" if selection else "")
+        metadata = ", ".join(f"{name} {field}" for field, name in self.metadata.items())
+        return (
+            self._rows_of(table)
+            + (f"; {selection}" if selection else "")
+            + (f"; metadata ({metadata})" if metadata else "")
+        )
 
     def _rows_of(self, table: TableId) -> str:
         listed = self.columns.get(str(table))

@@ -39,7 +39,7 @@ STATE_SIZE = 8
 ON_MISFIT_FAIL, ON_MISFIT_NULL, ON_MISFIT_REST = 0, 1, 2
 
 # Fields of a change event's envelope, in the order of `EVENT_FIELDS` (MongoDB manual, "Change Events").
-(F_TOKEN, F_TYPE, F_TIME, F_WALL, F_NAMESPACE, F_KEY, F_AFTER, F_BEFORE, F_SPLIT) = range(9)
+(F_TOKEN, F_TYPE, F_TIME, F_WALL, F_NAMESPACE, F_KEY, F_AFTER, F_BEFORE, F_SPLIT, F_TXN) = range(10)
 EVENT_FIELDS = (
     "_id",
     "operationType",
@@ -50,6 +50,7 @@ EVENT_FIELDS = (
     "fullDocument",
     "fullDocumentBeforeChange",
     "splitEvent",
+    "txnNumber",
 )
 # What an event does; `OTHER` is no change of a document.
 OTHER, INSERT, UPDATE, REPLACE, DELETE = range(5)
@@ -67,7 +68,8 @@ OTHER, INSERT, UPDATE, REPLACE, DELETE = range(5)
     E_AFTER,
     E_BEFORE,
     E_SPLIT,
-) = range(12)
-EVENT_COLUMNS = 12
+    E_TXN,
+) = range(13)
+EVENT_COLUMNS = 13
 #: A namespace that was not entered, and an event without one.
 UNKNOWN_NAMESPACE, NO_NAMESPACE = -1, -2

@@ -31,6 +31,7 @@ from raycdc.connectors.mongodb.bson.code_loops import (
     E_SPLIT,
     E_TIME,
     E_TOKEN,
+    E_TXN,
     E_WALL,
     F_AFTER,
     F_BEFORE,
@@ -39,10 +40,12 @@ from raycdc.connectors.mongodb.bson.code_loops import (
     F_SPLIT,
     F_TIME,
     F_TOKEN,
+    F_TXN,
     F_TYPE,
     F_WALL,
     FAILED,
     INSERT,
+    INT64,
     NO_NAMESPACE,
     ON_MISFIT_NULL,
     OTHER,
@@ -84,6 +87,7 @@ def _event(data: Any, at: Any, last: Any, envelope: Any, namespaces: Any, event:
     event[:] = 0
     event[E_BEGIN], event[E_END] = at, last
     event[E_WALL] = -1
+    event[E_TXN] = -1
     event[E_NAMESPACE] = NO_NAMESPACE
     place = at + 4
     end = last - 1
@@ -113,6 +117,8 @@ def _event(data: Any, at: Any, last: Any, envelope: Any, namespaces: Any, event:
             event[E_TIME] = load(data, value, 64)
         elif field == F_WALL and kind == DATE:
             event[E_WALL] = load(data, value, 64)
+        elif field == F_TXN and kind == INT64:
+            event[E_TXN] = load(data, value, 64)
         elif kind == DOCUMENT:
             if field == F_NAMESPACE:
                 event[E_NAMESPACE] = find_name(data, value + 4, over - 1, over, namespaces)

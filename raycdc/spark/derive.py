@@ -248,10 +248,12 @@ class _Task:
             partition=segment.partition,
         )
         letters = self.records.letters(self.epoch, segment.name) if self.forgiving else None
+        # Rows of chunks are all inserts, and appended as such: none of them may become a deletion.
+        records = replace(self.records, partial=False) if segment.kind == "snapshot" else self.records
         count, why = 0, ""
         try:
             for batch in whole_updates(self._joined(segment, computed)):
-                passed, bad, first = self._passed(batch, letters)
+                passed, bad, first = self._passed(batch, letters, records)
                 count, why = count + bad, why or first
                 writer.append(passed)
             made = writer.finish(seq_base=segment.seq_base) if writer.rows else None
@@ -287,7 +289,9 @@ class _Task:
                 columns[_FAILED] = pa.array(failed)
             yield pa.RecordBatch.from_pydict(columns)
 
-    def _passed(self, batch: pa.RecordBatch, letters: Letters | None) -> tuple[pa.RecordBatch, int, str]:
+    def _passed(
+        self, batch: pa.RecordBatch, letters: Letters | None, records: BadRecords
+    ) -> tuple[pa.RecordBatch, int, str]:
         """The rows that the filter lets pass, and what they are; how many are bad, and what the first of them has."""
         ops, numbers = batch.column("_op").to_numpy(), batch.column("_seq").to_numpy()
         emptied = ops == RowKind.TRUNCATE
@@ -297,7 +301,7 @@ class _Task:
             wanted = keep.to_numpy(zero_copy_only=False).astype(np.bool_) | emptied
         if self.forgiving:
             bad = (batch.column(_FAILED).to_numpy() >= 0) & wanted & ~emptied
-        ops, kept = judged(ops, numbers, wanted, bad, self.records)
+        ops, kept = judged(ops, numbers, wanted, bad, records)
         before = update_places(batch.column("_op").to_numpy(), numbers)
         moved = before[kept[before] & kept[before + 1] & self._moved(batch)[before]]
         ops[moved], ops[moved + 1] = RowKind.DELETE, RowKind.INSERT

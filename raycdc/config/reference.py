@@ -73,10 +73,10 @@ def _rows(model: type[BaseModel], prefix: str) -> Iterator[str]:
     for name, field in model.model_fields.items():
         inner = next((t for t in _leaves(field.annotation) if isinstance(t, type) and issubclass(t, BaseModel)), None)
         if inner is not None:
-            yield from _rows(inner, f"{prefix}{name}.")
+            yield from _rows(inner, f"{prefix}{field.alias or name}.")
             continue
         default = "**required**" if field.is_required() else f"`{_default(field)}`"
-        cells = (f"`{prefix}{name}`", _kind(field), default, _meaning(field))
+        cells = (f"`{prefix}{field.alias or name}`", _kind(field), default, _meaning(field))
         yield "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 

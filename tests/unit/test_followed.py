@@ -9,6 +9,7 @@ import pytest
 
 from raycdc.model import Column, LogicalType, TableId, TableSchema, TypeKind
 from raycdc.model.layout import TableLayout, partition_fields
+from raycdc.model.lookup import LookedUpColumn, Lookup
 from raycdc.model.routes import Route, Router
 from raycdc.model.transform import Transform, Transforms
 from raycdc.schema import (
@@ -110,3 +111,21 @@ def test_one_of_several_merged_tables_cannot_be_emptied_where_rows_are_updated(
     assert not parked or found.startswith(
         "truncate_table of shop.orders: its rows in lake.all cannot be told from those of shop.others"
     )
+
+
+def test_a_table_that_takes_from_a_lookup_what_it_goes_by_or_adds_is_parked() -> None:
+    added = (LookedUpColumn("name", "user_name", LogicalType(TypeKind.STRING)),)
+    lookup = Lookup(number=0, table=r"shop\..*", dimension="mongodb crm.users", key="qty", field="_id", columns=added)
+    rules = TargetRules(Transforms(lookups=[lookup]))
+
+    def told(after: TableSchema, event: SchemaChangeEvent) -> str:
+        return rules.objection(ORDERS, BEFORE, after, [event], [ORDERS])
+
+    names = [column.name for column in BEFORE.columns]
+    left = told(shape(*(name for name in names if name != "qty")), DropColumnEvent(ORDERS, "qty"))
+    assert left.startswith("the table's lookup[0] names 'qty'")
+    taken = AddColumnEvent(ORDERS, Column("User_Name", NUMBER))
+    assert told(shape(*names, "User_Name"), taken).startswith("the table's lookup[0] names 'User_Name'")
+    renamed = told(shape(*names[:-1], "USER_NAME"), RenameColumnEvent(ORDERS, "secret", "USER_NAME"))
+    assert renamed.startswith("the table's lookup[0] names 'USER_NAME'")
+    assert told(shape(*names, "other"), AddColumnEvent(ORDERS, Column("other", NUMBER))) == ""

@@ -11,6 +11,7 @@ import pytest
 from raycdc.bridge.views import stored_names, viewed
 from raycdc.errors import ConfigError, SchemaError
 from raycdc.model import Column, LogicalType, RowKind, TableId, TableSchema, TypeKind
+from raycdc.model.lookup import LookedUpColumn, Lookup
 from raycdc.model.transform import Constant, Expression, Item, Renamed, Star, Transform, Transforms, items_of
 from raycdc.model.view import RowView
 from raycdc.schema import AddColumnEvent, CreateTableEvent, DropColumnEvent, RenameColumnEvent
@@ -141,7 +142,7 @@ def test_what_needs_spark_is_refused_without_it() -> None:
         (TransformUse(True, "", "qty", leaves_out=True), {}, "as with source.order_by nothing is deleted"),
     ],
 )
-def test_bad_rows_that_cannot_be_deletions_of_their_keys_are_refused(
+def test_rows_left_out_that_cannot_be_deletions_of_their_keys_are_refused(
     use: TransformUse, options: dict[str, Any], text: str
 ) -> None:
     class Filtering(PlainResolver):
@@ -151,7 +152,20 @@ def test_bad_rows_that_cannot_be_deletions_of_their_keys_are_refused(
     transforms = Transforms([Transform(table="shop.orders", filter="1 / qty > 0", **options)])
     with pytest.raises(ConfigError, match=rf"^transform\[0\]: shop\.orders: .*{text}.*on_bad_record = .fail.\.$"):
         TransformedTables(transforms, Filtering(), use).resolved(ORDERS, SCHEMA)
-    TransformedTables(transforms, Filtering(), replace(use, leaves_out=False)).resolved(ORDERS, SCHEMA)
+    strict = replace(use, leaves_out=False)
+    TransformedTables(transforms, Filtering(), strict).resolved(ORDERS, SCHEMA)
+
+    def looking_up(*, drop: bool) -> Transforms:
+        added = (LookedUpColumn("name", "user_name", TEXT),)
+        lookup = Lookup(number=0, table="shop.orders", dimension="d", key="QTY", field="_id", columns=added, drop=drop)
+        return Transforms([Transform(table="shop.orders", **options)], [lookup])
+
+    with pytest.raises(
+        ConfigError,
+        match=rf"^transform\[0\]: shop\.orders: .*{text.replace('a row that', 'a row without')}.*missing = .null.\.$",
+    ):
+        TransformedTables(looking_up(drop=True), use=strict).resolved(ORDERS, SCHEMA)
+    TransformedTables(looking_up(drop=False), use=strict).resolved(ORDERS, SCHEMA)
 
 
 @pytest.mark.parametrize(

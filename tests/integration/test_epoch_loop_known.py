@@ -160,6 +160,26 @@ def test_an_error_at_any_point_leaves_the_changelog_exact(
     assert world.loop(routing=routing(world)).recover() == Recovery(3)
 
 
+def test_known_rows_are_found_in_files_of_whoever_wrote_them(lines: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    # No merge is small enough to be raycdc's own: delta-rs writes the files.
+    monkeypatch.setattr("raycdc.sinks.delta.rewrite.CHANGES_BYTES_MAX", -1)
+    play(lines, epochs=4)
+    run(lines)
+    check(lines)
+
+
+def test_files_of_old_versions_go(lines: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("raycdc.spark.known_rows._CLEANED_EVERY_S", 0.0)
+    play(lines, epochs=4)
+    run(lines)
+    check(lines)
+    for table in lines.script.tables.values():
+        folder = lines.store.path / "known" / table.id.db / table.id.table
+        named = {Path(uri).name for uri in DeltaTable(str(folder)).file_uris()}
+        assert {path.name for path in folder.rglob("*.parquet") if "_delta_log" not in path.parts} == named
+        assert known(lines, table) == table.contents()
+
+
 def test_columns_change_and_known_rows_follow(lines: World) -> None:
     orders = lines.script.table("shop.orders")
     orders.read([{"id": n, "name": f"n{n}", "qty": n} for n in range(4)])

@@ -48,7 +48,8 @@ def _of_file(path: Path, names: Sequence[str], hashes: np.ndarray, bounds: Any, 
             hits = [np.isin(key_hashes(batch, names), hashes) for batch in there.to_batches()]
             mask = np.concatenate(hits) if hits else np.zeros(0, np.bool_)
             if mask.any():
-                found.append(in_types(file.read_row_group(group).filter(pa.array(mask)), schema))
+                # In the table's types first: delta-rs notes others in its files, which cannot be filtered.
+                found.append(in_types(file.read_row_group(group), schema).filter(pa.array(mask)))
     return found
 
 

@@ -263,3 +263,22 @@ def test_a_change_says_when_it_was_made_and_in_which_transaction(
         assert first["_rest"] == {"m_txn_number": "its own"}
     with pytest.raises(ConfigError, match="metadata"):
         catch_up(tmp_path, mongodb, database, schema=schema)
+
+
+def test_patterns_in_several_databases_are_followed_in_one_stream(
+    mongodb: MongoDb, database: str, tmp_path: Path
+) -> None:
+    with mongodb.fresh_database("chg") as other, mongodb.client() as client:
+        patterns = {"collections": [rf"{database}\.order.*", rf"{other}\.user.*"]}
+        client[database].orders.insert_one({"_id": 1, "n": 1})
+        client[other].users.insert_one({"_id": 1, "n": 1})
+        catch_up(tmp_path, mongodb, database, **patterns)
+        client[database].orders.insert_one({"_id": 2, "n": 2})
+        client[other].users.insert_one({"_id": 3, "n": 3})
+        client[other].orders.insert_one({"_id": 4, "n": 4})
+        client[other].moving.insert_one({"_id": 5, "n": 5})
+        client[other].moving.rename("users_too")
+        catch_up(tmp_path, mongodb, database, **patterns)
+    assert [row["_id"] for row in changes(tmp_path)] == [1, 2]
+    assert [row["_id"] for row in changes(tmp_path, "users_too") if row["_op"] != "T"] == [5]
+    assert [row["_id"] for row in changes(tmp_path, "users") if row["_table"] == "users"] == [1, 3]

@@ -10,11 +10,12 @@ import pytest
 from raycdc.connectors.mongodb.client import Client, ServerInfo, probe
 from raycdc.connectors.mongodb.plugin import MongoDbSourceConfig
 from raycdc.connectors.mongodb.position import StreamPosition
-from raycdc.connectors.mongodb.raw_stream import RawStream, Scope, StreamOptions
+from raycdc.connectors.mongodb.raw_stream import RawStream, Scope, StreamOptions, stream_options
 from raycdc.connectors.mongodb.source import MongoDbSource
 from raycdc.connectors.mongodb.token import ordinal_of
 from raycdc.errors import SourceError
 from raycdc.model import TableId
+from raycdc.model.selector import TableSelector
 from raycdc.source.split import StreamSplit
 
 EVENT = {"_data": "82612F653E000000022B022C0100296E5A1004" + "00" * 16 + "46645F696400" + "04"}
@@ -159,3 +160,20 @@ def test_names_are_matched_as_they_are() -> None:
             ]
         }
     }
+
+
+@pytest.mark.parametrize(
+    ("selected", "databases"),
+    [
+        ([r"crm\.user_.*", r"hr\.a|b", "shop.orders"], None),
+        ([r"crm\.user_.*", r"hr\.(a|b)", "shop.orders"], ["crm", "hr", "shop"]),
+        ([r"crm\.user_.*"], None),
+    ],
+)
+def test_of_several_databases_the_server_sends_no_others(selected: list[str], databases: list[str] | None) -> None:
+    options = stream_options(cast("Client", FakeClient(5, 0)), info(5, 0, 0), TableSelector(selected))
+    stages = options.pipeline(info(5, 0, 0), token=None, after=0)
+    matches = [stage["$match"] for stage in stages if "$match" in stage]
+    wanted = {"$in": databases}
+    expected = {"$or": [{"ns.db": wanted}, {"to.db": wanted}, {"operationType": "invalidate"}]}
+    assert matches == ([expected] if databases else [])

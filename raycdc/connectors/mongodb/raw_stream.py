@@ -64,8 +64,8 @@ class Scope:
     @classmethod
     def of(cls, selector: TableSelector) -> Scope:
         """The narrowest one that has all that is selected; it decides on which databases the account must read."""
-        databases = {table.db for table in selector.plain_names} | set(map(_database_of, selector.patterns))
-        if len(databases) != 1:
+        databases = databases_of(selector)
+        if databases is None or len(databases) != 1:
             return cls()
         tables = {table.table for table in selector.plain_names}
         alone = len(tables) == 1 and not selector.patterns
@@ -74,13 +74,15 @@ class Scope:
 
 @dataclass(frozen=True, slots=True)
 class StreamOptions:
-    """How a stream is asked for. `only`: events of these collections alone; empty: the server does not know which.
+    """How a stream is asked for. `only`: events of these collections alone, else of these `databases`; both empty: the
+    server does not know which. A pattern is never the server's: its language is another one, and might match less.
 
     `lean`: without any document.
     """
 
     scope: Scope
     only: tuple[TableId, ...] = ()
+    databases: tuple[str, ...] = ()
     images: bool = False
     lean: bool = False
 
@@ -105,6 +107,10 @@ class StreamOptions:
         stages: list[dict[str, Any]] = [{"$changeStream": stage}]
         if self.only and self.scope.collection is None:
             stages.append({"$match": {"$or": self._wanted()}})
+        elif self.databases and self.scope.database is None:
+            wanted = {"$in": list(self.databases)}
+            changed = [{"ns.db": wanted}, {"to.db": wanted}, {"operationType": "invalidate"}]
+            stages.append({"$match": {"$or": changed}})
         stages.append({"$project": {"updateDescription": 0, **({"fullDocument": 0} if self.lean else {})}})
         if splits_large_events(info):
             stages.append({"$changeStreamSplitLargeEvent": {}})
@@ -128,7 +134,8 @@ def stream_options(client: Client, info: ServerInfo, selector: TableSelector) ->
     tables = discover(client, selector, complete=False) if info.version >= (6, 0) else {}
     images = bool(tables) and keep_images(client, tables)
     only = () if selector.patterns else tuple(selector.plain_names)
-    return StreamOptions(Scope.of(selector), only=only, images=images)
+    databases = databases_of(selector) or ()
+    return StreamOptions(Scope.of(selector), only=only, databases=tuple(sorted(databases)), images=images)
 
 
 def splits_large_events(info: ServerInfo) -> bool:
@@ -204,6 +211,12 @@ class RawStream:
     def close(self) -> None:
         self._cursor.close()
         self._session.end_session()
+
+
+def databases_of(selector: TableSelector) -> set[str] | None:
+    """The databases in which all that is selected lies; None where that is not known."""
+    named = set(map(_database_of, selector.patterns))
+    return None if None in named else {table.db for table in selector.plain_names} | {n for n in named if n is not None}
 
 
 def _database_of(pattern: str) -> str | None:

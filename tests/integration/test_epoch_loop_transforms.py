@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from raycdc.config import LookupOptions
 from raycdc.errors import ConfigError, DataError, SchemaError, StateError
 from raycdc.failpoints import FailpointError
 from raycdc.model.routes import Route
@@ -16,6 +17,7 @@ from raycdc.model.transform import Transform
 from raycdc.schema import DropColumnEvent, RenameColumnEvent, event_to_json
 from raycdc.spark import derive
 from raycdc.spark.epochs import Recovery
+from raycdc.testing.servers import MongoDb
 from tests.integration.transform_world import ORDERS, add_column, new_world, play
 
 pytestmark = [
@@ -251,3 +253,28 @@ def test_what_a_sink_cannot_hold_is_refused(
     with pytest.raises(error, match=text):
         world.loop().run()
     assert not (tmp_path / "lake").exists()
+
+
+@pytest.mark.server
+def test_what_spark_computed_is_looked_up(tmp_path: Path, spark: Any, way: str, mongodb: MongoDb) -> None:
+    """By a computed column, behind the filter; nothing that was made on the way is left."""
+    assert way
+    projection = "id, qty % 10 AS user, concat(name, '!') AS shout"
+    with mongodb.fresh_database("dim") as database, mongodb.client() as client:
+        client[database].users.insert_many({"_id": n, "name": f"user {n}"} for n in range(1, 9))
+        transform = Transform(table="shop.orders", projection=projection, filter="qty < 90")
+        world = new_world("delta-upsert", tmp_path, transform, spark=spark)
+        asked = {"uri": mongodb.uri, "collection": f"{database}.users", "on": "user", "columns": {"name": "string"}}
+        world.lookups = (LookupOptions.model_validate({"table": "shop.orders", "missing": "drop", **asked}),)
+        orders = world.script.table("shop.orders")
+        orders.read([{"id": n, "name": "n", "qty": n} for n in range(100)])
+        world.script.seal()
+        for n in range(10):
+            orders.update((n,), qty=n + 1)
+        world.script.seal(final=True)
+        world.loop().run()
+        world.opened[0].close()
+    expected = {row["id"]: row["qty"] % 10 for row in orders.contents() if row["qty"] < 90 and 0 < row["qty"] % 10 < 9}
+    found = {row["id"]: (row["user"], row["name"], row["shout"]) for row in world.rows("shop.orders")}
+    assert found == {key: (user, f"user {user}", "n!") for key, user in expected.items()}
+    assert [list((tmp_path / name).iterdir()) for name in ("derived", "looked_up")] == [[], []]

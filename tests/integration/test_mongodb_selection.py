@@ -10,7 +10,8 @@ from typing import Any, cast
 import pytest
 
 from raycdc.connectors.mongodb.catalog import require_selectable
-from raycdc.connectors.mongodb.client import Client
+from raycdc.connectors.mongodb.checks import check_source
+from raycdc.connectors.mongodb.client import Client, connect, probe
 from raycdc.connectors.mongodb.plugin import MongoDbSourceConfig
 from raycdc.connectors.mongodb.selection import Selection
 from raycdc.connectors.mongodb.source import MongoDbSource
@@ -71,6 +72,12 @@ def test_a_filter_that_the_server_does_not_understand_is_refused_before_anything
 ) -> None:
     with pytest.raises(ConfigError, match=rf"source\.snapshot\.filter.*{orders}\.orders.*{why}"):
         read(tmp_path, mongodb, orders, filter=text)
+    plain = {"type": "mongodb", "uri": mongodb.uri, "collections": [f"{orders}.orders"], "startup": "snapshot"}
+    config = MongoDbSourceConfig.model_validate({**plain, "snapshot": {"filter": {f"{orders}.orders": text}}})
+    with connect(config.uri) as client:
+        results, _ = check_source(client, probe(client), config)
+    (told,) = [result.text for result in results if not result.ok]
+    assert why in told
 
 
 @pytest.mark.parametrize(

@@ -1,15 +1,19 @@
 """A collection of MongoDB into Arrow columns over one connection, beside its peers on the same server.
 
+``snapshot`` reads its documents, ``change_stream`` its changes (`bench.mongodb_changes`).
+
 | system | what runs |
 |---|---|
 | ``raycdc`` | raw batches into columns that were declared, as a snapshot's reader does it |
 | ``raycdc-document`` | the same into `_id` and the whole document as Extended JSON |
+| ``raycdc-bson`` | the same into `_id` and the whole document as it is, for a sink that is MongoDB |
 | ``raw`` | the raw batches alone, decoded by nobody: what any system pays for the wire |
 | ``pymongo`` | plain dicts |
 | ``pymongoarrow`` | `find_arrow_all` with the same columns |
 | ``spark-mongodb`` | MongoDB's connector for Spark, read by a job that keeps nothing |
 
 The server is an emulation in memory: wall times say little about a real one, CPU time of the clients does.
+``mb_per_cpu_s`` counts the BSON of documents, or of events, for every system alike.
 """
 
 from __future__ import annotations
@@ -18,6 +22,7 @@ import json
 import sys
 import tempfile
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -26,7 +31,7 @@ from bench.measure import Measurement, Options, best_of, measure, measured, prog
 from bench.pipeline import Bench, figures_of
 from bench.sink_homes import jars
 
-CASES = ("snapshot",)
+CASES = ("snapshot", "change_stream")
 
 #: As many as the emulation holds in its memory, read several times over.
 _DOCUMENTS = 100_000
@@ -48,20 +53,41 @@ _TYPES = {
 
 
 def run(options: Options) -> Iterator[Measurement]:
-    """Start a server, fill a collection, read it with each system."""
-    from raycdc.testing.servers import MongoDbServer
+    """Start a server, fill a collection, read it with each system; then its changes."""
+    from bench import mongodb_changes
 
     count = options.rows or _DOCUMENTS
+    if "snapshot" in options.cases:
+        yield from _snapshot(count)
+    if "change_stream" in options.cases:
+        yield from mongodb_changes.run("change_stream", count, documents, _TYPES)
+
+
+def _snapshot(count: int) -> Iterator[Measurement]:
+    from raycdc.testing.servers import MongoDbServer
+
     with tempfile.TemporaryDirectory(prefix="raycdc-bench-") as folder, MongoDbServer() as server:
         progress(f"writing {count:,d} documents ...")
         with server.client() as client:
             for first in range(0, count, 10_000):
                 client.bench.orders.insert_many(documents(first, min(first + 10_000, count)))
+            size = sum(map(len, client.bench.orders.find_raw_batches()))
         given = {"uri": server.uri, "passes": _PASSES}
-        for system in ("raycdc", "raycdc-document", "raw", "pymongo", "pymongoarrow"):
+        for system in ("raycdc", "raycdc-document", "raycdc-bson", "raw", "pymongo", "pymongoarrow"):
             function = f"bench.mongodb:{system.replace('-', '_')}"
-            yield best_of(3, lambda function=function, system=system: measure("snapshot", system, function, given))  # type: ignore[misc]
-        yield _spark(Path(folder), server, count)
+            best = best_of(3, lambda function=function, system=system: measure("snapshot", system, function, given))  # type: ignore[misc]
+            yield with_bytes(best, size * _PASSES)
+        yield with_bytes(_spark(Path(folder), server, count), size * _SPARK_PASSES)
+
+
+def with_bytes(measurement: Measurement, size: int) -> Measurement:
+    """The same with how many MB of `size` bytes it read in a second, and in one of CPU."""
+    megabytes = size / 1e6
+    more = {
+        "mb_per_s": round(megabytes / max(measurement.wall_s, 1e-6), 1),
+        "mb_per_cpu_s": round(megabytes / max(measurement.cpu_s, 1e-6), 1),
+    }
+    return replace(measurement, more={**measurement.more, **more})
 
 
 def documents(first: int, last: int) -> Iterator[dict[str, Any]]:
@@ -112,6 +138,13 @@ def raycdc_document(uri: str, passes: int) -> dict[str, Any]:
     from raycdc.connectors.mongodb.layout import Spelling, whole_documents
 
     return _read(uri, passes, whole_documents(None, json=Spelling.RELAXED).document())
+
+
+def raycdc_bson(uri: str, passes: int) -> dict[str, Any]:
+    """Whole documents as they are."""
+    from raycdc.connectors.mongodb.layout import Spelling, whole_documents
+
+    return _read(uri, passes, whole_documents(None, json=Spelling.BSON).document())
 
 
 def _pymongo(uri: str, passes: int, read: Any) -> dict[str, Any]:

@@ -54,13 +54,15 @@ def test_bench_splits_covers_the_strategies_for_collections(tmp_path: Path) -> N
 
 
 @pytest.mark.spark
-def test_bench_mongodb_reads_every_document_with_every_system(tmp_path: Path) -> None:
+def test_bench_mongodb_reads_every_document_and_change_with_every_system(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "raycdc.cli", "bench", "mongodb", "--json", "--rows", "3000"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0, done.stderr
-    found = {m["system"]: m["rows"] for m in json.loads(done.stdout)["measurements"]}
-    ten_passes = dict.fromkeys(("raycdc", "raycdc-document", "raw", "pymongo", "pymongoarrow"), 30_000)
-    assert found == {**ten_passes, "spark-mongodb": 9_000}
+    found = {(m["case"], m["system"]): m["rows"] for m in json.loads(done.stdout)["measurements"]}
+    ours = ("raycdc", "raycdc-document", "raycdc-bson")
+    ten_passes = {("snapshot", system): 30_000 for system in (*ours, "raw", "pymongo", "pymongoarrow")}
+    changes = {("change_stream", system): 9_000 for system in ("raycdc", "raw", "pymongo")}
+    assert found == {**ten_passes, ("snapshot", "spark-mongodb"): 9_000, **changes}
 
 
 def test_bench_lists_the_benchmarks(tmp_path: Path) -> None:

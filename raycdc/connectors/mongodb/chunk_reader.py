@@ -22,6 +22,7 @@ from raycdc.connectors.mongodb.large import LargeDocuments
 from raycdc.connectors.mongodb.layout import ID, Layout
 from raycdc.connectors.mongodb.metadata import filled
 from raycdc.connectors.mongodb.position import StreamPosition
+from raycdc.connectors.mongodb.raw_cursors import RawFind
 from raycdc.connectors.mongodb.selection import Selection
 from raycdc.errors import SourceError, TableChangedError
 from raycdc.model import TableId, as_inserts, changelog_schema
@@ -97,8 +98,8 @@ class MongoDbChunkReader:
         selection = self._selection_of(split.table)
         named = None if layout.rest or layout.whole else [column.name for column in layout.fields]
         wanted = list(selection.fields) or named
-        cursor = collection.find_raw_batches(
-            selection.query(), wanted, limit=selection.limit, batch_size=_BATCH_DOCUMENTS, session=session
+        cursor = RawFind(
+            collection, selection.query(), wanted, limit=selection.limit, batch_size=_BATCH_DOCUMENTS, session=session
         )
         # By the index always: a scan meets a document twice that goes and comes again behind it.
         cursor.hint([(ID, ASCENDING)])

@@ -115,8 +115,8 @@ class Scanner:
                 )
             at = int(self._envelope.state[codes.AT])
             parts.append(self._found[:count].copy())
+            self._name(data, parts[-1])
         events = np.concatenate(parts) if parts else self._found[:0].copy()
-        self._name(data, events)
         return Batch(data, events, self._names)
 
     def _name(self, data: bytes, events: npt.NDArray[np.int64]) -> None:

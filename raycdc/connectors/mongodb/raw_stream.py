@@ -18,11 +18,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import bson
-from pymongo.command_cursor import CommandCursor, RawBatchCommandCursor
+from pymongo.command_cursor import CommandCursor
 from pymongo.errors import AutoReconnect, ConnectionFailure, CursorNotFound, OperationFailure
 
 from raycdc.connectors.mongodb.catalog import discover, keep_images
 from raycdc.connectors.mongodb.client import Client, ServerInfo, address_of, errors
+from raycdc.connectors.mongodb.raw_cursors import RawCommandCursor
 from raycdc.connectors.mongodb.token import cluster_time_of, decode_token, ordinal_of, seconds_of
 from raycdc.errors import LogLostError, SourceError, SourceUnavailableError
 from raycdc.model import TableId
@@ -189,7 +190,7 @@ class RawStream:
         except StreamEndedError as refused:
             raise SourceUnavailableError(str(refused)) from refused
         # The driver reads batches as they come for collections only; the cursor is the same one.
-        self._cursor: RawBatchCommandCursor[Any] = RawBatchCommandCursor(
+        self._cursor = RawCommandCursor(
             database[scope.collection or "$cmd.aggregate"],
             {"id": self._opened.cursor_id, "ns": _namespace(scope), "firstBatch": []},
             self._opened.address,

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import struct
 
+import bson
 import numpy as np
 
 from raycdc.connectors.mongodb.bson.decoder import DocumentDecoder
 from raycdc.connectors.mongodb.bson.size_loops import larger_than
 from raycdc.connectors.mongodb.events import Scanner
 from raycdc.connectors.mongodb.layout import OnMisfit, Spelling, declared, parse_type
+from raycdc.connectors.mongodb.raw_cursors import reply_of
 
 _DOCUMENT = b"\x10_id\0\x01\0\0\0\x02s\0\x02\0\0\0x\0"
 
@@ -24,4 +26,5 @@ def compile_all() -> None:
     larger_than(np.frombuffer(documents, np.uint8), 0)
     for _ in decoder.decode_places(documents, np.zeros(1, np.int64)):
         pass
+    reply_of(bson.encode({"cursor": {"nextBatch": [{}]}}))
     Scanner(lambda _: True).scan(struct.pack("<i", 5) + b"\0")

@@ -364,7 +364,7 @@ public class MongoReplicaSet {
       List<Document> out = new ArrayList<>(); if (s.dead) return out;
       for (; s.scan < LOG.size(); s.scan++) {
         Ev e = LOG.get(s.scan); String t = e.token(); if (t.compareTo(s.pos) <= 0) continue;
-        if (n > 0 && out.size() >= n) return out;
+        if (out.size() >= (n > 0 ? n : 20_000)) return out;   // a server's own answers end at 16 MiB
         if (match(s, e)) { for (Document d : pipe(s, event(s, e))) out.add(d); }
         s.pos = t;
         boolean inv = s.coll != null && s.coll.equals(e.coll) && s.db.equals(e.db) && (e.type.equals("drop") || e.type.equals("rename")) || s.db != null && s.db.equals(e.db) && e.type.equals("dropDatabase")
@@ -393,7 +393,7 @@ public class MongoReplicaSet {
       String fd = (String) s.spec.get("fullDocument"), fb = (String) s.spec.get("fullDocumentBeforeChange"); boolean im = e.coll != null && images(e.db + "." + e.coll);
       if (e.type.equals("insert") || e.type.equals("replace")) d.append("fullDocument", e.full);
       else if (e.type.equals("update") && fd != null && !fd.equals("default")) {
-        if (fd.equals("updateLookup")) { MongoCollection<?> c = resolveDatabase(e.db).resolveCollection(e.coll, false); Document r = null; if (c != null) for (Document x : c.handleQuery(new Document("_id", new Document("$eq", e.id)))) { r = x.cloneDeeply(); break; } d.append("fullDocument", r); }
+        if (fd.equals("updateLookup")) { MongoCollection<?> c = resolveDatabase(e.db).resolveCollection(e.coll, false); Document r = null; if (c != null) for (Document x : c.handleQuery(new Document("_id", e.id instanceof String || e.id instanceof Number || e.id instanceof ObjectId ? e.id : new Document("$eq", e.id)))) { r = x.cloneDeeply(); break; } d.append("fullDocument", r); }
         else if (im) d.append("fullDocument", e.full);
         else if (fd.equals("required")) throw new MongoServerError(47, "NoMatchingDocument", "PostImage was 'required' but not found"); else d.append("fullDocument", null);
       }

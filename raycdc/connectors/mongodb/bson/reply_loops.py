@@ -1,0 +1,71 @@
+"""The documents in a server's reply, compiled: where its batch lies, and its documents one behind the other.
+
+A reply to ``find``, ``aggregate`` or ``getMore`` is ``{cursor: {nextBatch: [document, …], …}, …}`` (MongoDB manual,
+"Database Commands"); in the array each document stands behind its number.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from raycdc.compiled import copy
+from raycdc.connectors.mongodb.bson.code_loops import ARRAY, DOCUMENT
+from raycdc.connectors.mongodb.bson.element_loops import container_end, name_end, value_end
+from raycdc.formats.compiling import helper, njit
+
+_CURSOR, _FIRST, _NEXT = (np.frombuffer(name, np.uint8).copy() for name in (b"cursor", b"firstBatch", b"nextBatch"))
+
+
+@helper
+def _is(data: Any, at: Any, stop: Any, name: Any) -> Any:
+    if stop - at != len(name):
+        return False
+    for i in range(len(name)):
+        if data[at + i] != name[i]:
+            return False
+    return True
+
+
+@helper
+def _field(data: Any, at: Any, end: Any, kind: Any, name: Any, other: Any) -> Any:
+    """In the document at `at`, the field of this type and one of two names: where it and its value begin, or -1."""
+    last = container_end(data, at, end)
+    place = at + 4
+    while last >= 0 and place < last - 1:
+        stop = name_end(data, place + 1, last)
+        over = np.int64(-1) if stop < 0 else value_end(data, np.int64(data[place]), stop + 1, last)
+        if over < 0:
+            return np.int64(-1), np.int64(-1)
+        if data[place] == kind and (_is(data, place + 1, stop, name) or _is(data, place + 1, stop, other)):
+            return place, stop + 1
+        place = over
+    return np.int64(-1), np.int64(-1)
+
+
+@njit
+def find_batch(data: Any) -> tuple[int, int, int, int]:
+    """Where the cursor begins, the batch as its field, the array itself, and its end; -1 where there is none."""
+    _, cursor = _field(data, np.int64(0), len(data), DOCUMENT, _CURSOR, _CURSOR)
+    if cursor < 0:
+        return cursor, cursor, cursor, cursor
+    field, array = _field(data, cursor, len(data), ARRAY, _FIRST, _NEXT)
+    end = array if array < 0 else container_end(data, array, len(data))
+    return cursor, field, array, end
+
+
+@njit
+def join_documents(data: Any, at: Any, end: Any, out: Any) -> int:
+    """The documents of the array in ``data[at:end]`` into `out`, which is as long; their bytes, or -1 for damage."""
+    place = at + 4
+    to = 0
+    while place < end - 1:
+        stop = name_end(data, place + 1, end)
+        over = np.int64(-1) if stop < 0 or data[place] != DOCUMENT else container_end(data, stop + 1, end)
+        if over < 0:
+            return -1
+        copy(data, stop + 1, out, to, over - stop - 1)
+        to += over - stop - 1
+        place = over
+    return to

@@ -137,7 +137,7 @@ class LookupOptions(Options):
             key_type=self.key_type,
             columns=tuple(columns),
             drop=self.missing == "drop",
-            rules=(self.many, self.on_misfit, self.json_),
+            rules=(self.json_,),
         )
 
     @property

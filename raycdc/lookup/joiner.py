@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -45,6 +45,9 @@ from raycdc.transform.lookups import ResolvedLookup
 #: Rows that say what is there now.
 _CAME = (RowKind.INSERT, RowKind.UPDATE_AFTER)
 _NOTE = ".json"
+#: Bytes that are looked up for the rows of one batch: a document is repeated for each row, and Arrow's columns of text
+#: end at 2 GiB.
+JOINED_BYTES_MAX = 8 << 20
 
 
 class Joiner:
@@ -112,19 +115,27 @@ class Joiner:
     def _joined(self, name: str, made: Segment, found: ResolvedTransform, epoch: int) -> Segment | None:
         """`made` of the segment `name`, joined now or before."""
         note = f"{_begins(epoch)}{name}{_NOTE}"
+        asked = found.transform.identity()
         if self._folder.read(note) is None:
-            segment, lost = self._written(made, found, epoch)
-            told = {"file": segment.name if segment else "", "segment": segment.stored() if segment else None}
+            fresh, lost = self._written(made, found, epoch)
+            stored = fresh.stored() if fresh else None
+            told = {"file": fresh.name if fresh else "", "segment": stored, "asked": asked}
             self._folder.write(note, json.dumps(told).encode())
             reach("after_lookup")
             if lost:
                 where = ", ".join(one.lookup.place for one in found.lookups)
                 self._warn(f"{found.table}: {lost} values that {where} found do not fit their columns, and are NULL.")
-            return segment
-        stored = self._note(note)["segment"]
-        if stored is None:
+            return fresh
+        noted = self._note(note)
+        if noted["asked"] != asked:
+            raise StateError(
+                f"The [[lookup]] or [[transform]] of {found.table} is another than when epoch {epoch} was begun, of "
+                "which a part may be in the sink. Take it back, or begin with another pipeline.state and a new "
+                "snapshot."
+            )
+        if noted["segment"] is None:
             return None
-        segment = Segment.from_json(stored).placed(self._folder.path)
+        segment = Segment.from_json(noted["segment"]).placed(self._folder.path)
         if not verify_segments([segment]):
             raise StateError(
                 f"{segment.path} is missing or damaged: what was looked up for epoch {epoch}, of which a part may be "
@@ -156,7 +167,8 @@ class Joiner:
         )
         try:
             for batch in task.batches():
-                writer.append(task.joined(batch, [documents for documents, _ in answers]))
+                for joined in task.joined(batch, [documents for documents, _ in answers]):
+                    writer.append(joined)
             return writer.finish(seq_base=made.seq_base) if writer.rows else None, sum(lost for _, lost in answers)
         except BaseException:
             writer.abort()
@@ -201,24 +213,48 @@ class _Task:
             )
         return keys
 
-    def joined(self, batch: pa.RecordBatch, answers: Sequence[pa.Table]) -> pa.RecordBatch:
-        """The rows of `batch` that pass, with the columns that were looked up behind their own."""
-        columns = {name: batch.column(name) for name in batch.schema.names}
+    def joined(self, batch: pa.RecordBatch, answers: Sequence[pa.Table]) -> Iterator[pa.RecordBatch]:
+        """The rows of `batch` that pass, with the columns that were looked up behind their own. In parts, each with
+        `JOINED_BYTES_MAX` of these, or one row.
+        """
+        places = []
         missing = np.zeros(batch.num_rows, np.bool_)
         for lookup, documents in zip(self.found.lookups, answers, strict=True):
-            known = documents.column(KEY).combine_chunks()
-            places = pc.index_in(self.keys(batch, lookup), value_set=known)
-            for name, column in lookup.stored():
-                columns[name] = documents.column(column.name).combine_chunks().take(places)
+            places.append(pc.index_in(self.keys(batch, lookup), value_set=documents.column(KEY).combine_chunks()))
             if lookup.lookup.drop:
-                missing |= places.is_null().to_numpy(zero_copy_only=False)
+                missing |= places[-1].is_null().to_numpy(zero_copy_only=False)
         ops, numbers = batch.column("_op").to_numpy(), batch.column("_seq").to_numpy()
         if self.records.upsert:
             missing &= np.isin(ops, _CAME)
         missing &= ops != RowKind.TRUNCATE
         ops, kept = judged(ops, numbers, np.ones(len(ops), np.bool_), missing, self.records)
-        columns["_op"] = pa.array(ops, pa.int8())
-        return pa.RecordBatch.from_pydict(columns).filter(pa.array(kept))
+        at = batch.schema.get_field_index("_op")
+        passed = pa.array(kept)
+        rows = batch.set_column(at, batch.schema.field(at), pa.array(ops, pa.int8())).filter(passed)
+        found = {
+            name: (documents.column(column.name).combine_chunks(), place.filter(passed))
+            for lookup, documents, place in zip(self.found.lookups, answers, places, strict=True)
+            for name, column in lookup.stored()
+        }
+        for start, stop in _parts(rows.num_rows, found.values()):
+            columns = {name: rows.column(name).slice(start, stop - start) for name in rows.schema.names}
+            columns |= {name: values.take(place.slice(start, stop - start)) for name, (values, place) in found.items()}
+            yield pa.RecordBatch.from_pydict(columns)
+
+
+def _parts(rows: int, found: Iterable[tuple[pa.Array, pa.Array]]) -> Iterator[tuple[int, int]]:
+    """Where rows are cut, whose values are at places of arrays."""
+    sizes = np.zeros(rows, np.int64)
+    for values, places in found:
+        if pa.types.is_string(values.type) or pa.types.is_binary(values.type):
+            sizes += pc.fill_null(pc.binary_length(values).take(places), 0).to_numpy(zero_copy_only=False)
+    ends = np.cumsum(sizes)
+    start = 0
+    while start < rows:
+        begin = int(ends[start] - sizes[start])
+        stop = max(start + 1, int(np.searchsorted(ends, begin + JOINED_BYTES_MAX, side="right")))
+        yield start, stop
+        start = stop
 
 
 def _begins(epoch: int) -> str:

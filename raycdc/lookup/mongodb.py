@@ -105,7 +105,8 @@ class MongoDbDimension:
 def layout_of(options: LookupOptions, lookup: Lookup, key_type: str) -> Layout:
     """How documents are decoded: ``_id``, the field that is looked up by if it is another one, the fields to add."""
     types = {column.field: column.type for column in lookup.columns}
-    types = {lookup.field: parse_type(key_type)} | types
+    # The server finds a whole number by its value, so a key may be a decimal128, too.
+    types = {lookup.field: parse_type("decimal(38,0)" if key_type == "long" else key_type)} | types
     own = types.pop(ID, parse_type("json"))
     columns = [Column(ID, own, nullable=False), *(Column(name, logical) for name, logical in types.items())]
     return Layout(tuple(columns), Spelling(options.json_), OnMisfit(options.on_misfit))

@@ -26,7 +26,8 @@ class Lookup:
 
     The document of `dimension` whose `field` equals the row's column `key` gives `columns`; `key_type` is that of the
     field where the column's own does not say it (empty). `drop`: a row without a document is left out. `rules` are
-    other words of the configuration that change what is found.
+    other words of the configuration that change what is found; those that only say when the run ends (many, on_misfit)
+    may become others, as the messages that end it advise.
     """
 
     number: int

@@ -250,6 +250,8 @@ def test_what_was_found_and_is_gone_is_refused(make: Make, fail_at: Callable[[st
     fail_at("before_commit", 1)
     with pytest.raises(FailpointError):
         world.loop().run()
+    with pytest.raises(StateError, match=r"of shop\.orders is another than when epoch 1 was begun"):
+        replace(world, lookups=(world.lookups[0].model_copy(update={"prefix": "other_"}),)).restart()
     (joined,) = (world.root / "looked_up").glob("*.arrow")
     joined.write_bytes(b"")
     with pytest.raises(StateError, match="is missing or damaged: what was looked up for epoch 1"):
@@ -403,9 +405,11 @@ def test_another_field_gives_one_document_or_the_run_ends(make: Make, users: Any
     world.script.seal(final=True)
     with pytest.raises(DataError, match=r"lookup\[0\]: 'b' is the mail of several documents of .*users"):
         world.restart()
-    refused = world.lookups[0].model_copy(update={"many": "first"})
+    (one,) = world.lookups
     with pytest.raises(StateError, match=r"The transform or mask of shop\.orders is another"):
-        replace(world, lookups=(refused,)).restart()
+        replace(world, lookups=(one.model_copy(update={"prefix": "other_"}),)).restart()
+    replace(world, lookups=(one.model_copy(update={"many": "first"}),)).restart()
+    assert found(world, "user__id")[2:] == [(3, "m1")]
 
 
 def test_the_first_of_several_documents_is_the_first_by_id(make: Make, users: Any) -> None:

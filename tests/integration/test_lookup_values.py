@@ -1,0 +1,78 @@
+"""Lookup joins: keys of every type of number, and documents that are great together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import bson
+import pyarrow as pa
+import pytest
+
+from raycdc.bridge import SegmentWriter
+from raycdc.config import LookupOptions
+from raycdc.lookup.mongodb import MongoDbDimension
+from raycdc.testing.servers import MongoDb
+from tests.integration.transform_world import new_world
+
+pytestmark = pytest.mark.server
+
+
+@pytest.fixture
+def users(mongodb: MongoDb, mongodb_database: str) -> Iterator[Any]:
+    with mongodb.client() as client:
+        yield client[mongodb_database].users
+
+
+def options(mongodb: MongoDb, users: Any) -> LookupOptions:
+    return LookupOptions.model_validate(
+        {
+            "table": "shop.orders",
+            "uri": mongodb.uri,
+            "collection": users.full_name,
+            "on": "qty",
+            "columns": {"name": "string"},
+            "prefix": "user_",
+        }
+    )
+
+
+def test_a_whole_number_finds_it_in_every_type_of_number(mongodb: MongoDb, users: Any) -> None:
+    keys = [1, bson.Int64(2), 3.0, bson.Decimal128("4"), bson.Decimal128("5.00"), bson.Decimal128("6E+1"), 2**62]
+    users.insert_many({"_id": key, "name": repr(key)} for key in keys)
+    asked = options(mongodb, users)
+    dimension = MongoDbDimension(asked, asked.lookup(0), "long")
+    try:
+        found = dimension.fetch(pa.array([1, 2, 3, 4, 5, 60, 2**62, 7], pa.int64())).documents.to_pydict()
+    finally:
+        dimension.close()
+    expected = zip([1, 2, 3, 4, 5, 60, 2**62], map(repr, keys), strict=True)
+    assert dict(zip(*found.values(), strict=True)) == dict(expected)
+
+
+def test_a_great_document_of_many_rows_is_written_in_parts(
+    mongodb: MongoDb, users: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    users.insert_many([{"_id": 1, "name": "x" * 100}, {"_id": 2}, {"_id": 3, "name": "y" * 1000}])
+    world = replace(new_world("jsonl", tmp_path), transforms=(), lookups=(options(mongodb, users),))
+    numbers = [1] * 12 + [2] * 4 + [3, 3, 4, 1]
+    for number, qty in enumerate(numbers):
+        world.script.table("shop.orders").insert({"id": number, "name": "n", "qty": qty})
+    world.script.seal(final=True)
+    sizes = []
+
+    def append(writer: SegmentWriter, batch: pa.RecordBatch, _append: Any = SegmentWriter.append) -> None:
+        sizes.append(batch.num_rows)
+        _append(writer, batch)
+
+    loop = world.loop()
+    monkeypatch.setattr(SegmentWriter, "append", append)
+    monkeypatch.setattr("raycdc.lookup.joiner.JOINED_BYTES_MAX", 500)
+    loop.run()
+    world.opened[0].close()
+    rows = sorted(world.rows("shop.orders"), key=lambda row: row["id"])
+    names = {1: "x" * 100, 3: "y" * 1000}
+    assert [(row["qty"], row["user_name"]) for row in rows] == [(qty, names.get(qty)) for qty in numbers]
+    assert sizes == [5, 5, 6, 1, 1, 2]

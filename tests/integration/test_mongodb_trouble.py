@@ -14,9 +14,9 @@ from raycdc.checkpoint.store import CheckpointStore
 from raycdc.config import Secret
 from raycdc.connectors.mongodb.causal import log_end, look_up
 from raycdc.connectors.mongodb.client import connect
+from raycdc.connectors.mongodb.large import LargeDocuments
 from raycdc.errors import ConfigError, LogLostError, SourceError, SourceUnavailableError
 from raycdc.model import TableId
-from raycdc.pipeline import Pipeline
 from raycdc.testing.servers import MongoDb, MongoDbServer
 from tests.integration.followed import catch_up, changes, pipeline, require_equal
 
@@ -206,25 +206,26 @@ def test_large_documents_are_counted_and_warned_of_once(
     mongodb: MongoDb, database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("raycdc.connectors.mongodb.large.LARGE_BYTES", 1000)
+    kept: list[LargeDocuments] = []
+
+    class Kept(LargeDocuments):
+        def __init__(self) -> None:
+            super().__init__()
+            kept.append(self)
+
+    monkeypatch.setattr("raycdc.connectors.mongodb.source.LargeDocuments", Kept)
     with mongodb.client() as client:
         orders = client[database].orders
         orders.insert_many([{"_id": number, "n": 0, "text": "x" * 400 * number} for number in range(6)])
-        found = _large(pipeline(tmp_path, mongodb, database))
-        assert found == [3]
+        catch_up(tmp_path, mongodb, database)
+        assert sum(large.counts().get(f"{database}.orders", 0) for large in kept) == 3
         orders.update_one({"_id": 5}, {"$set": {"n": 1}})
         orders.delete_one({"_id": 5})
         orders.insert_many([{"_id": number, "n": 0, "text": "x" * 300 * number} for number in range(6, 8)])
-        assert _large(pipeline(tmp_path, mongodb, database)) == [2]
+        catch_up(tmp_path, mongodb, database)
+        assert sum(large.counts().get(f"{database}.orders", 0) for large in kept) == 5
     warned = [record.message for record in caplog.records if "documents of more than 8 MiB" in record.message]
     assert [text.split()[0] for text in warned] == [f"{database}.orders"] * 2
-
-
-def _large(job: Pipeline) -> list[int]:
-    """What was counted, in the end."""
-    events: list[dict[str, Any]] = []
-    job.run(local=True, until="caught-up", listener=events.append)
-    last = [event for event in events if event["event"] == "progress"][-1]
-    return [table["large_documents"] for table in last["tables"]]
 
 
 @pytest.mark.parametrize("schema", ["inferred", "document"])

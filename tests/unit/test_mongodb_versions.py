@@ -56,6 +56,9 @@ class FakeClient:
         self.asked.append(command)
         raise AskedError
 
+    def end_session(self) -> None:
+        pass
+
     def close(self) -> None:
         pass
 

@@ -43,3 +43,13 @@ def test_a_problem_of_the_source_is_a_warning_until_it_is_gone() -> None:
     away = {**quiet, "problems": {"discovery": "the cluster was away"}}
     warnings = [event["text"] for event in told(away, away, quiet, away) if event["event"] == "warning"]
     assert warnings == ["discovery: the cluster was away"] * 2
+
+
+def test_what_sources_count_of_a_table_is_added_up_over_readers() -> None:
+    readers = [
+        reader(source={"large_documents": {"shop.orders": 2, "shop.users": 1}}),
+        reader(source={"large_documents": {"shop.orders": 3}}),
+        reader(source={}),
+    ]
+    (event,) = told({"tables": {"shop.orders": {}, "shop.items": {}}, "readers": readers})
+    assert [table.get("large_documents") for table in event["tables"]] == [None, 5]

@@ -188,7 +188,11 @@ class RawStream:
             with _stream_errors(client):
                 self._opened: CommandCursor[Any] = database.cursor_command(command, session=self._session)
         except StreamEndedError as refused:
+            self._session.end_session()
             raise SourceUnavailableError(str(refused)) from refused
+        except BaseException:
+            self._session.end_session()
+            raise
         # The driver reads batches as they come for collections only; the cursor is the same one.
         self._cursor = RawCommandCursor(
             database[scope.collection or "$cmd.aggregate"],

@@ -105,9 +105,10 @@ class MongoDbSource:
             if not self._config.bounded:
                 followed = {name for state in (splits or {}).values() for name in state["tables"]}
                 require_followable(client, [table for table in tables if splits is None or str(table) in followed])
-                places = [StreamPosition.from_json(state["position"]) for state in (splits or {}).values()]
-                for place in places or [StreamPosition(log_end(client), replica_set=info.replica_set)]:
-                    self._try(client, place)
+                for state in (splits or {}).values():
+                    self._try(client, StreamPosition.from_json(state["position"]))
+                if not splits:
+                    self._open(client, StreamPosition(log_end(client), replica_set=info.replica_set)).close()
 
     def _try(self, client: Client, place: StreamPosition) -> None:
         """Whether the log reaches back to a place is known when the first changes behind it are asked for."""

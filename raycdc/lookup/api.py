@@ -13,6 +13,7 @@ from raycdc.errors import DataError
 #: The column of an answer that has the key.
 KEY = "_raycdc_key"
 
+_LONG_MAX = pa.scalar((1 << 63) - 1, pa.uint64())
 _OBJECT_ID = "^[0-9a-f]{24}$"
 _UUID = "^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$"
 
@@ -50,6 +51,8 @@ def canonical(column: pa.Array, key_type: str, *, place: str) -> pa.Array:
     """
     match key_type:
         case "long":
+            if column.type == pa.uint64():
+                column = pc.if_else(pc.less_equal(column, _LONG_MAX), column, pa.scalar(None, column.type))
             try:
                 return column.cast(pa.int64())
             except pa.ArrowException as cause:  # no type that is resolved as long is wider

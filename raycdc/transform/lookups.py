@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 #: How columns that were looked up are called in a segment that has them.
 LOOKED_UP = "_raycdc_looked_up_"
 
-_WHOLE = frozenset({TypeKind.INT8, TypeKind.INT16, TypeKind.INT32, TypeKind.INT64, TypeKind.YEAR})
+_WHOLE = frozenset({TypeKind.INT8, TypeKind.INT16, TypeKind.INT32, TypeKind.INT64, TypeKind.UINT64, TypeKind.YEAR})
 #: What texts of a MongoDB stand for by their native types; nothing equals those of a decimal128.
 _OWN = {"objectId": "objectId", "binData(4)": "uuid", "decimal128": ""}
 #: Bytes that are BSON of any type.

@@ -13,8 +13,12 @@ import pytest
 
 from raycdc.bridge import SegmentWriter
 from raycdc.config import LookupOptions
+from raycdc.lookup import canonical
 from raycdc.lookup.mongodb import MongoDbDimension
+from raycdc.model import LogicalType, TypeKind
 from raycdc.testing.servers import MongoDb
+from raycdc.transform import ResolvedColumn
+from raycdc.transform.lookups import resolved_lookups
 from tests.integration.transform_world import new_world
 
 pytestmark = pytest.mark.server
@@ -50,6 +54,14 @@ def test_a_whole_number_finds_it_in_every_type_of_number(mongodb: MongoDb, users
         dimension.close()
     expected = zip([1, 2, 3, 4, 5, 60, 2**62], map(repr, keys), strict=True)
     assert dict(zip(*found.values(), strict=True)) == dict(expected)
+
+
+def test_an_unsigned_number_is_a_key_as_far_as_documents_can_have_it(mongodb: MongoDb, users: Any) -> None:
+    lookup = options(mongodb, users).lookup(0)
+    column = ResolvedColumn("qty", LogicalType(TypeKind.UINT64), stored="qty")
+    (found,) = resolved_lookups("here", [lookup], [column])
+    keys = canonical(pa.array([1, 2**63 - 1, 2**63, 2**64 - 1, None], pa.uint64()), found.key_type, place="here")
+    assert keys.equals(pa.array([1, 2**63 - 1, None, None, None], pa.int64()))
 
 
 def test_a_great_document_of_many_rows_is_written_in_parts(

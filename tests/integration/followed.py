@@ -72,6 +72,17 @@ def replayed(rows: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
     return there
 
 
+def as_document(row: dict[str, Any]) -> dict[str, Any]:
+    """The document that a row of an inferred collection is of, without its key and what is null."""
+    fields: dict[str, Any] = {}
+    for name, value in row.items():
+        if value is not None and (name == "_rest" or not name.startswith("_")):
+            told = value if name == "_rest" else {name.removesuffix("__other"): value}
+            assert not fields.keys() & told.keys(), row
+            fields |= {field: one for field, one in told.items() if one is not None}
+    return fields
+
+
 def at_server(mongodb: MongoDb, database: str, collection: str = "orders") -> dict[str, Any]:
     with mongodb.client() as client:
         codec: bson.CodecOptions[dict[str, Any]] = bson.CodecOptions(

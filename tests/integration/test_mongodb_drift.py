@@ -19,7 +19,7 @@ from raycdc.errors import SinkError
 from raycdc.failpoints import FailpointError
 from raycdc.pipeline import Pipeline
 from raycdc.testing.servers import MongoDb
-from tests.integration.followed import catch_up, changes
+from tests.integration.followed import as_document, catch_up, changes
 
 pytestmark = pytest.mark.server
 
@@ -28,17 +28,6 @@ pytestmark = pytest.mark.server
 def database(mongodb: MongoDb) -> Iterator[str]:
     with mongodb.fresh_database("drift") as name:
         yield name
-
-
-def as_document(row: dict[str, Any]) -> dict[str, Any]:
-    """The document that a row of an inferred collection is of, without its key and what is null."""
-    fields: dict[str, Any] = {}
-    for name, value in row.items():
-        if value is not None and (name == "_rest" or not name.startswith("_")):
-            told = value if name == "_rest" else {name.removesuffix("__other"): value}
-            assert not fields.keys() & told.keys(), row
-            fields |= {field: one for field, one in told.items() if one is not None}
-    return fields
 
 
 def require_documents(tmp_path: Path, mongodb: MongoDb, database: str) -> list[dict[str, Any]]:

@@ -17,6 +17,7 @@ import pytest
 
 from raycdc.testing.jobs import CollectionJob, catch_up, run_through
 from raycdc.testing.servers import MongoDb
+from tests.integration.followed import as_document
 
 pytestmark = [pytest.mark.server, pytest.mark.kill]
 
@@ -66,8 +67,8 @@ def test_a_copy_of_a_collection_survives_a_kill_of_the_whole_process_at_every_st
 def test_a_collection_that_is_followed_survives_a_kill_of_the_whole_process_at_every_step(
     mongodb: MongoDb, tmp_path: Path, record_property: Recorder, seed: int
 ) -> None:
-    """Others write all the time. The changelog must be a true one, nothing lost, nothing twice: by images, or, with
-    every other seed, by known rows.
+    """Others write all the time, and new fields. The changelog must be a true one, nothing lost, nothing twice: by
+    images, or, with every other seed, by known rows, where the fields get columns.
     """
     images = seed % 2 == 0
     epoch_points = EPOCH_POINTS if images else (*EPOCH_POINTS, "after_last_commit", "after_known")
@@ -94,18 +95,19 @@ def test_a_collection_that_is_followed_survives_a_kill_of_the_whole_process_at_e
         with _writing(orders, seed):
             deaths = run_through(job, failpoints=",".join(points), busy=lambda: not expected <= job.hit())
         catch_up(job)
-        there = {document["_id"]: document["n"] for document in orders.find({}, {"n": 1})}
+        there = {document.pop("_id"): document for document in orders.find()}
     record_property("kills", len(deaths))
     assert deaths == [-signal.SIGKILL] * len(expected)
     lines = [line for file in (tmp_path / "lake").rglob("*.jsonl") for line in file.read_text().splitlines()]
-    found: dict[int, int] = {}
+    found: dict[int, dict[str, Any]] = {}
     for row in sorted(map(json.loads, lines), key=lambda row: int(row["_seq"])):
         if row["_op"] in ("-U", "-D"):
-            assert found.pop(row["_id"]) == row["n"]
+            assert found.pop(row["_id"]) == as_document(row)
         else:
             assert row["_id"] not in found
-            found[row["_id"]] = row["n"]
+            found[row["_id"]] = as_document(row)
     assert found == there
+    assert any("late0" in json.loads(line) for line in lines) is not images
 
 
 @contextmanager
@@ -125,7 +127,8 @@ def _writing(orders: Any, seed: int) -> Iterator[None]:
                 case 1:
                     orders.replace_one(key, {"n": number}, upsert=True)
                 case _:
-                    orders.update_one(key, {"$set": {"n": number}})
+                    n = number if number % 100 else f"text {number}"
+                    orders.update_one(key, {"$set": {"n": n, f"late{number // 300}": number}})
 
     thread = threading.Thread(target=write)
     thread.start()

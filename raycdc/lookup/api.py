@@ -31,8 +31,8 @@ class Answer:
 class Dimension(Protocol):
     """Safe to call from several threads. Holds connections, so it stays in the process that made it."""
 
-    def require(self) -> None:
-        """Refuse early what could not work. Raises `SourceError`."""
+    def require(self) -> str:
+        """Refuse early what could not work, and return what to warn of, if anything. Raises `SourceError`."""
 
     def fetch(self, keys: pa.Array) -> Answer:
         """The documents of `keys`, which are distinct and `canonical`; those without one are not in the answer.

@@ -34,7 +34,7 @@ from raycdc.bridge.bad_rows import BadRecords, Sifted, judged, row_named, whole_
 from raycdc.bridge.reading import read_segment, verify_segments
 from raycdc.checkpoint.folder import LocalFolder
 from raycdc.checkpoint.manifest import STATE_NODE, Segment
-from raycdc.errors import ConfigError, DataError, SegmentUnavailableError, StateError
+from raycdc.errors import DataError, SegmentUnavailableError, StateError
 from raycdc.failpoints import reach
 from raycdc.lookup.api import KEY, canonical
 from raycdc.lookup.asking import Asking
@@ -54,8 +54,7 @@ class Joiner:
     """See the module's docstring. Callable from any thread; segments of different tables at once.
 
     `asking` gives who asks for a lookup's keys. `records` says whether the sink updates rows, and whether images may
-    lack values; `local`, whether the tasks that will read joined segments run on this machine. `warn` is told of values
-    that became NULL.
+    lack values. `warn` is told of values that became NULL. Tasks that will read joined segments run on this machine.
     """
 
     def __init__(
@@ -65,14 +64,12 @@ class Joiner:
         *,
         records: BadRecords,
         token: str = "",
-        local: bool = True,
         warn: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._folder = LocalFolder(folder)
         self._asking = asking
         self._records = records
         self._token = token
-        self._local = local
         self._warn = warn
 
     def __repr__(self) -> str:
@@ -85,10 +82,6 @@ class Joiner:
 
         Blocks. Raises `SegmentUnavailableError`, `DataError`, and what a dimension does that cannot be asked.
         """
-        if not self._local:
-            raise ConfigError(
-                f'spark.master: {found.table} has a [[lookup]], which needs a Spark on this machine: "local[*]".'
-            )
         self._folder.create()
         joined = []
         for segment, one in zip(segments, made, strict=True):

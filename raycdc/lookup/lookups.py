@@ -10,6 +10,7 @@ from pathlib import Path
 
 from raycdc.bridge.bad_rows import BadRecords
 from raycdc.config import LookupOptions
+from raycdc.errors import ConfigError
 from raycdc.lookup.api import Dimension
 from raycdc.lookup.asking import Asking
 from raycdc.lookup.cache import Cache
@@ -27,16 +28,20 @@ def open_joiner(
     local: bool,
     warn: Callable[[str], None],
 ) -> Joiner | None:
-    """What joins segments of a run, until `stack` ends; None without lookups. Raises `SourceError` where a dimension
-    cannot be asked. For the other arguments see `Joiner`.
+    """What joins segments of a run, until `stack` ends; None without lookups. `local`: the tasks that will read joined
+    segments run on this machine. Raises `SourceError` where a dimension cannot be asked, and `ConfigError` where tasks
+    would not find its answers. For the other arguments see `Joiner`.
     """
     if not options:
         return None
+    if not local:
+        raise ConfigError('spark.master: [[lookup]] needs a Spark on this machine: "local[*]".')
     lookups = Lookups(options)
     stack.callback(lookups.close)
-    lookups.require()
+    for text in lookups.require():
+        warn(text)
     folder = state / "looked_up"
-    return Joiner(folder, lookups.asking, records=records, token=token or "", local=local, warn=warn)
+    return Joiner(folder, lookups.asking, records=records, token=token or "", warn=warn)
 
 
 class Lookups:
@@ -52,14 +57,16 @@ class Lookups:
         self._lock = threading.Lock()
         self._asking: dict[tuple[int, str], Asking] = {}
 
-    def require(self) -> None:
-        """Refuse early what could not work. Blocks; raises `SourceError` and `ConfigError`."""
+    def require(self) -> list[str]:
+        """Refuse early what could not work, and return what to warn of. Blocks; raises `SourceError`, `ConfigError`."""
+        found = []
         for number, options in enumerate(self._options):
             dimension = _dimension(options, options.lookup(number), "string")
             try:
-                dimension.require()
+                found.append(dimension.require())
             finally:
                 dimension.close()
+        return [text for text in found if text]
 
     def asking(self, found: ResolvedLookup) -> Asking:
         """Who asks for a lookup's keys."""

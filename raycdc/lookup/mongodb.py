@@ -46,11 +46,14 @@ class MongoDbDimension:
     def __repr__(self) -> str:
         return f"MongoDbDimension({self._table}.{self._lookup.field})"
 
-    def require(self) -> None:
+    def require(self) -> str:
         """Raises `SourceError` where the server does not answer, or lets nobody read there."""
         probe(self._client, place=f"{self._lookup.place}.uri")
         with self._errors(self._client, f"reading {self._table}"):
-            self._collection().find_one({}, {ID: 1})
+            if self._collection().find_one({}, {ID: 1}) is not None:
+                return ""
+        place = f"{self._lookup.place}.collection"
+        return f"{place}: {self._table} has no document, so nothing is found until it has. Is its name right?"
 
     def fetch(self, keys: pa.Array) -> Answer:
         if not len(keys):

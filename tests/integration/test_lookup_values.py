@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,10 @@ import pyarrow as pa
 import pytest
 
 from raycdc.bridge import SegmentWriter
+from raycdc.bridge.bad_rows import BadRecords
 from raycdc.config import LookupOptions
-from raycdc.lookup import canonical
+from raycdc.errors import ConfigError
+from raycdc.lookup import canonical, open_joiner
 from raycdc.lookup.mongodb import MongoDbDimension
 from raycdc.model import LogicalType, TypeKind
 from raycdc.testing.servers import MongoDb
@@ -62,6 +65,19 @@ def test_an_unsigned_number_is_a_key_as_far_as_documents_can_have_it(mongodb: Mo
     (found,) = resolved_lookups("here", [lookup], [column])
     keys = canonical(pa.array([1, 2**63 - 1, 2**63, 2**64 - 1, None], pa.uint64()), found.key_type, place="here")
     assert keys.equals(pa.array([1, 2**63 - 1, None, None, None], pa.int64()))
+
+
+def test_a_run_warns_of_nothing_to_find_and_needs_its_tasks_here(mongodb: MongoDb, users: Any, tmp_path: Path) -> None:
+    warnings: list[str] = []
+    asked = [options(mongodb, users)]
+    with pytest.raises(ConfigError, match=r"spark\.master: \[\[lookup\]\] needs a Spark on this machine"):
+        open_joiner(ExitStack(), asked, tmp_path, BadRecords(), None, False, warnings.append)
+    for _ in range(2):
+        with ExitStack() as stack:
+            open_joiner(stack, asked, tmp_path, BadRecords(), None, True, warnings.append)
+        users.replace_one({"_id": 1}, {}, upsert=True)
+    (text,) = warnings
+    assert text.startswith(f"lookup[0].collection: {users.full_name} has no document, so nothing is found")
 
 
 def test_a_great_document_of_many_rows_is_written_in_parts(

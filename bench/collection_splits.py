@@ -19,9 +19,10 @@ from typing import Any
 from bench.measure import Measurement, measured, progress
 
 STRATEGIES = ("sharded", "splitVector", "sample", "single")
-#: As many as the emulation reads in each of its chunks without taking minutes.
-DOCUMENTS_MAX = 40_000
-_CHUNK_BYTES = 256 << 10
+#: As many as the emulation reads in all chunks of all readers within minutes.
+DOCUMENTS_MAX = 200_000
+#: Of a chunk, for each document that there is: about thirty chunks, however many these are.
+_CHUNK_BYTES_EACH = 5
 _READERS = (1, 2, 4)
 
 
@@ -32,7 +33,7 @@ def run(case: str, rows: int, cpu_s: Any) -> Iterator[Measurement]:
 
     count = min(rows, DOCUMENTS_MAX)
     # The configuration speaks of whole MiB; the collection is as small as the emulation is slow.
-    splits._MIB = _CHUNK_BYTES
+    splits._MIB = _CHUNK_BYTES_EACH * count
     with MongoDbServer() as server, server.client() as client:
         progress(f"{case}: writing {count:,d} documents ...")
         keys = [_key(number) for number in range(count)]
@@ -84,7 +85,7 @@ def _measure(server: Any, case: str, strategy: str, count: int, cpu_s: Any) -> M
     for other in _READERS[1:]:
         assert sorted(read[str(other)].pop("sizes")) == sizes, "readers found different chunks"
     assert sum(sizes) == count, f"{strategy} read {sum(sizes)} of {count} documents"
-    wanted = max(1, round(count * _CHUNK_BYTES / (count * 120 + count // 10 * 360)))
+    wanted = max(1, round(count * _CHUNK_BYTES_EACH * count / (count * 120 + count // 10 * 360)))
     more = {
         "planning_s": round(planning_s, 3),
         "first_chunks_s": round(planning_s, 3),

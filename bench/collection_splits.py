@@ -28,6 +28,8 @@ _READERS = (1, 2, 4)
 
 def run(case: str, rows: int, cpu_s: Any) -> Iterator[Measurement]:
     """Fill a collection and plan and read it with each strategy; `cpu_s` tells the CPU time of a process."""
+    import bson
+
     from raycdc.connectors.mongodb import splits
     from raycdc.testing.servers import MongoDbServer
 
@@ -41,8 +43,9 @@ def run(case: str, rows: int, cpu_s: Any) -> Iterator[Measurement]:
         for first in range(0, count, 10_000):
             client.bench[case].insert_many(documents[first : first + 10_000])
         _as_if_sharded(client, case, keys)
+        wanted = count * _CHUNK_BYTES_EACH * count // sum(len(bson.encode(document)) for document in documents)
         for strategy in STRATEGIES:
-            yield _measure(server, case, strategy, count, cpu_s)
+            yield _measure(server, case, strategy, count, cpu_s, wanted)
 
 
 def _key(number: int) -> Any:
@@ -63,7 +66,7 @@ def _as_if_sharded(client: Any, case: str, keys: Sequence[Any]) -> None:
     )
 
 
-def _measure(server: Any, case: str, strategy: str, count: int, cpu_s: Any) -> Measurement:
+def _measure(server: Any, case: str, strategy: str, count: int, cpu_s: Any, wanted: int) -> Measurement:
     from raycdc.connectors.mongodb.enumerator_dialect import MongoDbEnumeratorDialect
     from raycdc.connectors.mongodb.plugin import MongoDbSourceConfig
 
@@ -85,7 +88,6 @@ def _measure(server: Any, case: str, strategy: str, count: int, cpu_s: Any) -> M
     for other in _READERS[1:]:
         assert sorted(read[str(other)].pop("sizes")) == sizes, "readers found different chunks"
     assert sum(sizes) == count, f"{strategy} read {sum(sizes)} of {count} documents"
-    wanted = max(1, round(count * _CHUNK_BYTES_EACH * count / (count * 120 + count // 10 * 360)))
     more = {
         "planning_s": round(planning_s, 3),
         "first_chunks_s": round(planning_s, 3),

@@ -7,7 +7,7 @@
 | ``raycdc`` | raw batches into columns that were declared, as a snapshot's reader does it |
 | ``raycdc-document`` | the same into `_id` and the whole document as Extended JSON |
 | ``raycdc-bson`` | the same into `_id` and the whole document as it is, for a sink that is MongoDB |
-| ``raw`` | the raw batches alone, decoded by nobody: what any system pays for the wire |
+| ``raw`` | the raw batches of pymongo alone, decoded by nobody |
 | ``pymongo`` | plain dicts |
 | ``pymongoarrow`` | `find_arrow_all` with the same columns |
 | ``spark-mongodb`` | MongoDB's connector for Spark, read by a job that keeps nothing |
@@ -160,7 +160,7 @@ def _pymongo(uri: str, passes: int, read: Any) -> dict[str, Any]:
 
 
 def raw(uri: str, passes: int) -> dict[str, Any]:
-    """The wire alone."""
+    """The raw batches alone."""
     with_count = _pymongo(uri, passes, lambda orders: sum(1 for _ in orders.find_raw_batches(batch_size=100_000)))
     return with_count | {"rows": passes * _counted(uri)}
 

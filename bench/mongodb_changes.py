@@ -3,7 +3,7 @@
 | system | what runs |
 |---|---|
 | ``raycdc`` | the reader of a pipeline: raw events into changelog rows of declared columns |
-| ``raw`` | the same cursor, its answers decoded by nobody: what any system pays for the wire |
+| ``raw`` | the same cursor, its answers decoded by nobody: what the wire costs |
 | ``pymongo`` | plain `watch`, each event a row: the document's fields beside what was done and when |
 
 Six of ten events are inserts, three updates with their documents looked up by the server, one is a deletion.

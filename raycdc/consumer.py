@@ -67,8 +67,13 @@ class Ledger:
         *,
         token: str | None,
         flights: Callable[[], Mapping[str, str]],
+        sealed_before: int = 0,
     ) -> None:
+        """`sealed_before` is the last epoch that was sealed when this run began; one of them may be an earlier run's
+        final one.
+        """
         self.store = store
+        self._sealed_before = sealed_before
         self._supervisor = supervisor
         self._token = token
         self._flights = flights
@@ -102,6 +107,10 @@ class Ledger:
             self.store.write_commit(CommitRecord(manifest.epoch, self.store.generation(), now_ms, vectors))
             self._supervisor.epoch_committed(manifest.epoch)
 
+    def is_end(self, manifest: Manifest) -> bool:
+        """Whether an epoch is the last one of this run."""
+        return manifest.final and manifest.epoch > self._sealed_before
+
     def epochs(self) -> Iterator[Epoch]:
         """Epochs after the last acknowledged one, in order, until the final one."""
         after = self.acknowledged
@@ -117,5 +126,5 @@ class Ledger:
                     f"Epoch {epoch.number} was not acknowledged; call ack() before asking for the next one."
                 )
             after = manifest.epoch
-            if manifest.final:
+            if self.is_end(manifest):
                 return

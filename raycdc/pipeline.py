@@ -175,12 +175,13 @@ class Pipeline:
             if in_flight_max:
                 spec = replace(spec, settings=replace(spec.settings, in_flight_max=in_flight_max))
             store.sweep_spool()
-            generation = store.next_generation()
+            generation, sealed_before = store.next_generation(), store.next_epoch() - 1
             launcher = self._launcher(spec, store, local=local, warn=silent.warning)
             stack.callback(launcher.close)
             launcher.sweep(store.needed_segments())
             supervisor = self._supervise(stack, store, launcher, silent, first_generation=generation)
-            yield Ledger(store, supervisor, token=spec.token, flights=launcher.flights)
+            flights = launcher.flights
+            yield Ledger(store, supervisor, token=spec.token, flights=flights, sealed_before=sealed_before)
 
     def _stopped_early(self) -> bool:
         return self._stop_requested

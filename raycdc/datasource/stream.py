@@ -68,7 +68,6 @@ class RaycdcStreamReader(DataSourceStreamReader):
         self._target = expected
         #: A query that names its columns takes these; one that takes all must not lose one in silence.
         self._takes_all = expected is not None
-        self._sealed_before = 0
         self._latest = 0
 
     # -- Spark's calls, in the query's process ------------------------------------------------------------------------
@@ -150,7 +149,6 @@ class RaycdcStreamReader(DataSourceStreamReader):
             pipeline = self._options.pipeline()
             store = CheckpointStore(pipeline.config.pipeline.state, pipeline=pipeline.config.pipeline.name)
             await_lease(store)
-            self._sealed_before = store.next_epoch() - 1
             known = known_schema(store, self._options.table)
             if known is not None:
                 self._target = widened(self._options.table, self._target, known)
@@ -164,7 +162,7 @@ class RaycdcStreamReader(DataSourceStreamReader):
         return self._ledger
 
     def _is_end(self, ledger: Ledger, epoch: int) -> bool:
-        return epoch > self._sealed_before and ledger.store.manifest(epoch).final
+        return ledger.is_end(ledger.store.manifest(epoch))
 
     def _offset(self, store: CheckpointStore, epoch: int) -> dict[str, Any]:
         """The same text for the same epoch as long as Spark may compare it: an offset's text is what it is."""

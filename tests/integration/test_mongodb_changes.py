@@ -238,6 +238,25 @@ def test_a_stream_that_cannot_go_on_says_why(
     require_equal(tmp_path, mongodb, database)
 
 
+def test_the_end_of_an_earlier_run_ends_no_later_one(mongodb: MongoDb, database: str, tmp_path: Path) -> None:
+    with mongodb.client() as client:
+        client[database].orders.insert_one({"_id": 0, "n": 0})
+        given: list[int] = []
+        # The last epoch is left as it is when the consumer ends.
+        for epoch in pipeline(tmp_path, mongodb, database).epochs(until="caught-up"):
+            if epoch.manifest.final:
+                break
+            given.append(epoch.number)
+            epoch.ack()
+        client[database].orders.insert_one({"_id": 1, "n": 1})
+    rows: list[dict[str, Any]] = []
+    for epoch in pipeline(tmp_path, mongodb, database).epochs(until="caught-up"):
+        assert epoch.number not in given
+        rows += [row for table in epoch.tables for batch in epoch.batches(table) for row in batch.to_pylist()]
+        epoch.ack()
+    assert rows[-1]["_id"] == 1
+
+
 def test_runs_that_end_anywhere_go_on_without_a_gap(
     mongodb: MongoDb, database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

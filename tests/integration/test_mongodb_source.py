@@ -377,3 +377,33 @@ def test_a_collection_with_a_collation_is_one_chunk(mongodb: MongoDb, database: 
             cuts = cut(client, probe(client), TableId(database, "orders"), config.snapshot)
         assert (cuts.bounds, cuts.strategy) == ((), Strategy.SINGLE)
         assert "has a collation" in cuts.passed_over[0]
+
+
+@pytest.mark.parametrize(
+    ("source_options", "column"), [({}, "_rest"), ({"schema": "document"}, "document")], ids=["inferred", "document"]
+)
+def test_a_masked_field_stands_in_the_clear_nowhere(
+    mongodb: MongoDb, database: str, tmp_path: Path, source_options: dict[str, Any], column: str
+) -> None:
+    with mongodb.client() as client:
+        client[database].orders.insert_many([{"_id": 1, "email": "a@b"}, {"_id": 2, "email": ["other@type"]}])
+
+    def masked(*columns: str) -> Pipeline:
+        source = {"type": "mongodb", "uri": mongodb.uri, "collections": [f"{database}.orders"], "startup": "snapshot"}
+        return Pipeline.from_config(
+            config_from_dict(
+                {
+                    "pipeline": {"name": "shop", "state": str(tmp_path / "state")},
+                    "source": {**source, **source_options},
+                    "mask": [{"columns": columns_, "method": "drop"} for columns_ in columns],
+                    "sink": {"type": "jsonl", "path": str(tmp_path / "out"), "write": "changelog"},
+                }
+            )
+        )
+
+    for named in (f"{database}.orders.email", rf"{database}\.orders\.(email|phone)"):
+        with pytest.raises(ConfigError, match=rf"email of {database}\.orders would be hidden.*column {column}\."):
+            masked(named).run(local=True)
+        assert not (tmp_path / "out").exists()
+    masked(f"{database}.orders.email", f"{database}.orders.{column}").run(local=True)
+    assert "@" not in "".join(path.read_text() for path in (tmp_path / "out").rglob("*.jsonl"))

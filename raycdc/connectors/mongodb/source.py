@@ -21,6 +21,7 @@ from raycdc.connectors.mongodb.drift import Widening
 from raycdc.connectors.mongodb.enumerator_dialect import MongoDbEnumeratorDialect
 from raycdc.connectors.mongodb.events import Scanner
 from raycdc.connectors.mongodb.followed import FollowedCollections, Look
+from raycdc.connectors.mongodb.hidden import require_hidden
 from raycdc.connectors.mongodb.keys import SnapshotKeyOrder, StreamKeyOrder
 from raycdc.connectors.mongodb.large import LargeDocuments
 from raycdc.connectors.mongodb.layout import REST, Layout, Spelling
@@ -102,6 +103,7 @@ class MongoDbSource:
                 self._require_same_set(info, state["position"]["replica_set"])
             for table in tables:
                 require_selectable(client, table, self._config.snapshot.selection_of(table))
+            require_hidden(client, self._config, tables, self._rules.masks)
             if not self._config.bounded:
                 followed = {name for state in (splits or {}).values() for name in state["tables"]}
                 require_followable(client, [table for table in tables if splits is None or str(table) in followed])

@@ -107,9 +107,9 @@ class Ledger:
             self.store.write_commit(CommitRecord(manifest.epoch, self.store.generation(), now_ms, vectors))
             self._supervisor.epoch_committed(manifest.epoch)
 
-    def is_end(self, manifest: Manifest) -> bool:
-        """Whether an epoch is the last one of this run."""
-        return manifest.final and manifest.epoch > self._sealed_before
+    def is_end(self, epoch: int) -> bool:
+        """Whether a sealed epoch is the last one of this run; False for 0, before the first."""
+        return epoch > self._sealed_before and self.store.manifest(epoch).final
 
     def epochs(self) -> Iterator[Epoch]:
         """Epochs after the last acknowledged one, in order, until the final one."""
@@ -126,5 +126,5 @@ class Ledger:
                     f"Epoch {epoch.number} was not acknowledged; call ack() before asking for the next one."
                 )
             after = manifest.epoch
-            if self.is_end(manifest):
+            if self.is_end(manifest.epoch):
                 return

@@ -91,7 +91,7 @@ class RaycdcStreamReader(DataSourceStreamReader):
             # What Spark knew before a restart is among the sealed epochs, and must not be gone behind.
             self._latest = max((ledger.acknowledged, *ledger.store.sealed_epochs()))
         if self._options.until:
-            while not self._is_end(ledger, self._latest):
+            while not ledger.is_end(self._latest):
                 manifest = ledger.next_after(self._latest)
                 self._latest = self._latest if manifest is None else manifest.epoch
         elif ledger.next_after(self._latest, wait_s=NEWS_S) is not None:
@@ -160,9 +160,6 @@ class RaycdcStreamReader(DataSourceStreamReader):
                 pipeline.ledger(until=self._options.until, in_flight_max=in_flight)
             )
         return self._ledger
-
-    def _is_end(self, ledger: Ledger, epoch: int) -> bool:
-        return ledger.is_end(ledger.store.manifest(epoch))
 
     def _offset(self, store: CheckpointStore, epoch: int) -> dict[str, Any]:
         """The same text for the same epoch as long as Spark may compare it: an offset's text is what it is."""

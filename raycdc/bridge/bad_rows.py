@@ -25,7 +25,7 @@ import json
 import os
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any
 
@@ -60,6 +60,10 @@ class BadRecords:
     folder: str = ""
     upsert: bool = False
     partial: bool = False
+
+    def of_kind(self, kind: str) -> BadRecords:
+        """For segments of a kind: rows of chunks are all inserts, which sinks append; none may become a deletion."""
+        return replace(self, partial=False) if kind == "snapshot" else self
 
     def letters(self, epoch: int, name: str) -> Letters | None:
         """Where the bad rows of one segment of `epoch` go; written again they replace themselves."""

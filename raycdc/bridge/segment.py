@@ -61,6 +61,19 @@ class SegmentWriter:
         self._file: _ChecksummedFile | None = None
         self._writer: Any = None
 
+    @classmethod
+    def remaking(cls, segment: Segment, spool: Path | str, name: str, *, kind: str = "") -> SegmentWriter:
+        """The writer of what is made of `segment`: of its table, split and partition, in `spool` beside the state."""
+        return cls(
+            spool,
+            table=segment.table,
+            schema=segment.schema,
+            split_id=segment.split_id,
+            kind=kind or segment.kind,
+            name=name,
+            partition=segment.partition,
+        )
+
     def __repr__(self) -> str:
         return f"SegmentWriter({self.path.name}, {self.table}, rows={self.rows}, bytes={self.bytes})"
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from raycdc.config.fields import Duration, Options, Secret, Size, flattened_texts, option
+from raycdc.config.fields import Duration, Options, Secret, Size, TablePattern, flattened_texts, option
 from raycdc.config.load import config_from_dict, load_config
 from raycdc.config.lookups import LookupOptions
 from raycdc.config.masks import MaskOptions
@@ -36,6 +36,7 @@ __all__ = [
     "Size",
     "SourceConfig",
     "SparkOptions",
+    "TablePattern",
     "TransformOptions",
     "appends_only",
     "config_from_dict",

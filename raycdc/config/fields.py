@@ -10,8 +10,18 @@ import re
 from datetime import timedelta
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, GetCoreSchemaHandler, PlainSerializer
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    GetCoreSchemaHandler,
+    PlainSerializer,
+)
 from pydantic_core import CoreSchema, core_schema
+
+from raycdc.model.selector import check_pattern
 
 _SIZE_UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 _SIZE_UNITS |= {"KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30, "TIB": 1 << 40}
@@ -142,6 +152,8 @@ Size = Annotated[int, BeforeValidator(parse_size, json_schema_input_type=str | i
 Duration = Annotated[
     timedelta, BeforeValidator(parse_duration, json_schema_input_type=str), PlainSerializer(show_duration)
 ]
+#: ``DATABASE.TABLE``, or a regular expression that matches it in full.
+TablePattern = Annotated[str, AfterValidator(check_pattern)]
 
 
 def flattened_texts(table: dict[str, Any]) -> dict[str, str]:

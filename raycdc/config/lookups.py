@@ -7,12 +7,12 @@ from typing import Any, Literal, Self
 
 from pydantic import field_validator, model_validator
 
-from raycdc.config.fields import Duration, Options, Secret, option
+from raycdc.config.fields import Duration, Options, Secret, TablePattern, option
 from raycdc.config.mongodb_types import parse_type
 from raycdc.config.mongodb_uri import parse_mongodb_uri
 from raycdc.model.batch import reserved_column
 from raycdc.model.lookup import LookedUpColumn, Lookup
-from raycdc.model.selector import check_pattern, is_plain_name
+from raycdc.model.selector import is_plain_name
 from raycdc.model.table import TableId
 
 #: The field by which documents are looked up, where no other one is named.
@@ -23,7 +23,9 @@ class LookupOptions(Options):
     """Columns that a document of a collection adds to a table's rows. All that match a table are the table's."""
 
     type: Literal["mongodb"] = option("mongodb", help="What is looked up: documents of a MongoDB collection.")
-    table: str = option(help="Source tables: a name, or a regular expression in full.", example="shop.pageviews")
+    table: TablePattern = option(
+        help="Source tables: a name, or a regular expression in full.", example="shop.pageviews"
+    )
     uri: Secret = option(help="Connection string, by reference if it has a password.", example="${env:MONGODB_URI}")
     collection: str = option(help="The collection, as DATABASE.COLLECTION.", example="crm.users")
     on: dict[str, str] = option(
@@ -66,11 +68,6 @@ class LookupOptions(Options):
     retry_wait: Duration = option(
         timedelta(milliseconds=500), help="Pause before the second attempt; each later one is twice as long, up to 30s."
     )
-
-    @field_validator("table")
-    @classmethod
-    def _check_table(cls, table: str) -> str:
-        return check_pattern(table)
 
     @field_validator("uri")
     @classmethod

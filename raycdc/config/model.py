@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Literal, Self, get_args
 
 from pydantic import ValidationInfo, field_validator, model_validator
 
-from raycdc.config.fields import Duration, Options, Size, flattened_texts, option
+from raycdc.config.fields import Duration, Options, Size, TablePattern, flattened_texts, option
 from raycdc.config.lookups import LookupOptions
 from raycdc.config.masks import MaskOptions
 from raycdc.config.problems import planned_problems
@@ -24,7 +24,6 @@ from raycdc.model import TableId, TableSchema
 from raycdc.model.layout import TableLayout
 from raycdc.model.mask import Masks
 from raycdc.model.routes import Route, Router, check_target
-from raycdc.model.selector import check_pattern
 from raycdc.model.transform import Transforms
 
 _NAME_CHARACTERS = "letters, digits, '-', '_' and '.'"
@@ -201,16 +200,13 @@ class ReaderOptions(Options):
 class RouteOptions(Options):
     """Where tables go. Without a route they keep their names; several routes to one target merge tables."""
 
-    table: str = option(help="Source tables: a name, or a regular expression in full.", example=r"shop\.item_(\d+)")
+    table: TablePattern = option(
+        help="Source tables: a name, or a regular expression in full.", example=r"shop\.item_(\d+)"
+    )
     replace_symbol: str = option("", help="A text in `to` that stands for the source table's name.", example="<>")
     to: str = option(
         help="The target. `$1` and `$<name>` stand for groups of `table`, `$$` for a dollar sign.", example="lake.item"
     )
-
-    @field_validator("table")
-    @classmethod
-    def _check_table(cls, table: str) -> str:
-        return check_pattern(table)
 
     @field_validator("to")
     @classmethod

@@ -7,9 +7,8 @@ from typing import Any, Literal, Self
 
 from pydantic import field_validator, model_validator
 
-from raycdc.config.fields import Options, flattened_texts, option
+from raycdc.config.fields import Options, TablePattern, flattened_texts, option
 from raycdc.model.layout import TableLayout, partition_fields
-from raycdc.model.selector import check_pattern
 from raycdc.model.transform import DELETED_COLUMN, Transform, check_balanced, items_of
 
 _FUNCTION = re.compile(r"[\w.]+:\w+")
@@ -19,7 +18,7 @@ _NAME = re.compile(r"[^\W\d]\w*")
 class TransformOptions(Options):
     """What becomes of a table's rows on their way. Of several the first that matches a table is the table's."""
 
-    table: str = option(help="Source tables: a name, or a regular expression in full.", example="shop.orders")
+    table: TablePattern = option(help="Source tables: a name, or a regular expression in full.", example="shop.orders")
     projection: str = option(
         "*",
         help="Columns of the result, as in SELECT of Spark SQL. * stands for all, also later ones; * EXCEPT (a) leaves "
@@ -56,11 +55,6 @@ class TransformOptions(Options):
         help="Python functions for expressions: a name and where it is, as MODULE:NAME, made with Spark's udf.",
         example={"score": "shop_functions:score"},
     )
-
-    @field_validator("table")
-    @classmethod
-    def _check_table(cls, table: str) -> str:
-        return check_pattern(table)
 
     @field_validator("projection")
     @classmethod

@@ -6,12 +6,10 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator
 
-from raycdc.config import Options, option
+from raycdc.config import Options, TablePattern, option
 from raycdc.formats.sql_types import parse_columns
 from raycdc.model import TableSchema
-from raycdc.model.selector import TableSelector, check_pattern
-
-Pattern = Annotated[str, AfterValidator(check_pattern)]
+from raycdc.model.selector import TableSelector
 
 
 def _check_columns(text: str) -> str:
@@ -34,8 +32,8 @@ class FormatOptions(Options):
     tables: dict[str, Columns] = option(
         {}, help="Columns per table (DATABASE.TABLE).", example={"shop.orders": "id BIGINT, total DECIMAL(10,2)"}
     )
-    include: tuple[Pattern, ...] = option((), help="Tables to take: names or patterns as in source.tables.")
-    exclude: tuple[Pattern, ...] = option((), help="Tables to leave out.")
+    include: tuple[TablePattern, ...] = option((), help="Tables to take: names or patterns as in source.tables.")
+    exclude: tuple[TablePattern, ...] = option((), help="Tables to leave out.")
     on_error: Literal["fail", "skip", "dead-letter"] = option(
         "fail", help="What becomes of a message that cannot be decoded."
     )

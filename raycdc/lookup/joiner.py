@@ -33,7 +33,7 @@ from raycdc.bridge import SegmentWriter
 from raycdc.bridge.bad_rows import BadRecords, Sifted, judged, row_named, whole_updates
 from raycdc.bridge.reading import read_segment, verify_segments
 from raycdc.checkpoint.folder import LocalFolder
-from raycdc.checkpoint.manifest import STATE_NODE, Segment
+from raycdc.checkpoint.manifest import Segment
 from raycdc.errors import DataError, SegmentUnavailableError, StateError
 from raycdc.failpoints import reach
 from raycdc.lookup.api import KEY, canonical
@@ -144,20 +144,9 @@ class Joiner:
         """`made`, joined, as a file of its own, and how many values became NULL."""
         if not verify_segments([made], token=self._token or None):
             raise SegmentUnavailableError(f"A segment of {made.table} is not there now.")
-        # Rows of chunks are all inserts: sinks append them as they are.
-        records = replace(self._records, partial=False) if made.kind == "snapshot" else self._records
-        task = _Task(replace(made, view=None, seq_base=0), found, records, self._token)
+        task = _Task(replace(made, view=None, seq_base=0), found, self._records.of_kind(made.kind), self._token)
         answers = [self._answer(task, one) for one in found.lookups]
-        writer = SegmentWriter(
-            self._folder.path,
-            table=made.table,
-            schema=made.schema,
-            split_id=made.split_id,
-            kind=made.kind,
-            name=f"{_begins(epoch)}{uuid.uuid4().hex}.arrow",
-            node=STATE_NODE,
-            partition=made.partition,
-        )
+        writer = SegmentWriter.remaking(made, self._folder.path, f"{_begins(epoch)}{uuid.uuid4().hex}.arrow")
         try:
             for batch in task.batches():
                 for joined in task.joined(batch, [documents for documents, _ in answers]):

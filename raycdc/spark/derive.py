@@ -46,7 +46,7 @@ from raycdc.bridge.bad_rows import (
     whole_updates,
 )
 from raycdc.bridge.reading import read_segment, verify_segments
-from raycdc.checkpoint.manifest import STATE_NODE, Segment
+from raycdc.checkpoint.manifest import Segment
 from raycdc.errors import ConfigError, DataError, SegmentUnavailableError
 from raycdc.model import META_COLUMNS, META_FIELDS, Column, LogicalType, RowKind, TableSchema
 from raycdc.spark.made_segments import MadeSegments
@@ -237,19 +237,9 @@ class _Task:
 
     def write(self, segment: Segment, computed: _Rows) -> Sifted:
         """The derived segment of `segment`, whose computed columns come next in `computed`; None without rows."""
-        writer = SegmentWriter(
-            self.folder,
-            table=segment.table,
-            schema=segment.schema,
-            split_id=segment.split_id,
-            kind=segment.kind,
-            name=f"derived-{self.run}-{uuid.uuid4().hex}.arrow",
-            node=STATE_NODE,
-            partition=segment.partition,
-        )
+        writer = SegmentWriter.remaking(segment, self.folder, f"derived-{self.run}-{uuid.uuid4().hex}.arrow")
         letters = self.records.letters(self.epoch, segment.name) if self.forgiving else None
-        # Rows of chunks are all inserts, and appended as such: none of them may become a deletion.
-        records = replace(self.records, partial=False) if segment.kind == "snapshot" else self.records
+        records = self.records.of_kind(segment.kind)
         count, why = 0, ""
         try:
             for batch in whole_updates(self._joined(segment, computed)):

@@ -29,7 +29,7 @@ import pyarrow as pa
 from raycdc.bridge import SegmentWriter
 from raycdc.bridge.exact_changes import Steps, exact_steps, key_ids
 from raycdc.bridge.reading import read_segment
-from raycdc.checkpoint.manifest import SEQ_COUNTER_BITS, STATE_NODE, Segment
+from raycdc.checkpoint.manifest import SEQ_COUNTER_BITS, Segment
 from raycdc.checkpoint.recovery import STEP_LAST, CommitVector
 from raycdc.errors import DataError, SinkError
 from raycdc.model import META_FIELDS, RowKind, TableId, changelog_schema
@@ -246,18 +246,10 @@ class _Task:
         if not len(places):
             return None
         inserts = bool((steps.ops[places] == RowKind.INSERT).all())
-        writer = SegmentWriter(
-            self._folder,
-            table=segment.table,
-            schema=segment.schema,
-            split_id=segment.split_id,
-            # Rows of a snapshot are taken for inserts of new keys.
-            kind=segment.kind if inserts else "log",
-            # The same each time, as what lookups found is kept by the name of the segment that asked for it.
-            name=f"exact-{segment.name}",
-            node=STATE_NODE,
-            partition=segment.partition,
-        )
+        # Rows of a snapshot are taken for inserts of new keys. The name is the same each time, as what lookups found is
+        # kept by the name of the segment that asked for it.
+        kind = segment.kind if inserts else "log"
+        writer = SegmentWriter.remaking(segment, self._folder, f"exact-{segment.name}", kind=kind)
         numbers = _doubled(self._meta.column("_seq").to_numpy()[steps.of[places]], str(segment.table))
         # Segments of the log share their base, and those of chunks are in the order of theirs.
         base = int(numbers[0]) if segment.kind == "snapshot" else int(numbers[0]) & ~_COUNTER

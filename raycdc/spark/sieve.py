@@ -18,7 +18,7 @@ from raycdc.bridge import SegmentWriter
 from raycdc.bridge.bad_rows import FAIL, BadRecords, Letters, Sifted, counted, failing, judged, row_named, whole_updates
 from raycdc.bridge.reading import read_segment, segment_schema
 from raycdc.bridge.views import turned, viewed
-from raycdc.checkpoint.manifest import STATE_NODE, Segment
+from raycdc.checkpoint.manifest import Segment
 from raycdc.errors import DataError
 from raycdc.model import META_COLUMNS, Column, LogicalType, RowKind, TableId, TypeKind
 from raycdc.model.view import RowView
@@ -100,16 +100,7 @@ class _Task:
     def sifted(self, folder: Path, letters: Letters | None) -> Sifted:
         segment, token = self.segment, self.token or None
         names = segment_schema(segment, token=token).names
-        writer = SegmentWriter(
-            folder,
-            table=segment.table,
-            schema=segment.schema,
-            split_id=segment.split_id,
-            kind=segment.kind,
-            name=f"sieved-{uuid.uuid4().hex}.arrow",
-            node=STATE_NODE,
-            partition=segment.partition,
-        )
+        writer = SegmentWriter.remaking(segment, folder, f"sieved-{uuid.uuid4().hex}.arrow")
         count, why = 0, ""
         rows = read_segment(replace(segment, view=None), [*names, "_db", "_table"], token=token)
         try:

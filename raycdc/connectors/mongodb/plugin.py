@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from enum import StrEnum
-from typing import Annotated, Any, Literal, Self
+from typing import Any, Literal, Self
 
-from pydantic import AfterValidator, field_validator, model_validator
+from pydantic import field_validator, model_validator
 
-from raycdc.config import Options, Secret, SourceConfig, option
+from raycdc.config import Options, Secret, SourceConfig, TablePattern, option
 from raycdc.config.mongodb_uri import parse_mongodb_uri
 from raycdc.connectors.mongodb.layout import (
     ID,
@@ -24,10 +24,8 @@ from raycdc.connectors.mongodb.layout import (
 from raycdc.connectors.mongodb.selection import Selection, checked_fields, checked_filter
 from raycdc.model import LogicalType, TableId
 from raycdc.model.batch import reserved_column
-from raycdc.model.selector import TableSelector, check_pattern
+from raycdc.model.selector import TableSelector
 from raycdc.plugins import Plugin
-
-CollectionPattern = Annotated[str, AfterValidator(check_pattern)]
 
 
 class Strategy(StrEnum):
@@ -180,12 +178,12 @@ class MongoDbSourceConfig(SourceConfig):
 
     type: Literal["mongodb"] = option("mongodb", help="MongoDB.")
     uri: Secret = option(help="Connection string, by reference if it has a password.", example="${env:MONGODB_URI}")
-    collections: tuple[CollectionPattern, ...] = option(
+    collections: tuple[TablePattern, ...] = option(
         help="Collections to read: names or regular expressions that match DATABASE.COLLECTION as a whole.",
         example=["shop.orders"],
         min_length=1,
     )
-    exclude: tuple[CollectionPattern, ...] = option((), help="Collections to leave out, written as in `collections`.")
+    exclude: tuple[TablePattern, ...] = option((), help="Collections to leave out, written as in `collections`.")
     schema_: SchemaOptions = option(
         SchemaOptions(), alias="schema", help="How documents become rows.", example={"mode": "document"}
     )

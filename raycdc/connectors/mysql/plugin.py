@@ -7,13 +7,13 @@ from datetime import timedelta
 from enum import StrEnum
 from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, BeforeValidator, PlainSerializer, model_validator
+from pydantic import BeforeValidator, PlainSerializer, model_validator
 
-from raycdc.config import Duration, Options, Secret, Size, SourceConfig, option
+from raycdc.config import Duration, Options, Secret, Size, SourceConfig, TablePattern, option
 from raycdc.connectors.mysql.connection import MySqlSettings, TlsMode
 from raycdc.connectors.mysql.values.types import TypeOptions
 from raycdc.model import TableId
-from raycdc.model.selector import TableSelector, check_pattern
+from raycdc.model.selector import TableSelector
 from raycdc.plugins import Plugin
 
 #: Server ids are 32-bit and 0 means "no replica" (MySQL manual, "Replication and Binary Logging Options").
@@ -49,8 +49,6 @@ ServerIds = Annotated[
     BeforeValidator(parse_server_id, json_schema_input_type=int | str),
     PlainSerializer(str, return_type=str),
 ]
-
-TablePattern = Annotated[str, AfterValidator(check_pattern)]
 
 
 class StartupMode(StrEnum):

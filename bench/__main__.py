@@ -3,7 +3,7 @@
 A benchmark is a module of this package with ``CASES`` (names) and ``run(options) -> Iterator[Measurement]``. What it
 prints with ``--json`` is one document: machine, options, one entry per measurement, and the ratios between systems.
 It may add ``conclusions(measurements)`` to the document, ``report(measurements)`` (head and lines of a table for
-people) and ``page(measurements)`` (the same as HTML).
+people) and ``page(measurements)`` (the same as HTML); ``SERVER`` names its server where ``--server`` does not.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def main() -> int:
         document = {
             "benchmark": arguments.benchmark,
             "machine": machine(),
-            "server": options.server,
+            "server": getattr(benchmark, "SERVER", options.server),
             "measurements": [m.to_json() for m in measurements],
             "ratios": compared,
             **conclusions,

@@ -19,6 +19,7 @@ import pyarrow as pa
 from bench.measure import Measurement, Options, best_of, measure, measured
 
 CASES = ("maxwell-json", "canal-json", "debezium-json", "ogg-json", "json")
+SERVER = "none"
 
 _MESSAGES = 1_000_000
 _BATCH = 50_000

@@ -22,16 +22,20 @@ import json
 import sys
 import tempfile
 from collections.abc import Iterator
-from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from bench import mongodb_changes
 from bench.measure import Measurement, Options, best_of, measure, measured, progress
+from bench.mongodb_documents import documents, with_bytes
 from bench.pipeline import Bench, figures_of
 from bench.sink_homes import jars
 
 CASES = ("snapshot", "change_stream")
+
+#: The emulation of raycdc.testing.servers, in memory.
+SERVER = "mongodb, emulated"
 
 #: As many as the emulation holds in its memory, read several times over.
 _DOCUMENTS = 100_000
@@ -54,13 +58,11 @@ _TYPES = {
 
 def run(options: Options) -> Iterator[Measurement]:
     """Start a server, fill a collection, read it with each system; then its changes."""
-    from bench import mongodb_changes
-
     count = options.rows or _DOCUMENTS
     if "snapshot" in options.cases:
         yield from _snapshot(count)
     if "change_stream" in options.cases:
-        yield from mongodb_changes.run("change_stream", count, documents, _TYPES)
+        yield from mongodb_changes.run("change_stream", count, _TYPES)
 
 
 def _snapshot(count: int) -> Iterator[Measurement]:
@@ -78,32 +80,6 @@ def _snapshot(count: int) -> Iterator[Measurement]:
             best = best_of(3, lambda function=function, system=system: measure("snapshot", system, function, given))  # type: ignore[misc]
             yield with_bytes(best, size * _PASSES)
         yield with_bytes(_spark(Path(folder), server, count), size * _SPARK_PASSES)
-
-
-def with_bytes(measurement: Measurement, size: int) -> Measurement:
-    """The same with how many MB of `size` bytes it read in a second, and in one of CPU."""
-    megabytes = size / 1e6
-    more = {
-        "mb_per_s": round(megabytes / max(measurement.wall_s, 1e-6), 1),
-        "mb_per_cpu_s": round(megabytes / max(measurement.cpu_s, 1e-6), 1),
-    }
-    return replace(measurement, more={**measurement.more, **more})
-
-
-def documents(first: int, last: int) -> Iterator[dict[str, Any]]:
-    """Orders with ten mixed fields, about 190 bytes each."""
-    for number in range(first, last):
-        yield {
-            "customer": number * 7919 % 100_000,
-            "price": number % 10_000 / 100,
-            "quantity": number * 2**33,
-            "weight": number / 7,
-            "name": f"product {number % 5000}",
-            "note": f"für den Händler {number % 77}",
-            "created": datetime(2026, 3, 1, tzinfo=UTC) + timedelta(seconds=number),
-            "flag": number % 2 == 0,
-            "status": "paid" if number % 3 else "open",
-        }
 
 
 def _read(uri: str, passes: int, document: dict[str, Any]) -> dict[str, Any]:

@@ -11,23 +11,23 @@ Six of ten events are inserts, three updates with their documents looked up by t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from bench.measure import Measurement, best_of, measure, measured, progress
+from bench.mongodb_documents import documents, with_bytes
 
 _PASSES = 3
 _BATCH = 10_000
 
 
-def run(case: str, count: int, documents: Callable[[int, int], Any], types: Mapping[str, str]) -> Iterator[Measurement]:
+def run(case: str, count: int, types: Mapping[str, str]) -> Iterator[Measurement]:
     """Change a collection about `count` times, and read that with each system."""
-    from bench.mongodb import with_bytes
     from raycdc.testing.servers import MongoDbServer
 
     with MongoDbServer() as server, server.client() as client:
         progress(f"{case}: making {count:,d} changes ...")
-        begin, events = _change(client, count, documents)
+        begin, events = _change(client, count)
         given = {"uri": server.uri, "begin": begin, "events": events, "types": dict(types)}
         size = _size(server.uri, begin, events)
         for system in ("raycdc", "raw", "pymongo"):
@@ -36,7 +36,7 @@ def run(case: str, count: int, documents: Callable[[int, int], Any], types: Mapp
             yield with_bytes(best, size * _PASSES)
 
 
-def _change(client: Any, count: int, documents: Callable[[int, int], Any]) -> tuple[int, int]:
+def _change(client: Any, count: int) -> tuple[int, int]:
     """The place before the changes, and how many there are."""
     import pymongo
 

@@ -23,6 +23,7 @@ from bench.measure import Measurement, Options, measure, measured, progress
 from bench.pipeline import Bench, figures_of, raycdc_measurement, readers_max
 
 CASES = ("consume", "topic_to_parquet")
+SERVER = "kafka"
 
 _MESSAGES = 1_000_000
 PARTITIONS = 4

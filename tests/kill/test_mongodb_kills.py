@@ -37,20 +37,7 @@ def test_a_copy_of_a_collection_survives_a_kill_of_the_whole_process_at_every_st
     with mongodb.fresh_database("kill") as database, mongodb.client() as client:
         keys: list[Any] = [number if number % 3 else f"key {number}" for number in range(DOCUMENTS)]
         client[database].orders.insert_many({"_id": key, "text": "x" * 1500} for key in keys)
-        nobody: Any = None
-        job = CollectionJob(
-            tmp_path,
-            nobody,
-            database,
-            ("orders",),
-            sink="jsonl",
-            write="changelog",
-            local=True,
-            readers=2,
-            epoch_interval="50ms",
-            source='snapshot = { strategy = "splitVector", chunk_mb = 1 }',
-            uri=mongodb.uri,
-        )
+        job = _job(tmp_path, mongodb, database)
         points = [f"{point}=kill@{2 + seed % 3}" for point in CHUNK_POINTS] + [f"{p}=kill@1" for p in EPOCH_POINTS]
         expected = {*CHUNK_POINTS, *EPOCH_POINTS}
         deaths = run_through(job, failpoints=",".join(points), busy=lambda: not expected <= job.hit())
@@ -75,21 +62,7 @@ def test_a_collection_that_is_followed_survives_a_kill_of_the_whole_process_at_e
     with mongodb.fresh_database("kill") as database, mongodb.client() as client:
         orders = client[database].create_collection("orders", changeStreamPreAndPostImages={"enabled": images})
         orders.insert_many({"_id": number, "n": 0, "text": "x" * 1500} for number in range(DOCUMENTS))
-        nobody: Any = None
-        job = CollectionJob(
-            tmp_path,
-            nobody,
-            database,
-            ("orders",),
-            sink="jsonl",
-            write="changelog",
-            local=True,
-            readers=2,
-            epoch_interval="50ms",
-            source='snapshot = { strategy = "splitVector", chunk_mb = 1 }\nchangelog = "full"',
-            uri=mongodb.uri,
-            startup="initial",
-        )
+        job = _job(tmp_path, mongodb, database, 'changelog = "full"', startup="initial")
         points = [f"{point}=kill@{2 + seed % 3}" for point in CHUNK_POINTS] + [f"{p}=kill@2" for p in epoch_points]
         expected = {*CHUNK_POINTS, *epoch_points}
         with _writing(orders, seed):
@@ -109,6 +82,25 @@ def test_a_collection_that_is_followed_survives_a_kill_of_the_whole_process_at_e
     assert found == there
     shapes = {tuple(json.loads(line)) for line in lines}
     assert (len(shapes) == 1) is images
+
+
+def _job(tmp_path: Path, mongodb: MongoDb, database: str, source: str = "", **options: Any) -> CollectionJob:
+    """Collection `orders` in chunks of a megabyte into a changelog; `source` are more lines of that section."""
+    nobody: Any = None
+    return CollectionJob(
+        tmp_path,
+        nobody,
+        database,
+        ("orders",),
+        sink="jsonl",
+        write="changelog",
+        local=True,
+        readers=2,
+        epoch_interval="50ms",
+        source=f'snapshot = {{ strategy = "splitVector", chunk_mb = 1 }}\n{source}',
+        uri=mongodb.uri,
+        **options,
+    )
 
 
 @contextmanager

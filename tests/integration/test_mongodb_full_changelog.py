@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+from deltalake import DeltaTable
 
 from raycdc.cli.check import check_config
 from raycdc.cli.plan import plan_config
-from raycdc.errors import ConfigError, RaycdcError
+from raycdc.config import config_from_dict
+from raycdc.errors import ConfigError, RaycdcError, SchemaError
 from raycdc.failpoints import FailpointError
+from raycdc.pipeline import Pipeline
 from raycdc.testing.servers import MongoDb
 from tests.integration.followed import (
     KEYS,
@@ -118,6 +122,42 @@ def test_a_collection_that_was_dropped_begins_anew(mongodb: MongoDb, database: s
                 assert row["_id"] not in there
                 there[row["_id"]] = row["n"]
     assert there == {1: 6}
+
+
+@pytest.mark.parametrize("what", ["drop", "rename to it"])
+def test_one_of_merged_collections_that_is_to_be_emptied_waits_and_others_go_on(
+    mongodb: MongoDb, database: str, tmp_path: Path, what: str
+) -> None:
+    merged = {"collections": [rf"{database}\.shop_.*"], "changelog": "full"}
+    copy = {"pipeline": {"name": "merged", "state": str(tmp_path / "state"), "epoch_interval": "100ms"}}
+    copy |= {"source": {"type": "mongodb", "uri": mongodb.uri, **merged}}
+    copy |= {"sink": {"type": "delta", "path": str(tmp_path / "lake"), "write": "upsert"}}
+    routes = {"route": [{"table": rf"{database}\.shop_.*", "to": "lake.orders"}]}
+    run = partial(Pipeline.from_config(config_from_dict(copy | routes)).run, local=True, until="caught-up")
+
+    def held() -> list[int]:
+        table = DeltaTable(tmp_path / "lake" / "lake" / "orders").to_pyarrow_table()
+        return sorted(table.column("n").to_pylist())
+
+    with mongodb.client() as client:
+        first, second = client[database].shop_1, client[database].shop_2
+        first.insert_one({"_id": 1, "n": 1})
+        second.insert_one({"_id": 2, "n": 2})
+        run()
+        client[database].shop_3.insert_one({"_id": 3, "n": 3})
+        run()
+        assert held() == [1, 2, 3]
+        if what == "drop":
+            first.drop()
+            first.insert_one({"_id": 10, "n": 10})
+        else:
+            client[database].other.insert_one({"_id": 10, "n": 10})
+            client[database].other.rename("shop_1", dropTarget=True)
+        for number in (4, 5):
+            second.insert_one({"_id": number, "n": number})
+            with pytest.raises(SchemaError, match="cannot be told from those of"):
+                run()
+            assert held() == [1, 2, 3, *range(4, number + 1)]
 
 
 def test_columns_that_appear_are_known_too(mongodb: MongoDb, database: str, tmp_path: Path) -> None:

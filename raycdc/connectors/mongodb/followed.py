@@ -36,6 +36,7 @@ from raycdc.schema.events import DropTableEvent, TruncateTableEvent
 from raycdc.source.api import SchemaUpdate
 from raycdc.source.hand_off import LogRows
 from raycdc.source.parking import ENDED, PARKED, Parked, TableLooks
+from raycdc.transform.followed import TargetRules
 
 _log = logging.getLogger(__name__)
 
@@ -94,12 +95,15 @@ class FollowedCollections:
         look: Callable[[TableId], Look | None],
         left_out: Collection[str] = (),
         widens: Callable[[TableId], Widening | None] = lambda _: None,
+        rules: TargetRules | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`layouts` are of the collections that are followed, `parked` as the stream's state has it.
 
         Changes that are `left_out` empty no target. `widens` says how a collection gets more columns, None: not.
+        `rules` say what targets can follow: a collection that cannot be emptied by itself waits for somebody to decide.
         """
+        self._rules = rules or TargetRules()
         self._left_out = frozenset(left_out)
         self._captures = captures
         self._widens = widens
@@ -112,6 +116,8 @@ class FollowedCollections:
         self._told: set[TableId] = set()
         waiting = [table for table, entry in parked.items() if entry["again"]]
         self._waiting = set(waiting)
+        #: Collections of which targets have, or may have, rows.
+        self._known = {*layouts, *(table for table, entry in parked.items() if entry["announced"])}
         self._left = {t for t, entry in parked.items() if not entry["again"] and entry["phase"] != ENDED}
         self._looks: TableLooks[Look] = TableLooks(look, waiting)
 
@@ -148,6 +154,7 @@ class FollowedCollections:
                 changes.append(Change(self.unfit(table, look.refused, place)))
                 continue
             self._writers[table] = self._writer_of(table, look.layout)
+            self._known.add(table)
             rows = emptied(table, look.layout, seq=seq, ts_ms=place.ts_ms, ordinal=place.ordinal)
             changes.append(Change(begins_again(table, look.layout), (rows,)))
             seq += 1
@@ -210,7 +217,7 @@ class FollowedCollections:
     def _allowed(self, table: TableId, how: Widening) -> Widening:
         """With columns beside others where the targets could not follow a new beginning: they would keep their rows."""
         rules = how.rules
-        barred = not rules.upsert or TruncateTableEvent.type in self._left_out or rules.shared(table, self._writers)
+        barred = not rules.upsert or TruncateTableEvent.type in self._left_out or rules.shared(table, self._known)
         return replace(how, on_conflict=OnConflict.UNION) if barred and how.on_conflict is OnConflict.TEXT else how
 
     def _writer_of(self, table: TableId, layout: Layout) -> RowWriter:
@@ -252,8 +259,13 @@ class FollowedCollections:
                 return []
             case "drop" if not whole:
                 return [Change(self._again(table, f"{table} was dropped", place))]
+            case "drop" if why := self._rules.objection(
+                table, writer.layout.schema(), None, [DropTableEvent(table)], self._known
+            ):
+                return [Change(self.unfit(table, why, place))]
             case "drop":
                 del self._writers[table]
+                self._known.discard(table)
                 update = SchemaUpdate(table, (event_to_json(DropTableEvent(table)),), None, None)
                 if DropTableEvent.type in self._left_out:
                     return [Change(update)]
@@ -275,6 +287,8 @@ class FollowedCollections:
         self._looks.touched(table, place.ordinal)
 
     def _again(self, table: TableId, why: str, place: Place) -> SchemaUpdate:
+        if table in self._known and (shared := self._rules.shared(table, self._known)):
+            return self.unfit(table, f"{why}\nIt cannot begin again by itself: {shared}.", place)
         self._waiting.add(table)
         self._looks.want(table)
         return self._parked(table, why, place, again=True)

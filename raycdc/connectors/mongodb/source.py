@@ -165,6 +165,7 @@ class MongoDbSource:
                 look=self._look_at,
                 left_out=self._left_out,
                 widens=self._widens,
+                rules=self._rules,
             )
             return ChangeStreamReader(
                 open_stream=partial(self._open, client),

@@ -11,12 +11,15 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
+from raycdc.checkpoint.store import CheckpointStore
 from raycdc.cli.check import check_config
 from raycdc.cli.plan import plan_config
 from raycdc.config import config_from_dict
 from raycdc.errors import ConfigError, RaycdcError, SchemaError
 from raycdc.failpoints import FailpointError
 from raycdc.pipeline import Pipeline
+from raycdc.source.parking import RESNAPSHOT
+from raycdc.source.table_requests import ask
 from raycdc.testing.servers import MongoDb
 from tests.integration.followed import (
     KEYS,
@@ -128,12 +131,14 @@ def test_a_collection_that_was_dropped_begins_anew(mongodb: MongoDb, database: s
 def test_one_of_merged_collections_that_is_to_be_emptied_waits_and_others_go_on(
     mongodb: MongoDb, database: str, tmp_path: Path, what: str
 ) -> None:
-    merged = {"collections": [rf"{database}\.shop_.*"], "changelog": "full"}
-    copy = {"pipeline": {"name": "merged", "state": str(tmp_path / "state"), "epoch_interval": "100ms"}}
-    copy |= {"source": {"type": "mongodb", "uri": mongodb.uri, **merged}}
-    copy |= {"sink": {"type": "delta", "path": str(tmp_path / "lake"), "write": "upsert"}}
-    routes = {"route": [{"table": rf"{database}\.shop_.*", "to": "lake.orders"}]}
-    run = partial(Pipeline.from_config(config_from_dict(copy | routes)).run, local=True, until="caught-up")
+    pattern = rf"{database}\.shop_.*"
+    parts: dict[str, Any] = {
+        "pipeline": {"name": "merged", "state": str(tmp_path / "state"), "epoch_interval": "100ms"},
+        "source": {"type": "mongodb", "uri": mongodb.uri, "collections": [pattern], "changelog": "full"},
+        "route": [{"table": pattern, "to": "lake.orders"}],
+        "sink": {"type": "delta", "path": str(tmp_path / "lake"), "write": "upsert"},
+    }
+    run = partial(Pipeline.from_config(config_from_dict(parts)).run, local=True, until="caught-up")
 
     def held() -> list[int]:
         table = DeltaTable(tmp_path / "lake" / "lake" / "orders").to_pyarrow_table()
@@ -158,6 +163,25 @@ def test_one_of_merged_collections_that_is_to_be_emptied_waits_and_others_go_on(
             with pytest.raises(SchemaError, match="cannot be told from those of"):
                 run()
             assert held() == [1, 2, 3, *range(4, number + 1)]
+
+
+def test_a_collection_that_is_read_anew_on_request_leaves_an_exact_changelog(
+    mongodb: MongoDb, database: str, tmp_path: Path
+) -> None:
+    with mongodb.client() as client:
+        orders = client[database].orders
+        orders.insert_many({"_id": number, "n": number} for number in range(3))
+        follow(tmp_path, mongodb, database)
+        orders.update_many({}, {"$inc": {"n": 10}})
+        ask(CheckpointStore(tmp_path / "state"), [f"{database}.orders"], RESNAPSHOT)
+        orders.delete_one({"_id": 1})
+        follow(tmp_path, mongodb, database)
+        orders.update_one({"_id": 2}, {"$set": {"n": 7}})
+        follow(tmp_path, mongodb, database)
+    found = told(tmp_path)[3:]
+    assert [op for op, *_ in found] == ["T", "+I", "+I", "-U", "+U"]
+    assert set(found[1:3]) == {("+I", 0, 10), ("+I", 2, 12)}
+    assert found[3:] == [("-U", 2, 12), ("+U", 2, 7)]
 
 
 def test_columns_that_appear_are_known_too(mongodb: MongoDb, database: str, tmp_path: Path) -> None:

@@ -36,6 +36,7 @@ def check_config(path: Path, *, as_json: bool) -> int:
             results, tables = check_kafka(config)
         case "mongodb":
             results, tables = check_mongodb(config.source)
+            results += check_copies(config)
         case other:
             raise ConfigError(f'source.type: "{other}" has no check; start the pipeline to see')
     all_known = config.source.type in ("mysql", "mongodb")
@@ -44,6 +45,7 @@ def check_config(path: Path, *, as_json: bool) -> int:
     for result in results:
         _print(result, as_json=as_json)
     transforms = check_transforms(config, tables, all_known=all_known)
+    transforms += check_hidden(config, tables) if config.source.type == "mongodb" else []
     for result in transforms:
         _print(result, as_json=as_json)
     dimensions = [result for number, options in enumerate(config.lookups) for result in check_lookup(options, number)]
@@ -110,6 +112,36 @@ def check_mongodb(source: Any) -> tuple[list[CheckResult], list[TableId]]:
 
     with connect(source.uri) as client:
         return check_collections(client, probe(client), source)
+
+
+def check_hidden(config: PipelineConfig, tables: Collection[TableId]) -> list[CheckResult]:
+    """Whether masks of collections' fields hide them. Raises `SourceError` when the server cannot be asked."""
+    from raycdc.connectors.mongodb.client import connect
+    from raycdc.connectors.mongodb.hidden import require_hidden
+
+    source: Any = config.source
+    if not config.masks or not tables:
+        return []
+    with connect(source.uri) as client:
+        try:
+            require_hidden(client, source, tables, config.masked())
+        except ConfigError as refused:
+            return [CheckResult("masks", str(refused))]
+    return [CheckResult("masks", "What masks hide stands in no other column.", ok=True)]
+
+
+def check_copies(config: PipelineConfig) -> list[CheckResult]:
+    """A warning where a MongoDB sink gets text of what were values of a MongoDB source."""
+    from raycdc.connectors.mongodb.layout import Spelling
+
+    source: Any = config.source
+    if config.sink.type != "mongodb" or source.spelling is Spelling.BSON:
+        return []
+    text = (
+        f'source.schema.json = "{source.spelling}": what is nested, of any type or in _rest or document arrives in '
+        "the copy as text."
+    )
+    return [CheckResult("documents", text, "Leave it out, and a MongoDB sink gets the values.", required=False)]
 
 
 def check_mysql(source: Any) -> tuple[list[CheckResult], list[TableId]]:

@@ -12,8 +12,9 @@ import bson
 import pytest
 from bson.raw_bson import RawBSONDocument
 
+from raycdc.cli.check import check_config
 from raycdc.config import config_from_dict
-from raycdc.errors import SinkError
+from raycdc.errors import ExitCode, SinkError
 from raycdc.pipeline import Pipeline
 from raycdc.sinks.mongodb import sink as sink_module
 from raycdc.testing.servers import MongoDb
@@ -247,3 +248,32 @@ def test_documents_of_others_are_not_copied_over(mongodb: MongoDb, database: str
         client[f"{database}_copy"].orders.insert_one({"_id": 1, "theirs": True})
     with pytest.raises(SinkError, match="documents are copied as a whole"):
         copy(tmp_path, mongodb, database, pipeline={"on_existing": "merge"})
+
+
+def test_check_says_what_is_not_hidden_and_what_becomes_text(
+    mongodb: MongoDb, database: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with mongodb.client() as client:
+        client[database].orders.insert_one({"_id": 1, "name": "Anna"})
+    config = tmp_path / "copy.toml"
+    said = []
+    for schema in ("", 'schema = { json = "relaxed" }'):
+        config.write_text(f"""
+[pipeline]
+name = "copy"
+[source]
+type = "mongodb"
+uri = "{mongodb.uri}"
+collections = ["{database}.orders"]
+{schema}
+[sink]
+type = "mongodb"
+uri = "{mongodb.uri}"
+[[mask]]
+columns = "{database}.orders.name"
+method = "drop"
+""")
+        assert check_config(config, as_json=False) == ExitCode.CONFIG
+        said.append(capsys.readouterr().out)
+    assert all("name of" in text and "stand in the clear in the column _rest" in text for text in said)
+    assert ["arrives in the copy as text" in text for text in said] == [False, True]

@@ -1,13 +1,21 @@
-"""What a coordinator that did not begin is taken for."""
+"""What a coordinator that did not begin is taken for, and what a private Ray starts."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
+from ray._private import ray_constants, services
 from ray.exceptions import ActorDiedError, ActorUnavailableError, RayActorError
 
 from raycdc.errors import StateError
+from raycdc.runtime import ray_stand_in
 from raycdc.runtime.launcher import CoordinatorLostError
 from raycdc.runtime.ray_launcher import error_of_begin
+from raycdc.runtime.ray_start import lean_nodes
+from raycdc.testing.servers.process import wait_until
 
 
 @pytest.mark.parametrize("cause", [ActorDiedError(), ActorUnavailableError("no answer", b"\x01" * 16)])
@@ -20,3 +28,54 @@ def test_a_coordinator_that_cannot_be_made_ends_the_run() -> None:
     error = error_of_begin(failed)
     assert isinstance(error, StateError)
     assert "No module named 'x'" in str(error)
+
+
+RAYLET = [
+    "raylet",
+    "--session_dir=/tmp/a session",
+    "--node_id=abc",
+    "--dashboard_agent_command=python agent.py",
+    "--runtime_env_agent_command=python main.py",
+]
+
+
+def commands_of_a_lean_node(monkeypatch: pytest.MonkeyPatch, *, uv: bool = False) -> list[str]:
+    """What a raylet is started with inside of `lean_nodes`."""
+    started: list[list[str]] = []
+    monkeypatch.setattr(services, "start_ray_process", lambda command, *_args, **_options: started.append(command))
+    monkeypatch.setattr(ray_constants, "RAY_ENABLE_UV_RUN_RUNTIME_ENV", uv)
+    monkeypatch.delenv("RAY_RUNTIME_ENV_HOOK", raising=False)
+    with lean_nodes():
+        services.start_ray_process(list(RAYLET), "raylet", fate_share=True)
+        services.start_ray_process(["gcs_server", "--session_dir=x"], "gcs_server", fate_share=True)
+    assert started[1] == ["gcs_server", "--session_dir=x"]
+    return started[0]
+
+
+def test_a_lean_raylet_has_stand_ins_for_its_agents(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fails with another Ray than the one that `ray_start` knows the agents of: look what its raylet waits for."""
+    dashboard, environments = commands_of_a_lean_node(monkeypatch)[3:]
+    ports = "abc metrics_agent_port metrics_export_port dashboard_agent_listen_port"
+    assert dashboard.endswith(f'ray_stand_in.py "/tmp/a session" {ports}')
+    assert environments.endswith('ray_stand_in.py "/tmp/a session" abc runtime_env_agent_port')
+    assert services.start_ray_process.__module__ == __name__
+
+
+def test_where_actors_may_get_an_environment_its_agent_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    dashboard, environments = commands_of_a_lean_node(monkeypatch, uv=True)[3:]
+    assert "ray_stand_in.py" in dashboard
+    assert environments == RAYLET[-1]
+
+
+def test_a_stand_in_tells_its_ports_and_ends_with_the_raylet(tmp_path: Path) -> None:
+    command = [sys.executable, "-I", "-S", ray_stand_in.__file__, str(tmp_path), "abc", "one_port", "two_port"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE) as agent:
+        wait_until((tmp_path / "two_port_abc").exists, timeout_s=30, what="telling the ports")
+        assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {
+            "one_port_abc": "-1",
+            "two_port_abc": "-1",
+        }
+        assert agent.poll() is None
+        assert agent.stdin is not None
+        agent.stdin.close()
+        assert agent.wait(30) == 0

@@ -99,6 +99,12 @@ class StateError(RaycdcError):
     exit_code = ExitCode.STATE
 
 
+class SpoolError(StateError):
+    """A segment cannot be written now, mostly because the disk is full; commits or people may make room."""
+
+    retryable = True
+
+
 class SegmentUnavailableError(StateError):
     """The node that has a segment does not answer now; its server may be starting again."""
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import os
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
@@ -17,6 +19,7 @@ from pyarrow import ipc
 
 from raycdc.checkpoint.folder import sync_folder
 from raycdc.checkpoint.manifest import STATE_NODE, Segment
+from raycdc.errors import SpoolError
 from raycdc.model import TableId, lost_values
 from raycdc.model.batch import BATCH_BYTES_MAX, BATCH_ROWS_MAX
 
@@ -28,7 +31,8 @@ class SegmentWriter:
 
     Batches must all have the schema of the first one (`raycdc.model.changelog_schema`); larger ones than
     `BATCH_BYTES_MAX` or `BATCH_ROWS_MAX` are cut, never copied. `_seq` in them is relative to the segment's
-    `seq_base`, which the caller of `finish` may leave at 0 and set later with ``dataclasses.replace``.
+    `seq_base`, which the caller of `finish` may leave at 0 and set later with ``dataclasses.replace``. `append` and
+    `finish` raise `SpoolError` where the file system takes no more.
     """
 
     def __init__(
@@ -86,23 +90,25 @@ class SegmentWriter:
         """Write `batch` (empty ones are skipped); its buffers may be reused when this returns. May block on disk."""
         if batch.num_rows == 0:
             return
-        if self._writer is None:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = _ChecksummedFile(Path(f"{self.path}{SUFFIX_OPEN}"))
-            self._writer = ipc.new_file(pa.PythonFile(self._file, mode="w"), batch.schema.remove_metadata())
-        step = rows_per_batch(batch)
-        for start in range(0, batch.num_rows, step):
-            self._writer.write_batch(batch.slice(start, step))
+        with self._refusals():
+            if self._writer is None:
+                self.path.parent.mkdir(parents=True, exist_ok=True)
+                self._file = _ChecksummedFile(Path(f"{self.path}{SUFFIX_OPEN}"))
+                self._writer = ipc.new_file(pa.PythonFile(self._file, mode="w"), batch.schema.remove_metadata())
+            step = rows_per_batch(batch)
+            for start in range(0, batch.num_rows, step):
+                self._writer.write_batch(batch.slice(start, step))
         self.rows += batch.num_rows
         self.lost += lost_values(batch)
 
     def finish(self, *, seq_base: int = 0) -> Segment:
         """Write the footer, sync, give the file its name and return its descriptor. At least one row was appended."""
         assert self._file is not None, f"segment {self.path.name} has no rows; ask `rows` before finishing"
-        self._writer.close()
-        self._file.sync()
-        self._file.path.rename(self.path)
-        sync_folder(self.path.parent)
+        with self._refusals():
+            self._writer.close()
+            self._file.sync()
+            self._file.path.rename(self.path)
+            sync_folder(self.path.parent)
         return Segment(
             path=str(self.path),
             seq_base=seq_base,
@@ -118,6 +124,17 @@ class SegmentWriter:
         if self._file is not None and not self._file.closed:
             self._file.close()
             self._file.path.unlink(missing_ok=True)
+
+    @contextmanager
+    def _refusals(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as cause:
+            what = cause.strerror or str(cause)
+            raise SpoolError(
+                f"Rows of {self.table} cannot be written to {self.path.parent}: {what}. Make room on that disk, or "
+                "move the folder (pipeline.state) while the pipeline stands still."
+            ) from cause
 
 
 def rows_per_batch(batch: pa.RecordBatch) -> int:

@@ -11,7 +11,7 @@ from typing import Any
 
 from raycdc.checkpoint.store import CheckpointStore
 from raycdc.connectors.mongodb.token import decode_token, seconds_of
-from raycdc.errors import ExitCode, StateError
+from raycdc.errors import ConfigError, ExitCode, StateError
 
 
 def print_checkpoint(path: Path, *, one_line: bool, summary: bool) -> int:
@@ -26,6 +26,8 @@ def print_checkpoint(path: Path, *, one_line: bool, summary: bool) -> int:
 
 def state_folder(path: Path) -> Path:
     """`path` itself, or the state folder that a configuration file names; the rest of the file need not be valid."""
+    if path.suffix == ".toml" and not path.exists():
+        raise ConfigError(f"{path} cannot be read: No such file or directory.")
     if not path.is_file():
         return path
     try:

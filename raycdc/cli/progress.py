@@ -130,7 +130,7 @@ class PlainView:
 
     def _progress(self, table: Mapping[str, Any]) -> None:
         name, phase = str(table["table"]), str(table.get("phase", ""))
-        text = f"{name}: {phase}{_chunks_text(table)}, {_number(table.get('rows'))} rows"
+        text = f"{name}: {phase}{_chunks_text(table)}, {_count(table.get('rows') or 0, 'row')}"
         if table.get("rows_per_s"):
             text += f", {_number(table['rows_per_s'])} rows/s"
         text += _lost_text(table)
@@ -152,7 +152,7 @@ class PlainView:
         if self._commit_rows:
             lag = self._state.lag_text()
             self._line(
-                f"committed up to epoch {self._state.epoch}: {_number(self._commit_rows)} rows of "
+                f"committed up to epoch {self._state.epoch}: {_count(self._commit_rows, 'row')} of "
                 f"{_count(len(self._commit_tables), 'table')}{', ' + lag if lag else ''}"
             )
         self._commits, self._commit_rows, self._commit_tables = 0, 0, set()
@@ -302,4 +302,4 @@ def _number(value: Any) -> str:
 
 
 def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
+    return f"{_number(number)} {noun}{'' if number == 1 else 's'}"

@@ -14,7 +14,7 @@ import pytest
 from raycdc.bridge import ANYWHERE, SegmentWriter, delete_there, read_segment, segment_schema, verify_segments
 from raycdc.bridge.flight import FlightServer
 from raycdc.checkpoint.manifest import Segment
-from raycdc.errors import SegmentUnavailableError, StateError
+from raycdc.errors import SegmentUnavailableError, SpoolError, StateError
 from raycdc.model import Column, LogicalType, TableId, TableSchema, TypeKind, changelog_schema
 from raycdc.model.batch import BATCH_BYTES_MAX, BATCH_ROWS_MAX
 
@@ -163,6 +163,13 @@ def test_an_aborted_segment_leaves_nothing(tmp_path: Path) -> None:
     writer.abort()
     new_writer(tmp_path).abort()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_spool_that_takes_no_rows_is_named_and_worth_another_try(tmp_path: Path) -> None:
+    (tmp_path / "spool").write_text("a file where a folder should be")
+    with pytest.raises(SpoolError, match=rf"Rows of shop\.\w+ cannot be written to {tmp_path}/spool: ") as refused:
+        new_writer(tmp_path / "spool").append(batch(0, 10))
+    assert refused.value.retryable
 
 
 def test_large_batches_are_cut_to_the_limits(tmp_path: Path) -> None:

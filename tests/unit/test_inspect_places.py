@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-import bson
+from pathlib import Path
 
-from raycdc.cli.inspect_checkpoint import place_text
+import bson
+import pytest
+
+from raycdc.cli.inspect_checkpoint import place_text, state_folder
 from raycdc.connectors.mongodb.position import StreamPosition
 from raycdc.connectors.mongodb.token import ordinal_of
+from raycdc.errors import ConfigError
 
 EVENT = (
     "8260912B960000001E2B022C0100296E5A100497F661F4018447EEAE871045D76AB3E846645F6964006460912B96CE0EFD70017274DA0004"
@@ -34,3 +38,8 @@ def test_a_place_in_a_change_stream_has_its_time_and_what_its_token_says() -> No
 
 def test_a_place_of_another_kind_is_shown_as_it_is() -> None:
     assert place_text({"log": "none"}) == '{"log": "none"}'
+
+
+def test_a_configuration_that_is_not_there_is_not_taken_for_a_state() -> None:
+    with pytest.raises(ConfigError, match=r"shop\.toml cannot be read: No such file"):
+        state_folder(Path("nowhere/shop.toml"))

@@ -6,7 +6,8 @@ import pytest
 
 from raycdc.config import Secret, config_from_dict
 from raycdc.config.mongodb_uri import parse_mongodb_uri
-from raycdc.errors import ConfigError, SinkError
+from raycdc.connectors.mongodb.client import connect, probe
+from raycdc.errors import ConfigError, SinkError, SourceUnavailableError
 from raycdc.sinks.mongodb.plugin import MongoDbSinkConfig
 from raycdc.sinks.mongodb.server import Server
 
@@ -57,3 +58,12 @@ def test_hosts_are_shown_and_nothing_else(uri: str, where: str) -> None:
 def test_secrets_are_taken_out_of_texts() -> None:
     server = Server("mongodb://cdc:a%2Fb%40c@h:1/", "raycdc")
     assert server.text_of(ValueError("raycdc: a/b@c and a%2Fb%40c, full error: {}")) == "raycdc: *** and ***"
+
+
+def test_a_server_that_is_not_there_is_told_in_one_line() -> None:
+    nobody = connect(Secret("mongodb://me:s3cret@127.0.0.1:1/?serverSelectionTimeoutMS=50"))
+    with nobody, pytest.raises(SourceUnavailableError) as refused:
+        probe(nobody)
+    text = str(refused.value)
+    assert text.endswith("Connection refused. Check source.uri and that the server is running.")
+    assert "s3cret" not in text

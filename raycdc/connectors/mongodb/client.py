@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from pymongo.errors import (
     InvalidURI,
     OperationFailure,
     PyMongoError,
+    ServerSelectionTimeoutError,
 )
 from pymongo.uri_parser import parse_uri
 
@@ -97,9 +99,21 @@ def errors(client: Client, what: str = "", *, place: str = "source.uri") -> Iter
         raise _refused(client, what, cause, place) from cause
     except (AutoReconnect, ConnectionFailure) as cause:
         where = address_of(client, place)
-        raise SourceUnavailableError(f"{where} does not answer{what and f' ({what})'}: {cause}") from cause
+        advice = f" Check {place} and that the server is running." if _no_server(cause) else ""
+        raise SourceUnavailableError(
+            f"{where} does not answer{what and f' ({what})'}: {_without_topology(cause)}.{advice}"
+        ) from cause
     except PyMongoError as cause:
         raise SourceError(f"{address_of(client)}{what and f', {what}'}: {cause}") from cause
+
+
+def _no_server(cause: PyMongoError) -> bool:
+    return isinstance(cause, ServerSelectionTimeoutError)
+
+
+def _without_topology(cause: PyMongoError) -> str:
+    """The driver's text without its own settings and objects, which say the same once more."""
+    return re.sub(r" \(configured timeouts: [^)]*\)", "", str(cause).partition(", Timeout: ")[0]).rstrip(".")
 
 
 def _refused(client: Client, what: str, cause: OperationFailure, place: str) -> SourceError:

@@ -15,7 +15,7 @@ from typing import Any
 from pymysql.connections import Connection
 
 from raycdc.connectors.mysql.binlog.gtid import MySqlGtidSet
-from raycdc.connectors.mysql.binlog.offset import BinlogOffset
+from raycdc.connectors.mysql.binlog.offset import READ_ANEW, BinlogOffset
 from raycdc.connectors.mysql.connection import address_of, query, query_dict, query_one
 from raycdc.connectors.mysql.mariadb_log import ensure_same_log, gtid_at, gtid_binlog_pos
 from raycdc.errors import LogLostError, SourceError
@@ -257,7 +257,7 @@ def ensure_available(connection: Connection[Any], info: ServerInfo, offset: Binl
             f'pipeline.state and startup = {{ mode = "offset", gtid_set = "{offset.gtid_set}" }}.'
         )
     setting = "binlog_expire_logs_seconds" if "binlog_expire_logs_seconds" in info.variables else "expire_logs_days"
-    snapshot = 'Take a new snapshot with startup.mode = "initial"'
+    snapshot = READ_ANEW
     if offset.by_gtid and not info.is_mariadb:
         # The server finds the place by the transactions alone: the file may be gone, if they are not.
         _ensure_gtid_history(connection, info, offset, snapshot)
@@ -270,7 +270,8 @@ def ensure_available(connection: Connection[Any], info: ServerInfo, offset: Binl
     if offset.file not in sizes:
         if _file_number(oldest) > offset.file_number and _same_base(oldest, offset.file):
             raise LogLostError(
-                f"{offset} is purged on {info.address} (oldest is {oldest}). {snapshot}, or raise {setting}."
+                f"{offset} is purged on {info.address} (oldest is {oldest}). {snapshot}; with a greater "
+                f"{setting} the server keeps more."
             )
         raise LogLostError(
             f"{offset} is not in the log of {info.address} (it has {oldest} to {newest}): the log was reset, or this "
@@ -302,8 +303,8 @@ def _ensure_gtid_history(connection: Connection[Any], info: ServerInfo, offset: 
         )
     if lost:
         raise LogLostError(
-            f"The transactions {lost} after {offset} are purged on {info.address}. {snapshot}, or raise "
-            f"binlog_expire_logs_seconds."
+            f"The transactions {lost} after {offset} are purged on {info.address}. {snapshot}; with "
+            f"a greater binlog_expire_logs_seconds the server keeps more."
         )
 
 

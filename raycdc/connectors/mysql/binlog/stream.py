@@ -29,7 +29,7 @@ from pymysql.connections import Connection
 
 from raycdc.connectors.mysql.binlog import packet_loops as packets
 from raycdc.connectors.mysql.binlog.gtid import MariaDbGtidSet, MySqlGtidSet
-from raycdc.connectors.mysql.binlog.offset import BinlogOffset
+from raycdc.connectors.mysql.binlog.offset import READ_ANEW, BinlogOffset
 from raycdc.connectors.mysql.connection import NET_TIMEOUT_S, address_of, close_quietly, query, query_error
 from raycdc.errors import CorruptLogError, LogLostError, SourceError, SourceUnavailableError
 
@@ -169,7 +169,7 @@ class BinlogStream:
             elif self._passing > self._offset.pos:
                 raise LogLostError(
                     f"{self._offset} is not the end of an event in the log of {self._address}: the log was reset, or "
-                    'this is another server. Take a new snapshot with startup.mode = "initial".'
+                    f"this is another server. {READ_ANEW}."
                 )
         return b"".join([*kept, events[at:]])
 
@@ -315,7 +315,7 @@ class BinlogStream:
             if any(part in low for part in _LOST_TEXTS):
                 return LogLostError(
                     f"{self._offset} is not in the log of {self._address} any more ({text}). "
-                    'Take a new snapshot with startup.mode = "initial", or raise binlog_expire_logs_seconds.'
+                    f"{READ_ANEW}; with a greater binlog_expire_logs_seconds the server keeps more."
                 )
         if code in (1053, 1317, 1927):
             return self._lost(text)

@@ -11,7 +11,6 @@ import os
 import secrets
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
@@ -41,7 +40,7 @@ from raycdc.source.split import STREAM_SPLIT_ID
 from raycdc.source.table_requests import ask_for_lost_rows, ask_to_begin_again, complain_of_parked
 from raycdc.spark.epochs import EpochLoop, EpochStatistics
 from raycdc.spark.known_rows import KnownRows
-from raycdc.spark.lifecycle import stop_session, task_runner, warm_up
+from raycdc.spark.lifecycle import SparkThread, task_runner
 from raycdc.spark.sieve import Sieve
 from raycdc.spark.works import Routing
 from raycdc.transform import PlainResolver, Resolver, TransformedTables, TransformUse
@@ -114,18 +113,19 @@ class Pipeline:
             return None
         spec = self._spec(store, until)
         reporter.starting("starting" if local else "starting Ray and Spark")
-        with ThreadPoolExecutor(1, thread_name_prefix="spark-start") as starter:
-            session_future = None if local else starter.submit(self._session, store)
-            if session_future is not None:
-                stack.callback(stop_session, session_future)
-            # In this thread: Ray's processes die with the thread that started them.
-            launcher = self._launcher(spec, store, local=local, warn=reporter.warning)
-            stack.callback(launcher.close)
-            session = session_future.result() if session_future else None
+        spark = None if local else SparkThread(partial(self._session, store))
+        if spark is not None:
+            stack.callback(spark.end)
+        # In this thread: Ray's processes die with the thread that started them.
+        launcher = self._launcher(spec, store, local=local, warn=reporter.warning)
+        stack.callback(launcher.close)
+        if spark is not None:
+            stack.callback(spark.begin_end)
+        session = spark.session() if spark else None
         if self._stopped_early():
             return None
-        if session is not None:
-            warm_up(stack, session)
+        if spark is not None:
+            spark.warm_up()
         reporter.starting("asking the sink what it holds")
         sink, known = self._open_sink(stack, store, spec, session)
         routing = replace(self._routing(store, sink, session, spec.token or ""), known=known)

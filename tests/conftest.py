@@ -27,6 +27,9 @@ from raycdc.testing.servers import (
 settings.register_profile("raycdc", deadline=None, derandomize="CI" in os.environ, print_blob=True)
 settings.load_profile("raycdc")
 
+# Java's quick compiler alone, in every process that tests start: they end before the thorough one has paid for itself.
+os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1")
+
 
 @pytest.fixture(scope="session")
 def mariadb() -> Iterator[MariaDbServer]:

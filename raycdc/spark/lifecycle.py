@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack
 from typing import Any
 
 from raycdc.bridge import TaskRunner, ThreadTaskRunner
@@ -21,18 +21,43 @@ def task_runner(session: Any) -> tuple[TaskRunner, int]:
     return SparkTaskRunner(session), parallelism(session)
 
 
-def stop_session(started: Future[Any]) -> None:
-    """End Spark, whoever else failed while it was being started; its own failure was told where it was waited for."""
-    if started.exception() is None:
-        started.result().stop()
+class SparkThread:
+    """Spark's life beside the rest of a run: start, warm-up and end, one after the other on a thread of its own.
 
-
-def warm_up(stack: ExitStack, session: Any) -> None:
-    """Start Spark's Python workers while readers start and read; whoever leaves the stack waits for that to end.
-
-    A failure is not lost: the first stage job meets the same one, and tells it in its own words.
+    Made by the thread that runs the pipeline, which calls all methods. `make` returns the session.
     """
-    from raycdc.spark.stage import SparkTaskRunner
 
-    warmer = stack.enter_context(ThreadPoolExecutor(1, thread_name_prefix="spark-warm-up"))
-    warmer.submit(SparkTaskRunner(session).warm_up)
+    def __init__(self, make: Callable[[], Any]) -> None:
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="spark")
+        self._session: Future[Any] = self._thread.submit(make)
+        self._end: Future[None] | None = None
+
+    def session(self) -> Any:
+        """The session, when it is there; the error of its start."""
+        return self._session.result()
+
+    def warm_up(self) -> None:
+        """Start Spark's Python workers while readers start and read.
+
+        A failure is not lost: the first stage job meets the same one, and tells it in its own words.
+        """
+        from raycdc.spark.stage import SparkTaskRunner
+
+        self._thread.submit(SparkTaskRunner(self.session()).warm_up)
+
+    def begin_end(self) -> None:
+        """Let Spark end while other things do."""
+        if self._end is None:
+            self._end = self._thread.submit(self._stop)
+
+    def end(self) -> None:
+        """Returns when Spark has ended, whoever else failed while it was being started."""
+        self.begin_end()
+        self._thread.shutdown()
+        assert self._end is not None
+        self._end.result()
+
+    def _stop(self) -> None:
+        """A failure of the start was told where it was waited for."""
+        if self._session.exception() is None:
+            self._session.result().stop()

@@ -36,6 +36,9 @@ PATIENT_COMPILER = (
     "-XX:Tier4CompileThreshold=150000 -XX:Tier4BackEdgeThreshold=400000"
 )
 
+#: What Java says of itself where options leave it its quick compiler alone.
+_QUICK = "emulated-client, "
+
 _LOCAL = re.compile(r"local(?:\[(\*|\d+)\])?$")
 
 
@@ -137,7 +140,10 @@ def _settings(master: str, scratch: Path, java: str) -> dict[str, str]:
 
 
 def check_java() -> str:
-    """What the Java that Spark will use says of itself. `ConfigError` when it is missing or too old."""
+    """What the Java that Spark will use says of itself, without the options that the environment gives it.
+
+    `ConfigError` when it is missing or too old.
+    """
     home = os.environ.get("JAVA_HOME")
     java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
     if java is None or not Path(java).exists():
@@ -152,4 +158,4 @@ def check_java() -> str:
             f"{java} is not Java {JAVA_MIN} or newer (it says {answer.strip()[:80]!r}). Install a newer one, or set "
             f"JAVA_HOME to it."
         )
-    return answer
+    return "".join(line for line in answer.splitlines(keepends=True) if "Picked up" not in line).replace(_QUICK, "")

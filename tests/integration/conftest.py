@@ -28,9 +28,7 @@ def fail_at(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str, i
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """A Spark session of two cores that all tests of this folder share."""
-    # The quick compiler alone: tests end before the thorough one has paid for itself.
-    quick = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -Duser.timezone=UTC"}
-    session = spark_session("local[2]", tmp_path_factory.mktemp("spark"), quick)
+    session = spark_session("local[2]", tmp_path_factory.mktemp("spark"))
     yield session
     session.stop()
     # Its sockets are closed here, and not in a test that allows no warnings.

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from raycdc.spark import class_archive
+from raycdc.spark.session import check_java
 
 JARS = [Path("delta-spark.jar"), Path("delta-storage.jar")]
 
@@ -22,3 +23,13 @@ def test_an_archive_is_used_by_the_java_and_jars_it_was_made_with_alone(
     assert f"-XX:SharedArchiveFile={path}" in class_archive.use("java 17.0.1", JARS)
     assert class_archive.use("java 17.0.2", JARS) == ()
     assert class_archive.use("java 17.0.1", JARS[:1]) == ()
+
+
+def test_options_of_the_environment_make_no_other_java(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("JDK_JAVA_OPTIONS", "JAVA_TOOL_OPTIONS"):
+        monkeypatch.delenv(name, raising=False)
+    plain = check_java()
+    assert "version" in plain
+    for name in ("JDK_JAVA_OPTIONS", "JAVA_TOOL_OPTIONS"):
+        monkeypatch.setenv(name, "-XX:TieredStopAtLevel=1")
+        assert check_java() == plain

@@ -14,6 +14,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._listoffsets import OffsetSpec
 
 from raycdc.connectors.kafka.plugin import KafkaSourceConfig
+from raycdc.connectors.kafka.reachable import list_topics
 from raycdc.errors import SourceError, SourceUnavailableError
 
 #: How long one question to the cluster may take.
@@ -95,7 +96,8 @@ class Cluster:
 
     def topics(self) -> list[Topic]:
         """The selected topics that exist, with their partitions."""
-        metadata = self._ask(lambda: self._admin.list_topics(timeout=TIMEOUT_S))
+        servers = self._config.bootstrap_servers
+        metadata = self._ask(lambda: list_topics(self._admin, servers, timeout_s=TIMEOUT_S))
         names = sorted(name for name, t in metadata.topics.items() if t.error is None and self._config.selects(name))
         if not names:
             return []

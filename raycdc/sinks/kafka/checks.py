@@ -19,6 +19,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._acl import AclOperation
 from confluent_kafka.cimpl import NewTopic
 
+from raycdc.connectors.kafka.reachable import list_topics
 from raycdc.errors import ConfigError
 from raycdc.model import Column, LogicalType, TableId, TableSchema, TypeKind
 from raycdc.sinks.kafka.plugin import KafkaSinkConfig
@@ -41,7 +42,7 @@ def check_sink(config: KafkaSinkConfig, tables: Sequence[TableId], *, pipeline: 
     properties = {"bootstrap.servers": config.bootstrap_servers, "client.id": "raycdc", **config.properties}
     admin = AdminClient({**properties, "log_level": 0})
     try:
-        there = admin.list_topics(timeout=TIMEOUT_S).topics
+        there = list_topics(admin, config.bootstrap_servers, timeout_s=TIMEOUT_S).topics
     except KafkaException as cause:
         text = f"Kafka at {config.bootstrap_servers} cannot be reached: {cause.args[0].str()}."
         return [*findings, CheckResult("sink", text, "Correct sink.bootstrap_servers and sink.properties.")]

@@ -30,6 +30,7 @@ from confluent_kafka.cimpl import NewTopic, TopicPartition
 
 from raycdc.bridge.partitions import partitions_for
 from raycdc.bridge.tasks import StageTask
+from raycdc.connectors.kafka.reachable import list_topics
 from raycdc.errors import SinkError
 from raycdc.failpoints import reach
 from raycdc.model import TableId
@@ -67,7 +68,7 @@ class KafkaSink:
         open_format(self._format)
         self._admin = AdminClient({**self._properties, "log_level": 0})
         try:
-            self._admin.list_topics(timeout=TIMEOUT_S)
+            list_topics(self._admin, self._config.bootstrap_servers, timeout_s=TIMEOUT_S)
         except KafkaException as cause:
             raise SinkError(f"Kafka at {self._config.bootstrap_servers} cannot be reached: {cause.args[0]}") from cause
         self._keeper = RecordKeeper()

@@ -59,6 +59,7 @@ class TableWork:
     `beginning` are those of which the target has no row yet, so that emptying them empties nothing. `source` is the
     one, or the first. `positions` are the source positions after the epoch; they go into the sink's transaction for
     people to see. `layout` is how the target is to lie: one that the sink's configuration allows (`no_layout`).
+    `made` are columns that are none of the source's own under that name: computed, constant, renamed or looked up.
     """
 
     epoch: int
@@ -72,6 +73,7 @@ class TableWork:
     merged: tuple[TableId, ...] = ()
     beginning: tuple[TableId, ...] = ()
     layout: TableLayout = ANY_LAYOUT
+    made: tuple[str, ...] = ()
 
     @property
     def input_bytes(self) -> int:

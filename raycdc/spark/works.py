@@ -406,6 +406,7 @@ class Works:
             merged=merged if not alone or (anew and self._routing.upsert) else (),
             beginning=share.beginning,
             layout=layout_of(share.name, transforms, share.sources),
+            made=_made(transforms, share.sources),
         )
 
     def _seen(self, segment: Segment, share: TargetEpoch, found: ResolvedTransform | None, *, alone: bool) -> Segment:
@@ -427,6 +428,12 @@ class Works:
         if fingerprint not in self._schemas:
             self._schemas[fingerprint] = self._store.schema(fingerprint)
         return self._schemas[fingerprint]
+
+
+def _made(transforms: Mapping[TableId, ResolvedTransform], sources: Sequence[TableId]) -> tuple[str, ...]:
+    """Columns that are no source's own: what is one's of several, is taken for that."""
+    found = [transforms[table].made if table in transforms else frozenset[str]() for table in sources]
+    return tuple(sorted(frozenset.intersection(*found)))
 
 
 def _sifted_name(work: TableWork, segment: Segment) -> str:

@@ -85,6 +85,12 @@ class ResolvedTransform:
         return tuple(column for column in self.columns if column.sql)
 
     @property
+    def made(self) -> frozenset[str]:
+        """Columns of the result that are none of the table's own under that name."""
+        deleted = {self.transform.deleted_column} if self.transform.soft else set()
+        return frozenset({column.name for column in self.columns if column.stored != column.name} | deleted)
+
+    @property
     def drops(self) -> bool:
         """Whether rows for which nothing is found are left out."""
         return any(one.lookup.drop for one in self.lookups)

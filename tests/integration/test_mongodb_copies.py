@@ -128,7 +128,7 @@ def documents() -> list[dict[str, Any]]:
 
 
 def copy(tmp_path: Path, mongodb: MongoDb, database: str, **options: Any) -> None:
-    more = {name: options.pop(name, {}) for name in ("pipeline", "sink")}
+    more = {name: options.pop(name, {}) for name in ("pipeline", "sink", "parts")}
     config = config_from_dict(
         {
             "pipeline": {
@@ -141,6 +141,7 @@ def copy(tmp_path: Path, mongodb: MongoDb, database: str, **options: Any) -> Non
             "sink": {"type": "mongodb", "uri": mongodb.uri, "record": f"{database}_record", **more["sink"]},
             "route": [{"table": f"{database}.orders", "to": f"{database}_copy.orders"}],
             "readers": {"min": 1, "max": 2},
+            **more["parts"],
         }
     )
     Pipeline.from_config(config).run(local=True, until="caught-up")
@@ -277,3 +278,26 @@ method = "drop"
         said.append(capsys.readouterr().out)
     assert all("name of" in text and "stand in the clear in the column _rest" in text for text in said)
     assert ["arrives in the copy as text" in text for text in said] == [False, True]
+
+
+def test_a_column_that_is_looked_up_stands_for_the_field_of_its_name(
+    mongodb: MongoDb, database: str, tmp_path: Path
+) -> None:
+    """Also where nothing was found, and where the document has the field in what has no column."""
+    with mongodb.client() as client:
+        client[database].users.insert_one({"_id": 1, "city": "Rome"})
+        client[database].orders.insert_many(
+            [{"_id": 1, "user": 1, "city": "old", "more": 1}, {"_id": 2, "user": 9, "city": "old", "kind": 3}]
+        )
+    columns = {f"{database}.orders": {"_id": "int", "user": "int"}}
+    table = f"{database}.orders"
+    lookup = {"type": "mongodb", "table": table, "uri": mongodb.uri, "collection": f"{database}.users", "on": "user"}
+    parts = {
+        "lookup": [{**lookup, "columns": {"city": "string"}}],
+        "transform": [{"table": table, "projection": "*, 'web' AS kind"}],
+    }
+    copy(tmp_path, mongodb, database, columns=columns, on_misfit="rest", parts=parts)
+    assert mongodb.find(f"{database}_copy", "orders") == [
+        {"_id": 1, "user": 1, "city": "Rome", "kind": "web", "more": 1},
+        {"_id": 2, "user": 9, "kind": "web"},
+    ]

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -73,37 +73,37 @@ class _Values:
 
 @dataclass(frozen=True, slots=True)
 class Fields:
-    """The fields of each row's document, without ``_id``."""
+    """The fields of each row's document, without ``_id`` and those of the names that are `left`."""
 
     starts: np.ndarray
     data: np.ndarray
     valid: np.ndarray
     bytes: np.ndarray
+    left: tuple[np.ndarray, np.ndarray]
 
     @classmethod
-    def of(cls, name: str, values: pa.Array, columns: Mapping[str, pa.Array]) -> Fields:
-        """Those of the column `name`. `UnfitError` for what cannot be written, or is a field of `columns`, too."""
+    def of(cls, name: str, values: pa.Array, columns: Mapping[str, pa.Array], *, made: Collection[str] = ()) -> Fields:
+        """Those of the column `name`, without fields of the names of `columns` that were `made`. `UnfitError` for what
+        cannot be written, or is a field of other `columns`, too.
+        """
         starts, data = bytes_of(values)
         valid = _valid(values)
-        names = [text.encode() + b"\0" for text in columns]
-        spans = np.zeros((len(names), 2), np.int64)
-        spans[:, 1] = [len(text) for text in names]
-        spans[:, 0] = np.cumsum(spans[:, 1]) - spans[:, 1]
-        there = np.zeros((len(names), len(values)), np.bool_)
-        for number, column in enumerate(columns.values()):
+        own = {text: column for text, column in columns.items() if text not in made}
+        left = _names([text for text in columns if text in made])
+        there = np.zeros((len(own), len(values)), np.bool_)
+        for number, column in enumerate(own.values()):
             there[number] = _valid(column)
         sizes = np.zeros(len(values), np.int64)
-        known = np.frombuffer(b"".join(names) or b"\0", np.uint8)
-        row, why = value_loops.check_fields(starts, data, valid, known, spans, there, sizes)
+        row, why = value_loops.check_fields(starts, data, valid, *_names(list(own)), there, *left, sizes)
         if row >= 0:
             raise UnfitError(int(row), name, _WHY[int(why)])
-        return cls(starts, data, valid, sizes)
+        return cls(starts, data, valid, sizes, left)
 
     def sizes(self) -> Any:
         return self.bytes
 
     def write(self, out: np.ndarray, at: np.ndarray) -> None:
-        value_loops.put_fields(out, at, self.starts, self.data, self.valid)
+        value_loops.put_fields(out, at, self.starts, self.data, self.valid, *self.left)
 
 
 def own_element(field: np.ndarray, column: Column, values: pa.Array, *, missing: bool) -> _Blobs | _Values:
@@ -135,6 +135,15 @@ def bytes_of(values: pa.Array) -> tuple[np.ndarray, np.ndarray]:
     places = np.frombuffer(offsets, np.int64 if large else np.int32)[values.offset : values.offset + len(values) + 1]
     found = np.frombuffer(data, np.uint8) if data is not None and data.size else np.zeros(1, np.uint8)
     return places.astype(np.int64), found
+
+
+def _names(names: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+    """Names, each with its NUL, one behind the other; and for each its first byte and how many it has."""
+    texts = [name.encode() + b"\0" for name in names]
+    spans = np.zeros((len(texts), 2), np.int64)
+    spans[:, 1] = [len(text) for text in texts]
+    spans[:, 0] = np.cumsum(spans[:, 1]) - spans[:, 1]
+    return np.frombuffer(b"".join(texts) or b"\0", np.uint8), spans
 
 
 def _typed(values: pa.Array) -> pa.Array:

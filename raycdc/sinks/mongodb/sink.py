@@ -339,7 +339,7 @@ class MongoDbSink:
                 "inputs": [entry.to_json() for entry in inputs],
                 "target": [work.target.db, work.target.table],
                 "schema": work.schema.to_json(),
-                "layout": {"changelog": layout.changelog, "adopted": layout.adopted, "gone": list(layout.gone)},
+                "layout": layout.how(),
                 "mode": mode,
                 "origins": self._origins(work),
                 "address": {
@@ -368,7 +368,9 @@ class MongoDbSink:
         gone = tuple(column.name for column in held.columns if column.name not in written)
         adopted = self._upsert and not held.created
         by = short(self._context.app_id)
-        return Layout(work.target, work.schema, by, changelog=not self._upsert, adopted=adopted, gone=gone)
+        return Layout(
+            work.target, work.schema, by, changelog=not self._upsert, adopted=adopted, gone=gone, made=work.made
+        )
 
     def _split(self, work: Work) -> tuple[list[Input], list[list[Input]]]:
         """Inputs of rows to insert, and of those to merge, which one task each must see whole."""

@@ -88,7 +88,7 @@ def load(
     """
     name = TableId(*target)
     server = Server(address["uri"] or _read(address["uri_file"]), address["record"])
-    shape = Layout(name, TableSchema.from_json(schema), short(app_id), **{**layout, "gone": tuple(layout["gone"])})
+    shape = Layout(name, TableSchema.from_json(schema), short(app_id), **layout)
     parts = list(map(Input.from_json, inputs))
     with server.named(name):
         if mode == "insert":

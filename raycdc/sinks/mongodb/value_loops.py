@@ -156,11 +156,11 @@ def _is_id(data: Any, at: int, stop: int) -> bool:
 
 
 @helper
-def _is_there(data: Any, at: int, stop: int, names: Any, spans: Any, there: Any, row: int) -> bool:
-    """Whether a column has the field of this name in this row."""
+def _named(data: Any, at: int, stop: int, names: Any, spans: Any) -> int:
+    """Which of `names` a field has, -1: none."""
     for c in range(len(spans)):
         first = spans[c, 0]
-        if not there[c, row] or spans[c, 1] != stop - at or data[at] != names[first]:
+        if spans[c, 1] != stop - at or data[at] != names[first]:
             continue
         same = True
         for j in range(stop - at):
@@ -168,14 +168,17 @@ def _is_there(data: Any, at: int, stop: int, names: Any, spans: Any, there: Any,
                 same = False
                 break
         if same:
-            return True
-    return False
+            return c
+    return -1
 
 
 @njit
-def check_fields(starts: Any, data: Any, valid: Any, names: Any, spans: Any, there: Any, sizes: Any) -> tuple[int, int]:
-    """Into `sizes` the bytes of each document's fields but ``_id``; the first row that cannot be written and why, or
-    -1. `names` with `spans` are the columns' own (each with its NUL), `there` says in which rows those are.
+def check_fields(
+    starts: Any, data: Any, valid: Any, names: Any, spans: Any, there: Any, left: Any, left_spans: Any, sizes: Any
+) -> tuple[int, int]:
+    """Into `sizes` the bytes of each document's fields but ``_id`` and those `left` out; the first row that cannot be
+    written and why, or -1. `names` with `spans` are the columns' own (each with its NUL), `there` says in which rows
+    those are.
     """
     for i in range(len(valid)):
         sizes[i] = 0
@@ -193,10 +196,11 @@ def check_fields(starts: Any, data: Any, valid: Any, names: Any, spans: Any, the
                 return i, DAMAGED
             if data[name] == 36:
                 return i, DOLLAR
-            if not _is_id(data, name, stop):
+            if not _is_id(data, name, stop) and _named(data, name, stop, left, left_spans) < 0:
                 if data[at] == _TIMESTAMP and _is_no_time(data, stop):
                     return i, NO_TIMESTAMP
-                if _is_there(data, name, stop, names, spans, there, i):
+                column = _named(data, name, stop, names, spans)
+                if column >= 0 and there[column, i]:
                     return i, TWICE
                 sizes[i] += over - at
             at = over
@@ -204,8 +208,8 @@ def check_fields(starts: Any, data: Any, valid: Any, names: Any, spans: Any, the
 
 
 @njit
-def put_fields(out: Any, at: Any, starts: Any, data: Any, valid: Any) -> None:
-    """The fields of documents that `check_fields` has seen, but ``_id``."""
+def put_fields(out: Any, at: Any, starts: Any, data: Any, valid: Any, left: Any, left_spans: Any) -> None:
+    """The fields of documents that `check_fields` has seen, but ``_id`` and those `left` out."""
     for i in range(len(at)):
         if not valid[i]:
             continue
@@ -215,7 +219,7 @@ def put_fields(out: Any, at: Any, starts: Any, data: Any, valid: Any) -> None:
         while place < last:
             stop = _text_end(data, place + 1, last)
             over = _value_end(data, data[place], stop, last)
-            if not _is_id(data, place + 1, stop):
+            if not _is_id(data, place + 1, stop) and _named(data, place + 1, stop, left, left_spans) < 0:
                 copy(data, place, out, p, over - place)
                 p += over - place
             place = over

@@ -53,7 +53,7 @@ class Statement:
 @dataclass(frozen=True, slots=True)
 class Layout:
     """See the module's table. `gone` are fields that the table has no more, and are null in what is written; `by` is
-    the pipeline's `short`.
+    the pipeline's `short`. A document's own field of the name of a column that was `made` (`TableWork`) is left out.
     """
 
     target: TableId
@@ -61,7 +61,13 @@ class Layout:
     by: str
     changelog: bool = False
     adopted: bool = False
-    gone: tuple[str, ...] = ()
+    gone: Sequence[str] = ()
+    made: Sequence[str] = ()
+
+    def how(self) -> dict[str, Any]:
+        """What a task must know beside the schema, for JSON."""
+        told = {"changelog": self.changelog, "adopted": self.adopted}
+        return {**told, "gone": list(self.gone), "made": list(self.made)}
 
     def inserts(self, batches: Iterable[pa.RecordBatch], *, split: str = "") -> Iterator[Statement]:
         """Every row as a new document."""
@@ -118,7 +124,7 @@ class Layout:
         for column in columns:
             if form_of(column.type) is Form.FIELDS:
                 with self._named(batch):
-                    fields.append(Fields.of(column.name, batch.column(column.name), there))
+                    fields.append(Fields.of(column.name, batch.column(column.name), there, made=self.made))
         return fields, self._id(batch, split)
 
     def _id(self, batch: pa.RecordBatch, split: str) -> Element:

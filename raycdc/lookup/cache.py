@@ -1,4 +1,4 @@
-"""What a dimension answered a moment ago: documents and their absence, up to an age and a number of keys.
+"""What a dimension answered a moment ago: documents and their absence, up to an age, a number of keys and of bytes.
 
 Columns, no objects: a look is one hash join of the keys asked for with those that are known.
 """
@@ -17,16 +17,26 @@ from raycdc.lookup.api import KEY
 
 _FOUND = "_raycdc_found"
 _SINCE = "_raycdc_since"
+#: Bytes that one cache remembers: documents may have 16 MiB each, and Arrow's columns of text end at 2 GiB.
+CACHE_BYTES_MAX = 256 << 20
 
 
 class Cache:
-    """Safe to use from several threads. `rows_max` keys are remembered, the newest; each for `ttl_s`, counted from
-    before it was asked for, so that nothing that comes out is older.
+    """Safe to use from several threads. `rows_max` keys and `bytes_max` bytes are remembered, the newest; each for
+    `ttl_s`, counted from before it was asked for, so that nothing that comes out is older.
     """
 
-    def __init__(self, *, rows_max: int, ttl_s: float, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        *,
+        rows_max: int,
+        ttl_s: float,
+        bytes_max: int = CACHE_BYTES_MAX,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.clock = clock
         self._rows_max = rows_max
+        self._bytes_max = bytes_max
         self._ttl_s = ttl_s
         self._lock = threading.Lock()
         #: Oldest first; replaced as a whole.
@@ -56,7 +66,14 @@ class Cache:
             if entries is not None:
                 older = pc.is_in(entries.column(KEY), value_set=asked)
                 added = pa.concat_tables([entries.filter(pc.invert(older)), added])
-            self._entries = added.slice(max(0, added.num_rows - self._rows_max)).combine_chunks()
+            self._entries = self._newest(added).combine_chunks()
+
+    def _newest(self, entries: pa.Table) -> pa.Table:
+        entries = entries.slice(max(0, entries.num_rows - self._rows_max))
+        while entries.nbytes > self._bytes_max:
+            # As many as there is room for by their mean; that of the newest may be greater.
+            entries = entries.slice(entries.num_rows - entries.num_rows * self._bytes_max // entries.nbytes)
+        return entries
 
     def _fresh(self, entries: pa.Table | None) -> pa.Table | None:
         if entries is None:

@@ -435,7 +435,10 @@ class LogReader:
         self._tables[update.table] = table
         self._key_order.use(update.table, key_from_json(snapshot["key"]), update.document)
         self._hand_off.add_table(update.table, snapshot, primary_key=update.document["primary_key"])
-        self._note_changes(update, table)
+        # Also of a table that is new here: it may have been another one before, which was dropped, and then its target
+        # is there, with columns that only an emptied one can exchange.
+        self._changes.setdefault(update.table, []).extend(update.changes)
+        self._touch(update.table)
 
     def _count_change(self) -> None:
         """Number a parking or a new beginning. Who said where to stop did not know of it, and will say it again."""

@@ -304,3 +304,22 @@ def test_a_full_changelog_says_what_was_written_before(
         else:
             there[row["_id"]] = values
     assert ("new" in rows[-1]) is not images
+
+
+@pytest.mark.parametrize("what", ["drop", "dropDatabase", "rename to it"])
+def test_a_collection_made_anew_has_the_columns_that_it_has_now(
+    mongodb: MongoDb, database: str, tmp_path: Path, what: str
+) -> None:
+    with mongodb.client() as client:
+        orders = client[database].orders
+        orders.insert_many([{"_id": 1, "n": 1}, {"_id": 2, "n": 2}])
+        into_lake(tmp_path, mongodb, database)
+        if what == "rename to it":
+            client[database].other.insert_one({"_id": "a", "n": "text"})
+            client[database].other.rename("orders", dropTarget=True)
+        else:
+            orders.drop() if what == "drop" else client.drop_database(database)
+            orders.insert_one({"_id": "a", "n": "text"})
+        orders.insert_one({"_id": "b", "n": "more"})
+        rows = into_lake(tmp_path, mongodb, database)
+    assert [(row["_id"], row["n"]) for row in rows] == [("a", "text"), ("b", "more")]

@@ -368,7 +368,7 @@ public class MongoReplicaSet {
         if (match(s, e)) { for (Document d : pipe(s, event(s, e))) out.add(d); }
         s.pos = t;
         boolean inv = s.coll != null && s.coll.equals(e.coll) && s.db.equals(e.db) && (e.type.equals("drop") || e.type.equals("rename")) || s.db != null && s.db.equals(e.db) && e.type.equals("dropDatabase")
-          || s.coll != null && e.type.equals("rename") && s.db.equals(((Document) e.extra.get("to")).get("db")) && s.coll.equals(((Document) e.extra.get("to")).get("coll"));
+          || renamedTo(s, e);
         if (inv) { s.dead = true; Document d = new Document("_id", new Document("_data", t + "FF")).append("operationType", "invalidate").append("clusterTime", new BsonTimestamp(e.ts)); if (ver.v[0] >= 6) d.append("wallTime", e.wall); out.addAll(pipe(s, d)); s.scan++; return out; }
       }
       if (out.isEmpty()) { String now = tokenAt(nowTs()); if (now.compareTo(s.pos) > 0) s.pos = now; }
@@ -382,9 +382,15 @@ public class MongoReplicaSet {
     boolean match(Stream_ s, Ev e) {
       if (e.type.equals("noop") || e.expanded && !Boolean.TRUE.equals(s.spec.get("showExpandedEvents"))) return false;
       if (s.db == null) return true;
-      if (!s.db.equals(e.db)) return false;
+      if (!s.db.equals(e.db)) return renamedTo(s, e);
       if (s.coll == null) return true;
-      return s.coll.equals(e.coll);
+      // A rename is told to who watches the new name, too, before it ends the stream (manual, "rename Event").
+      return s.coll.equals(e.coll) || renamedTo(s, e);
+    }
+    boolean renamedTo(Stream_ s, Ev e) {
+      if (s.coll == null || !e.type.equals("rename")) return false;
+      Document to = (Document) e.extra.get("to");
+      return s.db.equals(to.get("db")) && s.coll.equals(to.get("coll"));
     }
     Document event(Stream_ s, Ev e) {
       Document d = new Document("_id", new Document("_data", e.token())).append("operationType", e.type).append("clusterTime", new BsonTimestamp(e.ts));

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -12,11 +13,15 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 
 from raycdc.bridge import read_segment
+from raycdc.bridge.bad_rows import BadRecords
+from raycdc.bridge.missing_rows import told_missing
 from raycdc.checkpoint.manifest import Manifest
 from raycdc.checkpoint.store import CheckpointStore, CommitRecord
 from raycdc.errors import StateError
 from raycdc.model import META_COLUMNS, TableId, TableSchema
 from raycdc.runtime.supervisor import Supervisor
+
+_log = logging.getLogger(__name__)
 
 #: Longest one look for the next epoch takes.
 WAIT_S = 0.5
@@ -64,15 +69,17 @@ class Ledger:
         self,
         store: CheckpointStore,
         supervisor: Supervisor,
+        records: BadRecords,
         *,
         token: str | None,
         flights: Callable[[], Mapping[str, str]],
         sealed_before: int = 0,
     ) -> None:
         """`sealed_before` is the last epoch that was sealed when this run began; one of them may be an earlier run's
-        final one.
+        final one. `records` says what becomes of rows that the source cannot give.
         """
         self.store = store
+        self._records = records
         self._sealed_before = sealed_before
         self._supervisor = supervisor
         self._token = token
@@ -87,12 +94,14 @@ class Ledger:
     def next_after(self, epoch: int, *, wait_s: float = WAIT_S) -> Manifest | None:
         """The first sealed epoch after `epoch`, its segments where they are now; None when there was none for so long.
 
-        Raises whatever ended the source side.
+        Raises whatever ended the source side, and `DataError` for rows that the source cannot give.
         """
         number, _ = self._supervisor.next_sealed(epoch, wait_s=wait_s)
         if number is None:
             return None
         manifest = self.store.manifest(self.store.sealed_epochs(epoch)[0])
+        for table, missing in told_missing(manifest, self._records).items():
+            _log.warning("%s: %d changes of epoch %d left out: %s", table, missing.count, manifest.epoch, missing.why)
         endpoints = self._flights()
         placed = (replace(segment, flight=endpoints.get(segment.node, "")) for segment in manifest.segments)
         return replace(manifest, segments=tuple(placed))

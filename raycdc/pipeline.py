@@ -181,7 +181,8 @@ class Pipeline:
             launcher.sweep(store.needed_segments())
             supervisor = self._supervise(stack, store, launcher, silent, first_generation=generation)
             flights = launcher.flights
-            yield Ledger(store, supervisor, token=spec.token, flights=flights, sealed_before=sealed_before)
+            bad = self._bad_records(store)
+            yield Ledger(store, supervisor, bad, token=spec.token, flights=flights, sealed_before=sealed_before)
 
     def _stopped_early(self) -> bool:
         return self._stop_requested
@@ -321,14 +322,12 @@ class Pipeline:
         upsert = self.config.sink.write == UPSERT
         unmerged = no_merging(self.config, sink) if upsert else ""
         transforms, masks = self.config.transformed(), self.config.masked()
-        action = self.config.pipeline.on_bad_record
-        letters = str(store.path / "dead_letters") if action == DEAD_LETTER else ""
-        records = BadRecords(action, letters, upsert, self.config.source.repeats_inserts)
+        records = self._bad_records(store)
         sieve = Sieve(records, store.path / "derived", token=token, local=session is None or self._spark_is_here)
         if not (transforms or masks):
             return Routing(self.config.router(), upsert, unmerged, sieve=sieve, records=records)
         adopts = self.config.pipeline.on_existing == "merge"
-        use = TransformUse(upsert, unmerged, self._order_by, action != FAIL, self.config.sink.no_layout, adopts)
+        use = TransformUse(upsert, unmerged, self._order_by, records.action != FAIL, self.config.sink.no_layout, adopts)
         resolver: Resolver = PlainResolver()
         deriver = None
         if session is not None:
@@ -339,6 +338,11 @@ class Pipeline:
             deriver = Deriver(session, store.path / "derived", token=token, upsert=upsert, records=records)
         tables = TransformedTables(transforms, resolver, use, masks)
         return Routing(self.config.router(), upsert, unmerged, tables, deriver, sieve, records)
+
+    def _bad_records(self, store: CheckpointStore) -> BadRecords:
+        action = self.config.pipeline.on_bad_record
+        letters = str(store.path / "dead_letters") if action == DEAD_LETTER else ""
+        return BadRecords(action, letters, self.config.sink.write == UPSERT, self.config.source.repeats_inserts)
 
     def _run_epochs(
         self,

@@ -35,6 +35,7 @@ import pyarrow.compute as pc
 
 from raycdc.checkpoint.folder import sync_folder
 from raycdc.checkpoint.manifest import Segment
+from raycdc.checkpoint.missing import MissingRow
 from raycdc.model import LogicalType, RowKind, TableId, TableSchema
 from raycdc.model.json_text import json_values
 from raycdc.model.row_kind import SYMBOLS
@@ -97,15 +98,26 @@ class Letters:
 
     def append(self, rows: pa.RecordBatch, reasons: Sequence[str], *, table: TableId, schema: TableSchema) -> None:
         """Add `rows`, with the columns of `schema` and of changelogs (`_op` as codes)."""
-        if self._file is None:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
-            self._file = os.fdopen(os.open(self._temporary, flags, 0o600), "wb")
+        file = self._opened()
         figures = rows.select(["_op", "_seq", "_ts_ms", "_pos"]).to_pylist()
         for meta, reason, text in zip(figures, reasons, _texts(rows, schema), strict=True):
             told = {"table": str(table), "op": SYMBOLS[meta["_op"]], "seq": meta["_seq"], "ts_ms": meta["_ts_ms"],
                     "pos": meta["_pos"], "reason": reason}  # fmt: skip
-            self._file.write(f'{json.dumps(told, ensure_ascii=False)[:-1]}, "row": {text}}}\n'.encode())
+            file.write(_letter(told, text))
+
+    def tell(self, rows: Sequence[MissingRow]) -> None:
+        """Add rows of which there is nothing but their keys."""
+        file = self._opened()
+        for row in rows:
+            told = {"table": str(row.table), "ts_ms": row.ts_ms, "pos": row.pos, "reason": row.reason}
+            file.write(_letter(told, row.key))
+
+    def _opened(self) -> IO[bytes]:
+        if self._file is None:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+            self._file = os.fdopen(os.open(self._temporary, flags, 0o600), "wb")
+        return self._file
 
     def close(self) -> None:
         """Make the file durable under its name; there is none without rows."""
@@ -120,6 +132,10 @@ class Letters:
         if self._file is not None:
             self._file.close()
             self._temporary.unlink(missing_ok=True)
+
+
+def _letter(told: dict[str, Any], row: str) -> bytes:
+    return f'{json.dumps(told, ensure_ascii=False)[:-1]}, "row": {row}}}\n'.encode()
 
 
 def _texts(rows: pa.RecordBatch, schema: TableSchema) -> list[str]:

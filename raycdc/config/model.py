@@ -93,9 +93,10 @@ class PipelineOptions(Options):
     time_zone: str = option("UTC", help="Time zone in which texts without one are read.", planned=True)
     on_bad_record: Literal["fail", "skip", "dead-letter"] = option(
         "fail",
-        help="What happens to a row on which an expression of a transform fails, or of which a value is none of the "
-        "type of a merged target: the run ends; or the target does without it, dead-letter keeps it in "
-        "STATE/dead_letters. For messages that cannot be decoded see source.format.on_error.",
+        help="What happens to a row on which an expression of a transform fails, of which a value is none of the type "
+        "of a merged target, or that MongoDB says has changed and does not find: the run ends; or the target does "
+        "without it, dead-letter keeps it in STATE/dead_letters. For messages that cannot be decoded see "
+        "source.format.on_error.",
     )
     on_log_lost: Literal["fail", "resnapshot"] = option(
         "fail",

@@ -14,6 +14,7 @@ from typing import Any, Protocol, runtime_checkable
 import pyarrow as pa
 
 from raycdc.checkpoint.manifest import TableEpoch
+from raycdc.checkpoint.missing import MissingRow
 from raycdc.model import TableId
 from raycdc.source.hand_off import LogRows
 from raycdc.source.parking import Parked
@@ -144,7 +145,8 @@ class LogUnit:
     it does itself (truncations), and follow it. `parked` are tables whose rows turned out not to fit: they are parked
     with the unit's own position, in the same step, never in a unit that leaves a transaction open.
     `bytes` bounds memory. `source_state` is what the source itself must know to go on after the unit, beside position
-    and schemas; None when that is as it was.
+    and schemas; None when that is as it was. `missing` are rows that the source cannot give, one for each of the unit's
+    `rows` in their order, which are their deletions then.
     """
 
     position: dict[str, Any]
@@ -157,6 +159,7 @@ class LogUnit:
     bytes: int = 0
     source_state: dict[str, Any] | None = None
     parked: tuple[SchemaUpdate, ...] = ()
+    missing: tuple[MissingRow, ...] = ()
 
 
 class LogSource(Protocol):

@@ -336,6 +336,14 @@ class HandOff:
         emitted = _take(moved, codes == EMIT)
         return None if emitted is None else _emit(table, emitted)
 
+    def awaits(self, rows: LogRows) -> list[bool]:
+        """Of each row whether its chunk is unopened: whatever became of it, the chunk will tell."""
+        table = self._tables.get(rows.table)
+        if table is None:
+            return [False] * rows.batch.num_rows
+        found: list[bool] = (self._codes(table, rows) == DROP).tolist()
+        return found
+
     def advance(self, ordinal: int, *, now_s: float) -> list[Decision]:
         """Decide every closed chunk whose high watermark the log has passed; `ordinal` is between transactions."""
         decisions: list[Decision] = []

@@ -26,6 +26,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from raycdc.checkpoint.missing import MissingRows
 from raycdc.errors import ProtocolError, SchemaError
 from raycdc.failpoints import reach
 from raycdc.model import TableId
@@ -36,6 +37,8 @@ from raycdc.source.split import STREAM_SPLIT_ID, SnapshotSplit, StreamSplit, key
 
 #: Version of the stream split's state.
 STATE_VERSION = 1
+#: Missing rows of an epoch, which its manifest names one by one; about, as a unit may have some.
+_MISSING_MAX = 10_000
 
 
 @dataclass(slots=True)
@@ -73,6 +76,7 @@ class LogReader:
         self._ordinal: int = state["ordinal"]
         #: The source's own, passed through; states written before there was any have none.
         self._source_state: dict[str, Any] = state.get("source", {})
+        self._missing = MissingRows.after(state)
         self._key_order = key_order
         self._parking = parking
         self._changes_made: int = state.get("changes", 0)
@@ -106,7 +110,11 @@ class LogReader:
     @property
     def ready(self) -> bool:
         """True when the next unit may be passed in: no schema change waits for a cut and the epoch has room."""
-        return self._schema_unit is None and (self._in_transaction or self._output.open_bytes < self._epoch_bytes_max)
+        return self._schema_unit is None and (self._in_transaction or not self._full)
+
+    @property
+    def _full(self) -> bool:
+        return self._output.open_bytes >= self._epoch_bytes_max or len(self._missing.rows) >= _MISSING_MAX
 
     @property
     def _at_boundary(self) -> bool:
@@ -119,8 +127,7 @@ class LogReader:
     @property
     def wants_seal(self) -> bool:
         """The epoch must end early: a schema change waits, or the epoch is full, or the end is reached."""
-        full = self._output.open_bytes >= self._epoch_bytes_max
-        return self.can_cut and (self._schema_unit is not None or full or self.end_of_input)
+        return self.can_cut and (self._schema_unit is not None or self._full or self.end_of_input)
 
     @property
     def dirty(self) -> bool:
@@ -150,6 +157,8 @@ class LogReader:
             if not self._dirty:
                 self._apply_schema(now_s=now_s)
             return
+        if unit.missing:
+            self._note_missing(unit)
         for rows in unit.rows:
             emitted = self._hand_off.rows(rows, now_s=now_s)
             if emitted is not None:
@@ -176,6 +185,7 @@ class LogReader:
     def after_cut(self, *, now_s: float) -> None:
         """A new epoch is open: apply the schema change that waited for it, then what waited behind."""
         self._hand_off.begin_epoch()
+        self._missing.begin_epoch()
         self._dirty = False
         self._changes.clear()
         self._touched.clear()
@@ -194,6 +204,7 @@ class LogReader:
             "position": self._position,
             "ordinal": self._ordinal,
             **({"source": self._source_state} if self._source_state else {}),
+            **self._missing.entry(),
             "changes": self._changes_made,
             "parked": {str(table_id): entry for table_id, entry in self._parked.items()},
             "tables": {
@@ -247,6 +258,12 @@ class LogReader:
             created = {"type": "create_table", "db": table_id.db, "table": table_id.table, "schema": schema}
             self._changes[table_id] = [created]
         self._touched.add(table_id)
+        self._dirty = True
+
+    def _note_missing(self, unit: LogUnit) -> None:
+        """Those that no chunk still to be read will bring."""
+        awaited = [one for rows in unit.rows for one in self._hand_off.awaits(rows)]
+        self._missing.add([row for row, chunk_to_come in zip(unit.missing, awaited, strict=True) if not chunk_to_come])
         self._dirty = True
 
     def _collect(self, rows: LogRows) -> None:

@@ -19,6 +19,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field, replace
 from typing import Any, assert_never
 
+from raycdc.bridge.missing_rows import told_missing
 from raycdc.bridge.reading import verify_segments
 from raycdc.checkpoint.bad_rows import add_bad_rows, bad_rows, settle_bad_rows
 from raycdc.checkpoint.manifest import STATE_NODE, Manifest, Segment
@@ -253,6 +254,8 @@ class EpochLoop:
 
     def _tell_bad_rows(self, prepared: _Prepared) -> None:
         """Count what the epoch leaves out, before anybody can see that it lacks."""
+        for table, missing in told_missing(prepared.manifest, self._routing.records).items():
+            prepared.derived.bad[f"missing of {table}"] = table, missing.count, missing.why
         lost = {str(table): count for table, count in prepared.derived.bad_rows().items()}
         if not lost:
             return

@@ -12,7 +12,7 @@ import pytest
 
 from raycdc.checkpoint.store import CheckpointStore
 from raycdc.config import Secret
-from raycdc.connectors.mongodb.causal import log_end, look_up
+from raycdc.connectors.mongodb.causal import Found, log_end, look_up
 from raycdc.connectors.mongodb.client import connect
 from raycdc.connectors.mongodb.large import LargeDocuments
 from raycdc.errors import ConfigError, LogLostError, SourceError, SourceUnavailableError
@@ -130,9 +130,10 @@ def test_a_document_is_looked_up_in_its_own_collection_by_whatever_name(mongodb:
         client[database].orders.insert_many([{"_id": 1, "n": 2}, {"_id": 2, "n": 2}])
         table = TableId(database, "orders")
         found = look_up(ours, table, uuid, [1, 2], log_end(ours))
-        assert found == {bson.encode({"_id": 1}): bson.encode({"_id": 1, "n": 1})}
+        assert found.documents == {bson.encode({"_id": 1}): bson.encode({"_id": 1, "n": 1})}
         client[database].away.drop()
-        assert look_up(ours, table, uuid, [1, 2], log_end(ours)) == {}
+        gone = look_up(ours, table, uuid, [1, 2], log_end(ours))
+        assert gone == Found({}, log_end(ours))
 
 
 def test_images_that_end_while_a_stream_is_open_lose_nothing(

@@ -15,8 +15,10 @@ from typing import Any
 
 import pytest
 
+from raycdc.checkpoint.bad_rows import bad_rows
+from raycdc.checkpoint.store import CheckpointStore
 from raycdc.testing.jobs import CollectionJob, catch_up, run_through
-from raycdc.testing.servers import MongoDb
+from raycdc.testing.servers import MongoDb, MongoDbServer
 from tests.integration.followed import as_document
 
 pytestmark = [pytest.mark.server, pytest.mark.kill]
@@ -82,6 +84,54 @@ def test_a_collection_that_is_followed_survives_a_kill_of_the_whole_process_at_e
     assert found == there
     shapes = {tuple(json.loads(line)) for line in lines}
     assert (len(shapes) == 1) is images
+
+
+@pytest.mark.timeout(300)
+def test_a_change_whose_document_was_not_found_survives_a_kill(mongodb: MongoDb, tmp_path: Path) -> None:
+    """What became of it is an answer later in the stream: a deletion, or nothing, where the server hid it."""
+    if not isinstance(mongodb, MongoDbServer):
+        pytest.skip("makes a server hide documents")
+    with mongodb.fresh_database("kill") as database, mongodb.client() as client:
+        orders = client[database].orders
+        orders.insert_many({"_id": number, "n": 0} for number in range(10))
+        keeps = 'on_bad_record = "dead-letter"\nepoch_bytes_max = "1KB"'
+        job = _job(tmp_path, mongodb, database, startup="initial", pipeline=keeps)
+        catch_up(job)
+        mongodb.hide(f"{database}.orders", times=-1)
+        orders.update_many({"_id": {"$lt": 5}}, {"$set": {"n": 1}})
+        # More than one answer of the server has.
+        orders.insert_many({"_id": number, "n": 0} for number in range(10, 21_000))
+        orders.delete_many({"_id": {"$lt": 4}})
+        absent: list[int] = []
+
+        def busy() -> bool:
+            absent.append(_absent(job))
+            return not {"after_manifest", "in_commit"} <= job.hit()
+
+        deaths = run_through(job, failpoints="after_manifest=kill@1,in_commit=kill@2", busy=busy)
+        catch_up(job)
+        there = {document["_id"]: document["n"] for document in orders.find({})}
+        mongodb.unfail()
+    assert deaths == [-signal.SIGKILL] * 2
+    assert 5 in absent
+    lines = [line for file in (tmp_path / "lake").rglob("*.jsonl") for line in file.read_text().splitlines()]
+    rows = Counter((row["_op"], row["_id"]) for row in map(json.loads, lines))
+    assert rows == Counter([*(("+I", key) for key in range(21_000)), *(("-D", key) for key in range(5))])
+    assert {*range(4, 21_000)} == there.keys()
+    told = [line for file in (job.state / "dead_letters").glob("*.jsonl") for line in file.read_text().splitlines()]
+    assert [json.loads(line)["row"] for line in told] == [{"_id": 4}]
+    store = CheckpointStore(job.state, pipeline="killed")
+    record = store.last_commit()
+    assert record is not None
+    assert bad_rows(store, record.epoch) == {f"{database}.orders": 1}
+    assert _absent(job) == 0
+
+
+def _absent(job: CollectionJob) -> int:
+    """How many changes wait in the newest manifest."""
+    manifest = CheckpointStore(job.state, pipeline="killed").last_manifest()
+    stream = manifest.to_splits["stream"] if manifest else {}
+    return len(stream.get("source", {}).get("absent", ()))
 
 
 def _job(tmp_path: Path, mongodb: MongoDb, database: str, source: str = "", **options: Any) -> CollectionJob:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,6 +10,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from raycdc.checkpoint.manifest import Manifest
+from raycdc.checkpoint.missing import MissingRow, missing_rows
 from raycdc.errors import ProtocolError
 from raycdc.model import RowKind, TableId
 from raycdc.source.api import LogUnit, SchemaUpdate
@@ -93,6 +96,13 @@ class Reader:
         ordinal = self.log.ordinal if in_transaction else at
         unit = LogUnit({"at": ordinal}, ordinal, (rows,), in_transaction=in_transaction, event_ms=at)
         self.log.on_unit(unit, now_s=now_s)
+
+    def missing(self, *ids: int, at: int) -> None:
+        """Rows that the source cannot give, as their deletions."""
+        batch = pa.record_batch([pa.array(ids, pa.int64()), pa.array([RowKind.DELETE] * len(ids), pa.int8())], SCHEMA)
+        rows = LogRows(TABLE, batch, np.full(len(ids), at, np.int64))
+        told = tuple(MissingRow(TABLE, f'{{"id": {number}}}', "not found", 0, str(at)) for number in ids)
+        self.log.on_unit(LogUnit({"at": at}, at, (rows,), missing=told), now_s=0.0)
 
     def alter(self, at: int) -> None:
         document = {"fingerprint": f"f{at}", "columns": [], "primary_key": ["id"]}
@@ -314,3 +324,24 @@ def test_an_unknown_event_is_an_error_that_names_it() -> None:
     reader = Reader()
     with pytest.raises(ProtocolError, match="'sing'"):
         reader.log.on_event({"type": "sing"}, now_s=0.0)
+
+
+def test_missing_rows_are_told_once_and_not_of_chunks_that_are_still_to_be_read() -> None:
+    reader = Reader()
+    before = reader.log.state()
+    reader.open(CHUNK)
+    reader.missing(3, 15, at=101)
+    reader.close(CHUNK, high=102)
+    reader.rows(20, at=103)
+    states = [before]
+    for at in (104, 105):
+        states.append(reader.log.state())
+        reader.cut()
+        reader.missing(4, at=at)
+    # A state that comes again without news, as where nobody reads for an epoch.
+    states += [reader.log.state()] * 2
+    told = []
+    for epoch, (first, last) in enumerate(itertools.pairwise(states), start=1):
+        manifest = Manifest(epoch, 1, 0, {"stream": first}, {"stream": last}, {})
+        told.append([row.key for row in missing_rows(manifest)])
+    assert told == [['{"id": 3}'], ['{"id": 4}'], ['{"id": 4}'], []]

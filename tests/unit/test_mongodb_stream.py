@@ -10,11 +10,13 @@ import bson
 import numpy as np
 import pytest
 
+from raycdc.connectors.mongodb.causal import Found
 from raycdc.connectors.mongodb.change_stream import ChangeStreamReader
 from raycdc.connectors.mongodb.events import RowWriter, Scanner
 from raycdc.connectors.mongodb.followed import FollowedCollections, Look
 from raycdc.connectors.mongodb.large import LargeDocuments
 from raycdc.connectors.mongodb.layout import Layout, OnMisfit, Spelling, declared, parse_type
+from raycdc.connectors.mongodb.look_ups import LookUp, LookUps
 from raycdc.connectors.mongodb.position import StreamPosition
 from raycdc.connectors.mongodb.raw_stream import EventTooLargeError, RawBatch, Scope, StreamEndedError
 from raycdc.connectors.mongodb.token import ordinal_of
@@ -27,6 +29,7 @@ ORDERS = TableId("shop", "orders")
 UUID = "00" * 16
 #: Later than all events here.
 NOW = ordinal_of(1000, 1)
+BEGIN = StreamPosition(ordinal_of(10, 1), replica_set="rs0")
 
 
 def layout(uuid: str = UUID) -> Layout:
@@ -89,6 +92,9 @@ def reader(
     look: Callable[[TableId], Look | None] = lambda _: None,
     found: dict[bytes, bytes] | None = None,
     follows: bool = True,
+    look_up: LookUp | None = None,
+    state: dict[str, Any] | None = None,
+    start: StreamPosition = BEGIN,
 ) -> ChangeStreamReader:
     def captures(table: TableId) -> bool:
         return table.db == "shop"
@@ -96,10 +102,10 @@ def reader(
     layouts = {ORDERS: layout()} if follows else {}
     return ChangeStreamReader(
         open_stream=script.open,
-        start=StreamPosition(ordinal_of(10, 1), replica_set="rs0"),
+        start=start,
         followed=FollowedCollections(layouts, parked={}, captures=captures, look=look),
         scanner=Scanner(captures),
-        look_up=lambda table, uuid, keys, cluster_time: found or {},
+        look_ups=LookUps(look_up or (lambda *_, **__: Found(found or {}, NOW)), state or {}),
         large=LargeDocuments(),
         whole_when_idle=not sharded,
         close=lambda: None,

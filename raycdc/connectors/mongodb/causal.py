@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import bson
@@ -24,6 +25,14 @@ MAJORITY = ReadConcern("majority")
 _KEYS_AT_ONCE = 1000
 #: Names that a collection may have while documents are looked up in it.
 _NAMES = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Raw documents by the BSON of their keys; what is not there had been deleted by the cluster time `seen`."""
+
+    documents: dict[bytes, bytes]
+    seen: int
 
 
 @contextmanager
@@ -49,11 +58,14 @@ def log_end(client: Client) -> int:
     return _time(client, answer.get("operationTime"))
 
 
-def look_up(client: Client, table: TableId, uuid: str, keys: list[Any], cluster_time: int) -> dict[bytes, bytes]:
-    """Raw documents by the BSON of their keys, as they are at the cluster time or later; those there are not lack.
+def look_up(
+    client: Client, table: TableId, uuid: str, keys: list[Any], cluster_time: int, *, singly: bool = False
+) -> Found:
+    """Documents by their keys, as they are at the cluster time or later, together or each `singly`.
 
     They are those of the collection with this UUID, by whatever name it goes now ("": by its old one).
     """
+    at_once = 1 if singly else _KEYS_AT_ONCE
     options: bson.CodecOptions[RawBSONDocument] = bson.CodecOptions(
         document_class=RawBSONDocument, datetime_conversion=bson.codec_options.DatetimeConversion.DATETIME_MS
     )
@@ -64,15 +76,16 @@ def look_up(client: Client, table: TableId, uuid: str, keys: list[Any], cluster_
         for _ in range(_NAMES):
             if name is None:
                 # All of it is gone, which the stream says later.
-                return {}
+                return Found({}, log_end(client))
             collection = database.get_collection(name, read_concern=MAJORITY)
-            for first in range(0, len(keys), _KEYS_AT_ONCE):
-                some = keys[first : first + _KEYS_AT_ONCE]
-                for document in collection.find({ID: {"$in": some}}, session=session):
+            for first in range(0, len(keys), at_once):
+                some = keys[first : first + at_once]
+                wanted = {"$eq": some[0]} if singly else {"$in": some}
+                for document in collection.find({ID: wanted}, session=session):
                     found[bson.encode({ID: document[ID]})] = bytes(document.raw)
             before, name = name, _name_of(client, table, uuid)
             if name == before:
-                return found
+                return Found(found, _time(client, session.operation_time))
     raise SourceUnavailableError(f"{table} had another name each time its documents were looked up.")
 
 

@@ -17,7 +17,7 @@ A document that does not fit its columns parks its collection; others go on.
 
 An update comes with the document as the server has it when it answers, which may be later than the event, or, where
 every collection keeps images, with the documents before and after it. Where neither is there the document is looked up
-by its key, not before the event: one that is not found has been deleted since, which the stream says later.
+by its key, not before the event (`raycdc.connectors.mongodb.look_ups`).
 
 An event too large for any answer comes without its documents: the stream is opened lean for one answer, whose documents
 are looked up.
@@ -29,19 +29,20 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-import bson
 import numpy as np
-from bson.raw_bson import RawBSONDocument
 from pymongo.errors import PyMongoError
 
+from raycdc.checkpoint.missing import MissingRow
 from raycdc.connectors.mongodb.bson import code_loops as codes
-from raycdc.connectors.mongodb.events import Batch, RowWriter, Scanner, joined
+from raycdc.connectors.mongodb.events import Batch, Scanner
 from raycdc.connectors.mongodb.followed import Change, FollowedCollections, Place
+from raycdc.connectors.mongodb.fragments import Fragments
 from raycdc.connectors.mongodb.large import LargeDocuments
+from raycdc.connectors.mongodb.look_ups import LookUps, Stream
 from raycdc.connectors.mongodb.position import StreamPosition
 from raycdc.connectors.mongodb.raw_stream import EventTooLargeError, RawBatch, StreamEndedError
 from raycdc.connectors.mongodb.token import cluster_time_of, seconds_of
@@ -63,23 +64,10 @@ _NO_IMAGES = (
 )
 
 
-class Stream(Protocol):
-    """`raycdc.connectors.mongodb.raw_stream.RawStream`."""
-
-    def next(self) -> RawBatch: ...
-
-    def close(self) -> None: ...
-
-
 class OpenStream(Protocol):
     """Opens a stream behind a place; a `lean` one has no documents in its events, and few events in an answer."""
 
     def __call__(self, position: StreamPosition, *, lean: bool) -> Stream: ...
-
-
-#: Documents of a collection (named, and with this UUID) by their keys, as they are at a cluster time or later: raw BSON
-#: by the key's BSON.
-LookUp = Callable[[TableId, str, list[Any], int], dict[bytes, bytes]]
 
 
 @dataclass(slots=True)
@@ -101,7 +89,7 @@ class ChangeStreamReader:
         start: StreamPosition,
         followed: FollowedCollections,
         scanner: Scanner,
-        look_up: LookUp,
+        look_ups: LookUps,
         large: LargeDocuments,
         whole_when_idle: bool,
         close: Callable[[], None],
@@ -115,14 +103,15 @@ class ChangeStreamReader:
         self._open_stream = open_stream
         self._followed = followed
         self._scanner = scanner
-        self._look_up = look_up
+        self._look_ups = look_ups
         self._large = large
         self._whole_when_idle = whole_when_idle
         #: What was passed on as a whole, and from where the stream is opened anew: behind what waits.
         self._position = start
         self._read_to = start
+        self._told = self._ordinal
         self._waiting: _Waiting | None = None
-        self._fragments: list[bytes] = []
+        self._fragments = Fragments()
         #: Events about collections, and collections first seen, of a transaction whose end has not come.
         self._late: list[tuple[Batch, int]] = []
         self._new: dict[TableId, None] = {}
@@ -132,7 +121,6 @@ class ChangeStreamReader:
         self._open = False
         self._units: list[LogUnit] = []
         self._numbered = 0
-        self._vanished = 0
         self._reopened = 0
         self._lean = False
         self._closed = threading.Event()
@@ -147,7 +135,18 @@ class ChangeStreamReader:
             self._begin_again()
         if not self._units and not self._closed.is_set():
             self._read()
-        return self._units.pop(0) if self._units else None
+        if not self._units and not self._open and self._told < self._ordinal:
+            self._units.append(LogUnit(self._position.to_json(), self._ordinal, source_state=self._look_ups.state()))
+        if not self._units:
+            return None
+        unit = self._units.pop(0)
+        self._told = unit.ordinal
+        return unit
+
+    @property
+    def _ordinal(self) -> int:
+        """All up to it was read, and what became of each change is known: so nobody ends before that."""
+        return min(self._position.cluster_time, self._look_ups.settled_to)
 
     def wake_up(self) -> None:
         self._closed.set()
@@ -192,14 +191,14 @@ class ChangeStreamReader:
 
     def _end_stream(self) -> None:
         stream, self._stream = self._stream, None
-        self._fragments = []
+        self._fragments.forget()
         if stream is not None:
             # Its cursor may be gone already, and the server with it.
             with suppress(PyMongoError):
                 stream.close()
 
     def _take(self, answer: RawBatch) -> None:
-        batch = self._scanner.scan(self._whole_events(answer.data))
+        batch = self._scanner.scan(self._fragments.whole(answer.data))
         if not len(batch):
             return
         last = len(batch) - 1
@@ -228,27 +227,6 @@ class ChangeStreamReader:
         else:
             self._move(token, cluster_time_of(token) - 1)
 
-    def _whole_events(self, data: bytes) -> bytes:
-        """`data` with events that came in parts put together; parts whose rest is to come wait."""
-        if not self._fragments and b"splitEvent\0" not in data:
-            return data
-        whole: list[bytes] = []
-        at = 0
-        while at < len(data):
-            size = int.from_bytes(data[at : at + 4], "little")
-            number, of = _fragment(data[at : at + size])
-            if of == 0:
-                whole.append(data[at : at + size])
-            else:
-                if number != len(self._fragments) + 1:
-                    raise DataError(f"Part {number} of {of} of an event follows part {len(self._fragments)}.")
-                self._fragments.append(data[at : at + size])
-                if number == of:
-                    whole.append(joined(self._fragments))
-                    self._fragments = []
-            at += max(size, 5)
-        return b"".join(whole)
-
     def _idle(self, token: dict[str, Any], server_time: int) -> None:
         passed = cluster_time_of(token)
         if self._fragments:
@@ -266,7 +244,9 @@ class ChangeStreamReader:
         moved = passed != self._position.cluster_time
         self._position = self._read_to = replace(self._position, token=token, cluster_time=passed)
         if moved:
-            self._units.append(LogUnit(self._position.to_json(), passed, fetched_ms=_now_ms()))
+            state = self._look_ups.state()
+            unit = LogUnit(self._position.to_json(), self._ordinal, fetched_ms=_now_ms(), source_state=state)
+            self._units.append(unit)
 
     # -- passing on
 
@@ -323,6 +303,7 @@ class ChangeStreamReader:
         event_ms: int | None,
         parked: Sequence[SchemaUpdate] = (),
         open_: bool = False,
+        missing: tuple[MissingRow, ...] = (),
     ) -> None:
         self._open = open_
         new: list[SchemaUpdate] = []
@@ -335,13 +316,15 @@ class ChangeStreamReader:
         self._units.append(
             LogUnit(
                 self._position.to_json(),
-                self._position.cluster_time,
+                self._ordinal,
                 rows=rows,
                 in_transaction=open_,
                 event_ms=event_ms,
                 fetched_ms=_now_ms(),
                 bytes=known_bytes,
+                source_state=None if open_ else self._look_ups.state(),
                 parked=(*parked, *new),
+                missing=missing,
             )
         )
 
@@ -352,11 +335,14 @@ class ChangeStreamReader:
         """Pass on what changed, where the stream is now."""
         for change in changes:
             self._numbered += len(change.rows)
+            update = change.update
+            if update.snapshot is not None or update.parked is not None or update.document is None:
+                self._look_ups.forget(update.table)
             unit = LogUnit(
                 self._position.to_json(),
-                self._position.cluster_time,
+                self._ordinal,
                 rows=change.rows,
-                schema=(change.update,),
+                schema=(update,),
                 event_ms=event_ms,
                 fetched_ms=_now_ms(),
             )
@@ -367,6 +353,25 @@ class ChangeStreamReader:
         if not self._open:
             self._widen()
             self._changed(self._followed.begun_again(self._place(_now_ms()), seq=self._numbered), None)
+            self._look_again()
+
+    def _look_again(self) -> None:
+        """Between two transactions: changes whose document was not found, and nothing says why."""
+        at = self._position.cluster_time
+        due = self._look_ups.unexplained(at, self._followed.writer)
+        if not due and self._look_ups.full:
+            stream = self._open_stream(self._position, lean=True)
+            # Where it breaks it is read again, as the stream itself is.
+            with closing(stream), suppress(StreamEndedError):
+                self._look_ups.read_ahead(
+                    stream, self._scanner.scan, whole_when_idle=self._whole_when_idle, stopped=self._closed.is_set
+                )
+        for settled in self._look_ups.again(due, at=at):
+            rows, known_bytes = self._rows(self._scanner.scan(settled.events), rank=0)
+            missing = {table: iter(told) for table, told in settled.missing.items()}
+            told = [next(missing[part.table]) for part in rows for _ in range(part.batch.num_rows)] if missing else []
+            self._look_ups.settled(settled)
+            self._append(rows, known_bytes, event_ms=None, missing=tuple(told))
 
     def _widen(self) -> None:
         """Between two transactions: collections have the columns from here on that were wanting."""
@@ -399,7 +404,7 @@ class ChangeStreamReader:
                     self._new[table] = None
                 continue
             own = (named == number) & (kinds != codes.OTHER)
-            data, events = self._looked_up(batch, np.flatnonzero(own), writer)
+            data, events = self._look_ups.filled(batch, np.flatnonzero(own), writer)
             self._large.look_at(table, data, events[:, codes.E_AFTER])
             if self._demands_images and _lacks_images(batch.events[own]):
                 self._unfit.setdefault(table, _NO_IMAGES.format(table))
@@ -425,26 +430,6 @@ class ChangeStreamReader:
             if not self._followed.widen(table, data, at_once=not self._open):
                 return rows
 
-    def _looked_up(self, batch: Batch, own: np.ndarray, writer: RowWriter) -> tuple[bytes, np.ndarray]:
-        """The events `own`, with the documents that changes came without behind the data."""
-        events = batch.events[own]
-        bare = np.flatnonzero((events[:, codes.E_KIND] != codes.DELETE) & (events[:, codes.E_AFTER] == 0))
-        if not bare.size:
-            return batch.data, events
-        keys = {int(n): batch.key(int(own[n])) for n in bare}
-        last = int(batch.times[own[bare[-1]]])
-        documents = self._look_up(writer.table, writer.layout.uuid, list(keys.values()), last)
-        parts, end = [batch.data], len(batch.data)
-        places: dict[bytes, int] = {}
-        for key, document in documents.items():
-            places[key] = end
-            parts.append(document)
-            end += len(document)
-        for n, key in keys.items():
-            events[n, codes.E_AFTER] = places.get(bson.encode({"_id": key}), 0)
-        self._vanished += sum(events[n, codes.E_AFTER] == 0 for n in keys)
-        return b"".join(parts), events
-
 
 def _lacks_images(events: np.ndarray) -> bool:
     """Whether a document before or after one of these changes is not there."""
@@ -461,12 +446,6 @@ def _ranks(times: np.ndarray, first: int) -> np.ndarray:
         return np.zeros(0, np.int64)
     begins = np.searchsorted(times, times)
     return np.arange(len(times)) - begins + np.where(times == times[0], first, 0)
-
-
-def _fragment(event: bytes) -> tuple[int, int]:
-    """Which part of how many an event is; (0, 0) for a whole one."""
-    split = RawBSONDocument(event).get("splitEvent")
-    return (0, 0) if split is None else (int(split["fragment"]), int(split["of"]))
 
 
 def _event_ms(batch: Batch) -> int:

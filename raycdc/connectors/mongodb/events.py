@@ -35,7 +35,8 @@ _EVENTS_FIRST = 4096
 #: Namespaces remembered; databases with more have collections made and dropped all the time.
 _NAMESPACES_MAX = 1 << 16
 _PLAIN: CodecOptions[dict[str, Any]] = CodecOptions(datetime_conversion=DatetimeConversion.DATETIME_MS)
-_RAW: CodecOptions[RawBSONDocument] = CodecOptions(
+#: Nested documents stay as they are, and dates what they are.
+RAW: CodecOptions[RawBSONDocument] = CodecOptions(
     document_class=RawBSONDocument, datetime_conversion=DatetimeConversion.DATETIME_MS
 )
 _CANONICAL = JSONOptions(json_mode=JSONMode.CANONICAL, datetime_conversion=DatetimeConversion.DATETIME_MS)
@@ -73,7 +74,7 @@ class Batch:
 
     def key(self, number: int) -> Any:
         """The `_id` of the document that an event is about; one that is a document itself is raw."""
-        return RawBSONDocument(self._raw(int(self.events[number, codes.E_KEY])), _RAW)["_id"]
+        return RawBSONDocument(self._raw(int(self.events[number, codes.E_KEY])), RAW)["_id"]
 
     def table(self, number: int) -> TableId | None:
         """The captured collection that an event is about."""

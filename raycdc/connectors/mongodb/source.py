@@ -25,6 +25,7 @@ from raycdc.connectors.mongodb.hidden import require_hidden
 from raycdc.connectors.mongodb.keys import SnapshotKeyOrder, StreamKeyOrder
 from raycdc.connectors.mongodb.large import LargeDocuments
 from raycdc.connectors.mongodb.layout import REST, Layout, Spelling
+from raycdc.connectors.mongodb.look_ups import LookUps
 from raycdc.connectors.mongodb.new_beginnings import NewBeginnings
 from raycdc.connectors.mongodb.plugin import MongoDbSourceConfig
 from raycdc.connectors.mongodb.position import StreamPosition, is_bounded
@@ -172,7 +173,7 @@ class MongoDbSource:
                 start=StreamPosition.from_json(split.state["position"]),
                 followed=followed,
                 scanner=Scanner(captures),
-                look_up=partial(look_up, client),
+                look_ups=LookUps(partial(look_up, client), split.state.get("source", {})),
                 large=self._large,
                 whole_when_idle=not info.is_mongos,
                 close=client.close,

@@ -120,7 +120,7 @@ public class MongoReplicaSet {
   static final AtomicLong IDS = new AtomicLong(1L << 40);
 
   static class Backend extends MemoryBackend {
-    final String host; final int port; final Ver ver; String set = System.getProperty("rs", "rs0"); Document fail; int failLeft; final ObjectId election = new ObjectId(String.format("7fffffff%016x", System.currentTimeMillis()));   // a later start is a later term
+    final String host; final int port; final Ver ver; String set = System.getProperty("rs", "rs0"); Document fail; int failLeft; String hidden; int hiddenLeft; final ObjectId election = new ObjectId(String.format("7fffffff%016x", System.currentTimeMillis()));   // a later start is a later term
     Backend(String host, int port, Ver ver) { this.host = host; this.port = port; this.ver = ver; version(ver); }
     @Override public MemoryDatabase openOrCreateDatabase(String n) { return new Db(n, getCursorRegistry()); }
 
@@ -214,6 +214,7 @@ public class MongoReplicaSet {
         case "replSetGetConfig": return ok().append("config", new Document("_id", set).append("version", 1).append("members", List.of(new Document("_id", 0).append("host", host + ":" + port))));
         case "getParameter": return ok().append("featureCompatibilityVersion", new Document("version", ver.v[0] + "." + ver.v[1]));
         case "configureFailPoint": {
+          if ("hideDocuments".equals(arg)) { Object times = q.get("mode") instanceof Document ? ((Document) q.get("mode")).get("times") : null; hidden = "off".equals(q.get("mode")) ? null : (String) ((Document) q.get("data")).get("namespace"); hiddenLeft = times == null ? -1 : ((Number) times).intValue(); return ok(); }
           Object mode = q.get("mode"); if ("off".equals(mode)) { fail = null; return ok(); }
           fail = (Document) q.get("data"); failLeft = mode instanceof Document && ((Document) mode).get("times") != null ? ((Number) ((Document) mode).get("times")).intValue() : -1; return ok();
         }
@@ -244,7 +245,9 @@ public class MongoReplicaSet {
           int n = ((List<?>) q.get("documents")).size(); boolean ordered = !Boolean.FALSE.equals(q.get("ordered")); if (!q.containsKey("ordered")) q.put("ordered", true); Document r = super.handleMessage(m); List<Document> w = (List<Document>) r.get("writeErrors");
           if (w != null) r.put("n", ordered ? ((Number) w.get(0).get("index")).intValue() : n - w.size()); return r;
         }
-        case "find": if (q.containsKey("min") || q.containsKey("max")) return bounded(q, db); break;
+        case "find":
+          if ((db + "." + arg).equals(hidden) && q.get("filter") instanceof Document && ((Document) q.get("filter")).containsKey("_id")) { if (hiddenLeft > 0 && --hiddenLeft == 0) hidden = null; return ok().append("cursor", new Document("id", 0L).append("ns", db + "." + arg).append("firstBatch", new ArrayList<>())); }
+          if (q.containsKey("min") || q.containsKey("max")) return bounded(q, db); break;
         case "getMore": { Rest r = RESTS.get(((Number) arg).longValue()); if (r != null) return rest(r, q.get("batchSize") == null ? 0 : ((Number) q.get("batchSize")).intValue(), "nextBatch"); break; }
         case "aggregate": {
           List<Document> pl = (List<Document>) q.get("pipeline");
@@ -399,7 +402,7 @@ public class MongoReplicaSet {
       String fd = (String) s.spec.get("fullDocument"), fb = (String) s.spec.get("fullDocumentBeforeChange"); boolean im = e.coll != null && images(e.db + "." + e.coll);
       if (e.type.equals("insert") || e.type.equals("replace")) d.append("fullDocument", e.full);
       else if (e.type.equals("update") && fd != null && !fd.equals("default")) {
-        if (fd.equals("updateLookup")) { MongoCollection<?> c = resolveDatabase(e.db).resolveCollection(e.coll, false); Document r = null; if (c != null) for (Document x : c.handleQuery(new Document("_id", e.id instanceof String || e.id instanceof Number || e.id instanceof ObjectId ? e.id : new Document("$eq", e.id)))) { r = x.cloneDeeply(); break; } d.append("fullDocument", r); }
+        if (fd.equals("updateLookup")) { MongoCollection<?> c = resolveDatabase(e.db).resolveCollection(e.coll, false); Document r = null; if (c != null && !(e.db + "." + e.coll).equals(hidden)) for (Document x : c.handleQuery(new Document("_id", e.id instanceof String || e.id instanceof Number || e.id instanceof ObjectId ? e.id : new Document("$eq", e.id)))) { r = x.cloneDeeply(); break; } d.append("fullDocument", r); }
         else if (im) d.append("fullDocument", e.full);
         else if (fd.equals("required")) throw new MongoServerError(47, "NoMatchingDocument", "PostImage was 'required' but not found"); else d.append("fullDocument", null);
       }

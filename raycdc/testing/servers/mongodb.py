@@ -139,9 +139,20 @@ class MongoDbServer(MongoDb, PrivateServer):
             )
 
     def unfail(self) -> None:
-        """End what `fail` began."""
+        """End what `fail` and `hide` began."""
         with self.client() as client:
-            client.admin.command({"configureFailPoint": "failCommand", "mode": "off"})
+            for name in ("failCommand", "hideDocuments"):
+                client.admin.command({"configureFailPoint": name, "mode": "off"})
+
+    def hide(self, namespace: str, *, times: int) -> None:
+        """Let the next `times` queries by `_id` find nothing in a collection (-1: all, until `unfail`), and change
+        streams no documents of updates until then.
+        """
+        mode: Any = "alwaysOn" if times < 0 else {"times": times}
+        with self.client() as client:
+            client.admin.command(
+                {"configureFailPoint": "hideDocuments", "mode": mode, "data": {"namespace": namespace}}
+            )
 
     def truncate_log(self, keep: int = 0) -> None:
         """Forget all but the last `keep` entries of the log: change streams from before are lost history."""

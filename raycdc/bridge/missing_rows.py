@@ -1,0 +1,56 @@
+"""What becomes of rows that their source cannot give (`raycdc.checkpoint.missing`): as of bad ones, by the same policy.
+
+The target is without such a row, as the source is, from the deletion on that the epoch has for it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from raycdc.bridge.bad_rows import FAIL, BadRecords
+from raycdc.checkpoint.manifest import Manifest
+from raycdc.checkpoint.missing import MissingRow, missing_rows
+from raycdc.errors import DataError
+from raycdc.model import TableId
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """How many rows of a table an epoch does without, and what the first has."""
+
+    count: int
+    why: str
+
+
+def told_missing(manifest: Manifest, records: BadRecords) -> dict[TableId, Missing]:
+    """The missing rows of an epoch, kept where that is asked for: durable, and doing it again changes nothing.
+
+    Raises `DataError` where the policy is to fail. Called before anybody sees the epoch.
+    """
+    rows = missing_rows(manifest)
+    if not rows:
+        return {}
+    if records.action == FAIL:
+        first = rows[0]
+        raise DataError(
+            f"{first.table}: the row with the key {first.key}, which changed at {first.pos}: {first.reason}. With "
+            'pipeline.on_bad_record = "skip" or "dead-letter" the run goes on, and the target does without the row '
+            "until it changes again."
+        )
+    letters = records.letters(manifest.epoch, "missing")
+    if letters is not None:
+        try:
+            letters.tell(rows)
+            letters.close()
+        except BaseException:
+            letters.abort()
+            raise
+    found: dict[TableId, Missing] = {}
+    for row in rows:
+        before = found.get(row.table, Missing(0, _why(row)))
+        found[row.table] = Missing(before.count + 1, before.why)
+    return found
+
+
+def _why(row: MissingRow) -> str:
+    return f"the row with the key {row.key}, which changed at {row.pos}: {row.reason}"

@@ -1,0 +1,169 @@
+"""An update whose document is not found: settled by what the stream says, or looked up again, or told; never lost."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from raycdc.checkpoint.bad_rows import bad_rows
+from raycdc.checkpoint.store import CheckpointStore
+from raycdc.connectors.mongodb.keys import key_to_json
+from raycdc.errors import DataError
+from raycdc.testing.servers import MongoDb, MongoDbServer
+from tests.integration.followed import (
+    at_server,
+    catch_up,
+    changes,
+    pipeline,
+    replayed,
+    require_equal,
+    require_true_changelog,
+)
+
+pytestmark = pytest.mark.server
+
+KEEPS = {"on_bad_record": "dead-letter"}
+
+
+@pytest.fixture
+def database(mongodb: MongoDb) -> Iterator[str]:
+    with mongodb.fresh_database("miss") as name:
+        yield name
+
+
+@pytest.fixture
+def emulated(mongodb: MongoDb) -> Iterator[MongoDbServer]:
+    if not isinstance(mongodb, MongoDbServer):
+        pytest.skip("makes a server hide documents")
+    yield mongodb
+    mongodb.unfail()
+
+
+def letters(tmp_path: Path) -> list[dict[str, Any]]:
+    files = sorted((tmp_path / "state" / "dead_letters").glob("*.jsonl"))
+    return [json.loads(line) for file in files for line in file.read_text().splitlines()]
+
+
+def counted(tmp_path: Path) -> dict[str, int]:
+    store = CheckpointStore(tmp_path / "state", pipeline="shop")
+    record = store.last_commit()
+    assert record is not None
+    return bad_rows(store, record.epoch)
+
+
+def absent(tmp_path: Path) -> list[Any]:
+    manifest = CheckpointStore(tmp_path / "state", pipeline="shop").last_manifest()
+    assert manifest is not None
+    return list(manifest.to_splits["stream"].get("source", {}).get("absent", ()))
+
+
+def test_what_was_updated_and_then_deleted_is_no_letter(mongodb: MongoDb, database: str, tmp_path: Path) -> None:
+    with mongodb.client() as client:
+        orders = client[database].orders
+        orders.insert_many([{"_id": number, "n": number} for number in range(6)])
+        catch_up(tmp_path, mongodb, database, pipeline=KEEPS)
+        for key in (0, 1, 2):
+            orders.update_one({"_id": key}, {"$set": {"n": -1}})
+        orders.delete_many({"_id": {"$in": [0, 1]}})
+        orders.insert_one({"_id": 1, "n": 11})
+        orders.update_one({"_id": 1}, {"$set": {"n": 12}})
+        orders.delete_one({"_id": 1})
+        catch_up(tmp_path, mongodb, database, pipeline=KEEPS)
+        # Everything in the collection was changed, and goes with it.
+        orders.update_many({}, {"$set": {"n": 99}})
+        orders.drop()
+        catch_up(tmp_path, mongodb, database, pipeline=KEEPS)
+    assert letters(tmp_path) == []
+    assert counted(tmp_path) == {}
+    assert absent(tmp_path) == []
+    assert replayed(changes(tmp_path)) == {}
+
+
+def test_a_document_that_lives_and_is_never_found_is_a_letter(
+    emulated: MongoDbServer, database: str, tmp_path: Path
+) -> None:
+    with emulated.client() as client:
+        orders = client[database].orders
+        orders.insert_many([{"_id": number, "n": number} for number in range(4)])
+        catch_up(tmp_path, emulated, database, pipeline=KEEPS)
+        emulated.hide(f"{database}.orders", times=-1)
+        orders.update_one({"_id": 1}, {"$set": {"n": -1}})
+        orders.update_one({"_id": 2}, {"$set": {"n": -2}})
+        orders.delete_one({"_id": 2})
+        orders.insert_one({"_id": 7, "n": 7})
+        catch_up(tmp_path, emulated, database, pipeline=KEEPS)
+        emulated.unfail()
+    (letter,) = letters(tmp_path)
+    assert (letter["table"], letter["row"]) == (f"{database}.orders", {"_id": 1})
+    assert "by its _id again later" in letter["reason"]
+    assert counted(tmp_path) == {f"{database}.orders": 1}
+    assert absent(tmp_path) == []
+    there = at_server(emulated, database)
+    assert {key: row["n"] for key, row in replayed(changes(tmp_path)).items()} == {
+        key: n for key, n in there.items() if key != key_to_json(1)
+    }
+    # The next change brings the row.
+    with emulated.client() as client:
+        client[database].orders.update_one({"_id": 1}, {"$set": {"n": 5}})
+    catch_up(tmp_path, emulated, database, pipeline=KEEPS)
+    require_equal(tmp_path, emulated, database)
+    assert len(letters(tmp_path)) == 1
+
+
+def test_a_document_that_is_found_again_is_a_row(emulated: MongoDbServer, database: str, tmp_path: Path) -> None:
+    """With fields that were not there, too: the schema change ends an epoch, and comes before the row."""
+    with emulated.client() as client:
+        orders = client[database].orders
+        orders.insert_many([{"_id": number, "n": number} for number in range(4)])
+        catch_up(tmp_path, emulated, database)
+        orders.update_one({"_id": 1}, {"$set": {"n": -1, "new": "field"}})
+        orders.update_one({"_id": 2}, {"$set": {"n": -2}})
+        emulated.hide(f"{database}.orders", times=1)
+        catch_up(tmp_path, emulated, database)
+    rows = require_equal(tmp_path, emulated, database)
+    assert [(row["_op"], row["_id"]) for row in rows[4:]] == [("+U", 2), ("+U", 1)]
+    assert rows[5]["new"] == "field"
+    assert letters(tmp_path) == []
+
+
+def test_a_row_that_is_missing_ends_the_run_until_somebody_decides(
+    emulated: MongoDbServer, database: str, tmp_path: Path
+) -> None:
+    with emulated.client() as client:
+        client[database].orders.insert_many([{"_id": number, "n": number} for number in range(3)])
+        catch_up(tmp_path, emulated, database)
+        emulated.hide(f"{database}.orders", times=-1)
+        client[database].orders.update_one({"_id": 1}, {"$set": {"n": -1}})
+        for _ in range(2):
+            with pytest.raises(DataError, match=r'the key {"_id": 1}, which changed at .*on_bad_record = "skip"'):
+                catch_up(tmp_path, emulated, database)
+        emulated.unfail()
+    assert [row["_op"] for row in changes(tmp_path)] == ["+I"] * 3
+    with pytest.raises(DataError, match=r'the key {"_id": 1}'):
+        list(pipeline(tmp_path, emulated, database).epochs(until="caught-up"))
+    catch_up(tmp_path, emulated, database, pipeline={"on_bad_record": "skip"})
+    assert [(row["_op"], row["_id"]) for row in changes(tmp_path)[3:]] == [("-D", 1)]
+    assert counted(tmp_path) == {f"{database}.orders": 1}
+    assert letters(tmp_path) == []
+
+
+def test_a_full_changelog_stays_one_without_the_row(emulated: MongoDbServer, database: str, tmp_path: Path) -> None:
+    with emulated.client() as client:
+        orders = client[database].orders
+        orders.insert_many([{"_id": number, "n": number} for number in range(3)])
+        options: dict[str, Any] = {"changelog": "full", "pipeline": KEEPS}
+        catch_up(tmp_path, emulated, database, **options)
+        emulated.hide(f"{database}.orders", times=-1)
+        orders.update_one({"_id": 1}, {"$set": {"n": -1}})
+        catch_up(tmp_path, emulated, database, **options)
+        emulated.unfail()
+        orders.update_one({"_id": 1}, {"$set": {"n": -2}})
+        catch_up(tmp_path, emulated, database, **options)
+    rows = require_equal(tmp_path, emulated, database)
+    require_true_changelog(rows)
+    assert [(row["_op"], row["n"]) for row in rows[3:]] == [("-D", 1), ("+I", -2)]
+    assert len(letters(tmp_path)) == 1

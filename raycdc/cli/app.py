@@ -155,6 +155,16 @@ def plugins(json: Json = False) -> int:
     return print_plugins(as_json=json)
 
 
+@app.command()
+def explain(
+    topic: Annotated[str, typer.Argument(metavar="[TOPIC]", help="A page; without it, the list of pages.")] = "",
+) -> int:
+    """Print a page of the manual: a source, a target, transforms, every option."""
+    from raycdc.cli.explain import print_page
+
+    return print_page(topic)
+
+
 @app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []})
 def demo(context: typer.Context) -> int:
     """Start a private MariaDB with a small shop, run a pipeline on it, and compare source and lake."""

@@ -1,4 +1,4 @@
-"""What the README and the examples show is true: configurations load, commands exist, links lead somewhere."""
+"""What README, manual and examples show is true: configurations load, commands exist, links lead somewhere."""
 
 from __future__ import annotations
 
@@ -6,23 +6,43 @@ import ast
 import re
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer
 
 from raycdc.cli.app import app
+from raycdc.cli.explain import MANUAL, print_page, topics
 from raycdc.config import config_from_dict, load_config
 from raycdc.errors import ExitCode
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text()
+PAGES = {ROOT / "README.md": README} | {path: path.read_text() for path in sorted(MANUAL.glob("*.md"))}
 ENVIRONMENT = {"MONGODB_URI": "mongodb://db", "MYSQL_PASSWORD": "secret", "MASK_KEY": "secret"}
 
 
 def blocks(language: str) -> list[str]:
-    found = re.findall(rf"^```{language}\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
+    found = [
+        block
+        for text in PAGES.values()
+        for block in re.findall(rf"^```{language}\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    ]
     assert found, f"the README shows no {language}"
     return [str(block) for block in found]
+
+
+def whole(piece: dict[str, Any]) -> dict[str, Any]:
+    """`piece` itself if it is a whole configuration, else what it makes of the first one of the README: a section with
+    a `type` takes the place of that one's, the keys of another are added to it.
+    """
+    if "name" in piece.get("pipeline", {}):
+        return piece
+    first: dict[str, Any] = tomllib.loads(blocks("toml")[0])
+    return first | {
+        name: section if isinstance(section, list) or "type" in section else first[name] | section
+        for name, section in piece.items()
+    }
 
 
 def commands() -> list[str]:
@@ -37,7 +57,7 @@ def test_an_example_loads_without_a_warning(path: Path) -> None:
 
 @pytest.mark.parametrize("block", blocks("toml"))
 def test_a_configuration_in_the_readme_loads(block: str) -> None:
-    config_from_dict(tomllib.loads(block), environment=ENVIRONMENT)
+    config_from_dict(whole(tomllib.loads(block)), environment=ENVIRONMENT)
 
 
 @pytest.mark.parametrize("block", blocks("python"))
@@ -68,9 +88,23 @@ def test_a_make_target_in_the_readme_exists(command: str) -> None:
     assert command.split()[1] in targets
 
 
-def test_links_of_the_readme_lead_to_files() -> None:
-    targets = [target for target in re.findall(r"\]\(([^)#]+)\)", README) if "://" not in target]
-    assert [target for target in targets if not (ROOT / target).exists()] == []
+def test_links_lead_to_files_and_sections() -> None:
+    for page, text in PAGES.items():
+        targets = [target for target in re.findall(r"\]\(([^)#]+)\)", text) if "://" not in target]
+        assert [target for target in targets if not (page.parent / target).exists()] == [], page.name
+        sections = {
+            re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-")
+            for title in re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+        }
+        assert set(re.findall(r"\]\(#([^)]+)\)", text)) - sections == set(), page.name
+
+
+def test_each_page_of_the_manual_is_named_in_the_readme_and_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    named = set(re.findall(r"`raycdc explain (\w+)`", " ".join(PAGES.values())))
+    assert named == set(topics())
+    for name in named:
+        assert print_page(name) == 0
+        assert capsys.readouterr().out.startswith("# ")
 
 
 def test_the_exit_codes_are_those_of_the_code() -> None:

@@ -288,8 +288,8 @@ def test_keys_are_asked_once_a_segment_in_batches_with_few_requests_at_once(make
 def test_a_cache_answers_until_its_time_is_over_and_forgets_the_oldest(
     make: Make, users: Any, monkeypatch: Any
 ) -> None:
-    now = [1000.0]
-    monkeypatch.setattr("raycdc.lookup.cache.Cache.__init__.__kwdefaults__", {"clock": lambda: now[0]})
+    now, room = [1000.0], {"bytes_max": 1 << 20}
+    monkeypatch.setattr("raycdc.lookup.cache.Cache.__init__.__kwdefaults__", {"clock": lambda: now[0]} | room)
     world = make(cache_ttl="1m", cache_rows=3)
     loop = world.loop()
     orders = orders_of(world)

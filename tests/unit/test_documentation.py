@@ -115,3 +115,18 @@ def test_the_exit_codes_are_those_of_the_code() -> None:
 def test_continuous_integration_runs_exactly_make_test() -> None:
     lines = [line for line in (ROOT / ".ci" / "run").read_text().splitlines() if line and not line.startswith("#")]
     assert lines == ["set -euo pipefail", 'cd "$(dirname "$0")/.."', "exec make test"]
+
+
+@pytest.mark.parametrize("page", ["ARCHITECTURE.md", "raycdc/DECISIONS.md"])
+def test_modules_that_developers_are_pointed_to_exist(page: str) -> None:
+    text = (ROOT / page).read_text()
+    named = set(re.findall(r"`([\w/]+\.py)`", text))
+    files = [f"/{path.relative_to(ROOT)}" for folder in ("raycdc", "tests", "examples") for path in _python(folder)]
+    assert len(named) > 20
+    assert sorted(name for name in named if not any(file.endswith(f"/{name}") for file in files)) == []
+    targets = [target for target in re.findall(r"\]\(([^)#]+)\)", text) if "://" not in target]
+    assert [target for target in targets if not ((ROOT / page).parent / target).exists()] == []
+
+
+def _python(folder: str) -> list[Path]:
+    return sorted((ROOT / folder).rglob("*.py"))

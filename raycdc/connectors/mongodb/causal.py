@@ -76,7 +76,7 @@ def look_up(
         for _ in range(_NAMES):
             if name is None:
                 # All of it is gone, which the stream says later.
-                return Found({}, log_end(client))
+                return Found({}, max(cluster_time, log_end(client)))
             collection = database.get_collection(name, read_concern=MAJORITY)
             for first in range(0, len(keys), at_once):
                 some = keys[first : first + at_once]

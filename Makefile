@@ -1,6 +1,6 @@
 # The tasks of this project. `make test` is what CI runs; `make check` is a synonym for people who look for it.
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-test demo test check test-fast test-kill test-races lint types imports format bench clean
+.PHONY: help setup setup-test demo test check test-fast test-kill test-races test-mongodb-peer lint types imports format bench clean
 SHELL := /bin/bash
 BIN := .venv/bin
 PYTEST := $(BIN)/python .ci/leaves-nothing $(BIN)/python -m pytest
@@ -39,6 +39,11 @@ test-kill: setup-test ## Kill tests with many seeds; prints the table of the REA
 test-races: setup-test ## The hand-off under aimed writes: 2,000 chunks on each kind of server; a log beyond 4 GiB
 	$(PYTEST) -s -m long tests/integration/test_hand_off_races.py tests/integration/test_mysql_far_log.py \
 		tests/integration/test_mongodb_races.py
+
+test-mongodb-peer: setup-test ## MongoDB's tests on SecantusDB, a server of its protocol by others (from PyPI; README)
+	RAYCDC_TEST_MONGODB_URI=secantusdb $(PYTEST) $(TWO_AT_ONCE) -m "not long" $(wildcard tests/kill/test_mongodb*.py \
+		tests/e2e/test_mongodb*.py tests/e2e/test_lookups.py tests/integration/test_mongodb*.py \
+		tests/integration/test_lookup*.py)
 
 fuzz: setup ## Damage real binlogs 100,000 times: named errors, no crash, no wrong row (about five minutes)
 	$(BIN)/python -m tests.fuzz.binlog --mutations 100000

@@ -22,6 +22,7 @@ from raycdc.testing.servers import (
     PostgresServer,
     mongodb_for_tests,
 )
+from tests.second_opinion import expect_its_faults
 
 # No deadline: the first example may compile. In CI the examples are the same every time.
 settings.register_profile("raycdc", deadline=None, derandomize="CI" in os.environ, print_blob=True)
@@ -29,6 +30,10 @@ settings.load_profile("raycdc")
 
 # Java's quick compiler alone, in every process that tests start: they end before the thorough one has paid for itself.
 os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    expect_its_faults(items)
 
 
 @pytest.fixture(scope="session")

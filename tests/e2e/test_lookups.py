@@ -43,6 +43,7 @@ class Example:
         }
         for name in ("pageviews_users.toml", "users_copy.toml"):
             text = (EXAMPLES / name).read_text()
+            text = text.replace('[sink]\ntype = "mongodb"', f'[sink]\ntype = "mongodb"\nrecord = "{crm}_record"')
             (folder / name).write_text(text.replace('"shop.', f'"{shop}.').replace('"crm.', f'"{crm}.'))
         self._lake = folder / "pageviews-lake" / shop / "pageviews"
 

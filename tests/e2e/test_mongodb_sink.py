@@ -98,10 +98,10 @@ def drop(mongodb: MongoDb, name: str) -> None:
 
 @pytest.mark.parametrize("local", [True, False], ids=["local", "Ray and Spark"])
 def test_ddl_mid_way_is_followed(mariadb: MariaDbServer, mongodb: MongoDb, local: bool, tmp_path: Path) -> None:
-    database = "away_mongodb"
-    shop(mariadb, database)
-    drop(mongodb, database)
     with mongodb.fresh_database("home") as home:
+        # The collections' database, which goes with the other.
+        database = f"{home}_away"
+        shop(mariadb, database)
         keys = sink_keys(mongodb, home)
         job = Job(tmp_path, mariadb, database, TABLES, sink="mongodb", sink_keys=keys, local=local)
         catch_up(job)
@@ -119,7 +119,6 @@ def test_ddl_mid_way_is_followed(mariadb: MariaDbServer, mongodb: MongoDb, local
         assert {row["handling"] for row in products if row["id"] < 20} == {None}
         assert mongodb.find(home, "raycdc_fence") == []
         assert len(mongodb.find(database, "customers")) == SIZE.customers
-    drop(mongodb, database)
 
 
 def raycdc(folder: Path, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:

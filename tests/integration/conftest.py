@@ -11,6 +11,9 @@ import pytest
 
 from raycdc import failpoints
 from raycdc.spark.session import spark_session
+from raycdc.testing.cache import locked
+from raycdc.testing.servers import MongoDb
+from tests.integration.sink_world import HOME
 
 
 @pytest.fixture
@@ -23,6 +26,26 @@ def fail_at(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str, i
         monkeypatch.setattr(failpoints, "_reached", {})
 
     return plan
+
+
+@pytest.fixture
+def mongodb_homes(mongodb: MongoDb) -> Iterator[MongoDb]:
+    """`mongodb` with the databases that sinks' tests write to and drop, which always have the same names.
+
+    On a server that is not ours: by one test at a time, and only where nobody else has such ones.
+    """
+    if mongodb.private:
+        yield mongodb
+        return
+    with locked("mongodb-homes"):
+        with mongodb.client() as client:
+            theirs = {"shop", HOME} & set(client.list_database_names())
+        if theirs:
+            pytest.skip(f"the server has {' and '.join(sorted(theirs))}, which this test would empty")
+        try:
+            yield mongodb
+        finally:
+            mongodb.drop("shop", HOME)
 
 
 @pytest.fixture(scope="session")

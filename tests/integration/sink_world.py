@@ -304,10 +304,9 @@ def world_of(request: pytest.FixtureRequest, kind: str, root: Path) -> World:
     server: Server | None = None
     mongodb: MongoDb | None = None
     if kind in COLLECTIONS:
-        mongodb = request.getfixturevalue("mongodb")
-        with mongodb.client() as client:
-            for name in ("shop", HOME):
-                client.drop_database(name)
+        mongodb = request.getfixturevalue("mongodb_homes")
+        assert isinstance(mongodb, MongoDb)
+        mongodb.drop("shop", HOME)
     if kind.startswith("postgres"):
         server = request.getfixturevalue("postgres")
         assert isinstance(server, PostgresServer)

@@ -105,8 +105,6 @@ def test_a_collection_renamed_away_ends_and_one_renamed_to_a_captured_name_begin
 
 
 def test_check_says_what_will_be_followed(mongodb: MongoDb, database: str) -> None:
-    if not mongodb.private:
-        pytest.skip("makes collections with a collation")
     with mongodb.client() as client:
         client[database].create_collection("orders", changeStreamPreAndPostImages={"enabled": True})
         client[database].create_collection("words", collation={"locale": "de"})

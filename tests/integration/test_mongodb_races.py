@@ -126,6 +126,8 @@ def cuts_of(orders: Orders, strategy: str) -> tuple[Any, ...]:
     config = MongoDbSourceConfig.model_validate({**plain, **source(orders, strategy)})
     with connect(config.uri) as client:
         found = cut(client, probe(client), TableId(orders.database, TABLE), config.snapshot)
+    if found.strategy != strategy and not orders.server.private:
+        pytest.skip("; ".join(found.passed_over))
     assert found.strategy == strategy
     assert (len(found.bounds) == 0) if strategy == "single" else (len(found.bounds) >= 5)
     return found.bounds

@@ -113,6 +113,8 @@ def test_every_strategy_reads_each_document_once_while_others_write(
     config = source(mongodb, database, snapshot={"strategy": strategy, "chunk_mb": 1})
     with connect(config.uri) as client:
         cuts = cut(client, probe(client), TableId(database, "orders"), config.snapshot)
+    if cuts.strategy != strategy and not mongodb.private:
+        pytest.skip("; ".join(cuts.passed_over))
     assert cuts.strategy == strategy
     assert (len(cuts.bounds) == 0) if strategy == "single" else (len(cuts.bounds) > 4)
     stop = threading.Event()

@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 from bson import MaxKey, MinKey
+from pymongo.collection import Collection
 
+from raycdc.connectors.mongodb.catalog import size_of
 from raycdc.connectors.mongodb.checks import check_source
 from raycdc.connectors.mongodb.chunk_reader import MongoDbChunkReader
 from raycdc.connectors.mongodb.client import connect, probe
@@ -142,6 +144,28 @@ def test_a_chunk_whose_cursor_is_lost_is_read_again_from_its_start(
         mongodb.unfail()
     assert found == ONCE
     assert len(set(begun)) < len(begun)
+
+
+def test_bytes_that_the_server_does_not_tell_are_those_of_a_sample(
+    mongodb: MongoDb, mongodb_database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with mongodb.client() as client:
+        client[mongodb_database].orders.insert_many({"_id": number, "text": "x" * 2000} for number in range(2000))
+    aggregate = Collection.aggregate
+
+    def silent(self: Collection[Any], stages: Any, *more: Any, **options: Any) -> Any:
+        if "$collStats" in stages[0]:
+            return [{"storageStats": {"count": 2000, "size": 0}}]
+        return aggregate(self, stages, *more, **options)
+
+    monkeypatch.setattr(Collection, "aggregate", silent)
+    chosen = config(mongodb, mongodb_database, strategy="sample")
+    table = TableId(mongodb_database, "orders")
+    with connect(chosen.uri) as client:
+        size = size_of(client, table)
+        assert len(cut(client, probe(client), table, chosen.snapshot).bounds) == 3
+    assert size.documents == 2000
+    assert 2000 * 2000 < size.bytes < 2000 * 2100
 
 
 def test_the_emulation_compares_all_fields_of_bounds(mongodb: MongoDb, orders: str) -> None:

@@ -32,6 +32,8 @@ from raycdc.model import LogicalType, TableId
 from raycdc.model.batch import reserved_column
 from raycdc.model.selector import TableSelector
 
+#: Documents by which the bytes of a collection are reckoned where the server does not tell them.
+_SIZED_BY = 100
 #: Databases of the server itself.
 _INTERNAL = frozenset({"admin", "config", "local"})
 #: Documents as bytes, of which values are read one by one.
@@ -166,11 +168,15 @@ def uuid_of(entry: Mapping[str, Any]) -> str:
 
 
 def size_of(client: Client, table: TableId) -> Size:
-    """Count and bytes of a collection, over all shards."""
+    """Count and bytes of a collection, over all shards; bytes by a sample where the server tells the count alone."""
     with errors(client, f"asking for the size of {table}"):
         shards = list(client[table.db][table.table].aggregate([{"$collStats": {"storageStats": {}}}]))
     stats = [shard["storageStats"] for shard in shards]
-    return Size(sum(int(s.get("count", 0)) for s in stats), sum(int(s.get("size", 0)) for s in stats))
+    documents, size = sum(int(s.get("count", 0)) for s in stats), sum(int(s.get("size", 0)) for s in stats)
+    if documents and not size:
+        sampled = _sample(client, table, _SIZED_BY, ())
+        size = documents * sum(len(document.raw) for document in sampled) // max(len(sampled), 1)
+    return Size(documents, size)
 
 
 def layout_of(client: Client, config: MongoDbSourceConfig, table: TableId, uuid: str) -> Layout:

@@ -14,25 +14,28 @@ from raycdc.testing.servers import (
     DatabaseServer,
     KafkaServer,
     MariaDbServer,
+    MongoDb,
     MongoDbServer,
     MySqlNewestServer,
     MySqlServer,
     PostgresServer,
 )
 from raycdc.testing.servers.mongodb import VERSIONS
+from raycdc.testing.servers.secantusdb import SecantusDb
 
 
 def main(arguments: list[str]) -> int:
     """Start the server, print how to reach it, wait for Ctrl-C or SIGTERM."""
     parser = argparse.ArgumentParser(prog="python -m raycdc.testing.servers", description=__doc__)
-    kinds = ["mariadb", "mariadb-embedded", "mysql80", "mysql57", "mysql-newest", "kafka", "mongodb", "postgres"]
+    kinds = ["mariadb", "mariadb-embedded", "mysql80", "mysql57", "mysql-newest", "kafka", "mongodb", "secantusdb"]
+    kinds += ["postgres"]
     parser.add_argument("server", choices=kinds)
     parser.add_argument("action", nargs="?", choices=["start", "prepare"], default="start")
     parser.add_argument("--port", type=int, default=None)
     parser.add_argument("--no-gtid", action="store_true", help="MySQL without GTIDs")
     parser.add_argument("--version", choices=VERSIONS, default="7.0", help="what the emulated MongoDB says it is")
     chosen = parser.parse_args(arguments)
-    server: DatabaseServer | KafkaServer | MongoDbServer | PostgresServer
+    server: DatabaseServer | KafkaServer | MongoDbServer | SecantusDb | PostgresServer
     match chosen.server:
         case "mariadb":
             server = MariaDbServer(port=chosen.port)
@@ -42,6 +45,8 @@ def main(arguments: list[str]) -> int:
             server = KafkaServer(port=chosen.port)
         case "mongodb":
             server = MongoDbServer(port=chosen.port, version=chosen.version)
+        case "secantusdb":
+            server = SecantusDb(port=chosen.port)
         case "postgres":
             server = PostgresServer(port=chosen.port)
         case "mysql80":
@@ -60,7 +65,7 @@ def main(arguments: list[str]) -> int:
             print(f"{chosen.server} on {server.host}:{server.port}, pid {server.pid}, data in {server.folder}")
             if isinstance(server, DatabaseServer):
                 print(f"mysql -h {server.host} -P {server.port} -uroot -proot", flush=True)
-            if isinstance(server, MongoDbServer):
+            if isinstance(server, MongoDb):
                 print(server.uri, flush=True)
             signal.pause()
     except KeyboardInterrupt:

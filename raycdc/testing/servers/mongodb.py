@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import os
+import secrets
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 VERSIONS = ("4.4", "5.0", "6.0", "7.0", "8.0")
 #: Names a real replica set to run the tests on.
 URI_VARIABLE = "RAYCDC_TEST_MONGODB_URI"
+#: In place of a URI: somebody else's server, started for the tests.
+SECOND_OPINION = "secantusdb"
 _SOURCE = Path(__file__).with_name("MongoReplicaSet.java")
 _EMULATION = "de.bwaldvogel:mongo-java-server:1.47.0"
 #: A compiler that needs no JDK: what runs Spark has a JRE at least.
@@ -44,6 +47,15 @@ class MongoDb:
     uri: str
     #: Whether it is ours to stop, kill and make fail.
     private: ClassVar[bool] = False
+    #: Whether it holds moments before the year 1 and after 9999.
+    far_dates: ClassVar[bool] = True
+    #: Ends the names of databases.
+    _mark = ""
+
+    @property
+    def running(self) -> bool:
+        """Whether it can be asked."""
+        return True
 
     def client(self, **options: Any) -> pymongo.MongoClient[dict[str, Any]]:
         """A new client, to be closed by the caller (``with server.client() as client:``)."""
@@ -56,15 +68,37 @@ class MongoDb:
         with self.client() as client:
             return list(client[database][collection].find(dict(query or {})).sort("_id", 1))
 
+    def answers(self) -> bool:
+        """Whether it is there."""
+        from pymongo.errors import PyMongoError
+
+        try:
+            with self.client(serverSelectionTimeoutMS=500) as client:
+                client.admin.command("hello")
+        except PyMongoError:
+            return False
+        return True
+
+    def drop(self, *databases: str) -> None:
+        """Drop databases, those there are."""
+        with self.client(serverSelectionTimeoutMS=5000) as client:
+            for name in databases:
+                client.drop_database(name)
+
     @contextmanager
     def fresh_database(self, prefix: str = "t") -> Iterator[str]:
-        """Name of a database nobody else uses, dropped afterwards."""
-        name = f"{prefix}{os.getpid()}_{next(_database_numbers)}"
+        """Name of a database nobody else uses, dropped afterwards if the server still runs.
+
+        So are all whose names begin with it and an underscore.
+        """
+        name = f"{prefix}{os.getpid()}_{next(_database_numbers)}{self._mark}"
         try:
             yield name
         finally:
-            with self.client(serverSelectionTimeoutMS=1000) as client:
-                client.drop_database(name)
+            if self.running:
+                with self.client(serverSelectionTimeoutMS=5000) as client:
+                    beside = [other for other in client.list_database_names() if other.startswith(f"{name}_")]
+                self.drop(name, *beside)
 
 
 class ExternalMongoDb(MongoDb):
@@ -72,9 +106,11 @@ class ExternalMongoDb(MongoDb):
 
     def __init__(self, uri: str) -> None:
         self.uri = uri
+        # Others may run tests on it, from other machines.
+        self._mark = f"_{secrets.token_hex(3)}"
 
 
-class MongoDbServer(MongoDb, PrivateServer):
+class MongoDbServer(PrivateServer, MongoDb):
     """The emulated replica set. ``with MongoDbServer(version="6.0") as mongodb:``"""
 
     flavor = "mongodb"
@@ -107,24 +143,13 @@ class MongoDbServer(MongoDb, PrivateServer):
         def launch() -> None:
             self.port = self.port or free_port()
             command = _java("MongoReplicaSet", str(self.port), self.host, options=[f"-Dmongo.version={self.version}"])
-            self._run(command, self._is_ready, name="MongoDB", logs=[self.log], timeout_s=_START_TIMEOUT_S)
+            self._run(command, self.answers, name="MongoDB", logs=[self.log], timeout_s=_START_TIMEOUT_S)
 
         def forget() -> None:
             self.port = 0
 
         self._on_free_ports(launch, forget, taken="Address already in use")
         return self
-
-    @contextmanager
-    def fresh_database(self, prefix: str = "t") -> Iterator[str]:
-        """Name of a database nobody else uses, dropped afterwards if the server still runs."""
-        name = f"{prefix}{os.getpid()}_{next(_database_numbers)}"
-        try:
-            yield name
-        finally:
-            if self.running:
-                with self.client() as client:
-                    client.drop_database(name)
 
     # -- what only an emulation does
 
@@ -159,21 +184,17 @@ class MongoDbServer(MongoDb, PrivateServer):
         with self.client() as client:
             client.admin.command({"truncateLog": keep})
 
-    def _is_ready(self) -> bool:
-        from pymongo.errors import PyMongoError
-
-        try:
-            with self.client(serverSelectionTimeoutMS=500) as client:
-                client.admin.command("hello")
-        except PyMongoError:
-            return False
-        return True
-
 
 @contextmanager
 def mongodb_for_tests(version: str = "7.0") -> Iterator[MongoDb]:
-    """The replica set of ``RAYCDC_TEST_MONGODB_URI``, else a private one of `version`."""
+    """The replica set of ``RAYCDC_TEST_MONGODB_URI``, else a private one of `version`; `SECOND_OPINION` starts that."""
     uri = os.environ.get(URI_VARIABLE)
+    if uri == SECOND_OPINION:
+        from raycdc.testing.servers.secantusdb import SecantusDb
+
+        with SecantusDb() as second:
+            yield second
+        return
     if uri:
         yield ExternalMongoDb(uri)
         return

@@ -28,7 +28,11 @@ class KafkaSinkConfig(SinkConfig):
     format: dict[str, Any] = option(help="Format of the messages.", example={"type": "debezium-json"})
     tombstones: bool = option(default=False, help="A message without value after each delete, for compacted topics.")
     include_schema: bool = option(default=False, help="Put the schema into every message (Debezium).")
-    ddl_topic: str | None = option(None, help="Topic for schema changes, where the format has messages for them.")
+    ddl_topic: str | None = option(
+        None,
+        help="Topic for schema changes, where the format has messages for them. A change comes a second time where its "
+        "epoch was lost, with a node or a spool, and read again.",
+    )
     partitions: int = option(1, help="Partitions of topics that are created.", ge=1, le=10_000)
     replication_factor: int = option(-1, help="Their replicas; -1 leaves it to the broker.")
     task_bytes: Size = option(

@@ -208,7 +208,7 @@ def _mysql_source(answers: InitAnswers) -> list[str]:
 def _document(answers: InitAnswers, source: list[str]) -> str:
     q = _toml_text
     lines = [
-        "# Check with: raycdc check FILE      Run with: raycdc run FILE",
+        "# Check with: raycdc check FILE      Run with: raycdc run FILE      Every option: raycdc explain options",
         "",
         "[pipeline]",
         _line(f"name = {q(answers.name or '')}", "identity of the state and of the sink's commits; keep it"),

@@ -214,7 +214,12 @@ def _retyped(lake: LakeFormat, column: LakeColumn, want: pa.Field, work: TableWo
 def _with_all(
     lake: LakeFormat, columns: list[LakeColumn], wanted: pa.Schema, work: TableWork, *, empty: bool
 ) -> list[LakeColumn]:
-    """A table that was created again may have other columns; one without rows takes any types."""
+    """A table that was created again may have other columns; one without rows takes any types, and lets go of columns
+    whose names are those of others but for case.
+    """
+    if empty:
+        taken = {name.casefold() for name in wanted.names}
+        columns = [c for c in columns if c.field.name in wanted.names or c.field.name.casefold() not in taken]
     here = {column.field.name for column in columns}
     kept: list[LakeColumn] = []
     for column in columns:

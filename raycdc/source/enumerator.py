@@ -31,6 +31,7 @@ from raycdc.checkpoint.manifest import Manifest
 from raycdc.errors import ProtocolError, SourceError
 from raycdc.model import TableId
 from raycdc.source.api import EpochShare, SplitEnumeratorContext
+from raycdc.source.as_of import Turns
 from raycdc.source.log_reader import STATE_VERSION as LOG_STATE_VERSION
 from raycdc.source.parking import Requests, with_requests
 from raycdc.source.snapshot_plan import (
@@ -96,7 +97,7 @@ class IncrementalSnapshotEnumerator:
         self._pending: deque[SnapshotSplit] = deque()
         self._out: dict[str, OutChunk] = {}
         self._requests: deque[int] = deque()
-        self._chunk_readers = ChunkReaders()
+        self._chunk_readers, self._turns = ChunkReaders(), Turns()
         self._retries: dict[str, int] = {}
         self._stream: StreamSplit | None = None
         self._stream_owner: int | None = None
@@ -383,7 +384,9 @@ class IncrementalSnapshotEnumerator:
                 self._to_log({"type": "void_chunk", **name_of(out.split)})
 
     def _plan(self) -> None:
-        if self._planning or len(self._pending) >= PLANNED_AHEAD // 2:
+        # Tables that are read as of one place come one at a time, so that the place is as late as can be.
+        waits = any(split.as_of is not None for split in self._pending)
+        if self._planning or waits or len(self._pending) >= PLANNED_AHEAD // 2:
             return
         for table, state in self._tables.items():
             if state.planner is not None and table not in self._over:
@@ -410,7 +413,7 @@ class IncrementalSnapshotEnumerator:
     def _assign(self) -> None:
         """Give pending chunks to waiting readers, only while there is a log reader to open them."""
         while self._requests and self._stream_owner is not None:
-            split = next((split for split in self._pending if split.table not in self._over), None)
+            split = self._turns.next_of(self._pending, self._out.values(), self._over)
             if split is None:
                 break
             registered, most = self._context.registered_readers(), self._dialect.chunk_readers_max

@@ -48,12 +48,26 @@ from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from raycdc.errors import ProtocolError
-from raycdc.model import RowKind, TableId, part_of
+from raycdc.model import TableId
+from raycdc.source.as_of import AsOf, Passed
 from raycdc.source.intervals import Interval, IntervalSet, SortKey, cells
+from raycdc.source.log_rows import LogRows, key_values, partition, removes, split_moves, take
 from raycdc.source.split import ChunkKey, SnapshotSplit, key_from_json, key_names
+
+__all__ = [
+    "DROP",
+    "EMIT",
+    "HOLD",
+    "Decision",
+    "FoldChunk",
+    "HandOff",
+    "KeyOrder",
+    "LogRows",
+    "PublishChunk",
+    "RetryChunk",
+]
 
 DROP = 0
 EMIT = 1
@@ -77,15 +91,6 @@ class KeyOrder(Protocol):
 
         Keys of several columns come as a struct of them.
         """
-
-
-@dataclass(frozen=True, slots=True)
-class LogRows:
-    """Rows of one table in log order; `ordinals` (int64, ascending) are their positions in the log's total order."""
-
-    table: TableId
-    batch: pa.RecordBatch
-    ordinals: np.ndarray
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +167,8 @@ class _Table:
     #: The open epoch has removed rows of the table; `truncated`: all of them.
     removed: bool = False
     truncated: bool = False
+    #: Where all chunks are read as of, once the first one of such a table was opened.
+    as_of: AsOf | None = None
 
     @property
     def complete(self) -> bool:
@@ -175,6 +182,7 @@ class HandOff:
         self._order = key_order
         self._ring_s = ring_s
         self._tables: dict[TableId, _Table] = {}
+        self._passed = Passed()
 
     def __repr__(self) -> str:
         return f"HandOff({self.statistics()})"
@@ -197,15 +205,42 @@ class HandOff:
             closed=closed,
             null_closed=state["null_closed"],
             movable=() if set(key_names(key)) <= set(primary_key) else tuple(primary_key),
+            as_of=AsOf.from_json(state.get("as_of")),
         )
+        self._passed.forget(table)
 
     def drop_table(self, table: TableId) -> list[SnapshotSplit]:
         """Forget the table: it is live, or gone, from here on. Returns the chunks that were open."""
         known = self._tables.pop(table, None)
+        self._passed.forget(table)
         if known is None:
             return []
         self._order.forget(table)
         return [chunk.split for chunk in known.open.values()]
+
+    def go_live(self, table: TableId) -> None:
+        """A complete table is live from here on, but for changes that its chunks have."""
+        as_of = self._tables[table].as_of
+        self.drop_table(table)
+        if as_of is not None:
+            self._passed.begin(table, as_of.at)
+
+    def go_on_behind(self, table: TableId, at: int) -> None:
+        """Restore a live table whose chunks have all changes up to `at`; see `passed_up_to`."""
+        self._passed.begin(table, at)
+
+    def passed_up_to(self, table: TableId) -> int | None:
+        """For the state of a live table: its changes up to there are dropped, as its chunks have them."""
+        return self._passed.of(table)
+
+    def bars(self, ordinal: int) -> bool:
+        """Whether the log may not be passed as far as `ordinal` yet (`raycdc.source.as_of`)."""
+        return any(t.as_of is not None and t.as_of.bars(ordinal) for t in self._tables.values())
+
+    def as_of(self, table: TableId) -> AsOf | None:
+        """Where a table in snapshot is read as of, if it is such a one and begun."""
+        known = self._tables.get(table)
+        return None if known is None else known.as_of
 
     def in_snapshot(self, table: TableId) -> bool:
         return table in self._tables
@@ -219,6 +254,7 @@ class HandOff:
             "needs_null": known.needs_null,
             "null_closed": known.null_closed,
             "closed": [[i.lower_raw, i.upper_raw] for i in known.closed],
+            **({} if known.as_of is None else {"as_of": known.as_of.to_json()}),
         }
 
     def would_be_read_again(self, table: TableId, *, now_s: float) -> bool:
@@ -229,8 +265,8 @@ class HandOff:
         self._trim_ring(known, now_s)
         return bool(known.ring)
 
-    def open(self, split: SnapshotSplit, *, now_s: float) -> bool:
-        """Hold the chunk's keys from here on. False when the table is not in snapshot (any more).
+    def open(self, split: SnapshotSplit, *, now_s: float, ordinal: int = 0) -> bool:
+        """Hold the chunk's keys from here on: `ordinal`. False when the table is not in snapshot (any more).
 
         Opening the same attempt again changes nothing; a newer attempt replaces an older one.
         """
@@ -242,6 +278,8 @@ class HandOff:
             return current.split.attempt == split.attempt
         if current is not None:
             self._forget(table, current, now_s)
+        if split.as_of is not None and table.as_of is None:
+            table.as_of = AsOf(max(split.as_of, ordinal))
         interval = None if split.only_null else self._interval(split.table, split.lower, split.upper)
         chunk = _OpenChunk(split, interval, split.includes_null)
         table.open[split.split_id] = chunk
@@ -283,6 +321,8 @@ class HandOff:
         known, chunk = found
         self._let_go(known, chunk, now_s)
         chunk.high, chunk.misfit = high, reason
+        if known.as_of is not None:
+            known.as_of.lost = max(high, known.as_of.lost or 0)
 
     def void(self, split_id: str, table: TableId, *, attempt: int, now_s: float) -> bool:
         """Make the chunk unopened again. False when that attempt is not open here (published, or never opened)."""
@@ -318,57 +358,67 @@ class HandOff:
         """What of `rows` goes out now; holds or drops the rest."""
         table = self._tables.get(rows.table)
         if table is None:
-            return rows
+            return self._passed.rows(rows)
+        if table.as_of is not None:
+            if rows.ordinals.size and table.as_of.bars(int(rows.ordinals[-1])):
+                raise ProtocolError(f"The log was passed on before {rows.table} was read as of {table.as_of.at}")
+            return None
         codes = self._codes(table, rows)
         if not table.movable and codes.size and (codes == EMIT).all():
             return rows
-        batch = _split_moves(rows.batch, codes, table.movable)
+        batch = split_moves(rows.batch, codes, table.movable)
         moved = LogRows(rows.table, batch, rows.ordinals)
         for number, split_id in enumerate(table.order):
-            held = _take(moved, codes == HOLD + number)
+            held = take(moved, codes == HOLD + number)
             if held is not None:
                 table.open[split_id].hold(held)
         if self._ring_s > 0:
-            dropped = _take(moved, codes == DROP)
+            dropped = take(moved, codes == DROP)
             if dropped is not None:
                 self._trim_ring(table, now_s)
                 table.ring.append((now_s, dropped))
-        emitted = _take(moved, codes == EMIT)
+        emitted = take(moved, codes == EMIT)
         return None if emitted is None else _emit(table, emitted)
 
     def awaits(self, rows: LogRows) -> list[bool]:
         """Of each row whether its chunk is unopened: whatever became of it, the chunk will tell."""
         table = self._tables.get(rows.table)
         if table is None:
-            return [False] * rows.batch.num_rows
+            return self._passed.have(rows)
+        if table.as_of is not None:
+            return [True] * rows.batch.num_rows
         found: list[bool] = (self._codes(table, rows) == DROP).tolist()
         return found
 
-    def advance(self, ordinal: int, *, now_s: float) -> list[Decision]:
-        """Decide every closed chunk whose high watermark the log has passed; `ordinal` is between transactions."""
+    def advance(self, ordinal: int, *, now_s: float, barred: bool = False) -> list[Decision]:
+        """Decide every closed chunk whose high watermark the log has passed; `ordinal` is between transactions.
+
+        `barred`: what comes next is behind what the log may pass, which is as good as having passed that.
+        """
         decisions: list[Decision] = []
         for table in self._tables.values():
+            stands = table.as_of is not None and (barred or table.as_of.lost is not None)
             for chunk in list(table.open.values()):
-                if chunk.high is None or chunk.high > ordinal or chunk.folding or _must_wait(table):
+                if chunk.high is None or chunk.folding or _must_wait(table) or (chunk.high > ordinal and not stands):
                     continue
                 decisions.append(self._decide(table, chunk, now_s))
         return decisions
 
     def complete_tables(self) -> list[TableId]:
-        """Tables whose every key is closed: `drop_table` makes them live."""
+        """Tables whose every key is closed: `go_live` makes them live."""
         return [table_id for table_id, table in self._tables.items() if table.complete]
 
     def _decide(self, table: _Table, chunk: _OpenChunk, now_s: float) -> Decision:
         assert chunk.high is not None
-        if chunk.misfit:
+        if chunk.misfit or (table.as_of is not None and table.as_of.lost is not None):
             self._forget(table, chunk, now_s)
-            return RetryChunk(chunk.split, chunk.misfit)
-        early, late = _partition([*chunk.recalled, *chunk.held], chunk.high)
+            return RetryChunk(chunk.split, chunk.misfit or "the table was another one for a later chunk")
+        early, late = partition([*chunk.recalled, *chunk.held], chunk.high)
         if early and not chunk.exact and not table.foldable:
             self._forget(table, chunk, now_s)
             reason = "rows changed while a table without primary key was read, and cannot be matched to them"
             return RetryChunk(chunk.split, reason)
-        if table.movable and any(_removes(rows) for rows in late):
+        if table.movable and any(removes(rows) for rows in late):
             self._forget(table, chunk, now_s)
             return RetryChunk(chunk.split, "a row left the chunk before it was published")
         if early and not chunk.exact:
@@ -422,13 +472,13 @@ class HandOff:
             table.null_code = nulls[0] if nulls else EMIT if table.null_closed else DROP
         if table.key is None:
             return np.full(rows.batch.num_rows, table.codes[0], np.int64)
-        cell = self._order.classify(rows.table, _key_values(rows.batch, table.key), table.bounds)
+        cell = self._order.classify(rows.table, key_values(rows.batch, table.key), table.bounds)
         codes: np.ndarray = np.where(cell < 0, table.null_code, table.codes[np.maximum(cell, 0)])
         return codes
 
     def _recall(self, table: _Table, chunk: _OpenChunk, rows: LogRows) -> None:
         codes = self._codes(table, rows)
-        mine = _take(rows, codes == HOLD + table.order.index(chunk.split.split_id))
+        mine = take(rows, codes == HOLD + table.order.index(chunk.split.split_id))
         if mine is not None:
             chunk.recall(mine)
 
@@ -444,52 +494,5 @@ def _must_wait(table: _Table) -> bool:
 
 def _emit(table: _Table, rows: LogRows) -> LogRows:
     if table.movable and not table.removed:
-        table.removed = _removes(rows)
+        table.removed = removes(rows)
     return rows
-
-
-def _removes(rows: LogRows) -> bool:
-    """Whether a row left its chunk or gave up its key; updates that do are deletes here."""
-    return bool((rows.batch.column("_op").to_numpy(zero_copy_only=False) == RowKind.DELETE).any())
-
-
-def _key_values(batch: pa.RecordBatch, key: ChunkKey) -> pa.Array:
-    if isinstance(key, str):
-        return batch.column(key)
-    return pa.StructArray.from_arrays([batch.column(name) for name in key], names=list(key))
-
-
-def _take(rows: LogRows, mask: np.ndarray) -> LogRows | None:
-    if not mask.any():
-        return None
-    if mask.all():
-        return rows
-    return LogRows(rows.table, part_of(rows.batch, pa.array(mask)), rows.ordinals[mask])
-
-
-def _partition(held: Sequence[LogRows], high: int) -> tuple[list[LogRows], list[LogRows]]:
-    """Held rows at or before `high`, and those after it."""
-    early = [part for rows in held if (part := _take(rows, rows.ordinals <= high)) is not None]
-    late = [part for rows in held if (part := _take(rows, rows.ordinals > high)) is not None]
-    return early, late
-
-
-def _split_moves(batch: pa.RecordBatch, codes: np.ndarray, key: Sequence[str]) -> pa.RecordBatch:
-    """Rewrite each update that changes `key`, or whose images are judged differently, as a delete and an insert."""
-    op_index = batch.schema.get_field_index("_op")
-    ops = batch.column(op_index).to_numpy(zero_copy_only=False)
-    before = np.flatnonzero(ops == RowKind.UPDATE_BEFORE)
-    if before.size and before[-1] + 1 >= ops.size:
-        raise ProtocolError("An update's before-image is the last row of a batch; its after-image must follow it")
-    moves = codes[before] != codes[before + 1]
-    for name in key if before.size else ():
-        column = batch.column(name)
-        same = pc.equal(column.take(pa.array(before)), column.take(pa.array(before + 1)))
-        moves |= ~same.fill_null(fill_value=False).to_numpy(zero_copy_only=False)
-    moved = before[moves]
-    if not moved.size:
-        return batch
-    ops = ops.copy()
-    ops[moved] = RowKind.DELETE
-    ops[moved + 1] = RowKind.INSERT
-    return batch.set_column(op_index, batch.schema.field(op_index), pa.array(ops, pa.int8()))

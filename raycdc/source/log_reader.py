@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from raycdc.checkpoint.missing import MissingRows
-from raycdc.errors import ProtocolError, SchemaError
+from raycdc.errors import ProtocolError, SchemaError, SourceError
 from raycdc.failpoints import reach
 from raycdc.model import TableId
 from raycdc.source.api import LogUnit, ReaderOutput, SchemaUpdate
@@ -35,8 +35,9 @@ from raycdc.source.hand_off import Decision, FoldChunk, HandOff, KeyOrder, LogRo
 from raycdc.source.parking import Parked
 from raycdc.source.split import STREAM_SPLIT_ID, SnapshotSplit, StreamSplit, key_from_json
 
-#: Version of the stream split's state.
+#: Version of the stream split's state, and that of one with a table that is read as of one place.
 STATE_VERSION = 1
+_AS_OF_VERSION = 2
 #: Missing rows of an epoch, which its manifest names one by one; about, as a unit may have some.
 _MISSING_MAX = 10_000
 
@@ -66,8 +67,9 @@ class LogReader:
     ) -> None:
         """Without `parking`, what cannot be followed ends the run instead."""
         state = split.state
-        if state["version"] != STATE_VERSION:
-            raise ProtocolError(f"Stream split state has version {state['version']}, this reader knows {STATE_VERSION}")
+        if state["version"] not in (STATE_VERSION, _AS_OF_VERSION):
+            known = f"{STATE_VERSION} and {_AS_OF_VERSION}"
+            raise ProtocolError(f"Stream split state has version {state['version']}, this reader knows {known}")
         self._output = output
         self._send_event = send_event
         self._epoch_bytes_max = epoch_bytes_max
@@ -90,8 +92,11 @@ class LogReader:
         self._tables: dict[TableId, _Table] = {}
         for name, table in state["tables"].items():
             table_id = TableId.parse(name)
-            known = _Table(table["schema"], table["announced"], incarnation=table.get("incarnation", 0))
-            self._tables[table_id] = known
+            self._tables[table_id] = _Table(
+                table["schema"], table["announced"], incarnation=table.get("incarnation", 0)
+            )
+            if "passed" in table:
+                self._hand_off.go_on_behind(table_id, table["passed"])
             if table["snapshot"] is not None:
                 primary_key = self._documents[table["schema"]]["primary_key"]
                 self._hand_off.add_table(table_id, table["snapshot"], primary_key=primary_key)
@@ -100,6 +105,8 @@ class LogReader:
         self._in_transaction = False
         self._waiting: deque[dict[str, Any]] = deque()
         self._schema_unit: LogUnit | None = None
+        #: What may not be passed on yet, as a table is read as of a place before it.
+        self._barred: LogUnit | None = None
         self._changes: dict[TableId, list[dict[str, Any]]] = {}
         self._touched: set[TableId] = set()
         self._finished: list[str] = []
@@ -109,8 +116,10 @@ class LogReader:
 
     @property
     def ready(self) -> bool:
-        """True when the next unit may be passed in: no schema change waits for a cut and the epoch has room."""
-        return self._schema_unit is None and (self._in_transaction or not self._full)
+        """True when the next unit may be passed in: none waits (for a cut, or for a table) and the epoch has room."""
+        if self._schema_unit is not None or self._barred is not None:
+            return False
+        return self._in_transaction or not self._full
 
     @property
     def _full(self) -> bool:
@@ -152,6 +161,10 @@ class LogReader:
 
     def on_unit(self, unit: LogUnit, *, now_s: float) -> None:
         """Pass one unit of the log. Only when `ready`."""
+        if not self._in_transaction and self._hand_off.bars(_end_of(unit)):
+            self._barred = unit
+            self._between_transactions(now_s=now_s)
+            return
         if unit.schema:
             self._schema_unit = unit
             if not self._dirty:
@@ -199,24 +212,27 @@ class LogReader:
 
     def state(self) -> dict[str, Any]:
         """The split's state between two transactions."""
+        tables: dict[str, dict[str, Any]] = {
+            str(table_id): {
+                "incarnation": table.incarnation,
+                "schema": table.fingerprint,
+                "announced": table.announced or table_id in self._touched,
+                "snapshot": self._hand_off.table_state(table_id) if self._hand_off.in_snapshot(table_id) else None,
+                **({} if (at := self._hand_off.passed_up_to(table_id)) is None else {"passed": at}),
+            }
+            for table_id, table in self._tables.items()
+            if not table.gone
+        }
+        as_of = any("passed" in table or "as_of" in (table["snapshot"] or ()) for table in tables.values())
         return {
-            "version": STATE_VERSION,
+            "version": _AS_OF_VERSION if as_of else STATE_VERSION,
             "position": self._position,
             "ordinal": self._ordinal,
             **({"source": self._source_state} if self._source_state else {}),
             **self._missing.entry(),
             "changes": self._changes_made,
             "parked": {str(table_id): entry for table_id, entry in self._parked.items()},
-            "tables": {
-                str(table_id): {
-                    "incarnation": table.incarnation,
-                    "schema": table.fingerprint,
-                    "announced": table.announced or table_id in self._touched,
-                    "snapshot": self._hand_off.table_state(table_id) if self._hand_off.in_snapshot(table_id) else None,
-                }
-                for table_id, table in self._tables.items()
-                if not table.gone
-            },
+            "tables": tables,
         }
 
     def report(self) -> dict[str, Any]:
@@ -288,11 +304,14 @@ class LogReader:
             self._control(self._waiting.popleft(), now_s=now_s)
         if self._output.open_bytes >= self._epoch_bytes_max:
             return  # A full epoch takes no further chunk; the next one will.
-        for decision in self._hand_off.advance(self._ordinal, now_s=now_s):
+        for decision in self._hand_off.advance(self._ordinal, now_s=now_s, barred=self._barred is not None):
             self._carry_out(decision)
         for table_id in self._hand_off.complete_tables():
-            self._hand_off.drop_table(table_id)
+            self._hand_off.go_live(table_id)
             self._touch(table_id)
+        if self._barred is not None and not self._hand_off.bars(_end_of(self._barred)):
+            unit, self._barred = self._barred, None
+            self.on_unit(unit, now_s=now_s)
 
     def _control(self, event: dict[str, Any], *, now_s: float) -> None:
         match event["type"]:
@@ -325,19 +344,29 @@ class LogReader:
         if split.table in self._parked or (known is not None and known.incarnation != split.incarnation):
             self._voided(split, "the table begins again", over=True)
             return
+        if (as_of := self._hand_off.as_of(split.table)) is not None and as_of.lost is not None:
+            if self._ordinal >= as_of.lost:
+                raise SourceError(
+                    f"{split.table} is another one than when its snapshot began, and the log does not say how. Read it "
+                    f"anew with: raycdc tables resnapshot CONFIG {split.table}"
+                )
+            self._early_opens.append((asked_s, split))
+            return
         hopeless = self._hand_off.would_be_read_again(split.table, now_s=now_s)
         if now_s < self._opens_from_s or (hopeless and now_s < asked_s + self._ring_s):
             self._early_opens.append((asked_s, split))
             return
-        if not self._hand_off.open(split, now_s=now_s):
+        if not self._hand_off.open(split, now_s=now_s, ordinal=self._ordinal):
             self._voided(split, "the table was dropped", gone=True)
             return
+        as_of = self._hand_off.as_of(split.table)
+        where = {**self._position, "ring_s": self._ring_s, **({} if as_of is None else {"as_of": as_of.at})}
         self._send_event(
             {
                 "type": "chunk_opened",
                 "split_id": split.split_id,
                 "attempt": split.attempt,
-                "position": {**self._position, "ring_s": self._ring_s},
+                "position": where,
                 "document": self._documents[self._tables[split.table].fingerprint],
             }
         )
@@ -466,3 +495,8 @@ class LogReader:
         if known.announced:
             self._changes.setdefault(update.table, []).extend(update.changes)
         self._touch(update.table)
+
+
+def _end_of(unit: LogUnit) -> int:
+    """The last place that a unit says anything of: its rows' may be behind its own, within a transaction."""
+    return max(unit.ordinal, *(int(rows.ordinals[-1]) for rows in unit.rows if rows.ordinals.size), 0)

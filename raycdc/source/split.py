@@ -32,7 +32,8 @@ class SnapshotSplit:
     `includes_null` makes it (also) the chunk of NULL keys, `only_null` the chunk of nothing else. Bounds are JSON-able
     values as the dialect writes them. `attempt` counts how often the chunk was handed out; messages of an earlier
     attempt are void. `incarnation` is the table's: it changes when the table is dropped, truncated or created again,
-    and voids older chunks.
+    and voids older chunks. `as_of` is of tables whose chunks are all read as they were at one place of the log
+    (`raycdc.source.as_of`): that place is not before this ordinal.
     """
 
     table: TableId
@@ -44,6 +45,7 @@ class SnapshotSplit:
     only_null: bool = False
     incarnation: int = 0
     attempt: int = 0
+    as_of: int | None = None
 
     @property
     def split_id(self) -> str:
@@ -53,7 +55,8 @@ class SnapshotSplit:
         return {
             "kind": "snapshot",
             "table": str(self.table),
-            **{name: getattr(self, name) for name in self.__slots__ if name != "table"},
+            **{name: getattr(self, name) for name in self.__slots__ if name not in ("table", "as_of")},
+            **({} if self.as_of is None else {"as_of": self.as_of}),
         }
 
     @classmethod

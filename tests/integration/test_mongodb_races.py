@@ -34,6 +34,9 @@ pytestmark = [pytest.mark.server, pytest.mark.long, pytest.mark.timeout(600)]
 DOCUMENTS = int(os.environ.get("RAYCDC_SPLIT_DOCUMENTS", "200000"))
 TABLE = "orders"
 STRATEGIES = ("sharded", "splitVector", "sample", "single")
+#: By a shard key that documents change, so that they go from chunk to chunk.
+MOVED = "sharded by a key that changes"
+MOVED_KEY = {"customer": 1, "order": 1}
 #: Of the `_id` as text, which number a document has for its life, and what writers change.
 COLUMNS = {"_id": "json", "u": "long", "n": "long"}
 
@@ -52,6 +55,12 @@ def keys(count: int) -> list[Any]:
         *(bson.Binary(uuid.uuid4().bytes, 4) for _ in range(share // 2)),
         *(False, True, None),
     ]
+
+
+def moved(number: int) -> dict[str, Any]:
+    """A shard key that changes: of several types, and one in ten without its first field."""
+    customer = (number % 1000, f"customer {number % 77}", float(number % 50), None)[number % 4]
+    return {"order": number % 1009, **({} if number % 10 == 0 else {"customer": customer})}
 
 
 @dataclass
@@ -84,9 +93,10 @@ def orders() -> Iterator[Orders]:
     with mongodb_for_tests() as server, server.fresh_database("races") as database, server.client() as client:
         for first in range(0, len(made), 20_000):
             client[database][TABLE].insert_many(
-                {"_id": key, "u": u, "n": u, **({"text": "x" * 2000} if u < 1000 else {})}
+                {"_id": key, "u": u, "n": u, **moved(u), **({"text": "x" * 2000} if u < 1000 else {})}
                 for u, key in enumerate(made[first : first + 20_000], first)
             )
+        client[database][TABLE].create_index(list(MOVED_KEY.items()))
         if isinstance(server, MongoDbServer):
             server.truncate_log()
         made.sort(key=sort_key)
@@ -97,24 +107,32 @@ def source(orders: Orders, strategy: str) -> dict[str, Any]:
     return {
         "columns": {f"{orders.database}.{TABLE}": COLUMNS},
         "schema": {"mode": "declared", "json": "canonical"},
-        "snapshot": {"strategy": strategy, "chunk_mb": 1},
+        "snapshot": {"strategy": "sharded" if strategy == MOVED else strategy, "chunk_mb": 1},
     }
 
 
-@pytest.fixture(params=STRATEGIES)
+@pytest.fixture(params=[*STRATEGIES, MOVED])
 def strategy(request: pytest.FixtureRequest, orders: Orders, monkeypatch: pytest.MonkeyPatch) -> str:
     """A strategy that the server has for the collection."""
     name = f"{orders.database}.{TABLE}"
-    if request.param == "sharded":
+    if request.param in ("sharded", MOVED):
         if not orders.server.private:
             pytest.skip("needs a cluster whose config database a test may write")
         step = len(orders.keys) // 12
-        bounds = [bson.MinKey(), *orders.keys[step::step], bson.MaxKey()]
+        key: dict[str, int] = {"_id": 1} if request.param == "sharded" else MOVED_KEY
+        places: list[tuple[Any, ...]] = [(key,) for key in orders.keys]
+        if request.param == MOVED:
+            keys = [moved(number) for number in range(len(orders.keys))]
+            places = sorted(
+                ((key.get("customer"), key["order"]) for key in keys), key=lambda key: [*map(sort_key, key)]
+            )
+        lows = [(bson.MinKey(),) * len(key), *places[step::step], (bson.MaxKey(),) * len(key)]
         with orders.server.client() as client:
-            client.config.collections.replace_one({"_id": name}, {"_id": name, "key": {"_id": 1}}, upsert=True)
+            client.config.collections.replace_one({"_id": name}, {"_id": name, "key": key}, upsert=True)
             client.config.chunks.delete_many({})
             client.config.chunks.insert_many(
-                {"ns": name, "min": {"_id": low}, "max": {"_id": high}} for low, high in pairwise(bounds)
+                {"ns": name, "min": dict(zip(key, low, strict=True)), "max": dict(zip(key, high, strict=True))}
+                for low, high in pairwise(lows)
             )
     monkeypatch.setattr("raycdc.connectors.mongodb.splits._MIB", (90 * DOCUMENTS + 2_000_000) // 12)
     return str(request.param)
@@ -126,9 +144,10 @@ def cuts_of(orders: Orders, strategy: str) -> tuple[Any, ...]:
     config = MongoDbSourceConfig.model_validate({**plain, **source(orders, strategy)})
     with connect(config.uri) as client:
         found = cut(client, probe(client), TableId(orders.database, TABLE), config.snapshot)
-    if found.strategy != strategy and not orders.server.private:
+    asked = "sharded" if strategy == MOVED else strategy
+    if found.strategy != asked and not orders.server.private:
         pytest.skip("; ".join(found.passed_over))
-    assert found.strategy == strategy
+    assert found.strategy == asked
     assert (len(found.bounds) == 0) if strategy == "single" else (len(found.bounds) >= 5)
     return found.bounds
 
@@ -146,7 +165,8 @@ class Writes:
 def writing(orders: Orders, strategy: str, *, threads: int = 2) -> Iterator[Writes]:
     """Inserts, updates and deletions at the cuts, and anywhere, until the block ends."""
     order = [sort_key(key) for key in orders.keys]
-    places = [bisect_left(order, sort_key(bound)) for bound in cuts_of(orders, strategy)]
+    cuts = cuts_of(orders, strategy)
+    places = [] if strategy == MOVED else [bisect_left(order, sort_key(bound)) for bound in cuts]
     writes = Writes()
     stop = threading.Event()
     failed: list[BaseException] = []
@@ -188,9 +208,9 @@ def _write(orders: Orders, collection: Any, places: list[int], dice: random.Rand
             with orders.lock:
                 writes.inserted.add(number)
             with suppress(DuplicateKeyError):
-                collection.insert_one({"_id": new, "u": number, "n": number})
+                collection.insert_one({"_id": new, "u": number, "n": number, **moved(number)})
         case _:
-            collection.update_one({"_id": key}, {"$set": {"n": number}})
+            collection.update_one({"_id": key}, {"$set": {"n": number, **moved(dice.randrange(10**6))}})
     with orders.lock:
         writes.count += 1
 

@@ -98,7 +98,7 @@ def release_nothing_held(patch: pytest.MonkeyPatch) -> None:
 
 
 def keep_moves_as_updates(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(hand_off, "_split_moves", lambda batch, codes, key: batch)
+    patch.setattr(hand_off, "split_moves", lambda batch, codes, key: batch)
 
 
 def select_before_what_was_dropped_is_visible(patch: pytest.MonkeyPatch) -> None:
@@ -257,7 +257,7 @@ def accept_manifests_of_older_generations(patch: pytest.MonkeyPatch) -> None:
 
 
 def publish_chunks_that_rows_left(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(hand_off, "_removes", lambda rows: False)
+    patch.setattr(hand_off, "removes", lambda rows: False)
 
 
 def publish_behind_removals_of_the_epoch(patch: pytest.MonkeyPatch) -> None:

@@ -21,6 +21,9 @@ from raycdc.errors import SourceError, SourceUnavailableError
 from raycdc.model import TableId
 
 MAJORITY = ReadConcern("majority")
+#: The server has no more, or not yet, what there was at a cluster time: SnapshotTooOld, SnapshotUnavailable (the
+#: collection's catalog changed since), StaleChunkHistory (documents were moved between shards).
+TIME_LOST = frozenset({239, 246, 250})
 #: Keys asked for at once: a query is far from the largest message then.
 _KEYS_AT_ONCE = 1000
 #: Names that a collection may have while documents are looked up in it.
@@ -33,6 +36,18 @@ class Found:
 
     documents: dict[bytes, bytes]
     seen: int
+
+
+class AsOf(ReadConcern):
+    """Reads of what a majority had at a cluster time (5.0 and later)."""
+
+    def __init__(self, cluster_time: int) -> None:
+        super().__init__("snapshot")
+        self._cluster_time = cluster_time
+
+    @property
+    def document(self) -> dict[str, Any]:
+        return {"level": self.level, "atClusterTime": bson.Timestamp(*seconds_of(self._cluster_time))}
 
 
 @contextmanager

@@ -11,13 +11,13 @@ from typing import Any, cast
 import pyarrow as pa
 from pymongo import ASCENDING
 from pymongo.client_session import ClientSession
-from pymongo.read_concern import ReadConcern
+from pymongo.errors import OperationFailure
 
 from raycdc.connectors.mongodb.bson.decoder import DocumentDecoder
 from raycdc.connectors.mongodb.catalog import found
-from raycdc.connectors.mongodb.causal import log_end, seen_by, session_after
+from raycdc.connectors.mongodb.causal import MAJORITY, TIME_LOST, AsOf, log_end, seen_by, session_after
 from raycdc.connectors.mongodb.client import Client, errors
-from raycdc.connectors.mongodb.keys import key_from_json
+from raycdc.connectors.mongodb.keys import IndexBound, key_from_json
 from raycdc.connectors.mongodb.large import LargeDocuments
 from raycdc.connectors.mongodb.layout import ID, Layout
 from raycdc.connectors.mongodb.metadata import filled
@@ -38,9 +38,9 @@ NO_LOG = 0
 class MongoDbChunkReader:
     """`raycdc.source.reading.ChunkReader`. Used by one thread, but for `wake_up`.
 
-    Documents that a majority of the set has acknowledged; each of the chunk exactly once, as `_id` never changes. The
-    cursor lives for one chunk. `selection_of` tells what of a collection is read. A collection that is another one than
-    was planned, before or after, is a `SourceError`.
+    Documents that a majority of the set has acknowledged; each of the chunk exactly once, as `_id` never changes, or as
+    all chunks are read as of one cluster time. The cursor lives for one chunk. `selection_of` tells what of a
+    collection is read. A collection that is another one than was planned, before or after, is a `SourceError`.
     """
 
     def __init__(
@@ -65,8 +65,12 @@ class MongoDbChunkReader:
         opened = None if "cluster_time" not in opened_at else StreamPosition.from_json(opened_at)
         self._require_same(split.table, layout, followed=opened is not None)
         rows = 0
-        with nullcontext() if opened is None else session_after(self._client, opened.cluster_time) as session:
-            for raw in self._raw_batches(split, layout, session):
+        as_of: int | None = opened_at.get("as_of")
+        if as_of is not None and opened is not None:
+            self._high = HighWatermark(as_of, replace(opened, cluster_time=as_of).to_json(), exact=True)
+        after = None if opened is None or as_of is not None else opened.cluster_time
+        with nullcontext() if after is None else session_after(self._client, after) as session:
+            for raw in self._raw_batches(split, layout, session, as_of):
                 self._large.look(split.table, raw)
                 for batch in decoder.decode(raw):
                     yield as_inserts(filled(batch, layout, split.table), schema, first=rows, read_ms=read_ms)
@@ -92,9 +96,12 @@ class MongoDbChunkReader:
     def close(self) -> None:
         self._client.close()
 
-    def _raw_batches(self, split: SnapshotSplit, layout: Layout, session: ClientSession | None) -> Iterator[bytes]:
+    def _raw_batches(
+        self, split: SnapshotSplit, layout: Layout, session: ClientSession | None, as_of: int | None
+    ) -> Iterator[bytes]:
         database = self._client[split.table.db]
-        collection = database.get_collection(split.table.table, read_concern=ReadConcern("majority"))
+        read_concern = MAJORITY if as_of is None else AsOf(as_of)
+        collection = database.get_collection(split.table.table, read_concern=read_concern)
         selection = self._selection_of(split.table)
         named = None if layout.rest or layout.whole else [column.name for column in layout.fields]
         wanted = list(selection.fields) or named
@@ -102,11 +109,13 @@ class MongoDbChunkReader:
             collection, selection.query(), wanted, limit=selection.limit, batch_size=_BATCH_DOCUMENTS, session=session
         )
         # By the index always: a scan meets a document twice that goes and comes again behind it.
-        cursor.hint([(ID, ASCENDING)])
-        if split.lower is not None:
-            cursor.min([(ID, key_from_json(split.lower))])
-        if split.upper is not None:
-            cursor.max([(ID, key_from_json(split.upper))])
+        lower, upper = (None if raw is None else key_from_json(raw) for raw in (split.lower, split.upper))
+        by = next((list(bound.index) for bound in (lower, upper) if isinstance(bound, IndexBound)), [(ID, ASCENDING)])
+        cursor.hint(by)
+        if lower is not None:
+            cursor.min(lower.named() if isinstance(lower, IndexBound) else [(ID, lower)])
+        if upper is not None:
+            cursor.max(upper.named() if isinstance(upper, IndexBound) else [(ID, upper)])
         try:
             while True:
                 with errors(self._client, f"reading {split.table}"):
@@ -114,6 +123,12 @@ class MongoDbChunkReader:
                 if raw is None:
                     return
                 yield cast("bytes", raw)
+        except SourceError as refused:
+            cause = refused.__cause__
+            if as_of is None or not isinstance(cause, OperationFailure) or cause.code not in TIME_LOST:
+                raise
+            self._require_same(split.table, layout, followed=self._high.ordinal != NO_LOG)
+            raise _too_late(split.table, refused) from cause
         finally:
             cursor.close()
 
@@ -131,6 +146,15 @@ class MongoDbChunkReader:
                 f"{table} was {what} since its snapshot began, so that what was read of it is no collection's content. "
                 f"Read it anew with: raycdc tables resnapshot CONFIG {table}; or leave it out (source.exclude)."
             )
+
+
+def _too_late(table: TableId, cause: SourceError) -> SourceError:
+    """All chunks must be of one time, which is lost: what was read of them is of no use."""
+    return SourceError(
+        f"{cause}. The chunks of {table} are read as of one time, and the server no longer has it. Raise the server's "
+        'minSnapshotHistoryWindowInSeconds (300 s by default) above what reading takes, or set strategy = "sample" for '
+        f"it in source.snapshot.per_collection. Then read it anew with: raycdc tables resnapshot CONFIG {table}"
+    )
 
 
 def no_position() -> dict[str, Any]:

@@ -72,9 +72,12 @@ class MongoDbEnumeratorDialect:
         """All chunks of a collection at once: bounds that were asked for later would be others."""
         with self._server() as (client, info):
             cuts = cut(client, info, table, self._config.snapshot)
+            # Taken last, so that it is as recent as it can be.
+            as_of = log_end(client) if cuts.as_of_one_time else None
         bounds = [None, *map(key_to_json, cuts.bounds), None]
         splits = tuple(
-            SnapshotSplit(table, first_index + n, ID, lower, upper) for n, (lower, upper) in enumerate(pairwise(bounds))
+            SnapshotSplit(table, first_index + n, ID, lower, upper, as_of=as_of)
+            for n, (lower, upper) in enumerate(pairwise(bounds))
         )
         _log.info("%s is read in %s chunks (%s)", table, len(splits), cuts.strategy)
         return PlannedChunks(splits, None, len(splits))

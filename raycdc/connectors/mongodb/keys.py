@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
@@ -33,14 +34,33 @@ _CANONICAL: JSONOptions = JSONOptions(
 )
 
 
+@dataclass(frozen=True, slots=True)
+class IndexBound:
+    """A place in an index: its fields with their directions (1 or -1), and a value for each.
+
+    Bounds that are compared differ in fields of direction 1 alone.
+    """
+
+    index: tuple[tuple[str, int], ...]
+    values: tuple[Any, ...]
+
+    def named(self) -> list[tuple[str, Any]]:
+        """The values by their fields, as ``min`` and ``max`` of a query want them."""
+        return [(name, value) for (name, _), value in zip(self.index, self.values, strict=True)]
+
+
 def key_to_json(value: Any) -> str:
-    """A key as messages and state hold it: canonical Extended JSON of ``{"_id": key}``."""
-    return json_util.dumps({ID: value}, json_options=_CANONICAL)
+    """A key as messages and state hold it: canonical Extended JSON of ``{"_id": key}``, or of an `IndexBound`."""
+    document = {"index": value.index, "values": value.values} if isinstance(value, IndexBound) else {ID: value}
+    return json_util.dumps(document, json_options=_CANONICAL)
 
 
 def key_from_json(text: str) -> Any:
     """Inverse of `key_to_json`."""
-    return json_util.loads(text, json_options=_CANONICAL)[ID]
+    document = json_util.loads(text, json_options=_CANONICAL)
+    if ID in document:
+        return document[ID]
+    return IndexBound(tuple((name, int(order)) for name, order in document["index"]), tuple(document["values"]))
 
 
 def sort_key(value: Any) -> SortKey:
@@ -74,6 +94,7 @@ def _code(value: bson.Code) -> SortKey:
 
 #: By class, those that are kinds of others first.
 _PLACES: tuple[tuple[Any, Callable[[Any], SortKey]], ...] = (
+    (IndexBound, lambda bound: tuple(sort_key(value) for value in bound.values)),
     (bson.MinKey, lambda _: (1,)),
     (type(None), lambda _: (2,)),
     (bool, lambda value: (9, value)),

@@ -2,19 +2,22 @@
 
 | strategy | bounds are | falls back when |
 |---|---|---|
-| sharded | those of the cluster's chunks, by their `_id` | the shard key does not begin with `_id`, or a part of it, by
-  value; ``config.chunks`` is not readable |
+| sharded | those of the cluster's chunks | the shard key is hashed, or needs what follows and does not have it; \
+``config.chunks`` is not readable |
 | splitVector | the server's, from its index | behind a ``mongos``, no privilege, or the server lacks the command |
 | sample | quantiles of sampled keys | the collection counts no documents |
 | single | none: one chunk; always so for a collection with a collation | |
 
 A chunk is read by index bounds (``min``, ``max``), which run across types as the index does; a comparison in a query
 would match keys of its own type only. What bounds there are never decides which documents are read, only by whom: the
-first chunk has no lower bound and the last no upper one. Only `_id` cuts, because it never changes: a document whose
-shard key changes meanwhile (4.2 and later let it) would be read twice, or not at all. So the cluster's bounds on
-``{_id: 1, region: 1}`` cut where their `_id` is, those on ``{"_id.shop": 1, "_id.n": 1}`` at the `_id` made of both,
-and those on ``{region: 1, _id: 1}`` or on hashes of `_id` not at all. Reading all chunks of such a key at one cluster
-time would be exact, too, but servers keep that time for five minutes (minSnapshotHistoryWindowInSeconds).
+first chunk has no lower bound and the last no upper one.
+
+`_id` never changes, so where a shard key begins with `_id` or parts of it, chunks are cut there and each is read as of
+its own time: ``{_id: 1, region: 1}`` where its `_id` is, ``{"_id.shop": 1, "_id.n": 1}`` at the `_id` made of both. Any
+other shard key may change with each write (4.2 and later let it), and a document whose key did would be read twice, or
+not at all. Those chunks (`IndexBound`: all fields of the key) are read by the shard key's index, all as of one cluster
+time (`raycdc.source.as_of`): servers have such reads since 5.0, keep that time for
+``minSnapshotHistoryWindowInSeconds`` (five minutes), and the log stands meanwhile. So only who asks for it gets it.
 """
 
 from __future__ import annotations
@@ -31,7 +34,7 @@ from pymongo.errors import OperationFailure
 
 from raycdc.connectors.mongodb.catalog import Size, is_collated, size_of
 from raycdc.connectors.mongodb.client import UNAUTHORIZED, Client, ServerInfo, errors
-from raycdc.connectors.mongodb.keys import sort_key
+from raycdc.connectors.mongodb.keys import IndexBound, sort_key
 from raycdc.connectors.mongodb.layout import ID
 from raycdc.connectors.mongodb.plugin import SnapshotOptions, Strategy
 from raycdc.errors import SourceError
@@ -39,6 +42,8 @@ from raycdc.model import TableId
 
 _log = logging.getLogger(__name__)
 
+#: First version that reads as of a cluster time outside of transactions.
+VERSION_AS_OF = (5, 0)
 #: Chunks of a collection at most, so that state stays small; those of larger collections are larger.
 CHUNKS_MAX = 4096
 _MIB = 1 << 20
@@ -53,6 +58,11 @@ class Cuts:
     bounds: tuple[Any, ...]
     strategy: Strategy
     passed_over: tuple[str, ...] = ()
+
+    @property
+    def as_of_one_time(self) -> bool:
+        """Whether the chunks are right only where all of them are read as of one cluster time."""
+        return any(isinstance(bound, IndexBound) for bound in self.bounds)
 
 
 class _NotThisWay(Exception):  # noqa: N818 - no error: the next strategy is tried
@@ -98,7 +108,7 @@ def _bounds(
 ) -> list[Any]:
     match strategy:
         case Strategy.SHARDED:
-            return _sharded(client, info, table)
+            return _sharded(client, info, table, asked=options.strategy_of(table) is Strategy.SHARDED)
         case Strategy.SPLIT_VECTOR:
             return _split_vector(client, info, table, chunk_bytes)
         case Strategy.SAMPLE:
@@ -107,7 +117,7 @@ def _bounds(
             return []
 
 
-def _sharded(client: Client, info: ServerInfo, table: TableId) -> list[Any]:
+def _sharded(client: Client, info: ServerInfo, table: TableId, *, asked: bool) -> list[Any]:
     config = client.get_database("config", codec_options=_KEYS)
     try:
         with errors(client, f"reading config.chunks for {table}"):
@@ -115,18 +125,49 @@ def _sharded(client: Client, info: ServerInfo, table: TableId) -> list[Any]:
             if known is None:
                 raise _NotThisWay("it is not sharded" if info.is_mongos else "the server is no mongos of a cluster")
             parts = _parts_of_id(known["key"])
-            if not parts:
-                fields = ", ".join(f"{name}: {order}" for name, order in known["key"].items())
-                raise _NotThisWay(
-                    f"its shard key is {{{fields}}} and does not begin with _id by its value, which alone never changes"
-                )
+            index = () if parts else _shard_index(client, info, table, known["key"], asked=asked)
             # Chunks name their collection by its UUID since 5.0, by its name before.
             of_it = {"$or": [{"ns": str(table)}, *([{"uuid": known["uuid"]}] if "uuid" in known else [])]}
             chunks = list(config["chunks"].find(of_it, {"min": 1}))
     except SourceError as cause:
         raise _privilege(cause, 'the role "clusterMonitor", or read on config.collections and config.chunks') from cause
+    if index:
+        bounds = [chunk["min"] for chunk in chunks]
+        some = [bound for bound in bounds if not all(isinstance(value, bson.MinKey) for value in bound.values())]
+        return [_bound_by_index(index, bound) for bound in some]
     bounds = [_bound_by_id(parts, chunk["min"]) for chunk in chunks]
     return [bound for bound in bounds if not isinstance(bound, bson.MinKey)]
+
+
+def _shard_index(
+    client: Client, info: ServerInfo, table: TableId, key: Mapping[str, Any], *, asked: bool
+) -> tuple[tuple[str, int], ...]:
+    """The index by which chunks of a shard key that may change are read; it begins with all fields of the key."""
+    named = f"its shard key is {{{', '.join(f'{name}: {order}' for name, order in key.items())}}}"
+    if not all(order in (1, 1.0) for order in key.values()):
+        raise _NotThisWay(f"{named}, and documents cannot be read in the order of hashes")
+    why = f"{named} and does not begin with _id by its value, which alone never changes; its chunks can only be read"
+    if info.version < VERSION_AS_OF:
+        raise _NotThisWay(f"{why} as of one time, and MongoDB {info.version_text} has no such reads (5.0 has)")
+    if not asked:
+        raise _NotThisWay(
+            f"{why} as of one time, which the server keeps for minutes and the change stream waits for, so only "
+            f'where source.snapshot asks for it: strategy = "{Strategy.SHARDED}"'
+        )
+    # A longer one serves where there is none of the shard key's fields alone.
+    for index in sorted(client[table.db][table.table].list_indexes(), key=lambda index: len(index["key"])):
+        fields = tuple((name, order) for name, order in index["key"].items())
+        plain = not index.get("sparse") and "partialFilterExpression" not in index and "collation" not in index
+        ordered = all(isinstance(order, int | float) and order in (1, -1) for _, order in fields)
+        if plain and ordered and not index.get("hidden") and fields[: len(key)] == tuple((name, 1) for name in key):
+            return tuple((name, int(order)) for name, order in fields)
+    raise _NotThisWay(f"{named}, and there is no index that begins with it and has all documents in order")
+
+
+def _bound_by_index(index: Sequence[tuple[str, int]], bound: Mapping[str, Any]) -> IndexBound:
+    """A bound of the cluster's in an index that may have more fields: before all that they can be."""
+    least = {1: bson.MinKey(), -1: bson.MaxKey()}
+    return IndexBound(tuple(index), tuple(bound.get(name, least[order]) for name, order in index))
 
 
 def _parts_of_id(shard_key: Mapping[str, Any]) -> list[str]:

@@ -245,9 +245,13 @@ public class MongoReplicaSet {
           int n = ((List<?>) q.get("documents")).size(); boolean ordered = !Boolean.FALSE.equals(q.get("ordered")); if (!q.containsKey("ordered")) q.put("ordered", true); Document r = super.handleMessage(m); List<Document> w = (List<Document>) r.get("writeErrors");
           if (w != null) r.put("n", ordered ? ((Number) w.get(0).get("index")).intValue() : n - w.size()); return r;
         }
-        case "find":
+        case "setParameter": { if (!q.containsKey("minSnapshotHistoryWindowInSeconds")) break; Object was = historyWindow; historyWindow = ((Number) q.get("minSnapshotHistoryWindowInSeconds")).intValue(); return ok().append("was", was); }
+        case "find": {
+          Document rc = (Document) q.get("readConcern"); Object at = rc == null ? null : rc.get("atClusterTime");
+          if (at == null && rc != null && "snapshot".equals(rc.get("level")) && CUR.get() == null) throw new MongoServerError(2, "BadValue", "not emulated: readConcern snapshot outside of transactions without atClusterTime");
           if ((db + "." + arg).equals(hidden) && q.get("filter") instanceof Document && ((Document) q.get("filter")).containsKey("_id")) { if (hiddenLeft > 0 && --hiddenLeft == 0) hidden = null; return ok().append("cursor", new Document("id", 0L).append("ns", db + "." + arg).append("firstBatch", new ArrayList<>())); }
-          if (q.containsKey("min") || q.containsKey("max")) return bounded(q, db); break;
+          if (at != null || q.containsKey("min") || q.containsKey("max")) return bounded(q, db, (BsonTimestamp) at); break;
+        }
         case "getMore": { Rest r = RESTS.get(((Number) arg).longValue()); if (r != null) return rest(r, q.get("batchSize") == null ? 0 : ((Number) q.get("batchSize")).intValue(), "nextBatch"); break; }
         case "aggregate": {
           List<Document> pl = (List<Document>) q.get("pipeline");
@@ -272,7 +276,7 @@ public class MongoReplicaSet {
       return new Document("cursor", new Document("id", 0L).append("ns", db + "." + coll).append("firstBatch", out)).append("ok", 1.0);
     }
     /** min inclusive, max exclusive, in the order of the index that is named, across types; all of its fields are compared. */
-    Document bounded(Document q, String db) {
+    Document bounded(Document q, String db, BsonTimestamp at) {
       Document min = (Document) q.get("min"), max = (Document) q.get("max");
       if (!(q.get("hint") instanceof Document)) throw new MongoServerError(51173, "When using min()/max() a hint of which index to use must be provided");
       Document index = (Document) q.get("hint"); List<String> keys = new ArrayList<>(index.keySet());
@@ -284,7 +288,8 @@ public class MongoReplicaSet {
       int[] signs = keys.stream().mapToInt(k -> ((Number) index.get(k)).intValue() < 0 ? -1 : 1).toArray();
       DefaultQueryMatcher matcher = new DefaultQueryMatcher(); List<Object[]> found = new ArrayList<>();
       if (filter != null) matcher.matches(new Document(), filter);          // an operator there is not is one in an empty range, too
-      if (c != null) for (Document d : c.queryAll()) {
+      Iterable<Document> docs = at != null ? docsAt(db, (String) q.get("find"), c, at.getValue()) : c == null ? List.of() : c.queryAll();
+      for (Document d : docs) {
         Object[] v = new Object[keys.size() + 1]; for (int i = 0; i < keys.size(); i++) { Object o = Utils.getSubdocumentValue(d, keys.get(i)); v[i] = o instanceof Missing ? null : o; }
         v[keys.size()] = d;
         if (low != null && order(v, low, signs) < 0 || high != null && order(v, high, signs) >= 0 || filter != null && !filter.isEmpty() && !matcher.matches(d, filter)) continue;
@@ -292,10 +297,27 @@ public class MongoReplicaSet {
       }
       found.sort((a, b) -> order(a, b, signs));
       int l = q.get("limit") == null ? 0 : Math.abs(((Number) q.get("limit")).intValue());
-      List<Document> out = found.stream().limit(l > 0 ? l : Long.MAX_VALUE).map(v -> (Document) v[v.length - 1]).collect(Collectors.toList());
+      List<Document> out = found.stream().limit(l > 0 ? l : Long.MAX_VALUE).map(v -> (Document) v[v.length - 1]).map(d -> at == null ? d : d.cloneDeeply()).collect(Collectors.toList());
       Document proj = (Document) q.get("projection");
       if (proj != null && !proj.isEmpty()) out = Aggregation.fromPipeline(List.of(new Document("$project", proj)), this::resolveDatabase, resolveDatabase(db), null, NoopOplog.get()).runStagesAsStream(out.stream()).collect(Collectors.toList());
       return rest(new Rest(IDS.incrementAndGet(), db + "." + q.get("find"), out), q.get("batchSize") == null ? 101 : ((Number) q.get("batchSize")).intValue(), "firstBatch");
+    }
+    static int historyWindow = 300;                        // minSnapshotHistoryWindowInSeconds
+    /** A collection as it was at a cluster time: as it is, without what the log has of it since. Since 5.0, for a while, and not across what happened to the collection as a whole. */
+    List<Document> docsAt(String db, String coll, MongoCollection<?> c, long at) {
+      if (ver.v[0] < 5) throw new MongoServerError(72, "InvalidOptions", "readConcern level snapshot is only valid in a transaction");
+      if (Long.compareUnsigned(at, nowTs()) > 0) throw new MongoServerError(2, "BadValue", "not emulated: atClusterTime in the future");
+      if ((at >>> 32) + historyWindow < System.currentTimeMillis() / 1000 || tokenAt(at).compareTo(logStart) < 0) throw new MongoServerError(239, "SnapshotTooOld", "Read timestamp " + new BsonTimestamp(at) + " is older than the oldest available timestamp.");
+      TreeMap<Object, Document> was = new TreeMap<>(ValueComparator.asc());
+      for (int i = LOG.size() - 1; i >= 0 && Long.compareUnsigned(LOG.get(i).ts, at) > 0; i--) {
+        Ev e = LOG.get(i); Document to = e.extra == null ? null : (Document) e.extra.get("to");
+        if (to != null && db.equals(to.get("db")) && coll.equals(to.get("coll")) || db.equals(e.db) && coll.equals(e.coll) && !List.of("insert", "update", "replace", "delete").contains(e.type)) throw new MongoServerError(246, "SnapshotUnavailable", "Unable to read from a snapshot due to pending collection catalog changes; please retry the operation.");
+        if (db.equals(e.db) && coll.equals(e.coll)) was.put(e.id, e.type.equals("insert") ? null : e.before);
+      }
+      List<Document> docs = new ArrayList<>();
+      if (c != null) for (Document d : c.queryAll()) if (!was.containsKey(d.get("_id"))) docs.add(d);
+      for (Document d : was.values()) if (d != null) docs.add(d);
+      return docs;
     }
     static int order(Object[] a, Object[] b, int[] signs) {
       ValueComparator c = ValueComparator.asc();

@@ -1,10 +1,10 @@
 """A private MongoDB: an emulated replica set of one node (`MongoReplicaSet.java` over mongo-java-server); no root.
 
 No registry carries MongoDB's own server. What stands in for it was written from MongoDB's documentation: commands,
-sessions, transactions, change streams with resume tokens and images, `splitVector`, fail points. It keeps everything
-in memory: a server that was stopped starts empty. It knows no users, TLS, elections, sharding or isolation: writes of
-a transaction are seen at once, and two transactions never conflict. Where ``RAYCDC_TEST_MONGODB_URI`` names a real
-replica set, `mongodb_for_tests` gives that one instead.
+sessions, transactions, change streams with resume tokens and images, `splitVector`, reads by index bounds and as of a
+cluster time, fail points. It keeps everything in memory: a server that was stopped starts empty. It knows no users,
+TLS, elections, sharding or isolation: writes of a transaction are seen at once, and two transactions never conflict.
+Where ``RAYCDC_TEST_MONGODB_URI`` names a real replica set, `mongodb_for_tests` gives that one instead.
 """
 
 from __future__ import annotations
@@ -178,6 +178,11 @@ class MongoDbServer(PrivateServer, MongoDb):
             client.admin.command(
                 {"configureFailPoint": "hideDocuments", "mode": mode, "data": {"namespace": namespace}}
             )
+
+    def keep_history(self, seconds: int) -> None:
+        """How long reads as of a cluster time find it (``minSnapshotHistoryWindowInSeconds``, 300 at first)."""
+        with self.client() as client:
+            client.admin.command({"setParameter": 1, "minSnapshotHistoryWindowInSeconds": seconds})
 
     def truncate_log(self, keep: int = 0) -> None:
         """Forget all but the last `keep` entries of the log: change streams from before are lost history."""

@@ -32,6 +32,8 @@ of an epoch that chunks bring precede those of the log. So that no chunk puts ba
 
 The second holds for every table in an epoch that truncates it.
 
+A table whose chunks nothing immutable cuts is judged by place alone (`raycdc.source.as_of`).
+
 Keys are compared only through `KeyOrder`, which orders as the server's collation does. Pure: no clock, thread or I/O
 but what `KeyOrder` does. One owner (the log reader's thread).
 

@@ -29,7 +29,7 @@ from raycdc.plugins import Plugin
 
 
 class Strategy(StrEnum):
-    """How a collection is cut into ranges of `_id`; each falls back to the next one, and says why."""
+    """How a collection is cut into ranges of a key; each falls back to the next one, and says why."""
 
     AUTO = "auto"
     SHARDED = "sharded"
@@ -113,8 +113,9 @@ class SnapshotOptions(Options):
 
     strategy: Strategy = option(
         Strategy.AUTO,
-        help="sharded: the cluster's own chunks. splitVector: the server's cuts, which need a privilege. sample: "
-        "quantiles of sampled keys. single: one chunk. auto: the first of them that works.",
+        help="sharded: the cluster's own chunks; by a shard key that may change as of one time, while changes wait. "
+        "splitVector: the server's cuts, which need a privilege. sample: quantiles of sampled keys. single: one chunk. "
+        "auto: the first of them that works without such a wait.",
     )
     per_collection: dict[str, Strategy] = option(
         {}, help="Another strategy per collection.", example={"shop.orders": "single"}

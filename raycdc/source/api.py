@@ -22,6 +22,9 @@ from raycdc.source.source_event import Heartbeat, Message
 from raycdc.source.split import SnapshotSplit, SourceSplit
 from raycdc.transform.followed import TargetRules
 
+#: Behind every place of a log.
+NOWHERE = 1 << 64
+
 
 class InputStatus(Enum):
     """Answer of `SourceReader.poll_next`: more now, nothing now, or nothing ever again."""
@@ -160,6 +163,16 @@ class LogUnit:
     source_state: dict[str, Any] | None = None
     parked: tuple[SchemaUpdate, ...] = ()
     missing: tuple[MissingRow, ...] = ()
+
+    @property
+    def end(self) -> int:
+        """The last place that the unit says anything of: its rows' may be behind its own, within a transaction.
+
+        One that begins a transaction and has nothing of it does not tell where that is: it is `NOWHERE`.
+        """
+        if self.in_transaction and not self.rows and self.source_state is None:
+            return NOWHERE
+        return max(self.ordinal, *(int(rows.ordinals[-1]) for rows in self.rows if rows.ordinals.size), 0)
 
 
 class LogSource(Protocol):

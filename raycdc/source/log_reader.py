@@ -30,7 +30,7 @@ from raycdc.checkpoint.missing import MissingRows
 from raycdc.errors import ProtocolError, SchemaError, SourceError
 from raycdc.failpoints import reach
 from raycdc.model import TableId
-from raycdc.source.api import LogUnit, ReaderOutput, SchemaUpdate
+from raycdc.source.api import NOWHERE, LogUnit, ReaderOutput, SchemaUpdate
 from raycdc.source.hand_off import Decision, FoldChunk, HandOff, KeyOrder, LogRows, PublishChunk, RetryChunk
 from raycdc.source.parking import Parked
 from raycdc.source.split import STREAM_SPLIT_ID, SnapshotSplit, StreamSplit, key_from_json
@@ -161,9 +161,10 @@ class LogReader:
 
     def on_unit(self, unit: LogUnit, *, now_s: float) -> None:
         """Pass one unit of the log. Only when `ready`."""
-        if not self._in_transaction and self._hand_off.bars(_end_of(unit)):
-            self._barred = unit
-            self._between_transactions(now_s=now_s)
+        if not self._in_transaction and self._hand_off.bars(end := unit.end):
+            if end < NOWHERE:
+                self._barred = unit
+                self._between_transactions(now_s=now_s)
             return
         if unit.schema:
             self._schema_unit = unit
@@ -309,7 +310,7 @@ class LogReader:
         for table_id in self._hand_off.complete_tables():
             self._hand_off.go_live(table_id)
             self._touch(table_id)
-        if self._barred is not None and not self._hand_off.bars(_end_of(self._barred)):
+        if self._barred is not None and not self._hand_off.bars(self._barred.end):
             unit, self._barred = self._barred, None
             self.on_unit(unit, now_s=now_s)
 
@@ -495,8 +496,3 @@ class LogReader:
         if known.announced:
             self._changes.setdefault(update.table, []).extend(update.changes)
         self._touch(update.table)
-
-
-def _end_of(unit: LogUnit) -> int:
-    """The last place that a unit says anything of: its rows' may be behind its own, within a transaction."""
-    return max(unit.ordinal, *(int(rows.ordinals[-1]) for rows in unit.rows if rows.ordinals.size), 0)

@@ -15,7 +15,7 @@ import pytest
 
 from raycdc.bridge import partitions
 from raycdc.errors import FencedError
-from raycdc.source import hand_off
+from raycdc.source import as_of, hand_off
 from raycdc.source.coordinator import SourceCoordinator
 from raycdc.source.enumerator import IncrementalSnapshotEnumerator
 from raycdc.source.hand_off import DROP, EMIT, HOLD, HandOff, PublishChunk
@@ -47,6 +47,7 @@ SNAPSHOT = settings(Visibility.SNAPSHOT, TableKind.PLAIN)
 WAIT = settings(Visibility.WAIT, TableKind.PLAIN)
 RING = settings(Visibility.RING, TableKind.PLAIN)
 MOVING = settings(Visibility.SNAPSHOT, TableKind.MOVING, TableKind.MOVING)
+AS_OF = settings(Visibility.SNAPSHOT, TableKind.AS_OF, TableKind.PLAIN)
 CRASHES = settings(Visibility.SNAPSHOT, TableKind.PLAIN, crashes=0.006)
 FAILOVERS = settings(Visibility.SNAPSHOT, TableKind.PLAIN, TableKind.PLAIN, TableKind.PLAIN, failovers=0.006)
 
@@ -307,6 +308,23 @@ def partition_by_number_instead_of_key(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(partitions, "partition_numbers", numbers)
 
 
+def let_changes_pass_that_chunks_have(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(as_of.Passed, "rows", lambda self, rows: rows)
+
+
+def let_the_log_pass_a_table_that_is_read_as_of_a_place(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(as_of.AsOf, "bars", lambda self, ordinal: False)
+
+
+def forget_the_place_at_a_restart(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(as_of.AsOf, "from_json", lambda data: None)
+
+
+def open_chunks_as_of_a_place_before_the_log_reader(patch: pytest.MonkeyPatch) -> None:
+    real = HandOff.open
+    patch.setattr(HandOff, "open", lambda self, split, **values: real(self, split, **{**values, "ordinal": 0}))
+
+
 #: Rule, circumstances in which it matters, and a seed that is known to miss it (only to be quick).
 RULES: list[tuple[Switch, Settings, int]] = [
     (drop_what_is_to_be_held, SNAPSHOT, 0),
@@ -345,6 +363,10 @@ RULES: list[tuple[Switch, Settings, int]] = [
     (keep_the_old_servers_place_in_the_log, FAILOVERS, 0),
     (read_chunks_at_any_server, FAILOVERS, 0),
     (partition_by_number_instead_of_key, SNAPSHOT, 0),
+    (let_changes_pass_that_chunks_have, AS_OF, 28),
+    (let_the_log_pass_a_table_that_is_read_as_of_a_place, AS_OF, 0),
+    (forget_the_place_at_a_restart, settings(Visibility.SNAPSHOT, TableKind.AS_OF, crashes=0.008), 0),
+    (open_chunks_as_of_a_place_before_the_log_reader, AS_OF, 0),
     (delete_what_is_being_folded, settings(Visibility.WAIT, crashes=0.008, readers=3), 25),
 ]
 

@@ -8,12 +8,13 @@ from dataclasses import replace
 
 import pytest
 
-from raycdc.testing.simulation import Settings, Simulation, Visibility
+from raycdc.testing.simulation import Settings, Simulation, TableKind, Visibility
 
 #: Seeds of an ordinary test run; ``RAYCDC_SIM_SEEDS`` asks for more (or ``FIRST-LAST`` for some).
 SEEDS = 150
 FAILOVER_SEEDS = 20
 LOSS_SEEDS = 20
+AS_OF_SEEDS = 30
 
 
 def seeds() -> range:
@@ -37,6 +38,13 @@ def test_another_server_takes_over_unnoticed(seed: int) -> None:
 def test_rows_lost_between_the_commits_of_two_tables_are_made_up_for(seed: int) -> None:
     drawn = Settings.of(random.Random(seed), 1500)
     Simulation(seed, settings=replace(drawn, crashes=0.015, half_commits=0.5, losses=1.0)).run()
+
+
+@pytest.mark.parametrize("seed", range(AS_OF_SEEDS))
+def test_tables_that_nothing_immutable_cuts_are_read_as_of_one_place(seed: int) -> None:
+    drawn = Settings.of(random.Random(seed), 1500)
+    kinds = (TableKind.AS_OF, random.Random(seed).choice(list(TableKind)), TableKind.AS_OF)
+    Simulation(seed, settings=replace(drawn, kinds=kinds, truncations=0.0)).run()
 
 
 def test_the_same_seed_gives_the_same_history() -> None:

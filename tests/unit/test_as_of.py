@@ -95,6 +95,16 @@ def test_a_unit_with_rows_behind_the_place_waits_as_a_whole() -> None:
     assert not reader.log.can_cut
 
 
+def test_a_transaction_that_begins_with_rows_of_nobody_waits_as_well() -> None:
+    reader = begun()
+    reader.log.on_unit(LogUnit({"at": 100}, 100, in_transaction=True), now_s=0.0)
+    assert reader.log.ready
+    assert reader.log.can_cut
+    reader.rows(1, at=101, in_transaction=True)
+    assert not reader.log.ready
+    assert reader.log.can_cut
+
+
 def test_a_state_has_the_place_and_no_position_behind_it() -> None:
     reader = begun(ahead=10)
     reader.rows(1, at=111)

@@ -308,17 +308,19 @@ public class MongoReplicaSet {
       if (ver.v[0] < 5) throw new MongoServerError(72, "InvalidOptions", "readConcern level snapshot is only valid in a transaction");
       if (Long.compareUnsigned(at, nowTs()) > 0) throw new MongoServerError(2, "BadValue", "not emulated: atClusterTime in the future");
       if ((at >>> 32) + historyWindow < System.currentTimeMillis() / 1000 || tokenAt(at).compareTo(logStart) < 0) throw new MongoServerError(239, "SnapshotTooOld", "Read timestamp " + new BsonTimestamp(at) + " is older than the oldest available timestamp.");
-      TreeMap<Object, Document> was = new TreeMap<>(ValueComparator.asc());
+      Map<Object, Document> was = new HashMap<>();                                   // the library's order has equal keys that are none
       for (int i = LOG.size() - 1; i >= 0 && Long.compareUnsigned(LOG.get(i).ts, at) > 0; i--) {
         Ev e = LOG.get(i); Document to = e.extra == null ? null : (Document) e.extra.get("to");
         if (to != null && db.equals(to.get("db")) && coll.equals(to.get("coll")) || db.equals(e.db) && coll.equals(e.coll) && !List.of("insert", "update", "replace", "delete").contains(e.type)) throw new MongoServerError(246, "SnapshotUnavailable", "Unable to read from a snapshot due to pending collection catalog changes; please retry the operation.");
-        if (db.equals(e.db) && coll.equals(e.coll)) was.put(e.id, e.type.equals("insert") ? null : e.before);
+        if (!db.equals(e.db) || !coll.equals(e.coll)) continue;
+        was.put(same(e.id), null); if (e.before != null) was.put(same(e.before.get("_id")), e.before);
       }
       List<Document> docs = new ArrayList<>();
-      if (c != null) for (Document d : c.queryAll()) if (!was.containsKey(d.get("_id"))) docs.add(d);
+      if (c != null) for (Document d : c.queryAll()) if (!was.containsKey(same(d.get("_id")))) docs.add(d);
       for (Document d : was.values()) if (d != null) docs.add(d);
       return docs;
     }
+    static Object same(Object id) { return id instanceof Document ? id.toString() : id; }  // its fields in their order
     static int order(Object[] a, Object[] b, int[] signs) {
       ValueComparator c = ValueComparator.asc();
       for (int i = 0; i < signs.length; i++) { int o = c.compare(a[i], b[i]); if (o != 0) return o * signs[i]; }

@@ -26,23 +26,27 @@ def cuts(table: SimTable) -> list[int | None]:
 def unread(table: SimTable) -> dict[str, Any]:
     """A table's snapshot before its first chunk."""
     return {
-        "key": table.key,
+        "key": "id" if table.kind is TableKind.AS_OF else table.key,
         "foldable": bool(table.schema.primary_key),
-        "needs_null": table.kind in (TableKind.MOVING, TableKind.KEYLESS),
+        "needs_null": table.kind in (TableKind.MOVING, TableKind.KEYLESS, TableKind.AS_OF),
         "null_closed": False,
         "closed": [],
     }
 
 
-def all_chunks(table: SimTable) -> list[SnapshotSplit]:
-    """The chunks of a table, in the order they are planned."""
+def all_chunks(table: SimTable, *, end: int = 0) -> list[SnapshotSplit]:
+    """The chunks of a table, in the order they are planned; `end` is where the log ends then."""
     if table.key is None:
         return [SnapshotSplit(table.id, 0, None, None, None, includes_null=True)]
     bounds = cuts(table)
     ranges: list[dict[str, Any]] = [{"lower": low, "upper": high} for low, high in itertools.pairwise(bounds)]
     if table.kind is TableKind.MOVING:
         ranges.insert(0, {"lower": None, "upper": None, "includes_null": True, "only_null": True})
-    return [SnapshotSplit(table.id, n, table.key, **bounds) for n, bounds in enumerate(ranges)]
+    as_of = None
+    if table.kind is TableKind.AS_OF:
+        ranges[0]["includes_null"] = True
+        as_of = end
+    return [SnapshotSplit(table.id, n, table.key, **bounds, as_of=as_of) for n, bounds in enumerate(ranges)]
 
 
 def in_chunk(table: SimTable, split: SnapshotSplit, row: Row) -> bool:

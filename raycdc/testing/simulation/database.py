@@ -51,6 +51,8 @@ class TableKind(Enum):
     COMPOSITE = "composite"
     #: No key at all: one chunk.
     KEYLESS = "keyless"
+    #: As the moving one, and all its chunks are read as of one place of the log; its changes are of its primary key.
+    AS_OF = "as-of"
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +151,25 @@ class SimDatabase:
         """Whether the log has a statement about `table` behind `ordinal`."""
         behind = itertools.takewhile(lambda transaction: transaction.ordinal > ordinal, reversed(self.log))
         return any(transaction.ddl is not None and transaction.ddl[0] == table for transaction in behind)
+
+    def rows_at(self, table: SimTable, ordinal: int) -> list[Row] | None:
+        """The table's rows as they were there, whatever is visible; None where that cannot be told any more."""
+        rows = dict(table.rows)
+        for transaction in reversed(self.log):
+            if transaction.ordinal <= ordinal:
+                break
+            if (
+                transaction.ddl is not None
+                and transaction.ddl[0] == table.id
+                and transaction.ddl[2]["type"] == "rewrite"
+            ):
+                return None
+            for change in reversed([change for change in transaction.changes if change.table == table.id]):
+                if change.after_key is not None:
+                    del rows[change.after_key]
+                if change.before_key is not None and change.before is not None:
+                    rows[change.before_key] = change.before
+        return list(rows.values())
 
     # -- workload ---------------------------------------------------------------------------------------------------
 
@@ -284,6 +305,7 @@ class SimDatabase:
             TableKind.MOVING: (("id",), "grp"),
             TableKind.COMPOSITE: (("grp", "id"), "grp"),
             TableKind.KEYLESS: ((), None),
+            TableKind.AS_OF: (("id",), "grp"),
         }[kind]
         table = self.tables[table_id] = SimTable(table_id, kind, TableSchema(columns, primary_key), key)
         return table
@@ -325,7 +347,7 @@ class SimDatabase:
         return self._change(table, before, after, key, after_key, ordinal)
 
     def _group(self, table: SimTable) -> int | None:
-        if table.kind is TableKind.MOVING and self._random.random() < 0.2:
+        if table.kind in (TableKind.MOVING, TableKind.AS_OF) and self._random.random() < 0.2:
             return None
         return self._random.randrange(KEYS)
 

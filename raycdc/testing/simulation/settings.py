@@ -33,7 +33,7 @@ class Settings:
     def of(cls, chance: random.Random, steps: int) -> Settings:
         return cls(
             visibility=chance.choice(list(Visibility)),
-            kinds=tuple(chance.choices(list(TableKind), weights=[4, 3, 3, 2], k=chance.choice([1, 2, 2, 3]))),
+            kinds=tuple(chance.choices(list(TableKind), weights=[4, 3, 3, 2, 0], k=chance.choice([1, 2, 2, 3]))),
             steps=chance.randrange(steps // 2, steps * 3 // 2),
             network_faults=chance.choice([0.0, 0.05, 0.3]),
             crashes=chance.choice([0.0, 0.002, 0.005, 0.015]),

@@ -63,10 +63,10 @@ class SimEnumeratorDialect:
     def plan(
         self, document: dict[str, Any], table: TableId, planner: dict[str, Any], first_index: int
     ) -> PlannedChunks:
-        chunks = all_chunks(self._database.tables[table])
+        chunks = all_chunks(self._database.tables[table], end=self.current_ordinal())
         first = planner.get("next", 0)
         assert first == first_index, "planner and index parted"
-        taken = chunks[first : first + PLANNED_AT_ONCE]
+        taken = chunks if chunks[0].as_of is not None else chunks[first : first + PLANNED_AT_ONCE]
         following = first + len(taken)
         return PlannedChunks(tuple(taken), {"next": following} if following < len(chunks) else None, len(chunks))
 
@@ -355,6 +355,7 @@ class _Task:
     split: SnapshotSplit
     document: dict[str, Any]
     opened_at: int = 0
+    as_of: int | None = None
     read: ChunkRead | None = None
     delta: tuple[dict[str, Any], ...] = ()
     view: list[Row] | None = None
@@ -383,7 +384,7 @@ class SimChunkSource:
 
     def read(self, split: SnapshotSplit, *, opened_at: dict[str, Any], document: dict[str, Any]) -> None:
         self._asked_elsewhere = self._asked_elsewhere or opened_at["server"] != self._server
-        self._tasks.append(_Task(split, document, opened_at["ordinal"]))
+        self._tasks.append(_Task(split, document, opened_at["ordinal"], opened_at.get("as_of")))
 
     def fold(self, *, read: ChunkRead, delta: Sequence[dict[str, Any]], document: dict[str, Any]) -> None:
         self._tasks.append(_Task(read.split, document, read=read, delta=tuple(delta)))
@@ -407,6 +408,9 @@ class SimChunkSource:
             self._finish(self._fold(task, task.read))
         elif task.view is None:
             self._select(task)
+        elif task.as_of is not None:
+            segments = self._write(task.split, task.document, self._rows(task))
+            self._finish(ChunkRead(task.split, task.as_of, {"ordinal": task.as_of}, exact=True, segments=segments))
         else:
             high = task.log_end if self.snapshots else self._database.end
             exact = self.snapshots and task.view_end == high
@@ -424,6 +428,9 @@ class SimChunkSource:
         if self.waits and unseen and database.visibility is not Visibility.RING:
             return
         table = database.tables[task.split.table]
+        if task.as_of is not None:
+            self._select_as_of(task, table, task.as_of)
+            return
         if len(table.schema.columns) % 2 and database.changed_since(task.opened_at, table.id):
             # Other changes do not matter to a SELECT: a new column is none of those it names.
             end = database.counted(database.end, self._server)
@@ -432,6 +439,14 @@ class SimChunkSource:
             return
         task.view = [dict(row) for row in table.seen.values() if in_chunk(table, task.split, row)]
         task.view_end, task.log_end = database.all_visible_up_to, database.end
+
+    def _select_as_of(self, task: _Task, table: SimTable, as_of: int) -> None:
+        rows = self._database.rows_at(table, as_of)
+        if rows is not None:
+            task.view = [dict(row) for row in rows if in_chunk(table, task.split, row)]
+            return
+        end = self._database.end
+        self._finish(ChunkRead(task.split, end, {"ordinal": end}, exact=False, segments=(), misfit="rewritten"))
 
     def _rows(self, task: _Task) -> pa.Table:
         schema = TableSchema.from_json(task.document)

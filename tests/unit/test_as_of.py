@@ -54,13 +54,12 @@ def test_the_log_stands_before_what_comes_later_until_all_chunks_are_out() -> No
     reader = begun(ahead=10)
     reader.rows(1, 20, at=105)
     reader.open(LAST)
-    assert reader.log.ready
+    assert (reader.log.ready, reader.log.ordinal) == (True, 105)
     reader.rows(2, 21, at=111)
-    assert not reader.log.ready
-    assert (reader.log.ordinal, reader.output.epoch) == (105, [])
+    assert (reader.log.ready, reader.log.ordinal, reader.output.epoch) == (False, 105, [])
     reader.close(FIRST, high=110)
     assert reader.output.epoch == ["chunk 0"]
-    assert not reader.log.ready
+    assert (reader.log.ready, reader.log.ordinal) == (False, 105)
     reader.close(LAST, high=110)
     # Whatever chunk their keys are in.
     assert reader.output.epoch == ["chunk 0", "chunk 1", 2, 21]
@@ -86,8 +85,7 @@ def test_changes_up_to_the_place_are_in_the_chunks_though_these_came_first() -> 
 def test_a_unit_with_rows_behind_the_place_waits_as_a_whole() -> None:
     reader = begun()
     reader.rows(1, at=101, in_transaction=True)
-    assert not reader.log.ready
-    assert reader.log.can_cut
+    assert (reader.log.ready, reader.log.can_cut) == (False, True)
     reader.open(LAST)
     for chunk in (FIRST, LAST):
         reader.close(chunk, high=100)
@@ -98,11 +96,9 @@ def test_a_unit_with_rows_behind_the_place_waits_as_a_whole() -> None:
 def test_a_transaction_that_begins_with_rows_of_nobody_waits_as_well() -> None:
     reader = begun()
     reader.log.on_unit(LogUnit({"at": 100}, 100, in_transaction=True), now_s=0.0)
-    assert reader.log.ready
-    assert reader.log.can_cut
+    assert (reader.log.ready, reader.log.can_cut) == (True, True)
     reader.rows(1, at=101, in_transaction=True)
-    assert not reader.log.ready
-    assert reader.log.can_cut
+    assert (reader.log.ready, reader.log.can_cut) == (False, True)
 
 
 def test_a_state_has_the_place_and_no_position_behind_it() -> None:

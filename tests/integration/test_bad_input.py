@@ -190,7 +190,7 @@ def test_purged_position(server: MariaDbServer, shop: str, tmp_path: Path) -> No
     screen = job.fails(3)
     assert f"is purged on {server.host}:{server.port}" in screen
     assert newest in screen
-    assert "new snapshot" in screen
+    assert 'pipeline.on_log_lost = "resnapshot"' in screen
     # The refusal is not a one-off: the state is as it was, and says the same again.
     assert job.fails(3) == screen
     fresh = Job(tmp_path / "fresh", server, shop)

@@ -7,7 +7,7 @@ import os
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,14 +25,12 @@ ROOT = Path(__file__).resolve().parents[2]
 
 # Collected here, they are played in the world below.
 test_all_epochs = conformance.test_all_epochs_reach_the_sink_once
-test_errors_at_any_point = conformance.test_an_error_at_any_point_loses_and_doubles_nothing
 test_tasks_that_run_twice = conformance.test_a_task_that_runs_twice_is_harmless
 test_dropped_epochs = conformance.test_epochs_whose_segments_are_gone_are_dropped_barred_and_read_again
 test_interrupted_dropping = conformance.test_an_interrupted_dropping_is_finished_by_the_next_start
 test_half_committed_epochs = conformance.test_lost_segments_of_a_half_committed_epoch_are_refused
 test_lost_tables = conformance.test_a_sink_that_lost_a_table_is_refused
 test_added_columns = conformance.test_added_columns_reach_the_sink
-test_named_errors = conformance.test_errors_of_all_kinds_are_named
 
 
 @dataclass
@@ -78,6 +76,17 @@ def world(site: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterat
     yield SqliteWorld(**vars(plain))
     # It is not there for other tests.
     plugins._discover.cache_clear()
+
+
+@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize("point", [point for point in conformance.POINTS if point != "after_parts"])
+def test_errors_at_any_point(world: SqliteWorld, point: str, count: int, fail_at: Callable[[str, int], None]) -> None:
+    """Its epochs have no parts."""
+    conformance.require_exact_after_an_error(world, point, count, fail_at)
+
+
+def test_named_errors(world: SqliteWorld) -> None:
+    conformance.require_named_errors(world)
 
 
 @pytest.mark.server

@@ -106,6 +106,10 @@ def failures() -> Iterator[Any]:
 def test_an_error_at_any_point_loses_and_doubles_nothing(
     world: World, point: str, count: int, fail_at: Callable[[str, int], None]
 ) -> None:
+    require_exact_after_an_error(world, point, count, fail_at)
+
+
+def require_exact_after_an_error(world: World, point: str, count: int, fail_at: Callable[[str, int], None]) -> None:
     play(world)
     fail_at(point, count)
     with pytest.raises(FailpointError):
@@ -427,6 +431,10 @@ def test_commits_carry_positions_and_identity(files: World) -> None:
     indirect=True,
 )
 def test_errors_of_all_kinds_are_named(world: World) -> None:
+    require_named_errors(world)
+
+
+def require_named_errors(world: World) -> None:
     play(world, epochs=1)
 
     def broken(_tasks: list[StageTask]) -> list[dict[str, Any]]:

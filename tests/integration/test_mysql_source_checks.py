@@ -101,9 +101,10 @@ def test_a_purged_position_is_a_lost_log(any_server: DatabaseServer) -> None:
         newest = any_server.purge_logs()
         with pytest.raises(LogLostError) as error:
             ensure_available(connection, info, old)
-        assert str(error.value).startswith(
-            f"{old} is purged on {info.address} (oldest is {newest}). Take a new snapshot"
+        told = (
+            f"{old} is purged on {info.address} (oldest is {newest}). To read all tables anew set pipeline.on_log_lost"
         )
+        assert str(error.value).startswith(told)
         assert oldest_position(connection, info) == BinlogOffset(newest, 4)
         ensure_available(connection, info, oldest_position(connection, info))
         ahead = BinlogOffset(newest, 1 << 40)

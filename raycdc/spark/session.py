@@ -151,7 +151,9 @@ def check_java() -> str:
             f"Java is missing (looked at JAVA_HOME and PATH); Spark needs Java {JAVA_MIN} or newer. Run make setup, or "
             f"install openjdk-17-jre-headless, or unpack any JDK and set JAVA_HOME."
         )
-    answer = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
+    # With variables of its own: those of the process may be moved by another thread, which sets some, in the middle.
+    environment = dict(os.environ)
+    answer = subprocess.run([java, "-version"], capture_output=True, text=True, check=False, env=environment).stderr
     found = re.search(r'version "(\d+)', answer)
     if found is None or int(found[1]) < JAVA_MIN:
         raise ConfigError(

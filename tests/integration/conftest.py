@@ -12,7 +12,7 @@ import pytest
 from raycdc import failpoints
 from raycdc.spark.session import spark_session
 from raycdc.testing.cache import locked
-from raycdc.testing.servers import MongoDb
+from raycdc.testing.servers import MongoDb, MongoDbServer
 from tests.integration.sink_world import HOME
 
 
@@ -26,6 +26,15 @@ def fail_at(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str, i
         monkeypatch.setattr(failpoints, "_reached", {})
 
     return plan
+
+
+@pytest.fixture
+def emulated(mongodb: MongoDb) -> Iterator[MongoDbServer]:
+    """The emulated replica set, for tests that make it fail or hide documents; it does neither afterwards."""
+    if not isinstance(mongodb, MongoDbServer):
+        pytest.skip("makes a server fail, or hide documents")
+    yield mongodb
+    mongodb.unfail()
 
 
 @pytest.fixture

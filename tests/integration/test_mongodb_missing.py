@@ -35,14 +35,6 @@ def database(mongodb: MongoDb) -> Iterator[str]:
         yield name
 
 
-@pytest.fixture
-def emulated(mongodb: MongoDb) -> Iterator[MongoDbServer]:
-    if not isinstance(mongodb, MongoDbServer):
-        pytest.skip("makes a server hide documents")
-    yield mongodb
-    mongodb.unfail()
-
-
 def letters(tmp_path: Path) -> list[dict[str, Any]]:
     files = sorted((tmp_path / "state" / "dead_letters").glob("*.jsonl"))
     return [json.loads(line) for file in files for line in file.read_text().splitlines()]

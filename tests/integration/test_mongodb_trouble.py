@@ -29,14 +29,6 @@ def database(mongodb: MongoDb) -> Iterator[str]:
         yield name
 
 
-@pytest.fixture
-def emulated(mongodb: MongoDb) -> Iterator[MongoDbServer]:
-    if not isinstance(mongodb, MongoDbServer):
-        pytest.skip("makes a server fail")
-    yield mongodb
-    mongodb.unfail()
-
-
 @pytest.mark.parametrize("images", [False, True])
 def test_a_change_too_large_for_an_answer_is_read_by_its_key(
     emulated: MongoDbServer, database: str, tmp_path: Path, images: bool

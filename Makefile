@@ -1,6 +1,6 @@
 # The tasks of this project. `make test` is what CI runs; `make check` is a synonym for people who look for it.
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-test demo test check test-fast test-kill test-races test-mongodb-peer lint types imports format bench clean
+.PHONY: help setup setup-test demo test check test-fast test-kill test-races test-blackbox test-mongodb-peer lint types imports format bench clean
 SHELL := /bin/bash
 BIN := .venv/bin
 PYTEST := $(BIN)/python .ci/leaves-nothing $(BIN)/python -m pytest
@@ -10,7 +10,7 @@ ALL_CORES := -n logical --dist worksteal
 TWO_AT_ONCE := -n 2 --dist loadfile --no-loadscope-reorder
 # From what fails fast to what takes long; folders that have no tests yet are left out.
 FAST := $(wildcard tests/unit tests/protocol tests/simulation)
-SERVERS := $(wildcard tests/kill tests/e2e tests/integration)
+SERVERS := $(wildcard tests/kill tests/e2e tests/blackbox tests/integration)
 
 help: ## This list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -26,7 +26,7 @@ demo: setup ## A small shop in a private MariaDB, followed into a Delta lake in 
 
 test: setup-test lint types imports ## Everything: style, types, layers and all tests on real servers
 	RAYCDC_FUZZ_MUTATIONS=6000 $(PYTEST) $(ALL_CORES) -m "not long" $(FAST)
-	$(PYTEST) $(TWO_AT_ONCE) -m "not long" $(SERVERS)
+	$(PYTEST) $(TWO_AT_ONCE) -m "not long and not blackbox_long" $(SERVERS)
 
 check: test
 
@@ -39,6 +39,9 @@ test-kill: setup-test ## Kill tests with many seeds; prints the table of the REA
 test-races: setup-test ## The hand-off under aimed writes: 2,000 chunks on each kind of server; a log beyond 4 GiB
 	$(PYTEST) -s -m long tests/integration/test_hand_off_races.py tests/integration/test_mysql_far_log.py \
 		tests/integration/test_mongodb_races.py
+
+test-blackbox: setup-test ## Stories of DDL, types, broken surroundings, damaged state: both servers, three sinks
+	$(PYTEST) $(TWO_AT_ONCE) tests/blackbox
 
 test-mongodb-peer: setup-test ## MongoDB's tests on SecantusDB, a server of its protocol by others (from PyPI; README)
 	RAYCDC_TEST_MONGODB_URI=secantusdb $(PYTEST) $(TWO_AT_ONCE) -m "not long" $(wildcard tests/kill/test_mongodb*.py \

@@ -16,7 +16,7 @@ from raycdc.bridge import read_segment
 from raycdc.bridge.bad_rows import BadRecords
 from raycdc.bridge.missing_rows import told_missing
 from raycdc.checkpoint.manifest import Manifest
-from raycdc.checkpoint.store import CheckpointStore, CommitRecord
+from raycdc.checkpoint.store import CheckpointStore, CommitRecord, OwnGeneration
 from raycdc.errors import StateError
 from raycdc.model import META_COLUMNS, TableId, TableSchema
 from raycdc.runtime.supervisor import Supervisor
@@ -73,12 +73,14 @@ class Ledger:
         *,
         token: str | None,
         flights: Callable[[], Mapping[str, str]],
+        generation: Callable[[], OwnGeneration],
         sealed_before: int = 0,
     ) -> None:
         """`sealed_before` is the last epoch that was sealed when this run began; one of them may be an earlier run's
         final one. `records` says what becomes of rows that the source cannot give.
         """
         self.store = store
+        self._generation = generation
         self._records = records
         self._sealed_before = sealed_before
         self._supervisor = supervisor
@@ -113,7 +115,7 @@ class Ledger:
                 return
             vectors = {str(table): (manifest.epoch, 0) for table in manifest.tables}
             now_ms = time.time_ns() // 1_000_000
-            self.store.write_commit(CommitRecord(manifest.epoch, self.store.generation(), now_ms, vectors))
+            self.store.write_commit(CommitRecord(manifest.epoch, self._generation(), now_ms, vectors))
             self._supervisor.epoch_committed(manifest.epoch)
 
     def is_end(self, epoch: int) -> bool:

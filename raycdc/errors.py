@@ -9,7 +9,7 @@ A message says what happened, where, and what to do, in that order:
 
 from __future__ import annotations
 
-from enum import IntEnum
+from enum import IntEnum, StrEnum
 from typing import ClassVar
 
 
@@ -23,6 +23,7 @@ class ExitCode(IntEnum):
     DATA = 4
     SINK = 5
     STATE = 6
+    CLUSTER = 7
     INTERRUPTED = 130
 
 
@@ -70,6 +71,10 @@ class CorruptLogError(DataError):
     """A log file or stream is damaged or truncated; the text names file and position."""
 
 
+class PartialRowsError(DataError):
+    """Rows of the log lack columns (a row image that is not FULL); the log has what else they hold nowhere."""
+
+
 class SchemaError(DataError):
     """A schema and the data (or a DDL statement and our model of it) do not fit each other."""
 
@@ -93,6 +98,105 @@ class SinkError(RaycdcError):
     exit_code = ExitCode.SINK
 
 
+class ParkReason(StrEnum):
+    """Why a target's part of a sealed epoch cannot be committed; the table is parked for no other reason.
+
+    Each member has its error class (`TableRefusedError`) and its way out (`raycdc.checkpoint.parked`).
+    """
+
+    CHANGE = "change"
+    COLUMNS = "columns"
+    NAME = "name"
+    KEY = "key"
+    VALUE = "value"
+    TAKEN = "taken"
+    GONE = "gone"
+    TOUCHED = "touched"
+    RULES = "rules"
+
+
+class TableRefusedError(RaycdcError):
+    """One table's share of an epoch cannot be written, and the other tables' can: that table is parked.
+
+    Raised only where it is known that nothing but this one table is concerned; a sink that does not answer, a full
+    disk or a bug is none of these. Subclasses are what is caught, so each has its reason.
+    """
+
+    reason: ClassVar[ParkReason]
+
+
+class ChangeRefusedError(TableRefusedError, SinkError):
+    """The target cannot follow a schema change of the table, or the user does not want it to."""
+
+    reason = ParkReason.CHANGE
+
+
+class ColumnsRefusedError(TableRefusedError, SinkError):
+    """The target cannot have such columns, or cannot lie as it is asked to."""
+
+    reason = ParkReason.COLUMNS
+
+
+class NameRefusedError(TableRefusedError, SinkError):
+    """The sink cannot have a table of this name."""
+
+    reason = ParkReason.NAME
+
+
+class KeyRefusedError(TableRefusedError, SinkError):
+    """The target cannot tell the table's rows apart."""
+
+    reason = ParkReason.KEY
+
+
+class OriginsRefusedError(TableRefusedError, DataError):
+    """A key of a merged target comes from two tables, or from two rows of one."""
+
+    reason = ParkReason.KEY
+
+
+class ValueRefusedError(TableRefusedError, SinkError):
+    """The target cannot hold a value of a row."""
+
+    reason = ParkReason.VALUE
+
+
+class RowRefusedError(TableRefusedError, DataError):
+    """What is made of a row on its way to the target fails on a value of it."""
+
+    reason = ParkReason.VALUE
+
+
+class TargetTakenError(TableRefusedError, SinkError):
+    """Something that is not this pipeline's lies where the target is to be."""
+
+    reason = ParkReason.TAKEN
+
+
+class TargetGoneError(TableRefusedError, SinkError):
+    """The target was deleted, swapped or restored from an older copy."""
+
+    reason = ParkReason.GONE
+
+
+class TargetTouchedError(TableRefusedError, SinkError):
+    """Somebody else changed the target so that nothing more can be written to it exactly."""
+
+    reason = ParkReason.TOUCHED
+
+
+class RulesRefusedError(TableRefusedError, SchemaError):
+    """A transform, lookup, mask or route does not fit the table as it is now."""
+
+    reason = ParkReason.RULES
+
+
+class RoutesRefusedError(TableRefusedError, ConfigError):
+    """The configuration asks for something of the target that the sink cannot do for it."""
+
+    reason = ParkReason.RULES
+
+
 class StateError(RaycdcError):
     """The checkpoint cannot be read, is newer than we are, or is in use by another process."""
 
@@ -111,8 +215,18 @@ class SegmentUnavailableError(StateError):
     retryable = True
 
 
+class ClusterLostError(RaycdcError):
+    """Ray's head is gone, and with it every process of the run but this one. A new run goes on from what was sealed."""
+
+    exit_code = ExitCode.CLUSTER
+
+
 class ProtocolError(RaycdcError):
     """A message between coordinator and reader is unknown, malformed or out of turn. Always a bug."""
+
+
+class RowsNotPrintedError(RaycdcError):
+    """An inspecting command decoded more rows than it printed, or fewer. Always a bug."""
 
 
 class FencedError(RaycdcError):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import secrets
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
@@ -20,33 +20,39 @@ from typing import Any
 from raycdc.bridge import ANYWHERE
 from raycdc.bridge.bad_rows import DEAD_LETTER, FAIL, BadRecords
 from raycdc.checkpoint.bad_rows import bad_rows
-from raycdc.checkpoint.changelog import FullBy, settle_changelog
+from raycdc.checkpoint.changelog import FullBy
 from raycdc.checkpoint.manifest import STATE_NODE, Manifest
-from raycdc.checkpoint.store import CheckpointStore
+from raycdc.checkpoint.names import add_column_names, column_names
+from raycdc.checkpoint.parked import ParkedTarget
+from raycdc.checkpoint.store import CheckpointStore, CommitRecord
+from raycdc.checkpoint.term import DriverTerm
 from raycdc.config import Mode, PipelineConfig, PipelineOptions, SinkConfig, SourceConfig
 from raycdc.consumer import Epoch, Ledger
-from raycdc.errors import ConfigError, LogLostError, SegmentUnavailableError, StateError
+from raycdc.errors import ConfigError, SegmentUnavailableError, StateError
 from raycdc.lookup import open_joiner
 from raycdc.model import TableId
-from raycdc.plugins import PluginGroup, load_plugin
+from raycdc.preflight import naming_of, naming_place, preflight, settle_place, source_maker
 from raycdc.progress import ProgressReporter
 from raycdc.runtime.launcher import JobSpec, Launcher, LocalLauncher
 from raycdc.runtime.supervisor import Supervisor, SupervisorSettings
 from raycdc.schema.behavior import SchemaChangeBehavior
 from raycdc.sinks.api import UPSERT, Sink, SinkContext
-from raycdc.source.api import FollowsTargets, LeavesOutChanges, ReadsStatements, TellsBefore
 from raycdc.source.coordinator import CoordinatorSettings
+from raycdc.source.partitioned import PartitionedSource
 from raycdc.source.split import STREAM_SPLIT_ID
-from raycdc.source.table_requests import ask_for_lost_rows, ask_to_begin_again, complain_of_parked
+from raycdc.source.table_requests import ask_for_lost_rows, complain_of_parked, refusals_of
 from raycdc.spark.epochs import EpochLoop, EpochStatistics
 from raycdc.spark.known_rows import KnownRows
 from raycdc.spark.lifecycle import SparkThread, task_runner
+from raycdc.spark.parked_targets import Parking, Parks, Waiting
+from raycdc.spark.routing import Routing
 from raycdc.spark.sieve import Sieve
-from raycdc.spark.works import Routing
+from raycdc.startup_checks import Start, begin, no_merging, no_order, order_by, require_known_rows
 from raycdc.transform import PlainResolver, Resolver, TransformedTables, TransformUse
-from raycdc.transform.followed import TargetRules
+from raycdc.transform.naming import Names
 
 Listener = Callable[[dict[str, Any]], None]
+Ended = tuple[Manifest | None, CommitRecord | None]
 
 #: How often progress is reported.
 PROGRESS_S = 0.5
@@ -74,13 +80,14 @@ class Pipeline:
             pipeline = PipelineOptions(name=name, state=str(state), **options)
             config = PipelineConfig(pipeline=pipeline, source=source, sink=sink or SinkConfig(type="none"))
         self.config = config
-        self._order_by = _order_by(config)
+        self._order_by = order_by(config)
         self._has_sink = sink is not None
         #: Reentrant: `stop` may come from a signal handler, in the middle of this very thread.
         self._lock = threading.RLock()
         self._supervisor: Supervisor | None = None
         self._stop_requested = False
         self._full_by = FullBy.NOTHING
+        self._naming = naming_of(config, {})
 
     @classmethod
     def from_config(cls, config: PipelineConfig) -> Pipeline:
@@ -95,22 +102,26 @@ class Pipeline:
         """
         reporter = ProgressReporter(listener, driver_pid=os.getpid())
         with self._one_run(), ExitStack() as stack:
-            last = self._run(stack, reporter, until=until, local=local)
+            last, record = self._run(stack, reporter, until=until, local=local)
             stack.close()
             # After everything was told: also that the tables were parked, and when.
             if not self._stop_requested:
-                complain_of_parked(last)
+                complain_of_parked(last, record)
             reporter.finished(stopped=self._stop_requested)
 
-    def _run(self, stack: ExitStack, reporter: ProgressReporter, *, until: str | None, local: bool) -> Manifest | None:
-        """The run itself; what it starts is on `stack`. Returns the manifest it ended with.
+    def _run(self, stack: ExitStack, reporter: ProgressReporter, *, until: str | None, local: bool) -> Ended:
+        """The run itself; what it starts is on `stack`. Returns the manifest and the record it ended with.
 
         Before there are readers, a stop just leaves.
         """
-        store = self._open_store(stack)
+        start = Start(self.config, local, self._has_sink)
+        begin(start)
+        store, term = self._open_store(stack)
         self._preflight(store, reporter)
+        if self._full_by is FullBy.KNOWN_ROWS:
+            require_known_rows(start)
         if self._stopped_early():
-            return None
+            return None, None
         spec = self._spec(store, until)
         reporter.starting("starting" if local else "starting Ray and Spark")
         spark = None if local else SparkThread(partial(self._session, store))
@@ -123,16 +134,16 @@ class Pipeline:
             stack.callback(spark.begin_end)
         session = spark.session() if spark else None
         if self._stopped_early():
-            return None
+            return None, None
         if spark is not None:
             spark.warm_up()
         reporter.starting("asking the sink what it holds")
-        sink, known = self._open_sink(stack, store, spec, session)
-        routing = replace(self._routing(store, sink, session, spec.token or ""), known=known)
+        sink, known = self._open_sink(stack, store, spec, session, start.sink)
+        routing = replace(self._routing(store, sink, session, spec.token or "", reporter), known=known)
         warn, here = reporter.warning, session is None or self._spark_is_here
         joiner = open_joiner(stack, self.config.lookups, store.path, routing.records, spec.token, here, warn)
-        self._run_epochs(stack, store, sink, launcher, spec, reporter, replace(routing, joiner=joiner))
-        return store.last_manifest()
+        self._run_epochs(stack, store, term, sink, launcher, spec, reporter, replace(routing, joiner=joiner))
+        return store.last_manifest(), store.last_commit()
 
     def stop(self) -> None:
         """Seal and commit what was read, then let `run` return."""
@@ -158,14 +169,15 @@ class Pipeline:
         At most `in_flight_max` epochs are sealed and not acknowledged (0: as many as for a sink).
         """
         if self._order_by:
-            raise _no_order("a sink of one's own")
+            raise no_order("a sink of one's own")
         for section in ("route", "transform", "lookup", "mask"):
             if getattr(self.config, f"{section}s"):
                 raise ConfigError(f"{section}: epochs for a sink of one's own have the source's tables; leave it out.")
         with self._one_run(), ExitStack() as stack:
-            store = self._open_store(stack)
+            begin(Start(self.config, local, has_sink=False))
+            store, term = self._open_store(stack)
             silent = ProgressReporter(lambda _: None, driver_pid=os.getpid())
-            self._preflight(store, silent)
+            self._preflight(store, silent, has_sink=False)
             if self._full_by is FullBy.KNOWN_ROWS:
                 raise ConfigError(
                     'source.changelog: "full" is for rows on their way to a sink of raycdc\'s; leave it out, or let '
@@ -175,14 +187,22 @@ class Pipeline:
             if in_flight_max:
                 spec = replace(spec, settings=replace(spec.settings, in_flight_max=in_flight_max))
             store.sweep_spool()
-            generation, sealed_before = store.next_generation(), store.next_epoch() - 1
+            sealed_before = store.next_epoch() - 1
             launcher = self._launcher(spec, store, local=local, warn=silent.warning)
             stack.callback(launcher.close)
             launcher.sweep(store.needed_segments())
-            supervisor = self._supervise(stack, store, launcher, silent, first_generation=generation)
+            supervisor = self._supervise(stack, store, launcher, silent, term=term)
             flights = launcher.flights
             bad = self._bad_records(store)
-            yield Ledger(store, supervisor, bad, token=spec.token, flights=flights, sealed_before=sealed_before)
+            yield Ledger(
+                store,
+                supervisor,
+                bad,
+                token=spec.token,
+                flights=flights,
+                generation=term.generation,
+                sealed_before=sealed_before,
+            )
 
     def _stopped_early(self) -> bool:
         return self._stop_requested
@@ -198,44 +218,20 @@ class Pipeline:
 
     # --- parts ----------------------------------------------------------------------------------------------------
 
-    def _open_store(self, stack: ExitStack) -> CheckpointStore:
+    def _open_store(self, stack: ExitStack) -> tuple[CheckpointStore, DriverTerm]:
         options = self.config.pipeline
         store = CheckpointStore(options.state, pipeline=options.name)
         lease = store.lease()
         stack.callback(lease.release)
-        return store
+        return store, DriverTerm(store)
 
-    def _preflight(self, store: CheckpointStore, reporter: ProgressReporter) -> None:
-        """Ask the source what it lacks before anything slow is started, and settle how its changelog becomes full."""
-        source = self._make_source()()
-        last = store.last_manifest()
-        try:
-            source.preflight(last.to_splits if last else None)
-        except LogLostError as lost:
-            has_snapshots = hasattr(source, "restart")
-            if self.config.pipeline.on_log_lost != "resnapshot" or last is None or not has_snapshots:
-                raise
-            record = store.last_commit()
-            if record is not None and record.merged and self.config.sink.write == UPSERT:
-                raise LogLostError(
-                    f"{lost} Tables merged into one cannot be read again one by one, as pipeline.on_log_lost says: "
-                    "begin with another pipeline.state and a new snapshot."
-                ) from lost
-            position, ordinal, tables = source.restart(last.to_splits)
-            ask_to_begin_again(store, last, position, ordinal, tables)
-            reporter.warning(f"{lost} All tables are read again, as pipeline.on_log_lost says.")
-        full = self.config.source.full_changelog
-        tells = full and last is None and isinstance(source, TellsBefore) and source.tells_before()
-        self._full_by = settle_changelog(store, full=full, source_tells=tells)
+    def _preflight(self, store: CheckpointStore, reporter: ProgressReporter, *, has_sink: bool = True) -> None:
+        self._naming = naming_of(self.config, column_names(store))
+        self._full_by = preflight(self.config, store, self._make_source(), warn=reporter.warning, has_sink=has_sink)
 
     def _make_source(self) -> Callable[[], Any]:
-        plugin = load_plugin(PluginGroup.SOURCES, self.config.source.type)
-        left_out = self.config.pipeline.schema_changes_left_out
         upsert = self._has_sink and self.config.sink.write == UPSERT
-        ignored = self.config.pipeline.schema_change == "ignore"
-        masks = self.config.masked()
-        rules = TargetRules(self.config.transformed(), self.config.router(), upsert, left_out, ignored, masks)
-        return partial(_source, plugin.create, self.config.source, rules, self._full_by)
+        return source_maker(self.config, upsert=upsert, full_by=self._full_by, naming=self._naming)
 
     def _spec(self, store: CheckpointStore, until: str | None) -> JobSpec:
         options = self.config.pipeline
@@ -246,10 +242,13 @@ class Pipeline:
             state=store.path,
             make_source=self._make_source(),
             settings=CoordinatorSettings(
-                epoch_interval_s=options.epoch_interval.total_seconds(), epoch_bytes_max=options.epoch_bytes_max
+                epoch_interval_s=options.epoch_interval.total_seconds(),
+                epoch_bytes_max=options.epoch_bytes_max,
+                reader_timeout_s=options.reader_timeout.total_seconds(),
+                progress_timeout_s=options.progress_timeout.total_seconds(),
             ),
             until=until,
-            parking=options.schema_change != "exception",
+            parking=options.schema_change != "exception" and options.on_table_error == "park",
             partitioned=self._has_sink and self.config.sink.write == UPSERT,
             masks=self.config.masked(),
             token=secrets.token_urlsafe(24),
@@ -265,12 +264,18 @@ class Pipeline:
         from raycdc.runtime.ray_spools import SpoolSettings
 
         options = self.config.ray
-        readers = self.config.readers.max if store.last_manifest() is None else self.config.readers.min
+        readers = self.readers_max if store.last_manifest() is None else self.config.readers.min
         spools = SpoolSettings(
             store.path, store.checkpoint, spec.token or "", options.spool, network=options.flight == "network"
         )
         alone = options.address == "local" and self._spark_is_here
         return RayLauncher(spec, address=options.address, readers=readers, spools=None if alone else spools, warn=warn)
+
+    @property
+    def readers_max(self) -> int:
+        """As many as may be, and can have work."""
+        readers = self.config.readers
+        return max(readers.min, min(readers.max, self.config.source.readers_max or readers.max))
 
     @property
     def _spark_is_here(self) -> bool:
@@ -283,17 +288,9 @@ class Pipeline:
         return spark_session(self.config.spark.master, store.path / "spark", self.config.spark.conf)
 
     def _open_sink(
-        self, stack: ExitStack, store: CheckpointStore, spec: JobSpec, session: Any
+        self, stack: ExitStack, store: CheckpointStore, spec: JobSpec, session: Any, sink: Sink
     ) -> tuple[Sink, KnownRows | None]:
         """The sink, and the known rows that changes on their way to it are made exact by, where that is how."""
-        sink: Sink = load_plugin(PluginGroup.SINKS, self.config.sink.type).create(self.config.sink)
-        if self._order_by and not getattr(sink, "keeps_greatest", False):
-            raise _no_order(self.config.sink.type)
-        if self._full_by is FullBy.KNOWN_ROWS and session is not None and not self._spark_is_here:
-            raise ConfigError(
-                'source.changelog = "full" keeps rows beside the state, which needs a Spark on this machine: '
-                'spark.master = "local[*]".'
-            )
         run_tasks, at_once = task_runner(session)
         context = SinkContext(
             app_id=store.app_id,
@@ -317,17 +314,19 @@ class Pipeline:
         stack.callback(known.close)
         return sink, known
 
-    def _routing(self, store: CheckpointStore, sink: Sink, session: Any, token: str) -> Routing:
+    def _routing(
+        self, store: CheckpointStore, sink: Sink, session: Any, token: str, reporter: ProgressReporter
+    ) -> Routing:
         """Where tables go, and what their rows become on the way."""
         upsert = self.config.sink.write == UPSERT
         unmerged = no_merging(self.config, sink) if upsert else ""
         transforms, masks = self.config.transformed(), self.config.masked()
         records = self._bad_records(store)
         sieve = Sieve(records, store.path / "derived", token=token, local=session is None or self._spark_is_here)
-        if not (transforms or masks):
+        if not (transforms or masks or self._naming.acts):
             return Routing(self.config.router(), upsert, unmerged, sieve=sieve, records=records)
         adopts = self.config.pipeline.on_existing == "merge"
-        use = TransformUse(upsert, unmerged, self._order_by, records.action != FAIL, self.config.sink.no_layout, adopts)
+        use = TransformUse(upsert, unmerged, self._order_by, records.leaves_out, self.config.sink.no_layout, adopts)
         resolver: Resolver = PlainResolver()
         deriver = None
         if session is not None:
@@ -336,7 +335,8 @@ class Pipeline:
 
             resolver = SparkResolver(session, transforms)
             deriver = Deriver(session, store.path / "derived", token=token, upsert=upsert, records=records)
-        tables = TransformedTables(transforms, resolver, use, masks)
+        on_names = partial(_keep_names, store, reporter)
+        tables = TransformedTables(transforms, resolver, use, masks, self._naming, on_names)
         return Routing(self.config.router(), upsert, unmerged, tables, deriver, sieve, records)
 
     def _bad_records(self, store: CheckpointStore) -> BadRecords:
@@ -348,13 +348,13 @@ class Pipeline:
         self,
         stack: ExitStack,
         store: CheckpointStore,
+        term: DriverTerm,
         sink: Sink,
         launcher: Launcher,
         spec: JobSpec,
         reporter: ProgressReporter,
         routing: Routing,
     ) -> None:
-        first = store.next_generation()
         supervisors: list[Supervisor] = []
 
         def committed(figures: EpochStatistics) -> None:
@@ -364,7 +364,7 @@ class Pipeline:
         loop = EpochLoop(
             store,
             sink,
-            generation=store.generation,
+            generation=term.generation,
             next_sealed=lambda after, wait_s: next_manifest(store, supervisors[0], after, wait_s),
             on_committed=lambda figures: committed(figures) if supervisors else None,
             positions=positions_of,
@@ -372,17 +372,43 @@ class Pipeline:
             flights=launcher.flights,
             routing=routing,
             begin_again=partial(_begin_again, store, reporter),
-            on_bad_rows=reporter.warning,
+            parking=self._parking(reporter, supervisors),
         )
-        loop.recover()
+        with naming_place(self.config, store):
+            loop.recover()
+        settle_place(self.config, store)
         reporter.bad_rows(bad_rows(store, loop.committed))
         store.sweep_spool()
         launcher.sweep(store.needed_segments())
         reporter.starting("starting the coordinator and its readers")
-        supervisor = self._supervise(stack, store, launcher, reporter, first_generation=first)
+        supervisor = self._supervise(stack, store, launcher, reporter, term=term)
         supervisors.append(supervisor)
         stack.enter_context(reporter.watching(supervisor.status, every_s=PROGRESS_S))
         _run_through_losses(loop, supervisor, reporter)
+
+    def _parking(self, reporter: ProgressReporter, supervisors: Sequence[Supervisor]) -> Parking:
+        """What parks a target instead of ending the run; the source is told by the supervisor, once there is one."""
+        options = self.config.pipeline
+
+        def parked(entries: Mapping[str, ParkedTarget]) -> None:
+            for name, entry in sorted(entries.items()):
+                reporter.warning(f"{name} is parked: {entry.text}")
+            if supervisors:
+                supervisors[0].park_tables(refusals_of(entries))
+
+        source = self._make_source()()
+        dialect = None if isinstance(source, PartitionedSource) else source.enumerator_dialect()
+        return Parking(
+            Parks(
+                tables=options.on_table_error == "park",
+                changes=options.schema_change != "exception",
+                values=options.on_bad_record != FAIL,
+            ),
+            on_parked=parked,
+            on_bad_rows=reporter.warning,
+            follows=dialect.captures if dialect is not None else lambda _: True,
+            waiting=Waiting(self.config.sink.folder, reporter.warning),
+        )
 
     def _supervise(
         self,
@@ -391,20 +417,15 @@ class Pipeline:
         launcher: Launcher,
         reporter: ProgressReporter,
         *,
-        first_generation: int,
+        term: DriverTerm,
     ) -> Supervisor:
-        unused = [first_generation]
-
-        def next_generation() -> int:
-            return unused.pop() if unused else store.next_generation()
-
         record = store.last_commit
         supervisor = Supervisor(
             launcher,
             SupervisorSettings(
                 readers_min=self.config.readers.min,
-                readers_max=self.config.readers.max,
-                next_generation=next_generation,
+                readers_max=self.readers_max,
+                next_generation=term.for_coordinator,
                 committed=lambda: commit.epoch if (commit := record()) else 0,
                 on_processes=reporter.processes,
                 on_warning=reporter.warning,
@@ -419,47 +440,11 @@ class Pipeline:
         return supervisor
 
 
-def _order_by(config: PipelineConfig) -> str:
-    """The column by which the source's changes of one key are ordered; the sink must be able to go by it."""
-    column = getattr(config.source, "order_by", None) or ""
-    if column and config.sink.write != "upsert":
-        raise _no_order(f'{config.sink.type} with write = "{config.sink.write}"')
-    return column
-
-
-def no_merging(config: PipelineConfig, sink: Sink) -> str:
-    """Why several tables cannot be merged into one target whose rows are updated; empty where they can."""
-    if not getattr(sink, "merges_origins", False):
-        return f'{config.sink.type} with write = "upsert" cannot tell whether two of them have the same key.'
-    if config.source.repeats_inserts:
-        return (
-            f"inserts of {config.source.type} may come twice: a key that is there already says nothing about where it "
-            'came from. Use sink.write = "changelog".'
-        )
-    return ""
-
-
-def _no_order(sink: str) -> ConfigError:
-    return ConfigError(
-        f"source.order_by: {sink} cannot keep the row with the greatest value: changes that are all kept stay in their "
-        "origin's order. Use a sink that updates rows, such as delta, or leave it out and decide with source.same_key."
-    )
-
-
-def _source(create: Callable[[Any], Any], config: SourceConfig, rules: TargetRules, full_by: FullBy) -> Any:
-    """The configured source, told what its targets can follow, and which schema changes they are spared."""
-    source = create(config)
-    if full_by is FullBy.SOURCE and isinstance(source, TellsBefore):
-        source.demand_before()
-    if rules.left_out and isinstance(source, LeavesOutChanges):
-        source.leave_out(rules.left_out)
-    if isinstance(source, FollowsTargets):
-        source.follow_targets(rules)
-    if isinstance(source, ReadsStatements):
-        from raycdc.connectors.mysql.ddl.messages import events_of_statement
-
-        source.read_statements(events_of_statement)
-    return source
+def _keep_names(store: CheckpointStore, reporter: ProgressReporter, table: TableId, names: Names) -> None:
+    """Remember, before any row is written, which columns have another name in the target; told once."""
+    if new := add_column_names(store, str(table), names):
+        shown = ", ".join(f"{name!r} is {made!r}" for name, made in new.items())
+        reporter.warning(f"{table}: {shown} in the target, which cannot hold the column's own name.")
 
 
 def _run_through_losses(loop: EpochLoop, supervisor: Supervisor, reporter: ProgressReporter) -> None:

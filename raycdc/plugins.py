@@ -27,6 +27,18 @@ PLANNED: dict[str, tuple[str, ...]] = {
 }
 
 
+#: Packages that only some plug-ins of raycdc's own need, and the extra that installs each.
+_EXTRAS = {
+    "pyiceberg": "iceberg",
+    "confluent_kafka": "kafka",
+    "pymongo": "mongodb",
+    "pymongoarrow": "mongodb",
+    "bson": "mongodb",
+    "adbc_driver_postgresql": "postgresql",
+    "adbc_driver_manager": "postgresql",
+}
+
+
 class PluginGroup(StrEnum):
     """The entry-point groups; the value is the group's name in a package's metadata."""
 
@@ -60,8 +72,16 @@ class Plugin:
         try:
             factory: Callable[[Any], Any] = getattr(importlib.import_module(module_name), attribute)
         except (ImportError, AttributeError) as cause:
+            if isinstance(cause, ModuleNotFoundError) and (missing := missing_extra(str(cause.name))):
+                raise ConfigError(f"type = {self.name!r} {missing}") from cause
             raise ConfigError(f"The plug-in for type {self.name!r} is broken: {self.factory}: {cause}") from cause
         return factory(config)
+
+
+def missing_extra(module: str) -> str:
+    """What is to be installed for a `module` that is not there; empty where raycdc itself brings it."""
+    extra = _EXTRAS.get(module.partition(".")[0])
+    return f"needs a package that is not installed ({module}). Run: pip install 'raycdc[{extra}]'" if extra else ""
 
 
 @dataclass(frozen=True, slots=True)

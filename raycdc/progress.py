@@ -138,6 +138,8 @@ class ProgressReporter:
             {
                 **{k: r[k] for k in ("subtask", "pid", "splits")},
                 "seconds": r["metrics"].get("seconds", {}),
+                # Where the cut of an epoch is that takes long, in files and bytes on disk.
+                **({"sealing": r["metrics"]["sealing"]} if "sealing" in r["metrics"] else {}),
                 # Partitions that wait for slower ones.
                 **({"paused": r["metrics"]["waiting"]} if "waiting" in r["metrics"] else {}),
             }

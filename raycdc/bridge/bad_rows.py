@@ -40,6 +40,7 @@ from raycdc.model import LogicalType, RowKind, TableId, TableSchema
 from raycdc.model.json_text import json_values
 from raycdc.model.row_kind import SYMBOLS
 
+PARK = "park"
 FAIL = "fail"
 SKIP = "skip"
 DEAD_LETTER = "dead-letter"
@@ -51,7 +52,7 @@ _CAME = (RowKind.INSERT, RowKind.UPDATE_AFTER)
 
 @dataclass(frozen=True, slots=True)
 class BadRecords:
-    """``pipeline.on_bad_record``: `action` is `FAIL`, `SKIP` or `DEAD_LETTER`, and `folder` where the last keeps rows.
+    """``pipeline.on_bad_record``: `action` is `PARK`, `FAIL`, `SKIP` or `DEAD_LETTER`; the last keeps rows in `folder`.
 
     `upsert`: the sink updates rows, of one table alone. `partial`: images may lack values, and rows be inserted that
     are there.
@@ -61,6 +62,11 @@ class BadRecords:
     folder: str = ""
     upsert: bool = False
     partial: bool = False
+
+    @property
+    def leaves_out(self) -> bool:
+        """Whether targets do without bad rows; otherwise the first one is an error, of its table or of the run."""
+        return self.action in (SKIP, DEAD_LETTER)
 
     def of_kind(self, kind: str) -> BadRecords:
         """For segments of a kind: rows of chunks are all inserts, which sinks append; none may become a deletion."""

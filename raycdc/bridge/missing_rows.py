@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from raycdc.bridge.bad_rows import FAIL, BadRecords
+from raycdc.bridge.bad_rows import BadRecords
 from raycdc.checkpoint.manifest import Manifest
 from raycdc.checkpoint.missing import MissingRow, missing_rows
-from raycdc.errors import DataError
+from raycdc.errors import RowRefusedError
 from raycdc.model import TableId
 
 
@@ -25,18 +25,11 @@ class Missing:
 def told_missing(manifest: Manifest, records: BadRecords) -> dict[TableId, Missing]:
     """The missing rows of an epoch, kept where that is asked for: durable, and doing it again changes nothing.
 
-    Raises `DataError` where the policy is to fail. Called before anybody sees the epoch.
+    Nothing where rows are not left out: `refused_missing`. Called before anybody sees the epoch.
     """
     rows = missing_rows(manifest)
-    if not rows:
+    if not rows or not records.leaves_out:
         return {}
-    if records.action == FAIL:
-        first = rows[0]
-        raise DataError(
-            f"{first.table}: the row with the key {first.key}, which changed at {first.pos}: {first.reason}. With "
-            'pipeline.on_bad_record = "skip" or "dead-letter" the run goes on, and the target does without the row '
-            "until it changes again."
-        )
     letters = records.letters(manifest.epoch, "missing")
     if letters is not None:
         try:
@@ -50,6 +43,18 @@ def told_missing(manifest: Manifest, records: BadRecords) -> dict[TableId, Missi
         before = found.get(row.table, Missing(0, _why(row)))
         found[row.table] = Missing(before.count + 1, before.why)
     return found
+
+
+def refused_missing(manifest: Manifest, records: BadRecords) -> dict[TableId, RowRefusedError]:
+    """The tables that lack a row in the epoch, where no row is left out."""
+    refused: dict[TableId, RowRefusedError] = {}
+    for row in () if records.leaves_out else missing_rows(manifest):
+        text = (
+            f"{row.table}: {_why(row)}. With pipeline.on_bad_record = "
+            '"skip" or "dead-letter" the target does without the row until it changes again.'
+        )
+        refused.setdefault(row.table, RowRefusedError(text))
+    return refused
 
 
 def _why(row: MissingRow) -> str:

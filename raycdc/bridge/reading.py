@@ -79,10 +79,17 @@ def segment_schema(segment: Segment, *, node: str | None = None, token: str | No
             schema: pa.Schema = reader.schema
             return schema
     if not segment.flight:
-        raise SegmentUnavailableError(f"Segment {segment.name} is on node {segment.node}, which is not there now.")
+        raise _away(segment)
     from raycdc.bridge.flight import fetch_schema
 
     return fetch_schema(segment, token)
+
+
+def _away(segment: Segment) -> SegmentUnavailableError:
+    return SegmentUnavailableError(
+        f"Segment {segment.name} is on node {segment.node}, which is not there now. If that is another machine, its "
+        'segments can be read from here with ray.flight = "network" only.'
+    )
 
 
 def verify_segments(
@@ -147,7 +154,7 @@ def _flight(
     segment: Segment, columns: Sequence[str] | None, part: tuple[int, int], token: str | None
 ) -> Iterator[pa.RecordBatch]:
     if not segment.flight:
-        raise SegmentUnavailableError(f"Segment {segment.name} is on node {segment.node}, which is not there now.")
+        raise _away(segment)
     from raycdc.bridge.flight import fetch
 
     return fetch(segment, stored_columns(columns), part, token)

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from raycdc.bridge.bad_rows import ON_BAD_RECORD, failing, row_named
-from raycdc.errors import DataError, SchemaError
+from raycdc.errors import RowRefusedError, RulesRefusedError
 from raycdc.model import META_COLUMNS, Column, LogicalType, RowKind, TableId, TypeKind
 from raycdc.model.json_text import decimal_text, timestamp_text
 from raycdc.model.row_kind import SYMBOLS
@@ -131,7 +131,7 @@ def _turned(batch: pa.RecordBatch, have: Column, want: LogicalType, view: RowVie
         return turned(array, have.type, want)
     except pa.ArrowException as cause:
         place = int(np.flatnonzero(failing(array, lambda part: turned(part, have.type, want)))[0])
-        raise DataError(
+        raise RowRefusedError(
             f"{table}: a value of column {have.name!r} ({have.type.kind}) is no {want.arrow()}, which its merged "
             f"target has, in {row_named(batch, place, view.source)}: {cause}. Route the table elsewhere, or give the "
             f"column one type in all merged tables. {ON_BAD_RECORD}"
@@ -146,7 +146,7 @@ def _missing(column: Column, rows: int, *, fill: bool, table: TableId) -> pa.Arr
     try:
         constant = text.cast(pa.timestamp("us")).cast(wanted) if pa.types.is_timestamp(wanted) else text.cast(wanted)
     except pa.ArrowException as cause:
-        raise SchemaError(
+        raise RulesRefusedError(
             f"{table}: the default {column.default!r} of column {column.name!r} is no {wanted}"
         ) from cause
     return pa.repeat(constant, rows)

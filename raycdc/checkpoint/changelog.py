@@ -24,14 +24,20 @@ def settle_changelog(store: CheckpointStore, *, full: bool, source_tells: bool) 
 
     `ConfigError` where rows were written with another `full`.
     """
-    document = store.figures(_NAME)
-    begun = FullBy(document["by"]) if document is not None else FullBy.NOTHING
+    begun = begun_with(store, full=full)
     if store.last_manifest() is None:
         wanted = FullBy.NOTHING if not full else FullBy.SOURCE if source_tells else FullBy.KNOWN_ROWS
         if wanted is not begun:
             store.write_figures(_NAME, {"by": str(wanted)})
         return wanted
-    if bool(begun) is not full:
+    return begun
+
+
+def begun_with(store: CheckpointStore, *, full: bool) -> FullBy:
+    """What the pipeline was begun with. `ConfigError` where rows were written with another `full`."""
+    document = store.figures(_NAME)
+    begun = FullBy(document["by"]) if document is not None else FullBy.NOTHING
+    if store.last_manifest() is not None and bool(begun) is not full:
         was, now = ("full", "upsert") if begun else ("upsert", "full")
         raise ConfigError(
             f'source.changelog: the pipeline was begun with "{was}", and is "{now}" now: which rows are there already '

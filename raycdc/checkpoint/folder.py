@@ -17,7 +17,7 @@ from typing import Self
 from raycdc.errors import StateError
 from raycdc.failpoints import reach
 
-#: Begins the names of files that other processes of this user read, and nobody else; the writer's pid comes next.
+#: Begins the names of files that other processes of this user read, and nobody else.
 _PRIVATE = "private-"
 
 
@@ -50,7 +50,7 @@ class LocalFolder:
     def create(self, *folders: str) -> None:
         try:
             for folder in (self.path, *(self.path / f for f in folders)):
-                folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+                make_folder(folder)
         except OSError as cause:
             raise StateError(f"The state folder {self.path} cannot be created: {cause}.") from cause
 
@@ -105,11 +105,17 @@ class LocalFolder:
             raise StateError(f"{self.path / folder} cannot be read: {cause}.") from cause
 
     def rename(self, name: str, to: str) -> None:
-        (self.path / name).rename(self.path / to)
-        sync_folder((self.path / to).parent)
+        try:
+            (self.path / name).rename(self.path / to)
+            sync_folder((self.path / to).parent)
+        except OSError as cause:
+            raise StateError(f"{self.path / name} cannot be renamed to {self.path / to}: {cause}.") from cause
 
     def delete(self, name: str) -> None:
-        (self.path / name).unlink(missing_ok=True)
+        try:
+            (self.path / name).unlink(missing_ok=True)
+        except OSError as cause:
+            raise StateError(f"{self.path / name} cannot be deleted: {cause}.") from cause
 
     def lease(self, name: str) -> Lease:
         """Lock `name` for this process; `StateError` names the pid that has it."""
@@ -133,21 +139,30 @@ class LocalFolder:
 
 
 def private_file(folder: Path, text: str) -> Path:
-    """A new file of this user's alone with `text`, for processes that must not be told it in words. One that a process
-    which died left in `folder` is removed.
+    """A new file of this user's alone with `text`, for processes that must not be told it in words.
+
+    What a driver that died left of them goes when the next one begins (`sweep_private`): whether it died cannot be
+    told from its pid, which another machine or container gives to others.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    for left in folder.glob(f"{_PRIVATE}*"):
-        if not _lives(int(left.name.removeprefix(_PRIVATE).partition("-")[0])):
-            left.unlink(missing_ok=True)
-    path = folder / f"{_PRIVATE}{os.getpid()}-{uuid.uuid4().hex}"
+    path = folder / f"{_PRIVATE}{uuid.uuid4().hex}"
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
         file.write(text)
     return path
 
 
-def _lives(pid: int) -> bool:
-    return Path(f"/proc/{pid}").exists()
+def sweep_private(folder: Path) -> None:
+    """Remove the private files of earlier drivers; only for one that begins, under the lease."""
+    for left in folder.glob(f"{_PRIVATE}*"):
+        left.unlink(missing_ok=True)
+
+
+def make_folder(folder: Path) -> None:
+    """Make `folder` and its parents, durably: each parent that got a new entry is synced."""
+    missing = [one for one in (folder, *folder.parents) if not one.exists()]
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    for made in reversed(missing):
+        sync_folder(made.parent)
 
 
 def sync_folder(folder: Path) -> None:

@@ -21,6 +21,9 @@ from raycdc.model.view import RowView
 #: Version of the manifest format; a newer one is refused, an older one upgraded on load (`checkpoint.codec`).
 MANIFEST_VERSION = 3
 
+#: The split that is a source's log, of the kind that begins with a snapshot; others have splits of their own names.
+STREAM_SPLIT_ID = "stream"
+
 #: Node of segments in the spool beside the state, wherever that folder is; other nodes' names are made with theirs.
 STATE_NODE = "state"
 

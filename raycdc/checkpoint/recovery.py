@@ -5,6 +5,8 @@ Called by the epoch loop at start, for each such epoch in order, with what every
 | tables hold the epoch | segments of those that lack it | decision |
 |---|---|---|
 | one holds less than its record says, or more than any epoch we sealed | – | `Refuse` |
+| one holds an epoch that is not recorded, and that we did not seal, or not for it, or only after it was written | – | \
+`Refuse` |
 | one holds a tombstone of it | – | `Tombstone`: an earlier recovery dropped it and was interrupted |
 | all | – | `Record` |
 | some, in part, or none | intact | `Replay` for the tables that lack it |
@@ -85,6 +87,17 @@ class Refuse:
     text: str
 
 
+@dataclass(frozen=True, slots=True)
+class Sealed:
+    """An epoch that is not recorded: who sealed it, and the targets it has something for."""
+
+    generation: int
+    targets: Collection[TableId]
+
+
+#: The way out that leaves what there is alone until the new snapshot is there.
+_ANEW = 'begin with another pipeline.state and pipeline.on_existing = "replace", which takes a new snapshot'
+
 Decision = Record | Replay | Frozen | Tombstone | Refuse
 
 
@@ -138,23 +151,71 @@ def contradictions(
     holds: Mapping[TableId, CommitVector | None], *, recorded: Mapping[str, tuple[int, int]], newest_epoch: int
 ) -> Refuse | None:
     """The first table that holds less than recorded (restored, swapped, deleted) or more than was ever sealed."""
+    for text in shortfalls(holds, recorded=recorded).values():
+        return Refuse(text)
+    return beyond(holds, newest_epoch=newest_epoch)
+
+
+def shortfalls(
+    holds: Mapping[TableId, CommitVector | None], *, recorded: Mapping[str, tuple[int, int]]
+) -> dict[TableId, str]:
+    """The tables that hold less than recorded: somebody deleted, restored or swapped them; with a text on each."""
+    found = {}
     for table, vector in holds.items():
         record = recorded.get(str(table))
         have = None if vector is None else (vector.epoch, vector.step)
         if record is not None and (have is None or have < record):
             held = "nothing of this pipeline" if have is None else f"only epoch {have[0]}"
-            return Refuse(
+            found[table] = (
                 f"The sink's table {table} holds {held}, but epoch {record[0]} was committed to it: it was deleted, "
-                f"restored from an older copy or swapped. Bring that version back, or remove the pipeline's state and "
-                f'take a new snapshot (pipeline.on_existing = "replace").'
+                f"restored from an older copy or swapped. Bring that version back, or have it made anew by a new "
+                f"snapshot of its source table: raycdc tables resnapshot CONFIG TABLE."
             )
-        if have is not None and have[0] > newest_epoch:
+    return found
+
+
+def beyond(holds: Mapping[TableId, CommitVector | None], *, newest_epoch: int) -> Refuse | None:
+    """The first table that holds more than was ever sealed: the state is older than the sink."""
+    for table, vector in holds.items():
+        if vector is not None and vector.epoch > newest_epoch:
             return Refuse(
-                f"The sink's table {table} holds epoch {have[0]}, but this state knows epochs up to {newest_epoch}: "
-                f"the state was restored from an older copy. Bring the newer state back, or remove it and take a new "
-                f'snapshot (pipeline.on_existing = "replace").'
+                f"The sink's table {table} holds epoch {vector.epoch}, but this state knows epochs up to "
+                f"{newest_epoch}: the state was restored from an older copy. Bring the newer state back, or {_ANEW}."
             )
     return None
+
+
+def ahead(
+    holds: Mapping[TableId, CommitVector | None],
+    *,
+    recorded: Mapping[str, tuple[int, int]],
+    sealed: Mapping[int, Sealed],
+) -> Refuse | None:
+    """The first table that another copy of this state wrote to, although its epoch is one of our numbers.
+
+    `sealed` are all epochs that are not recorded yet. What a table holds beyond its own record must be one of these,
+    that has something for it, and that was sealed before it was written: the other copy's numbers are the same as ours.
+    """
+    for table, vector in holds.items():
+        if vector is None or vector.step == STEP_TOMBSTONE:
+            continue
+        if (vector.epoch, vector.step) <= recorded.get(str(table), (0, 0)):
+            continue
+        ours = sealed.get(vector.epoch)
+        # A sink that does not keep generations says 0.
+        older = ours is not None and 0 < vector.generation < ours.generation
+        if ours is None or table not in ours.targets or older:
+            return Refuse(another_copy(table, vector.epoch))
+    return None
+
+
+def another_copy(table: TableId, epoch: int) -> str:
+    """That a target went on without this state, and the ways out."""
+    return (
+        f"The sink's table {table} holds an epoch {epoch} that this state did not write: the state was restored from "
+        f"an older copy, or a copy of it is in use, and the target went on since. Bring the newer state back, or "
+        f"{_ANEW}."
+    )
 
 
 def _holding(epoch: int, vector: CommitVector | None, *, renamed: bool = False) -> _Holds:
@@ -173,8 +234,8 @@ def _frozen_text(manifest: Manifest, touched: list[TableId], again: tuple[TableI
     back = "Restore the spool folder of the state" + (", bring that Ray node back" if others else "")
     return (
         f"Epoch {manifest.epoch} is in {_names(touched)} but not, or not wholly, in {_names(again)}, and segments of "
-        f"it are gone from the spool of the state{nodes}, so the rest cannot be written exactly. {back}, or remove "
-        f'the state and take a new snapshot (pipeline.on_existing = "replace").'
+        f"it are gone from the spool of the state{nodes}, so the rest cannot be written exactly. {back}, or "
+        f"{_ANEW}."
     )
 
 

@@ -7,6 +7,7 @@ different processes: nothing is cached, every answer comes from storage.
 meta.json            {"version", "checkpoint" (uuid), "pipeline"}   written once, first of all
 lease                flock of the driver, with its pid inside
 gen                  {"generation"}: raised by each driver that starts
+generations/         one file per generation, by the driver that claimed it: no two ever have the same
 epochs/%010d.json    sealed manifests; "….json.dropped" when recovery dropped one (its number stays used)
 commits/%010d.json   commit records: generation, what each target table holds and which tables go into it
 requests.json        what the user asked of tables (new snapshots, pauses) while nothing ran
@@ -26,22 +27,32 @@ import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NewType
 
 from raycdc.checkpoint import codec
-from raycdc.checkpoint.folder import Lease, LocalFolder
+from raycdc.checkpoint.folder import Lease, LocalFolder, sweep_private
 from raycdc.checkpoint.manifest import STATE_NODE, Manifest
+from raycdc.checkpoint.parked import ParkedTarget
 from raycdc.errors import FencedError, StateError
 from raycdc.model import TableSchema
+from raycdc.model.local_path import check_local_path
 
 STORE_VERSION = 1
 
 #: Upgrades of the documents other than manifests, as `codec.UPGRADES`.
 UPGRADES: dict[int, Callable[[codec.Document], codec.Document]] = {}
 
+#: Version of a commit record that has parked targets, and upgrades of older ones.
+COMMIT_VERSION = 2
+_COMMIT_UPGRADES: dict[int, Callable[[codec.Document], codec.Document]] = {1: lambda record: {**record, "version": 2}}
+
 #: Committed epochs whose manifests and records are kept for people to look at; recovery needs only the last.
 KEEP_COMMITTED = 10
 
+#: A generation that a driver claimed for itself, and did not look up: what it writes must carry its own.
+OwnGeneration = NewType("OwnGeneration", int)
+
+_GENERATION_FILE = re.compile(r"(\d{10})\.json$")
 _EPOCH_FILE = re.compile(r"(\d{10})\.json(\.dropped)?$")
 
 
@@ -73,6 +84,7 @@ class CommitRecord:
 
     `routes` says where their rows came from; a target that it does not name has those of the table of its own name.
     `known` is `tables` for the known rows of source tables, where such are kept (`raycdc.spark.known_rows`).
+    `parked` are targets that got nothing of the epoch, nor of some before it.
     """
 
     epoch: int
@@ -81,16 +93,19 @@ class CommitRecord:
     tables: Mapping[str, tuple[int, int]]
     routes: Mapping[str, RoutedTarget] = field(default_factory=dict)
     known: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    parked: Mapping[str, ParkedTarget] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         return {
-            "version": STORE_VERSION,
+            # A raycdc that knows nothing of parked targets must not go on with rows that come behind a gap.
+            "version": COMMIT_VERSION if self.parked else STORE_VERSION,
             "epoch": self.epoch,
             "generation": self.generation,
             "committed_ms": self.committed_ms,
             "tables": {name: list(vector) for name, vector in self.tables.items()},
             **({"routes": {name: target.to_json() for name, target in self.routes.items()}} if self.routes else {}),
             **({"known": {name: list(vector) for name, vector in self.known.items()}} if self.known else {}),
+            **({"parked": {name: entry.to_json() for name, entry in self.parked.items()}} if self.parked else {}),
         }
 
     @property
@@ -104,7 +119,8 @@ class CommitRecord:
         tables = {name: (vector[0], vector[1]) for name, vector in data["tables"].items()}
         routes = {name: RoutedTarget.from_json(entry) for name, entry in data.get("routes", {}).items()}
         known = {name: (vector[0], vector[1]) for name, vector in data.get("known", {}).items()}
-        return cls(data["epoch"], data["generation"], data["committed_ms"], tables, routes, known)
+        parked = {name: ParkedTarget.from_json(entry) for name, entry in data.get("parked", {}).items()}
+        return cls(data["epoch"], data["generation"], data["committed_ms"], tables, routes, known, parked)
 
 
 class CheckpointStore:
@@ -116,8 +132,12 @@ class CheckpointStore:
         A folder with epochs but without a readable ``meta.json`` is an error, never a first start. A `pipeline` name
         other than the one the state was created for is an error too.
         """
-        self.path = Path(path).absolute()
+        try:
+            self.path = Path(check_local_path(str(path))).absolute()
+        except ValueError as cause:
+            raise StateError(f"The state cannot be there: {cause}.") from cause
         self._folder = LocalFolder(self.path)
+        self._driver: Callable[[], OwnGeneration] | None = None
         meta = self._read("meta.json")
         if meta is None:
             meta = self._create(pipeline, create=create)
@@ -150,6 +170,10 @@ class CheckpointStore:
         uncommitted = self.manifests(record.epoch if record else -1)
         return {segment.name for manifest in uncommitted for segment in manifest.segments}
 
+    def sweep_private(self) -> None:
+        """Remove what earlier drivers kept for their tasks alone."""
+        sweep_private(self.path / "private")
+
     def sweep_spool(self) -> int:
         """Delete segments here that no uncommitted epoch refers to: what readers had not sealed when they died.
 
@@ -163,16 +187,58 @@ class CheckpointStore:
         """Take the state for this process until `Lease.release`. `StateError` names the process that has it."""
         return self._folder.lease("lease")
 
-    def generation(self) -> int:
-        """The newest generation; 0 before the first start."""
+    def newest_generation(self) -> int:
+        """The newest generation, whoever has it; 0 before the first start. Never to be written as one's own."""
         document = self._read("gen")
-        return 0 if document is None else int(document["generation"])
+        written = 0 if document is None else int(document["generation"])
+        return max([written, *self._claims()])
 
-    def next_generation(self) -> int:
-        """Raise the generation durably and return it; every writer with an older one is fenced from now on."""
-        generation = self.generation() + 1
+    def next_generation(self) -> OwnGeneration:
+        """Claim a generation, durably, for a driver that starts; every writer with an older one is fenced from now on.
+
+        Two that start at once get different ones, also where the lease binds processes of one machine only.
+        """
+        while True:
+            generation = self.newest_generation() + 1
+            if self._claim(generation):
+                return OwnGeneration(generation)
+
+    def raise_generation(self, own: OwnGeneration) -> OwnGeneration:
+        """Claim the next generation for the driver that has `own`; `FencedError` when another one has a newer one."""
+        self.require_newest(own, "the driver")
+        if not self._claim(own + 1):
+            raise FencedError(_fenced("the driver", own, own + 1, self.path))
+        return OwnGeneration(own + 1)
+
+    def require_newest(self, generation: int, what: str) -> None:
+        """`FencedError` where `what` carries a generation that is not the newest: another driver took over."""
+        newest = self.newest_generation()
+        if generation != newest:
+            raise FencedError(_fenced(what, generation, newest, self.path))
+
+    def write_as(self, driver: Callable[[], OwnGeneration] | None) -> None:
+        """Have everything that a driver writes by this store refused once its generation is not the newest any more."""
+        self._driver = driver
+
+    def _claim(self, generation: int) -> bool:
+        name = f"generations/{generation:010d}.json"
+        claim = codec.encode({"version": STORE_VERSION, "driver": uuid.uuid4().hex})
+        self._folder.create("generations")
+        self._folder.create_once(name, claim)
+        if self._folder.read(name) != claim:
+            return False
         self._folder.write("gen", codec.encode({"version": STORE_VERSION, "generation": generation}))
-        return generation
+        for older in self._claims():
+            if older < generation:
+                self._folder.delete(f"generations/{older:010d}.json")
+        return True
+
+    def _claims(self) -> list[int]:
+        return [int(found[1]) for name in self._folder.list("generations") if (found := _GENERATION_FILE.match(name))]
+
+    def _check_driver(self, what: str) -> None:
+        if self._driver is not None:
+            self.require_newest(self._driver(), what)
 
     # -- manifests --------------------------------------------------------------------------------------------------
 
@@ -181,7 +247,7 @@ class CheckpointStore:
 
         `FencedError` when its generation is not the newest, `StateError` when its number is used already.
         """
-        self._check_generation(manifest.generation, f"epoch {manifest.epoch}")
+        self.require_newest(manifest.generation, f"epoch {manifest.epoch}")
         name = _epoch_name("epochs", manifest.epoch)
         data = codec.encode_manifest(manifest)
         if manifest.epoch >= self.next_epoch():
@@ -223,6 +289,7 @@ class CheckpointStore:
 
     def drop_after(self, epoch: int) -> list[int]:
         """Rename all manifests greater than `epoch` away (newest first) and return their numbers."""
+        self._check_driver("the end of later epochs")
         dropped = self.sealed_epochs(epoch)
         for number in reversed(dropped):
             name = _epoch_name("epochs", number)
@@ -233,7 +300,7 @@ class CheckpointStore:
 
     def write_commit(self, record: CommitRecord) -> None:
         """Record that the sink holds `record.epoch`, then prune what is older than `KEEP_COMMITTED` epochs."""
-        self._check_generation(record.generation, f"the commit of epoch {record.epoch}")
+        self.require_newest(record.generation, f"the commit of epoch {record.epoch}")
         self._folder.write(_epoch_name("commits", record.epoch), codec.encode(record.to_json()))
         self._prune()
 
@@ -247,7 +314,7 @@ class CheckpointStore:
         if document is None:
             raise StateError(f"{self._origin(name)} disappeared while it was read; is another process deleting it?")
         return CommitRecord.from_json(
-            codec.upgrade(document, origin=self._origin(name), current=STORE_VERSION, upgrades=UPGRADES)
+            codec.upgrade(document, origin=self._origin(name), current=COMMIT_VERSION, upgrades=_COMMIT_UPGRADES)
         )
 
     # -- what the user asked for -----------------------------------------------------------------------------------
@@ -261,6 +328,7 @@ class CheckpointStore:
 
     def write_requests(self, requests: Mapping[str, Any]) -> None:
         """Replace what was asked for, durably. Only under the lease; the next start carries it out."""
+        self._check_driver("requests.json")
         self._folder.write("requests.json", codec.encode({"version": STORE_VERSION, **requests}))
 
     def figures(self, name: str) -> dict[str, Any] | None:
@@ -272,6 +340,7 @@ class CheckpointStore:
 
     def write_figures(self, name: str, figures: Mapping[str, Any]) -> None:
         """Replace a document of the driver's own beside the others, durably (`raycdc.checkpoint.bad_rows`)."""
+        self._check_driver(name)
         self._folder.write(name, codec.encode({"version": STORE_VERSION, **figures}))
 
     # -- schemas ----------------------------------------------------------------------------------------------------
@@ -320,14 +389,6 @@ class CheckpointStore:
         assert created is not None
         return created
 
-    def _check_generation(self, generation: int, what: str) -> None:
-        newest = self.generation()
-        if generation != newest:
-            raise FencedError(
-                f"{what} carries generation {generation}, but {newest} is the newest in {self.path}: another driver "
-                f"took over. This one must stop; nothing of it was accepted."
-            )
-
     def _prune(self) -> None:
         committed = sorted(e for e, _ in self._numbers("commits"))
         kept = committed[-KEEP_COMMITTED:]
@@ -349,11 +410,18 @@ class CheckpointStore:
 
 
 def sweep(spool: Path, needed: Collection[str]) -> int:
-    """Delete the files of `spool` that are not called as one of `needed`; returns how many."""
-    orphans = [path for path in spool.iterdir() if path.name not in needed]
+    """Delete the files of `spool` that are not called as one of `needed`; returns how many. Folders are not ours."""
+    orphans = [path for path in spool.iterdir() if path.name not in needed and not path.is_dir()]
     for path in orphans:
         path.unlink(missing_ok=True)
     return len(orphans)
+
+
+def _fenced(what: str, generation: int, newest: int, path: Path) -> str:
+    return (
+        f"{what} carries generation {generation}, but {newest} is the newest in {path}: another driver took over. This "
+        "one must stop; nothing of it was accepted."
+    )
 
 
 def _epoch_name(folder: str, epoch: int) -> str:

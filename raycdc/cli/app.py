@@ -89,12 +89,17 @@ def run(
 
 
 @app.command()
-def check(config: ConfigPath, json: Json = False, verbose: Verbose = False) -> int:
+def check(
+    config: ConfigPath,
+    local: Annotated[bool, typer.Option("--local", help="For a run with --local: Java is not looked for.")] = False,
+    json: Json = False,
+    verbose: Verbose = False,
+) -> int:
     """Connect to the source and print what is missing for CONFIG to run, with the statements that fix it."""
     _configure_logging(verbose)
     from raycdc.cli.check import check_config
 
-    return check_config(config, as_json=json)
+    return check_config(config, as_json=json, local=local)
 
 
 @app.command()

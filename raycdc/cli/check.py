@@ -5,30 +5,68 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from raycdc.checkpoint.changelog import FullBy, begun_with
+from raycdc.checkpoint.manifest import Manifest
+from raycdc.checkpoint.store import CheckpointStore
+from raycdc.cli.schemas import (
+    SourceTable,
+    known_naming,
+    known_store,
+    source_tables,
+    table_findings,
+    transform_problems,
+    transformed_tables,
+)
 from raycdc.config import PipelineConfig, RouteOptions, load_config
 from raycdc.connectors.mysql.checks import check_source
-from raycdc.errors import ConfigError, ExitCode
+from raycdc.errors import ConfigError, DataError, ExitCode, LogLostError, RaycdcError, SinkError
 from raycdc.lookup.checks import check_lookup
-from raycdc.model import TableId
+from raycdc.model import TableId, TableSchema
+from raycdc.model.selector import TableSelector, bare_dot
 from raycdc.plugins import PluginGroup, load_plugin
+from raycdc.preflight import described, require_fitting, selection_changes, selection_of, source_maker, told
 from raycdc.source.api import TellsBefore
 from raycdc.source.checks import CheckResult
+from raycdc.source.parking import with_requests
+from raycdc.source.split import STREAM_SPLIT_ID, StreamSplit
+from raycdc.source.table_requests import requests_of
+from raycdc.startup_checks import START_CHECKS, Start, require_known_rows
 
 _MARKS = {"ok": "ok     ", "warning": "warning", "failed": "FAILED "}
 
 
-def check_config(path: Path, *, as_json: bool) -> int:
-    """Print one finding per line; the exit code is the source's (3), that of a wrong transform (2) or the sink's (5)
-    when a required one failed.
+def check_config(path: Path, *, as_json: bool, local: bool = False) -> int:
+    """Print one finding per line; the exit code is that of the error which a run would end with, or that its tables
+    are parked for: the first one's. `local` is a run without Ray and Spark.
     """
     config = load_config(path)
     for warning in config.warnings:
         print(f"Warning: {warning}", file=sys.stderr)
+    results: list[CheckResult] = []
+    for found in _findings(config, local=local):
+        for result in found:
+            _print(result, as_json=as_json)
+        results += found
+    failed = [result for result in results if result.required and not result.ok]
+    if not as_json:
+        print(f"\n{len(failed)} of {len(results)} checks failed." if failed else "\nEverything needed is there.")
+    return int(failed[0].error.exit_code if failed else ExitCode.DONE)
+
+
+def _findings(config: PipelineConfig, *, local: bool) -> Iterator[list[CheckResult]]:
+    """All findings, in the order in which a run would meet them. Raises `SourceError` where the source is away."""
+    start = Start(config, local)
+    for check in START_CHECKS:
+        found = check.results(start)
+        yield found
+        if check.name == "plug-ins" and any(not result.ok for result in found):
+            return  # Nothing more can be asked.
     match config.source.type:
         case "mysql":
             results, tables = check_mysql(config.source)
@@ -39,52 +77,109 @@ def check_config(path: Path, *, as_json: bool) -> int:
             results += check_copies(config)
         case other:
             raise ConfigError(f'source.type: "{other}" has no check; start the pipeline to see')
+    yield results
+    if all(result.ok or result.parks or not result.required for result in results):
+        yield check_start(config)
     all_known = config.source.type in ("mysql", "mongodb")
-    results += check_changelog(config) if tables else []
-    results = [*results, *check_routes(config.routes, tables, all_known=all_known)]
-    for result in results:
-        _print(result, as_json=as_json)
-    transforms = check_transforms(config, tables, all_known=all_known)
-    transforms += check_hidden(config, tables) if config.source.type == "mongodb" else []
-    for result in transforms:
-        _print(result, as_json=as_json)
-    dimensions = [result for number, options in enumerate(config.lookups) for result in check_lookup(options, number)]
-    for result in dimensions:
-        _print(result, as_json=as_json)
-    at_sink = []
-    if config.sink.type == "kafka":
-        from raycdc.sinks.kafka.checks import check_sink
-
-        targets = dict.fromkeys(target for table in tables for target in config.router().targets(table))
-        at_sink = check_sink(config.sink, list(targets), pipeline=config.pipeline.name)  # type: ignore[arg-type]
-    elif config.sink.type == "iceberg":
-        from raycdc.sinks.iceberg.checks import check_sink as check_iceberg
-
-        targets = dict.fromkeys(target for table in tables for target in config.router().targets(table))
-        at_sink = check_iceberg(config.sink, list(targets))  # type: ignore[arg-type]
-    elif config.sink.type == "jdbc":
-        from raycdc.sinks.jdbc.checks import check_sink as check_database
-
-        targets = dict.fromkeys(target for table in tables for target in config.router().targets(table))
-        at_sink = check_database(config.sink, list(targets))  # type: ignore[arg-type]
-    elif config.sink.type == "mongodb":
-        from raycdc.sinks.mongodb.checks import check_sink as check_collections
-
-        targets = dict.fromkeys(target for table in tables for target in config.router().targets(table))
-        at_sink = check_collections(config.sink, list(targets))  # type: ignore[arg-type]
-    for result in at_sink:
-        _print(result, as_json=as_json)
-    sources = [*results, *dimensions]
-    parts = ((ExitCode.SOURCE, sources), (ExitCode.CONFIG, transforms), (ExitCode.SINK, at_sink))
-    failed = {code: _failed(found) for code, found in parts}
-    if not as_json:
-        count, total = sum(failed.values()), sum(len(found) for _, found in parts)
-        print(f"\n{count} of {total} checks failed." if count else "\nEverything needed is there.")
-    return int(next((code for code, count in failed.items() if count), ExitCode.DONE))
+    described = _described(config.source, tables)
+    yield check_tables(config, {table: found.schema for table, found in described.items()})
+    yield check_changelog(config, local=local) if tables else []
+    yield check_routes(config.routes, tables, all_known=all_known)
+    yield check_transforms(config, tables, described, all_known=all_known)
+    yield check_hidden(config, tables) if config.source.type == "mongodb" else []
+    for number, options in enumerate(config.lookups):
+        yield check_lookup(options, number)
+    yield check_sink(config, tables)
 
 
-def _failed(results: Sequence[CheckResult]) -> int:
-    return sum(1 for result in results if result.required and not result.ok)
+def _described(source: Any, tables: Collection[TableId]) -> dict[TableId, SourceTable]:
+    """The tables with their columns; none where messages cannot be decoded, as the findings about their topic say."""
+    if not tables:
+        return {}
+    try:
+        return source_tables(source)
+    except DataError:
+        return {}
+
+
+def check_sink(config: PipelineConfig, tables: Collection[TableId]) -> list[CheckResult]:
+    """What the sink's server, or catalog, says; nothing for folders."""
+    targets = list(dict.fromkeys(target for table in tables for target in config.router().targets(table)))
+    sink: Any = config.sink
+    found: list[CheckResult] = []
+    match config.sink.type:
+        case "kafka":
+            from raycdc.sinks.kafka.checks import check_sink as check_topics
+
+            found = check_topics(sink, targets, pipeline=config.pipeline.name)
+        case "iceberg":
+            from raycdc.sinks.iceberg.checks import check_sink as check_iceberg
+
+            found = check_iceberg(sink, targets)
+        case "jdbc":
+            from raycdc.sinks.jdbc.checks import check_sink as check_database
+
+            found = check_database(sink, targets)
+        case "mongodb":
+            from raycdc.sinks.mongodb.checks import check_sink as check_collections
+
+            found = check_collections(sink, targets)
+        case _:
+            pass
+    return [replace(result, error=SinkError) for result in found]
+
+
+def check_start(config: PipelineConfig) -> list[CheckResult]:
+    """What the source says to a start from the state that there is, in the words of the run's own question."""
+    store = known_store(config)
+    last = None if store is None else store.last_manifest()
+    naming = known_naming(config)
+    upsert = config.sink.write == "upsert"
+    try:
+        source = source_maker(config, upsert=upsert, full_by=FullBy.NOTHING, naming=naming)()
+        fits = [] if store is None else told(require_fitting(config, store))
+        selection = selection_of(source, store)
+        source.preflight(last.to_splits if last else None)
+        changes = [] if store is None or selection is None else described(selection_changes(config, store, selection))
+        if store is not None and last is not None:
+            _as_begun(config, store, last, source)
+    except LogLostError as lost:
+        again = config.pipeline.on_log_lost == "resnapshot" and last is not None
+        fix = "All tables are read again, as pipeline.on_log_lost says." if again else ""
+        return [CheckResult("start", str(lost), fix, required=not again, error=LogLostError)]
+    except RaycdcError as error:
+        return [CheckResult("start", str(error), error=type(error))]
+    place = "its present end" if last is None else "where the state is"
+    more = [CheckResult("state", text, required=False) for text in (*fits, *changes)]
+    return [CheckResult("start", f"The source can be read from {place}.", ok=True), *more]
+
+
+def _as_begun(config: PipelineConfig, store: CheckpointStore, last: Manifest, source: Any) -> None:
+    """`ConfigError` where tables would be read in another way than they were begun with."""
+    begun_with(store, full=config.source.full_changelog)
+    state = last.to_splits.get(STREAM_SPLIT_ID)
+    if state is not None:
+        # What is to be read anew is so in the way that is asked for now.
+        state = with_requests(state, requests_of(store))
+        tables = {name: one for name, one in state["tables"].items() if config.source.captures(TableId.parse(name))}
+        documents = {one["schema"]: store.document(one["schema"]) for one in tables.values()}
+        source.key_order(StreamSplit({**state, "tables": tables}, documents))
+
+
+def check_tables(config: PipelineConfig, schemas: Mapping[TableId, TableSchema]) -> list[CheckResult]:
+    """Whether targets can hold the tables, and under which names."""
+    results = table_findings(config, schemas)
+    if schemas and not any(result.parks for result in results):
+        results.append(CheckResult("tables", "The targets can hold every table.", ok=True))
+    return results
+
+
+def told_of_state(config: PipelineConfig, store: CheckpointStore) -> list[str]:
+    """What a run would do to the state with what changed since it was made, or why it would not begin."""
+    try:
+        return told(require_fitting(config, store))
+    except ConfigError as refused:
+        return [f"A run refuses this. {problem}" for problem in refused.problems]
 
 
 def check_kafka(config: Any) -> tuple[list[CheckResult], list[TableId]]:
@@ -92,12 +187,11 @@ def check_kafka(config: Any) -> tuple[list[CheckResult], list[TableId]]:
 
     Raises `SourceError` when the cluster cannot be asked at all.
     """
-    from raycdc.checkpoint.store import CheckpointStore
     from raycdc.connectors.kafka.checks import check_source as check_topics
     from raycdc.connectors.kafka.split import PartitionState
 
-    state = Path(config.pipeline.state)
-    last = CheckpointStore(state, create=False).last_manifest() if (state / "meta.json").exists() else None
+    store = known_store(config)
+    last = None if store is None else store.last_manifest()
     states = None if last is None else [PartitionState.from_json(data) for data in last.to_splits.values()]
     return check_topics(config.source, states, now_ms=time.time_ns() // 1_000_000)
 
@@ -126,7 +220,7 @@ def check_hidden(config: PipelineConfig, tables: Collection[TableId]) -> list[Ch
         try:
             require_hidden(client, source, tables, config.masked())
         except ConfigError as refused:
-            return [CheckResult("masks", str(refused))]
+            return [CheckResult("masks", str(refused), error=ConfigError)]
     return [CheckResult("masks", "What masks hide stands in no other column.", ok=True)]
 
 
@@ -163,6 +257,7 @@ def check_mysql(source: Any) -> tuple[list[CheckResult], list[TableId]]:
                 "connection", f"Connected to {info.flavor_name} {info.version_text} at {info.address}.", ok=True
             ),
             *_patterns(selector.patterns, [str(table) for table in found]),
+            *_bare_dots(selector),
             # Plain names are checked whether they were found or not: a missing one is an error, not a surprise later.
             *check_source(
                 connection,
@@ -175,7 +270,7 @@ def check_mysql(source: Any) -> tuple[list[CheckResult], list[TableId]]:
     return results, sorted(found)
 
 
-def check_changelog(config: PipelineConfig) -> list[CheckResult]:
+def check_changelog(config: PipelineConfig, *, local: bool = False) -> list[CheckResult]:
     """What a full changelog costs, where one is asked for. Raises `SourceError` where the source does not answer."""
     if not config.source.full_changelog:
         return []
@@ -184,6 +279,10 @@ def check_changelog(config: PipelineConfig) -> list[CheckResult]:
         return [
             CheckResult("changelog", "It is full by the images of all collections; no rows are kept for it.", ok=True)
         ]
+    try:
+        require_known_rows(Start(config, local))
+    except ConfigError as error:
+        return [CheckResult("changelog", str(error), error=ConfigError)]
     text = "It is made full by the last row of each key, which is kept under pipeline.state: one row per key and table."
     return [CheckResult("changelog", text, ok=True)]
 
@@ -204,14 +303,15 @@ def check_routes(
         else:
             fix = "Tables that match it and are created while the pipeline runs take it."
             text = f"route[{index}].table: the pattern {route.table} matches no captured table yet."
-        results.append(CheckResult("routes", text, fix, required=all_known and route.plain is not None))
+        required = all_known and route.plain is not None
+        results.append(CheckResult("routes", text, fix, required=required, error=ConfigError))
     return results
 
 
-def check_transforms(config: PipelineConfig, found: Collection[TableId], *, all_known: bool) -> list[CheckResult]:
+def check_transforms(
+    config: PipelineConfig, found: Collection[TableId], described: Mapping[TableId, SourceTable], *, all_known: bool
+) -> list[CheckResult]:
     """Transforms that no table takes, as with routes; and of each table's, whether its columns allow it."""
-    from raycdc.cli.schemas import source_tables, transform_problems, transformed_tables
-
     transforms = config.transformed()
     results: list[CheckResult] = []
     for index, transform in enumerate(transforms.all):
@@ -219,25 +319,25 @@ def check_transforms(config: PipelineConfig, found: Collection[TableId], *, all_
             named = transform.plain_table is not None
             text = f"transform[{index}].table: no captured table takes {transform.table}{'' if all_known else ' yet'}."
             fix = "Correct the name, or put the transform before others that match the table."
-            results.append(CheckResult("transforms", text, fix, required=all_known and named))
+            results.append(CheckResult("transforms", text, fix, required=all_known and named, error=ConfigError))
     for lookup in transforms.lookups:
         if not any(lookup.pattern().fullmatch(str(table)) for table in found):
             text = f"{lookup.place}.table: no captured table takes {lookup.table}{'' if all_known else ' yet'}."
             required = all_known and lookup.plain_table is not None
-            results.append(CheckResult("lookups", text, "Correct the name.", required=required))
+            results.append(CheckResult("lookups", text, "Correct the name.", required=required, error=ConfigError))
     if not config.masks and not any(transforms.of(table) for table in found):
         return results
     if not all_known:
         text = "What transforms and masks make of topics' tables shows when their first rows are written."
         return [*results, CheckResult("transforms", text, required=False)]
-    schemas = {table: described.schema for table, described in source_tables(config.source).items()}
+    schemas = {table: one.schema for table, one in described.items()}
     try:
         with transformed_tables(config) as tables:
             for table, problem in transform_problems(tables, schemas):
                 text = problem or f"{transforms.place(table) if transforms.of(table) else 'mask'} fits {table}."
-                results.append(CheckResult("transforms", text, ok=not problem))
+                results.append(CheckResult("transforms", text, ok=not problem, error=ConfigError))
     except ConfigError as error:
-        results.append(CheckResult("transforms", str(error)))
+        results.append(CheckResult("transforms", str(error), error=ConfigError))
     return results
 
 
@@ -253,6 +353,15 @@ def _patterns(patterns: tuple[str, ...], found: list[str]) -> list[CheckResult]:
         )
         for pattern in patterns
         if not any(re.fullmatch(pattern, name) for name in found)
+    ]
+
+
+def _bare_dots(selector: TableSelector) -> list[CheckResult]:
+    """Regular expressions whose dot between database and table stands for any character."""
+    return [
+        CheckResult("tables", f"The first dot of {text} stands for any character.", f"Write {meant}", required=False)
+        for text in (*selector.include, *selector.exclude)
+        if (meant := bare_dot(text))
     ]
 
 

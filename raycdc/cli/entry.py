@@ -13,6 +13,9 @@ import traceback
 from collections.abc import Sequence
 
 from raycdc.errors import ExitCode, RaycdcError
+from raycdc.plugins import missing_extra
+
+_BUG = "This is a bug in raycdc; please report it with the lines above."
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -37,7 +40,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with contextlib.suppress(OSError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return int(ExitCode.DONE)
+    except ModuleNotFoundError as error:
+        # Of an optional package, wherever it is imported: what a user can install is no bug.
+        fix = missing_extra(error.name or "")
+        if not fix or verbose:
+            traceback.print_exception(error)
+        print(f"This {fix}" if fix else _BUG, file=sys.stderr)
+        return int(ExitCode.CONFIG if fix else ExitCode.BUG)
     except Exception as error:  # noqa: BLE001 - the edge of the process: show the bug, keep the exit code honest
         traceback.print_exception(error)
-        print("This is a bug in raycdc; please report it with the lines above.", file=sys.stderr)
+        print(_BUG, file=sys.stderr)
         return int(ExitCode.BUG)

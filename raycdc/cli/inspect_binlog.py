@@ -2,6 +2,9 @@
 
 Rows are decoded by the same compiled path as in a pipeline; only the printing is Python. What comes before damage is
 printed, then one line on stderr names file and position.
+
+*Invariant*: every decoded row is printed. The decoder counts its rows and the printer counts those of its lines, an
+update as two; where the counts differ after a piece of the file, the command ends with `RowsNotPrintedError`.
 """
 
 from __future__ import annotations
@@ -10,7 +13,7 @@ import json
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -23,10 +26,11 @@ from raycdc.connectors.mysql.binlog.events import DdlItem, RowsItem, parse_query
 from raycdc.connectors.mysql.binlog.file import BinlogFile
 from raycdc.connectors.mysql.binlog.gtid import gtid_text
 from raycdc.connectors.mysql.binlog.offset import BinlogOffset
+from raycdc.connectors.mysql.binlog.table_map import AS_LOGGED
 from raycdc.connectors.mysql.binlog.xa_transactions import prepared_xid
 from raycdc.connectors.mysql.values.types import MySqlTable
 from raycdc.connectors.mysql.values.value_text import printers
-from raycdc.errors import ConfigError, DataError, ExitCode
+from raycdc.errors import ConfigError, DataError, ExitCode, RowsNotPrintedError
 from raycdc.model import RowKind, TableId
 
 _GTIDS = frozenset({index.GTID, index.GTID_TAGGED, index.ANONYMOUS_GTID, index.MARIADB_GTID})
@@ -94,7 +98,7 @@ def _read_schema(path: Path) -> dict[TableId, MySqlTable]:
         answer = catalogue.run(statement, "")
         if isinstance(answer, Refused):
             raise ConfigError(f"{path}: {answer.reason}: {statement[:200]}")
-    return {name: table.as_logged() for name, table in catalogue.tables.items()}
+    return {name: AS_LOGGED.treat_table(table.as_logged()) for name, table in catalogue.tables.items()}
 
 
 def _decoder(file: BinlogFile, known: dict[TableId, MySqlTable], prepared: str) -> BinlogDecoder:
@@ -119,7 +123,7 @@ def _lines(file: BinlogFile, decoder: BinlogDecoder) -> Iterator[str]:
                 for item in decoder.items_of(piece, stripped=stripped):
                     match item:
                         case RowsItem():
-                            _collect(item, decoder.table(item.table), rows)
+                            _collect(item, rows)
                         case DdlItem():
                             pass
             except DataError as error:
@@ -128,15 +132,30 @@ def _lines(file: BinlogFile, decoder: BinlogDecoder) -> Iterator[str]:
             yield from printer.events(piece, rows, damage, stripped=stripped)
             if failure is not None:
                 raise failure
+            if printer.printed != decoder.next_seq:
+                raise RowsNotPrintedError(
+                    f"{file.name}: of {decoder.next_seq} rows that were decoded up to {decoder.event_position}, "
+                    f"{printer.printed} were printed (an update counts as two). Do not rely on this output. "
+                    "This is a bug in raycdc; please report it, with the file if you can."
+                )
 
 
-#: By end position of their event: number and line of each row; the line still lacks its GTID.
-_Rows = dict[int, list[tuple[int, Callable[[str | None], str]]]]
+@dataclass(frozen=True, slots=True)
+class _RowLine:
+    """A row change that is printed once its GTID is known. `seq` is its place among all rows of the file."""
+
+    seq: int
+    rows: int
+    text: Callable[[str | None], str]
 
 
-def _collect(item: RowsItem, table: MySqlTable, rows: _Rows) -> None:
-    """Turn a batch into functions from a GTID to a line, by the end position of their event."""
-    batch = item.batch
+#: Row changes by the end position of their event.
+_Rows = dict[int, list[_RowLine]]
+
+
+def _collect(item: RowsItem, rows: _Rows) -> None:
+    """Turn a batch into lines that lack their GTID, by the end position of their event."""
+    batch, table = item.batch, item.described
     count = len(table.columns)
     columns = [printers(c)(batch.column(i)) for i, c in enumerate(table.columns)]
     names = [json.dumps(c.name, ensure_ascii=False) + ": " for c in table.columns]
@@ -159,7 +178,7 @@ def _collect(item: RowsItem, table: MySqlTable, rows: _Rows) -> None:
             head = f'{{"file": {file}, "pos": {pos}, "ts_ms": {ts}, "gtid": {json.dumps(gtid)}'
             return f'{head}, "db": {db}, "table": {name}, {change}}}\n'
 
-        rows[pos].append((seqs[row], line))
+        rows[pos].append(_RowLine(seqs[row], 2 if ops[row] == RowKind.UPDATE_BEFORE else 1, line))
 
 
 class _FilePrinter:
@@ -172,13 +191,26 @@ class _FilePrinter:
         self._gtid: str | None = None
         self._millis = 0
         self._at = 4
+        #: Rows of the decoder that have been printed.
+        self.printed = 0
 
     def events(self, piece: npt.NDArray[np.uint8], rows: _Rows, damage: int | None, *, stripped: bool) -> Iterator[str]:
-        """The lines of a piece, up to `damage` (a position) if there is any.
+        """The lines of a piece: its rows, and other events up to `damage` (a position) if there is any.
 
-        Rows stand before the last event with their end position: it is their own, or ends the compressed transaction
-        they were in.
+        Rows stand before the last event of the piece with their end position: it is their own, or ends the compressed
+        transaction they were in. Rows of a transaction that goes on in the next piece stand at the end of this one.
         """
+        yield from self._events(piece, rows, damage, stripped=stripped)
+        yield from self._lines([line for lines in rows.values() for line in lines])
+
+    def _lines(self, lines: list[_RowLine]) -> Iterator[str]:
+        for line in sorted(lines, key=lambda line: line.seq):
+            self.printed += line.rows
+            yield line.text(self._gtid)
+
+    def _events(
+        self, piece: npt.NDArray[np.uint8], rows: _Rows, damage: int | None, *, stripped: bool
+    ) -> Iterator[str]:
         at = 0
         checksum = 0 if stripped else self._checksum
         while at + index.HEADER_BYTES <= len(piece):
@@ -191,13 +223,16 @@ class _FilePrinter:
                 return
             body = piece[at + index.HEADER_BYTES : at + length - checksum]
             at += length
-            if end in rows and self._end(piece[at : at + index.HEADER_BYTES].tobytes()) != end:
-                for _, line in sorted(rows.pop(end), key=lambda entry: entry[0]):
-                    yield line(self._gtid)
+            self._at = end
+            following = piece[at : at + index.HEADER_BYTES].tobytes()
+            if end in rows and (len(following) < index.HEADER_BYTES or self._end(following) != end):
+                yield from self._lines(rows.pop(end))
             note = self._note(head, body, end)
             if note is not None:
                 yield json.dumps(note, ensure_ascii=False) + "\n"
-            self._at = end
+            if head[4] == index.ROTATE:
+                # As the decoder does: a relay log goes on with the positions of another file.
+                self._at = parse_rotate(body.tobytes())[1]
 
     def _end(self, head: bytes) -> int:
         """End position of an event as the decoder counts it: positions wrap at 4 GiB, artificial events have none."""

@@ -8,8 +8,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from raycdc.cli.check import check_changelog
-from raycdc.cli.schemas import SourceTable, source_tables, transform_problems, transformed_tables
+from raycdc.cli.check import check_changelog, told_of_state
+from raycdc.cli.schemas import (
+    SourceTable,
+    known_store,
+    source_tables,
+    table_findings,
+    transform_problems,
+    transformed_tables,
+)
 from raycdc.config import PipelineConfig, load_config
 from raycdc.errors import ConfigError, ExitCode
 from raycdc.model import TableId, TableSchema
@@ -24,8 +31,6 @@ def plan_config(path: Path, *, as_json: bool) -> int:
     wrong; `SchemaError` for tables that cannot be merged.
     """
     config = load_config(path)
-    for warning in config.warnings:
-        print(f"Warning: {warning}", file=sys.stderr)
     if config.source.type not in ("mysql", "mongodb", "kafka"):
         raise ConfigError(f'source.type: "{config.source.type}" does not say its tables before a run has read some.')
     if config.source.type == "kafka":
@@ -34,10 +39,19 @@ def plan_config(path: Path, *, as_json: bool) -> int:
     found = source_tables(config.source)
     for result in check_changelog(config) if found else ():
         print(f"Changelog: {result.text}", file=sys.stderr)
+    parked: set[TableId] = set()
+    for name, table in found.items():
+        for result in table_findings(config, {name: table.schema}):
+            parked |= {name} if result.parks else set()
+            print(f"{'Parked' if result.parks else 'Names'}: {result.text}", file=sys.stderr)
+    found = {name: table for name, table in found.items() if name not in parked}
     with transformed_tables(config) as transforms:
         for target in planned(config, found, transforms):
             _print(target, as_json=as_json)
-    if not found:
+    store = known_store(config)
+    for text in told_of_state(config, store) if store is not None else ():
+        print(f"State: {text}", file=sys.stderr)
+    if not found and not parked:
         print("No table is captured yet.", file=sys.stderr)
     return int(ExitCode.DONE)
 
@@ -80,11 +94,14 @@ def _source(name: TableId, table: SourceTable, transforms: TransformedTables) ->
     schema, _ = transforms.read(name, table.schema)
     resolved = transforms.resolved(name, schema)
     how = "as it is" if schema == table.schema else "masked"
-    if resolved is not None:
-        how = "computed by Spark" if transforms.derived(resolved) else "looked at differently"
+    transform = transforms.transforms.of(name)
+    if resolved is not None and transform is None:
+        how = f"{how}, under names that the target can hold"
+    elif resolved is not None:
+        how = "computed by Spark" if transforms.derived(resolved) else "columns chosen or renamed, without Spark"
         joined = [f"joined with {one.lookup.dimension.partition(' ')[2]} by {one.key}" for one in resolved.lookups]
         how = ", ".join([*([] if joined and not transforms.derived(resolved) else [how]), *joined])
-    place = transforms.transforms.place(name) if resolved is not None else ""
+    place = transforms.transforms.place(name) if transform is not None else ""
     return {"table": str(name), "rows": table.rows, "chunks": table.chunks, "transform": place, "how": how}
 
 

@@ -6,8 +6,6 @@ seconds), ``caught_up``, ``error``. A kind that is not known here is shown in th
 
 from __future__ import annotations
 
-import json
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -27,22 +25,6 @@ PLAIN_TABLES_MAX = 20
 
 #: Order in which phases are shown when there are more tables than lines: those that are being read come first.
 _PHASE_ORDER = {"parked": -1, "snapshot": 0, "pending": 1, "stream": 2}
-
-
-class JsonView:
-    """Each event as one line on stdout, flushed, so that a program can wait for it. The first is ``started``."""
-
-    def show(self, event: Mapping[str, Any]) -> None:
-        if event.get("event") == "starting":
-            return
-        sys.stdout.write(json.dumps(event, ensure_ascii=False, separators=(",", ":"), default=str) + "\n")
-        sys.stdout.flush()
-
-    def note(self, text: str) -> None:
-        print(text, file=sys.stderr)
-
-    def close(self) -> None:
-        """Nothing to put right."""
 
 
 @dataclass(slots=True)

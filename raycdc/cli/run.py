@@ -10,8 +10,9 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import FrameType
-from typing import Any, Protocol
+from typing import Any, Protocol, TextIO
 
+from raycdc.cli.json_view import JsonView
 from raycdc.config import Mode, PipelineConfig, load_config
 from raycdc.errors import ConfigError, ExitCode, RaycdcError
 
@@ -40,7 +41,21 @@ def run_pipeline(path: Path, *, until: str | None, local: bool, as_json: bool, v
     """Load, run, and return the exit code. Named errors go up to `main` after the view is closed."""
     if until not in (None, UNTIL_CAUGHT_UP):
         raise ConfigError(f'--until "{until}" is unknown; the only value is "{UNTIL_CAUGHT_UP}"')
+    with own_output(as_json) as out:
+        view = None if out is None else JsonView(out)
+        try:
+            return _run(path, view, out, until=until, local=local, verbose=verbose)
+        except Exception as error:
+            # Also of what happens before the pipeline has anybody to tell, and of bugs: programs read nothing else.
+            if view is not None and not view.told_error:
+                view.show({"event": "error", "error": type(error).__name__, "text": str(error)})
+            raise
+
+
+def _run(path: Path, view: View | None, out: TextIO | None, *, until: str | None, local: bool, verbose: bool) -> int:
     config = load_config(path)
+    if out is not None and config.sink.type == "console":
+        sys.stdout = out  # Its rows stand among the lines.
     for warning in config.warnings:
         print(f"Warning: {warning}", file=sys.stderr)
     if until is None and config.pipeline.mode is Mode.UNTIL_CAUGHT_UP:
@@ -48,15 +63,40 @@ def run_pipeline(path: Path, *, until: str | None, local: bool, as_json: bool, v
     from raycdc.pipeline import Pipeline
 
     pipeline: RunningPipeline = Pipeline.from_config(config)
-    return drive(pipeline, make_view(config, as_json=as_json, verbose=verbose), until=until, local=local)
+    return drive(pipeline, view or make_view(config, verbose=verbose), until=until, local=local)
 
 
-def make_view(config: PipelineConfig, *, as_json: bool, verbose: bool) -> View:
-    """JSON lines, a live table on a terminal, or plain lines where there is none."""
-    from raycdc.cli.progress import JsonView, LiveView, PlainView
+@contextlib.contextmanager
+def own_output(as_json: bool) -> Iterator[TextIO | None]:
+    """Where JSON lines go, and nothing else: what others write to standard output goes to standard error meanwhile.
 
-    if as_json:
-        return JsonView()
+    Libraries, their C++ and processes of theirs write there when they like. None without `as_json`.
+    """
+    if not as_json:
+        yield None
+        return
+    try:
+        real = sys.stdout.fileno()
+        sys.stdout.flush()
+        kept = os.dup(real)
+        os.dup2(sys.stderr.fileno(), real)
+    except (OSError, ValueError):  # A stream of a test or of an embedding program, which nobody else writes to.
+        yield sys.stdout
+        return
+    stdout = sys.stdout
+    try:
+        with os.fdopen(kept, "w", encoding="utf-8", closefd=False) as out:
+            yield out
+    finally:
+        sys.stdout = stdout
+        os.dup2(kept, real)
+        os.close(kept)
+
+
+def make_view(config: PipelineConfig, *, verbose: bool) -> View:
+    """A live table on a terminal, or plain lines where there is none."""
+    from raycdc.cli.progress import LiveView, PlainView
+
     # Rows of the console sink and log lines are on the same screen; a live table would fight with them.
     others_write = verbose or config.sink.type == "console"
     if sys.stdout.isatty() and not others_write and os.environ.get("TERM") != "dumb":
@@ -65,7 +105,10 @@ def make_view(config: PipelineConfig, *, as_json: bool, verbose: bool) -> View:
 
 
 def drive(pipeline: RunningPipeline, view: View, *, until: str | None, local: bool) -> int:
-    """Run `pipeline` under `view` and the signals; 130 when a signal ended it."""
+    """Run `pipeline` under `view` and the signals; 130 when Ctrl-C ended it.
+
+    SIGTERM is how systemd and Kubernetes end a service, and take any code but 0 for its failure.
+    """
     stopper = _Stopper(pipeline, view)
     with stopper.signals():
         try:
@@ -89,12 +132,14 @@ class _Stopper:
         self._view = view
         self._lock = threading.RLock()
         self._signals = 0
+        self._interrupted = False
         self.output_lost = False
         self.errors_shown: set[str] = set()
 
     @property
     def interrupted(self) -> bool:
-        return self._signals > 0
+        """Whether anybody wanted the pipeline to end before it was done; a service manager did not."""
+        return self._interrupted
 
     def listen(self, event: dict[str, Any]) -> None:
         """Called by the pipeline, from any of its threads. Output that cannot be written stops the pipeline."""
@@ -122,8 +167,9 @@ class _Stopper:
             for number, handler in before.items():
                 signal.signal(number, handler)
 
-    def _on_signal(self, _number: int, _frame: FrameType | None) -> None:
+    def _on_signal(self, number: int, _frame: FrameType | None) -> None:
         self._signals += 1
+        self._interrupted = self._interrupted or number != signal.SIGTERM
         if self._signals == 1:
             self._view.note("Stopping: what was read is sealed and committed. Press Ctrl-C again to stop at once.")
             self._pipeline.stop()

@@ -9,13 +9,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from raycdc.bridge.bad_rows import DEAD_LETTER, SKIP
+from raycdc.checkpoint.names import column_names
+from raycdc.checkpoint.store import CheckpointStore
 from raycdc.config import PipelineConfig
-from raycdc.errors import RaycdcError
+from raycdc.errors import RaycdcError, SchemaError
 from raycdc.model import TableId, TableSchema
 from raycdc.model.transform import Transforms
-from raycdc.pipeline import no_merging
 from raycdc.plugins import PluginGroup, load_plugin
+from raycdc.preflight import naming_of, target_rules
+from raycdc.source.checks import CheckResult
+from raycdc.startup_checks import no_merging
 from raycdc.transform import PlainResolver, Resolver, TransformedTables, TransformUse
+from raycdc.transform.naming import Naming
 from raycdc.transform.plain import is_plain
 
 
@@ -95,13 +101,45 @@ def transformed_tables(config: PipelineConfig) -> Iterator[TransformedTables]:
     proof = ""
     if upsert and any(transform.primary_keys for transform in transforms.all):
         proof = no_merging(config, load_plugin(PluginGroup.SINKS, config.sink.type).create(config.sink))
-    leaves_out, adopts = config.pipeline.on_bad_record != "fail", config.pipeline.on_existing == "merge"
+    leaves_out, adopts = config.pipeline.on_bad_record in (SKIP, DEAD_LETTER), config.pipeline.on_existing == "merge"
     use = TransformUse(upsert, proof, order_by, leaves_out, config.sink.no_layout, adopts)
+    naming = known_naming(config)
     if all(is_plain(transform) and not transform.udfs for transform in transforms.all):
-        yield TransformedTables(transforms, PlainResolver(), use, config.masked())
+        yield TransformedTables(transforms, PlainResolver(), use, config.masked(), naming)
         return
     with _session(config) as session:
-        yield TransformedTables(transforms, _resolver(session, transforms), use, config.masked())
+        yield TransformedTables(transforms, _resolver(session, transforms), use, config.masked(), naming)
+
+
+def known_store(config: PipelineConfig) -> CheckpointStore | None:
+    """The state, where there is one."""
+    state = Path(config.pipeline.state)
+    try:
+        return CheckpointStore(state, create=False) if (state / "meta.json").exists() else None
+    except OSError:
+        return None  # The check of the state says why.
+
+
+def known_naming(config: PipelineConfig) -> Naming:
+    """Which columns have another name in targets, those that the state has among them."""
+    store = known_store(config)
+    return naming_of(config, {} if store is None else column_names(store))
+
+
+def table_findings(config: PipelineConfig, schemas: Mapping[TableId, TableSchema]) -> list[CheckResult]:
+    """Tables that no target can hold as they are, which a run parks, and columns that get another name."""
+    rules = target_rules(config, upsert=config.sink.write == "upsert", naming=known_naming(config))
+    results: list[CheckResult] = []
+    for table, schema in schemas.items():
+        if why := rules.refusal(table, schema):
+            what = "A run parks it." if rules.parks else "A run ends."
+            results.append(CheckResult(f"table {table}", why, what, error=SchemaError, parks=True))
+        elif names := rules.names(table, schema):
+            shown = ", ".join(f"{name!r} is {made!r}" for name, made in names.items())
+            text = f"{table}: {shown} in the target, which cannot hold the column's own name."
+            fix = 'Give it another by a [[transform]], or set sink.invalid_names = "park".'
+            results.append(CheckResult("names", text, fix, required=False))
+    return results
 
 
 def _resolver(session: Any, transforms: Transforms) -> Resolver:

@@ -4,17 +4,25 @@ from __future__ import annotations
 
 import json
 import tomllib
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from raycdc.checkpoint.bad_rows import bad_rows
-from raycdc.checkpoint.store import CheckpointStore
+from raycdc.checkpoint.store import CheckpointStore, CommitRecord
 from raycdc.cli.inspect_checkpoint import state_folder
 from raycdc.errors import ConfigError, ExitCode
 from raycdc.model import TableId
 from raycdc.plugins import PluginGroup, load_plugin
-from raycdc.source.parking import PAUSE, PAUSED, REMOVE, REMOVED, RESNAPSHOT
-from raycdc.source.table_requests import ask, requests_of, stream_state
+from raycdc.source.parking import PARKED, PAUSE, PAUSED, REMOVE, REMOVED, RESNAPSHOT, with_refusals
+from raycdc.source.table_requests import (
+    ask,
+    left_behind,
+    read_together,
+    refusals_of,
+    requests_of,
+    stream_state,
+)
 
 #: Action → what it asks for, and what it says when that is done.
 _ACTIONS = {
@@ -48,8 +56,8 @@ def print_tables(config: Path, *, as_json: bool) -> int:
 
 def table_list(store: CheckpointStore) -> list[dict[str, Any]]:
     """The tables of the newest manifest, JSON-able."""
-    state, requests = stream_state(store.last_manifest()), requests_of(store)
-    record = store.last_commit()
+    manifest, record = store.last_manifest(), store.last_commit()
+    state, requests = _with_refusals(stream_state(manifest), record), requests_of(store)
     lost = bad_rows(store, record.epoch if record else 0)
     found = []
     for name in sorted({*state["tables"], *state["parked"], *requests.tables}):
@@ -73,13 +81,18 @@ def table_list(store: CheckpointStore) -> list[dict[str, Any]]:
     return found
 
 
+def _with_refusals(state: dict[str, Any], record: CommitRecord | None) -> dict[str, Any]:
+    """The log's state as the next start finds it: with the tables parked that the record says a target refused."""
+    return state if record is None else with_refusals(state, refusals_of(record.parked))
+
+
 def change_table(config: Path, name: str, action: str) -> int:
     """Ask for `action` on the table called `name`, under the state's lease: the pipeline must not run."""
     asked, done = _ACTIONS[action]
     table = str(TableId.parse(name)) if "." in name else name
     store = CheckpointStore(state_folder(config), create=False)
     with store.lease():
-        state = stream_state(store.last_manifest())
+        state = _with_refusals(stream_state(store.last_manifest()), store.last_commit())
         parked = state["parked"].get(table)
         known = parked is not None or table in state["tables"]
         removed = parked is not None and parked["phase"] == REMOVED
@@ -92,24 +105,27 @@ def change_table(config: Path, name: str, action: str) -> int:
             raise ConfigError(f"{table} was removed. Add it with: raycdc tables add.")
         if action == "resume" and (parked is None or parked["phase"] != PAUSED):
             raise ConfigError(f"{table} is not paused. For a new snapshot of it: raycdc tables resnapshot.")
-        if (action == "pause" and parked is not None) or (action == "remove" and removed):
+        idle = parked is not None and parked["phase"] != PARKED
+        if parked is not None and ((action == "pause" and idle) or (action == "remove" and removed)):
             raise ConfigError(f"{table} is {parked['phase']} already: {parked['reason']}")
-        if asked == RESNAPSHOT:
-            _check_can_begin_again(config, store, table)
-        ask(store, [table], asked)
+        record = store.last_commit() if asked == RESNAPSHOT and _updates_rows(config) else None
+        together = read_together(record, [table], state)
+        ask(store, sorted(together), asked)
+        left = left_behind(record, together)
     print(f"{table} {done} at the next start of the pipeline; the other tables go on meanwhile.")
+    print(_said_of(together, left), end="")
     return int(ExitCode.DONE)
 
 
-def _check_can_begin_again(config: Path, store: CheckpointStore, table: str) -> None:
-    """`ConfigError` where the table's rows are among others' in a target that holds one row per key."""
-    record = store.last_commit()
-    target = record.merged.get(table) if record is not None else None
-    if target is None or not _updates_rows(config):
-        return
-    raise ConfigError(
-        f"{table} is merged with other tables into {target}, which would have to lose its rows first, and they cannot "
-        "be told from the others'. Take a new snapshot of all of them with another pipeline.state."
+def _said_of(together: Mapping[str, str], left: Sequence[str]) -> str:
+    """What else is read again, and why; nothing where the table has its targets for itself."""
+    targets = ", ".join(sorted(set(together.values()) - {""}))
+    if not targets:
+        return ""
+    those = f" and the rows of {', '.join(left)}, which nobody reads again, leave it" if left else ""
+    return (
+        f"Its rows in {targets} cannot be told from those of other tables, so {targets} is emptied{those}, and "
+        f"{', '.join(sorted(together))} are read again together.\n"
     )
 
 

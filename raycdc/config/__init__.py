@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
-from raycdc.config.fields import Duration, Options, Secret, Size, TablePattern, flattened_texts, option
+from raycdc.config.fields import (
+    Duration,
+    FilePath,
+    Folder,
+    Options,
+    Secret,
+    Size,
+    TablePattern,
+    flattened_texts,
+    option,
+)
 from raycdc.config.load import config_from_dict, load_config
 from raycdc.config.lookups import LookupOptions
 from raycdc.config.masks import MaskOptions
@@ -22,6 +32,8 @@ from raycdc.config.transforms import TransformOptions
 
 __all__ = [
     "Duration",
+    "FilePath",
+    "Folder",
     "LookupOptions",
     "MaskOptions",
     "Mode",

@@ -21,11 +21,15 @@ from pydantic import (
 )
 from pydantic_core import CoreSchema, core_schema
 
+from raycdc.model.local_path import check_local_path
 from raycdc.model.selector import check_pattern
 
 _SIZE_UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 _SIZE_UNITS |= {"KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30, "TIB": 1 << 40}
 _DURATION_UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
+#: More than any disk; and a span that the operating system can still wait for.
+SIZE_MAX = 1 << 60
+SPAN_MAX = timedelta(days=36_500)
 _DURATION_PART = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]+)\s*")
 
 
@@ -77,14 +81,18 @@ def option(
     unit: str = "",
     example: Any = None,
     planned: bool | tuple[str, ...] = False,
+    change: str = "",
     **constraints: Any,
 ) -> Any:
     """Declare a key. Without `default` it is required.
 
     `planned` names values (True: every value but the default) that are part of the design but do not work yet.
+    `change` is for plug-ins of others: what changing the key means for a state (`raycdc.config.changes`).
     `constraints` are pydantic's (``ge``, ``le``, ``min_length`` …).
     """
     extra: dict[str, Any] = {"unit": unit} if unit else {}
+    if change:
+        extra["change"] = change
     if planned:
         extra["planned"] = list(planned) if isinstance(planned, tuple) else True
     if isinstance(default, timedelta):
@@ -104,6 +112,8 @@ def parse_size(value: object) -> int:
         if matched is None or matched[2].upper() not in _SIZE_UNITS:
             raise ValueError(f'must be a size such as "256MiB" or "64kB", got {_shown(value)}')
         number, unit = float(matched[1]), matched[2].upper()
+    if number * _SIZE_UNITS[unit] > SIZE_MAX:
+        raise ValueError(f"must be at most {show_size(SIZE_MAX)}, got {_shown(value)}")
     size = int(number * _SIZE_UNITS[unit])
     if size <= 0:
         raise ValueError(f"must be more than 0 bytes, got {_shown(value)}")
@@ -119,7 +129,10 @@ def parse_duration(value: object) -> timedelta:
     whole = "".join(matched.group(0) for matched in _DURATION_PART.finditer(text)) == text
     if not parts or not whole or any(unit not in _DURATION_UNITS_MS for _, unit in parts):
         raise ValueError(f'must be a duration such as "2s", "500ms" or "1h30m", got {_shown(value)}')
-    span = timedelta(milliseconds=sum(float(number) * _DURATION_UNITS_MS[unit] for number, unit in parts))
+    milliseconds = sum(float(number) * _DURATION_UNITS_MS[unit] for number, unit in parts)
+    if milliseconds > SPAN_MAX / timedelta(milliseconds=1):
+        raise ValueError(f"must be at most {show_duration(SPAN_MAX)}, got {_shown(value)}")
+    span = timedelta(milliseconds=milliseconds)
     if span <= timedelta(0):
         raise ValueError(f"must be longer than nothing, got {_shown(value)}")
     return span
@@ -143,7 +156,8 @@ def show_duration(span: timedelta) -> str:
 
 
 def _shown(value: object) -> str:
-    return f'"{value}"' if isinstance(value, str) else repr(value)
+    text = f'"{value}"' if isinstance(value, str) else repr(value)
+    return text if len(text) <= 80 else text[:77] + "..."
 
 
 #: Bytes; written as text with a unit.
@@ -154,6 +168,16 @@ Duration = Annotated[
 ]
 #: ``DATABASE.TABLE``, or a regular expression that matches it in full.
 TablePattern = Annotated[str, AfterValidator(check_pattern)]
+
+
+class LocalPath:
+    """Marks a key that names a place in this machine's file system; the next scheme is refused, or supported, here."""
+
+
+#: A folder of this machine; a URL is refused.
+Folder = Annotated[str, AfterValidator(check_local_path), LocalPath()]
+#: A file of this machine; a URL is refused.
+FilePath = Annotated[str, AfterValidator(check_local_path), LocalPath()]
 
 
 def flattened_texts(table: dict[str, Any]) -> dict[str, str]:

@@ -25,6 +25,9 @@ from raycdc.config.references import Place, Resolver, show_place
 from raycdc.errors import ConfigError
 from raycdc.plugins import PluginGroup, did_you_mean, load_plugin
 
+#: A larger file is none; what is read of a device that never ends has this end.
+CONFIG_BYTES_MAX = 4 << 20
+
 _PLUGIN_SECTIONS = {"source": PluginGroup.SOURCES, "sink": PluginGroup.SINKS}
 _SECTIONS = ("pipeline", "source", "readers", *PLANNED_SECTIONS, *REPEATED_SECTIONS, "sink", "ray", "spark")
 
@@ -32,20 +35,33 @@ _SECTIONS = ("pipeline", "source", "readers", *PLANNED_SECTIONS, *REPEATED_SECTI
 def load_config(path: str | Path, *, environment: Mapping[str, str] | None = None) -> PipelineConfig:
     """Read, resolve and validate the file. Raises `ConfigError`; its first line names the file."""
     path = Path(path)
-    try:
-        data = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as cause:
-        raise ConfigError(f"{path} cannot be read: {cause.strerror}. Write one with: raycdc init {path}") from cause
-    except UnicodeDecodeError as cause:
-        raise ConfigError(f"{path} is not UTF-8 text: {cause.reason} at byte {cause.start}") from cause
-    except tomllib.TOMLDecodeError as cause:
-        raise ConfigError(f"{path} is not valid TOML: {cause}") from cause
+    data = _read_toml(path)
     try:
         return config_from_dict(data, environment=environment)
     except ConfigError as error:
         count = len(error.problems)
         headline = f"{path} has {count} problem{'s' if count > 1 else ''}:"
         raise ConfigError(headline, *(f"  {problem}" for problem in error.problems)) from error
+
+
+def _read_toml(path: Path) -> dict[str, Any]:
+    try:
+        with path.open("rb") as file:
+            text = file.read(CONFIG_BYTES_MAX + 1)
+        if len(text) > CONFIG_BYTES_MAX:
+            raise ConfigError(f"{path} is larger than {CONFIG_BYTES_MAX >> 20} MiB, so it is no configuration.")
+        # Some editors begin a text with a byte order mark.
+        return tomllib.loads(text.decode("utf-8-sig"))
+    except FileNotFoundError as cause:
+        raise ConfigError(f"{path} cannot be read: {cause.strerror}. Write one with: raycdc init {path}") from cause
+    except OSError as cause:
+        raise ConfigError(f"{path} cannot be read: {cause.strerror}. Name a TOML file.") from cause
+    except UnicodeDecodeError as cause:
+        raise ConfigError(f"{path} is not UTF-8 text: {cause.reason} at byte {cause.start}") from cause
+    except RecursionError as cause:
+        raise ConfigError(f"{path} is not a configuration: its lists or tables are nested too deeply.") from cause
+    except ValueError as cause:  # TOML's own errors, and Python's: a number of 5,000 digits, a path with a NUL.
+        raise ConfigError(f"{path} is not valid TOML: {cause}") from cause
 
 
 def config_from_dict(data: Mapping[str, Any], *, environment: Mapping[str, str] | None = None) -> PipelineConfig:
@@ -144,6 +160,10 @@ class _Loader:
     def _validated(self, name: str, model: type[Options], data: dict[str, Any]) -> Options | None:
         try:
             return model.model_validate(data)
+        except (RecursionError, OverflowError):
+            # Of a value that a validator works with: pydantic makes problems of its own errors and ValueErrors only.
+            self._problems.append(f"{name}: a value is too large, or too deeply nested, for what it stands for")
+            return None
         except ValidationError as error:
             unresolved = {text.partition(": ")[0] for text in self._resolver.problems}
             for place, text in problems_of(

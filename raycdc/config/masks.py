@@ -3,12 +3,24 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Literal, Self
 
 from pydantic import field_validator, model_validator
 
 from raycdc.config.fields import Options, Secret, option
-from raycdc.model.mask import Mask
+from raycdc.model.mask import Mask, Masks
+from raycdc.model.table import TableId
+
+
+def hiding_problems(masks: Masks, chunk_keys: Mapping[TableId, str]) -> list[str]:
+    """Columns that a table is cut by although a mask hides them, where nothing encrypts the bounds of chunks."""
+    return [
+        f"source.snapshot.key: {table} is cut into chunks by {column}, which a mask hides, so that the state would "
+        'have its values. Set pipeline.state_key, for instance to "${env:STATE_KEY}", or name another column.'
+        for table, column in chunk_keys.items()
+        if masks.of(table, column) is not None
+    ]
 
 
 class MaskOptions(Options):

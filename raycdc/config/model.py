@@ -6,7 +6,8 @@ or in Python from the section models directly.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import StrEnum
@@ -14,19 +15,28 @@ from typing import Any, ClassVar, Literal, Self, get_args
 
 from pydantic import ValidationInfo, field_validator, model_validator
 
-from raycdc.config.fields import Duration, Options, Size, TablePattern, flattened_texts, option
+from raycdc.config.fields import Duration, Folder, Options, Secret, Size, TablePattern, flattened_texts, option
 from raycdc.config.lookups import LookupOptions
-from raycdc.config.masks import MaskOptions
+from raycdc.config.masks import MaskOptions, hiding_problems
 from raycdc.config.problems import planned_problems
 from raycdc.config.transforms import TransformOptions
 from raycdc.errors import ConfigError
 from raycdc.model import TableId, TableSchema
 from raycdc.model.layout import TableLayout
 from raycdc.model.mask import Masks
+from raycdc.model.names import ANY_NAMES, NAMES, NameRules
 from raycdc.model.routes import Route, Router, check_target
+from raycdc.model.state_key import LENGTH_MIN as STATE_KEY_LENGTH_MIN
+from raycdc.model.state_key import StateKey
 from raycdc.model.transform import Transforms
 
 _NAME_CHARACTERS = "letters, digits, '-', '_' and '.'"
+
+
+#: Spark's own forms of a master (org.apache.spark.SparkContext, `SparkMasterRegex`).
+_MASTER = re.compile(
+    r"local(\[(\*|[1-9]\d*)(\s*,\s*[1-9]\d*)?\])?|local-cluster\[.+\]|spark://\S+:\d+(,\S+:\d+)*|yarn|k8s://\S+"
+)
 
 
 class Mode(StrEnum):
@@ -60,8 +70,14 @@ class PipelineOptions(Options):
         example="shop",
         max_length=100,
     )
-    state: str = option(
+    state: Folder = option(
         "", help="Folder of the checkpoints, on a local disk. Default: ./state/NAME.", example="./state/shop"
+    )
+    state_key: Secret = option(
+        Secret(""),
+        help="Encrypts what the state must remember of masked columns: needed where a table is cut into chunks by one "
+        f"(source.snapshot.key). At least {STATE_KEY_LENGTH_MIN} characters, the same for the life of the state.",
+        example="${env:STATE_KEY}",
     )
     mode: Mode = option(
         Mode.CONTINUOUS,
@@ -71,7 +87,20 @@ class PipelineOptions(Options):
         timedelta(seconds=2), help="How often what was read is sealed and committed to the sink.", unit="duration"
     )
     epoch_bytes_max: Size = option(
-        256 << 20, help="An epoch ends early when it holds this much; one transaction is never split.", unit="size"
+        256 << 20,
+        help="An epoch ends early when it holds this much; one transaction is never split. Rows of the log that wait "
+        "for chunks being read stay in memory up to this much, and in the spool beyond.",
+        unit="size",
+    )
+    reader_timeout: Duration = option(
+        timedelta(seconds=10), help="A reader whose process says nothing for so long is replaced.", unit="duration"
+    )
+    progress_timeout: Duration = option(
+        timedelta(seconds=60),
+        help="A reader whose process answers while its work makes no progress for so long hangs, and is replaced. Each "
+        "file that is synced is progress; such a file has little more than 64 MiB: on a slow disk, set it above the "
+        "time that one takes.",
+        unit="duration",
     )
     schema_change: Literal["exception", "evolve", "try_evolve", "lenient", "ignore"] = option(
         "lenient",
@@ -91,12 +120,18 @@ class PipelineOptions(Options):
         "all_match", help="Whether every matching route applies or the first."
     )
     time_zone: str = option("UTC", help="Time zone in which texts without one are read.", planned=True)
-    on_bad_record: Literal["fail", "skip", "dead-letter"] = option(
-        "fail",
-        help="What happens to a row on which an expression of a transform fails, of which a value is none of the type "
-        "of a merged target, or that MongoDB says has changed and does not find: the run ends; or the target does "
-        "without it, dead-letter keeps it in STATE/dead_letters. For messages that cannot be decoded see "
+    on_bad_record: Literal["park", "skip", "dead-letter", "fail"] = option(
+        "park",
+        help="What happens to a row on which an expression of a transform fails, of which a value is none that the "
+        "target can hold, or that MongoDB says has changed and does not find: its table is parked; the target does "
+        "without the row, which dead-letter keeps in STATE/dead_letters; or the run ends. Values that only the target "
+        "itself refuses park the table under skip and dead-letter, too. For messages that cannot be decoded see "
         "source.format.on_error.",
+    )
+    on_table_error: Literal["park", "fail"] = option(
+        "park",
+        help="What happens when one table cannot be followed or written: it is parked, and the others go on (a run "
+        'until caught up ends with exit code 4 then, see "raycdc tables list"); or the run ends.',
     )
     on_log_lost: Literal["fail", "resnapshot"] = option(
         "fail",
@@ -112,6 +147,13 @@ class PipelineOptions(Options):
         included = self.include_schema_changes
         unnamed = {change for change in get_args(LeftOutChange) if included and change not in included}
         return frozenset({*unnamed, *self.exclude_schema_changes})
+
+    @field_validator("state_key")
+    @classmethod
+    def _check_state_key(cls, key: Secret) -> Secret:
+        if key and len(key.reveal()) < STATE_KEY_LENGTH_MIN:
+            raise ValueError(f"needs at least {STATE_KEY_LENGTH_MIN} characters")
+        return key
 
     @field_validator("name")
     @classmethod
@@ -141,6 +183,11 @@ class SourceConfig(Options):
         """Whether the source ends by itself, without following its log."""
         return False
 
+    @property
+    def readers_max(self) -> int:
+        """How many readers can have work at once; 0: any number."""
+        return 0
+
     def for_sink(self, sink: str) -> SourceConfig:
         """What it is for a sink of this type."""
         return self
@@ -153,6 +200,10 @@ class SourceConfig(Options):
     def captures(self, table: TableId) -> bool:
         """Whether `table` is one that it captures; True where only reading tells."""
         return True
+
+    def chunk_keys(self) -> Mapping[TableId, str]:
+        """The columns that tables are cut into chunks by, where that is the user's choice."""
+        return {}
 
 
 class SinkConfig(Options):
@@ -167,6 +218,32 @@ class SinkConfig(Options):
         "upsert", help="upsert: the target equals the table. changelog: the target holds every change, in order."
     )
     parallelism: int = option(0, help="Tasks per epoch; 0 leaves it to Spark.", ge=0)
+    invalid_names: Literal["replace", "park"] = option(
+        "replace",
+        help="What becomes of a column whose name the target cannot hold: replace gives it another name (unit (SI) "
+        "becomes unit__SI_), which it keeps as long as the state; park leaves its table out until you decide.",
+    )
+
+    @property
+    def names(self) -> NameRules:
+        """Which names targets can hold; any, unless the sink is in the table of `raycdc.model.names` or says it here.
+        Picklable, and without secrets.
+        """
+        return NAMES.get(self.type, ANY_NAMES)
+
+    @property
+    def folder(self) -> str:
+        """The folder that its files are written to, if it writes any."""
+        return ""
+
+    @property
+    def modules(self) -> tuple[str, ...]:
+        """Packages that it needs beside those that its sink imports."""
+        return ()
+
+    def problems(self, pipeline: PipelineOptions, *, local: bool) -> Iterator[str]:
+        """What of the configuration the sink cannot do; `local`: without Spark. Pure; asked before anything starts."""
+        yield from ()
 
     def no_layout(self, layout: TableLayout, schema: TableSchema) -> str:
         """Why a target with the columns of `schema` cannot be laid out so; empty where it can.
@@ -225,7 +302,7 @@ class RayOptions(Options):
     """Where the source side runs."""
 
     address: str = option("local", help='"local" (a private Ray), "auto" (the one of this machine) or "HOST:PORT".')
-    spool: str = option(
+    spool: Folder = option(
         "", help="Folder for segments on nodes other than this one; empty is a folder of the user's in /var/tmp."
     )
     flight: Literal["loopback", "network"] = option(
@@ -233,6 +310,17 @@ class RayOptions(Options):
         help="Where nodes serve segments: to this machine only, or on the node's address in the cluster, which lets "
         "readers run on other machines. Calls carry a token but are not encrypted: a private network.",
     )
+
+    @property
+    def outside(self) -> str:
+        """Why Ray cannot run a pipeline at this address; empty where it can."""
+        if not self.address.startswith("ray://"):
+            return ""
+        return (
+            f"ray.address: {self.address} is a Ray Client server, which keeps this process, and the state folder with "
+            "it, outside of the cluster. Run raycdc on a node of the cluster, with the address of its head "
+            '("HOST:6379") or "auto".'
+        )
 
     @field_validator("address")
     @classmethod
@@ -248,10 +336,30 @@ class SparkOptions(Options):
     master: str = option("local[*]", help="Spark master URL.")
     conf: dict[str, str] = option({}, help="Further Spark settings.", example={"spark.driver.memory": "4g"}, repr=False)
 
+    @field_validator("master")
+    @classmethod
+    def _check_master(cls, master: str) -> str:
+        if master.startswith("sc://"):
+            raise ValueError(
+                f'"{master}" is a Spark Connect server, which gives its clients no tasks to run and no JVM to commit '
+                "with. Name the master itself, such as spark://HOST:7077, or local[*] for a Spark of this process"
+            )
+        if not _MASTER.fullmatch(master):
+            raise ValueError(f'must be local[*], local[N], spark://HOST:PORT, yarn or k8s://…, got "{master}"')
+        return master
+
     @field_validator("conf", mode="before")
     @classmethod
     def _texts(cls, conf: Any) -> Any:
         return flattened_texts(conf) if isinstance(conf, dict) else conf
+
+    @field_validator("conf")
+    @classmethod
+    def _no_other_master(cls, conf: dict[str, str]) -> dict[str, str]:
+        for key in ("spark.master", "spark.remote"):
+            if key in conf:
+                raise ValueError(f"{key} is not set here; write it as spark.master, beside conf")
+        return conf
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -274,6 +382,7 @@ class PipelineConfig:
         """Raises `ConfigError` for what is not supported yet, however the configuration was made."""
         sections = {name: getattr(self, name) for name in (*COMMON_SECTIONS, "source", "sink")}
         problems = [text for name, options in sections.items() for text in planned_problems(options, name)]
+        problems += [] if self.state_key else hiding_problems(self.masked(), self.source.chunk_keys())
         problems += repeated_problems(
             self.source, mask=self.masks, transform=self.transforms, lookup=self.lookups, route=self.routes
         )
@@ -287,6 +396,12 @@ class PipelineConfig:
     def masked(self) -> Masks:
         """What readers hide."""
         return Masks([options.mask() for options in self.masks])
+
+    @property
+    def state_key(self) -> StateKey | None:
+        """What encrypts masked values that the state must remember."""
+        key = self.pipeline.state_key
+        return StateKey(key.reveal()) if key else None
 
     def transformed(self) -> Transforms:
         """What becomes of every table's rows, and what is added to them."""

@@ -98,7 +98,7 @@ _EXPECTED = {
 def _unknown_key(model: type[BaseModel], place: Place, elsewhere: Mapping[str, str]) -> str:
     key = str(place[-1])
     parent = _model_at(model, place[1:-1])
-    known = sorted(parent.model_fields) if parent is not None else []
+    known = sorted(field.alias or name for name, field in parent.model_fields.items()) if parent is not None else []
     hint = did_you_mean(key, known)
     if hint:
         return f"unknown key{hint}"

@@ -49,6 +49,9 @@ def reference_page() -> str:
     for name, group in (("source", PluginGroup.SOURCES), ("sink", PluginGroup.SINKS)):
         for plugin_type, model in _plugin_models(group):
             parts += _section(f'[{name}] type = "{plugin_type}"', model)
+    for model, types_ in _format_models().items():
+        named = ", ".join(f'"{format_type}"' for format_type in types_)
+        parts += _section(f"[source.format], [sink.format] type = {named}", model)
     for name, (_, repeated) in REPEATED_SECTIONS.items():
         parts += _section(f"[[{name}]]", repeated)
     if PLANNED_SECTIONS:
@@ -61,6 +64,14 @@ def _plugin_models(group: PluginGroup) -> Iterator[tuple[str, type[BaseModel]]]:
     for listing in list_plugins():
         if listing.group is group and listing.error is None:
             yield listing.type, load_plugin(group, listing.type).config
+
+
+def _format_models() -> dict[type[BaseModel], list[str]]:
+    """Each model of formats' options, with the formats that have it: most have the same."""
+    models: dict[type[BaseModel], list[str]] = {}
+    for format_type, model in _plugin_models(PluginGroup.FORMATS):
+        models.setdefault(model, []).append(format_type)
+    return models
 
 
 def _section(title: str, model: type[BaseModel]) -> list[str]:

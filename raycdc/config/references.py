@@ -11,6 +11,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+#: Tables and lists inside of each other; no option has more than a few.
+DEPTH_MAX = 32
+#: What a file of a secret or certificate may hold.
+FILE_BYTES_MAX = 1 << 20
+
 _REFERENCE = re.compile(r"\$\$\{|\$\{(\w*):([^}]*)\}")
 
 Place = tuple[str | int, ...]
@@ -26,15 +31,31 @@ class Resolver:
 
     def resolve(self, value: Any, place: Place = ()) -> Any:
         """`value` with all references in its texts replaced; ones that cannot be become problems."""
+        if len(place) > DEPTH_MAX:
+            self._problem(place[:4], f"tables and lists are nested more than {DEPTH_MAX} deep here")
+            return None
         match value:
             case str():
-                return _REFERENCE.sub(lambda matched: self._replace(matched, place), value)
+                return self._text(_REFERENCE.sub(lambda matched: self._replace(matched, place), value), place)
             case dict():
                 return {key: self.resolve(item, (*place, key)) for key, item in value.items()}
             case list():
                 return [self.resolve(item, (*place, index)) for index, item in enumerate(value)]
             case _:
                 return value
+
+    def _text(self, text: str, place: Place) -> str:
+        """`text`, unless it can be no path, name, address or password of anything."""
+        if "\0" in text:
+            self._problem(place, "holds a NUL character (\\u0000), which no path, name, address or password may have")
+            return text.replace("\0", "")
+        if not text.isascii():
+            try:
+                text.encode()
+            except UnicodeEncodeError:
+                self._problem(place, "is not UTF-8 text; an environment variable may hold other bytes")
+                return ""
+        return text
 
     def _replace(self, matched: re.Match[str], place: Place) -> str:
         if matched[0] == "$${":
@@ -61,11 +82,19 @@ class Resolver:
 
     def _file(self, argument: str, place: Place) -> str:
         try:
-            return Path(argument).read_text(encoding="utf-8").removesuffix("\n").removesuffix("\r")
-        except (OSError, UnicodeDecodeError) as cause:
-            reason = cause.strerror if isinstance(cause, OSError) else "it is not UTF-8 text"
-            self._problem(place, f"the file {argument} cannot be read: {reason}")
-            return ""
+            with Path(argument).open("rb") as file:
+                content = file.read(FILE_BYTES_MAX + 1)
+            if len(content) <= FILE_BYTES_MAX:
+                return content.decode().removesuffix("\n").removesuffix("\r")
+            reason: str | None = f"it has more than {FILE_BYTES_MAX >> 20} MiB"
+        except OSError as cause:
+            reason = cause.strerror
+        except UnicodeDecodeError:
+            reason = "it is not UTF-8 text"
+        except ValueError as cause:
+            reason = str(cause)
+        self._problem(place, f"the file {argument} cannot be read: {reason}")
+        return ""
 
     def _problem(self, place: Place, text: str) -> None:
         self.problems.append(f"{show_place(place)}: {text}")

@@ -79,8 +79,8 @@ class RaycdcStreamReader(DataSourceStreamReader):
             raise StateError(
                 f"The state {ledger.store.path} of the stream of {self._options.table} is at epoch "
                 f"{ledger.acknowledged}, and Spark has no checkpoint that knows: rows before it will not come again. "
-                "Give the query its checkpointLocation back, or delete the state (or name another one with the option "
-                "state) to begin with a new snapshot."
+                "Give the query its checkpointLocation back, or name another state with the option state, to begin "
+                "with a new snapshot: what Spark had before cannot be known."
             )
         return self._offset(ledger.store, 0)
 

@@ -27,7 +27,13 @@ FORMAT_VERSION = 1
 
 
 class BadMessageError(DataError):
-    """A message cannot be decoded; the text quotes it and says where it is."""
+    """A message cannot be decoded; the text quotes it and says where it is. `told` says the same without a quotation,
+    for messages of which masks hide something; empty where nobody wrote that.
+    """
+
+    def __init__(self, text: str, *, told: str = "") -> None:
+        super().__init__(text)
+        self.told = told
 
 
 class CorruptMessageError(BadMessageError):
@@ -108,12 +114,12 @@ class ChangeItem:
 
 @dataclass(frozen=True, slots=True)
 class BadMessage:
-    """A message that was left out, for the dead-letter sink: raw, with the reason."""
+    """A message that was left out, for the dead-letter sink: raw, with the reason; `value` is None if it is hidden."""
 
     origin: Origin
     offset: int
     key: bytes | None
-    value: bytes
+    value: bytes | None
     error: BadMessageError
 
 

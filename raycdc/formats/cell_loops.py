@@ -64,6 +64,7 @@ from raycdc.formats.number_loops import (
     base64_number,
     decimal_wire,
     fits,
+    fits_float,
     negate,
     simple_integer,
     to_bool,
@@ -411,6 +412,8 @@ def put_cell(tape: Any, token: Any, a: Any, col: Any, row: Any) -> Any:
         if kind == K_FLOAT64:
             value = np.float64(number).view(np.int64)
         else:
+            if error == OK:
+                error = fits_float(number)
             value = np.int64(np.float32(number).view(np.int32))
     elif kind == K_BOOL:
         error, value = to_bool(data, is_a, at, end)

@@ -25,6 +25,8 @@ WIRE_DAYS = 20
 # What `put_cell` returns; `NULL_VALUE` is a value that counts as null.
 OK, FULL, NULL_VALUE = 0, -1, -2
 WRONG_KIND, OUT_OF_RANGE, TOO_PRECISE, NOT_A_NUMBER, NOT_A_TIME, NOT_BASE64 = 40, 41, 42, 43, 44, 45
+#: A number that is not 0 would become 0.
+TOO_SMALL = 39
 HALF_SURROGATE, AMBIGUOUS_DECIMAL, UNAVAILABLE, NOT_LATIN1, NOT_HEX, TOO_LONG = 46, 47, 48, 49, 50, 51
 
 #: Indices into `ArenaView.counters`.

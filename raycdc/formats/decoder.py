@@ -8,7 +8,7 @@ once per table, field, text or message. No Python object exists per row.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -44,6 +44,10 @@ from raycdc.schema import SchemaChangeEvent
 #: Bytes of messages that are tokenized before their rows are decoded: few enough for the tokens to stay in a cache,
 #: enough for what Python does per chunk not to count.
 CHUNK_BYTES = 1 << 20
+
+
+#: The fields that name a message's table.
+_NAMES = (envelope.DATABASE, envelope.SCHEMA, envelope.TABLE)
 
 
 class Dialect(Protocol):
@@ -165,6 +169,9 @@ class EnvelopeDecoder:
         stop = chunk.count
         failure: BadMessageError | None = None
         for at in np.flatnonzero(actions == envelope.BAD).tolist():
+            if self._leaves_out(batch, chunk, at):
+                actions[at] = envelope.FILTERED
+                continue
             failure = self._bad_message(batch, chunk, at, self._scan_error(batch, chunk, at))
             if failure is not None:
                 stop = at
@@ -208,14 +215,13 @@ class EnvelopeDecoder:
             self._repeats.add(name, text)
 
     def _new_table(self, batch: MessageBatch, chunk: Chunk, message: int) -> None:
-        names = tuple(chunk.text(message, slot) for slot in (envelope.DATABASE, envelope.SCHEMA, envelope.TABLE))
-        texts = [name.decode("utf-8", "replace") for name in names]
-        table_id = self._dialect.table_id(texts[0], texts[1], texts[2], batch.origin.topic)
+        names = tuple(chunk.text(message, slot) for slot in _NAMES)
+        table_id = self._table_id(batch, chunk, message)
         name = self._layout.names.flags[envelope.FLAG_VERSION_NAME]
         version = self._repeats.found(int(name)) if name >= 0 else ABSENT
         index = -1
         # A statement about a whole database names no table, and whoever selects some of its tables must hear of it.
-        whole = not texts[2] and chunk.messages.info[message, envelope.ACTION] == envelope.DDL
+        whole = not names[2] and chunk.messages.info[message, envelope.ACTION] == envelope.DDL
         if self._selector is None or whole or self._selector.matches(table_id):
             columns = self._dialect.described(self._repeats.text(version)) if version >= 0 else None
             table = self._tables.get(table_id)
@@ -224,6 +230,10 @@ class EnvelopeDecoder:
             index = len(self._shapes)
             self._shapes.append(_Shape(table, columns))
         self._known.add((names[0], names[1], names[2]), version, index)
+
+    def _table_id(self, batch: MessageBatch, chunk: Chunk, message: int) -> TableId:
+        database, schema, table = (chunk.text(message, slot).decode("utf-8", "replace") for slot in _NAMES)
+        return self._dialect.table_id(database, schema, table, batch.origin.topic)
 
     def _first_table(self, batch: MessageBatch, chunk: Chunk, message: int, table_id: TableId) -> TableDecoder:
         given = self._options.schema_of(str(table_id))
@@ -306,11 +316,18 @@ class EnvelopeDecoder:
             self._bad.append(BadMessage(batch.origin, int(batch.offsets[number]), key, chunk.message(message), error))
         return None
 
+    def _leaves_out(self, batch: MessageBatch, chunk: Chunk, message: int) -> bool:
+        """Whether a bad message names a table that is not taken. One that is no JSON at all names none."""
+        if self._selector is None or not chunk.text(message, envelope.TABLE):
+            return False
+        return not self._selector.matches(self._table_id(batch, chunk, message))
+
     def _scan_error(self, batch: MessageBatch, chunk: Chunk, message: int) -> BadMessageError:
         code, at = chunk.messages.info[message, [envelope.ERROR, envelope.ERROR_AT]].tolist()
-        kind: Callable[[str], BadMessageError] = CorruptMessageError
+        kind: type[BadMessageError] = CorruptMessageError
+        told = ""
         if code == envelope.UNKNOWN_TYPE:
-            kind = UnknownTypeError
+            kind, told = UnknownTypeError, f"unknown {self._dialect.spec.type}"
             spelled = chunk.text(message, envelope.TYPE).decode("utf-8", "replace")
             what = f"unknown {self._dialect.spec.type} {spelled!r}; known are {', '.join(self._dialect.spec.actions)}"
         elif code == envelope.NO_TYPE:
@@ -320,7 +337,7 @@ class EnvelopeDecoder:
             what = "what should hold the row is neither an object nor an array"
         else:
             what = f"corrupt message: {describe.damage(code, at)}"
-        return kind(self._described(batch, chunk, message, what))
+        return self._error(kind, batch, chunk, message, what=what, told=told)
 
     def _row_error(
         self, batch: MessageBatch, chunk: Chunk, message: int, decoder: TableDecoder, code: int
@@ -329,20 +346,22 @@ class EnvelopeDecoder:
         if code == envelope.NO_BEFORE:
             what = "an update" if chunk.messages.info[message, envelope.ACTION] == envelope.UPDATE else "a delete"
             text = f"{what} without the row as it was before. {self._dialect.before_fix(raw)}"
-            return MissingBeforeImageError(self._described(batch, chunk, message, text))
+            return self._error(MissingBeforeImageError, batch, chunk, message, what=text)
         if code == envelope.NO_ROWS:
-            return CorruptMessageError(self._described(batch, chunk, message, "corrupt message: it holds no row"))
+            return self._error(CorruptMessageError, batch, chunk, message, what="corrupt message: it holds no row")
         column, value = decoder.unfit(chunk)
-        what = (
-            f"table {decoder.state.id}, column {column.name!r}: {describe.quoted(value)[:200]} "
-            f"{describe.value_problem(code)} (expected {column.type.native or column.type.kind.value})"
-        )
-        return UnfitValueError(self._described(batch, chunk, message, what))
+        where, shown = f"table {decoder.state.id}, column {column.name!r}", describe.quoted(value)[:200]
+        why = f"{describe.value_problem(code)} (expected {column.type.native or column.type.kind.value})"
+        what, told = f"{where}: {shown} {why}", f"{where}: a value {why}"
+        return self._error(UnfitValueError, batch, chunk, message, what=what, told=told)
 
     @staticmethod
-    def _described(batch: MessageBatch, chunk: Chunk, message: int, what: str) -> str:
+    def _error(
+        kind: type[BadMessageError], batch: MessageBatch, chunk: Chunk, message: int, *, what: str, told: str = ""
+    ) -> BadMessageError:
+        """`told` is `what` without anything of the message, where that has something."""
         place = batch.origin.place(int(batch.offsets[chunk.first + message]))
-        return f"{place}: {what}: {describe.quoted(chunk.message(message))}"
+        return kind(f"{place}: {what}: {describe.quoted(chunk.message(message))}", told=f"{place}: {told or what}")
 
 
 def _runs(

@@ -29,6 +29,7 @@ _DAMAGE = {
 _VALUES = {
     cells.WRONG_KIND: "is of another kind",
     cells.OUT_OF_RANGE: "is out of range",
+    cells.TOO_SMALL: "is closer to 0 than any number of the type but 0 itself",
     cells.TOO_PRECISE: "has more digits after the point than the type holds",
     cells.NOT_A_NUMBER: "is no number",
     cells.NOT_A_TIME: "is no date or time",

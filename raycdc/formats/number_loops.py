@@ -13,6 +13,7 @@ from raycdc.formats.code_loops import (
     OK,
     OUT_OF_RANGE,
     TOO_PRECISE,
+    TOO_SMALL,
     WIRE_BASE64,
     WIRE_EITHER,
     WIRE_PLAIN,
@@ -381,12 +382,35 @@ def to_integer(data: Any, kind: Any, at: Any, end: Any) -> Any:
 
 
 @helper
+def _has_digits(data: Any, at: Any, end: Any) -> Any:
+    """Whether a checked number is another one than 0."""
+    for i in range(at, end):
+        if 49 <= data[i] <= 57:
+            return True
+        if data[i] | 32 == 101:
+            return False
+    return False
+
+
+@helper
+def fits_float(number: Any) -> Any:
+    """Why a double is no number of single precision; OK where one is nearest to it."""
+    single = np.float64(np.float32(number))
+    if np.isinf(single) and not np.isinf(number):
+        return OUT_OF_RANGE
+    return TOO_SMALL if single == 0.0 and number != 0.0 else OK
+
+
+@helper
 def to_double(data: Any, kind: Any, at: Any, end: Any) -> Any:
-    """(error, value)."""
+    """(error, value). A number beyond the largest double, or closer to 0 than the smallest, is refused."""
     if kind == TRUE or kind == FALSE:
         return OK, 1.0 if kind == TRUE else 0.0
     if kind == INTEGER or kind == FRACTION or (kind == STRING and _is_number(data, at, end)):
-        return OK, _double(data, at, end)
+        number = _double(data, at, end)
+        if number == 0.0 and _has_digits(data, at, end):
+            return TOO_SMALL, number
+        return (OUT_OF_RANGE if np.isinf(number) else OK), number
     if kind != STRING:
         return WRONG_KIND, 0.0
     value, known = _word(data, at, end)

@@ -75,6 +75,7 @@ class TableDecoder:
     def observe(self, chunk: Chunk, wanted: npt.NDArray[np.int64], items: list[RowsItem | ChangeItem]) -> None:
         """Look at all values before decoding them: new fields become columns, narrow types wider."""
         at = 0
+        before = [(c.name, c.type) for c in self.state.visible()]
         plan = self._make_plan([c.name for c in self.state.columns])
         while True:
             why, at, token = loops.observe(chunk.tape, plan, chunk.messages, wanted, at)
@@ -84,7 +85,6 @@ class TableDecoder:
             seen = plan.cells[:, loops.MASK]
             plan = self._make_plan([c.name for c in self.state.columns])
             plan.cells[: len(seen), loops.MASK] = seen
-        before = [(c.name, c.type) for c in self.state.visible()]
         events = self.state.observed(plan.cells[: len(self.state.columns), loops.MASK])
         if before != [(c.name, c.type) for c in self.state.visible()]:
             self._change(events, items, chunk.first + int(wanted[0]))

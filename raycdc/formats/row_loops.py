@@ -338,6 +338,16 @@ SEEN_EXACT, SEEN_TEXT, SEEN_NESTED, SEEN_DATE, SEEN_BYTES = 64, 128, 256, 512, 1
 
 
 @helper
+def _small_exponent(data: Any, at: Any, end: Any) -> Any:
+    """Whether a number of at most 15 digits with this exponent is surely a double: neither 0 nor infinite."""
+    exponent = np.int64(0)
+    for i in range(at, end):
+        if 48 <= data[i] <= 57 and exponent < 1000:
+            exponent = exponent * 10 + np.int64(data[i]) - 48
+    return exponent <= 290
+
+
+@helper
 def _class(tape: Any, token: Any, mongo: Any) -> Any:
     kind = tape.tok[token, KIND]
     at = np.int64(tape.tok[token, AT])
@@ -376,6 +386,8 @@ def _class(tape: Any, token: Any, mongo: Any) -> Any:
                 if digits <= 18:
                     whole = whole * 10 + np.int64(byte) - 48
         elif byte == 101 or byte == 69:
+            if not _small_exponent(tape.data, i + 1, end):
+                return SEEN_EXACT
             break
     if kind == INTEGER:
         if digits <= 15:

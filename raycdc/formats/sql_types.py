@@ -19,6 +19,14 @@ _INTEGERS: dict[str, tuple[TypeKind, TypeKind]] = {
     "int": (TypeKind.INT32, TypeKind.INT64),
     "integer": (TypeKind.INT32, TypeKind.INT64),
     "bigint": (TypeKind.INT64, TypeKind.UINT64),
+    # As a statement may spell them, which Canal repeats.
+    "serial": (TypeKind.UINT64, TypeKind.UINT64),
+    "int1": (TypeKind.INT8, TypeKind.INT16),
+    "int2": (TypeKind.INT16, TypeKind.INT32),
+    "int3": (TypeKind.INT32, TypeKind.INT32),
+    "middleint": (TypeKind.INT32, TypeKind.INT32),
+    "int4": (TypeKind.INT32, TypeKind.INT64),
+    "int8": (TypeKind.INT64, TypeKind.UINT64),
 }
 _SIMPLE: dict[str, TypeKind] = {
     **dict.fromkeys(("char", "varchar", "tinytext", "text", "mediumtext", "longtext", "string"), TypeKind.STRING),
@@ -27,11 +35,15 @@ _SIMPLE: dict[str, TypeKind] = {
     **dict.fromkeys(("geometry", "point", "linestring", "polygon", "multipoint"), TypeKind.BINARY),
     **dict.fromkeys(("multilinestring", "multipolygon", "geometrycollection", "geomcollection"), TypeKind.BINARY),
     **dict.fromkeys(("json", "row", "array", "map", "multiset", "struct", "variant"), TypeKind.JSON),
+    **dict.fromkeys(("national", "clob"), TypeKind.STRING),
+    "vector": TypeKind.BINARY,
     "boolean": TypeKind.BOOLEAN,
     "bool": TypeKind.BOOLEAN,
     "float": TypeKind.FLOAT32,
     "real": TypeKind.FLOAT64,
     "double": TypeKind.FLOAT64,
+    "float4": TypeKind.FLOAT32,
+    "float8": TypeKind.FLOAT64,
     "date": TypeKind.DATE,
     "year": TypeKind.YEAR,
     "enum": TypeKind.ENUM,
@@ -67,7 +79,8 @@ def parse_type(text: str, *, tiny_boolean: bool = False) -> LogicalType:
             return LogicalType(TypeKind.BOOLEAN, native=native)
         return LogicalType(_INTEGERS[word][unsigned], native=native)
     if word in ("decimal", "numeric", "dec", "fixed"):
-        precision = numbers[0] if numbers else 10
+        # As the server does: DECIMAL(0) is DECIMAL(10).
+        precision = (numbers[0] if numbers else 0) or 10
         scale = numbers[1] if len(numbers) > 1 else 0
         if scale > precision:
             raise SchemaError(f"{text!r}: more digits after the point than in all")
@@ -83,6 +96,8 @@ def parse_type(text: str, *, tiny_boolean: bool = False) -> LogicalType:
         return LogicalType(TypeKind.BIT, length=numbers[0] if numbers else 1, native=native)
     if word in ("float", "double") and word == "float" and numbers and len(numbers) == 1 and numbers[0] > 24:
         return LogicalType(TypeKind.FLOAT64, native=native)
+    if word == "long":
+        return LogicalType(TypeKind.BINARY if rest.startswith("varbinary") else TypeKind.STRING, native=native)
     if word in _SIMPLE:
         return LogicalType(_SIMPLE[word], native=native)
     raise SchemaError(f"{text!r} is not a column type raycdc knows")

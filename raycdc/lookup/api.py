@@ -8,7 +8,7 @@ from typing import Protocol
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from raycdc.errors import DataError
+from raycdc.errors import RowRefusedError
 
 #: The column of an answer that has the key.
 KEY = "_raycdc_key"
@@ -56,7 +56,7 @@ def canonical(column: pa.Array, key_type: str, *, place: str) -> pa.Array:
             try:
                 return column.cast(pa.int64())
             except pa.ArrowException as cause:  # no type that is resolved as long is wider
-                raise DataError(f"{place}: a key is no whole number: {cause}") from cause
+                raise RowRefusedError(f"{place}: a key is no whole number: {cause}") from cause
         case "objectId" | "uuid":
             lowered = pc.utf8_lower(column)
             fits = pc.match_substring_regex(lowered, _OBJECT_ID if key_type == "objectId" else _UUID)

@@ -34,7 +34,7 @@ from raycdc.bridge.bad_rows import BadRecords, Sifted, judged, row_named, whole_
 from raycdc.bridge.reading import read_segment, verify_segments
 from raycdc.checkpoint.folder import LocalFolder
 from raycdc.checkpoint.manifest import Segment
-from raycdc.errors import DataError, SegmentUnavailableError, StateError
+from raycdc.errors import RowRefusedError, SegmentUnavailableError, StateError
 from raycdc.failpoints import reach
 from raycdc.lookup.api import KEY, canonical
 from raycdc.lookup.asking import Asking
@@ -188,7 +188,7 @@ class _Task:
             return keys if self.found.transform.soft else pc.if_else(_is_in(ops, _CAME), keys, _null(keys))
         goes = _is_in(ops, (RowKind.UPDATE_BEFORE, RowKind.DELETE))
         if (bad := np.flatnonzero(pc.and_(goes, keys.is_valid()).to_numpy(zero_copy_only=False))).size:
-            raise DataError(
+            raise RowRefusedError(
                 f"{place}: {row_named(batch, int(bad[0]), self.found.source)} was updated or deleted, and in a "
                 "changelog that repeats what was found when the row came, which nobody knows any more. Use "
                 'sink.write = "upsert", or leave the lookup out.'

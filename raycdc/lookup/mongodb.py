@@ -23,7 +23,7 @@ from raycdc.config.mongodb_types import parse_type, subtype_of
 from raycdc.connectors.mongodb.bson.decoder import DocumentDecoder
 from raycdc.connectors.mongodb.client import Client, connect, errors, probe
 from raycdc.connectors.mongodb.layout import Layout, OnMisfit, Spelling
-from raycdc.errors import DataError
+from raycdc.errors import RowRefusedError
 from raycdc.lookup.api import KEY, Answer, canonical
 from raycdc.model import Column, TableId, lost_values
 from raycdc.model.lookup import Lookup
@@ -97,7 +97,7 @@ class MongoDbDimension:
         counted = pc.value_counts(keys)
         if not self._first:
             twice = counted.field("values").filter(pc.greater(counted.field("counts"), 1))
-            raise DataError(
+            raise RowRefusedError(
                 f"{self._lookup.place}: {twice[0].as_py()!r} is the {self._lookup.field} of several documents of "
                 f"{self._table}, and a row gets one. Look up by a field that is unique, or let the first by _id count "
                 'with many = "first".'

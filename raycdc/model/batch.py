@@ -12,7 +12,8 @@ then `META_FIELDS`. Constant metadata (`_db`, `_table`) is not stored; it is in 
 Batches are immutable after they are built and at most `BATCH_BYTES_MAX` large (one row may exceed it).
 
 How many **lost values** a batch has (dates that became null, text with bytes that were replaced: the policies of
-``source.types``) is in its schema's metadata, where it goes with the batch until a segment is made of it.
+``source.types``) is in its schema's metadata, where it goes with the batch until a segment is made of it. So is that
+its columns are **masked** already, which those of most batches are when they are written to a segment.
 """
 
 from __future__ import annotations
@@ -57,6 +58,7 @@ def reserved_column(names: Iterable[str]) -> str:
 
 
 _LOST_VALUES = b"raycdc.lost_values"
+_MASKED = b"raycdc.masked"
 
 
 def lost_values(batch: pa.RecordBatch) -> int:
@@ -67,7 +69,22 @@ def lost_values(batch: pa.RecordBatch) -> int:
 
 def with_lost_values(batch: pa.RecordBatch, count: int) -> pa.RecordBatch:
     """The batch with that many lost values."""
-    return batch.replace_schema_metadata({_LOST_VALUES: str(count)} if count else None)
+    return _noted(batch, _LOST_VALUES, str(count) if count else "")
+
+
+def is_masked(batch: pa.RecordBatch) -> bool:
+    """Whether masks have hidden what they hide of the batch: a second time would make other values of it."""
+    return _MASKED in (batch.schema.metadata or ())
+
+
+def with_masked(batch: pa.RecordBatch, *, masked: bool) -> pa.RecordBatch:
+    """The batch as one that is masked, or is not any more something to be told of."""
+    return _noted(batch, _MASKED, "1" if masked else "")
+
+
+def _noted(batch: pa.RecordBatch, note: bytes, value: str) -> pa.RecordBatch:
+    others = {key: known for key, known in (batch.schema.metadata or {}).items() if key != note}
+    return batch.replace_schema_metadata({**others, **({note: value} if value else {})} or None)
 
 
 def part_of(batch: pa.RecordBatch, mask: pa.Array) -> pa.RecordBatch:

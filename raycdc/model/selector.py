@@ -13,6 +13,8 @@ from collections.abc import Iterable
 from raycdc.errors import ConfigError
 from raycdc.model.table import TableId
 
+#: The first dot of a pattern, where the name before it is plain and no quantifier behind it says what it repeats.
+_BARE_DOT = re.compile(r"([^\\^$*+?{}\[\]|().]+)\.(?![*+?{])(.+)", re.DOTALL)
 _METACHARACTERS = frozenset("\\^$*+?{}[]|()")
 
 
@@ -64,6 +66,15 @@ def is_plain_name(text: str) -> bool:
     return bool(db and dot and table) and "." not in table and not _METACHARACTERS & set(text)
 
 
+def bare_dot(text: str) -> str:
+    """A regular expression that says what `text` seems to mean, where its dot between database and table stands for
+    any character; empty where nothing is odd about it.
+    """
+    if is_plain_name(text) or (found := _BARE_DOT.match(text)) is None:
+        return ""
+    return f"{found[1]}\\.{found[2]}"
+
+
 def check_pattern(text: str) -> str:
     """`text`, if it is a plain name or a regular expression that can match a table. Raises ValueError otherwise."""
     if not set(text) & (_METACHARACTERS | {"."}):
@@ -73,6 +84,8 @@ def check_pattern(text: str) -> str:
     except re.error as error:
         at = f" at character {error.pos + 1}" if error.pos is not None else ""
         raise ValueError(f"'{text}' is not a regular expression: {error.msg}{at}") from error
+    except (RecursionError, OverflowError) as error:
+        raise ValueError(f"'{text[:40]}…' is not a regular expression: {error}") from error
     return text
 
 

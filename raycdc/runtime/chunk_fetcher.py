@@ -15,7 +15,6 @@ from typing import Any
 import pyarrow as pa
 
 from raycdc.bridge import SegmentWriter, delete_there, read_segment
-from raycdc.bridge.masking import masked
 from raycdc.checkpoint.manifest import Segment
 from raycdc.errors import TableChangedError
 from raycdc.model.mask import Masks
@@ -25,6 +24,7 @@ from raycdc.source.api import ChunkRead
 from raycdc.source.fold import fold
 from raycdc.source.reading import ChunkReader
 from raycdc.source.split import SnapshotSplit
+from raycdc.transform.masking import masked
 
 
 class ChunkFetcher:
@@ -103,7 +103,9 @@ class ChunkFetcher:
             reader.close()
             self._reader = self._open_reader()
             end = self._reader.log_end(opened_at)
-            return ChunkRead(split, end.ordinal, end.position, exact=False, segments=(), misfit=str(changed))
+            log_end = end.log_end
+            nothing: dict[str, Any] = {"exact": False, "segments": (), "log_end": log_end, "misfit": str(changed)}
+            return ChunkRead(split, end.ordinal, end.position, **nothing)
 
     def _read_rows(
         self, reader: ChunkReader, split: SnapshotSplit, opened_at: dict[str, Any], document: dict[str, Any]
@@ -122,7 +124,7 @@ class ChunkFetcher:
             raise
         with self._stopwatch.running("chunk_write"):
             segments = (writer.finish().to_json(),) if writer.rows else ()
-        return ChunkRead(split, high.ordinal, high.position, high.exact, segments)
+        return ChunkRead(split, high.ordinal, high.position, high.exact, segments, log_end=high.log_end)
 
     def _next(self, batches: Iterator[pa.RecordBatch]) -> pa.RecordBatch | None:
         with self._stopwatch.running("chunk_read"):

@@ -10,8 +10,9 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -20,9 +21,12 @@ from raycdc.errors import FencedError, RaycdcError
 from raycdc.runtime.restarts import ProcessEnd, RestartBudget
 from raycdc.source.api import SplitEnumerator
 from raycdc.source.coordinator import CoordinatorSettings, SourceCoordinator
+from raycdc.source.parking import Refusal
 
 #: How often timers are looked at.
 TICK_S = 0.02
+#: Work of the core that takes longer is no silence of the readers.
+BUSY_S = 0.1
 
 
 class CoordinatorHost:
@@ -100,6 +104,10 @@ class CoordinatorHost:
         with self._condition:
             self._core.epoch_committed(epoch)
             self._condition.notify_all()
+
+    def park_tables(self, refusals: Sequence[Refusal]) -> None:
+        with self._condition:
+            self._guarded(lambda: self._core.park_tables(refusals))
 
     def reader_lost(self, subtask_id: int, incarnation: int, reason: str) -> None:
         with self._condition:
@@ -195,7 +203,8 @@ class CoordinatorHost:
     def _guarded(self, action: Callable[[], None]) -> None:
         """Run `action` on the core; its error ends the job, except a fenced sender's, which is the sender's own."""
         try:
-            action()
+            with self._timed():
+                action()
         except FencedError:
             raise
         except BaseException as error:
@@ -207,11 +216,24 @@ class CoordinatorHost:
     def _run(self, action: Callable[[], bool | None]) -> None:
         """Run `action` on the core; wakes all callers unless it answers False: nothing happened."""
         try:
-            if action() is False:
+            with self._timed():
+                happened = action()
+            if happened is False:
                 return
         except BaseException as error:  # noqa: BLE001 - ends the job, told to every caller
             self._fail(error)
         self._condition.notify_all()
+
+    @contextmanager
+    def _timed(self) -> Iterator[None]:
+        """What the core does may block on the disk (a manifest's sync), and nobody is heard meanwhile."""
+        began_s = time.monotonic()
+        try:
+            yield
+        finally:
+            took_s = time.monotonic() - began_s
+            if took_s > BUSY_S:
+                self._core.was_busy(took_s)
 
     def _fail(self, error: BaseException) -> None:
         self._error = self._error or error

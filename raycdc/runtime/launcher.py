@@ -7,7 +7,7 @@ handles behave alike, so the supervisor knows nothing of Ray.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -24,8 +24,9 @@ from raycdc.runtime.restarts import ProcessEnd
 from raycdc.source.api import SplitEnumerator, SplitEnumeratorContext
 from raycdc.source.coordinator import CoordinatorSettings
 from raycdc.source.enumerator import EnumeratorDialect, restore_or_create
-from raycdc.source.parking import Requests
+from raycdc.source.parking import Refusal, Requests
 from raycdc.source.partitioned import PartitionedSource
+from raycdc.source.table_requests import refusals_of
 
 
 @runtime_checkable
@@ -74,6 +75,8 @@ class CoordinatorHandle(CoordinatorClient, Protocol):
     def next_sealed(self, after: int, *, wait_s: float) -> tuple[int | None, int | None]: ...
 
     def epoch_committed(self, epoch: int) -> None: ...
+
+    def park_tables(self, refusals: Sequence[Refusal]) -> None: ...
 
     def reader_lost(self, subtask_id: int, incarnation: int, reason: str) -> None: ...
 
@@ -185,14 +188,18 @@ def host_from(spec: JobSpec, start: CoordinatorStart) -> CoordinatorHost:
     """The coordinator of a job, in whatever process this runs."""
     source = spec.make_source()
     store = CheckpointStore(spec.state, create=False)
-    asked = store.requests()
+    asked, record = store.requests(), store.last_commit()
+    how: dict[str, Any] = {
+        "requests": Requests.from_json(asked) if asked else None,
+        "refusals": refusals_of(record.parked) if record else (),
+    }
     return CoordinatorHost(
         store=store,
         generation=start.generation,
         committed=start.committed,
         make_enumerator=source.make_enumerator
         if isinstance(source, PartitionedSource)
-        else partial(_incremental_enumerator, source, requests=Requests.from_json(asked) if asked else None),
+        else partial(_incremental_enumerator, source, **how),
         until=spec.until,
         settings=spec.settings,
     )

@@ -4,6 +4,9 @@
 epoch's log segments maps the smallest number in it to the first of the epoch's counter; rows that were held since
 earlier epochs have smaller numbers than the others, and so keep their true order.
 
+Files are synced one by one, those that are full as soon as they are: what a cut has left to sync is bounded by the
+number of open files, whatever the transaction's size. `on_progress` is told after each file of a cut.
+
 Where the sink takes changes by key, a table of which the epoch before had much is cut into hash partitions
 (`raycdc.bridge.partitions`): one segment or more for each.
 """
@@ -11,22 +14,27 @@ Where the sink takes changes by key, a table of which the epoch before had much 
 from __future__ import annotations
 
 import dataclasses
+import threading
 import uuid
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path, PurePath
 from typing import Any, Protocol
 
 import pyarrow as pa
 
-from raycdc.bridge import SegmentWriter, partitions_for, split_by_key
-from raycdc.bridge.masking import masked
+from raycdc.bridge import SegmentWriter, delete_there, partitions_for, split_by_key
+from raycdc.bridge.segment import SUFFIX_OPEN
 from raycdc.checkpoint.manifest import SEQ_COUNTER_BITS, Segment, seq_base
-from raycdc.errors import DataError
+from raycdc.errors import DataError, StateError
 from raycdc.model import TableId
 from raycdc.model.mask import Masks
+from raycdc.runtime.held_file import HeldFile
 from raycdc.runtime.stopwatch import Stopwatch
 from raycdc.source.hand_off import LogRows
+from raycdc.source.held_rows import SpilledRows
+from raycdc.transform.masking import masked
 
 #: A table's rows of one epoch go on in a new segment beyond this, so that several tasks can share them.
 SEGMENT_BYTES_MAX = 64 << 20
@@ -56,6 +64,16 @@ class SpoolAddress:
     flight: str = ""
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class CutProgress:
+    """Of the files that the cut of `epoch` has to sync so many are on disk; `bytes` of the log are, in all."""
+
+    epoch: int
+    synced: int
+    files: int
+    bytes: int
+
+
 def segment_name(prefix: str) -> str:
     """A name no other reader, incarnation or generation uses."""
     return f"{prefix}-{uuid.uuid4().hex}.arrow"
@@ -71,6 +89,8 @@ class EpochOutput:
         *,
         partitioned: bool = False,
         masks: Masks | None = None,
+        on_progress: Callable[[CutProgress], None] = lambda _: None,
+        token: str | None = None,
     ) -> None:
         """`partitioned`: the sink wants each key's changes in order, and nothing of the order between keys. Columns
         that `masks` names are hidden before their rows are written.
@@ -83,7 +103,9 @@ class EpochOutput:
         #: Of the open epoch, as decided at a table's first rows; and bytes of log rows in the epoch before.
         self._partitions: dict[TableId, int] = {}
         self._volumes: Counter[TableId] = Counter()
-        self._full: list[OpenSegment] = []
+        self._on_progress = on_progress
+        self._token = token
+        self._full: list[Segment] = []
         self._published: list[Segment] = []
         self._published_bytes = 0
         self._seqs: tuple[int, int] | None = None
@@ -93,11 +115,17 @@ class EpochOutput:
 
     @property
     def open_bytes(self) -> int:
-        writers = [*self._writers.values(), *self._full]
-        return self._published_bytes + sum(writer.bytes for writer in writers)
+        open_bytes = sum(writer.bytes for writer in self._writers.values())
+        return self._published_bytes + open_bytes + sum(segment.bytes for segment in self._full)
 
     def collect(
-        self, table: TableId, *, fingerprint: str, batch: pa.RecordBatch, split_id: str, key: Sequence[str] = ()
+        self,
+        table: TableId,
+        *,
+        fingerprint: str,
+        batch: pa.RecordBatch,
+        split_id: str,
+        key: Sequence[str] = (),
     ) -> None:
         with self._stopwatch.running("log_write"):
             batch = self._masked(batch, table, key)
@@ -122,7 +150,7 @@ class EpochOutput:
     def _log_writer(self, table: TableId, fingerprint: str, split_id: str, partition: int) -> OpenSegment:
         writer = self._writers.get((table, partition))
         if writer is not None and writer.bytes >= SEGMENT_BYTES_MAX:
-            self._full.append(self._writers.pop((table, partition)))
+            self._full.append(self._writers.pop((table, partition)).finish())
             writer = None
         if writer is None:
             writer = self._writer(table, fingerprint, split_id, kind="log", partition=partition)
@@ -135,11 +163,18 @@ class EpochOutput:
             self._published.append(segment)
             self._published_bytes += segment.bytes
 
-    def write_delta(self, rows: Sequence[LogRows], *, fingerprint: str, split_id: str) -> tuple[dict[str, Any], ...]:
-        writer = self._writer(rows[0].table, fingerprint, split_id, kind="delta")
+    def spill(self, rows: Sequence[LogRows]) -> SpilledRows:
+        hidden = [dataclasses.replace(part, batch=self._masked(part.batch, part.table, ())) for part in rows]
+        with self._stopwatch.running("log_write"):
+            return HeldFile(self._spool.folder / f"{segment_name('held')}{SUFFIX_OPEN}", hidden)
+
+    def write_delta(self, rows: Iterable[LogRows], *, fingerprint: str, split_id: str) -> tuple[dict[str, Any], ...]:
+        writer: OpenSegment | None = None
         for part in rows:
+            writer = writer or self._writer(part.table, fingerprint, split_id, kind="delta")
             # Chunks are masked before these are folded into them, by the key, which is not masked.
             writer.append(self._masked(part.batch, part.table, ()))
+        assert writer is not None, "a delta without rows"
         return (writer.finish().to_json(),)
 
     def cut(self, epoch: int) -> tuple[dict[str, Any], ...]:
@@ -150,15 +185,17 @@ class EpochOutput:
                 f"{1 << SEQ_COUNTER_BITS} fit one. Read the snapshot in smaller chunks (source.snapshot.chunk_rows)."
             )
         base = seq_base(epoch, log=True) - first
-        segments = [*self._snapshot_segments(epoch)]
-        self._volumes.clear()
         self._partitions.clear()
         with self._stopwatch.running("log_write"):
-            for writer in (*self._full, *self._writers.values()):
-                if writer.rows:
-                    segment = writer.finish(seq_base=base)
-                    segments.append(segment)
-                    self._volumes[segment.table] += segment.bytes
+            log = [dataclasses.replace(segment, seq_base=base) for segment in self._full]
+            writers = [writer for writer in self._writers.values() if writer.rows]
+            for number, writer in enumerate(writers, start=1):
+                log.append(writer.finish(seq_base=base))
+                self._on_progress(CutProgress(epoch, number, len(writers), sum(segment.bytes for segment in log)))
+        self._volumes = Counter()
+        for segment in log:
+            self._volumes[segment.table] += segment.bytes
+        segments = [*self._snapshot_segments(epoch), *log]
         self._writers.clear()
         self._full.clear()
         self._published.clear()
@@ -170,10 +207,19 @@ class EpochOutput:
         for path in paths:
             (self._spool.folder / PurePath(path).name).unlink(missing_ok=True)
 
+    def discard(self, segments: Sequence[dict[str, Any]]) -> None:
+        found = [Segment.from_json(data) for data in segments]
+        self.release([segment.path for segment in found if segment.node == self._spool.node])
+        there = [segment for segment in found if segment.node != self._spool.node and segment.flight]
+        if there:
+            # In a thread of its own: a node that is gone lets one wait.
+            threading.Thread(target=_delete_there, args=(there, self._token), name="discard", daemon=True).start()
+
     def close(self) -> None:
         """Delete what is unfinished: it belongs to no epoch."""
-        for writer in (*self._writers.values(), *self._full):
+        for writer in self._writers.values():
             writer.abort()
+        self.release([segment.path for segment in self._full])
 
     def _snapshot_segments(self, epoch: int) -> Iterator[Segment]:
         rows = 0
@@ -193,3 +239,10 @@ class EpochOutput:
             flight=self._spool.flight,
             partition=partition,
         )
+
+
+def _delete_there(segments: Sequence[Segment], token: str | None) -> None:
+    """What a node refuses to delete its next start sweeps."""
+    for segment in segments:
+        with suppress(StateError):
+            delete_there(segment, token)

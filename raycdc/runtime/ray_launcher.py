@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import uuid
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 from weakref import WeakSet
@@ -18,7 +18,7 @@ from weakref import WeakSet
 import ray
 from ray.exceptions import GetTimeoutError, RayActorError, RayError
 
-from raycdc.errors import ConfigError, FencedError, RaycdcError, StateError
+from raycdc.errors import FencedError, RaycdcError, StateError
 from raycdc.lean import without_pandas
 from raycdc.runtime.coordinator_host import CoordinatorHost
 from raycdc.runtime.launcher import (
@@ -33,13 +33,17 @@ from raycdc.runtime.launcher import (
 )
 from raycdc.runtime.output import SpoolAddress
 from raycdc.runtime.ray_actors import actor_class, plain_error
+from raycdc.runtime.ray_head import RayHead
 from raycdc.runtime.ray_spools import RaySpools, SpoolSettings
-from raycdc.runtime.ray_start import start_ray
+from raycdc.runtime.ray_start import head_of_ray, start_ray
 from raycdc.runtime.reader_worker import ReaderIdentity
 from raycdc.runtime.restarts import ProcessEnd
+from raycdc.source.parking import Refusal
 
 #: A coordinator that does not answer for so long (beyond the wait a call asked for) counts as gone.
 ANSWER_TIMEOUT_S = 15.0
+#: How often a call that waits looks whether Ray's head is still there.
+LOOK_S = 1.0
 #: A coordinator's process that is not up after so long counts as gone too; a busy machine takes tens of seconds.
 START_TIMEOUT_S = 120.0
 
@@ -81,9 +85,11 @@ class ReaderActor:
 class RayCoordinator:
     """Handle of a `CoordinatorActor`: blocking calls, with the actor's errors as they were raised."""
 
-    def __init__(self, actor: Any, *, pid: int) -> None:
+    def __init__(self, actor: Any, *, pid: int, head: RayHead | None = None) -> None:
+        """`head` is looked at while a call waits; readers, which end with it anyway, have none."""
         self.actor = actor
         self.pid = pid
+        self._head = head
 
     def exchange(self, subtask_id: int, incarnation: int, packet: bytes, *, wait_s: float) -> bytes:
         answer: bytes = self._call("exchange", subtask_id, incarnation, packet, wait_s=wait_s)
@@ -95,6 +101,9 @@ class RayCoordinator:
 
     def epoch_committed(self, epoch: int) -> None:
         self._call("epoch_committed", epoch)
+
+    def park_tables(self, refusals: Sequence[Refusal]) -> None:
+        self._call("park_tables", refusals)
 
     def reader_lost(self, subtask_id: int, incarnation: int, reason: str) -> None:
         self._call("reader_lost", subtask_id, incarnation, reason)
@@ -119,17 +128,27 @@ class RayCoordinator:
     def close(self) -> None:
         """Returns when the process is gone, or does not end: nothing of it must come after what follows."""
         ray.kill(self.actor)
+        if self._head is not None and self._head.lost:
+            return  # Nobody carries the order out; it ends with its raylet, and its generation is fenced.
         with suppress(RayActorError, GetTimeoutError):
             ray.get(self.actor.pid.remote(), timeout=ANSWER_TIMEOUT_S)
 
     def _call(self, method: str, *args: Any, **kwargs: Any) -> Any:
         timeout_s = ANSWER_TIMEOUT_S + float(kwargs.get("wait_s", 0.0))
         try:
-            return ray.get(self.actor.call.remote(method, args, kwargs), timeout=timeout_s)
+            return self._answer(self.actor.call.remote(method, args, kwargs), timeout_s)
         except RaycdcError as error:
             raise plain_error(error) from None
         except (RayActorError, GetTimeoutError) as cause:
             raise CoordinatorLostError(f"{method}: {type(cause).__name__}") from cause
+
+    def _answer(self, reference: Any, timeout_s: float) -> Any:
+        """What a call returns; without Ray's head no answer may ever come, nor the news that none will."""
+        head = self._head
+        while head is not None and timeout_s > LOOK_S and not ray.wait([reference], timeout=LOOK_S)[0]:
+            head.look()
+            timeout_s -= LOOK_S
+        return ray.get(reference, timeout=timeout_s)
 
 
 class RayReader:
@@ -170,12 +189,6 @@ class RayLauncher:
     def __init__(
         self, spec: JobSpec, *, address: str, readers: int, spools: SpoolSettings | None, warn: Callable[[str], None]
     ) -> None:
-        if address.startswith("ray://"):
-            raise ConfigError(
-                f"ray.address: {address} is a Ray Client server, which keeps this process, and the state folder with "
-                "it, outside of the cluster. Run raycdc on a node of the cluster, with the address of its head "
-                '("HOST:6379") or "auto".'
-            )
         self._spec = spec
         self._namespace = f"raycdc-{uuid.uuid4().hex}"
         self._count = 0
@@ -188,6 +201,7 @@ class RayLauncher:
         self._prepared_readers: list[Any] = []
         if self._owned:
             start_ray(address, workers=1 + readers)
+        self._head = head_of_ray(private=self._owned and not self._joined)
         try:
             self._spools = None if spools is None else RaySpools(spools, warn=warn)
             if self._spools is None:
@@ -209,7 +223,7 @@ class RayLauncher:
         except RayActorError as cause:
             ray.kill(actor)
             raise error_of_begin(cause) from cause
-        return RayCoordinator(actor, pid=pid)
+        return RayCoordinator(actor, pid=pid, head=self._head)
 
     def start_reader(self, identity: ReaderIdentity, coordinator: CoordinatorHandle) -> ReaderHandle:
         node, spool = self._place()
@@ -230,6 +244,7 @@ class RayLauncher:
             request_resources(bundles=[{"CPU": 1}] * count)
 
     def look(self) -> None:
+        self._head.look()
         if self._spools is not None:
             self._spools.look()
 
@@ -242,7 +257,8 @@ class RayLauncher:
 
     def close(self) -> None:
         with suppress(RayError, RuntimeError, OSError):  # The cluster may be what ended the job.
-            self.request_readers(0)
+            if not self._head.lost:
+                self.request_readers(0)
         if self._owned:
             ray.shutdown()
 

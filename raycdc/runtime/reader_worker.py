@@ -18,14 +18,14 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Protocol
 
 from raycdc.errors import FencedError, RaycdcError
 from raycdc.model.mask import Masks
 from raycdc.runtime.chunk_fetcher import ChunkFetcher
 from raycdc.runtime.client import CoordinatorClient
-from raycdc.runtime.output import EpochOutput, SpoolAddress
+from raycdc.runtime.output import CutProgress, EpochOutput, SpoolAddress
 from raycdc.runtime.stopwatch import Stopwatch
 from raycdc.source.api import ChunkSource, InputStatus, LogSource, LogUnit, SourceReader
 from raycdc.source.fetcher import SplitFetcher, SplitReader
@@ -156,7 +156,11 @@ class ReaderWorker:
         self._stopwatch = Stopwatch()
         self._statistics: Callable[[], dict[str, Any]] = getattr(source, "statistics", dict)
         masks = masks or Masks()
-        output = EpochOutput(spool, self._stopwatch, partitioned=partitioned, masks=masks)
+        output = EpochOutput(
+            spool, self._stopwatch, partitioned=partitioned, masks=masks, on_progress=self._tell_progress, token=token
+        )
+        self._next_heartbeat_s = 0.0
+        self._told = Heartbeat(0, wants_seal=False, metrics={})
         self._reader: SourceReader
         if isinstance(source, PartitionedSource):
             context = ReaderContext(output, self._send, self._wake, time.monotonic, epoch_bytes_max)
@@ -194,7 +198,6 @@ class ReaderWorker:
         self._end("closed")
 
     def _loop(self) -> None:
-        next_heartbeat = 0.0
         told: tuple[bool, bool] | None = None
         while True:
             with self._condition:
@@ -211,16 +214,25 @@ class ReaderWorker:
                 self._reader.handle(message)
             status = self._reader.poll_next()
             now_s = time.monotonic()
-            if now_s >= next_heartbeat or self._reader.seal_matters != told:
+            if now_s >= self._next_heartbeat_s or self._reader.seal_matters != told:
                 told = self._reader.seal_matters
-                self._send(self._heartbeat())
-                next_heartbeat = now_s + HEARTBEAT_S
+                self._told = self._heartbeat()
+                self._send(self._told)
+                self._next_heartbeat_s = now_s + HEARTBEAT_S
             if self._unsent:
                 self._exchange(wait_s=0.0)
             if status is not InputStatus.MORE_AVAILABLE:
                 with self._condition:
                     if not self._awake and not self._inbox:
                         self._condition.wait(IDLE_S)
+
+    def _tell_progress(self, progress: CutProgress) -> None:
+        """In the middle of a cut, which may take minutes on a slow disk: what was said last, and where the cut is."""
+        now_s = time.monotonic()
+        if now_s >= self._next_heartbeat_s:
+            self._next_heartbeat_s = now_s + HEARTBEAT_S
+            self._send(replace(self._told, metrics={**self._told.metrics, "sealing": asdict(progress)}))
+            self._exchange(wait_s=0.0)
 
     def _heartbeat(self) -> Heartbeat:
         heartbeat = self._reader.heartbeat()

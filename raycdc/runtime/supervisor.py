@@ -16,17 +16,18 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from raycdc.errors import RaycdcError
+from raycdc.errors import ClusterLostError, RaycdcError
 from raycdc.failpoints import left_out
 from raycdc.runtime.autoscaler import Autoscaler
 from raycdc.runtime.launcher import CoordinatorHandle, CoordinatorLostError, CoordinatorStart, Launcher, ReaderHandle
 from raycdc.runtime.reader_worker import ReaderIdentity
 from raycdc.runtime.restarts import ProcessEnd, RestartBudget
+from raycdc.source.parking import Refusal
 
 T = TypeVar("T")
 
@@ -97,6 +98,11 @@ class Supervisor:
         except CoordinatorLostError:
             return
 
+    def park_tables(self, refusals: Sequence[Refusal]) -> None:
+        """A coordinator lost meanwhile reads the commit record instead, where they are parked already."""
+        with suppress(CoordinatorLostError):
+            self._handle().park_tables(refusals)
+
     def status(self) -> dict[str, Any] | None:
         """The coordinator's status, or None while there is none."""
         try:
@@ -127,7 +133,7 @@ class Supervisor:
         self._thread.join(timeout=30)
         with self._lock:
             # A coordinator that is gone cannot tell the readers; they are killed either way.
-            with suppress(CoordinatorLostError):
+            with suppress(CoordinatorLostError, ClusterLostError):
                 if self._coordinator is not None:
                     self._coordinator.shutdown_readers("the job ends")
                     self._wait_for_readers(2.0)

@@ -50,12 +50,16 @@ class CreateTableEvent:
 
 @dataclass(frozen=True, slots=True)
 class AddColumnEvent:
-    """A column was added; rows that existed before hold ``column.default`` (None: null) in it."""
+    """A column was added; rows that existed before hold ``column.default`` (None: null) in it.
+
+    `hidden`: a mask is about the column, and the default is what the mask leaves of it. No state has it otherwise.
+    """
 
     type: ClassVar[str] = "add_column"
     table: TableId
     column: Column
     position: ColumnPosition = Last()
+    hidden: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +169,7 @@ def event_to_json(event: SchemaChangeEvent) -> dict[str, Any]:
     """The event as JSON-able values; `event_from_json` is the inverse."""
     out: dict[str, Any] = {"type": event.type, "db": event.table.db, "table": event.table.table}
     for name in type(event).__dataclass_fields__:
-        if name not in ("type", "table"):
+        if name not in ("type", "table") and (name != "hidden" or getattr(event, name)):
             out[name] = _value_to_json(getattr(event, name))
     return out
 

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from raycdc.errors import SchemaError
+from raycdc.errors import RulesRefusedError
 from raycdc.model import LogicalType, TableId, TableSchema, TypeKind
 from raycdc.model.types import DECIMAL_PRECISION_MAX, wide_decimal
 
@@ -70,10 +70,10 @@ def merge_types(one: LogicalType, other: LogicalType) -> LogicalType:
 def merge_schemas(target: TableId, known: TableSchema, source: TableId, other: TableSchema) -> TableSchema:
     """`known`, the columns of `target`, with what rows of `source` need: more columns and wider types, none less.
 
-    Columns are the same when their names differ in case alone. Raises `SchemaError` when the keys differ.
+    Columns are the same when their names differ in case alone. Raises `RulesRefusedError` when the keys differ.
     """
     if [name.casefold() for name in known.primary_key] != [name.casefold() for name in other.primary_key]:
-        raise SchemaError(
+        raise RulesRefusedError(
             f"{source} has the primary key ({', '.join(other.primary_key)}), and the tables routed to {target} before "
             f"it ({', '.join(known.primary_key)}): merged rows need one key. Route it elsewhere, or change its key."
         )

@@ -20,13 +20,13 @@ A target of several tables has the merge of their schemas (`raycdc.schema.merge`
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
 
-from raycdc.errors import ConfigError, SchemaError
+from raycdc.errors import RoutesRefusedError, RulesRefusedError
 from raycdc.model import Column, LogicalType, TableId, TableSchema
 from raycdc.model.routes import Router
 from raycdc.model.types import wide_decimal
@@ -48,6 +48,7 @@ from raycdc.schema.events import (
 from raycdc.schema.merge import merge_schemas
 
 Change = dict[str, Any]
+_EMPTYING = (TruncateTableEvent.type, DropTableEvent.type)
 #: The tables of an epoch: their schema in it, and what led to that.
 Tables = Mapping[TableId, tuple[TableSchema, Sequence[Change]]]
 
@@ -84,25 +85,40 @@ class TargetEpoch:
     beginning: tuple[TableId, ...] = ()
 
 
+def target_of(
+    name: TableId, sources: Sequence[TableId], tables: Tables, before: Target | None, *, upsert: bool
+) -> tuple[TargetEpoch, Target]:
+    """What becomes of the target `name` in an epoch in which `sources` of its `tables` go there: its share, and the
+    target after it. Raises `RulesRefusedError` for what a merged target cannot follow; `upsert` ones cannot follow all.
+    """
+    every = tuple(dict.fromkeys([*(before.sources if before else ()), *sources]))
+    if len(every) == 1:
+        return _alone(name, every[0], tables, before)
+    return _merged(name, sources, tables, before, upsert=upsert)
+
+
 def targets_of(
     tables: Tables, known: Mapping[TableId, Target], router: Router, *, upsert: bool
 ) -> list[tuple[TargetEpoch, Target]]:
-    """What becomes of the `tables` of one epoch, whose targets were `known` before: each target's share of it, and the
-    target after it. Raises `SchemaError` for what a merged target cannot follow; `upsert` ones cannot follow all.
-    """
-    shares: dict[TableId, list[TableId]] = {}
+    """`target_of` for all targets of the `tables` of one epoch; they were `known` before."""
+    routed = routed_to(tables, router)
+    return [target_of(name, sources, tables, known.get(name), upsert=upsert) for name, sources in routed.items()]
+
+
+def routed_to(tables: Iterable[TableId], router: Router) -> dict[TableId, list[TableId]]:
+    """The targets of `tables`, each with those that go there."""
+    found: dict[TableId, list[TableId]] = {}
     for source in tables:
         for name in router.targets(source):
-            shares.setdefault(name, []).append(source)
-    made: list[tuple[TargetEpoch, Target]] = []
-    for name, sources in shares.items():
-        before = known.get(name)
-        every = tuple(dict.fromkeys([*(before.sources if before else ()), *sources]))
-        if len(every) == 1:
-            made.append(_alone(name, every[0], tables, before))
-        else:
-            made.append(_merged(name, sources, tables, before, upsert=upsert))
-    return made
+            found.setdefault(name, []).append(source)
+    return found
+
+
+def emptied(share: TargetEpoch) -> TargetEpoch:
+    """`share`, and nothing of what is in its target already."""
+    changes = tuple(change for change in share.changes if change["type"] != CreateTableEvent.type)
+    first: tuple[SchemaChangeEvent, ...] = (TruncateTableEvent(share.name), CreateTableEvent(share.name, share.schema))
+    return replace(share, changes=(*map(event_to_json, first), *(c for c in changes if c["type"] not in _EMPTYING)))
 
 
 def changed_routes(known: Mapping[TableId, Collection[TableId]], router: Router) -> list[str]:
@@ -139,9 +155,9 @@ def _merged(
     name: TableId, sources: Sequence[TableId], tables: Tables, before: Target | None, *, upsert: bool
 ) -> tuple[TargetEpoch, Target]:
     if before is not None and before.schema is None:
-        raise ConfigError(
+        raise RoutesRefusedError(
             f"route: {_names([*before.sources, *sources])} would all go to {name}, but the state does not say what "
-            "columns that has. Begin with another pipeline.state and a new snapshot."
+            f"columns that has. Read all of them anew with: raycdc tables resnapshot CONFIG {sources[0]}"
         )
     merger = _Merger(name, before.schema if before else None, before.dropped if before else {}, upsert)
     known = before.sources if before else ()
@@ -210,17 +226,17 @@ class _Merger:
         gone: frozenset[str] = frozenset().union(*self.dropped.values())
         if known.default == column.default and column.name.casefold() not in gone:
             return
-        raise SchemaError(
+        raise RulesRefusedError(
             f"{source}: column {column.name} was added, and {self.name}, where other tables are merged with it, has "
             f"one of that name with other values for its rows (default {known.default}, here {column.default}, or "
-            "dropped before). Route the table elsewhere with another pipeline.state and a new snapshot."
+            "dropped before). Read all of them anew, which empties the target, with: raycdc tables resnapshot CONFIG "
+            f"{source}"
         )
 
-    def _emptied(self, source: TableId) -> SchemaError:
-        return SchemaError(
+    def _emptied(self, source: TableId) -> RulesRefusedError:
+        return RulesRefusedError(
             f"{source} was emptied, dropped or begins again, and its rows cannot be told from those of the other "
-            f"tables merged into {self.name}. Take a new snapshot of all of them with another pipeline.state, and "
-            "route a table that is emptied now and then to a target of its own."
+            f"tables merged into {self.name}. Read all of them anew with: raycdc tables resnapshot CONFIG {source}"
         )
 
 

@@ -7,7 +7,13 @@ from dataclasses import replace
 
 import pyarrow as pa
 
-from raycdc.errors import SchemaError, SinkError
+from raycdc.errors import (
+    ChangeRefusedError,
+    ColumnsRefusedError,
+    KeyRefusedError,
+    SchemaError,
+    TargetTakenError,
+)
 from raycdc.model import META_COLUMNS, Column, TableId, TableSchema
 from raycdc.model.constants import constant
 from raycdc.schema.behavior import SchemaChangeBehavior
@@ -21,24 +27,24 @@ def check_changes(work: TableWork, behavior: SchemaChangeBehavior, left_out: Col
         try:
             event = event_from_json(data)
         except SchemaError as cause:
-            raise SinkError(f"{work.target}: {cause}") from cause
+            raise ChangeRefusedError(f"{work.target}: {cause}") from cause
         match event:
             case AlterPrimaryKeyEvent():
-                raise SinkError(
+                raise ChangeRefusedError(
                     f"{work.target}: the primary key changed to ({', '.join(event.columns)}), but its rows are keyed "
-                    f"by the old one. Remove the table and the pipeline's state, and take a new snapshot."
+                    "by the old one. Delete the target, and read the table anew."
                 )
             case RenameTableEvent():
-                raise SinkError(
+                raise ChangeRefusedError(
                     f"{work.target}: the source table was renamed to {event.new_table}, and a target keeps its "
-                    f"name. Rename it back, or take a new snapshot under the new name."
+                    f"name. Rename it back, or read it under its new name with: raycdc tables add"
                 )
             case CreateTableEvent():
                 continue
             case _ if event.type in left_out:
                 continue
             case _ if behavior is SchemaChangeBehavior.EXCEPTION:
-                raise SinkError(
+                raise ChangeRefusedError(
                     f'{work.target}: {event.type} at the source, and pipeline.schema_change = "exception". '
                     'Set it to "lenient" or "evolve" to let the target follow.'
                 )
@@ -46,10 +52,15 @@ def check_changes(work: TableWork, behavior: SchemaChangeBehavior, left_out: Col
                 continue
 
 
+def creates(work: TableWork) -> bool:
+    """Whether the table begins with this epoch, for the first time or again: a target that is gone is made anew."""
+    return any(change["type"] == CreateTableEvent.type for change in work.changes)
+
+
 def check_key(work: TableWork) -> None:
     """`SinkError` for a table whose rows an upsert target cannot tell apart."""
     if not work.schema.primary_key:
-        raise SinkError(
+        raise KeyRefusedError(
             f"{work.source} has no primary key, so an upsert target cannot tell its rows apart. "
             f'Add a key to the table, exclude it, or set sink.write = "changelog".'
         )
@@ -72,7 +83,7 @@ def check_constant(target: TableId, column: Column) -> pa.Scalar:
     try:
         return constant(column.default, column.type.arrow())
     except pa.ArrowException as cause:
-        raise SinkError(
+        raise ChangeRefusedError(
             f"{target}: column {column.name} was added with the default {column.default!r}, which is no value of type "
             f"{column.type.kind}. Take a new snapshot of the table."
         ) from cause
@@ -82,13 +93,15 @@ def check_names(work: TableWork, wanted: pa.Schema) -> None:
     """`SinkError` for columns that would have the name of a metadata column of the changelog; `wanted` are all."""
     clashes = {c.name.casefold() for c in work.schema.columns} & {n.casefold() for n in META_COLUMNS}
     if clashes and len(wanted) > len(work.schema.columns):
-        raise SinkError(f"{work.target}: column {min(clashes)} has the name of a metadata column of the changelog.")
+        raise ColumnsRefusedError(
+            f"{work.target}: column {min(clashes)} has the name of a metadata column of the changelog."
+        )
 
 
 def check_unmerged(work: TableWork, on_existing: str, *, rows: str = "row") -> None:
     """`SinkError` for several tables, or another key, in an upsert target that others may have written to."""
     if work.merged and on_existing == "merge":
-        raise SinkError(
+        raise TargetTakenError(
             f"{work.target}: {', '.join(map(str, work.merged))} cannot be merged, or given another key, with "
             f'pipeline.on_existing = "merge": whether a {rows} that is there already is one of theirs is not '
             'known. Use "fail" or "replace".'

@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 
-from raycdc.errors import SinkError
+from raycdc.errors import ChangeRefusedError, SinkError, TargetTouchedError
 from raycdc.model import Column, TableId
 from raycdc.model.types import LogicalType, TypeKind, wide_decimal
 from raycdc.schema.behavior import SchemaChangeBehavior
@@ -87,10 +87,9 @@ def plan(
     names = [p.column.name for p in planned]
     _check(planned, work, lacks=may_lack(behavior, left_out))
     if upsert and tuple(work.schema.primary_key) != _renamed(key, planned):
-        raise SinkError(
+        raise ChangeRefusedError(
             f"{work.target}: its key is ({', '.join(key)}) and becomes ({', '.join(work.schema.primary_key)}), but the "
-            'rows that exist are keyed by the old one. Take a new snapshot with pipeline.on_existing = "replace" and '
-            "a new pipeline.state."
+            "rows that exist are keyed by the old one. Drop the target and take a new snapshot of the table."
         )
     added = {e.column.name: e.column for e in events if isinstance(e, AddColumnEvent) and e.column.name in names}
     filled = tuple(c for c in added.values() if c.default is not None) if upsert and not emptied else ()
@@ -111,12 +110,12 @@ def fits(old: LogicalType, new: LogicalType) -> bool:
     return old.kind is new.kind and old.arrow() == new.arrow()
 
 
-def type_error(target: TableId, column: Column, new: LogicalType) -> SinkError:
+def type_error(target: TableId, column: Column, new: LogicalType) -> ChangeRefusedError:
     """The table has a column of another type than the rows to come."""
-    return SinkError(
+    return ChangeRefusedError(
         f"{target}: column {column.name} is {column.type.kind} in the target and {new.kind} at the source, and rows "
-        "already written cannot change their type. No row of the new type was written. Take a new snapshot with "
-        'pipeline.on_existing = "replace" and a new pipeline.state.'
+        "already written cannot change their type. No row of the new type was written. Take a new snapshot of "
+        "the table, which empties the target."
     )
 
 
@@ -167,17 +166,17 @@ def _after_rename(
     if behavior.in_place or fold(name) == fold(new_name):
         return [replace(p, column=replace(p.column, name=new_name)) if p.column.name == name else p for p in planned]
     if new_name in work.schema.primary_key:
-        raise SinkError(
+        raise ChangeRefusedError(
             f"{work.target}: the key column {name!r} was renamed to {new_name!r}, and the rows that exist "
             f'would lose their key. Set pipeline.schema_change = "evolve" for this change.'
         )
     wanted = {column.name: column for column in work.schema.columns}
     taken = fold(new_name) in [fold(p.column.name) for p in planned]
     if taken and behavior is SchemaChangeBehavior.LENIENT:
-        raise SinkError(
+        raise ChangeRefusedError(
             f"{work.target}: column {name!r} was renamed to {new_name!r}, and the target kept a column of that name "
             'whose values are others. Set pipeline.schema_change = "evolve" for this change, or take a new snapshot '
-            'with pipeline.on_existing = "replace" and a new pipeline.state.'
+            "of the table."
         )
     if behavior is SchemaChangeBehavior.IGNORE or new_name not in wanted:
         return planned
@@ -216,7 +215,7 @@ def _check(planned: Sequence[Planned], work: TableWork, *, lacks: bool) -> None:
     for column in work.schema.columns:
         have = there.get(column.name)
         if have is None and not lacks:
-            raise SinkError(
+            raise TargetTouchedError(
                 f"{work.target}: the source has a column {column.name!r} that the target lacks, and no change says "
                 "that it was added. Take a new snapshot of the table."
             )

@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
-from raycdc.errors import SinkError
+from raycdc.errors import ChangeRefusedError, SinkError, TargetTouchedError
 from raycdc.model import Column, TableId, TableSchema
 from raycdc.schema.behavior import SchemaChangeBehavior
 from raycdc.schema.events import (
@@ -112,12 +112,12 @@ def plan_columns(
     return plan
 
 
-def type_error(lake: LakeFormat, target: TableId, have: pa.Field, want: pa.Field) -> SinkError:
+def type_error(lake: LakeFormat, target: TableId, have: pa.Field, want: pa.Field) -> ChangeRefusedError:
     """The table has a column of another type than the rows to come."""
-    return SinkError(
+    return ChangeRefusedError(
         f"{target}: column {have.name} is {have.type} in the {lake.name} table and {want.type} ({want.name}) at the "
         "source, and rows already written cannot change their type. No row of the new type was written. Take a new "
-        'snapshot into another table, or with pipeline.on_existing = "replace"; both with a new pipeline.state.'
+        "snapshot of the table, which empties the target."
     )
 
 
@@ -152,7 +152,7 @@ def _after(
             if in_place:
                 return [replace(c, field=c.field.with_name(new_name)) if c.field.name == name else c for c in columns]
             if new_name in work.schema.primary_key:
-                raise SinkError(
+                raise ChangeRefusedError(
                     f"{work.target}: the key column {name!r} was renamed to {new_name!r}, and the rows that exist "
                     f'would lose their key. Set pipeline.schema_change = "evolve" for this change.'
                 )
@@ -252,7 +252,7 @@ def _check(
         want = wanted.field(column.name)
         have = there.get(column.name)
         if have is None:
-            raise SinkError(
+            raise TargetTouchedError(
                 f"{target}: the source has a column {column.name!r} that the {lake.name} table lacks, and no change "
                 "says that it was added. Take a new snapshot of the table."
             )

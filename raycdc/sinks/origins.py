@@ -24,7 +24,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from raycdc.errors import DataError
+from raycdc.errors import OriginsRefusedError
 from raycdc.model import RowKind
 from raycdc.model.keys import comparable
 from raycdc.sinks.rows import DELETED
@@ -94,7 +94,7 @@ def last_per_origin(
 def _check_not_null(keys: pa.Table, names: Sequence[str], target: str) -> None:
     for name, column in zip(names, keys.columns, strict=True):
         if column.null_count:
-            raise DataError(
+            raise OriginsRefusedError(
                 f"{target}: a row has no value in {name}, which its transform's primary_keys names. Filter such rows "
                 f"out ({name} IS NOT NULL), or give it a value with coalesce."
             )
@@ -107,9 +107,9 @@ def _since_emptied(rows: pa.Table, target: str, beginning: Collection[str], *, a
         origin = [rows.column(name)[int(place)] for name in ORIGIN]
         name = ".".join(part.as_py() for part in origin)
         if name not in beginning and not alone:
-            raise DataError(
+            raise OriginsRefusedError(
                 f"{name} was emptied or begins again, and its rows in {target} cannot be told from those of the other "
-                "tables merged there. Take a new snapshot with another pipeline.state."
+                f"tables merged there. Read all of them anew with: raycdc tables resnapshot CONFIG {name}"
             )
         own = pc.and_(*(pc.equal(rows.column(column), part) for column, part in zip(ORIGIN, origin, strict=True)))
         moot = own.to_numpy() & (np.arange(len(ops)) <= place)
@@ -118,16 +118,16 @@ def _since_emptied(rows: pa.Table, target: str, beginning: Collection[str], *, a
     return rows
 
 
-def same_key(target: str, key: dict[str, object], *, alone: bool = False) -> DataError:
+def same_key(target: str, key: dict[str, object], *, alone: bool = False) -> OriginsRefusedError:
     """Two rows, of two tables unless `alone`, have one key, and the target can hold one of them only."""
     shown = ", ".join(f"{name} = {value!r}" for name, value in key.items())
     if alone:
-        return DataError(
+        return OriginsRefusedError(
             f"{target}: more than one row has the key {shown}, which the table's transform gives them with "
-            "primary_keys. Name columns that are unique together, with another pipeline.state and a new snapshot."
+            "primary_keys. Name columns there that are unique together, and read the table anew."
         )
-    return DataError(
+    return OriginsRefusedError(
         f"{target}: the row with the key {shown} comes from more than one of the tables that are merged there, and "
-        'would stand for both. Route them to targets of their own, or use sink.write = "changelog"; in both cases with '
-        "another pipeline.state and a new snapshot."
+        "would stand for both. Give one of the two rows another key, and read the tables anew. (To keep such rows, "
+        'route the tables to targets of their own or use sink.write = "changelog", with another pipeline.state.)'
     )

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from raycdc.errors import SinkError
+from raycdc.errors import ChangeRefusedError, SinkError
 from raycdc.model import Column, TableId
 from raycdc.sinks.api import CommitVector
 from raycdc.sinks.columns import Plan, Planned
@@ -148,9 +148,9 @@ def again(target: TableId, held: Held, planned: Plan) -> Plan:
     columns = []
     for p in planned.columns:
         if p.origin is not None and now[p.origin] is None:
-            raise SinkError(
+            raise ChangeRefusedError(
                 f"{target}: column {p.origin} went with a change of an epoch that was dropped, and stays in the change "
-                'that came instead. Take a new snapshot with pipeline.on_existing = "replace" and a new pipeline.state.'
+                "that came instead. Take a new snapshot of the table."
             )
         there = added.get(p.column.name)
         same = there is not None and there.type == p.column.type

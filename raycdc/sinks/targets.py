@@ -2,18 +2,40 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from raycdc.errors import ConfigError, SinkError
+from raycdc.errors import ColumnsRefusedError, ConfigError, NameRefusedError
 from raycdc.model import TableId
+from raycdc.model.names import NameRules
+
+_FOLDER = NameRules("this sink", folder=True)
 
 
 def table_folder(root: Path, target: TableId) -> Path:
     """``ROOT/DB/TABLE``. `SinkError` for a name that would leave the folder or hide in it."""
-    for part in (target.db, target.table):
-        if "/" in part or "\0" in part or part in ("", ".", "..") or part.startswith("_"):
-            raise SinkError(f"{target} cannot be a folder of this sink; route it to another name.")
+    if why := _FOLDER.no_table(target):
+        raise NameRefusedError(f"{target}: {why}.")
     return root / target.db / target.table
+
+
+def check_names(
+    rules: NameRules, target: TableId, columns: Iterable[str], key: Sequence[str] = (), *, upsert: bool = True
+) -> None:
+    """`SinkError` for names that the target cannot hold: the table was to be parked, or to have others, before."""
+    if why := rules.no_table(target):
+        raise NameRefusedError(f"{target}: {why}.")
+    for name in columns:
+        if why := rules.no_column(name, is_key=upsert and tuple(key) == (name,)):
+            raise ColumnsRefusedError(
+                f"{target}: column {name!r} {why}, which {rules.store} cannot hold. Give it another name by a "
+                "[[transform]], or leave the table out (source.exclude)."
+            )
+
+
+def is_of_pipeline(app_id: str, ours: str) -> bool:
+    """Whether the commits of `app_id` are those of the pipeline of `ours`, with this or another state."""
+    return bool(app_id) and app_id.rpartition(":")[0] == ours.rpartition(":")[0]
 
 
 def check_write(kind: str, supported: tuple[str, ...], wanted: str) -> None:

@@ -7,6 +7,7 @@ names and renames the same content over the same name: harmless.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import uuid
@@ -186,11 +187,20 @@ class _Replaced:
         return self._file
 
     def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
+        try:
+            if error is None:
+                self._file.flush()
+                os.fsync(self._file.fileno())
+        except OSError:
+            self._discard()
+            raise
         if error is not None:
-            self._file.close()
-            self._temporary.unlink(missing_ok=True)
+            self._discard()
             return
-        self._file.flush()
-        os.fsync(self._file.fileno())
         self._file.close()
         self._temporary.rename(self._path)
+
+    def _discard(self) -> None:
+        with contextlib.suppress(OSError):  # A full disk does not take what is still buffered.
+            self._file.close()
+        self._temporary.unlink(missing_ok=True)

@@ -6,7 +6,7 @@ splits and acts only through its context; readers read splits and know nothing o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Any, Protocol, runtime_checkable
@@ -17,10 +17,12 @@ from raycdc.checkpoint.manifest import TableEpoch
 from raycdc.checkpoint.missing import MissingRow
 from raycdc.model import TableId
 from raycdc.source.hand_off import LogRows
-from raycdc.source.parking import Parked
+from raycdc.source.held_rows import SpilledRows
+from raycdc.source.parking import Parked, Refusal
 from raycdc.source.source_event import Heartbeat, Message
 from raycdc.source.split import SnapshotSplit, SourceSplit
 from raycdc.transform.followed import TargetRules
+from raycdc.transform.hiding import Hiding
 
 #: Behind every place of a log.
 NOWHERE = 1 << 64
@@ -116,6 +118,9 @@ class SplitEnumerator(Protocol):
     def problems(self) -> dict[str, str]:
         """What went wrong without harm, by place, until it is right again; for people."""
 
+    def park_tables(self, refusals: Sequence[Refusal]) -> None:
+        """The driver commits no more of these tables: where single tables can be parked, their rows need not come."""
+
     def progress(self) -> dict[str, Any]:
         """Per table: phase and chunks done and planned, for people and `run --json`."""
 
@@ -188,7 +193,9 @@ class LogSource(Protocol):
 class ChunkRead:
     """A chunk was read into finished segments that belong to no epoch yet; see `raycdc.source.hand_off`.
 
-    `misfit` says why it has none, where the table was another one than the chunk's schema document says.
+    `high` bounds what its SELECT saw of rows, `log_end` which tables it may have seen under the name: the log's end,
+    asked for after the SELECT. `misfit` says why it has none, where the table was another one than the chunk's schema
+    document says.
     """
 
     split: SnapshotSplit
@@ -196,6 +203,7 @@ class ChunkRead:
     high_position: dict[str, Any]
     exact: bool
     segments: tuple[dict[str, Any], ...]
+    log_end: int = field(kw_only=True)
     misfit: str = ""
 
 
@@ -227,14 +235,23 @@ class ReaderOutput(Protocol):
     def open_bytes(self) -> int: ...
 
     def collect(
-        self, table: TableId, *, fingerprint: str, batch: pa.RecordBatch, split_id: str, key: Sequence[str] = ()
+        self,
+        table: TableId,
+        *,
+        fingerprint: str,
+        batch: pa.RecordBatch,
+        split_id: str,
+        key: Sequence[str] = (),
     ) -> None:
         """Append rows of the log; order per table is kept, or per value of `key` where it is given."""
 
     def publish(self, segments: Sequence[dict[str, Any]]) -> None:
         """Make finished snapshot segments part of the open epoch."""
 
-    def write_delta(self, rows: Sequence[LogRows], *, fingerprint: str, split_id: str) -> tuple[dict[str, Any], ...]:
+    def spill(self, rows: Sequence[LogRows]) -> SpilledRows:
+        """Put held rows of one table down where they need no memory; masked, if they are to be."""
+
+    def write_delta(self, rows: Iterable[LogRows], *, fingerprint: str, split_id: str) -> tuple[dict[str, Any], ...]:
         """Write held rows as segments of no epoch, for another reader to fold."""
 
     def cut(self, epoch: int) -> tuple[dict[str, Any], ...]:
@@ -242,6 +259,9 @@ class ReaderOutput(Protocol):
 
     def release(self, paths: Sequence[str]) -> None:
         """Delete segment files of epochs the sink holds."""
+
+    def discard(self, segments: Sequence[dict[str, Any]]) -> None:
+        """Delete segments that nobody needs, wherever they are. Does not wait for other nodes."""
 
     def close(self) -> None: ...
 
@@ -260,6 +280,14 @@ class FollowsTargets(Protocol):
 
     def follow_targets(self, rules: TargetRules) -> None:
         """What targets can follow; called once, before anything else."""
+
+
+@runtime_checkable
+class HidesValues(Protocol):
+    """A source whose state would have values of rows: bounds of chunks, or rows that wait."""
+
+    def hide(self, hiding: Hiding) -> None:
+        """What no state may have in the clear; called once, before anything else."""
 
 
 @runtime_checkable

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from raycdc.errors import RaycdcError, SourceError
+
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """One thing looked at. `fix` is what to do when it is not `ok`; one not `required` is a warning."""
+    """One thing looked at. `fix` is what to do when it is not `ok`; one not `required` is a warning. `error` is what a
+    run would end with; one that `parks` concerns one table, which a run parks, and the others go on.
+    """
 
     name: str
     text: str
     fix: str = ""
     ok: bool = False
     required: bool = True
+    error: type[RaycdcError] = SourceError
+    parks: bool = False
 
     def __str__(self) -> str:
         mark = "ok" if self.ok else ("failed" if self.required else "warning")

@@ -18,7 +18,10 @@ from raycdc.source.split import PartitionSplit, SourceSplit
 class CoordinatorSettings:
     """Cadence and patience. Times in seconds, sizes in bytes.
 
-    An idle sink gets an epoch of `epoch_bytes_idle` already, so that it writes while the next one is read.
+    An idle sink gets an epoch of `epoch_bytes_idle` already, so that it writes while the next one is read. A reader
+    whose process says nothing for `reader_timeout_s` is dead; one whose process answers while its main thread makes no
+    progress for `progress_timeout_s` hangs, and would keep a seal waiting for ever. Syncing files is progress, file by
+    file.
     """
 
     epoch_interval_s: float = 2.0
@@ -26,6 +29,7 @@ class CoordinatorSettings:
     epoch_bytes_idle: int = 64 << 20
     in_flight_max: int = 2
     reader_timeout_s: float = 10.0
+    progress_timeout_s: float = 60.0
 
 
 class ManifestWriter(Protocol):

@@ -7,9 +7,9 @@ manifest, written through `ManifestWriter` at the moment the last reader has sea
 Epochs. One epoch is open. It is sealed when it is `epoch_interval_s` old and something changed, when it holds
 `epoch_bytes_max` (`epoch_bytes_idle` while the sink is idle), or when a reader asks (schema change, end of input); but
 never while `in_flight_max` sealed epochs wait for the sink. Every registered reader cuts and reports; one that is
-silent for `reader_timeout_s` is fenced: its incarnation is over, its splits go back to the enumerator at their last
-*sealed* state, and the epoch is completed without it. The manifest is written when nobody is waited for; then the epoch
-exists, before that nothing of it does.
+silent for `reader_timeout_s`, or without progress for `progress_timeout_s`, is fenced: its incarnation is over, its
+splits go back to the enumerator at their last *sealed* state, and the epoch is completed without it. The manifest is
+written when nobody is waited for; then the epoch exists, before that nothing of it does.
 
 | a message from | is |
 |---|---|
@@ -30,6 +30,7 @@ from raycdc.model import TableId
 from raycdc.source.api import SplitEnumerator
 from raycdc.source.coordination import CoordinatorSettings, LiveReader, ManifestWriter, Sealing
 from raycdc.source.link import Identity, Link, read_packet
+from raycdc.source.parking import Refusal
 from raycdc.source.source_event import (
     AddSplits,
     CheckpointComplete,
@@ -51,10 +52,6 @@ from raycdc.source.source_event import (
 from raycdc.source.split import STREAM_SPLIT_ID, PartitionSplit, SnapshotSplit, SourceSplit, StreamSplit
 
 __all__ = ["CoordinatorSettings", "ManifestWriter", "SourceCoordinator"]
-
-#: A reader whose process answers while its main thread says nothing (not even a heartbeat) for this many times the
-#: reader time-out hangs: it would keep a seal waiting for ever.
-STUCK_FACTOR = 6
 
 #: A position that moved without rows is worth a manifest only now and then.
 IDLE_SEAL_INTERVAL_S = 10.0
@@ -169,7 +166,7 @@ class SourceCoordinator:
         """Timers: fence the silent, seal what is due. True when there was something to do."""
         patience_s = self._settings.reader_timeout_s
         silent = {s: "silent" for s, r in self._readers.items() if now_s - r.last_heard_s > patience_s}
-        stuck_s = STUCK_FACTOR * patience_s
+        stuck_s = self._settings.progress_timeout_s
         silent |= {s: "stuck" for s, r in self._readers.items() if now_s - r.last_spoke_s > stuck_s}
         for subtask_id, how in silent.items():
             self._lose(subtask_id, f"{how} for {stuck_s if how == 'stuck' else patience_s:g} s")
@@ -177,6 +174,12 @@ class SourceCoordinator:
         if seal:
             self._begin_seal(now_s)
         return seal or bool(silent)
+
+    def was_busy(self, seconds: float) -> None:
+        """The coordinator was at work for so long itself (a slow disk) and heard nobody: no reader was silent."""
+        for reader in self._readers.values():
+            reader.last_heard_s += seconds
+            reader.last_spoke_s += seconds
 
     def reader_lost(self, subtask_id: int, incarnation: int, reason: str) -> None:
         """The shell saw the process end. A newer incarnation is not affected."""
@@ -193,9 +196,17 @@ class SourceCoordinator:
         self._committed = max(self._committed, epoch)
         done = [self._manifests.pop(e) for e in sorted(self._manifests) if e <= epoch]
         self._enumerator.notify_checkpoint_complete(epoch)
+        segments = [segment for manifest in done for segment in manifest.segments]
+        nodes = {reader.node for reader in self._readers.values()}
+        elsewhere = tuple(segment.to_json() for segment in segments if segment.node not in nodes)
         for reader in self._readers.values():
-            mine = tuple(s.path for manifest in done for s in manifest.segments if s.node == reader.node)
-            reader.link.send(CheckpointComplete(epoch, mine))
+            mine = tuple(segment.path for segment in segments if segment.node == reader.node)
+            reader.link.send(CheckpointComplete(epoch, mine, elsewhere))
+            elsewhere = ()
+
+    def park_tables(self, refusals: Sequence[Refusal]) -> None:
+        """The driver commits no more of these tables."""
+        self._enumerator.park_tables(refusals)
 
     def retire(self, subtask_id: int) -> bool:
         """Let go of a reader that is not needed any more; False while it has splits, so ask again.

@@ -28,12 +28,13 @@ from functools import partial
 from typing import Any
 
 from raycdc.checkpoint.manifest import Manifest
-from raycdc.errors import ProtocolError, SourceError
+from raycdc.errors import ProtocolError
 from raycdc.model import TableId
 from raycdc.source.api import EpochShare, SplitEnumeratorContext
 from raycdc.source.as_of import Turns
 from raycdc.source.log_reader import STATE_VERSION as LOG_STATE_VERSION
-from raycdc.source.parking import Requests, with_requests
+from raycdc.source.parking import Refusal, Requests, with_refusals, with_requests
+from raycdc.source.selection import without_left
 from raycdc.source.snapshot_plan import (
     PLANNED_AHEAD,
     ChunkReaders,
@@ -45,7 +46,8 @@ from raycdc.source.snapshot_plan import (
     StartPoint,
     TablePlan,
     TableState,
-    captured_of,
+    captured_state,
+    first_state,
     name_of,
     snapshot_progress,
     unknown_document,
@@ -65,8 +67,6 @@ __all__ = [
 
 #: Version of this enumerator's state.
 STATE_VERSION = 1
-#: Times a chunk is read again because its rows changed meanwhile, before the job gives up on it.
-RETRIES_MAX = 50
 
 
 class IncrementalSnapshotEnumerator:
@@ -81,9 +81,11 @@ class IncrementalSnapshotEnumerator:
         restored: dict[str, Any] | None = None,
         document: Callable[[str], dict[str, Any]] | None = None,
         requests: Requests | None = None,
+        refusals: Sequence[Refusal] = (),
     ) -> None:
-        """`document` finds schema documents by fingerprint; `requests` are carried out where they are still to do."""
+        """`document` finds schema documents by fingerprint; open `requests` and `refusals` are carried out."""
         self._document = document or unknown_document
+        self._refusals = list(refusals)
         self._requested = requests or Requests()
         #: Tables whose chunks the log reader refuses: the next manifest says why.
         self._over: set[TableId] = set()
@@ -96,9 +98,8 @@ class IncrementalSnapshotEnumerator:
         self._documents: dict[str, dict[str, Any]] = {}
         self._pending: deque[SnapshotSplit] = deque()
         self._out: dict[str, OutChunk] = {}
-        self._requests: deque[int] = deque()
+        self._rubbish: list[dict[str, Any]] = []
         self._chunk_readers, self._turns = ChunkReaders(), Turns()
-        self._retries: dict[str, int] = {}
         self._stream: StreamSplit | None = None
         self._stream_owner: int | None = None
         #: Whether the stream's position is one of the server that answers now; asked before each time it is given away.
@@ -128,16 +129,16 @@ class IncrementalSnapshotEnumerator:
         """Nothing is open here; the dialect's connections live only inside its calls."""
 
     def add_reader(self, subtask_id: int) -> None:
+        self._discard(())
         self._give_stream()
 
     def handle_split_request(self, subtask_id: int) -> None:
-        self._requests.append(subtask_id)
+        self._chunk_readers.asking.append(subtask_id)
         self._assign()
 
     def add_splits_back(self, splits: Sequence[SourceSplit], subtask_id: int) -> None:
         """`subtask_id` lost these splits; the stream may come later than the chunks, and after its successor."""
-        registered = set(self._context.registered_readers())
-        self._requests = deque(s for s in self._requests if s in registered)
+        self._chunk_readers.keep(set(self._context.registered_readers()))
         for split in splits:
             match split:
                 case StreamSplit():
@@ -162,6 +163,7 @@ class IncrementalSnapshotEnumerator:
         match kind:
             case "close_chunk":
                 self._high = max(self._high, event["high"])
+                out.segments = event["segments"]
                 self._to_log(event)
             case "chunk_opened" | "chunk_delta":
                 self._to_owner(out, event)
@@ -176,11 +178,8 @@ class IncrementalSnapshotEnumerator:
                 self._put_back(out.split)
                 if event["gone"] and self._is_of_now(out.split):
                     self._forget_table(out.split.table)
-                elif event.get("over"):
-                    if self._is_of_now(out.split):
-                        self._over.add(out.split.table)
-                elif out.owner is not None:
-                    self._count_retry(out.split, event["reason"])
+                elif event.get("over") and self._is_of_now(out.split):
+                    self._over.add(out.split.table)
                 self._assign()
             case _:
                 raise ProtocolError(f"The enumerator does not know the event {kind!r}")
@@ -188,7 +187,6 @@ class IncrementalSnapshotEnumerator:
     def handle_splits_finished(self, split_ids: Sequence[str]) -> None:
         for split_id in split_ids:
             out = self._out.pop(split_id)
-            self._retries.pop(split_id, None)
             self._tables[out.split.table].finished += 1
         self._plan()
         self._assign()
@@ -196,11 +194,9 @@ class IncrementalSnapshotEnumerator:
 
     def epoch_sealed(self, epoch: int, splits: Mapping[str, Any]) -> EpochShare:
         """The log reader reports tables and the end by itself; its state says which tables begin again."""
-        if STREAM_SPLIT_ID in splits:
-            changed = self._follow(splits[STREAM_SPLIT_ID])
-            if changed:
-                self._assign()
-                self._maybe_stop()
+        if STREAM_SPLIT_ID in splits and self._follow(splits[STREAM_SPLIT_ID]):
+            self._assign()
+            self._maybe_stop()
         return EpochShare()
 
     @property
@@ -223,6 +219,14 @@ class IncrementalSnapshotEnumerator:
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
         """Nothing to clean up at the source: a binlog is not acknowledged."""
+
+    def park_tables(self, refusals: Sequence[Refusal]) -> None:
+        """The log reader parks them; one that takes its place is given a state in which they are."""
+        self._refusals += refusals
+        for refusal in refusals:
+            self._to_log({"type": "park_table", **refusal.to_json()})
+        if self._stream is not None and self._stream_owner is None:
+            self._take_stream(self._stream)
 
     def progress(self) -> dict[str, Any]:
         return snapshot_progress(self._tables, self._out.values())
@@ -251,26 +255,16 @@ class IncrementalSnapshotEnumerator:
 
     def _on_start_point(self, start: StartPoint) -> None:
         self._started = True
-        tables = {}
-        schemas = {}
+        schemas = {plan.fingerprint: plan.document for plan in start.tables if not plan.refused}
         for plan in start.tables:
-            schemas[plan.fingerprint] = plan.document
-            begun = {"announced": False, "snapshot": plan.snapshot, "incarnation": 0}
-            tables[str(plan.table)] = {"schema": plan.fingerprint, **begun}
+            if plan.refused:
+                self._tables[plan.table] = TableState("", None, parked=plan.entry(start.position))
+                continue
             # The key is settled here: the log reader compares by it from now on, whatever the configuration says later.
             planner = {"key": plan.snapshot["key"]} if plan.snapshot is not None else None
             self._tables[plan.table] = TableState(plan.fingerprint, planner)
         self._documents.update(schemas)
-        state = {
-            "version": LOG_STATE_VERSION,
-            "position": start.position,
-            "ordinal": start.ordinal,
-            "changes": 0,
-            "tables": tables,
-            "parked": {},
-            **({"source": start.source} if start.source else {}),
-        }
-        self._stream, self._stream_placed = StreamSplit(state, schemas), True
+        self._stream, self._stream_placed = StreamSplit(first_state(start, LOG_STATE_VERSION), schemas), True
         self._give_stream()
         self._plan()
 
@@ -332,20 +326,12 @@ class IncrementalSnapshotEnumerator:
         return state is not None and state.parked is None and state.incarnation == split.incarnation
 
     def _put_back(self, split: SnapshotSplit) -> None:
-        del self._out[split.split_id]
+        out = self._out.pop(split.split_id)
+        if out.published or out.owner is None:
+            self._discard(out.segments)
         if not self._is_of_now(split):
             return
         self._pending.appendleft(dataclasses.replace(split, attempt=split.attempt + 1))
-
-    def _count_retry(self, split: SnapshotSplit, reason: str) -> None:
-        """Give up on a chunk that is read again and again with its reader alive."""
-        self._retries[split.split_id] = self._retries.get(split.split_id, 0) + 1
-        if self._retries[split.split_id] > RETRIES_MAX:
-            raise SourceError(
-                f"Chunk {split.split_id} of {split.table} was read {RETRIES_MAX} times and not once usable: {reason}. "
-                "Give the table a primary key, lower source.snapshot.chunk_rows, or start when fewer rows change. If "
-                f"it was changed without the log saying so: raycdc tables resnapshot CONFIG {split.table}"
-            )
 
     def _forget_table(self, table: TableId) -> None:
         """The table was dropped at the source: nothing of it is left to read."""
@@ -412,23 +398,22 @@ class IncrementalSnapshotEnumerator:
 
     def _assign(self) -> None:
         """Give pending chunks to waiting readers, only while there is a log reader to open them."""
-        while self._requests and self._stream_owner is not None:
+        while self._chunk_readers.asking and self._stream_owner is not None:
             split = self._turns.next_of(self._pending, self._out.values(), self._over)
             if split is None:
                 break
             registered, most = self._context.registered_readers(), self._dialect.chunk_readers_max
-            if (subtask_id := self._chunk_readers.next_of(self._requests, registered, most=most)) is None:
+            if (subtask_id := self._chunk_readers.next_of(registered, most=most)) is None:
                 break
             self._pending.remove(split)
-            self._requests.remove(subtask_id)
             self._out[split.split_id] = OutChunk(split, subtask_id)
             self._context.assign_splits({subtask_id: [split]})
         self._plan()
         if self._all_published() and not self._out:
             # Only when every chunk is in a manifest: until then the log reader's death makes chunks pending again.
-            for subtask_id in sorted(set(self._requests)):
+            # The log's reader stays: it is not told.
+            for subtask_id in self._chunk_readers.take_untold(but=self._stream_owner):
                 self._context.signal_no_more_splits(subtask_id)
-            self._requests.clear()
 
     def _all_published(self) -> bool:
         planned = self._started and all(s.planner is None for s in self._tables.values())
@@ -451,6 +436,14 @@ class IncrementalSnapshotEnumerator:
         if self._stream_owner is not None:
             self._context.send_event(self._stream_owner, event)
 
+    def _discard(self, segments: Sequence[dict[str, Any]]) -> None:
+        """Some reader deletes segments of a chunk that is read again: the first that there is."""
+        self._rubbish += segments
+        reader = next(iter(self._context.registered_readers()), None)
+        if self._rubbish and reader is not None:
+            rubbish, self._rubbish = self._rubbish, []
+            self._context.send_event(reader, {"type": "discard_segments", "segments": rubbish})
+
     def _to_owner(self, out: OutChunk, event: dict[str, Any]) -> None:
         if out.owner is not None:
             self._context.send_event(out.owner, event)
@@ -463,7 +456,8 @@ class IncrementalSnapshotEnumerator:
 
     def _take_stream(self, split: StreamSplit) -> None:
         """Hold the stream as it goes on: with what was asked for done, where it was not sealed yet."""
-        state = with_requests(split.state, self._requested)
+        state = with_refusals(with_requests(split.state, self._requested), self._refusals)
+        state = without_left(state, self._dialect.captures)
         if state["ordinal"] != split.state["ordinal"]:
             self._high = 0  # Another log, or another place of it.
         self._stream = dataclasses.replace(split, state=state)
@@ -478,23 +472,18 @@ def restore_or_create(
     last: Manifest | None,
     document: Callable[[str], dict[str, Any]],
     requests: Requests | None = None,
+    refusals: Sequence[Refusal] = (),
 ) -> IncrementalSnapshotEnumerator:
     """The enumerator as `last` left it, or a new one; `document` gives schema documents by fingerprint."""
     if last is None or STREAM_SPLIT_ID not in last.to_splits:
         # A run that was stopped before it knew where to start has sealed nothing but its end.
         return IncrementalSnapshotEnumerator(context, dialect, until=until, document=document)
-    # A table left out by now is forgotten: its changes are passed over, so nobody may go on with it as if none were.
-    restored = {
-        **last.enumerator,
-        "tables": captured_of(last.enumerator["tables"], dialect),
-        "unfinished": [s for s in last.enumerator["unfinished"] if dialect.captures(TableId.parse(s["table"]))],
-    }
-    enumerator = IncrementalSnapshotEnumerator(
-        context, dialect, until=until, restored=restored, document=document, requests=requests
-    )
+    # A table left out by now has ended: its changes are passed over, so nobody may go on with it as if none were.
+    restored = captured_state(last.enumerator, dialect)
+    how: dict[str, Any] = {"until": until, "restored": restored, "document": document, "requests": requests}
+    how["refusals"] = [refusal for refusal in refusals if dialect.captures(refusal.table)]
+    enumerator = IncrementalSnapshotEnumerator(context, dialect, **how)
     state = last.to_splits[STREAM_SPLIT_ID]
-    parked = captured_of(state.get("parked", {}), dialect)
-    state = {**state, "tables": captured_of(state["tables"], dialect), "parked": parked}
     documents = {table["schema"]: document(table["schema"]) for table in state["tables"].values()}
     enumerator.restore_stream(StreamSplit(state, documents))
     return enumerator

@@ -11,9 +11,16 @@ chunk key k of a table in snapshot, the chunk of k is
 
 A chunk is opened at a position O of the log reader, always between two transactions; its SELECT starts only when
 everything up to O is visible, so dropped rows are seen by it. It is closed at H, a position taken after the SELECT:
-an upper bound of what it saw. When the log reader passes H, the held rows at or before H are *folded* into the
-chunk (last state of each key wins, so it does not matter which of them the SELECT saw) and the chunk's rows become
+an upper bound of what it saw. When the log reader has passed H and D, the held rows at or before H are *folded* into
+the chunk (last state of each key wins, so it does not matter which of them the SELECT saw) and the chunk's rows become
 inserts; held rows after H follow. A chunk whose SELECT saw exactly H (`exact`) needs no folding.
+
+D (`log_end`) is the log's end, asked for after the SELECT. H bounds the rows that were seen, D the table they are of:
+where a snapshot is older than its SELECT, another table may take the name in between, and the SELECT shows that one as
+of the snapshot, without an error and without what came into it since. A statement about the table between O and D voids
+the chunk. That is enough: a SELECT opens its table under a lock that each such statement takes exclusively, until it
+is in the log. So the statements that decided which table was opened are before D, and no other one is between the
+opening and the end of the SELECT. A chunk never waits for D for ever: the log had come there when it was asked for.
 
 The chunk is published by the log reader itself, in one step with the release of what was held, so an epoch's cut
 contains both or neither and *nothing held is ever state*: after a crash, open chunks are read again.
@@ -46,7 +53,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, assert_never
 
 import numpy as np
 import pyarrow as pa
@@ -54,8 +61,10 @@ import pyarrow as pa
 from raycdc.errors import ProtocolError
 from raycdc.model import TableId
 from raycdc.source.as_of import AsOf, Passed
+from raycdc.source.held_rows import Spill
 from raycdc.source.intervals import Interval, IntervalSet, SortKey, cells
-from raycdc.source.log_rows import LogRows, key_values, partition, removes, split_moves, take
+from raycdc.source.log_rows import LogRows, key_values, removes, split_moves, take
+from raycdc.source.open_chunk import Decision, FoldChunk, OpenChunk, PublishChunk, RetryChunk
 from raycdc.source.split import ChunkKey, SnapshotSplit, key_from_json, key_names
 
 __all__ = [
@@ -95,60 +104,6 @@ class KeyOrder(Protocol):
         """
 
 
-@dataclass(frozen=True, slots=True)
-class PublishChunk:
-    """The chunk's `segments` go out now, then `released`, in order; from here its keys are emitted."""
-
-    split: SnapshotSplit
-    segments: tuple[dict[str, Any], ...]
-    released: tuple[LogRows, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class FoldChunk:
-    """The chunk's reader must fold `delta` (held rows up to H, in log order) into its rows and close again."""
-
-    split: SnapshotSplit
-    delta: tuple[LogRows, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class RetryChunk:
-    """The chunk cannot be used and must be read again; it is unopened from here on."""
-
-    split: SnapshotSplit
-    reason: str
-
-
-Decision = PublishChunk | FoldChunk | RetryChunk
-
-
-@dataclass(slots=True)
-class _OpenChunk:
-    split: SnapshotSplit
-    #: The keys it holds, but NULL; None: no others.
-    interval: Interval | None
-    holds_null: bool
-    #: Dropped rows it was opened over, and rows held since.
-    recalled: list[LogRows] = field(default_factory=list)
-    held: list[LogRows] = field(default_factory=list)
-    high: int | None = None
-    exact: bool = False
-    segments: tuple[dict[str, Any], ...] = ()
-    misfit: str = ""
-    folding: bool = False
-    #: Of all that is recalled and held.
-    bytes: int = 0
-
-    def recall(self, rows: LogRows) -> None:
-        self.recalled.append(rows)
-        self.bytes += rows.batch.nbytes
-
-    def hold(self, rows: LogRows) -> None:
-        self.held.append(rows)
-        self.bytes += rows.batch.nbytes
-
-
 @dataclass(slots=True)
 class _Table:
     """One table in snapshot. `key` is None for a table that is a single chunk (no usable key)."""
@@ -160,7 +115,7 @@ class _Table:
     null_closed: bool
     #: The primary key, when the chunk key is no part of it: a row may then be in several chunks over time.
     movable: tuple[str, ...] = ()
-    open: dict[str, _OpenChunk] = field(default_factory=dict)
+    open: dict[str, OpenChunk] = field(default_factory=dict)
     ring: deque[tuple[float, LogRows]] = field(default_factory=deque)
     bounds: list[SortKey] | None = None
     codes: np.ndarray = field(default_factory=lambda: np.zeros(1, np.int64))
@@ -169,6 +124,8 @@ class _Table:
     #: The open epoch has removed rows of the table; `truncated`: all of them.
     removed: bool = False
     truncated: bool = False
+    #: Chunks open again only then.
+    opens_from_s: float = 0.0
     #: Where all chunks are read as of, once the first one of such a table was opened.
     as_of: AsOf | None = None
 
@@ -180,7 +137,11 @@ class _Table:
 class HandOff:
     """Which rows of tables in snapshot go out, and when chunks do. Tables it does not know are live."""
 
-    def __init__(self, key_order: KeyOrder, *, ring_s: float = 0.0) -> None:
+    def __init__(
+        self, key_order: KeyOrder, *, ring_s: float = 0.0, held_bytes_max: int = 0, spill: Spill | None = None
+    ) -> None:
+        """What open chunks hold beyond `held_bytes_max` is put down by `spill`; without it all is in memory."""
+        self._held_bytes_max, self._spill = held_bytes_max, spill
         self._order = key_order
         self._ring_s = ring_s
         self._tables: dict[TableId, _Table] = {}
@@ -192,7 +153,11 @@ class HandOff:
     def statistics(self) -> dict[str, Any]:
         """Open chunks and held bytes, for metrics and people."""
         chunks = [c for t in self._tables.values() for c in t.open.values()]
-        return {"tables": len(self._tables), "open_chunks": len(chunks), "held_bytes": sum(c.bytes for c in chunks)}
+        return {
+            "tables": len(self._tables),
+            "open_chunks": len(chunks),
+            "held_bytes": sum(c.rows.bytes for c in chunks),
+        }
 
     def add_table(self, table: TableId, state: dict[str, Any], *, primary_key: Sequence[str]) -> None:
         """Start or restore a table in snapshot; `state` as `table_state` gives it."""
@@ -218,6 +183,8 @@ class HandOff:
         if known is None:
             return []
         self._order.forget(table)
+        for chunk in known.open.values():
+            chunk.let_go().clear()
         return [chunk.split for chunk in known.open.values()]
 
     def go_live(self, table: TableId) -> None:
@@ -283,7 +250,7 @@ class HandOff:
         if split.as_of is not None and table.as_of is None:
             table.as_of = AsOf(max(split.as_of, ordinal))
         interval = None if split.only_null else self._interval(split.table, split.lower, split.upper)
-        chunk = _OpenChunk(split, interval, split.includes_null)
+        chunk = OpenChunk(split, interval, split.includes_null)
         table.open[split.split_id] = chunk
         table.bounds = None
         self._trim_ring(table, now_s)
@@ -298,20 +265,19 @@ class HandOff:
         *,
         attempt: int,
         high: int,
+        log_end: int,
         exact: bool,
         segments: Sequence[dict[str, Any]],
     ) -> None:
-        """The chunk was read: its SELECT saw nothing after `high`. Also called with the folded segments.
+        """The chunk was read: its SELECT saw no row after `high` and no table after `log_end`. Also called with the
+        folded segments.
 
         A chunk or attempt not open here is ignored: it was voided meanwhile, and its reader is told so.
         """
         found = self._found(split_id, table, attempt)
         if found is None:
             return
-        _, chunk = found
-        chunk.high, chunk.segments = high, tuple(segments)
-        chunk.exact = exact or chunk.folding
-        chunk.folding = False
+        found[1].close(high=high, log_end=log_end, exact=exact, segments=segments)
 
     def misfit(self, split_id: str, table: TableId, *, attempt: int, high: int, reason: str, now_s: float) -> None:
         """The chunk could not be read: its table is another one than the log has said so far. The log says so before
@@ -322,7 +288,7 @@ class HandOff:
             return
         known, chunk = found
         self._let_go(known, chunk, now_s)
-        chunk.high, chunk.misfit = high, reason
+        chunk.high, chunk.log_end, chunk.misfit = high, high, reason
         if known.as_of is not None:
             known.as_of.lost = max(high, known.as_of.lost or 0)
 
@@ -373,14 +339,28 @@ class HandOff:
         for number, split_id in enumerate(table.order):
             held = take(moved, codes == HOLD + number)
             if held is not None:
-                table.open[split_id].hold(held)
+                table.open[split_id].rows.hold(held)
         if self._ring_s > 0:
             dropped = take(moved, codes == DROP)
             if dropped is not None:
                 self._trim_ring(table, now_s)
                 table.ring.append((now_s, dropped))
+        self._spill_what_is_too_much()
         emitted = take(moved, codes == EMIT)
         return None if emitted is None else _emit(table, emitted)
+
+    def _spill_what_is_too_much(self) -> None:
+        chunks = [chunk.rows for table in self._tables.values() for chunk in table.open.values()]
+        while self._spill is not None and sum(rows.bytes for rows in chunks) > self._held_bytes_max:
+            most = max((rows for rows in chunks if rows.can_spill), key=lambda rows: rows.bytes, default=None)
+            if most is None:
+                return
+            most.spill(self._spill)
+
+    def opens_from_s(self, table: TableId) -> float:
+        """No chunk of the table may be opened before: what was dropped without being remembered is visible then."""
+        known = self._tables.get(table)
+        return 0.0 if known is None else known.opens_from_s
 
     def awaits(self, rows: LogRows) -> list[bool]:
         """Of each row whether its chunk is unopened: whatever became of it, the chunk will tell."""
@@ -393,7 +373,7 @@ class HandOff:
         return found
 
     def advance(self, ordinal: int, *, now_s: float, barred: bool = False) -> list[Decision]:
-        """Decide every closed chunk whose high watermark the log has passed; `ordinal` is between transactions.
+        """Decide every closed chunk whose reading the log has passed; `ordinal` is between transactions.
 
         `barred`: what comes next is behind what the log may pass, which is as good as having passed that.
         """
@@ -401,7 +381,7 @@ class HandOff:
         for table in self._tables.values():
             stands = table.as_of is not None and (barred or table.as_of.lost is not None)
             for chunk in list(table.open.values()):
-                if chunk.high is None or chunk.folding or _must_wait(table) or (chunk.high > ordinal and not stands):
+                if not chunk.is_read or _must_wait(table) or (chunk.log_end > ordinal and not stands):
                     continue
                 decisions.append(self._decide(table, chunk, now_s))
         return decisions
@@ -410,48 +390,49 @@ class HandOff:
         """Tables whose every key is closed: `go_live` makes them live."""
         return [table_id for table_id, table in self._tables.items() if table.complete]
 
-    def _decide(self, table: _Table, chunk: _OpenChunk, now_s: float) -> Decision:
+    def _decide(self, table: _Table, chunk: OpenChunk, now_s: float) -> Decision:
         assert chunk.high is not None
         if chunk.misfit or (table.as_of is not None and table.as_of.lost is not None):
             self._forget(table, chunk, now_s)
             return RetryChunk(chunk.split, chunk.misfit or "the table was another one for a later chunk")
-        early, late = partition([*chunk.recalled, *chunk.held], chunk.high)
-        if early and not chunk.exact and not table.foldable:
-            self._forget(table, chunk, now_s)
-            reason = "rows changed while a table without primary key was read, and cannot be matched to them"
-            return RetryChunk(chunk.split, reason)
-        if table.movable and any(removes(rows) for rows in late):
-            self._forget(table, chunk, now_s)
-            return RetryChunk(chunk.split, "a row left the chunk before it was published")
-        if early and not chunk.exact:
-            chunk.folding = True
-            return FoldChunk(chunk.split, tuple(early))
-        del table.open[chunk.split.split_id]
-        if chunk.interval is not None:
-            table.closed.add(chunk.interval)
-        table.null_closed = table.null_closed or chunk.split.includes_null
-        table.bounds = None
-        return PublishChunk(chunk.split, chunk.segments, tuple(late))
+        decision = chunk.decide(foldable=table.foldable, movable=bool(table.movable))
+        match decision:
+            case RetryChunk():
+                self._forget(table, chunk, now_s)
+            case PublishChunk():
+                del table.open[chunk.split.split_id]
+                if chunk.interval is not None:
+                    table.closed.add(chunk.interval)
+                table.null_closed = table.null_closed or chunk.split.includes_null
+                table.bounds = None
+            case FoldChunk():
+                pass  # It is closed again with what was folded.
+            case _:
+                assert_never(decision)
+        return decision
 
-    def _found(self, split_id: str, table: TableId, attempt: int) -> tuple[_Table, _OpenChunk] | None:
+    def _found(self, split_id: str, table: TableId, attempt: int) -> tuple[_Table, OpenChunk] | None:
         """The open chunk of this attempt, with its table."""
         known = self._tables.get(table)
         chunk = known.open.get(split_id) if known else None
         return None if known is None or chunk is None or chunk.split.attempt != attempt else (known, chunk)
 
-    def _forget(self, table: _Table, chunk: _OpenChunk, now_s: float) -> None:
+    def _forget(self, table: _Table, chunk: OpenChunk, now_s: float) -> None:
         del table.open[chunk.split.split_id]
         self._let_go(table, chunk, now_s)
 
-    def _let_go(self, table: _Table, chunk: _OpenChunk, now_s: float) -> None:
+    def _let_go(self, table: _Table, chunk: OpenChunk, now_s: float) -> None:
         """Its keys are those of an unopened chunk from here on."""
         table.bounds = None
+        held = chunk.let_go()
         if self._ring_s > 0:
             # What was held is dropped now, and may be as invisible to the next SELECT as any dropped row. What was
             # recalled is in the ring still, or has become visible meanwhile.
-            table.ring.extend((now_s, rows) for rows in chunk.held)
-        chunk.recalled, chunk.held, chunk.bytes = [], [], 0
-        chunk.interval, chunk.holds_null = None, False
+            table.ring.extend((now_s, rows) for rows in held.newest)
+            if held.spilled:
+                # Nor is it read back: the next SELECT waits until it is visible.
+                table.opens_from_s = now_s + self._ring_s
+        held.clear()
 
     def _interval(self, table: TableId, lower: Any, upper: Any) -> Interval:
         return Interval(
@@ -478,11 +459,11 @@ class HandOff:
         codes: np.ndarray = np.where(cell < 0, table.null_code, table.codes[np.maximum(cell, 0)])
         return codes
 
-    def _recall(self, table: _Table, chunk: _OpenChunk, rows: LogRows) -> None:
+    def _recall(self, table: _Table, chunk: OpenChunk, rows: LogRows) -> None:
         codes = self._codes(table, rows)
         mine = take(rows, codes == HOLD + table.order.index(chunk.split.split_id))
         if mine is not None:
-            chunk.recall(mine)
+            chunk.rows.recall(mine)
 
     def _trim_ring(self, table: _Table, now_s: float) -> None:
         while table.ring and table.ring[0][0] < now_s - self._ring_s:

@@ -9,6 +9,7 @@ schema changes. Its `state` after a cut is everything needed to go on from there
 | `close_chunk` | chunk reader | the SELECT saw nothing after H; segments are durable; or why there are none |
 | `void_chunk` | enumerator | the chunk's reader is gone; answer `chunk_voided`, published or not |
 | `stop_at` | enumerator | end of input at this position |
+| `park_table` | enumerator | the table's target could not take an epoch: nothing more of it (`Refusal`) |
 | `chunk_opened`, `chunk_delta`, `chunk_published`, `chunk_voided` | to the enumerator, which relays | |
 
 Events act only between two transactions; inside one they wait. Where nothing tells when a transaction becomes visible
@@ -23,16 +24,17 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from raycdc.checkpoint.missing import MissingRows
-from raycdc.errors import ProtocolError, SchemaError, SourceError
+from raycdc.errors import ProtocolError, SchemaError
 from raycdc.failpoints import reach
 from raycdc.model import TableId
 from raycdc.source.api import NOWHERE, LogUnit, ReaderOutput, SchemaUpdate
+from raycdc.source.followed_tables import FollowedTable, FollowedTables
 from raycdc.source.hand_off import Decision, FoldChunk, HandOff, KeyOrder, LogRows, PublishChunk, RetryChunk
-from raycdc.source.parking import Parked
+from raycdc.source.open_chunk import Retries
+from raycdc.source.parking import Parked, Refusal, RefusedTables
 from raycdc.source.split import STREAM_SPLIT_ID, SnapshotSplit, StreamSplit, key_from_json
 
 #: Version of the stream split's state, and that of one with a table that is read as of one place.
@@ -40,14 +42,6 @@ STATE_VERSION = 1
 _AS_OF_VERSION = 2
 #: Missing rows of an epoch, which its manifest names one by one; about, as a unit may have some.
 _MISSING_MAX = 10_000
-
-
-@dataclass(slots=True)
-class _Table:
-    fingerprint: str
-    announced: bool
-    gone: bool = False
-    incarnation: int = 0
 
 
 class LogReader:
@@ -64,8 +58,11 @@ class LogReader:
         epoch_bytes_max: int,
         now_s: float,
         parking: bool = True,
+        held_bytes_max: int | None = None,
     ) -> None:
-        """Without `parking`, what cannot be followed ends the run instead."""
+        """Without `parking`, what cannot be followed ends the run instead. Chunks hold up to `held_bytes_max` in
+        memory: as much as an epoch may have, if that is None.
+        """
         state = split.state
         if state["version"] not in (STATE_VERSION, _AS_OF_VERSION):
             known = f"{STATE_VERSION} and {_AS_OF_VERSION}"
@@ -73,7 +70,7 @@ class LogReader:
         self._output = output
         self._send_event = send_event
         self._epoch_bytes_max = epoch_bytes_max
-        self._documents: dict[str, dict[str, Any]] = dict(split.schemas)
+        self._tables = FollowedTables(split.schemas)
         self._position: dict[str, Any] = state["position"]
         self._ordinal: int = state["ordinal"]
         #: The source's own, passed through; states written before there was any have none.
@@ -85,30 +82,28 @@ class LogReader:
         self._parked: dict[TableId, dict[str, Any]] = {
             TableId.parse(name): entry for name, entry in state.get("parked", {}).items()
         }
-        self._hand_off = HandOff(key_order, ring_s=ring_s)
+        self._refused = RefusedTables()
+        self._retries = Retries()
+        held_bytes_max = epoch_bytes_max if held_bytes_max is None else held_bytes_max
+        self._hand_off = HandOff(key_order, ring_s=ring_s, held_bytes_max=held_bytes_max, spill=output.spill)
         self._ring_s = ring_s
         self._opens_from_s = now_s + ring_s
         self._early_opens: list[tuple[float, SnapshotSplit]] = []
-        self._tables: dict[TableId, _Table] = {}
         for name, table in state["tables"].items():
             table_id = TableId.parse(name)
-            self._tables[table_id] = _Table(
-                table["schema"], table["announced"], incarnation=table.get("incarnation", 0)
-            )
+            begun = table.get("incarnation", 0)
+            self._tables[table_id] = FollowedTable(table["schema"], table["announced"], incarnation=begun)
             if "passed" in table:
                 self._hand_off.go_on_behind(table_id, table["passed"])
             if table["snapshot"] is not None:
-                primary_key = self._documents[table["schema"]]["primary_key"]
+                primary_key = self._tables.documents[table["schema"]]["primary_key"]
                 self._hand_off.add_table(table_id, table["snapshot"], primary_key=primary_key)
-        self._reported: set[str] = set(self._documents)
         self._stop_ordinal: int | None = None
         self._in_transaction = False
         self._waiting: deque[dict[str, Any]] = deque()
         self._schema_unit: LogUnit | None = None
         #: What may not be passed on yet, as a table is read as of a place before it.
         self._barred: LogUnit | None = None
-        self._changes: dict[TableId, list[dict[str, Any]]] = {}
-        self._touched: set[TableId] = set()
         self._finished: list[str] = []
         self._dirty = any(not table.announced for table in self._tables.values())
         self._event_ms: int | None = None
@@ -161,6 +156,7 @@ class LogReader:
 
     def on_unit(self, unit: LogUnit, *, now_s: float) -> None:
         """Pass one unit of the log. Only when `ready`."""
+        unit = self._refused.without(unit)
         if not self._in_transaction and self._hand_off.bars(end := unit.end):
             if end < NOWHERE:
                 self._barred = unit
@@ -201,11 +197,8 @@ class LogReader:
         self._hand_off.begin_epoch()
         self._missing.begin_epoch()
         self._dirty = False
-        self._changes.clear()
-        self._touched.clear()
+        self._tables.begin_epoch()
         self._finished.clear()
-        for table_id in [t for t, table in self._tables.items() if table.gone]:
-            del self._tables[table_id]
         if self._schema_unit is not None:
             self._apply_schema(now_s=now_s)
         else:
@@ -217,7 +210,7 @@ class LogReader:
             str(table_id): {
                 "incarnation": table.incarnation,
                 "schema": table.fingerprint,
-                "announced": table.announced or table_id in self._touched,
+                "announced": table.announced or table_id in self._tables.touched,
                 "snapshot": self._hand_off.table_state(table_id) if self._hand_off.in_snapshot(table_id) else None,
                 **({} if (at := self._hand_off.passed_up_to(table_id)) is None else {"passed": at}),
             }
@@ -238,21 +231,7 @@ class LogReader:
 
     def report(self) -> dict[str, Any]:
         """The log reader's part of `EpochSealed` beside segments and state; call before `after_cut`."""
-        self._announce_all()
-        tables = {
-            str(t): {
-                "schema": self._tables[t].fingerprint,
-                "snapshot": self._hand_off.in_snapshot(t),
-                "changes": self._changes.get(t, []),
-            }
-            for t in self._touched
-            if t in self._tables
-        }
-        schemas = {fp: doc for fp, doc in self._documents.items() if fp not in self._reported}
-        self._reported.update(schemas)
-        for t in self._touched:
-            if t in self._tables:
-                self._tables[t].announced = True
+        tables, schemas = self._tables.report(self._hand_off.in_snapshot)
         return {
             "tables": tables,
             "schemas": schemas,
@@ -261,20 +240,8 @@ class LogReader:
             "end_of_input": self.end_of_input,
         }
 
-    def _announce_all(self) -> None:
-        """A table's first epoch carries its CreateTableEvent, rows or not: an empty table has an empty target."""
-        for table_id, table in self._tables.items():
-            if not table.announced and table_id not in self._touched:
-                self._touch(table_id)
-
     def _touch(self, table_id: TableId) -> None:
-        table = self._tables[table_id]
-        if not table.announced and table_id not in self._changes:
-            document = self._documents[table.fingerprint]
-            schema = {"columns": document["columns"], "primary_key": document["primary_key"]}
-            created = {"type": "create_table", "db": table_id.db, "table": table_id.table, "schema": schema}
-            self._changes[table_id] = [created]
-        self._touched.add(table_id)
+        self._tables.touch(table_id)
         self._dirty = True
 
     def _note_missing(self, unit: LogUnit) -> None:
@@ -286,7 +253,7 @@ class LogReader:
     def _collect(self, rows: LogRows) -> None:
         self._touch(rows.table)
         fingerprint = self._tables[rows.table].fingerprint
-        key = self._documents[fingerprint]["primary_key"]
+        key = self._tables.documents[fingerprint]["primary_key"]
         self._output.collect(rows.table, fingerprint=fingerprint, batch=rows.batch, split_id=STREAM_SPLIT_ID, key=key)
 
     def _moved(self, unit: LogUnit) -> None:
@@ -306,7 +273,7 @@ class LogReader:
         if self._output.open_bytes >= self._epoch_bytes_max:
             return  # A full epoch takes no further chunk; the next one will.
         for decision in self._hand_off.advance(self._ordinal, now_s=now_s, barred=self._barred is not None):
-            self._carry_out(decision)
+            self._carry_out(decision, now_s=now_s)
         for table_id in self._hand_off.complete_tables():
             self._hand_off.go_live(table_id)
             self._touch(table_id)
@@ -319,13 +286,13 @@ class LogReader:
             case "open_chunk":
                 self._open(SnapshotSplit.from_json(event["split"]), asked_s=now_s, now_s=now_s)
             case "close_chunk":
-                chunk = event["split_id"], TableId.parse(event["table"])
-                attempt, high = event["attempt"], event["high"]
+                chunk, attempt = (event["split_id"], TableId.parse(event["table"])), event["attempt"]
+                high = event["high"]
                 if why := event.get("misfit"):
                     self._hand_off.misfit(*chunk, attempt=attempt, high=high, reason=why, now_s=now_s)
                 else:
-                    read = {"exact": event["exact"], "segments": event["segments"]}
-                    self._hand_off.close(*chunk, attempt=attempt, high=high, **read)
+                    read = {name: event[name] for name in ("high", "log_end", "exact", "segments")}
+                    self._hand_off.close(*chunk, attempt=attempt, **read)
             case "void_chunk":
                 # Answered whatever became of the chunk: published ones were reported before, others must be read again.
                 table, attempt = TableId.parse(event["table"]), event["attempt"]
@@ -337,6 +304,8 @@ class LogReader:
                 # Else said by somebody who does not know yet that a table has more to read.
                 if event.get("changes", 0) == self._changes_made:
                     self._stop_ordinal = event["ordinal"]
+            case "park_table":
+                self._refuse(Refusal.from_json(event), now_s=now_s)
             case kind:
                 raise ProtocolError(f"The log reader does not know the event {kind!r}")
 
@@ -347,14 +316,18 @@ class LogReader:
             return
         if (as_of := self._hand_off.as_of(split.table)) is not None and as_of.lost is not None:
             if self._ordinal >= as_of.lost:
-                raise SourceError(
+                why = (
                     f"{split.table} is another one than when its snapshot began, and the log does not say how. Read it "
                     f"anew with: raycdc tables resnapshot CONFIG {split.table}"
                 )
+                self._voided(split, why, over=True)
+                self._give_up(split.table, why, now_s=now_s)
+                return
             self._early_opens.append((asked_s, split))
             return
         hopeless = self._hand_off.would_be_read_again(split.table, now_s=now_s)
-        if now_s < self._opens_from_s or (hopeless and now_s < asked_s + self._ring_s):
+        opens_from_s = max(self._opens_from_s, self._hand_off.opens_from_s(split.table))
+        if now_s < opens_from_s or (hopeless and now_s < asked_s + self._ring_s):
             self._early_opens.append((asked_s, split))
             return
         if not self._hand_off.open(split, now_s=now_s, ordinal=self._ordinal):
@@ -368,12 +341,15 @@ class LogReader:
                 "split_id": split.split_id,
                 "attempt": split.attempt,
                 "position": where,
-                "document": self._documents[self._tables[split.table].fingerprint],
+                "document": self._tables.document(split.table),
             }
         )
         reach("after_open")
 
-    def _carry_out(self, decision: Decision) -> None:
+    def _carry_out(self, decision: Decision, *, now_s: float) -> None:
+        if decision.split.table in self._parked:
+            self._voided(decision.split, "another chunk of the table was given up", over=True)
+            return
         match decision:
             case PublishChunk(split, segments, released):
                 self._touch(split.table)
@@ -381,34 +357,23 @@ class LogReader:
                 for rows in released:
                     self._collect(rows)
                 self._finished.append(split.split_id)
+                self._retries.forget(split)
                 self._send_event({"type": "chunk_published", "split_id": split.split_id, "attempt": split.attempt})
             case FoldChunk(split, delta):
                 fingerprint = self._tables[split.table].fingerprint
                 segments = self._output.write_delta(delta, fingerprint=fingerprint, split_id=split.split_id)
-                self._send_event(
-                    {
-                        "type": "chunk_delta",
-                        "split_id": split.split_id,
-                        "attempt": split.attempt,
-                        "segments": list(segments),
-                    }
-                )
+                read = {"split_id": split.split_id, "attempt": split.attempt, "segments": list(segments)}
+                self._send_event({"type": "chunk_delta", **read})
             case RetryChunk(split, reason):
-                self._voided(split, reason)
+                why = self._retries.count(decision)
+                self._voided(split, why or reason, over=bool(why))
+                if why:
+                    self._give_up(split.table, why, now_s=now_s)
 
     def _voided(self, split: SnapshotSplit, reason: str, *, gone: bool = False, over: bool = False) -> None:
         """`over`: the next manifest says what becomes of the table; until then the enumerator leaves it alone."""
-        self._send_event(
-            {
-                "type": "chunk_voided",
-                "split_id": split.split_id,
-                "table": str(split.table),
-                "attempt": split.attempt,
-                "reason": reason,
-                "gone": gone,
-                "over": over,
-            }
-        )
+        named = {"split_id": split.split_id, "table": str(split.table), "attempt": split.attempt}
+        self._send_event({"type": "chunk_voided", **named, "reason": reason, "gone": gone, "over": over})
 
     def _apply_schema(self, *, now_s: float) -> None:
         unit = self._schema_unit
@@ -429,6 +394,7 @@ class LogReader:
         for split in self._hand_off.void_table(update.table, now_s=now_s):
             self._voided(split, "the table's schema changed while the chunk was read", over=over)
         if update.parked is not None:
+            self._check_parking(update.table, update.parked)
             self._park(update.table, update.parked)
             return
         if update.snapshot is not None:
@@ -441,30 +407,51 @@ class LogReader:
                 known.gone = True
                 self._note_changes(update, known)
             return
-        self._documents[update.fingerprint] = update.document
+        self._tables.documents[update.fingerprint] = update.document
         if known is None:
-            self._tables[update.table] = _Table(update.fingerprint, announced=False)
+            self._tables[update.table] = FollowedTable(update.fingerprint, announced=False)
             self._touch(update.table)
             return
         known.fingerprint, known.gone = update.fingerprint, False
         self._note_changes(update, known)
 
-    def _park(self, table: TableId, why: Parked) -> None:
-        """Nothing of the table is passed on from here; the chunks it had are nobody's."""
+    def _refuse(self, refusal: Refusal, *, now_s: float) -> None:
+        known = self._tables.get(refusal.table)
+        followed_as = None if known is None else known.incarnation
+        if refusal.acts_on(parked=refusal.table in self._parked, incarnation=followed_as):
+            self._park_here(refusal.table, refusal.parked, now_s=now_s)
+
+    def _give_up(self, table: TableId, reason: str, *, now_s: float) -> None:
+        """The table cannot be read: it is parked here, between two transactions, and the log is not to know it."""
+        why = Parked(reason, self._position, self._event_ms or 0)
+        self._check_parking(table, why)
+        self._park_here(table, why, now_s=now_s)
+
+    def _park_here(self, table: TableId, why: Parked, *, now_s: float) -> None:
+        for split in self._hand_off.void_table(table, now_s=now_s):
+            self._voided(split, "its table is parked", over=True)
+        self._refused.add(table)
+        self._park(table, why)
+
+    def _check_parking(self, table: TableId, why: Parked) -> None:
         if not self._parking:
             raise SchemaError(
-                f'{why.reason}\n{table} is not parked: pipeline.schema_change = "exception". Nothing after this '
-                "place was passed on. Set it to another value, or leave the table out (source.exclude)."
+                f'{why.reason}\n{table} is not parked: pipeline.schema_change = "exception", or on_table_error = '
+                '"fail". Nothing after this place was passed on. Set it to another value, or leave the table out '
+                "(source.exclude)."
             )
+
+    def _park(self, table: TableId, why: Parked) -> None:
+        """Nothing of the table is passed on from here; the chunks it had are nobody's."""
         self._hand_off.drop_table(table)
         known, before = self._tables.get(table), self._parked.get(table)
-        if known is not None and table in self._touched:
+        if known is not None and table in self._tables.touched:
             known.gone = True  # The open epoch has rows of it.
         elif known is not None:
             del self._tables[table]
         schema = known.fingerprint if known else before["schema"] if before else None
         # A table that the open epoch announces has a target once that is sealed, as this is.
-        announced = known.announced or table in self._touched if known else bool(before and before["announced"])
+        announced = known.announced or table in self._tables.touched if known else bool(before and before["announced"])
         self._count_change()
         self._parked[table] = why.entry(schema=schema, announced=announced, incarnation=self._changes_made)
         self._dirty = True
@@ -474,17 +461,17 @@ class LogReader:
         assert update.fingerprint is not None
         assert update.document is not None
         self._hand_off.drop_table(update.table)
-        self._documents[update.fingerprint] = update.document
+        self._tables.documents[update.fingerprint] = update.document
         known, before = self._tables.get(update.table), self._parked.pop(update.table, None)
         announced = known.announced if known else bool(before and before["announced"])
         self._count_change()
-        table = _Table(update.fingerprint, announced, incarnation=self._changes_made)
+        table = FollowedTable(update.fingerprint, announced, incarnation=self._changes_made)
         self._tables[update.table] = table
         self._key_order.use(update.table, key_from_json(snapshot["key"]), update.document)
         self._hand_off.add_table(update.table, snapshot, primary_key=update.document["primary_key"])
         # Also of a table that is new here: it may have been another one before, which was dropped, and then its target
         # is there, with columns that only an emptied one can exchange.
-        self._changes.setdefault(update.table, []).extend(update.changes)
+        self._tables.note_changes(update.table, update.changes)
         self._touch(update.table)
 
     def _count_change(self) -> None:
@@ -492,7 +479,7 @@ class LogReader:
         self._changes_made += 1
         self._stop_ordinal = None
 
-    def _note_changes(self, update: SchemaUpdate, known: _Table) -> None:
+    def _note_changes(self, update: SchemaUpdate, known: FollowedTable) -> None:
         if known.announced:
-            self._changes.setdefault(update.table, []).extend(update.changes)
+            self._tables.note_changes(update.table, update.changes)
         self._touch(update.table)

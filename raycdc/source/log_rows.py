@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -44,11 +44,14 @@ def take(rows: LogRows, mask: np.ndarray) -> LogRows | None:
     return LogRows(rows.table, part_of(rows.batch, pa.array(mask)), rows.ordinals[mask])
 
 
-def partition(held: Sequence[LogRows], high: int) -> tuple[list[LogRows], list[LogRows]]:
-    """Held rows at or before `high`, and those after it."""
-    early = [part for rows in held if (part := take(rows, rows.ordinals <= high)) is not None]
-    late = [part for rows in held if (part := take(rows, rows.ordinals > high)) is not None]
-    return early, late
+def up_to(held: Iterable[LogRows], high: int) -> Iterator[LogRows]:
+    """Held rows at or before `high`."""
+    return (part for rows in held if (part := take(rows, rows.ordinals <= high)) is not None)
+
+
+def behind(held: Iterable[LogRows], high: int) -> Iterator[LogRows]:
+    """Held rows after `high`."""
+    return (part for rows in held if (part := take(rows, rows.ordinals > high)) is not None)
 
 
 def split_moves(batch: pa.RecordBatch, codes: np.ndarray, key: Sequence[str]) -> pa.RecordBatch:

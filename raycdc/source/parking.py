@@ -20,10 +20,13 @@ crash leaves the table at the last one that was sealed. Pure; the looks block (t
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import Any, Generic, Protocol, TypeVar
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from raycdc.model import TableId
+
+if TYPE_CHECKING:
+    from raycdc.source.api import LogUnit
 
 #: What a user may ask for (`Requests.tables`).
 RESNAPSHOT = "resnapshot"
@@ -134,6 +137,86 @@ def with_requests(state: dict[str, Any], requests: Requests) -> dict[str, Any]:
         state = {name: value for name, value in state.items() if name != "source"}
         state |= {"position": dict(start[0]), "ordinal": start[1]}
     return state
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A table's target could not take an epoch that is sealed (`raycdc.checkpoint.parked`): the table is parked here.
+
+    The driver tells it while the job runs, and from its record at each start; being told twice changes nothing.
+    `incarnation` is the table's in the epoch, so a table that began again since is left alone; `position` is where the
+    epoch began. From there to the place where this acts the driver passes over the table's rows.
+    """
+
+    table: TableId
+    incarnation: int
+    reason: str
+    position: Mapping[str, Any]
+    ts_ms: int
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "table": str(self.table),
+            "incarnation": self.incarnation,
+            "reason": self.reason,
+            "position": dict(self.position),
+            "ts_ms": self.ts_ms,
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Refusal:
+        table = TableId.parse(data["table"])
+        return cls(table, data["incarnation"], data["reason"], data["position"], data["ts_ms"])
+
+    @property
+    def parked(self) -> Parked:
+        return Parked(self.reason, self.position, self.ts_ms)
+
+    def acts_on(self, *, parked: bool, incarnation: int | None) -> bool:
+        """Whether a table that is `parked` or followed as `incarnation` (None: neither) is still to be parked."""
+        return not parked and (incarnation is None or incarnation <= self.incarnation)
+
+
+def with_refusals(state: dict[str, Any], refusals: Iterable[Refusal]) -> dict[str, Any]:
+    """The stream split's state with the tables of `refusals` parked; itself where that is done already."""
+    for refusal in refusals:
+        name = str(refusal.table)
+        known = state["tables"].get(name)
+        followed_as = None if known is None else known.get("incarnation", 0)
+        if not refusal.acts_on(parked=name in state.get("parked", {}), incarnation=followed_as):
+            continue
+        number = state.get("changes", 0) + 1
+        was = known or {"schema": None, "announced": False}
+        entry = refusal.parked.entry(schema=was["schema"], announced=was["announced"], incarnation=number)
+        tables = {table: told for table, told in state["tables"].items() if table != name}
+        state = {**state, "tables": tables, "parked": {**state.get("parked", {}), name: entry}, "changes": number}
+    return state
+
+
+class RefusedTables:
+    """Tables that a running log reader parked as it was told to: their log goes on to speak of them, as nobody told it.
+
+    What it says is passed over until it lets the table begin again, or parks it for a reason of its own.
+    """
+
+    def __init__(self) -> None:
+        self._tables: set[TableId] = set()
+
+    def add(self, table: TableId) -> None:
+        self._tables.add(table)
+
+    def without(self, unit: LogUnit) -> LogUnit:
+        """What of the unit is to be followed; itself where nothing was refused."""
+        if not self._tables:
+            return unit
+        self._tables -= {update.table for update in unit.schema if update.snapshot is not None}
+        schema = tuple(u for u in unit.schema if u.table not in self._tables or u.parked is not None)
+        return replace(
+            unit,
+            rows=tuple(rows for rows in unit.rows if rows.table not in self._tables),
+            missing=tuple(row for row in unit.missing if row.table not in self._tables),
+            schema=schema,
+        )
 
 
 class Looked(Protocol):

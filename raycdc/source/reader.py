@@ -75,7 +75,10 @@ class IncrementalReader:
         now_s: Callable[[], float],
         epoch_bytes_max: int,
         parking: bool = True,
+        held_bytes_max: int | None = None,
     ) -> None:
+        """`held_bytes_max`: see `LogReader`."""
+        self._held_bytes_max = held_bytes_max
         self._parking = parking
         self._dialect = dialect
         self._output = output
@@ -135,13 +138,14 @@ class IncrementalReader:
             case RemoveSplits(split_ids):
                 self._remove(split_ids)
             case NoMoreSplits():
-                self._no_more = True
+                self._no_more, self._requested = True, 0
             case SourceEventWrapper(event):
                 self._on_event(event)
             case SealEpoch(epoch):
                 self._seal = epoch
-            case CheckpointComplete(_, release):
+            case CheckpointComplete(_, release, elsewhere):
                 self._output.release(release)
+                self._output.discard(elsewhere)
             case _:
                 raise ProtocolError(f"{type(message).__name__} is not a message for a reader")
 
@@ -177,7 +181,8 @@ class IncrementalReader:
             added.append(split.split_id)
             match split:
                 case SnapshotSplit():
-                    self._requested = max(0, self._requested - 1)
+                    # A table may begin again after it was said that there are no more.
+                    self._requested, self._no_more = max(0, self._requested - 1), False
                     self._chunks[split.split_id] = _Chunk(split)
                     self._event({"type": "open_chunk", "split": split.to_json()})
                 case StreamSplit():
@@ -198,8 +203,12 @@ class IncrementalReader:
             epoch_bytes_max=self._epoch_bytes_max,
             now_s=self._now_s(),
             parking=self._parking,
+            held_bytes_max=self._held_bytes_max,
         )
         self._log_source = self._dialect.open_log(split)
+        # Told before that there would be none; but who reads the log stays, and may be the only one.
+        self._no_more = False
+        self._ask_for_chunks()
 
     def _remove(self, split_ids: Sequence[str]) -> None:
         for split_id in split_ids:
@@ -211,7 +220,7 @@ class IncrementalReader:
 
     def _on_event(self, event: dict[str, Any]) -> None:
         match event["type"]:
-            case "open_chunk" | "close_chunk" | "void_chunk" | "stop_at":
+            case "open_chunk" | "close_chunk" | "void_chunk" | "stop_at" | "park_table":
                 if self._log is not None:  # Otherwise meant for a log reader that this process is not any more.
                     self._log.on_event(event, now_s=self._now_s())
             case "chunk_opened":
@@ -234,6 +243,8 @@ class IncrementalReader:
                     del self._chunks[event["split_id"]]
                     self._discard(chunk)
                 self._ask_for_chunks()
+            case "discard_segments":
+                self._output.discard(event["segments"])
             case kind:
                 raise ProtocolError(f"A reader does not know the event {kind!r}")
 
@@ -266,6 +277,7 @@ class IncrementalReader:
                 "high": read.high,
                 "high_position": read.high_position,
                 "exact": read.exact,
+                "log_end": read.log_end,
                 "segments": list(read.segments),
                 "misfit": read.misfit,
             }

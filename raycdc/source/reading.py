@@ -13,11 +13,16 @@ from raycdc.source.split import SnapshotSplit
 
 @dataclass(frozen=True, slots=True)
 class HighWatermark:
-    """An upper bound of what a chunk's SELECT saw, as ordinal and as the source writes it; `exact`: just that."""
+    """An upper bound of what a chunk's SELECT saw, as ordinal and as the source writes it; `exact`: just that.
+
+    `log_end` bounds which tables the SELECT may have seen under the chunk's name: the log's end, asked for after the
+    SELECT, or H itself where nothing can take the name between the place of H and the SELECT.
+    """
 
     ordinal: int
     position: dict[str, Any]
     exact: bool
+    log_end: int
 
 
 class ChunkReader(Protocol):

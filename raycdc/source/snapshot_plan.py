@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
-from raycdc.errors import ProtocolError
+from raycdc.errors import ProtocolError, SchemaError
 from raycdc.model import TableId
-from raycdc.source.parking import progress_of
+from raycdc.source.parking import Parked, progress_of
 from raycdc.source.split import SnapshotSplit
 
 #: Chunks planned ahead of demand; keeps the enumerator's state and the server's planning queries small.
@@ -20,23 +20,40 @@ PLANNED_AHEAD = 32
 class TablePlan:
     """A table at the start position: its schema document and how it is cut into chunks.
 
-    `snapshot` as `HandOff.add_table` wants it, or None for a table that is followed without a snapshot.
+    `snapshot` as `HandOff.add_table` wants it, or None for a table that is followed without a snapshot. `refused` says
+    why its targets cannot hold it: it is parked from there.
     """
 
     table: TableId
     fingerprint: str
     document: dict[str, Any]
     snapshot: dict[str, Any] | None
+    refused: str = ""
+
+    def entry(self, start: Mapping[str, Any]) -> dict[str, Any]:
+        """The table in the first state of a stream split that begins at the position `start`."""
+        if self.refused:
+            return Parked(self.refused, start, 0).entry(schema=None, announced=False, incarnation=0)
+        return {"schema": self.fingerprint, "announced": False, "snapshot": self.snapshot, "incarnation": 0}
 
 
 @dataclass(frozen=True, slots=True)
 class StartPoint:
-    """Where the log starts and what tables look like there; `source` is the first `LogUnit.source_state`."""
+    """Where the log starts and what tables look like there; `source` is the first `LogUnit.source_state`.
+
+    `parks` is False where a table that its targets cannot hold is to end the run: `SchemaError`.
+    """
 
     position: dict[str, Any]
     ordinal: int
     tables: tuple[TablePlan, ...]
     source: dict[str, Any] | None = None
+    parks: bool = True
+
+    def __post_init__(self) -> None:
+        refused = [plan.refused for plan in self.tables if plan.refused]
+        if refused and not self.parks:
+            raise SchemaError("\n".join([*refused, 'The run ends for it, as pipeline.on_table_error = "fail" says.']))
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +141,8 @@ class OutChunk:
     split: SnapshotSplit
     owner: int | None
     published: bool = False
+    #: What its reader wrote last. Once it is published, or its reader is gone, no reader remembers it.
+    segments: Sequence[dict[str, Any]] = ()
 
 
 def snapshot_progress(tables: Mapping[TableId, TableState], out: Iterable[OutChunk]) -> dict[str, Any]:
@@ -144,25 +163,60 @@ def snapshot_progress(tables: Mapping[TableId, TableState], out: Iterable[OutChu
     return told
 
 
+def first_state(start: StartPoint, version: int) -> dict[str, Any]:
+    """The stream split's state where reading begins."""
+    entries = {
+        refused: {str(p.table): p.entry(start.position) for p in start.tables if bool(p.refused) is refused}
+        for refused in (False, True)
+    }
+    place = {"position": start.position, "ordinal": start.ordinal, "changes": 0}
+    source = {"source": start.source} if start.source else {}
+    return {"version": version, **place, "tables": entries[False], "parked": entries[True], **source}
+
+
 def captured_of(tables: Mapping[str, Any], dialect: EnumeratorDialect) -> dict[str, Any]:
     """What of a state by table names is still selected."""
     return {name: table for name, table in tables.items() if dialect.captures(TableId.parse(name))}
 
 
+def captured_state(state: Mapping[str, Any], dialect: EnumeratorDialect) -> dict[str, Any]:
+    """What of an enumerator's state is about tables that are still selected."""
+    unfinished = [split for split in state["unfinished"] if dialect.captures(TableId.parse(split["table"]))]
+    return {**state, "tables": captured_of(state["tables"], dialect), "unfinished": unfinished}
+
+
 @dataclass(slots=True)
 class ChunkReaders:
-    """The readers that were given chunks: each keeps a connection for them."""
+    """The readers that ask for chunks, oldest first, and those that were given some: each keeps a connection for them.
 
+    One that was told that there are no more goes on asking: a table may begin again.
+    """
+
+    asking: list[int] = field(default_factory=list)
     known: set[int] = field(default_factory=set)
+    _told: set[int] = field(default_factory=set)
 
-    def next_of(self, asking: Iterable[int], registered: Iterable[int], *, most: int) -> int | None:
-        """Of those `asking` the first that has a connection or, if fewer than `most` have (0: any number), gets one."""
+    def keep(self, registered: Iterable[int]) -> None:
+        """Others are gone."""
+        self.asking = [subtask for subtask in self.asking if subtask in registered]
+        self._told &= set(self.asking)
+
+    def next_of(self, registered: Iterable[int], *, most: int) -> int | None:
+        """Whom to give a chunk: the first that has a connection or may get one, as `most` may (0: any number)."""
         self.known &= set(registered)
         full = most and len(self.known) >= most
-        found = next((subtask for subtask in asking if not full or subtask in self.known), None)
+        found = next((subtask for subtask in self.asking if not full or subtask in self.known), None)
         if found is not None:
             self.known.add(found)
+            self.asking.remove(found)
+            self._told.discard(found)
         return found
+
+    def take_untold(self, *, but: int | None) -> list[int]:
+        """Who asks and was not told yet that there are no more, once; never `but`."""
+        untold = sorted(set(self.asking) - self._told - {but})
+        self._told.update(untold)
+        return untold
 
 
 def name_of(split: SnapshotSplit) -> dict[str, Any]:

@@ -129,10 +129,14 @@ class EpochSealed:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointComplete:
-    """The sink holds `epoch`; `release` are segment files on the reader's node that nobody needs any more."""
+    """The sink holds `epoch`; `release` are segment files on the reader's node that nobody needs any more.
+
+    `elsewhere` are such segments (JSON) on nodes that have no reader any more: one reader is told of them.
+    """
 
     epoch: int
     release: tuple[str, ...]
+    elsewhere: tuple[dict[str, Any], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

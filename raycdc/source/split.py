@@ -5,11 +5,21 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from raycdc.checkpoint.manifest import STREAM_SPLIT_ID
 from raycdc.errors import ProtocolError
 from raycdc.model import TableId
 
-#: Id of the split that is a server's log; there is one per job.
-STREAM_SPLIT_ID = "stream"
+__all__ = [
+    "STREAM_SPLIT_ID",
+    "ChunkKey",
+    "PartitionSplit",
+    "SnapshotSplit",
+    "SourceSplit",
+    "StreamSplit",
+    "decode_split",
+    "key_from_json",
+    "key_names",
+]
 
 #: What a table is cut by: a column, or several, compared one after the other.
 ChunkKey = str | tuple[str, ...]

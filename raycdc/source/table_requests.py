@@ -9,9 +9,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from raycdc.checkpoint.manifest import Manifest
-from raycdc.checkpoint.store import CheckpointStore
+from raycdc.checkpoint.parked import ParkedTarget
+from raycdc.checkpoint.store import CheckpointStore, CommitRecord
 from raycdc.errors import SchemaError, StateError
-from raycdc.source.parking import PARKED, RESNAPSHOT, Requests
+from raycdc.model import TableId
+from raycdc.source.parking import PARKED, RESNAPSHOT, Refusal, Requests
 from raycdc.source.split import STREAM_SPLIT_ID
 
 
@@ -61,17 +63,93 @@ def ask_for_lost_rows(store: CheckpointStore, manifest: Manifest, tables: Sequen
     ask(store, [name for name in tables if name not in leaving], RESNAPSHOT, manifest=manifest)
 
 
-def complain_of_parked(manifest: Manifest | None) -> None:
+def read_together(record: CommitRecord | None, tables: Sequence[str], state: Mapping[str, Any]) -> dict[str, str]:
+    """`tables` and all that begin again with them, each with the target that they share ("": none): rows of several
+    tables in a target with one row per key cannot be told apart, so it is emptied for all of them.
+
+    Tables that are paused, removed or ended stay as they are, and their rows leave the target.
+    """
+    found = dict.fromkeys(tables, "")
+    shared = {} if record is None else merged_targets(record)
+    pending = list(tables)
+    while pending:
+        name = pending.pop()
+        for target, sources in shared.items():
+            if name in sources:
+                found[name] = target
+                new = [one for one in sources if one not in found and goes_on(one, state)]
+                found.update(dict.fromkeys(new, target))
+                pending += new
+    return found
+
+
+def merged_targets(record: CommitRecord) -> dict[str, tuple[str, ...]]:
+    """The targets that rows of several source tables went to, or were to go to when they were parked."""
+    found = {name: set(route.sources) for name, route in record.routes.items()}
+    for name, entry in record.parked.items():
+        found.setdefault(name, set()).update(entry.sources)
+    return {name: tuple(sorted(sources)) for name, sources in found.items() if len(sources) > 1}
+
+
+def begins_again(name: str, requests: Requests, state: Mapping[str, Any]) -> bool:
+    """Whether a new snapshot of the table is asked for, and not under way."""
+    return requests.tables.get(name) == RESNAPSHOT and requests.acts_on(name, state)
+
+
+def goes_on(name: str, state: Mapping[str, Any]) -> bool:
+    """Whether rows of the table are still to come."""
+    return name in state["tables"] or state.get("parked", {}).get(name, {}).get("phase") == PARKED
+
+
+def left_behind(record: CommitRecord | None, together: Mapping[str, str]) -> list[str]:
+    """Tables whose rows leave the targets of those that are `read_together`, as nobody reads them again."""
+    shared = {} if record is None else merged_targets(record)
+    return sorted({s for target in set(together.values()) & shared.keys() for s in shared[target]} - together.keys())
+
+
+def refusals_of(parked: Mapping[str, ParkedTarget]) -> list[Refusal]:
+    """What the source is to be told of the targets that a commit record says are parked."""
+    told = []
+    for _, entry in sorted(parked.items()):
+        position = entry.positions.get(STREAM_SPLIT_ID) or {}
+        for name, number in sorted(entry.sources.items()):
+            told.append(Refusal(TableId.parse(name), number, entry.text, position, entry.since_ms))
+    return told
+
+
+def parked_at_sink(manifest: Manifest | None, record: CommitRecord | None) -> dict[str, ParkedTarget]:
+    """Source tables that the newest manifest still follows, or that nothing but the record can tell of, with the
+    parked target that they cannot reach.
+    """
+    if record is None or manifest is None:
+        return {}
+    stream = manifest.to_splits.get(STREAM_SPLIT_ID)
+    found = {}
+    for _, entry in sorted(record.parked.items()):
+        for name, number in entry.sources.items():
+            followed = None if stream is None else stream["tables"].get(name)
+            if stream is None or (followed is not None and followed.get("incarnation", 0) <= number):
+                found[name] = entry
+    return found
+
+
+def complain_of_parked(manifest: Manifest | None, record: CommitRecord | None = None) -> None:
     """Raise `SchemaError` for tables that a run which has read everything else leaves behind."""
     stream = manifest.to_splits.get(STREAM_SPLIT_ID) if manifest is not None else None
     parked = {} if stream is None else stream.get("parked", {})
-    left = {name: entry for name, entry in parked.items() if entry["phase"] == PARKED and not entry["again"]}
+    left = {name: entry["reason"] for name, entry in parked.items() if entry["phase"] == PARKED and not entry["again"]}
+    left |= {name: entry.text for name, entry in parked_at_sink(manifest, record).items()}
     if not left:
         return
-    reasons = "\n".join(f"{name}: {entry['reason']}" for name, entry in sorted(left.items()))
+    reasons = "\n".join(f"{name}: {reason}" for name, reason in sorted(left.items()))
     names = ", ".join(sorted(left))
+    anew = (
+        f" Take a new snapshot of it at the next start with: raycdc tables resnapshot CONFIG {sorted(left)[0]}; or "
+        "leave it out (source.exclude)."
+        if stream is not None
+        else ""
+    )
     raise SchemaError(
-        f"Everything is committed but {names}: parked, as the log says what cannot be followed.\n{reasons}\n"
-        f"Nothing of it after that place was passed on. Take a new snapshot of it at the next start with: raycdc "
-        f"tables resnapshot CONFIG {sorted(left)[0]}; or leave it out (source.exclude)."
+        f"Everything is committed but {names}: parked, as what came of it cannot be followed or written.\n{reasons}\n"
+        f"Nothing of it after that place was passed on.{anew}"
     )

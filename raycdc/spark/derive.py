@@ -34,7 +34,6 @@ import pyarrow.compute as pc
 
 from raycdc.bridge import SegmentWriter
 from raycdc.bridge.bad_rows import (
-    FAIL,
     ON_BAD_RECORD,
     BadRecords,
     Letters,
@@ -47,7 +46,7 @@ from raycdc.bridge.bad_rows import (
 )
 from raycdc.bridge.reading import read_segment, verify_segments
 from raycdc.checkpoint.manifest import Segment
-from raycdc.errors import ConfigError, DataError, SegmentUnavailableError
+from raycdc.errors import ConfigError, RowRefusedError, SegmentUnavailableError
 from raycdc.model import META_COLUMNS, META_FIELDS, Column, LogicalType, RowKind, TableSchema
 from raycdc.spark.made_segments import MadeSegments
 from raycdc.spark.transforms import errors_untold
@@ -124,14 +123,18 @@ class Deriver(MadeSegments):
             try:
                 made = way(segments, second, self._forgiving())
             except (Py4JError, PySparkException) as cause:
-                raise DataError(f"{task.found.table}: its transform failed on a value: {_reason(cause)}") from cause
+                raise RowRefusedError(
+                    f"{task.found.table}: its transform failed on a value: {_reason(cause)}"
+                ) from cause
             finally:
                 # What tasks made before another one failed; by now they have ended.
                 for path in self._folder.glob(f"*derived-{task.run}-*"):
                     path.unlink(missing_ok=True)
         why = next((one.why for one in made if one.bad), "")
-        if why and self._records.action == FAIL:
-            raise DataError(f"{task.found.table}: its transform failed on a value: {why}: {failure} {ON_BAD_RECORD}")
+        if why and not self._records.leaves_out:
+            raise RowRefusedError(
+                f"{task.found.table}: its transform failed on a value: {why}: {failure} {ON_BAD_RECORD}"
+            )
         return made
 
     def _forgiving(self) -> Any:
@@ -309,7 +312,7 @@ class _Task:
         """Keep the bad rows that came, where they are kept; their number, and what the first has."""
         ops, failed = batch.column("_op").to_numpy(), batch.column(_FAILED).to_numpy()
         # Without a row that came a deletion is what fails, and nobody has to be told but who wants none at all.
-        told = np.flatnonzero(counted(ops, bad) if self.records.action != FAIL else bad)
+        told = np.flatnonzero(counted(ops, bad) if self.records.leaves_out else bad)
         if letters is not None and len(told):
             reasons = [self._reason(int(failed[place])) for place in told]
             letters.append(batch.take(pa.array(told)), reasons, table=self.found.table, schema=self.found.source)

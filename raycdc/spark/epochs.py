@@ -15,45 +15,39 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any, assert_never
 
-from raycdc.bridge.missing_rows import told_missing
 from raycdc.bridge.reading import verify_segments
-from raycdc.checkpoint.bad_rows import add_bad_rows, bad_rows, settle_bad_rows
+from raycdc.checkpoint.bad_rows import bad_rows, settle_bad_rows
 from raycdc.checkpoint.manifest import STATE_NODE, Manifest, Segment
 from raycdc.checkpoint.recovery import (
     STEP_LAST,
-    CommitVector,
     Frozen,
     Record,
     Refuse,
     Replay,
     Tombstone,
-    contradictions,
     decide,
     lacks,
 )
-from raycdc.checkpoint.store import CheckpointStore, CommitRecord, RoutedTarget
-from raycdc.errors import FencedError, SegmentUnavailableError, SinkError, StateError
+from raycdc.checkpoint.store import CheckpointStore, CommitRecord, OwnGeneration, RoutedTarget
+from raycdc.errors import FencedError, SinkError, StateError, TargetGoneError
 from raycdc.failpoints import reach
 from raycdc.model import TableId
 from raycdc.model.routes import Router
 from raycdc.schema.events import RenameColumnEvent
 from raycdc.sinks.api import Sink, TableWork
-from raycdc.spark.known_rows import slot_of, table_of
-from raycdc.spark.works import Derived, Routing, Share, Works
-
-#: Tables of one epoch that commit at once: each commit waits for the disk or the JVM more than it computes.
-COMMIT_THREADS = 4
+from raycdc.spark.epoch_writer import NODE_PATIENCE_S, EpochWriter, Prepared, by_changes
+from raycdc.spark.holdings import Holdings
+from raycdc.spark.known_rows import table_of
+from raycdc.spark.parked_targets import NOTHING, Followed, ParkedTargets, Parking
+from raycdc.spark.routing import Routing
+from raycdc.spark.works import Works
 
 #: How long to wait for the next sealed epoch before looking whether something failed or a stop was asked for.
 POLL_S = 0.2
-
-#: How long a node with segments may be away before the epoch loop ends with its error: its server is started again
-#: within seconds, a machine that boots is not waited for.
-NODE_PATIENCE_S = 30.0
 
 #: Epochs whose figures `statistics` keeps.
 STATISTICS_EPOCHS = 100
@@ -91,35 +85,21 @@ class Recovery:
     frozen: tuple[int, ...] = ()
 
 
-@dataclass(slots=True)
-class _Prepared:
-    """An epoch on its way through the loop; owned by one thread at a time."""
-
-    manifest: Manifest
-    works: Sequence[TableWork]
-    share: Share
-    staged: dict[TableId, Any] = field(default_factory=dict)
-    staging_s: float = 0.0
-    derived: Derived = field(default_factory=Derived)
-    #: Shares of source tables whose changes are made exact, and what was made of their segments.
-    sources: list[TableWork] = field(default_factory=list)
-    exact: dict[str, Segment | None] = field(default_factory=dict)
-
-
 def _refuse(_manifest: Manifest, _tables: Sequence[TableId], text: str) -> None:
     raise StateError(text)
 
 
 class EpochLoop:
-    """See the module's docstring. `sink` is open; `generation` tells this driver's newest, which rises
-    when its coordinator had to be replaced.
+    """See the module's docstring. `sink` is open; `generation` tells this driver's own, which rises when
+    its coordinator had to be replaced (`raycdc.checkpoint.term`).
 
     `next_sealed(after, timeout_s)` returns the first sealed epoch greater than `after`, or None when there was none
     for so long; it may raise to end the loop. `on_committed` is called after each record, in order, on a thread of the
     loop. `positions` picks what goes into the sink's commits of an epoch's split states. `flights` are the endpoints of
     the spools of other nodes, by their names, as of now. `begin_again` asks, durably, for new snapshots of source
     tables whose rows of an epoch are gone (the text says why), or raises if that cannot be. `routing` says which
-    targets tables go to. `on_bad_rows` is told of rows that an epoch leaves out, before it is committed.
+    targets tables go to. `parking` says what does not end the run, and who is told of it; by default nothing is
+    parked.
     """
 
     def __init__(
@@ -127,7 +107,7 @@ class EpochLoop:
         store: CheckpointStore,
         sink: Sink,
         *,
-        generation: Callable[[], int],
+        generation: Callable[[], OwnGeneration],
         next_sealed: Callable[[int, float], Manifest | None],
         on_committed: Callable[[EpochStatistics], None] = lambda _: None,
         positions: Callable[[Manifest], Mapping[str, Any]] = lambda manifest: manifest.to_splits,
@@ -136,10 +116,9 @@ class EpochLoop:
         flights: Callable[[], Mapping[str, str]] = dict,
         begin_again: Callable[[Manifest, Sequence[TableId], str], None] = _refuse,
         routing: Routing | None = None,
-        on_bad_rows: Callable[[str], None] = lambda _: None,
+        parking: Parking = NOTHING,
     ) -> None:
         self._store = store
-        self._on_bad_rows = on_bad_rows
         self._begin_again = begin_again
         self._sink = sink
         self._generation = generation
@@ -153,8 +132,17 @@ class EpochLoop:
         self._stopping = threading.Event()
         record = store.last_commit()
         self._committed = record.epoch if record else 0
+        self._parked = ParkedTargets(record.parked if record else {}, parking.parks)
+        self._parking = parking
+        self._holdings = Holdings(store, sink, self._known, self._shares, self._parked)
+        parts = store, sink, self._shares, self._parked, self._holdings, self._routing
+        self._writer = EpochWriter(
+            *parts, stopping=self._stopping, on_bad_rows=parking.on_bad_rows, waiting=parking.waiting
+        )
         self._vectors: dict[str, tuple[int, int]] = {**record.tables, **record.known} if record else {}
         self._routes: dict[str, RoutedTarget] = dict(record.routes) if record else {}
+        #: Since when the targets are parked that were told of; those of the record the source hears of at its start.
+        self._told = {name: entry.since_ms for name, entry in self._parked.entries.items()}
         self._history: deque[EpochStatistics] = deque(maxlen=STATISTICS_EPOCHS)
 
     def __repr__(self) -> str:
@@ -198,94 +186,45 @@ class EpochLoop:
             if under_way is not None:
                 under_way.result()
 
-    def _prepare(self, manifest: Manifest, under_way: Future[None] | None) -> _Prepared:
+    def _prepare(self, manifest: Manifest, under_way: Future[None] | None) -> Prepared:
         """Stage `manifest` and wait for the commit under way, in the order that schema changes allow."""
-        share = self._shares.of(manifest)
-        prepared = _Prepared(manifest, share.works, share, sources=self._shares.sources(manifest))
+        prepared = self._writer.prepared(manifest)
+        self._store.require_newest(self._generation(), f"epoch {manifest.epoch}")
+        self._holdings.check_ours(manifest, self._vectors)
         # Changes are made exact by rows that the commit under way adds to.
-        now, later = ([], list(prepared.works)) if prepared.sources else _by_changes(prepared.works)
+        now, later = ([], list(prepared.works)) if prepared.sources else by_changes(prepared.works)
         reach("before_stage")
         try:
-            self._stage(prepared, now)
+            self._writer.stage(prepared, now)
         finally:
             if under_way is not None:
                 under_way.result()
-        for work in later:
-            if work.changes:
-                reach("before_schema")
-                self._sink.apply_schema(work)
-                reach("after_schema")
-        self._stage(prepared, later)
+        self._writer.apply(prepared, later)
+        self._writer.stage(prepared, later)
         reach("after_stage")
         return prepared
 
-    def _stage(self, prepared: _Prepared, works: Sequence[TableWork]) -> None:
-        if not works:
-            return
-        started = time.monotonic()
-        while True:
-            try:
-                works = self._shares.exact(works, prepared.sources, prepared.exact)
-                works = self._shares.derived(works, prepared.share, prepared.derived)
-                prepared.staged.update(self._sink.stage(works))
-                break
-            except SegmentUnavailableError:
-                if time.monotonic() - started > NODE_PATIENCE_S or self._stopping.wait(POLL_S):
-                    raise
-            works = [replace(work, segments=self._shares.placed(work.segments)) for work in works]
-        made = {work.target: work for work in works}
-        prepared.works = [made.get(work.target, work) for work in prepared.works]
-        prepared.staging_s += time.monotonic() - started
-
-    def _commit(self, prepared: _Prepared) -> None:
+    def _commit(self, prepared: Prepared) -> None:
         started = time.monotonic()
         reach("before_commit")
-        self._tell_bad_rows(prepared)
-        self._commit_tables(prepared.works, prepared.staged)
-        reach("after_last_commit")
-        if self._known is not None:
-            self._known.add(prepared.sources, prepared.exact)
-            reach("after_known")
+        # A sink that the successor has not written to yet cannot know that there is one.
+        self._store.require_newest(self._generation(), f"the commit of epoch {prepared.manifest.epoch}")
+        self._writer.commit(prepared, committed=self._committed)
         self._record(
             prepared.manifest, prepared.share.routes, staging_s=prepared.staging_s, commit_s=time.monotonic() - started
         )
         made = [*prepared.derived.segments.values(), *prepared.exact.values()]
         self._shares.forget(made, prepared.manifest.epoch)
 
-    def _tell_bad_rows(self, prepared: _Prepared) -> None:
-        """Count what the epoch leaves out, before anybody can see that it lacks."""
-        for table, missing in told_missing(prepared.manifest, self._routing.records).items():
-            prepared.derived.bad[f"missing of {table}"] = table, missing.count, missing.why
-        lost = {str(table): count for table, count in prepared.derived.bad_rows().items()}
-        if not lost:
-            return
-        add_bad_rows(self._store, prepared.manifest.epoch, lost, committed=self._committed)
-        first = {str(table): why for table, _, why in reversed(prepared.derived.bad.values())}
-        for name, count in sorted(lost.items()):
-            kept = f"; kept in {self._routing.records.folder}" if self._routing.records.folder else ""
-            self._on_bad_rows(
-                f"{name}: {count} row{'s' if count > 1 else ''} of epoch {prepared.manifest.epoch} left out as "
-                f"pipeline.on_bad_record says{kept}; the first: {first[name]}."
-            )
-
-    def _commit_tables(self, works: Sequence[TableWork], staged: Mapping[TableId, Any]) -> None:
-        """Commit all tables; when some fail the others still finish, and the first error is raised."""
-        with ThreadPoolExecutor(COMMIT_THREADS, thread_name_prefix="raycdc-table") as pool:
-            # The largest first: whoever is last should be done soon.
-            ordered = sorted(works, key=lambda work: -work.input_bytes)
-            pending = [pool.submit(self._sink.commit, work, staged[work.target]) for work in ordered]
-            for done, future in enumerate(as_completed(pending), start=1):
-                future.result()
-                reach("after_commit")
-                if done < len(pending):
-                    reach("between_tables")
-
     def _record(
         self, manifest: Manifest, routes: Mapping[str, RoutedTarget], *, staging_s: float, commit_s: float
     ) -> None:
         now_ms = time.time_ns() // 1_000_000
-        self._vectors.update({str(target): (manifest.epoch, STEP_LAST) for target in self._shares.targets(manifest)})
-        self._routes.update(routes)
+        targets = self._shares.targets(manifest)
+        part = self._parked.taking_part(manifest, targets)
+        self._vectors.update({str(target): (manifest.epoch, STEP_LAST) for target in part})
+        self._routes.update({name: target for name, target in routes.items() if TableId.parse(name) in part})
+        self._parked.after(manifest, targets)
         self._write_record(manifest.epoch, now_ms)
         self._committed = manifest.epoch
         reach("after_record")
@@ -314,13 +253,18 @@ class EpochLoop:
         slots = {name for name in self._vectors if table_of(TableId.parse(name)) is not None}
         known = {name: self._vectors[name] for name in slots}
         tables = {name: vector for name, vector in self._vectors.items() if name not in slots}
-        record = CommitRecord(epoch, generation, now_ms, tables, dict(self._routes), known)
+        parked = self._parked.entries
+        record = CommitRecord(epoch, generation, now_ms, tables, dict(self._routes), known, parked)
         try:
             self._store.write_commit(record)
         except FencedError:
             if self._generation() == generation:
                 raise
             self._store.write_commit(replace(record, generation=self._generation()))
+        if new := {name: entry for name, entry in parked.items() if self._told.get(name) != entry.since_ms}:
+            reach("before_park_told")
+            self._parking.on_parked(new)
+        self._told = {name: entry.since_ms for name, entry in parked.items()}
 
     # -- recovery ---------------------------------------------------------------------------------------------------
 
@@ -336,6 +280,7 @@ class EpochLoop:
         newest = self._store.next_epoch() - 1
         self._shares.start_after(self._store.last_commit())
         self._check_record(newest)
+        self._begin_together()
         for manifest in self._store.manifests(after=self._committed):
             decision = self._decide(manifest, newest)
             if isinstance(decision, Refuse):
@@ -343,17 +288,19 @@ class EpochLoop:
             if isinstance(decision, Tombstone):
                 dropped = self._drop_from(manifest.epoch)
                 break
-            share = self._shares.of(manifest)
             match decision:
                 case Record():
+                    share = self._shares.of(manifest, self._parked)
                     self._record(manifest, share.routes, staging_s=0.0, commit_s=0.0)
                     recorded.append(manifest.epoch)
                 case Replay(targets):
                     # Steps that the targets hold are skipped by the sink.
-                    self._complete(manifest, share, [work for work in share.works if work.target in targets])
+                    prepared = self._writer.prepared(manifest)
+                    prepared.works = [work for work in prepared.works if work.target in targets]
+                    self._complete(prepared)
                     replayed.append(manifest.epoch)
                 case Frozen():
-                    dropped = self._freeze(manifest, share, decision)
+                    dropped = self._freeze(manifest, decision)
                     frozen.append(manifest.epoch)
                     break
                 case _:
@@ -361,32 +308,66 @@ class EpochLoop:
         return Recovery(self._committed, tuple(recorded), tuple(replayed), tuple(dropped), tuple(frozen))
 
     def _check_record(self, newest: int) -> None:
-        asked = [name for name in map(TableId.parse, self._vectors) if self._sink.durable or table_of(name) is not None]
-        if asked:
-            holds = {name: self._held(name) for name in asked}
-            if refusal := contradictions(holds, recorded=self._vectors, newest_epoch=newest):
-                raise SinkError(refusal.text)
+        """Compare what the targets hold with the record. A table that nobody follows owes nothing; one of several that
+        lacks what it had is parked; where all do, they are not where they were: that is the sink's.
+        """
+        lacking = self._holdings.check_record(self._vectors, self._committed, newest)
+        if not lacking:
+            return
+        last = self._store.manifest(self._committed)
+        followed = Followed(self._store, self._parking.follows)
+        names = [TableId.parse(name) for name in self._vectors]
+        targets = {name: self._sources_of(name) for name in names if table_of(name) is None}
+        owing = {name for name, sources in targets.items() if any(map(followed, sources))}
+        asked = {name for name in owing if all(map(followed.is_asked_for, targets[name]))}
+        here = owing - lacking.keys()
+        known = {name for name in names if name not in targets}
+        for name, (text, held) in lacking.items():
+            gone = TargetGoneError(text)
+            after = replace(last, epoch=last.epoch + 1, from_splits=last.to_splits)
+            if name in targets and name not in owing:
+                del self._vectors[str(name)]
+                self._routes.pop(str(name), None)
+            elif (source := table_of(name)) is not None and known - lacking.keys():
+                # Its changes cannot be made exact any more, in whatever target.
+                for target in (t for t in owing if source in targets[t]):
+                    self._parked.park(target, targets[target], after, gone, self._writer.held_of_refused(target))
+                del self._vectors[str(name)]
+            elif name not in targets or not (here or name in asked):
+                raise SinkError(text)
+            else:
+                self._parked.park(name, targets[name], after, gone, held, anyway=name in asked)
+        self._write_record(self._committed, time.time_ns() // 1_000_000)
 
-    def _held(self, target: TableId) -> CommitVector | None:
-        """What a target holds, or the known rows of a table."""
-        table = table_of(target)
-        if table is None:
-            return self._sink.committed(target)
-        return self._known.committed(table) if self._known is not None else None
+    def _begin_together(self) -> None:
+        """Targets whose tables are all to be read anew, as they share them, hold nothing from here on."""
+        if not self._routing.upsert or not self._committed:
+            return
+        followed = Followed(self._store, self._parking.follows)
+        committed, newest = self._store.manifest(self._committed), self._store.last_manifest()
+        assert newest is not None
+        # Sealed epochs are of no use to them: not what is there before a snapshot, nor a beginning before the last.
+        after = replace(newest, epoch=committed.epoch + 1, from_splits=committed.to_splits)
+        found = {}
+        for target in map(TableId.parse, {*self._routes, *self._parked.entries}):
+            sources = self._sources_of(target)
+            if len(sources) > 1 and (again := followed.begin_together(sources)):
+                found[target] = again
+        for target, again in found.items():
+            self._parked.begin_together(target, again, after, self._writer.held_of_refused(target))
+        if found:
+            self._told = {name: entry.since_ms for name, entry in self._parked.entries.items()}
+            self._write_record(self._committed, time.time_ns() // 1_000_000)
 
-    def _holds(self, targets: Mapping[TableId, Sequence[TableId]]) -> dict[TableId, CommitVector | None]:
-        """What each target of an epoch holds. One that remembers nothing had its rows when these became known rows."""
-        holds = {name: self._held(name) for name in targets if self._sink.durable or table_of(name) is not None}
-        for name, sources in targets.items():
-            if name not in holds:
-                had = [holds.get(slot_of(source)) for source in sources]
-                holds[name] = None if None in had else min(vector for vector in had if vector is not None)
-        return holds
+    def _sources_of(self, target: TableId) -> tuple[TableId, ...]:
+        route, parked = self._routes.get(str(target)), self._parked.entries.get(str(target))
+        names = [*(route.sources if route is not None else ()), *(parked.sources if parked is not None else ())]
+        return tuple(map(TableId.parse, dict.fromkeys(names))) or (target,)
 
     def _decide(self, manifest: Manifest, newest: int) -> Record | Replay | Frozen | Tombstone | Refuse:
-        targets = self._shares.targets(manifest)
-        holds = self._holds(targets)
-        recorded = self._vectors if self._sink.durable else {}
+        targets = self._parked.taking_part(manifest, self._shares.targets(manifest))
+        holds = self._holdings.of(targets)
+        recorded = self._holdings.owed(self._vectors) if self._sink.durable else {}
         lacking = {s for target in targets if lacks(manifest.epoch, holds[target]) for s in targets[target]}
         needed = [segment for segment in manifest.segments if segment.table in lacking]
         deadline_s = time.monotonic() + NODE_PATIENCE_S
@@ -412,19 +393,16 @@ class EpochLoop:
         placed = self._shares.placed(segments)
         return [segment for segment in placed if not verify_segments([segment], node=node, token=token, checksum=True)]
 
-    def _complete(self, manifest: Manifest, share: Share, works: list[TableWork]) -> None:
-        """Write `works`, which is what the sink lacks of the epoch, and record it."""
-        prepared = _Prepared(manifest, works, share, sources=self._shares.sources(manifest))
+    def _complete(self, prepared: Prepared) -> None:
+        """Write the works of `prepared`, which are what the sink lacks of the epoch, and record it."""
         if lost := {segment.table for segment in self._missing(_segments_of(prepared.sources))}:
             # Their tables begin again: what they were does not matter any more.
             prepared.sources = [replace(w, segments=()) if w.source in lost else w for w in prepared.sources]
-        for work in prepared.works:
-            if work.changes:
-                self._sink.apply_schema(work)
-        self._stage(prepared, prepared.works)
+        self._writer.apply(prepared, list(prepared.works))
+        self._writer.stage(prepared, list(prepared.works))
         self._commit(prepared)
 
-    def _freeze(self, manifest: Manifest, share: Share, decision: Frozen) -> list[int]:
+    def _freeze(self, manifest: Manifest, decision: Frozen) -> list[int]:
         """Complete an epoch whose rows are gone for the targets to fill anew: their source tables begin again.
 
         *What if the process dies here?* Until all targets hold the epoch the same is decided again, and asking and
@@ -433,15 +411,17 @@ class EpochLoop:
         Later epochs are dropped without tombstones: nobody began to commit them, as this one is not complete, and a
         tombstone of a later epoch would say of a table that it holds this one.
         """
-        if self._routing.upsert and any(len(work.merged) > 1 for work in share.works if work.target in decision.again):
+        prepared = self._writer.prepared(manifest)
+        merged = {work.target for work in prepared.works if len(work.merged) > 1}
+        if self._routing.upsert and not merged.isdisjoint(decision.again):
             raise StateError(decision.text)  # One of several merged tables cannot begin again.
         targets = self._shares.targets(manifest)
         sources = tuple(sorted({source for target in decision.again for source in targets[target]}))
         self._begin_again(manifest, sources, decision.text)
         dropped = self._store.drop_after(manifest.epoch)
-        works = [work for work in share.works if work.target in (*decision.again, *decision.replay)]
-        works = [replace(work, segments=()) if work.target in decision.again else work for work in works]
-        self._complete(manifest, share, works)
+        works = [work for work in prepared.works if work.target in (*decision.again, *decision.replay)]
+        prepared.works = [replace(work, segments=()) if work.target in decision.again else work for work in works]
+        self._complete(prepared)
         return dropped
 
     def _drop_from(self, epoch: int) -> list[int]:
@@ -449,17 +429,12 @@ class EpochLoop:
         for manifest in self._store.manifests(after=epoch - 1):
             for work in self._works(manifest):
                 self._sink.tombstone(replace(work, segments=()))
-            for work in self._shares.sources(manifest) if self._known is not None else ():
+            for work in self._shares.sources(manifest, self._parked) if self._known is not None else ():
                 self._known.tombstone(work)  # type: ignore[union-attr]
         return self._store.drop_after(epoch - 1)
 
     def _works(self, manifest: Manifest) -> list[TableWork]:
-        return list(self._shares.of(manifest).works)
-
-
-def _by_changes(works: Sequence[TableWork]) -> tuple[list[TableWork], list[TableWork]]:
-    """Those that may be staged while others are committed, and those that wait for a change of their schema."""
-    return [work for work in works if not work.changes], [work for work in works if work.changes]
+        return list(self._shares.of(manifest, self._parked).works)
 
 
 def _segments_of(works: Sequence[TableWork]) -> list[Segment]:

@@ -31,7 +31,7 @@ from raycdc.bridge.exact_changes import Steps, exact_steps, key_ids
 from raycdc.bridge.reading import read_segment
 from raycdc.checkpoint.manifest import SEQ_COUNTER_BITS, Segment
 from raycdc.checkpoint.recovery import STEP_LAST, CommitVector
-from raycdc.errors import DataError, SinkError
+from raycdc.errors import DataError, SinkError, TableRefusedError, TargetGoneError, TargetTouchedError
 from raycdc.model import META_FIELDS, RowKind, TableId, changelog_schema
 from raycdc.model.batch import BATCH_ROWS_MAX
 from raycdc.model.layout import TableLayout
@@ -108,17 +108,11 @@ class KnownRows(MadeSegments):
         """The exact segment of each segment of `work`, which is a source table's share of an epoch, by its name; None
         where no row is left. `SegmentUnavailableError` when one cannot be read now.
         """
-        if not work.schema.primary_key:
-            raise SinkError(
-                f'{work.source} has no primary key, by which source.changelog = "full" knows its rows. Declare one, or '
-                "leave the table out."
-            )
         held = self.committed(work.source)
         if held is not None and (held.epoch, held.step) >= (work.epoch, STEP_LAST):
-            raise SinkError(
+            raise TargetGoneError(
                 f"{work.source}: its known rows hold epoch {work.epoch}, and a target lacks it: the target was "
-                "restored from an older copy. Bring the newer one back, or begin with another pipeline.state and a "
-                "new snapshot."
+                "restored from an older copy. Bring the newer one back, or read the table anew."
             )
         self._follow(work)
         if not work.segments:
@@ -130,13 +124,19 @@ class KnownRows(MadeSegments):
             return {segment.name: segment for segment in work.segments}
         return _Task(work, known, self._exact_folder, self._token).made()
 
-    def add(self, works: Sequence[TableWork], made: Mapping[str, Segment | None]) -> None:
+    def add(self, works: Sequence[TableWork], made: Mapping[str, Segment | None]) -> dict[TableId, TableRefusedError]:
         """Add an epoch that all targets hold. `works` are the shares of its source tables, `made` what `exact` made of
-        their segments; those it does not name are made now.
+        their segments; those it does not name are made now. The answer has the tables whose known rows refuse it.
         """
+        refused: dict[TableId, TableRefusedError] = {}
         with ThreadPoolExecutor(_COMMITS_AT_ONCE, thread_name_prefix="raycdc-known") as pool:
-            for future in [pool.submit(self._add, work, made) for work in works]:
-                future.result()
+            pending = {work.source: pool.submit(self._add, work, made) for work in works}
+            for source, future in pending.items():
+                try:
+                    future.result()
+                except TableRefusedError as error:
+                    refused[source] = error
+        return refused
 
     def tombstone(self, work: TableWork) -> None:
         """The epoch of `work` will never be added."""
@@ -184,9 +184,14 @@ class KnownRows(MadeSegments):
         """The known rows with one of `keys`, as they were before the epoch and with the columns it has."""
         target = self._target(work.source)
         if not target.refresh():
-            raise SinkError(
-                f"The known rows of {work.source} are gone from {target.path}. Bring them back, or begin with another "
-                "pipeline.state and a new snapshot."
+            raise TargetGoneError(
+                f"The known rows of {work.source} are gone from {target.path}. Bring them back, or read the table anew."
+            )
+        there = set(target.arrow().names)
+        if missing := [column.name for column in work.schema.columns if column.name not in there]:
+            raise TargetTouchedError(
+                f"The known rows of {work.source} in {target.path} lack the column {missing[0]!r}: somebody changed "
+                "them. Bring them back, or read the table anew."
             )
         found = rows_with(target, keys)
         return found.select([column.name for column in work.schema.columns]).cast(work.schema.arrow())

@@ -23,11 +23,11 @@ from dataclasses import dataclass, field
 
 from pyarrow.types import is_floating
 
-from raycdc.bridge.bad_rows import FAIL, BadRecords
+from raycdc.bridge.bad_rows import BadRecords
 from raycdc.checkpoint.bad_rows import bad_rows
 from raycdc.checkpoint.manifest import Manifest
 from raycdc.checkpoint.store import CheckpointStore
-from raycdc.errors import ConfigError, SchemaError
+from raycdc.errors import RoutesRefusedError, RulesRefusedError
 from raycdc.model import TableId, TableSchema
 from raycdc.schema.apply import find_column
 from raycdc.schema.events import AlterColumnTypeEvent, event_from_json
@@ -36,7 +36,7 @@ from raycdc.spark.sieve import may_fail
 from raycdc.transform import ResolvedTransform
 
 _NAME = "retyped.json"
-_ANEW = "Begin with another pipeline.state and a new snapshot"
+_ANEW = "Read its tables anew (raycdc tables resnapshot), which empties the target"
 
 
 @dataclass(slots=True)
@@ -65,8 +65,10 @@ class LeftOut:
         """`share` is a target's part of `manifest`, whose `tables` are `found` by their transforms where they have any.
         `SchemaError` or `ConfigError` for what is refused.
         """
+        if before is None:
+            self._forget(share.name)
         if self._leaves and str(share.name) in self._followed():
-            raise SchemaError(
+            raise RulesRefusedError(
                 f'{share.name}: pipeline.on_bad_record = "{self.records.action}", and the type of a column changed '
                 f'while it was "fail": a row that was good when it was written may be bad now. Use "fail". Or: {_ANEW}.'
             )
@@ -89,7 +91,7 @@ class LeftOut:
 
     @property
     def _leaves(self) -> bool:
-        return self.records.action != FAIL
+        return self.records.leaves_out
 
     def _has_lost(self, table: TableId, epoch: int) -> bool:
         return table in self._lost or str(table) in bad_rows(self.store, epoch - 1)
@@ -106,6 +108,12 @@ class LeftOut:
             self._followed().add(str(target))
             self.store.write_figures(_NAME, {"targets": sorted(self._followed())})
 
+    def _forget(self, target: TableId) -> None:
+        """A target that is new, or that was parked and begins again, has no row from before a change of types."""
+        if str(target) in self._followed():
+            self._followed().discard(str(target))
+            self.store.write_figures(_NAME, {"targets": sorted(self._followed())})
+
     def _check_changelog(
         self,
         share: TargetEpoch,
@@ -118,7 +126,7 @@ class LeftOut:
         lost = self._has_lost(table, epoch)
         if used and (self._leaves or lost):
             why = "rows of it were left out" if lost else f'pipeline.on_bad_record is "{self.records.action}"'
-            raise SchemaError(
+            raise RulesRefusedError(
                 f"{table}: the type of column {used[0]!r}, which the table's transform uses, changed, and {why}: "
                 f"whether the changelog has a row that was good or bad before cannot be told any more. {_ANEW}."
             )
@@ -131,13 +139,13 @@ class LeftOut:
         policy = f'pipeline.on_bad_record = "{self.records.action}"'
         for table in share.sources:
             if table in found and (found[table].computed or found[table].transform.filter):
-                raise ConfigError(
+                raise RoutesRefusedError(
                     f"{policy}: {table}, whose transform computes or filters, is merged with other tables into "
                     f"{share.name}, and whose row a bad one would delete cannot be told. Route it elsewhere, or use "
                     '"fail".'
                 )
             if self.records.partial and (name := _may_be_bad(tables[table][0], share.schema)):
-                raise ConfigError(
+                raise RoutesRefusedError(
                     f"{policy}: {table} is merged with other tables into {share.name}, where values of its column "
                     f"{name!r} may have no place, and its source does not say whether a bad row replaces one that is "
                     'there. Route it elsewhere, or use "fail".'
@@ -172,9 +180,9 @@ class LeftOut:
             if may_fail(column.type, want):
                 self._follow(share.name)
 
-    def _refused(self, share: TargetEpoch, change: str, lost: TableId | None = None) -> SchemaError:
+    def _refused(self, share: TargetEpoch, change: str, lost: TableId | None = None) -> RulesRefusedError:
         why = f'pipeline.on_bad_record is "{self.records.action}"' if lost is None else f"rows of {lost} were left out"
-        return SchemaError(
+        return RulesRefusedError(
             f"{share.name}: {change}, and {why}: whether the target has a row that was good or bad before cannot be "
             f"told any more. {_ANEW}, or route tables of other types elsewhere."
         )

@@ -12,6 +12,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
+from importlib.metadata import version as package_version
 from pathlib import Path
 from typing import Any
 
@@ -48,13 +49,12 @@ def spark_session(master: str, scratch: Path, conf: Mapping[str, str] | None = N
     `conf` overrides ours. `ConfigError` when Java or a fitting pyspark is missing.
     """
     java = check_java()
+    check_pyspark()
+    from py4j.protocol import Py4JError
     from pyspark import SparkConf, SparkContext
-    from pyspark import __version__ as version
     from pyspark.java_gateway import launch_gateway
     from pyspark.sql import SparkSession
 
-    if not version.startswith(f"{PYSPARK_SERIES}."):
-        raise ConfigError(f"pyspark {version} is installed, but Delta needs {PYSPARK_SERIES}. Run make setup again.")
     os.environ["PYSPARK_PYTHON"] = sys.executable
     settings = SparkConf(loadDefaults=False)
     for key, value in {**_settings(master, scratch, java), **(conf or {})}.items():
@@ -67,7 +67,14 @@ def spark_session(master: str, scratch: Path, conf: Mapping[str, str] | None = N
             # The JVM writes warnings of its own to both before any logging is set up; they are for the log.
             options = {"stdout": log, "stderr": log}
             gateway = launch_gateway(conf=settings, popen_kwargs=options)  # type: ignore[no-untyped-call]
-    context = SparkContext(conf=settings, gateway=gateway)
+    try:
+        context = SparkContext(conf=settings, gateway=gateway)
+    except Py4JError as cause:
+        reason = next((line for line in str(cause).splitlines()[1:] if line.strip()), str(cause)).strip(": \t")
+        raise ConfigError(
+            f"Spark did not start at spark.master = {master!r}: {reason} Correct spark.master or spark.conf; "
+            f"{scratch / 'spark.log'} has the rest."
+        ) from cause
     context.setLogLevel("ERROR")
     return SparkSession(context)
 
@@ -137,6 +144,13 @@ def _settings(master: str, scratch: Path, java: str) -> dict[str, str]:
         # An Ivy folder of our own: a pom without its jar in ~/.m2 breaks resolution, and Ivy remembers that.
         settings |= {"spark.jars.packages": DELTA_PACKAGE, "spark.jars.ivy": str(scratch / "ivy")}
     return settings
+
+
+def check_pyspark() -> None:
+    """`ConfigError` when the pyspark that is installed is not the one that the Delta jars work with."""
+    version = package_version("pyspark")
+    if not version.startswith(f"{PYSPARK_SERIES}."):
+        raise ConfigError(f"pyspark {version} is installed, but Delta needs {PYSPARK_SERIES}. Run make setup again.")
 
 
 def check_java() -> str:

@@ -15,11 +15,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from raycdc.bridge import SegmentWriter
-from raycdc.bridge.bad_rows import FAIL, BadRecords, Letters, Sifted, counted, failing, judged, row_named, whole_updates
+from raycdc.bridge.bad_rows import BadRecords, Letters, Sifted, counted, failing, judged, row_named, whole_updates
 from raycdc.bridge.reading import read_segment, segment_schema
 from raycdc.bridge.views import turned, viewed
 from raycdc.checkpoint.manifest import Segment
-from raycdc.errors import DataError
+from raycdc.errors import RowRefusedError
 from raycdc.model import META_COLUMNS, Column, LogicalType, RowKind, TableId, TypeKind
 from raycdc.model.view import RowView
 from raycdc.spark.made_segments import MadeSegments
@@ -39,7 +39,7 @@ class Sieve(MadeSegments):
 
     def concerns(self, segment: Segment) -> bool:
         """Whether rows of `segment` may be left out at all; told without reading it."""
-        return self._records.action != FAIL and segment.view is not None and bool(risky(segment.view))
+        return self._records.leaves_out and segment.view is not None and bool(risky(segment.view))
 
     def __call__(self, segment: Segment, target: TableId, epoch: int) -> Sifted:
         """`segment`, which it `concerns`, without bad rows. `SegmentUnavailableError` when it cannot be read now."""
@@ -50,7 +50,7 @@ class Sieve(MadeSegments):
         if not task.any_bad():
             return Sifted(segment)
         if not self._local:
-            raise DataError(
+            raise RowRefusedError(
                 f"{segment.table}: a value of it is none of the type that {target} has, and leaving rows out needs a "
                 'Spark on this machine, such as spark.master = "local[*]".'
             )

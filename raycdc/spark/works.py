@@ -10,81 +10,35 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any
 
-from raycdc.bridge.bad_rows import BadRecords, Sifted
+from raycdc.bridge.bad_rows import Sifted
 from raycdc.checkpoint.manifest import Manifest, Segment
 from raycdc.checkpoint.store import CheckpointStore, CommitRecord, RoutedTarget
-from raycdc.errors import ConfigError, StateError
+from raycdc.errors import (
+    ConfigError,
+    KeyRefusedError,
+    RoutesRefusedError,
+    RulesRefusedError,
+    SchemaError,
+    StateError,
+    TableRefusedError,
+)
 from raycdc.model import TableId, TableSchema
-from raycdc.model.routes import Router
 from raycdc.model.transform import UNCHANGED
 from raycdc.model.view import RowView
 from raycdc.schema.events import event_from_json, event_to_json
-from raycdc.schema.targets import Tables, Target, TargetEpoch, changed_routes, targets_of
+from raycdc.schema.targets import Tables, Target, TargetEpoch, changed_routes, emptied, routed_to, target_of
 from raycdc.sinks.api import TableWork
 from raycdc.source.split import STREAM_SPLIT_ID
-from raycdc.spark.known_rows import KnownRows, slot_of
+from raycdc.spark.known_rows import slot_of
 from raycdc.spark.left_out import LeftOut
-from raycdc.spark.sieve import Sieve
-from raycdc.transform import ResolvedTransform, TransformedTables, layout_of
-from raycdc.transform.changes import transformed_changes
+from raycdc.spark.parked_targets import ParkedTargets
+from raycdc.spark.routing import Routing
+from raycdc.transform import ResolvedTransform, layout_of
 
 #: Tables whose rows Spark goes through at once: small jobs wait for the driver more than they compute.
 DERIVED_AT_ONCE = 4
-
-
-class Derives(Protocol):
-    """What makes derived segments (`raycdc.spark.derive.Deriver`)."""
-
-    def __call__(self, segments: Sequence[Segment], found: ResolvedTransform, epoch: int) -> list[Sifted]:
-        """The derived segment of each, and what was left out of it. Blocks."""
-
-    def forget(self, segments: Iterable[Segment]) -> None:
-        """Nobody needs these any more."""
-
-    def sweep(self) -> None:
-        """Delete what is left of earlier runs."""
-
-
-class Joins(Protocol):
-    """What makes joined segments (`raycdc.lookup.Joiner`)."""
-
-    def __call__(
-        self, segments: Sequence[Segment], made: Sequence[Sifted], found: ResolvedTransform, epoch: int
-    ) -> list[Sifted]:
-        """What was `made` of each segment, joined with what is looked up for its rows. Blocks."""
-
-    def forget(self, epoch: int) -> None:
-        """An epoch is recorded."""
-
-    def sweep(self, committed: int) -> None:
-        """Delete what is left of epochs up to `committed`."""
-
-
-@dataclass(frozen=True, slots=True)
-class Routing:
-    """Where tables go and as what; whether the sink updates rows; why several tables cannot go to one target, if so.
-
-    `deriver` goes through the rows of segments whose transform needs that, `joiner` adds to them what is looked up, and
-    `sieve` goes through those that a merged target may not be able to hold. `records` is what becomes of bad rows.
-    `known` makes changes exact before all that, where that is asked for.
-    """
-
-    router: Router
-    upsert: bool = False
-    no_merging: str = ""
-    transforms: TransformedTables = field(default_factory=TransformedTables)
-    deriver: Derives | None = None
-    sieve: Sieve | None = None
-    records: BadRecords = field(default_factory=BadRecords)
-    joiner: Joins | None = None
-    known: KnownRows | None = None
-
-    @property
-    def makers(self) -> list[Derives | Sieve | KnownRows]:
-        """Whoever makes segments."""
-        return [maker for maker in (self.deriver, self.sieve, self.known) if maker is not None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +50,8 @@ class Share:
     works: tuple[TableWork, ...]
     routes: Mapping[str, RoutedTarget]
     derived: Mapping[TableId, ResolvedTransform] = field(default_factory=dict)
+    #: Targets that have no share although tables go there, and why.
+    refused: Mapping[TableId, TableRefusedError] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -177,7 +133,7 @@ class Works:
         if record is None:
             return ()
         stream = self._store.manifest(record.epoch).to_splits.get(STREAM_SPLIT_ID, {})
-        return list(stream.get("parked", {}))
+        return [*stream.get("parked", {}), *(source for entry in record.parked.values() for source in entry.sources)]
 
     def _check_transforms(self, known: Mapping[TableId, RoutedTarget], parked: Collection[str]) -> None:
         """`StateError` when rows of a table that is there would be others from now on."""
@@ -190,37 +146,72 @@ class Works:
                     "begin with another pipeline.state and a new snapshot."
                 )
 
-    def of(self, manifest: Manifest) -> Share:
-        """The share of each target of `manifest`, which follows what was asked for before."""
-        tables, found = self._transformed(manifest)
-        made = targets_of(tables, self._targets, self._router, upsert=self._routing.upsert)
-        for share, target in made:
-            if len(target.sources) > 1 and self._routing.no_merging:
-                merged = ", ".join(map(str, target.sources))
-                raise ConfigError(f"route: {merged} all go to {share.name}, and {self._routing.no_merging}")
-            if len(target.sources) > 1 and (
-                soft := [s for s in share.sources if s in found and found[s].transform.soft]
-            ):
-                raise ConfigError(
-                    f'{self._transforms.transforms.place(soft[0])}.on_delete = "soft": {soft[0]} is merged with other '
-                    f"tables into {share.name}, and whose deleted row one is cannot be told. Route it elsewhere."
-                )
-            self._check_dropped(share, target, found)
-            self._left_out.check(manifest, tables, share, self._targets.get(share.name), target, found)
-        after = {share.name: target for share, target in made}
+    def of(self, manifest: Manifest, parked: ParkedTargets) -> Share:
+        """The share of each target of `manifest` that takes part, which follows what was asked for before."""
+        tables, found, unfit = self._transformed(manifest)
+        refused: dict[TableId, TableRefusedError] = {}
+        after: dict[TableId, Target] = {}
+        shares: list[TargetEpoch] = []
+        for name, sources in parked.taking_part(manifest, routed_to(manifest.tables, self._router)).items():
+            before = None if parked.begins(name, manifest) else self._targets.get(name)
+            try:
+                for source in sources:
+                    if source in unfit:
+                        raise unfit[source]
+                    self._check_known(source, manifest)
+                share, target = target_of(name, sources, tables, before, upsert=self._routing.upsert)
+                self._check(manifest, tables, share, target, before, found)
+            except TableRefusedError as error:
+                refused[name] = error
+                continue
+            if len(target.sources) > 1 and parked.begins(name, manifest):
+                share = emptied(share)
+            after[name] = target
+            shares.append(share)
         self._targets.update(after)
         positions = self._positions(manifest)
-        works = tuple(self._work(manifest, share, positions, found) for share, _ in made)
+        works = tuple(self._work(manifest, share, positions, found) for share in shares)
         told = self._router or self._transforms
         derived = {table: one for table, one in found.items() if self._transforms.derived(one) or one.lookups}
-        return Share(works, {str(name): self._described(target) for name, target in after.items() if told}, derived)
+        routes = {str(name): self._described(target) for name, target in after.items() if told}
+        return Share(works, routes, derived, refused)
+
+    def _check(
+        self,
+        manifest: Manifest,
+        tables: Tables,
+        share: TargetEpoch,
+        target: Target,
+        before: Target | None,
+        found: Mapping[TableId, ResolvedTransform],
+    ) -> None:
+        """`TableRefusedError` for what the configuration and the sink do not allow for the target."""
+        merged = ", ".join(map(str, target.sources))
+        if len(target.sources) > 1 and self._routing.no_merging:
+            raise RoutesRefusedError(f"route: {merged} all go to {share.name}, and {self._routing.no_merging}")
+        soft = [source for source in share.sources if source in found and found[source].transform.soft]
+        if len(target.sources) > 1 and soft:
+            raise RoutesRefusedError(
+                f'{self._transforms.transforms.place(soft[0])}.on_delete = "soft": {soft[0]} is merged with other '
+                f"tables into {share.name}, and whose deleted row one is cannot be told. Route it elsewhere."
+            )
+        self._check_dropped(share, target, found)
+        self._left_out.check(manifest, tables, share, before, target, found)
+
+    def _check_known(self, source: TableId, manifest: Manifest) -> None:
+        """`KeyRefusedError` where rows of the table are to be known, and nothing tells them apart."""
+        if self._routing.known is not None and not self._schema(manifest.tables[source].schema).primary_key:
+            raise KeyRefusedError(
+                f'{source} has no primary key, by which source.changelog = "full" knows its rows. Declare one, or '
+                "leave the table out."
+            )
 
     def _check_dropped(self, share: TargetEpoch, target: Target, found: Mapping[TableId, ResolvedTransform]) -> None:
-        """`ConfigError` where a row that was never there might take another table's with it when it is deleted."""
+        """`RoutesRefusedError` where a row that was never there might take another's with it when it is deleted."""
         drops = [source for source in share.sources if source in found and found[source].drops]
         if self._routing.upsert and len(target.sources) > 1 and drops:
             place = found[drops[0]].lookups[0].lookup.place
-            raise ConfigError(
+            raise RoutesRefusedError(
                 f'{place}.missing = "drop": {drops[0]} is merged with other tables into {share.name}, and whose row is '
                 'deleted with one that was left out cannot be told. Route it elsewhere, or use missing = "null".'
             )
@@ -286,21 +277,41 @@ class Works:
             return joined
         return made
 
-    def _transformed(self, manifest: Manifest) -> tuple[Tables, dict[TableId, ResolvedTransform]]:
-        """The tables of `manifest` as their transforms make them, and these."""
+    def _transformed(
+        self, manifest: Manifest
+    ) -> tuple[Tables, dict[TableId, ResolvedTransform], dict[TableId, TableRefusedError]]:
+        """The tables of `manifest` as their transforms make them, these, and why those are not that do not fit."""
         tables: dict[TableId, tuple[TableSchema, Sequence[dict[str, Any]]]] = {}
         transforms: dict[TableId, ResolvedTransform] = {}
+        unfit: dict[TableId, TableRefusedError] = {}
         for table, part in manifest.tables.items():
-            schema, changes = self._schema(part.schema), part.changes
-            if self._transforms:
-                schema, events = self._transforms.read(table, schema, [event_from_json(change) for change in changes])
-                found = self._transforms.resolved(table, schema)
+            schema = self._schema(part.schema)
+            changes: Sequence[dict[str, Any]] = part.changes
+            if self._transforms or self._transforms.naming.acts:
+                try:
+                    schema, changes, found = self._transform(table, schema, changes)
+                except TableRefusedError as error:
+                    unfit[table] = error
+                    continue
                 if found is not None:
                     transforms[table] = found
-                    schema, events = found.schema, transformed_changes(found, self._before(table), events)
-                changes = tuple(map(event_to_json, events))
             tables[table] = (schema, changes)
-        return tables, transforms
+        return tables, transforms, unfit
+
+    def _transform(
+        self, table: TableId, schema: TableSchema, changes: Sequence[dict[str, Any]]
+    ) -> tuple[TableSchema, Sequence[dict[str, Any]], ResolvedTransform | None]:
+        """One table as its transform makes it. Whatever is wrong there is wrong with this one table."""
+        try:
+            schema, events = self._transforms.read(table, schema, [event_from_json(change) for change in changes])
+            found = self._transforms.resolved(table, schema)
+            events = self._transforms.changes(table, schema, self._before(table), events)
+            schema = schema if found is None else found.schema
+        except ConfigError as cause:
+            raise RoutesRefusedError(*cause.problems) from cause
+        except SchemaError as cause:
+            raise RulesRefusedError(str(cause)) from cause
+        return schema, tuple(map(event_to_json, events)), found
 
     def _before(self, table: TableId) -> TableSchema | None:
         """What the table's transformed rows looked like so far, where a target has them alone: merging finds out by
@@ -320,12 +331,14 @@ class Works:
         for maker in self._routing.makers:
             maker.forget(made)
 
-    def sources(self, manifest: Manifest) -> list[TableWork]:
+    def sources(self, manifest: Manifest, parked: ParkedTargets) -> list[TableWork]:
         """What the known rows of each table get of `manifest`; nothing where none are kept."""
         if self._routing.known is None:
             return []
         works = []
         for table, part in manifest.tables.items():
+            if not parked.takes_part(slot_of(table), table, manifest):
+                continue
             events = [event_from_json(change) for change in part.changes]
             schema, events = self._transforms.read(table, self._schema(part.schema), events)
             chosen = sorted((s for s in manifest.segments if s.table == table), key=lambda s: s.seq_base)
@@ -356,6 +369,11 @@ class Works:
                 placed = replace(source, segments=self.placed(source.segments))
                 known.update(self._routing.known.exact(placed))
         return [replace(work, segments=tuple(_derived_segments(work, known))) for work in works]
+
+    def sources_of(self, target: TableId) -> tuple[TableId, ...]:
+        """The source tables that went into the target so far."""
+        known = self._targets.get(target)
+        return known.sources if known is not None else ()
 
     def targets(self, manifest: Manifest) -> dict[TableId, tuple[TableId, ...]]:
         """The targets of an epoch, known rows among them, with the source tables that each gets rows or changes of."""

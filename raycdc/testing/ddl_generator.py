@@ -82,6 +82,10 @@ class DdlGenerator:
         self._number += 1
         return self._pick([f"t{self._number}", f"`t {self._number}`", f"T{self._number}", f"tabelle_ä{self._number}"])
 
+    def _qualified(self, table: str, name: str) -> str:
+        """A column's name, which MariaDB takes with its table's, too."""
+        return self._maybe(f"{table}.", 0.1 if self._mariadb else 0.0) + name
+
     def _new_name(self, taken: list[str]) -> str:
         free = [name for name in _NAMES if name.lower() not in {t.lower() for t in taken}]
         self._number += 1
@@ -101,7 +105,7 @@ class DdlGenerator:
         for _ in range(self._random.randrange(1, 6)):
             name = self._new_name(columns)
             columns.append(name)
-            parts.append(f"{name} {self._definition()}")
+            parts.append(f"{self._qualified(table, name)} {self._definition()}")
         if 0.4 <= keyed < 0.8:
             key = self._pick(["id", "id DESC" if not self._mariadb else "id"])
             parts.append(self._maybe("CONSTRAINT `pk`") + f" PRIMARY KEY ({key})")
@@ -116,7 +120,8 @@ class DdlGenerator:
     def _definition(self) -> str:
         number = self._random.randrange
         text = self._pick([f"CHAR({number(1, 40)})", f"VARCHAR({number(1, 300)})", "TEXT", f"TEXT({number(1, 90000)})",
-                           "TINYTEXT", "MEDIUMTEXT", "ENUM('a','b,c','it''s')", "SET('x','y ')"])  # fmt: skip
+                           "TINYTEXT", "MEDIUMTEXT", "ENUM('a','b,c','it''s')", "SET('x','y ')", "TEXT(0)", "CHAR(0)",
+                           "ENUM(0x61,x'62','c')", "SET(b'01100001',0x7A)"])  # fmt: skip
         if self._random.random() < 0.45:
             charset = self._maybe(f" CHARACTER SET {self._pick(list(_CHARSETS))}", 0.4)
             return text + charset + self._maybe(" BINARY", 0.1 * (charset == "")) + self._maybe(" NOT NULL", 0.3)
@@ -125,6 +130,7 @@ class DdlGenerator:
              f"DECIMAL({number(5, 60)},{number(0, 5)})", "FLOAT", "DOUBLE", "FLOAT(30)", "BIT(9)", "BOOL", "DATE",
              f"TIME({number(0, 7)})", f"DATETIME({number(0, 7)})", f"TIMESTAMP({number(1, 7)}) NULL", "YEAR", "JSON",
              f"BINARY({number(1, 50)})", f"VARBINARY({number(1, 500)})", f"BLOB({number(1, 90000)})", "LONGBLOB",
+             "NUMERIC(0)", "INT(0)", "BIT(0)", "BLOB(0)", "DOUBLE(0,0)", "FLOAT(0)",
              "POINT", "INT AS (1 + 2) VIRTUAL", "DATETIME DEFAULT NOW() ON UPDATE NOW()"]
         )  # fmt: skip
         simple = "AS (" not in plain and "NULL" not in plain and "DEFAULT" not in plain
@@ -133,7 +139,7 @@ class DdlGenerator:
     def _alter(self, table: str) -> str:
         columns = self._tables[table]
         before = list(columns)
-        actions = [self._action(columns, before) for _ in range(self._pick_count())]
+        actions = [self._action(table, columns, before) for _ in range(self._pick_count())]
         if any(action.startswith("CONVERT") for action in actions):
             # Together with a column that is defined anew it makes MySQL 8.0.15 crash.
             columns[:] = before
@@ -147,7 +153,7 @@ class DdlGenerator:
     def _position(self, columns: list[str]) -> str:
         return self._pick(["", "", " FIRST", f" AFTER {self._pick(columns)}"])
 
-    def _action(self, columns: list[str], before: list[str]) -> str:
+    def _action(self, table: str, columns: list[str], before: list[str]) -> str:
         roll = self._random.random()
         old = self._pick(columns)
         # MySQL lets a statement change only what was there before it.
@@ -163,7 +169,7 @@ class DdlGenerator:
         if roll < 0.62 and changeable:
             name = self._pick(changeable)
             position = self._position([c for c in columns if c != name])
-            return f"MODIFY {self._maybe('COLUMN ')}{name} {self._definition()}{position}"
+            return f"MODIFY {self._maybe('COLUMN ')}{self._qualified(table, name)} {self._definition()}{position}"
         if roll < 0.76 and changeable:
             name, new = self._pick(changeable), self._new_name(columns)
             columns[columns.index(name)] = new

@@ -89,8 +89,8 @@ def _check_unused(found: ResolvedTransform, change: SchemaChangeEvent, *names: s
     if used:
         raise SchemaError(
             f"{change.table}: {change.type} of column {used[0]!r}, which the table's transform names: its rows would "
-            "mean something else from here on. Take the change back, or begin with another pipeline.state, a "
-            "transform that fits, and a new snapshot."
+            "mean something else from here on. Change the transform or the table, then read it anew with: "
+            f"raycdc tables resnapshot CONFIG {change.table}"
         )
 
 

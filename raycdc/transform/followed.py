@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+from raycdc.errors import ConfigError, SchemaError
 from raycdc.model import TableId, TableSchema
 from raycdc.model.mask import Masks
+from raycdc.model.names import NAMES, ROUTE_IT
 from raycdc.model.routes import Router
 from raycdc.model.transform import Constant, Expression, Renamed, Star, Transform, Transforms, unquoted
 from raycdc.schema.events import (
@@ -23,6 +25,9 @@ from raycdc.schema.events import (
     SchemaChangeEvent,
     TruncateTableEvent,
 )
+from raycdc.transform.masked import masked_schema
+from raycdc.transform.naming import Names, Naming
+from raycdc.transform.plain import PlainResolver, is_plain
 
 _TEXTS = re.compile(r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"")
 _NAME = re.compile(r"[^\W\d]\w*|`(?:[^`]|``)+`")
@@ -31,7 +36,11 @@ _NAME = re.compile(r"[^\W\d]\w*|`(?:[^`]|``)+`")
 @dataclass(frozen=True, slots=True)
 class TargetRules:
     """See the module's docstring. `upsert`: targets hold a row per key. Changes that are `left_out` reach no target,
-    nor does any change of columns where they are `ignored`.
+    nor does any change of columns where they are `ignored`. `naming` has the names that targets can hold.
+    `lost_rows_again`: a table of which the log lacks rows begins again by itself (``pipeline.on_log_lost``), instead of
+    waiting for somebody to decide.
+    A table that targets cannot hold is parked, unless nothing `parks`: then it ends the run. `keeps_rows`: the last row
+    of each key is kept beside the state, in tables of Delta's, under the source's own names.
     """
 
     transforms: Transforms = field(default_factory=Transforms)
@@ -40,6 +49,10 @@ class TargetRules:
     left_out: frozenset[str] = frozenset()
     ignored: bool = False
     masks: Masks = field(default_factory=Masks)
+    naming: Naming = field(default_factory=Naming)
+    parks: bool = True
+    keeps_rows: bool = False
+    lost_rows_again: bool = False
 
     @property
     def gets_added(self) -> bool:
@@ -63,10 +76,54 @@ class TargetRules:
                 more = f" and {len(others) - 3} more" if len(others) > 3 else ""
                 return (
                     f"its rows in {target} cannot be told from those of {', '.join(others[:3])}{more}, which are "
-                    "merged there: take a new snapshot of all of them with another pipeline.state, or leave it out "
-                    "(source.exclude)"
+                    f"merged there: read all of them anew with: raycdc tables resnapshot CONFIG {table}; or leave it "
+                    "out (source.exclude)"
                 )
         return ""
+
+    def refusal(self, table: TableId, schema: TableSchema) -> str:
+        """Why no target can hold the table as it is, and what to do; empty where they can, as far as that is known
+        without Spark.
+        """
+        for target in self.router.targets(table):
+            if why := self.naming.rules.no_table(target):
+                return f"{table}: {why}, or leave the table out (source.exclude)."
+        transform = self.transforms.of(table)
+        if self.upsert and not schema.primary_key and (transform is None or not transform.primary_keys):
+            return (
+                f"{table} has no primary key, so an upsert target cannot tell its rows apart. Add a key to the table, "
+                'leave it out (source.exclude), or set sink.write = "changelog".'
+            )
+        keeps = NAMES["delta"]
+        if self.keeps_rows and (why := keeps.no_table(table)):
+            return (
+                f"{table}: {why.removesuffix(ROUTE_IT)}The rows that make a changelog full are kept in such a folder."
+            )
+        if self.keeps_rows and (odd := next((c.name for c in schema.columns if keeps.no_column(c.name)), None)):
+            return (
+                f"{table}: column {odd!r} {keeps.no_column(odd)}, and the rows that make a changelog full are kept in "
+                'Delta tables, which cannot hold it. Leave the column out, or use source.changelog = "upsert".'
+            )
+        try:
+            self.names(table, schema)
+        except SchemaError as cause:
+            return f"{cause}, or leave the table out (source.exclude)."
+        return ""
+
+    def names(self, table: TableId, schema: TableSchema) -> Names:
+        """The columns of its rows that have another name in targets, as far as that is known without Spark.
+        `SchemaError` where they cannot have one.
+        """
+        transform = self.transforms.of(table)
+        if transform is not None and not is_plain(transform):
+            return {}
+        try:
+            shown = masked_schema(table, schema, self.masks)
+            if transform is not None:
+                shown = PlainResolver().resolve(table, transform, shown, "").schema
+        except (ConfigError, SchemaError):
+            return {}  # It is told where transforms and masks are judged.
+        return self.naming.names(table, [column.name for column in shown.columns], shown.primary_key)
 
     def objection(
         self,
@@ -80,8 +137,14 @@ class TargetRules:
         emptying = [event.type for event in events if isinstance(event, TruncateTableEvent | DropTableEvent)]
         if (left := [kind for kind in emptying if kind not in self.left_out]) and (why := self.shared(table, tables)):
             return f"{left[0]} of {table}: {why}"
+        if after is None:
+            return ""
+        present = {column.name for column in after.columns}
+        more = [e.column for e in events if isinstance(e, AddColumnEvent) and e.column.name not in present]
+        if why := self.refusal(table, replace(after, columns=(*after.columns, *more))):
+            return why
         transform = self.transforms.of(table)
-        if transform is None or after is None:
+        if transform is None:
             return ""
         here = {column.name.casefold() for column in after.columns}
         gone = [c.name for c in before.columns if c.name.casefold() in named(transform) - here]

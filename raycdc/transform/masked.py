@@ -1,13 +1,20 @@
-"""What masks make of a table's columns and schema changes; readers write its rows so (`raycdc.bridge.masking`)."""
+"""What masks make of a table's columns and schema changes; readers write its rows so (`raycdc.transform.masking`).
+
+Manifests and schemas keep the source's columns with their types, and no default that a mask hides (`hidden_schema`,
+`hidden_changes`): sources say them so. What is left is worked out where targets are.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
 
-from raycdc.errors import ConfigError, SchemaError
+import pyarrow as pa
+
+from raycdc.errors import ConfigError, DataError, SchemaError
 from raycdc.model import Column, LogicalType, TableId, TableSchema
-from raycdc.model.mask import Masks
+from raycdc.model.constants import constant
+from raycdc.model.mask import Mask, Masks
 from raycdc.schema.events import (
     AddColumnEvent,
     AlterColumnTypeEvent,
@@ -16,6 +23,10 @@ from raycdc.schema.events import (
     RenameColumnEvent,
     SchemaChangeEvent,
 )
+from raycdc.transform.masking import masked_values
+
+#: No value of any type but text, of which all defaults can be masked.
+_REFUSED = "?"
 
 
 def masked_schema(table: TableId, schema: TableSchema, masks: Masks) -> TableSchema:
@@ -25,6 +36,18 @@ def masked_schema(table: TableId, schema: TableSchema, masks: Masks) -> TableSch
     if not kept:
         raise ConfigError(f"mask: all columns of {table} are dropped. Exclude the table instead.")
     return TableSchema(tuple(kept), schema.primary_key)
+
+
+def hidden_schema(table: TableId, schema: TableSchema, masks: Masks) -> TableSchema:
+    """The schema as the state has it."""
+    return replace(schema, columns=tuple(_without_default(table, column, masks) for column in schema.columns))
+
+
+def hidden_changes(table: TableId, changes: Sequence[SchemaChangeEvent], masks: Masks) -> tuple[SchemaChangeEvent, ...]:
+    """The changes as the state has them. A default that the column's mask cannot hide is left to `masked_changes` to
+    refuse, without its text.
+    """
+    return tuple(_hidden_or_refused(table, change, masks) for change in changes)
 
 
 def masked_changes(table: TableId, changes: Sequence[SchemaChangeEvent], masks: Masks) -> list[SchemaChangeEvent]:
@@ -40,8 +63,8 @@ def masked_changes(table: TableId, changes: Sequence[SchemaChangeEvent], masks: 
                 if masks.of(table, name) != masks.of(table, new_name):
                     raise SchemaError(
                         f"{table}: column {name!r} was renamed to {new_name!r}, and mask has another entry for one "
-                        "than for the other: what was hidden would be shown. Rename it back, or begin with masks for "
-                        "both, another pipeline.state and a new snapshot."
+                        "than for the other: what was hidden would be shown. Rename it back, or name both in mask and "
+                        "take a new snapshot of the table."
                     )
                 made.append(change)
             case DropColumnEvent(_, name) if (mask := masks.of(table, name)) is not None and mask.method == "drop":
@@ -59,19 +82,57 @@ def _added(table: TableId, change: AddColumnEvent, masks: Masks) -> list[SchemaC
     column = _masked(table, change.column, masks)
     if column is None:
         return []
-    if change.column.default is not None:
+    hidden = _hidden(table, change, masks)
+    assert isinstance(hidden, AddColumnEvent)
+    return [replace(hidden, column=replace(column, default=hidden.column.default), hidden=False)]
+
+
+def _hidden_or_refused(table: TableId, change: SchemaChangeEvent, masks: Masks) -> SchemaChangeEvent:
+    try:
+        return _hidden(table, change, masks)
+    except SchemaError:
+        assert isinstance(change, AddColumnEvent)
+        return replace(change, column=replace(change.column, default=_REFUSED))
+
+
+def _hidden(table: TableId, change: SchemaChangeEvent, masks: Masks) -> SchemaChangeEvent:
+    match change:
+        case CreateTableEvent(_, schema):
+            return replace(change, schema=hidden_schema(table, schema, masks))
+        case AddColumnEvent(_, column, _, hidden) if not hidden and (mask := masks.of(table, column.name)) is not None:
+            if column.default is None:
+                return change
+            return replace(change, column=replace(column, default=_default(table, column, mask)), hidden=True)
+        case _:
+            return change
+
+
+def _default(table: TableId, column: Column, mask: Mask) -> str | None:
+    """What rows that were there hold in the column, masked as in all others; None where the column is dropped."""
+    if mask.method == "drop":
+        return None
+    assert column.default is not None
+    try:
+        value = constant(column.default, column.type.arrow())
+        shown = masked_values(pa.array([value]), mask, f"{table}.{column.name}")[0].as_py()
+    except (pa.ArrowException, ConfigError, DataError) as cause:
         raise SchemaError(
-            f"{table}: column {column.name!r} was added with a default, and rows that are there have it unmasked in no "
-            "target. Add it without one, or begin with another pipeline.state and a new snapshot."
-        )
-    return [replace(change, column=column)]
+            f"{table}: column {column.name!r} was added with a default that cannot be masked, so what rows that are "
+            "there have in it is not known. Take a new snapshot of the table, which masks them."
+        ) from cause
+    # As constants of binary columns are written.
+    return shown.decode("utf-8", "surrogateescape") if isinstance(shown, bytes) else shown
+
+
+def _without_default(table: TableId, column: Column, masks: Masks) -> Column:
+    return column if masks.of(table, column.name) is None else replace(column, default=None)
 
 
 def _masked(table: TableId, column: Column, masks: Masks) -> Column | None:
     if masks.of(table, column.name) is None:
         return column
     kind = _type(table, column, masks)
-    return None if kind is None else replace(column, type=kind)
+    return None if kind is None else replace(column, type=kind, default=None)
 
 
 def _type(table: TableId, column: Column, masks: Masks) -> LogicalType | None:

@@ -13,10 +13,12 @@ from raycdc.errors import ConfigError, SchemaError
 from raycdc.model import META_COLUMNS, TableId, TableSchema
 from raycdc.model.layout import ANY_LAYOUT, TableLayout
 from raycdc.model.mask import Masks
-from raycdc.model.transform import UNCHANGED, Transforms
+from raycdc.model.transform import UNCHANGED, Transform, Transforms
 from raycdc.schema.apply import find_column
 from raycdc.schema.events import SchemaChangeEvent
+from raycdc.transform.changes import transformed_changes
 from raycdc.transform.masked import masked_changes, masked_schema
+from raycdc.transform.naming import Names, Naming, names_of_changes, renamed, renamed_changes
 from raycdc.transform.plain import PlainResolver
 from raycdc.transform.resolved import CONSTANT_META, ResolvedTransform, Resolver
 
@@ -45,7 +47,12 @@ class TransformedTables:
     resolver: Resolver = field(default_factory=PlainResolver)
     use: TransformUse = field(default_factory=TransformUse)
     masks: Masks = field(default_factory=Masks)
-    _known: dict[tuple[TableId, str], ResolvedTransform] = field(default_factory=dict)
+    naming: Naming = field(default_factory=Naming)
+    #: Told of the columns of a table that have another name in its targets, before any row is written under it.
+    on_names: Callable[[TableId, Names], None] = lambda _, __: None
+    _known: dict[tuple[TableId, str], ResolvedTransform | None] = field(default_factory=dict)
+    #: The answer of before, as every epoch asks for every table: a fingerprint costs some 100 microseconds.
+    _last: dict[TableId, tuple[TableSchema, ResolvedTransform | None]] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
         return bool(self.transforms or self.masks)
@@ -67,17 +74,41 @@ class TransformedTables:
         return masked_schema(table, schema, self.masks), masked_changes(table, changes, self.masks)
 
     def resolved(self, table: TableId, schema: TableSchema) -> ResolvedTransform | None:
-        """The transform of `table`, read with `schema`; None without. Raises `SchemaError` or `ConfigError`."""
-        transform = self.transforms.of(table)
-        if transform is None:
-            return None
+        """The transform of `table`, read with `schema`, and with the names that its targets can hold; None where rows
+        are as they were read. Raises `SchemaError` or `ConfigError`.
+        """
+        last = self._last.get(table)
+        if last is not None and last[0] is schema:
+            return last[1]
         version = (table, schema.fingerprint())
         if version not in self._known:
+            self._known[version] = self._resolve(table, schema)
+        self._last[table] = (schema, self._known[version])
+        return self._known[version]
+
+    def changes(
+        self, table: TableId, schema: TableSchema, before: TableSchema | None, changes: Sequence[SchemaChangeEvent]
+    ) -> list[SchemaChangeEvent]:
+        """`changes` of the table, which led to `schema`, for its transformed rows, which looked like `before` (None:
+        unknown). Raises what `resolved` does.
+        """
+        found = self.resolved(table, schema)
+        made = list(changes) if found is None else transformed_changes(found, before, changes)
+        return renamed_changes(made, self.naming.of(table, names_of_changes(made)))
+
+    def _resolve(self, table: TableId, schema: TableSchema) -> ResolvedTransform | None:
+        transform, found = self.transforms.of(table), None
+        if transform is not None:
             place = self.transforms.place(table)
             found = self.resolver.resolve(table, transform, schema, place)
             self._check(found, place)
-            self._known[version] = found
-        return self._known[version]
+        shown = schema if found is None else found.schema
+        names = self.naming.names(table, [column.name for column in shown.columns], shown.primary_key)
+        if not names:
+            return found
+        self.on_names(table, names)
+        everything = Transform(table=str(table))
+        return renamed(found or PlainResolver().resolve(table, everything, schema, "sink.invalid_names"), names)
 
     def derived(self, found: ResolvedTransform) -> bool:
         """Whether rows of the table have to be gone through."""

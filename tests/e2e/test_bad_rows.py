@@ -50,6 +50,7 @@ def test_rows_are_left_out_counted_and_kept_after_a_run_that_ended_with_the_firs
 ) -> None:
     fill(mariadb)
     job = Job(tmp_path, mariadb, "odd", ("texts", "raws"), local=True, sections=ROUTES)
+    job.pipeline = 'on_bad_record = "fail"'
     ended = job.start("--until", "caught-up")
     assert ended.wait() == 4, ended.story()
     assert "odd.raws: a value of column 'note' (binary) is no string" in ended.story()
@@ -99,6 +100,7 @@ def test_rows_on_which_an_expression_fails_are_left_out(mariadb: MariaDbServer, 
         database="odd",
     )
     job = Job(tmp_path, mariadb, "odd", ("orders",), sections=SHARES)
+    job.pipeline = 'on_bad_record = "fail"'
     ended = job.start("--until", "caught-up")
     assert ended.wait() == 4, ended.story()
     said = "odd.orders: its transform failed on a value: column 'share' (100 div qty AS share) cannot be computed"

@@ -276,7 +276,7 @@ def test_a_table_whose_rows_are_lost_between_two_commits_is_read_again(mariadb: 
     database = "lost"
     shop(mariadb, database)
     tables = ("customers", "orders")
-    job = Job(tmp_path, mariadb, database, tables, local=True)
+    job = Job(tmp_path, mariadb, database, tables, local=True, pipeline='on_table_error = "fail"')
     catch_up(job)
     with mariadb.connect(database=database) as connection, connection.cursor() as cursor:
         connection.begin()
@@ -294,6 +294,7 @@ def test_a_table_whose_rows_are_lost_between_two_commits_is_read_again(mariadb: 
         segment.unlink()
     mariadb.execute("DELETE FROM orders WHERE id > 90", database=database)
 
+    job.pipeline = ""
     run = job.start("--until", "caught-up")
     assert run.wait() == 0, run.story()
     warnings = [event["text"] for event in run.events if event["event"] == "warning"]

@@ -73,6 +73,29 @@ def test_a_merged_table_that_would_begin_again_waits_and_others_go_on(
         expected = {n: str(n) for n in (*range(1, 51), *range(101, 151))}
         assert held == expected | dict.fromkeys(range(152, 151 + number), "new")
         assert read_delta(job.lake / "shards" / "other").num_rows == number
+    assert "raycdc tables resnapshot CONFIG shards.item_1" in run.story()
+    said = tables_command(job, "resnapshot", "shards.item_1")
+    assert "lake.items is emptied, and shards.item_1, shards.item_2 are read again together" in said
+    catch_up(job)
+    merged_equals_sources(job, "item_1", "item_2")
+    mariadb.execute("UPDATE item_2 SET v = 'x' WHERE id = 105", "DELETE FROM item_2 WHERE id = 106", database="shards")
+    catch_up(job)
+    merged_equals_sources(job, "item_1", "item_2")
+
+
+def merged_equals_sources(job: Job, *tables: str, target: str = "items") -> None:
+    """The target has the rows of those of `tables` that there are, and no others."""
+    expected: dict[int, str] = {}
+    with job.server.connect(database=job.database) as connection, connection.cursor() as cursor:
+        cursor.execute("SHOW TABLES")
+        for table in {name for (name,) in cursor.fetchall()} & set(tables):
+            cursor.execute(f"SELECT id, CAST(v AS CHAR) FROM {table}")
+            rows = dict(cursor.fetchall())
+            assert not expected.keys() & rows.keys()
+            expected |= rows
+    held = read_delta(job.lake / "lake" / target).to_pylist()
+    assert {row["id"]: None if row["v"] is None else str(row["v"]) for row in held} == expected
+    assert len(held) == len(expected)
 
 
 PLAIN = """

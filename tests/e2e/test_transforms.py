@@ -88,7 +88,7 @@ def test_transformed_tables_follow_their_source_and_its_new_columns_after_a_kill
         "target": "lake.items",
         "write": "upsert",
         "sources": [{"table": "sold.items", "rows": 50, "chunks": 1, "transform": "transform[1]",
-                     "how": "looked at differently"}],
+                     "how": "columns chosen or renamed, without Spark"}],
         "columns": [
             {"name": "item", "type": "int", "nullable": False},
             {"name": "name", "type": "string", "nullable": True},

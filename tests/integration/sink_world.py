@@ -38,7 +38,7 @@ from raycdc.sinks.api import Sink, SinkContext
 from raycdc.sinks.delta.sink import DeltaSink
 from raycdc.sinks.mongodb.sink import MongoDbSink
 from raycdc.spark.epochs import EpochLoop, Recovery
-from raycdc.spark.works import Routing
+from raycdc.spark.routing import Routing
 from raycdc.testing.epochs import EpochScript, Row, ScriptedTable
 from raycdc.testing.servers import DatabaseServer, KafkaServer, MongoDb, PostgresServer
 from raycdc.transform import TransformedTables, TransformUse
@@ -165,7 +165,11 @@ class World:
     def loop(self, sink: Sink | None = None, **options: Any) -> EpochLoop:
         options = {"routing": self.routing, **options}
         return EpochLoop(
-            self.store, sink or self.sink(), generation=self.store.generation, next_sealed=self.next_sealed, **options
+            self.store,
+            sink or self.sink(),
+            generation=lambda: self.script.generation,
+            next_sealed=self.next_sealed,
+            **options,
         )
 
     @property

@@ -171,8 +171,8 @@ def test_row_image_that_is_not_full(server: MariaDbServer, shop: str, tmp_path: 
 def test_unknown_table(server: MariaDbServer, shop: str, tmp_path: Path) -> None:
     job = Job(tmp_path, server, shop, tables=[f"{shop}.orders", f"{shop}.ordres"])
     screen = job.fails(3)
-    assert f"{shop}.ordres" in screen
-    assert f"{shop}.orders" not in screen
+    assert f"there is no table {shop}.ordres" in screen
+    assert f'did you mean "{shop}.orders"?' in screen
     job.write(tables=[f"{shop}.orders"])
     job.succeeds(1, 2, 3)
 
@@ -219,7 +219,7 @@ def test_duplicate_server_id_harms_neither_job(server: MariaDbServer, shop: str,
         if running.poll() is None:
             running.kill()
             running.communicate()
-    assert running.returncode == 130, errors
+    assert running.returncode == 0, errors
     assert committed == 4
     assert first.rows() == [("+I", key) for key in (1, 2, 3, 4)]
     second.write(server_id=7002)

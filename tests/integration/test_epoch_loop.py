@@ -31,6 +31,8 @@ from raycdc.sinks.api import STEP_TOMBSTONE, CommitVector, Sink, SinkContext, Ta
 from raycdc.sinks.files.jsonl import JsonlSink
 from raycdc.sinks.files.plugin import JsonlSinkConfig
 from raycdc.spark.epochs import EpochLoop, EpochStatistics, Recovery
+from raycdc.spark.parked_targets import ParkedTargets, Parks
+from raycdc.spark.works import Works
 from raycdc.testing.epochs import ScriptedTable, simple_schema
 from tests.integration.sink_world import FILES, KINDS, TOPICS, UPSERTS, World, iceberg_table, new_world, play, world_of
 
@@ -160,7 +162,8 @@ plugin = load_plugin(PluginGroup.SINKS, settings["type"])
 sink = plugin.create(plugin.config(**settings))
 sink.open(SinkContext(store.app_id, sink.writes[0], run_in_process))
 next_sealed = lambda after, _: next(iter(store.manifests(after)), None)
-EpochLoop(store, sink, generation=store.generation, next_sealed=next_sealed).run()
+own = store.next_generation()
+EpochLoop(store, sink, generation=lambda: own, next_sealed=next_sealed).run()
 """
 
 
@@ -244,6 +247,30 @@ def test_a_sink_that_lost_a_table_is_refused(world: World) -> None:
         world.restart()
 
 
+def test_empty_targets_of_a_failed_first_start_are_taken_over_by_the_next(world: World) -> None:
+    """Another table's trouble ended that start, and its state was deleted."""
+    if world.kafka is not None:
+        pytest.skip("A topic is nobody's until it has messages.")
+    play(world)
+    works = Works(
+        world.store, world.routing, generation=lambda: 1, positions=lambda manifest: manifest.to_splits, flights=dict
+    )
+    for work in works.of(world.store.manifest(1), ParkedTargets({}, Parks())).works:
+        world.sink().apply_schema(work)
+    again = world.again()
+    again.script.store = CheckpointStore(world.root / "new-state", pipeline="shop")
+    again.script.generation = again.store.next_generation()
+    play(again)
+    again.restart()
+    again.check()
+    other = world.again()
+    other.script.store = CheckpointStore(world.root / "other-state", pipeline="other")
+    other.script.generation = other.store.next_generation()
+    play(other)
+    with pytest.raises(SinkError, match="on_existing"):
+        other.restart()
+
+
 def test_deleted_state_never_makes_new_data_look_committed(world: World) -> None:
     play(world)
     world.loop().run()
@@ -280,7 +307,7 @@ def test_an_error_of_the_source_side_ends_the_loop(world: World) -> None:
     def broken(_after: int, _timeout_s: float) -> Manifest | None:
         raise StateError("the coordinator is gone")
 
-    loop = EpochLoop(world.store, world.sink(), generation=world.store.generation, next_sealed=broken)
+    loop = EpochLoop(world.store, world.sink(), generation=lambda: world.script.generation, next_sealed=broken)
     with pytest.raises(StateError, match="coordinator is gone"):
         loop.run()
 

@@ -5,16 +5,17 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
 
 from raycdc.bridge import run_in_process
 from raycdc.checkpoint.manifest import Manifest
-from raycdc.errors import SinkError
+from raycdc.errors import ParkReason, SinkError
 from raycdc.failpoints import FailpointError
 from raycdc.model import Column, LogicalType, RowKind, TypeKind
 from raycdc.model.routes import Route, Router
@@ -23,7 +24,8 @@ from raycdc.schema.events import RenameColumnEvent
 from raycdc.sinks.api import SinkContext
 from raycdc.spark.epochs import EpochLoop, Recovery
 from raycdc.spark.known_rows import KnownRows
-from raycdc.spark.works import Routing
+from raycdc.spark.parked_targets import Parking
+from raycdc.spark.routing import Routing
 from raycdc.testing.changelog import check_changelog, final_rows
 from raycdc.testing.epochs import Row, ScriptedTable
 from tests.integration.sink_world import World, new_world, world_of
@@ -280,6 +282,49 @@ def test_known_rows_that_are_gone_are_refused(lines: World) -> None:
     (lines.store.path / "known" / "shop" / "orders").rename(lines.root / "elsewhere")
     with pytest.raises(SinkError, match=r"known rows of shop\.orders holds nothing"):
         restart(lines)
+
+
+@pytest.mark.parametrize("rows", [0, 3])
+def test_a_table_without_a_key_is_parked_and_the_others_go_on(lines: World, rows: int) -> None:
+    lines.script.table("shop.orders").read([{"id": 1, "name": "a", "qty": 1}])
+    keyless = lines.script.table("shop.notes", replace(lines.script.table("shop.orders").schema, primary_key=()))
+    keyless.log += [(RowKind.INSERT, {"id": n, "name": "n", "qty": n}) for n in range(rows)]
+    lines.script.seal(final=True)
+    lines.loop(routing=routing(lines), parking=Parking()).run()
+    record = lines.store.last_commit()
+    assert record is not None
+    assert [(name, entry.reason) for name, entry in record.parked.items()] == [("shop.notes", ParkReason.KEY)]
+    assert len(lines.rows(lines.script.table("shop.orders"))) == 1
+
+
+@pytest.mark.parametrize("trouble", ["gone", "gone at a start", "changed"])
+def test_known_rows_that_are_damaged_park_their_table_alone(lines: World, trouble: str) -> None:
+    play(lines, final=False)
+    if trouble == "gone at a start":
+        lines.script.seal(final=True)
+        run(lines)
+    else:
+        loop = lines.loop(routing=routing(lines))
+        for manifest in lines.store.manifests(0):
+            loop._commit(loop._prepare(manifest, None))
+    folder = lines.store.path / "known" / "shop" / "orders"
+    if trouble == "changed":
+        write_deltalake(folder, pa.table({"id": [1]}), mode="overwrite", schema_mode="overwrite")
+    else:
+        folder.rename(lines.root / "elsewhere")
+    for table in lines.script.tables.values():
+        put(table, {"id": 5, "name": "late", "qty": 1})
+    lines.script.seal(final=True)
+    before = len(lines.rows(lines.script.table("shop.orders")))
+    lines.restart(routing=routing(lines), parking=Parking())
+    record = lines.store.last_commit()
+    assert record is not None
+    assert list(record.parked) == ["shop.orders"]
+    assert len(lines.rows(lines.script.table("shop.orders"))) == before
+    items = lines.script.table("shop.items")
+    found = final_rows(lines.rows(items), ["id"], items.schema.arrow()).sort_by("id")
+    assert found.to_pylist() == items.contents()
+    assert known(lines, items) == items.contents()
 
 
 def test_merged_tables_share_a_changelog_that_is_exact_for_each(lines: World) -> None:

@@ -20,7 +20,7 @@ from raycdc.plugins import PluginGroup, load_plugin
 from raycdc.schema import AddColumnEvent, DropColumnEvent, TruncateTableEvent, event_to_json
 from raycdc.sinks.api import SinkContext
 from raycdc.spark.epochs import EpochLoop, Recovery
-from raycdc.spark.works import Routing
+from raycdc.spark.routing import Routing
 from raycdc.testing.epochs import EpochScript, Row
 from tests.integration.sink_world import lake_rows
 
@@ -64,7 +64,9 @@ class World:
             return next(iter(self.store.manifests(after)), None)
 
         routing = Routing(Router(ROUTES), upsert=write == "upsert", no_merging=self.no_merging)
-        return EpochLoop(self.store, sink, generation=self.store.generation, next_sealed=next_sealed, routing=routing)
+        return EpochLoop(
+            self.store, sink, generation=lambda: self.script.generation, next_sealed=next_sealed, routing=routing
+        )
 
     def restart(self) -> Recovery:
         self.script.generation = self.store.next_generation()

@@ -21,7 +21,7 @@ from raycdc.plugins import PluginGroup, load_plugin
 from raycdc.schema import AddColumnEvent, event_to_json
 from raycdc.sinks.api import Sink, SinkContext
 from raycdc.spark.epochs import EpochLoop, Recovery
-from raycdc.spark.works import Routing
+from raycdc.spark.routing import Routing
 from raycdc.testing.epochs import EpochScript, Row, ScriptedTable
 from tests.integration.sink_world import lake_rows
 
@@ -61,7 +61,7 @@ class World:
         return EpochLoop(
             self.store,
             self.sink(),
-            generation=self.store.generation,
+            generation=lambda: self.script.generation,
             next_sealed=next_sealed,
             routing=Routing(Router(self.routes), upsert=self.kind.endswith("upsert")),
             begin_again=begin_again,

@@ -79,14 +79,14 @@ def watched(patch: pytest.MonkeyPatch, keys: Keys) -> Iterator[OpenChunks]:
         chunks.open(split)
         opening(self, split, **named)
 
-    def carried_out(self: LogReader, decision: Any) -> None:
+    def carried_out(self: LogReader, decision: Any, **named: Any) -> None:
         if isinstance(decision, PublishChunk):
             chunks.close(decision.split)
             chunks.opened += 1
             chunks.met += bool(decision.released)
         else:
             chunks.met += 1
-        carrying_out(self, decision)
+        carrying_out(self, decision, **named)
 
     def voided(self: LogReader, split: Any, *values: Any, **named: Any) -> None:
         chunks.close(split)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,8 @@ import pytest
 
 from raycdc.bridge import StageTask, run_in_process
 from raycdc.checkpoint.folder import private_file
+from raycdc.checkpoint.store import CheckpointStore
+from raycdc.checkpoint.term import DriverTerm
 from raycdc.errors import SinkError
 from tests.integration.sink_world import play, world_of
 
@@ -46,11 +47,13 @@ def test_tasks_are_told_where_it_is(
         run_in_process([StageTask(**json.loads(texts[0]))])
 
 
-def test_what_a_process_that_died_left_goes_with_the_next(tmp_path: Path) -> None:
-    (tmp_path / "private-4194304-left").write_text("old")
-    (tmp_path / f"private-{os.getpid()}-other").write_text("another")
-    made = private_file(tmp_path, "new")
-    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {
-        f"private-{os.getpid()}-other": "another",
-        made.name: "new",
-    }
+def test_what_a_driver_that_died_left_goes_when_the_next_begins(tmp_path: Path) -> None:
+    store = CheckpointStore(tmp_path / "state", pipeline="shop")
+    DriverTerm(store)
+    left = private_file(store.path / "private", "old")
+    # Pids say nothing: the other driver may be one of another machine.
+    assert private_file(store.path / "private", "another").exists()
+    assert left.exists()
+    DriverTerm(store)
+    made = private_file(store.path / "private", "new")
+    assert list((store.path / "private").iterdir()) == [made]

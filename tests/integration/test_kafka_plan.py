@@ -39,7 +39,7 @@ def test_the_targets_of_a_topic_are_planned_from_its_last_messages(kafka: KafkaS
         assert code == 0
         assert "tables and columns may come that they do not show" in said
         assert (target["target"], target["sources"][0]["table"]) == ("lake.products", "shop.p")
-        assert target["sources"][0]["how"] == "looked at differently"
+        assert target["sources"][0]["how"] == "columns chosen or renamed, without Spark"
         columns = [(column["name"], column["type"]) for column in target["columns"]]
         assert columns == [("number", "bigint"), ("name", "string")]
         assert "CREATE TABLE `lake`.`products`" in target["ddl"]

@@ -56,7 +56,9 @@ class World:
     def restart(self) -> None:
         """What a new driver does: a new generation, recovery, then everything that is sealed."""
         self.script.generation = self.store.next_generation()
-        loop = EpochLoop(self.store, self.sink(), generation=self.store.generation, next_sealed=self.next_sealed)
+        loop = EpochLoop(
+            self.store, self.sink(), generation=lambda: self.script.generation, next_sealed=self.next_sealed
+        )
         loop.recover()
         if loop.committed < self.store.next_epoch() - 1 and self.store.sealed_epochs(loop.committed):
             loop.run()

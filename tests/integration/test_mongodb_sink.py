@@ -296,7 +296,7 @@ def test_a_key_column_called_like_the_documents_own(request: pytest.FixtureReque
 
 @pytest.mark.parametrize(
     ("name", "text"),
-    [("a.b", "makes no field"), ("$a", "makes no field"), ("_id", "has the name of a document's own key")],
+    [("a.b", "contains '.'"), ("$a", "begins with '[$]'"), ("_id", "is that of a row's own key")],
 )
 def test_names_that_mean_something_else_to_mongodb_are_refused(
     request: pytest.FixtureRequest, tmp_path: Path, name: str, text: str

@@ -156,7 +156,7 @@ def test_changes_that_cross_the_filter_become_inserts_and_deletes(mariadb: Maria
             {"e": [label for _, label in kinds], "_op": pa.array([int(kind) for kind, _ in kinds], pa.int8())}
         )
         row_filter = LogFilter(lambda: connect(settings_of(mariadb)), {table.id: Capture("e = 'new'")}, lambda _: table)
-        item = RowsItem(table.id, batch, np.arange(len(kinds)), len(kinds), "binlog.000001")
+        item = RowsItem(table.id, batch, np.arange(len(kinds)), len(kinds), "binlog.000001", table)
         left = row_filter.captured(item)
         assert left is not None
         assert left.batch.column("_op").to_pylist() == [
@@ -168,6 +168,6 @@ def test_changes_that_cross_the_filter_become_inserts_and_deletes(mariadb: Maria
             RowKind.DELETE,
         ]
         assert left.row_pos.tolist() == [0, 2, 5, 6, 7, 10]
-        one = RowsItem(table.id, batch.slice(1, 1), np.arange(1), 1, "binlog.000001")
+        one = RowsItem(table.id, batch.slice(1, 1), np.arange(1), 1, "binlog.000001", table)
         assert row_filter.captured(one) is None
         row_filter.close()

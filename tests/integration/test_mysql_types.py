@@ -11,6 +11,7 @@ import pytest
 
 from raycdc.connectors.mysql.catalog import load_table
 from raycdc.connectors.mysql.connection import query
+from raycdc.connectors.mysql.values.charsets import bytes_per_character, family_of, has_table
 from raycdc.connectors.mysql.values.types import MySqlTable, TypeOptions
 from raycdc.errors import DataError, SchemaError
 from raycdc.model import TableId
@@ -21,6 +22,8 @@ from tests.integration.type_cases import CHARSETS, TypeCase, all_codes, as_print
 
 pytestmark = pytest.mark.server
 
+#: Sets whose characters take two bytes or more, by tables.
+MULTI_BYTE = [*(n for n in CHARSETS if has_table(family_of(n)) and bytes_per_character(n) > 1), "gb18030"]
 #: Random tables per server; more for a long run.
 SEEDS = int(os.environ.get("RAYCDC_TYPE_SEEDS", "2"))
 
@@ -106,6 +109,33 @@ def test_every_character_of_every_set(server: DatabaseServer) -> None:
             now = snapshot(connection, table)
             assert wrong_columns(connection, table, now) == []
             assert replay([item for item in items if item.table == table.id], table).equals(now)
+
+
+@pytest.mark.parametrize("charset", MULTI_BYTE)
+def test_a_code_that_is_no_character_becomes_one_mark_and_nothing_else(server: DatabaseServer, charset: str) -> None:
+    """Every code of two bytes that the server stores, with a letter behind it: as it prints it, but for the mark."""
+    if charset == "gb18030" and isinstance(server, MariaDbServer):
+        pytest.skip("MariaDB has no gb18030")
+    codes = [code.to_bytes(2, "big") for code in range(0x8000, 0x10000)]
+    codes += [b"\x8f" + code.to_bytes(2, "big") for code in range(0xA1A1, 0xFFFF, 7)]
+    codes += [bytes([0x81 + n % 126, 0x30, 0x81 + n % 125, 0x30 + n % 10]) for n in range(0, 12600, 11)]
+    with server.fresh_database() as database, session(server, "root") as connection:
+        name = f"`{database}`.t"
+        query(connection, f"CREATE TABLE {name} (id INT PRIMARY KEY, c VARCHAR(9) CHARACTER SET {charset})")
+        for first in range(0, len(codes), 8192):
+            rows = [f"({n}, _binary X'{code.hex()}5a')" for n, code in enumerate(codes[first : first + 8192], first)]
+            query(connection, f"INSERT IGNORE INTO {name} VALUES {', '.join(rows)}")
+        stored = query(connection, f"SELECT id, HEX(c), CONVERT(c USING utf8mb4) FROM {name} ORDER BY id")
+        ours = snapshot(connection, load_table(connection, TableId(database, "t")))["c"].to_pylist()
+    formed = [
+        (codes[n].hex(), text, mine)
+        for (n, held, text), mine in zip(stored, ours, strict=True)
+        if held == f"{codes[n].hex()}5a".upper()
+    ]
+    assert len(formed) > 5000
+    mark = str.maketrans({"\ufffd": "?"})
+    assert [found for found in formed if found[1].translate(mark) != found[2].translate(mark)] == []
+    assert any("\ufffd" in mine for _, _, mine in formed)
 
 
 INVALID = (

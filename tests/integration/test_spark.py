@@ -71,7 +71,7 @@ def run(script: EpochScript, spark: Any, lake: Path, *, write: str = "upsert", o
     EpochLoop(
         script.store,
         sink,
-        generation=script.store.generation,
+        generation=lambda: script.generation,
         next_sealed=lambda after, _: next(iter(script.store.manifests(after)), None),
     ).run()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +19,10 @@ from raycdc.model.transform import Transform, Transforms
 from raycdc.schema import AddColumnEvent, event_to_json
 from raycdc.spark.derive import Deriver
 from raycdc.spark.epochs import EpochLoop, Recovery
+from raycdc.spark.parked_targets import NOTHING
+from raycdc.spark.routing import Routing
 from raycdc.spark.sieve import Sieve
 from raycdc.spark.transforms import SparkResolver
-from raycdc.spark.works import Routing
 from raycdc.testing.epochs import EpochScript, Row, ScriptedTable, simple_schema
 from raycdc.testing.servers import KafkaServer, MongoDb
 from raycdc.transform import PlainResolver, TransformedTables, TransformUse
@@ -101,10 +102,10 @@ class World:
         return EpochLoop(
             self.store,
             self.place.sink(),
-            generation=self.store.generation,
+            generation=lambda: self.script.generation,
             next_sealed=next_sealed,
             routing=Routing(Router(self.routes), self.upsert, "", tables, deriver, sieve, records, joiner),
-            on_bad_rows=self.warnings.append,
+            parking=replace(NOTHING, on_bad_rows=self.warnings.append),
         )
 
     @property

@@ -173,7 +173,8 @@ def test_a_reader_crash_after_the_report_before_its_ack_reassigns_nothing_that_w
     assert stream is not None
     assert stream.state["ordinal"] == 140
     assert successor.chunks() == []
-    assert successor.is_finished()
+    # It has the log, and may be given chunks of a table that begins again.
+    assert not successor.is_finished()
 
 
 def test_a_silent_reader_is_fenced_at_a_seal_and_the_epoch_completed_without_it() -> None:
@@ -237,7 +238,7 @@ def test_until_caught_up_stops_at_the_run_start_or_the_greatest_high_watermark_o
     log = job.reader(0)
     log.send(RequestSplit())
     (split,) = log.chunks()
-    log.about("close_chunk", split, high=170, exact=True, segments=[])
+    log.about("close_chunk", split, high=170, log_end=170, exact=True, segments=[])
     log.events()
     log.about("chunk_published", split)
     stops = [m.event for m in log.take(SourceEventWrapper) if m.event["type"] == "stop_at"]

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from raycdc.checkpoint.manifest import Segment
 from raycdc.errors import FencedError, ProtocolError
 from raycdc.source.link import Identity
 from raycdc.source.source_event import (
+    CheckpointComplete,
+    EpochSealed,
     Heartbeat,
     ReaderFailed,
     ReaderRegistration,
@@ -14,10 +19,11 @@ from raycdc.source.source_event import (
     RequestSplit,
     SealEpoch,
     Shutdown,
+    SourceEventWrapper,
     pack,
 )
 from raycdc.source.split import SnapshotSplit
-from tests.protocol.pair import FakeReader, Job
+from tests.protocol.pair import DOCUMENT, SETTINGS, TABLE, FakeReader, Job
 
 
 def two_readers(*cuts: int) -> tuple[Job, FakeReader, FakeReader]:
@@ -41,7 +47,7 @@ def opened(log: FakeReader, chunks: FakeReader) -> SnapshotSplit:
 
 def closed(log: FakeReader, chunks: FakeReader) -> SnapshotSplit:
     split = opened(log, chunks)
-    chunks.about("close_chunk", split, high=100, exact=True, segments=[])
+    chunks.about("close_chunk", split, high=100, log_end=100, exact=True, segments=[])
     assert log.events() == ["close_chunk"]
     return split
 
@@ -225,7 +231,7 @@ def test_what_a_fenced_chunk_reader_still_says_about_its_chunk_is_refused() -> N
     job.reader(1, incarnation=2)
     log.events()
     with pytest.raises(FencedError):
-        chunks.about("close_chunk", split, high=100, exact=True, segments=[])
+        chunks.about("close_chunk", split, high=100, log_end=100, exact=True, segments=[])
     assert log.events() == []
 
 
@@ -233,7 +239,7 @@ def test_an_event_about_an_attempt_that_is_over_is_ignored() -> None:
     _, log, chunks = two_readers()
     split = opened(log, chunks)
     log.about("chunk_voided", split, reason="schema changed", gone=False)
-    chunks.about("close_chunk", split, high=100, exact=True, segments=[])
+    chunks.about("close_chunk", split, high=100, log_end=100, exact=True, segments=[])
     assert log.events() == []
 
 
@@ -290,12 +296,31 @@ def test_no_more_splits_is_said_only_when_every_chunk_is_in_a_manifest() -> None
     assert chunks.is_finished()
 
 
+def test_a_reader_that_was_told_of_no_more_chunks_reads_those_of_a_table_that_begins_again() -> None:
+    job, log, chunks = two_readers()
+    split = closed(log, chunks)
+    chunks.send(RequestSplit())
+    log.about("chunk_published", split)
+    job.begin_seal()
+    chunks.sealed(1)
+    log.sealed(1, at=150, finished=[split])
+    assert chunks.is_finished()
+    job.begin_seal()
+    chunks.sealed(2)
+    snapshot = {"key": "id", "foldable": True, "needs_null": False, "null_closed": False, "closed": []}
+    begun = {"schema": "f1", "announced": True, "snapshot": snapshot, "incarnation": 1}
+    state = {**job.stream_state(160), "changes": 1, "tables": {str(TABLE): begun}, "parked": {}}
+    log.send(EpochSealed(2, {"stream": state}, (), {}, {"f1": DOCUMENT}, (), None, end_of_input=False))
+    job.work()
+    assert [chunk.incarnation for chunk in chunks.chunks()] == [1]
+
+
 def test_a_reader_with_nothing_to_do_can_be_retired_and_one_with_a_chunk_cannot() -> None:
     job, log, chunks = two_readers()
     split = opened(log, chunks)
     assert not job.coordinator.retire(1)
     assert not job.coordinator.retire(0)
-    chunks.about("close_chunk", split, high=100, exact=True, segments=[])
+    chunks.about("close_chunk", split, high=100, log_end=100, exact=True, segments=[])
     log.about("chunk_published", split)
     assert job.coordinator.retire(1)
     with pytest.raises(FencedError):
@@ -310,3 +335,98 @@ def test_a_reader_whose_chunk_was_voided_by_the_log_readers_death_can_be_retired
     assert chunks.stream() is not None
     assert job.coordinator.retire(2)
     assert third.subtask == 2
+
+
+def test_the_only_reader_gets_the_chunks_of_a_table_that_begins_again_after_all_was_read() -> None:
+    job = Job()
+    log = job.reader(0)
+    log.send(RequestSplit())
+    (split,) = log.chunks()
+    log.about("chunk_published", split)
+    job.begin_seal()
+    log.sealed(1, at=140, finished=[split])
+    log.send(RequestSplit())
+    assert log.chunks() == []
+    assert not log.is_finished()
+    state = dict(job.stream_state(150), changes=1)
+    state["tables"] = {str(TABLE): {"schema": "f1", "incarnation": 1, "snapshot": {"key": "id"}}}
+    job.begin_seal()
+    log.send(EpochSealed(2, {"stream": state}, (), {}, {}, (), None, end_of_input=False))
+    job.work()
+    assert [(chunk.table, chunk.incarnation) for chunk in log.chunks()] == [(TABLE, 1)]
+
+
+def test_a_reader_that_tells_of_its_cut_is_not_given_up_and_one_that_tells_nothing_is() -> None:
+    job = Job(settings=replace(SETTINGS, progress_timeout_s=30))
+    reader = job.reader(0)
+    job.begin_seal()
+    for synced in range(20):
+        job.now_s += 9
+        reader.send(Heartbeat(0, wants_seal=False, metrics={"sealing": {"synced": synced}}))
+        job.coordinator.tick(now_s=job.now_s)
+    for _ in range(4):
+        job.now_s += 9
+        reader.exchange()
+        job.coordinator.tick(now_s=job.now_s)
+    assert job.coordinator.take_lost() == [(0, 1, "stuck for 30 s")]
+
+
+def test_the_time_in_which_the_coordinator_was_busy_itself_is_no_silence_of_its_readers() -> None:
+    job = Job()
+    job.reader(0)
+    job.now_s += 25
+    job.coordinator.was_busy(20)
+    job.coordinator.tick(now_s=job.now_s)
+    assert job.coordinator.take_lost() == []
+
+
+def discarded(reader: FakeReader) -> list[str]:
+    """What a reader was told to delete since the last look."""
+    told = [message.event for message in reader.take(SourceEventWrapper)]
+    return [s["path"] for event in told if event["type"] == "discard_segments" for s in event["segments"]]
+
+
+def test_what_a_published_chunk_wrote_is_deleted_when_the_log_reader_dies_before_the_manifest() -> None:
+    job, log, chunks = two_readers()
+    split = opened(log, chunks)
+    read = {"high": 100, "log_end": 100, "exact": True}
+    chunks.about("close_chunk", split, segments=[{"path": "first"}], **read)
+    chunks.about("close_chunk", split, segments=[{"path": "folded"}], **read)
+    log.about("chunk_published", split)
+    job.lose(log)
+    job.work()
+    assert discarded(chunks) == ["folded"]
+
+
+def test_what_a_dead_readers_chunk_wrote_is_deleted_once_the_chunk_is_void_and_not_while_it_may_be_published() -> None:
+    job, log, chunks = two_readers()
+    split = opened(log, chunks)
+    chunks.about("close_chunk", split, segments=[{"path": "read"}], high=100, log_end=100, exact=True)
+    job.lose(chunks)
+    assert discarded(log) == []
+    log.about("chunk_voided", split, reason="its reader is gone", gone=False)
+    assert discarded(log) == ["read"]
+
+
+def test_without_any_reader_the_next_one_deletes_what_is_left() -> None:
+    job = Job()
+    log = job.reader(0)
+    log.send(RequestSplit())
+    (split,) = log.chunks()
+    log.about("close_chunk", split, segments=[{"path": "read"}], high=100, log_end=100, exact=True)
+    log.about("chunk_published", split)
+    job.lose(log)
+    successor = job.reader(0, incarnation=2)
+    assert discarded(successor) == ["read"]
+
+
+def test_segments_on_a_node_that_has_no_reader_any_more_are_deleted_by_another_one() -> None:
+    job, log, chunks = two_readers()
+    job.begin_seal()
+    segment = Segment("far", "/there/s.arrow", "grpc://far", TABLE, "f1", "stream", 0, "log", 0, 1, 1, 0).to_json()
+    chunks.send(EpochSealed(1, {}, (segment,), {}, {}, (), None, end_of_input=False))
+    log.sealed(1, at=120)
+    chunks.take(CheckpointComplete)
+    job.coordinator.epoch_committed(1)
+    told = [message.elsewhere for reader in (log, chunks) for message in reader.take(CheckpointComplete)]
+    assert sorted(told) == [(), (segment,)]

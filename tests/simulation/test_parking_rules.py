@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 
+from raycdc.checkpoint.parked import ParkedTarget
 from raycdc.source.enumerator import IncrementalSnapshotEnumerator
 from raycdc.source.log_reader import LogReader
-from raycdc.source.parking import Requests, TableLooks
+from raycdc.source.parking import RefusedTables, Requests, TableLooks
 from raycdc.testing.simulation import Settings, TableKind, Visibility
+from raycdc.testing.simulation.driver import SimDriver
 from raycdc.testing.simulation.source import SimLogSource
 from tests.simulation.missing_rules import SEEDS_MAX, Switch, is_noticed, name_of
 
@@ -23,7 +25,10 @@ def settings(*, crashes: float = 0.0, truncations: float = 0.0) -> Settings:
 
 CALM = settings()
 CRASHES = settings(crashes=0.008)
+REFUSALS = replace(settings(crashes=0.008), refusals=0.1)
 LOSSES = replace(settings(crashes=0.008), losses=1.0, half_commits=0.5)
+#: Statements about a table follow one another so fast that some lie between a look at it and the place of the log.
+CHANGES = replace(settings(crashes=0.008, truncations=0.4), unfollowed=0.9)
 
 
 def pass_over_statements_about_parked_tables(patch: pytest.MonkeyPatch) -> None:
@@ -104,10 +109,36 @@ def freeze_an_epoch_without_reading_its_tables_again(patch: pytest.MonkeyPatch) 
     patch.setattr(Requests, "and_also", lambda self, *_: self)
 
 
+def write_rows_behind_an_epoch_that_the_target_refused(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(ParkedTarget, "waits", lambda self, source, manifest: False)
+
+
+def never_take_a_target_back(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(ParkedTarget, "waits", lambda self, source, manifest: manifest.epoch >= self.epoch)
+
+
+def take_a_target_back_at_the_next_epoch(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(ParkedTarget, "waits", lambda self, source, manifest: manifest.epoch == self.epoch)
+
+
+def pass_rows_of_refused_tables_on(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(RefusedTables, "without", lambda self, unit: unit)
+
+
+def record_an_epoch_without_who_refused_it(patch: pytest.MonkeyPatch) -> None:
+    real = SimDriver._record
+
+    def record(self: SimDriver, manifest: Any) -> None:
+        real(self, manifest)
+        self._state.parked = {}
+
+    patch.setattr(SimDriver, "_record", record)
+
+
 #: Rule, circumstances in which it matters, and a seed that is known to miss it (only to be quick).
 RULES: list[tuple[Switch, Settings, int]] = [
-    (pass_over_statements_about_parked_tables, CALM, 182),
-    (begin_again_before_the_log_is_where_the_table_was_looked_at, CALM, 182),
+    (pass_over_statements_about_parked_tables, CHANGES, 152),
+    (begin_again_before_the_log_is_where_the_table_was_looked_at, CHANGES, 24),
     (begin_again_without_saying_that_the_rows_are_gone, CALM, 0),
     (pass_rows_of_parked_tables_on, CALM, 0),
     (pass_the_place_of_rows_that_do_not_fit_before_saying_so, CRASHES, 28),
@@ -116,6 +147,11 @@ RULES: list[tuple[Switch, Settings, int]] = [
     (plan_anew_before_the_manifest_says_so, CALM, 0),
     (carry_requests_out_again_and_again, CRASHES, 0),
     (freeze_an_epoch_without_reading_its_tables_again, LOSSES, 0),
+    (write_rows_behind_an_epoch_that_the_target_refused, REFUSALS, 0),
+    (never_take_a_target_back, REFUSALS, 0),
+    (take_a_target_back_at_the_next_epoch, REFUSALS, 0),
+    (pass_rows_of_refused_tables_on, REFUSALS, 0),
+    (record_an_epoch_without_who_refused_it, REFUSALS, 0),
 ]
 
 

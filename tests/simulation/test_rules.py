@@ -15,16 +15,18 @@ import pytest
 
 from raycdc.bridge import partitions
 from raycdc.errors import FencedError
-from raycdc.source import as_of, hand_off
+from raycdc.source import as_of, hand_off, open_chunk
 from raycdc.source.coordinator import SourceCoordinator
 from raycdc.source.enumerator import IncrementalSnapshotEnumerator
 from raycdc.source.hand_off import DROP, EMIT, HOLD, HandOff, PublishChunk
+from raycdc.source.held_rows import HeldRows
 from raycdc.source.link import Link, read_packet
 from raycdc.source.log_reader import LogReader
 from raycdc.source.reader import IncrementalReader
 from raycdc.source.source_event import decode
-from raycdc.testing.simulation import Settings, TableKind, Visibility
-from raycdc.testing.simulation.source import SimChunkSource, SimFailoverDialect, SimLogSource, SimReaderDialect
+from raycdc.testing.simulation import Settings, TableKind, Visibility, cluster
+from raycdc.testing.simulation.chunk_source import SimChunkSource
+from raycdc.testing.simulation.source import SimFailoverDialect, SimLogSource, SimReaderDialect
 from raycdc.testing.simulation.state import MemoryState
 from tests.simulation.missing_rules import SEEDS_MAX, Switch, is_noticed, name_of
 
@@ -38,9 +40,10 @@ def settings(
     steps: int = 1200,
     truncations: float = 0.0,
     failovers: float = 0.0,
+    swaps: float = 0.0,
 ) -> Settings:
     chosen = Settings(visibility, kinds or (TableKind.PLAIN,), steps, faults, crashes, readers, truncations)
-    return replace(chosen, failovers=failovers)
+    return replace(chosen, failovers=failovers, swaps=swaps)
 
 
 SNAPSHOT = settings(Visibility.SNAPSHOT, TableKind.PLAIN)
@@ -48,6 +51,8 @@ WAIT = settings(Visibility.WAIT, TableKind.PLAIN)
 RING = settings(Visibility.RING, TableKind.PLAIN)
 MOVING = settings(Visibility.SNAPSHOT, TableKind.MOVING, TableKind.MOVING)
 AS_OF = settings(Visibility.SNAPSHOT, TableKind.AS_OF, TableKind.PLAIN)
+SWAPS = settings(Visibility.SNAPSHOT, TableKind.PLAIN, TableKind.MOVING, swaps=0.1)
+KEYLESS_SWAPS = settings(Visibility.SNAPSHOT, TableKind.KEYLESS, TableKind.KEYLESS, swaps=0.1)
 CRASHES = settings(Visibility.SNAPSHOT, TableKind.PLAIN, crashes=0.006)
 FAILOVERS = settings(Visibility.SNAPSHOT, TableKind.PLAIN, TableKind.PLAIN, TableKind.PLAIN, failovers=0.006)
 
@@ -86,6 +91,24 @@ def publish_without_folding(patch: pytest.MonkeyPatch) -> None:
 def publish_before_the_high_watermark(patch: pytest.MonkeyPatch) -> None:
     real = HandOff.advance
     patch.setattr(HandOff, "advance", lambda self, ordinal, **values: real(self, 1 << 60, **values))
+
+
+def publish_before_the_log_has_said_which_table_was_read(patch: pytest.MonkeyPatch) -> None:
+    real = HandOff.close
+
+    def close(self: HandOff, *names: Any, **values: Any) -> None:
+        real(self, *names, **{**values, "log_end": values["high"]})
+
+    patch.setattr(HandOff, "close", close)
+
+
+def lose_what_was_put_down(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(HeldRows, "__iter__", lambda self: iter([*self.recalled, *self.newest]))
+
+
+def open_chunks_before_what_was_put_down_is_visible(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(cluster, "HELD_BYTES_MAX", 0)
+    patch.setattr(HandOff, "opens_from_s", lambda self, table: 0.0)
 
 
 def release_nothing_held(patch: pytest.MonkeyPatch) -> None:
@@ -258,7 +281,7 @@ def accept_manifests_of_older_generations(patch: pytest.MonkeyPatch) -> None:
 
 
 def publish_chunks_that_rows_left(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(hand_off, "removes", lambda rows: False)
+    patch.setattr(open_chunk, "removes", lambda rows: False)
 
 
 def publish_behind_removals_of_the_epoch(patch: pytest.MonkeyPatch) -> None:
@@ -333,6 +356,14 @@ RULES: list[tuple[Switch, Settings, int]] = [
     (drop_what_is_to_be_emitted, SNAPSHOT, 0),
     (publish_without_folding, WAIT, 0),
     (publish_before_the_high_watermark, WAIT, 0),
+    (publish_before_the_log_has_said_which_table_was_read, SWAPS, 60),
+    (publish_before_the_log_has_said_which_table_was_read, KEYLESS_SWAPS, 0),
+    (lose_what_was_put_down, WAIT, 0),
+    (
+        open_chunks_before_what_was_put_down_is_visible,
+        settings(Visibility.RING, TableKind.PLAIN, crashes=0.006, readers=3),
+        150,
+    ),
     (release_nothing_held, WAIT, 0),
     (keep_moves_as_updates, MOVING, 0),
     (select_before_what_was_dropped_is_visible, SNAPSHOT, 4),

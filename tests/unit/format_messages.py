@@ -37,7 +37,8 @@ def make(name: str, **options: Any) -> Format:
 
 
 def decoder(name: str, **options: Any) -> FormatDecoder:
-    return make(name, **options).decoder(keep_null_columns=options.pop("keep", True))
+    keep = options.pop("keep", True)
+    return make(name, **options).decoder(keep_null_columns=keep)
 
 
 def rows_of(decoded: Decoded) -> list[tuple[str, dict[str, Any]]]:

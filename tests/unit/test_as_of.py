@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from raycdc.errors import ProtocolError, SourceError
+from raycdc.errors import ProtocolError
 from raycdc.model import TableId
 from raycdc.source.api import LogUnit, SchemaUpdate
 from raycdc.source.as_of import Turns
@@ -155,13 +155,15 @@ def test_a_table_that_is_another_one_is_left_to_the_log() -> None:
     assert voided["gone"]
 
 
-def test_a_table_that_the_log_says_nothing_of_is_refused() -> None:
+def test_a_table_that_the_log_says_nothing_of_is_parked() -> None:
     reader = begun()
     misfit = {"split_id": FIRST.split_id, "table": str(TABLE), "attempt": 0, "high": 120, "misfit": "dropped"}
     reader.log.on_event({"type": "close_chunk", "exact": False, "segments": [], **misfit}, now_s=0.0)
     reader.rows(2, at=120)
-    with pytest.raises(SourceError, match=f"tables resnapshot CONFIG {TABLE}"):
-        reader.open(SnapshotSplit(TABLE, 0, "id", None, 10, attempt=1, as_of=90))
+    reader.said.clear()
+    reader.open(SnapshotSplit(TABLE, 0, "id", None, 10, attempt=1, as_of=90))
+    assert [(event["type"], event["over"]) for event in reader.said] == [("chunk_voided", True)]
+    assert f"tables resnapshot CONFIG {TABLE}" in reader.log.state()["parked"][str(TABLE)]["reason"]
 
 
 def test_a_reader_that_does_not_know_such_tables_refuses_the_state() -> None:

@@ -16,8 +16,9 @@ from raycdc.bridge import verify_segments
 from raycdc.checkpoint import codec
 from raycdc.checkpoint.folder import LocalFolder
 from raycdc.checkpoint.manifest import STATE_NODE, Manifest, Segment, TableEpoch
+from raycdc.checkpoint.parked import ParkedTarget
 from raycdc.checkpoint.store import KEEP_COMMITTED, CheckpointStore, CommitRecord, RoutedTarget
-from raycdc.errors import FencedError, StateError
+from raycdc.errors import FencedError, ParkReason, StateError
 from raycdc.model import TableId
 from raycdc.source.parking import Parked
 from raycdc.testing.epochs import simple_schema
@@ -91,7 +92,9 @@ def test_golden_manifest_of_version_2_is_read_as_one_without_parked_tables(store
     assert store.manifest(1) == manifest(1)
 
 
-def test_golden_commit_records_with_and_without_routes_are_read_and_written_unchanged(store: CheckpointStore) -> None:
+def test_golden_commit_records_with_and_without_routes_and_parked_targets_are_read_and_written_unchanged(
+    store: CheckpointStore,
+) -> None:
     plain = CommitRecord(1, 1, 1_700_000_000_000, {"shop.orders": (1, 3)})
     routed = CommitRecord(
         2,
@@ -103,7 +106,23 @@ def test_golden_commit_records_with_and_without_routes_are_read_and_written_unch
             "shop.orders": RoutedTarget(("shop.orders",), "fedcba9876543210"),
         },
     )
-    for name, record in (("commit-v1.json", plain), ("commit-v1-routes.json", routed)):
+    parked = replace(
+        plain,
+        epoch=3,
+        parked={
+            "shop.items": ParkedTarget(
+                3,
+                (2, 1),
+                ParkReason.CHANGE,
+                "refused",
+                1_700_000_000_000,
+                {"shop.items": 4},
+                {"stream": {"file": "binlog.000001", "pos": 4}},
+            )
+        },
+    )
+    golden = (("commit-v1.json", plain), ("commit-v1-routes.json", routed), ("commit-v2-parked.json", parked))
+    for name, record in golden:
         store.write_commit(record)
         written = store.path / "commits" / f"{record.epoch:010d}.json"
         assert written.read_bytes() == (GOLDEN / name).read_bytes()

@@ -6,13 +6,18 @@ import io
 import json
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 from rich.console import Console
 
-from raycdc.cli.progress import PLAIN_INTERVAL_S, JsonView, LiveView, PlainView, duration_text
+from raycdc.cli import main, run
+from raycdc.cli.json_view import JsonView
+from raycdc.cli.progress import PLAIN_INTERVAL_S, LiveView, PlainView, duration_text
 from raycdc.cli.run import View, drive
 from raycdc.errors import SourceError
 
@@ -174,11 +179,11 @@ def test_an_error_the_pipeline_told_is_not_told_twice(capsys: pytest.CaptureFixt
     assert len(capsys.readouterr().out.splitlines()) == 1
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_the_first_signal_stops_in_order(number: signal.Signals, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 0)])
+def test_the_first_signal_stops_in_order(number: signal.Signals, code: int, capsys: pytest.CaptureFixture[str]) -> None:
     pipeline = ScriptedPipeline(then=lambda _: os.kill(os.getpid(), number))
     before = signal.getsignal(number)
-    assert drive(pipeline, PlainView(), until=None, local=True) == 130
+    assert drive(pipeline, PlainView(), until=None, local=True) == code
     assert pipeline.stops == 1
     assert signal.getsignal(number) is before
     assert lines(capsys) == ["Stopping: what was read is sealed and committed. Press Ctrl-C again to stop at once."]
@@ -205,3 +210,54 @@ def test_output_nobody_reads_stops_the_pipeline() -> None:
     with pytest.raises(BrokenPipeError):
         drive(pipeline, view, until=None, local=True)
     assert pipeline.stops == 1
+
+
+NOISY = """
+import os, sys
+from raycdc.cli import main, run
+
+def noisy(path):
+    os.write(1, b"(raylet) The node with node id 0 has died\\n")
+    os.system("echo from a process")
+    print("from a library")
+    raise AssertionError("a bug")
+
+if sys.argv[1] == "noisy":
+    run.load_config = noisy
+sys.exit(main(["run", "--json", "none.toml"]))
+"""
+
+
+@pytest.mark.parametrize(
+    ("kind", "code", "event"),
+    [
+        ("quiet", 2, {"event": "error", "error": "ConfigError"}),
+        ("noisy", 1, {"event": "error", "error": "AssertionError", "text": "a bug"}),
+    ],
+)
+def test_json_lines_have_every_error_and_nothing_that_others_print(
+    kind: str, code: int, event: Event, tmp_path: Path
+) -> None:
+    """Also errors before there is a pipeline, and what libraries write to the file descriptor itself."""
+    done = subprocess.run(
+        [sys.executable, "-c", NOISY, kind], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60
+    )
+    told = json.loads(done.stdout)
+    assert (done.returncode, told | event) == (code, told), done.stderr
+    if kind == "noisy":
+        lines = done.stderr.splitlines()
+        assert lines[0] == "(raylet) The node with node id 0 has died"
+        assert "from a process" in lines
+
+
+def test_a_package_that_is_missing_is_no_bug_wherever_it_is_imported(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lacking(_path: Path) -> None:
+        raise ModuleNotFoundError("No module named 'confluent_kafka.admin'", name="confluent_kafka.admin")
+
+    monkeypatch.setattr(run, "load_config", lacking)
+    assert main(["run", str(tmp_path / "none.toml")]) == 2
+    errors = capfd.readouterr().err
+    assert "pip install 'raycdc[kafka]'" in errors
+    assert "Traceback" not in errors

@@ -13,13 +13,13 @@ from typing import Any, get_args
 import pytest
 
 from raycdc.config import Mode, PipelineConfig, PipelineOptions, Secret, config_from_dict, load_config
-from raycdc.config.fields import parse_duration, parse_size, show_duration, show_size
+from raycdc.config.fields import Options, parse_duration, parse_size, show_duration, show_size
 from raycdc.config.model import LeftOutChange, SchemaChange
 from raycdc.config.reference import json_schema, reference_page
 from raycdc.connectors.mysql.plugin import MySqlSourceConfig, ServerIdRange
 from raycdc.errors import ConfigError
 from raycdc.model import TableId
-from raycdc.plugins import list_plugins
+from raycdc.plugins import list_plugins, load_plugin
 from raycdc.schema import EVENT_TYPES
 from raycdc.sinks.delta.plugin import DeltaSinkConfig
 from raycdc.sinks.files.plugin import JsonlSinkConfig
@@ -365,6 +365,40 @@ def test_reference_page_explains_every_key() -> None:
     assert len(rows) > 40
     assert [row for row in rows if row.endswith("|  |")] == []
     assert '| `epoch_bytes_max` | size | `"256MiB"` |' in reference_page()
+
+
+def models_of_options() -> list[type[Options]]:
+    """Every model that a configuration may have: those of all plug-ins, and all that are defined beside them."""
+    for listing in list_plugins():
+        load_plugin(listing.group, listing.type)
+    found, pending = [], [Options]
+    while pending:
+        subclasses = pending.pop().__subclasses__()
+        pending += subclasses
+        found += [model for model in subclasses if model.__module__.startswith("raycdc.")]
+    return found
+
+
+def keys_in_no_row(models: list[type[Options]], page: str) -> list[str]:
+    """``Model.key`` of each key that the page has no row of."""
+    rows = {line.split("`")[1].rpartition(".")[2] for line in page.splitlines() if line.startswith("| `")}
+    # A table's own key is in front of the keys in it.
+    tables = {part for line in page.splitlines() if line.startswith("| `") for part in line.split("`")[1].split(".")}
+    names = [(model, name, field.alias or name) for model in models for name, field in model.model_fields.items()]
+    return [f"{model.__name__}.{name}" for model, name, key in names if key not in rows | tables]
+
+
+def test_reference_page_has_every_model_of_options() -> None:
+    models, page = models_of_options(), reference_page()
+    assert {"MySqlSourceConfig", "FormatOptions", "DebeziumOptions"} <= {model.__name__ for model in models}
+    assert keys_in_no_row(models, page) == []
+    for listing in list_plugins():
+        assert f'"{listing.type}"' in "".join(line for line in page.splitlines() if line.startswith("## ")), listing
+
+    class Forgotten(Options):
+        forgotten_key: int = 1
+
+    assert keys_in_no_row([Forgotten], page) == ["Forgotten.forgotten_key"]
 
 
 def test_json_schema_describes_a_whole_configuration() -> None:

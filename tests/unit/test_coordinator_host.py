@@ -12,7 +12,7 @@ import pytest
 from raycdc.checkpoint.store import CheckpointStore
 from raycdc.errors import SourceError, SourceUnavailableError
 from raycdc.model import TableId
-from raycdc.runtime.coordinator_host import CoordinatorHost
+from raycdc.runtime.coordinator_host import BUSY_S, CoordinatorHost
 from raycdc.source.coordinator import CoordinatorSettings
 from raycdc.source.enumerator import PlannedChunks, StartPoint, restore_or_create
 
@@ -90,3 +90,14 @@ def test_a_call_for_later_is_made_then_and_its_handler_may_ask_again(tmp_path: P
             again("first")
         assert thrice.wait(timeout=30)
     assert all(name.startswith("enumerator") for name in made[1:])
+
+
+def test_what_the_coordinator_waits_for_itself_is_told_as_no_silence_of_its_readers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with hosted(tmp_path, Dialect()) as host:
+        busy: list[float] = []
+        monkeypatch.setattr(host._core, "was_busy", busy.append)
+        monkeypatch.setattr(host._core, "reader_lost", lambda *_: threading.Event().wait(2 * BUSY_S) and None)
+        host.reader_lost(0, 1, "a slow disk")
+    assert any(2 * BUSY_S <= seconds < 2 for seconds in busy)

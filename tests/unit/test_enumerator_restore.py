@@ -39,7 +39,7 @@ class Context:
     def call_async(self, call: Callable[[], Any], handler: Callable[[Any], None], *, after_s: float = 0.0) -> None: ...
 
 
-def test_a_table_left_out_meanwhile_is_forgotten_with_its_chunks() -> None:
+def test_a_table_left_out_meanwhile_has_ended_and_its_chunks_are_forgotten() -> None:
     """Else its changes would be passed over, and the table be gone on with when it is selected again."""
     counts = {"schema": "f", "document": None, "planner": None, "planned": 1, "finished": 0, "estimate": 1}
     chunks = [SnapshotSplit(table, 0, "id", None, None) for table in (KEPT, LEFT_OUT)]
@@ -80,4 +80,8 @@ def test_a_table_left_out_meanwhile_is_forgotten_with_its_chunks() -> None:
     streams = [split for split in context.assigned if isinstance(split, StreamSplit)]
     assert [list(split.state["tables"]) for split in streams] == [[str(KEPT)]]
     assert [split.table for split in context.assigned if isinstance(split, SnapshotSplit)] == [KEPT]
-    assert list(enumerator.progress()) == [str(KEPT)]
+    assert {name: table["phase"] for name, table in enumerator.progress().items()} == {
+        str(KEPT): "snapshot",
+        str(LEFT_OUT): "ended",
+    }
+    assert [(s.state["changes"], s.state["parked"][str(LEFT_OUT)]["phase"]) for s in streams] == [(1, "ended")]

@@ -13,8 +13,11 @@ import pytest
 from raycdc.bridge import read_segment
 from raycdc.checkpoint.manifest import EPOCH_MAX, SEQ_COUNTER_BITS, Segment, seq_base
 from raycdc.errors import DataError
-from raycdc.model import TableId
-from raycdc.runtime.output import EpochOutput, SpoolAddress
+from raycdc.model import TableId, lost_values
+from raycdc.model.batch import is_masked, with_lost_values
+from raycdc.model.mask import Mask, Masks
+from raycdc.runtime import output as output_module
+from raycdc.runtime.output import CutProgress, EpochOutput, SpoolAddress
 from raycdc.source.hand_off import LogRows
 
 ORDERS, ITEMS = TableId("shop", "orders"), TableId("shop", "items")
@@ -128,3 +131,61 @@ def test_numbers_out_of_range_are_refused(epoch: int, offset: int) -> None:
 def test_numbers_grow_with_the_epoch_and_fit_64_bits() -> None:
     assert seq_base(1, log=True) < seq_base(2, log=False) < seq_base(2, log=True)
     assert seq_base(EPOCH_MAX, log=True, offset=(1 << SEQ_COUNTER_BITS) - 1) < 1 << 63
+
+
+def test_a_cut_says_after_each_file_how_many_are_on_disk(tmp_path: Path) -> None:
+    told: list[CutProgress] = []
+    output = EpochOutput(SpoolAddress(tmp_path, "here"), on_progress=told.append)
+    collect(output, 1)
+    collect(output, 2, table=ITEMS)
+    segments = cut(output, 7)
+    first, second = (segment.bytes for segment in segments)
+    assert told == [CutProgress(7, 1, 2, first), CutProgress(7, 2, 2, first + second)]
+
+
+def test_full_files_are_on_disk_before_the_cut_and_go_with_a_reader_that_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(output_module, "SEGMENT_BYTES_MAX", 1)
+    told: list[CutProgress] = []
+    output = EpochOutput(SpoolAddress(tmp_path, "here"), on_progress=told.append)
+    for number in range(4):
+        collect(output, number)
+    assert len([*tmp_path.glob("*.arrow")]) == 3
+    segments = cut(output, 1)
+    assert ([step.files for step in told], numbered(segments)) == ([1], [0, 1, 2, 3])
+    collect(output, 5)
+    collect(output, 6)
+    output.close()
+    assert {path.name for path in tmp_path.iterdir()} == {Path(segment.path).name for segment in segments}
+
+
+def test_held_rows_come_back_from_the_spool_as_they_were_as_often_as_wanted(tmp_path: Path) -> None:
+    output = EpochOutput(SpoolAddress(tmp_path, "here"))
+    held = [LogRows(ORDERS, rows(1, 2), np.array([7, 8])), LogRows(ORDERS, with_lost_values(rows(3), 2), np.array([9]))]
+    spilled = output.spill(held)
+    for _ in range(2):
+        found = [*spilled]
+        assert [(part.batch.to_pylist(), part.ordinals.tolist(), is_masked(part.batch)) for part in found] == [
+            (part.batch.to_pylist(), part.ordinals.tolist(), True) for part in held
+        ]
+        assert [lost_values(part.batch) for part in found] == [0, 2]
+    assert [path.suffix for path in tmp_path.iterdir()] == [".open"]
+    spilled.delete()
+    spilled.delete()
+    assert [*tmp_path.iterdir()] == []
+
+
+def test_held_rows_are_masked_before_they_are_put_down_and_once(tmp_path: Path) -> None:
+    names = pa.schema([("id", pa.int64()), ("name", pa.string()), *SCHEMA.remove(0)])
+    clear = pa.record_batch([pa.array([1]), pa.array(["secret"]), pa.array([0], pa.int8()), pa.array([1])], names)
+    masks = Masks([Mask("shop.orders.name", "hash", key=b"k" * 32)])
+    output = EpochOutput(SpoolAddress(tmp_path, "here"), masks=masks)
+    spilled = output.spill([LogRows(ORDERS, clear, np.array([7]))])
+    assert not any(b"secret" in path.read_bytes() for path in tmp_path.iterdir())
+    (held,) = spilled
+    for batch in (held.batch, clear):
+        output.collect(ORDERS, fingerprint="f", batch=batch, split_id="stream", key=["id"])
+    (segment,) = cut(output, 1)
+    first, second = (row["name"] for read in read_segment(segment, node="here") for row in read.to_pylist())
+    assert first == second != "secret"

@@ -87,6 +87,10 @@ def test_damage_has_its_words(message: str | bytes, why: str) -> None:
         ("VARCHAR(9)", "\ud800", "has half of a surrogate pair"),
         ("BOOLEAN", "maybe", "is of another kind"),
         ("BIT(3)", 8, "is out of range"),
+        ("DOUBLE", "1e400", "is out of range"),
+        ("DOUBLE", "-1e-400", "is closer to 0 than any number of the type but 0 itself"),
+        ("FLOAT", 1e300, "is out of range"),
+        ("FLOAT", 1e-60, "is closer to 0 than any number of the type but 0 itself"),
     ],
 )
 def test_a_value_that_does_not_fit_is_refused_never_bent(column: str, value: Any, why: str) -> None:
@@ -115,6 +119,10 @@ def test_a_value_that_does_not_fit_is_refused_never_bent(column: str, value: Any
         ("DOUBLE", '{"v":0.1}', 0.1),
         ("DOUBLE", '{"v":1.7976931348623157e308}', 1.7976931348623157e308),
         ("DOUBLE", '{"v":123456789012345678}', 123456789012345678.0),
+        ("DOUBLE", '{"v":5e-324}', 5e-324),
+        ("DOUBLE", '{"v":-0.000e-400}', 0.0),
+        ("DOUBLE", '{"v":"-Infinity"}', float("-inf")),
+        ("FLOAT", '{"v":1e-45}', 1.401298464324817e-45),
         ("BIGINT", '{"v":1,"v":2}', 2),
         ("BIGINT", r'{"\u0076":5}', 5),
         ("BIGINT", '{"V":7,"unknown":[{}]}', 7),
@@ -126,6 +134,57 @@ def test_a_value_that_does_not_fit_is_refused_never_bent(column: str, value: Any
 )
 def test_what_json_allows(column: str, body: str, expected: Any) -> None:
     assert text_of(column, body) == [expected]
+
+
+def test_a_number_that_no_double_holds_keeps_its_digits_where_types_come_from_the_messages() -> None:
+    bodies = ('{"v":1.5}', '{"v":1e-400}', '{"v":1e400}')
+    raws = [f'{{"database":"d","table":"t","type":"insert","ts":1,"data":{body}}}' for body in bodies]
+    assert [row["v"] for _, row in decode("maxwell-json", *raws)] == ["1.5", "1e-400", "1e400"]
+
+
+@pytest.mark.parametrize(
+    ("spelled", "value", "expected"),
+    [
+        ("SERIAL", str(2**64 - 1), Decimal(2**64 - 1)),
+        ("serial", "1", Decimal(1)),
+        ("INT4 UNSIGNED", "4294967295", 2**32 - 1),
+        ("middleint", "1", 1),
+        ("DOUBLE PRECISION", "1.5", 1.5),
+        ("FLOAT8", "1.5", 1.5),
+        ("CHARACTER VARYING(20)", "x", "x"),
+        ("NATIONAL VARCHAR(20)", "x", "x"),
+        ("LONG VARCHAR", "x", "x"),
+        ("LONG VARBINARY", "x", b"x"),
+        ("numeric(0)", "7", 7),
+    ],
+)
+def test_canal_may_spell_a_type_as_the_statement_did(spelled: str, value: str, expected: Any) -> None:
+    message = {"database": "d", "table": "t", "type": "INSERT", "es": 1, "data": [{"v": value}], "pkNames": None}
+    assert [row["v"] for _, row in decode("canal-json", {**message, "mysqlType": {"v": spelled}})] == [expected]
+
+
+def test_a_table_of_texts_alone_has_its_columns() -> None:
+    for keep in (True, False):
+        found = decode("maxwell-json", insert({"v": "a"}), insert({"v": "b", "w": "c"}), keep=keep)
+        assert found == [("+I", {"v": "a", "w": None}), ("+I", {"v": "b", "w": "c"})]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"type": "what is this"},
+        {"type": None},
+        {"type": "insert", "data": 5},
+        {"type": "insert", "data": {"v": "no number"}},
+        {"type": "delete", "data": [[]]},
+    ],
+)
+def test_what_is_wrong_with_a_table_that_is_left_out_does_not_matter(body: dict[str, Any]) -> None:
+    bad = json.dumps({"database": "d", "table": "other", "ts": 1, **body})
+    good = insert({"v": 1})
+    for left_out in ({"exclude": ["d.other"]}, {"include": ["d.t"]}):
+        assert [row["v"] for _, row in decode("maxwell-json", bad, good, columns="v BIGINT", **left_out)] == [1]
+    assert failure("maxwell-json", json.dumps({"database": "d", "table": "t", "ts": 1, **body}), columns="v BIGINT")
 
 
 def test_names_in_another_case_can_be_refused_as_columns() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -36,10 +36,8 @@ class Numbers:
         return np.array([-1 if k is None else sum(b <= k for b in bounds) for k in keys.to_pylist()], np.int64)
 
 
-def hand_off(
-    *, key: str | None = "id", foldable: bool = True, needs_null: bool = False, ring_s: float = 0.0
-) -> HandOff:
-    made = HandOff(Numbers(), ring_s=ring_s)
+def hand_off(*, key: str | None = "id", foldable: bool = True, needs_null: bool = False, **how: Any) -> HandOff:
+    made = HandOff(Numbers(), **how)
     state: dict[str, Any] = {
         "key": key,
         "foldable": foldable,
@@ -61,14 +59,15 @@ def log(*images: Image, at: int = 1) -> LogRows:
     return LogRows(TABLE, batch, np.full(len(images), at, np.int64))
 
 
-def shown(rows: LogRows | Sequence[LogRows] | None) -> list[tuple[RowKind, int]]:
+def shown(rows: LogRows | Iterable[LogRows] | None) -> list[tuple[RowKind, int]]:
     parts = [rows] if isinstance(rows, LogRows) else rows or []
     return [(RowKind(r["_op"]), r["id"]) for part in parts for r in part.batch.to_pylist()]
 
 
-def close(made: HandOff, split: SnapshotSplit, *, high: int, exact: bool = False) -> None:
+def close(made: HandOff, split: SnapshotSplit, *, high: int, log_end: int = 0, exact: bool = False) -> None:
     segments = [{"path": split.split_id}]
-    made.close(split.split_id, TABLE, attempt=split.attempt, high=high, exact=exact, segments=segments)
+    read: dict[str, Any] = {"high": high, "log_end": max(high, log_end), "exact": exact, "segments": segments}
+    made.close(split.split_id, TABLE, attempt=split.attempt, **read)
 
 
 def publish(made: HandOff, split: SnapshotSplit, *, high: int = 0) -> PublishChunk:
@@ -107,6 +106,26 @@ def test_a_chunk_waits_until_the_log_has_passed_its_high_watermark() -> None:
     close(made, chunk(0, None, None), high=7)
     assert made.advance(6, now_s=0) == []
     assert [type(d) for d in made.advance(7, now_s=0)] == [PublishChunk]
+
+
+def test_a_chunk_waits_until_the_log_has_said_which_tables_had_its_name_up_to_the_end_of_its_select() -> None:
+    made = hand_off()
+    made.open(chunk(0, None, None), now_s=0)
+    made.rows(log((INSERT, 1, None), at=8), now_s=0)
+    close(made, chunk(0, None, None), high=7, log_end=9, exact=True)
+    assert made.advance(8, now_s=0) == []
+    (decision,) = made.advance(9, now_s=0)
+    assert isinstance(decision, PublishChunk)
+    assert shown(decision.released) == [(INSERT, 1)]
+
+
+def test_a_statement_about_the_table_before_the_end_of_the_select_voids_the_chunk() -> None:
+    made = hand_off()
+    made.open(chunk(0, None, None), now_s=0)
+    close(made, chunk(0, None, None), high=7, log_end=9, exact=True)
+    assert made.advance(8, now_s=0) == []
+    assert made.void_table(TABLE, now_s=0) == [chunk(0, None, None)]
+    assert made.advance(9, now_s=0) == []
 
 
 def test_a_chunk_whose_table_did_not_fit_is_read_again_where_the_log_must_have_said_why() -> None:
@@ -312,3 +331,79 @@ def test_state_is_what_is_closed_and_never_what_is_held() -> None:
     restored.add_table(TABLE, state, primary_key=("id",))
     assert restored.table_state(TABLE) == state
     assert shown(restored.rows(log((INSERT, 19, None), (INSERT, 20, None)), now_s=0)) == [(INSERT, 19)]
+
+
+class Down:
+    """Rows that were put down in a test."""
+
+    def __init__(self, rows: Sequence[LogRows]) -> None:
+        self.rows: Sequence[LogRows] = list(rows)
+        self.deleted = False
+
+    def __iter__(self) -> Iterator[LogRows]:
+        assert not self.deleted
+        return iter(self.rows)
+
+    def delete(self) -> None:
+        self.deleted = True
+
+
+def spilling(**how: Any) -> tuple[HandOff, list[Down]]:
+    """A hand-off whose chunks hold one row in memory at most."""
+    down: list[Down] = []
+
+    def put_down(rows: Sequence[LogRows]) -> Down:
+        down.append(Down(rows))
+        return down[-1]
+
+    return hand_off(held_bytes_max=log((INSERT, 1, None)).batch.nbytes, spill=put_down, **how), down
+
+
+def test_rows_that_were_put_down_are_folded_and_released_in_their_order_and_deleted_then() -> None:
+    made, down = spilling()
+    split = chunk(0, None, None)
+    made.open(split, now_s=0)
+    for number in range(1, 6):
+        made.rows(log((INSERT, number, None), at=number), now_s=0)
+    assert (len(down), made.statistics()["held_bytes"] <= log((INSERT, 1, None)).batch.nbytes) == (2, True)
+    close(made, split, high=3)
+    (fold,) = made.advance(5, now_s=0)
+    assert isinstance(fold, FoldChunk)
+    assert shown([*fold.delta]) == [(INSERT, 1), (INSERT, 2), (INSERT, 3)]
+    close(made, split, high=3)
+    (published,) = made.advance(5, now_s=0)
+    assert isinstance(published, PublishChunk)
+    assert not any(rows.deleted for rows in down)
+    assert shown([*published.released]) == [(INSERT, 4), (INSERT, 5)]
+    assert all(rows.deleted for rows in down)
+
+
+@pytest.mark.parametrize("how", ["void", "void_table", "drop_table", "misfit"])
+def test_rows_that_were_put_down_are_deleted_with_whatever_ends_their_chunk(how: str) -> None:
+    made, down = spilling()
+    split = chunk(0, None, None)
+    made.open(split, now_s=0)
+    for number in range(1, 4):
+        made.rows(log((INSERT, number, None), at=number), now_s=0)
+    assert down
+    match how:
+        case "void":
+            made.void(split.split_id, TABLE, attempt=0, now_s=0)
+        case "void_table":
+            made.void_table(TABLE, now_s=0)
+        case "drop_table":
+            made.drop_table(TABLE)
+        case _:
+            made.misfit(split.split_id, TABLE, attempt=0, high=3, reason="another", now_s=0)
+    assert all(rows.deleted for rows in down)
+
+
+def test_what_was_put_down_and_may_be_invisible_to_the_next_select_is_waited_for_instead_of_remembered() -> None:
+    made, down = spilling(ring_s=10)
+    split = chunk(0, None, None)
+    made.open(split, now_s=0)
+    for number in range(1, 4):
+        made.rows(log((INSERT, number, None), at=number), now_s=1)
+    assert made.opens_from_s(TABLE) == 0
+    made.void(split.split_id, TABLE, attempt=0, now_s=2)
+    assert (all(rows.deleted for rows in down), made.opens_from_s(TABLE)) == (True, 12)

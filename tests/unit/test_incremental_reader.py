@@ -63,6 +63,9 @@ class Output:
     def cut(self, epoch: int) -> tuple[dict[str, Any], ...]:
         return ()
 
+    def discard(self, segments: Sequence[dict[str, Any]]) -> None:
+        self.release([segment["path"] for segment in segments])
+
     def release(self, paths: Sequence[str]) -> None:
         self.released.extend(paths)
 
@@ -112,7 +115,7 @@ class Harness:
 
     def finish(self, path: str) -> None:
         """The background is done with a read or a fold, which wrote `path`."""
-        self.chunks.results.append(ChunkRead(CHUNK, 7, {}, exact=False, segments=({"path": path},)))
+        self.chunks.results.append(ChunkRead(CHUNK, 7, {}, exact=False, segments=({"path": path},), log_end=9))
         assert self.reader.poll_next() is InputStatus.MORE_AVAILABLE
 
     def closed_with(self) -> list[list[str]]:

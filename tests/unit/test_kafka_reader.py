@@ -22,6 +22,7 @@ from raycdc.formats.api import MessageBatch, Origin
 from raycdc.formats.plugins import load_format
 from raycdc.model import RowKind, TableId
 from raycdc.source.hand_off import LogRows
+from raycdc.source.held_rows import SpilledRows
 from raycdc.source.partitioned import ReaderContext
 from raycdc.source.source_event import (
     AddSplits,
@@ -55,15 +56,16 @@ class Output:
     def open_bytes(self) -> int:
         return sum(int(batch.nbytes) for _, _, batch in self.open)
 
-    def collect(
-        self, table: TableId, *, fingerprint: str, batch: pa.RecordBatch, split_id: str, key: Sequence[str] = ()
-    ) -> None:
+    def collect(self, table: TableId, *, fingerprint: str, batch: pa.RecordBatch, **_: Any) -> None:
         self.open.append((str(table), fingerprint, batch))
 
     def publish(self, segments: Sequence[dict[str, Any]]) -> None:
         raise AssertionError("no chunks here")
 
-    def write_delta(self, rows: Sequence[LogRows], *, fingerprint: str, split_id: str) -> tuple[dict[str, Any], ...]:
+    def spill(self, rows: Sequence[LogRows]) -> SpilledRows:
+        raise AssertionError("there is room in memory")
+
+    def write_delta(self, rows: Iterable[LogRows], *, fingerprint: str, split_id: str) -> tuple[dict[str, Any], ...]:
         raise AssertionError("no chunks here")
 
     def cut(self, epoch: int) -> tuple[dict[str, Any], ...]:
@@ -73,6 +75,8 @@ class Output:
         return ()
 
     def release(self, paths: Sequence[str]) -> None: ...
+
+    def discard(self, segments: Sequence[dict[str, Any]]) -> None: ...
 
     def close(self) -> None: ...
 
@@ -114,6 +118,7 @@ class Rig:
         *,
         columns: str | None = "id BIGINT, name STRING, PRIMARY KEY (id)",
         statements: Statements | None = None,
+        hides: bool = False,
         **options: Any,
     ) -> None:
         self.output = Output()
@@ -126,7 +131,9 @@ class Rig:
             context,
             partitions=self.partitions,
             make_decoder=self._format.decoder,
-            settings=ReaderSettings(30.0, aligned=True, dead_letters=options.get("on_error") == "dead-letter"),
+            settings=ReaderSettings(
+                30.0, aligned=True, dead_letters=options.get("on_error") == "dead-letter", hides=hides
+            ),
             statements=statements,
             wall_ms=lambda: 1_700_000_001_000,
         )

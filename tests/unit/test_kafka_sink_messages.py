@@ -87,8 +87,8 @@ def one_message(error: Exception | None = None) -> Iterator[tuple[str, bytes | N
 
 
 def transactions_of(monkeypatch: pytest.MonkeyPatch, client: Client) -> Transactions:
-    monkeypatch.setattr(kafka_transactions, "Producer", lambda _: client)
-    monkeypatch.setattr(kafka_transactions, "Consumer", lambda _: client)
+    monkeypatch.setattr(kafka_transactions, "producer_client", lambda _, **__: client)
+    monkeypatch.setattr(kafka_transactions, "consumer_client", lambda _, **__: client)
     return Transactions(kafka_transactions.Target({}, "t", "i"))
 
 

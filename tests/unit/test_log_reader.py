@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,8 +15,10 @@ from raycdc.checkpoint.manifest import Manifest
 from raycdc.checkpoint.missing import MissingRow, missing_rows
 from raycdc.errors import ProtocolError
 from raycdc.model import RowKind, TableId
+from raycdc.source import open_chunk
 from raycdc.source.api import LogUnit, SchemaUpdate
 from raycdc.source.hand_off import LogRows
+from raycdc.source.held_rows import SpilledRows
 from raycdc.source.log_reader import LogReader
 from raycdc.source.split import ChunkKey, SnapshotSplit, StreamSplit
 
@@ -44,15 +47,16 @@ class Output:
         self.open_bytes = 0
         self.epoch: list[Any] = []
 
-    def collect(
-        self, table: TableId, *, fingerprint: str, batch: pa.RecordBatch, split_id: str, key: Sequence[str] = ()
-    ) -> None:
+    def collect(self, table: TableId, *, batch: pa.RecordBatch, **_: Any) -> None:
         self.epoch.extend(batch.column("id").to_pylist())
 
     def publish(self, segments: Sequence[dict[str, Any]]) -> None:
         self.epoch.extend(segment["path"] for segment in segments)
 
-    def write_delta(self, rows: Sequence[LogRows], *, fingerprint: str, split_id: str) -> tuple[dict[str, Any], ...]:
+    def spill(self, rows: Sequence[LogRows]) -> SpilledRows:
+        raise AssertionError("there is room in memory")
+
+    def write_delta(self, rows: Iterable[LogRows], *, fingerprint: str, split_id: str) -> tuple[dict[str, Any], ...]:
         return ({"delta": [i for part in rows for i in part.batch.column("id").to_pylist()]},)
 
     def cut(self, epoch: int) -> tuple[dict[str, Any], ...]:
@@ -60,6 +64,8 @@ class Output:
         return ()
 
     def release(self, paths: Sequence[str]) -> None: ...
+
+    def discard(self, segments: Sequence[dict[str, Any]]) -> None: ...
 
     def close(self) -> None: ...
 
@@ -114,10 +120,17 @@ class Reader:
     def open(self, split: SnapshotSplit, *, now_s: float = 0.0) -> None:
         self.log.on_event({"type": "open_chunk", "split": split.to_json()}, now_s=now_s)
 
-    def close(self, split: SnapshotSplit, *, high: int) -> None:
+    def close(self, split: SnapshotSplit, *, high: int, log_end: int = 0) -> None:
         names = {"split_id": split.split_id, "table": str(TABLE), "attempt": split.attempt}
         segments = [{"path": f"chunk {split.index}"}]
-        close = {"type": "close_chunk", **names, "high": high, "exact": False, "segments": segments}
+        close = {
+            "type": "close_chunk",
+            **names,
+            "high": high,
+            "log_end": max(high, log_end),
+            "exact": False,
+            "segments": segments,
+        }
         self.log.on_event(close, now_s=0.0)
 
     def void(self, split: SnapshotSplit) -> None:
@@ -218,6 +231,33 @@ def test_void_is_answered_for_open_unknown_and_published_chunks_alike() -> None:
     reader.void(CHUNK)
     assert reader.kinds() == ["chunk_voided", "chunk_opened", "chunk_voided"]
     reader.close(CHUNK, high=100)
+    assert reader.output.epoch == []
+
+
+def test_a_table_that_is_read_for_nothing_again_and_again_is_parked_with_all_its_chunks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(open_chunk, "RETRIES_MAX", 2)
+    reader = Reader()
+    for attempt in range(3):
+        split = replace(CHUNK, attempt=attempt)
+        reader.open(split)
+        misfit = {"split_id": split.split_id, "table": str(TABLE), "attempt": attempt, "high": 100, "misfit": "no b"}
+        if attempt == 2:
+            # Of the same table, and decided about in the same step.
+            reader.open(REST)
+            reader.log.on_unit(LogUnit({"at": 150}, 150, in_transaction=True), now_s=0.0)
+            reader.close(REST, high=100)
+        reader.log.on_event({"type": "close_chunk", "exact": False, "segments": [], **misfit}, now_s=0.0)
+    reader.said.clear()
+    reader.rows(5, at=160)
+    voided = [(event["type"], event["split_id"], event["over"]) for event in reader.said]
+    assert sorted(voided) == sorted(("chunk_voided", split.split_id, True) for split in (CHUNK, REST))
+    assert reader.output.epoch == []
+    entry = reader.cut()["state"]["parked"][str(TABLE)]
+    assert "read 2 times and not once usable: no b" in entry["reason"]
+    # Its log goes on, as nobody told it.
+    reader.rows(5, at=170)
     assert reader.output.epoch == []
 
 

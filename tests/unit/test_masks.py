@@ -4,19 +4,30 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import json
+from dataclasses import replace
 
 import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raycdc.bridge.masking import masked, masked_values
+from raycdc.connectors.mysql.ddl.statement_text import shown
+from raycdc.connectors.mysql.hidden_changes import without_values
 from raycdc.errors import ConfigError, SchemaError
 from raycdc.model import Column, LogicalType, TableId, TableSchema, TypeKind, lost_values, with_lost_values
 from raycdc.model.mask import Mask, Masks
-from raycdc.schema import AddColumnEvent, CreateTableEvent, DropColumnEvent, RenameColumnEvent
+from raycdc.schema import (
+    AddColumnEvent,
+    CreateTableEvent,
+    DropColumnEvent,
+    RenameColumnEvent,
+    event_from_json,
+    event_to_json,
+)
 from raycdc.schema.events import AlterColumnTypeEvent, SchemaChangeEvent
-from raycdc.transform.masked import masked_changes, masked_schema
+from raycdc.transform.masked import hidden_changes, hidden_schema, masked_changes, masked_schema
+from raycdc.transform.masking import masked, masked_values
 
 PEOPLE = TableId("shop", "people")
 
@@ -105,7 +116,6 @@ def test_changes_of_masked_columns_show_what_the_masks_leave() -> None:
     [
         (RenameColumnEvent(PEOPLE, "email", "mail"), "'email' was renamed to 'mail', and mask has another"),
         (RenameColumnEvent(PEOPLE, "x", "secret"), "'x' was renamed to 'secret', and mask has another"),
-        (AddColumnEvent(PEOPLE, Column("email", LogicalType(TypeKind.STRING), default="d")), "added with a default"),
     ],
 )
 def test_changes_that_would_show_what_was_hidden_are_refused(change: RenameColumnEvent, text: str) -> None:
@@ -118,3 +128,54 @@ def test_keys_are_in_no_text_and_identities_tell_masks_apart() -> None:
     assert "hidden" not in repr(Masks([one]))
     assert Masks([one]).identity(PEOPLE) != Masks([other]).identity(PEOPLE)
     assert Masks([one]).identity(TableId("shop", "items")) == ""
+
+
+def test_defaults_of_added_columns_are_masked_once_as_the_rows_that_have_them() -> None:
+    text, date, dropped = (LogicalType(kind) for kind in (TypeKind.STRING, TypeKind.DATE, TypeKind.INT32))
+    changes: list[SchemaChangeEvent] = [
+        AddColumnEvent(PEOPLE, Column("email", text, default="a@b")),
+        AddColumnEvent(PEOPLE, Column("born", date, default="2001-02-03")),
+        AddColumnEvent(PEOPLE, Column("note", text, default="äöü")),
+        AddColumnEvent(PEOPLE, Column("secret", dropped, default="5")),
+        AddColumnEvent(PEOPLE, Column("shown", text, default="x")),
+    ]
+    hidden = hidden_changes(PEOPLE, changes, MASKS)
+    defaults = [event.column.default for event in hidden if isinstance(event, AddColumnEvent)]
+    assert defaults == [hmac.new(b"k", b"a@b", hashlib.sha256).hexdigest(), "***", "äö", None, "x"]
+    there_and_back = [event_from_json(json.loads(json.dumps(event_to_json(event)))) for event in hidden]
+    assert hidden_changes(PEOPLE, there_and_back, MASKS) == hidden
+    # What a target gets, of events that a state has had and of others.
+    assert masked_changes(PEOPLE, there_and_back, MASKS) == masked_changes(PEOPLE, changes, MASKS)
+    assert masked_changes(PEOPLE, changes, MASKS) == [
+        AddColumnEvent(PEOPLE, Column(name, text, default=default))
+        for name, default in zip(("email", "born", "note", "shown"), (*defaults[:3], "x"), strict=True)
+    ]
+    wrong = AddColumnEvent(PEOPLE, Column("born", date, default="never"))
+    # It is refused where targets are, which parks the table, and the state does not have it.
+    [refused] = hidden_changes(PEOPLE, [wrong], MASKS)
+    assert "never" not in json.dumps(event_to_json(refused))
+    for change in (wrong, refused):
+        with pytest.raises(SchemaError, match="'born' was added with a default that cannot be masked"):
+            masked_changes(PEOPLE, [change], MASKS)
+
+
+def test_schemas_in_the_state_have_no_default_that_a_mask_hides() -> None:
+    columns = tuple(replace(column, default="5") for column in SCHEMA.columns)
+    hidden = hidden_schema(PEOPLE, replace(SCHEMA, columns=columns), MASKS)
+    assert [column.default for column in hidden.columns] == ["5", None, None, None, None]
+    assert masked_schema(PEOPLE, replace(SCHEMA, columns=columns), MASKS).columns[1].default is None
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "ALTER TABLE t ADD c TEXT DEFAULT 'a planted value'",
+        "INSERT INTO t (`5`) VALUES ('it''s a planted value', 12345, \"a planted value\")",
+        "UPDATE t SET c = 'a  planted\n value' WHERE d = 12345.5e3",
+    ],
+)
+def test_reasons_quote_statements_without_their_values(statement: str) -> None:
+    text = without_values(f"near 'a planted value': cannot be followed.\n  {shown(statement)}", statement)
+    assert "planted" not in text
+    assert "12345" not in text
+    assert text.split("\n  ")[1].startswith(statement[:13])

@@ -57,7 +57,7 @@ def alter(actions: str, table: MySqlTable = BASE, dialect: DdlDialect | None = N
     dialect = dialect or DdlDialect()
     parsed = parse_ddl(f"ALTER TABLE orders {actions}", "shop", dialect=dialect)
     assert isinstance(parsed, tuple), parsed
-    (ddl,) = parsed
+    ddl = parsed[0]
     applied = apply_ddl(table, ddl, dialect=dialect)
     assert applied.table is not None
     led_to, expected = apply_all(table.schema(), applied.events), applied.table.schema()

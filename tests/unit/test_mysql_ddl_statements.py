@@ -8,7 +8,7 @@ import pytest
 
 from raycdc.connectors.mysql.binlog.session import SessionState, parse_session
 from raycdc.connectors.mysql.ddl.apply import DdlDialect, Touched, parse_ddl, touched_tables
-from raycdc.connectors.mysql.ddl.statements import CreateTable
+from raycdc.connectors.mysql.ddl.statements import AlterTable, CreateTable, DropTable
 from raycdc.connectors.mysql.ddl.tokens import split_statements
 from raycdc.model import TableId
 
@@ -26,6 +26,8 @@ ORDERS = TableId("shop", "orders")
         ("ALTER TABLE a ADD x INT COMMENT 'rename to b', RENAME TO b", ["shop.a", "shop.b"]),
         ("ALTER TABLE other.a RENAME COLUMN x TO y, RENAME INDEX i TO j, RENAME b", ["other.a", "shop.b"]),
         ("ALTER TABLE a EXCHANGE PARTITION p WITH TABLE other.b WITHOUT VALIDATION", ["shop.a", "other.b"]),
+        ("ALTER TABLE a CONVERT PARTITION p TO TABLE b", ["shop.a", "shop.b"]),
+        ("ALTER TABLE a CONVERT TABLE b TO PARTITION p VALUES LESS THAN (9)", ["shop.a", "shop.b"]),
         ("RENAME TABLE a TO b, other.c TO d", ["shop.a", "shop.b", "other.c", "shop.d"]),
         ("TRUNCATE a", ["shop.a"]),
         ("TRUNCATE TABLE `a``b`", ["shop.a`b"]),
@@ -36,6 +38,23 @@ ORDERS = TableId("shop", "orders")
 )
 def test_tables_are_named_without_parsing_the_rest(statement: str, tables: list[str]) -> None:
     assert touched_tables(statement, "shop").tables == tuple(TableId.parse(name) for name in tables)
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "ALTER TABLE a EXCHANGE PARTITION p WITH TABLE other.b WITHOUT VALIDATION",
+        "ALTER TABLE a CONVERT PARTITION p TO TABLE b",
+        "ALTER TABLE a CONVERT TABLE b TO PARTITION p VALUES LESS THAN (9)",
+        "DROP TABLE IF EXISTS a, `b c`",
+    ],
+)
+def test_a_statement_about_several_tables_does_something_to_each(statement: str) -> None:
+    """Only one of them may be captured, and it must not be the first."""
+    parsed = parse_ddl(statement, "shop")
+    assert isinstance(parsed, tuple)
+    found = [ddl.table for ddl in parsed if isinstance(ddl, AlterTable | DropTable)]
+    assert tuple(found) == touched_tables(statement, "shop").tables
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 
 from raycdc.errors import ConfigError
 from raycdc.model import TableId
-from raycdc.model.selector import TableSelector, is_plain_name
+from raycdc.model.selector import TableSelector, bare_dot, is_plain_name
 
 
 def test_plain_name_matches_exactly_that_table() -> None:
@@ -56,3 +56,18 @@ def test_every_bad_entry_is_reported_with_its_place() -> None:
         r"source.tables[2]: 'shop\.(x' is not a regular expression: missing ), unterminated subpattern at character 7",
         "source.exclude[0]: '*.b' is not a regular expression: nothing to repeat at character 1",
     )
+
+
+@pytest.mark.parametrize(
+    ("pattern", "meant"),
+    [
+        ("shop.orders", ""),
+        (r"shop\.order_\d", ""),
+        (r"shop.order_\d", r"shop\.order_\d"),
+        ("shop..*", r"shop\..*"),
+        (r"shop.*", ""),
+        (r"(a|b).t", ""),
+    ],
+)
+def test_a_dot_that_means_any_character_is_told(pattern: str, meant: str) -> None:
+    assert bare_dot(pattern) == meant

@@ -75,6 +75,14 @@ def test_a_sweep_leaves_the_name_and_what_is_needed(tmp_path: Path) -> None:
     spool.close()
 
 
+def test_a_sweep_leaves_a_folder_that_somebody_made_there(tmp_path: Path) -> None:
+    spool = server(tmp_path)
+    (tmp_path / "log-1.arrow").mkdir()
+    assert spool.sweep(set()) == 0
+    assert (tmp_path / "log-1.arrow").is_dir()
+    spool.close()
+
+
 def test_what_another_node_wrote_for_a_chunk_is_deleted_there(tmp_path: Path) -> None:
     spool = server(tmp_path / "state", name=STATE_NODE)
     segment = segment_in(spool.address)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import count
 from threading import Thread
@@ -15,6 +15,7 @@ from raycdc.runtime.launcher import CoordinatorHandle, CoordinatorLostError, Coo
 from raycdc.runtime.reader_worker import ReaderIdentity
 from raycdc.runtime.restarts import RESTARTS_MAX, ProcessEnd
 from raycdc.runtime.supervisor import Supervisor, SupervisorSettings
+from raycdc.source.parking import Refusal
 
 
 class Coordinator:
@@ -49,6 +50,8 @@ class Coordinator:
         raise AssertionError("no reader here speaks")
 
     def epoch_committed(self, epoch: int) -> None: ...
+
+    def park_tables(self, refusals: Sequence[Refusal]) -> None: ...
 
     def reader_lost(self, subtask_id: int, incarnation: int, reason: str) -> None: ...
 

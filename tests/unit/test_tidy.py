@@ -214,3 +214,16 @@ def test_only_tests_and_the_demo_use_the_test_kit() -> None:
         and path.name != "demo.py"
     ]
     report(users, "The product does not depend on its own test kit:")
+
+
+def test_clients_of_kafka_are_made_in_one_place() -> None:
+    """There, what librdkafka refuses becomes a named error."""
+    makers = {"AdminClient", "Consumer", "Producer"}
+    problems = [
+        place(path, node.lineno)
+        for path in source_files("raycdc")
+        if "testing" not in path.parts and path.name != "clients.py"
+        for node in nodes(path)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in makers
+    ]
+    report(problems, "Make clients with raycdc.connectors.kafka.clients.")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._acl import AclOperation
 
@@ -21,6 +21,7 @@ from raycdc.connectors.kafka.client import (
     consumer_properties,
     source_error,
 )
+from raycdc.connectors.kafka.clients import admin_client, consumer_client
 from raycdc.connectors.kafka.decoding import open_format
 from raycdc.connectors.kafka.messages import gather
 from raycdc.connectors.kafka.offsets import in_range, new_states
@@ -52,7 +53,7 @@ def check_source(
         CheckResult("connection", f"Connected to Kafka at {config.bootstrap_servers}.", ok=True),
         *_topics(config, topics),
     ]
-    admin = AdminClient(client_properties(config))
+    admin = admin_client(client_properties(config), section="source")
     denied = _denied_topics(admin, [topic.name for topic in topics])
     findings += [*_permissions(config, topics, denied), *_group(admin, config)]
     readable = [topic for topic in topics if topic.name not in denied]
@@ -103,7 +104,7 @@ def _topics(config: KafkaSourceConfig, topics: Sequence[Topic]) -> list[CheckRes
 
 def _missing(config: KafkaSourceConfig, name: str) -> CheckResult:
     """A listed topic that is not there is told from one that is hidden from us."""
-    admin = AdminClient(client_properties(config))
+    admin = admin_client(client_properties(config), section="source")
     try:
         admin.describe_topics(TopicCollection([name]))[name].result(TIMEOUT_S)
         code = None
@@ -227,7 +228,7 @@ def _last_messages(config: KafkaSourceConfig, cluster: Cluster, topic: Topic) ->
     ends = {p: cluster.latest([p])[p] for p in sampled}
     if not sampled:
         return found
-    consumer = Consumer(consumer_properties(config), logger=None)
+    consumer = consumer_client(consumer_properties(config), section="source")
     try:
         consumer.assign([_near_the_end(partition, *bounds[partition]) for partition in sampled])
         waiting = {p for p in sampled if ends[p] > max(bounds[p][0], bounds[p][1] - SAMPLED_OFFSETS)}

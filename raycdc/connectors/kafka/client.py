@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
-from confluent_kafka.admin import AdminClient
+from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin._listoffsets import OffsetSpec
 
+from raycdc.connectors.kafka.clients import admin_client, consumer_client
 from raycdc.connectors.kafka.plugin import KafkaSourceConfig
 from raycdc.connectors.kafka.reachable import list_topics
 from raycdc.errors import SourceError, SourceUnavailableError
@@ -92,7 +92,7 @@ class Cluster:
 
     def __init__(self, config: KafkaSourceConfig) -> None:
         self._config = config
-        self._admin = AdminClient(client_properties(config))
+        self._admin = admin_client(client_properties(config), section="source")
 
     def topics(self) -> list[Topic]:
         """The selected topics that exist, with their partitions."""
@@ -130,7 +130,7 @@ class Cluster:
 
     def committed(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
         """What the consumer group has committed; partitions without are left out."""
-        consumer = Consumer(consumer_properties(self._config))
+        consumer = consumer_client(consumer_properties(self._config), section="source")
         try:
             asked = [TopicPartition(*p) for p in partitions]
             answers = self._ask(lambda: consumer.committed(asked, timeout=TIMEOUT_S))
@@ -140,7 +140,7 @@ class Cluster:
 
     def commit(self, offsets: Mapping[Partition, int]) -> None:
         """Set the group's offsets."""
-        consumer = Consumer(consumer_properties(self._config))
+        consumer = consumer_client(consumer_properties(self._config), section="source")
         try:
             wanted = [TopicPartition(*p, offset) for p, offset in offsets.items()]
             self._ask(lambda: consumer.commit(offsets=wanted, asynchronous=False))

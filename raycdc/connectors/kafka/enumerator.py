@@ -27,6 +27,7 @@ from raycdc.model import TableId, TableSchema
 from raycdc.schema import event_to_json
 from raycdc.source.api import EpochShare, SplitEnumeratorContext
 from raycdc.source.assigner import PartitionAssigner
+from raycdc.source.parking import Refusal
 from raycdc.source.split import PartitionSplit, SourceSplit
 
 #: What to do about a sealed position that a partition does not have.
@@ -338,6 +339,9 @@ class KafkaEnumerator:
     def wants_seal(self) -> bool:
         """A bounded run that has nothing (more) to read still ends with an epoch."""
         return self._bounded and self._looked and not self._finished and self._all_ended()
+
+    def park_tables(self, refusals: Sequence[Refusal]) -> None:
+        """A partition is read on for its other tables; the driver drops the rows of these."""
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
         """Tell the consumer group, for people who watch it; a failure is only noted."""

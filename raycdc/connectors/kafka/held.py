@@ -46,6 +46,8 @@ class ReaderSettings:
     idle_after_s: float
     aligned: bool = False
     dead_letters: bool = False
+    #: Nothing of messages that cannot be decoded may be shown, or kept.
+    hides: bool = False
     order_by: str | None = None
 
 

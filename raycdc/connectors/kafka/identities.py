@@ -15,6 +15,7 @@ from confluent_kafka import KafkaException, TopicCollection
 from confluent_kafka.admin import AdminClient
 
 from raycdc.connectors.kafka.client import GONE, TIMEOUT_S, client_properties
+from raycdc.connectors.kafka.clients import admin_client
 from raycdc.connectors.kafka.plugin import KafkaSourceConfig
 from raycdc.errors import LogLostError
 
@@ -47,7 +48,7 @@ class TopicQuestions:
 
     def ask(self, topics: Collection[str]) -> None:
         if self._admin is None:
-            self._admin = AdminClient(client_properties(self._config))
+            self._admin = admin_client(client_properties(self._config), section="source")
         names = TopicCollection(sorted(topics))
         self._asked = dict(self._admin.describe_topics(names, request_timeout=TIMEOUT_S))
         for future in self._asked.values():

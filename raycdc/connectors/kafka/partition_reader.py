@@ -27,6 +27,7 @@ from raycdc.connectors.kafka.client import (
     is_away,
     source_error,
 )
+from raycdc.connectors.kafka.clients import admin_client, consumer_client
 from raycdc.connectors.kafka.messages import Fetched, Trouble, gather
 from raycdc.connectors.kafka.plugin import KafkaSourceConfig
 from raycdc.errors import LogLostError, SourceUnavailableError
@@ -78,7 +79,7 @@ class KafkaPartitionReader:
         #: Times the cluster or a broker was away, and times a position was set anew by policy.
         self.interruptions = 0
         self.resets = 0
-        self._consumer = Consumer(consumer_properties(config), logger=None)
+        self._consumer = consumer_client(consumer_properties(config), section="source")
 
     def __repr__(self) -> str:
         return f"KafkaPartitionReader({sorted(self._positions)}, paused={sorted(self._paused)})"
@@ -213,7 +214,7 @@ class KafkaPartitionReader:
     def _ask_ends(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Future[Any]]:
         """One question for all of them, which the client's own thread waits for."""
         if self._admin is None:
-            self._admin = AdminClient(client_properties(self._config))
+            self._admin = admin_client(client_properties(self._config), section="source")
         end = OffsetSpec.latest()  # type: ignore[no-untyped-call]
         wanted = {TopicPartition(where.topic, where.partition): end for where in partitions}
         return dict(self._admin.list_offsets(wanted, request_timeout=TIMEOUT_S))

@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from raycdc.connectors.kafka.decoding import DEAD_LETTER_SCHEMA, DEAD_LETTERS, dead_letters
+from raycdc.connectors.kafka.decoding import DEAD_LETTER_SCHEMA, DEAD_LETTERS, dead_letters, without_contents
 from raycdc.connectors.kafka.held import (
     HeldBatch,
     Judged,
@@ -154,8 +154,9 @@ class KafkaReader:
                 self._on_event(event)
             case SealEpoch(epoch):
                 self._seal = epoch
-            case CheckpointComplete(_, release):
+            case CheckpointComplete(_, release, elsewhere):
                 self._context.output.release(release)
+                self._context.output.discard(elsewhere)
             case _:
                 raise ProtocolError(f"{type(message).__name__} is not a message for a reader")
 
@@ -295,10 +296,14 @@ class KafkaReader:
                 event_ms = latest_event(item.batch, event_ms)
                 self._collect(item.table, item.batch, split.state.split_id, without=held.judged.without[number])
             if decoded.bad and self._settings.dead_letters:
-                self._collect(DEAD_LETTERS, dead_letters(decoded.bad, now_ms=self._wall_ms()), split.state.split_id)
+                self._collect(
+                    DEAD_LETTERS,
+                    dead_letters(decoded.bad, now_ms=self._wall_ms(), hide=self._settings.hides),
+                    split.state.split_id,
+                )
             self._bad += len(decoded.bad)
             if decoded.failure is not None:
-                raise decoded.failure
+                raise without_contents(decoded.failure) if self._settings.hides else decoded.failure
             if not state or any(isinstance(item, ChangeItem) for item in decoded.items):
                 state = split.decoder.snapshot_state()
             self._last_row_s = now_s

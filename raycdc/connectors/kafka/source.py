@@ -23,6 +23,7 @@ from raycdc.formats.warm_up import compile_all
 from raycdc.source.api import SplitEnumeratorContext
 from raycdc.source.fetcher import SplitFetcher
 from raycdc.source.partitioned import ReaderContext
+from raycdc.transform.hiding import Hiding
 
 
 class KafkaSource:
@@ -31,11 +32,16 @@ class KafkaSource:
     def __init__(self, config: KafkaSourceConfig) -> None:
         self._config = config
         self._left_out: frozenset[str] = frozenset()
+        self._hiding = Hiding()
         self._read_statement: ReadStatement | None = None
 
     def leave_out(self, changes: frozenset[str]) -> None:
         """See `raycdc.source.api.LeavesOutChanges`."""
         self._left_out = changes
+
+    def hide(self, hiding: Hiding) -> None:
+        """See `raycdc.source.api.HidesValues`."""
+        self._hiding = hiding
 
     def read_statements(self, read: ReadStatement) -> None:
         """See `raycdc.source.api.ReadsStatements`."""
@@ -109,6 +115,7 @@ class KafkaSource:
                 aligned=alignment.max_drift is not None,
                 dead_letters=keeps_dead_letters(self._config.format),
                 order_by=self._config.order_by,
+                hides=bool(self._hiding.masks),
             ),
         )
 

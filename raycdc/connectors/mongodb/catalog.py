@@ -57,6 +57,10 @@ _BY_CLASS: Mapping[type, str] = {
 _NOT_UNDERSTOOD = frozenset({2, 9, 14, 168, 16410, 31249, 31250, 31254, 31303, 31324, 31325})
 
 
+#: What is read; others are views and time series.
+COLLECTION = "collection"
+
+
 @dataclass(frozen=True, slots=True)
 class Size:
     """About how much a collection holds, as the server counts it."""
@@ -72,24 +76,11 @@ def discover(client: Client, selector: TableSelector, *, complete: bool = True) 
 
     Views, time series and the server's own collections are none: a pattern passes over them.
     """
-    named = selector.plain_names
-    with errors(client, "listing collections"):
-        databases = {table.db for table in named}
-        if selector.patterns:
-            databases |= set(client.list_database_names()) - _INTERNAL
-        there: dict[TableId, str] = {}
-        kinds: dict[TableId, str] = {}
-        for database in sorted(databases):
-            for entry in client[database].list_collections():
-                table = TableId(database, entry["name"])
-                if not selector.matches(table) or entry["name"].startswith("system."):
-                    continue
-                kinds[table] = entry.get("type", "collection")
-                if kinds[table] == "collection":
-                    there[table] = uuid_of(entry)
+    every = listed(client, selector)
+    there = {t: uuid for t, (kind, uuid) in every.items() if kind == COLLECTION and selector.matches(t)}
     problems = [
-        f"{table} is a {kinds[table]}, not a collection" if table in kinds else f"there is no collection {table}"
-        for table in named
+        f"{table} is a {every[table][0]}, not a collection" if table in every else f"there is no collection {table}"
+        for table in selector.plain_names
         if table not in there
     ]
     if problems and complete:
@@ -98,6 +89,21 @@ def discover(client: Client, selector: TableSelector, *, complete: bool = True) 
             'grant the role "read" on its database.'
         )
     return dict(sorted(there.items()))
+
+
+def listed(client: Client, selector: TableSelector) -> dict[TableId, tuple[str, str]]:
+    """Kind and UUID of everything in the databases that the selector may mean, but the server's own collections."""
+    with errors(client, "listing collections"):
+        databases = {table.db for table in selector.plain_names}
+        if selector.patterns:
+            databases |= set(client.list_database_names()) - _INTERNAL
+        found: dict[TableId, tuple[str, str]] = {}
+        for database in sorted(databases):
+            for entry in client[database].list_collections():
+                if not entry["name"].startswith("system."):
+                    kind = entry.get("type", COLLECTION)
+                    found[TableId(database, entry["name"])] = kind, uuid_of(entry) if kind == COLLECTION else ""
+    return found
 
 
 def require_followable(client: Client, tables: Iterable[TableId]) -> None:

@@ -53,7 +53,7 @@ class MongoDbChunkReader:
         self._client = client
         self._large = large or LargeDocuments()
         self._selection_of = selection_of
-        self._high = HighWatermark(NO_LOG, no_position(), exact=True)
+        self._high = HighWatermark(NO_LOG, no_position(), exact=True, log_end=NO_LOG)
 
     def read(
         self, split: SnapshotSplit, *, opened_at: dict[str, Any], document: dict[str, Any]
@@ -67,7 +67,8 @@ class MongoDbChunkReader:
         rows = 0
         as_of: int | None = opened_at.get("as_of")
         if as_of is not None and opened is not None:
-            self._high = HighWatermark(as_of, replace(opened, cluster_time=as_of).to_json(), exact=True)
+            place = replace(opened, cluster_time=as_of).to_json()
+            self._high = HighWatermark(as_of, place, exact=True, log_end=as_of)
         after = None if opened is None or as_of is not None else opened.cluster_time
         with nullcontext() if after is None else session_after(self._client, after) as session:
             for raw in self._raw_batches(split, layout, session, as_of):
@@ -80,7 +81,8 @@ class MongoDbChunkReader:
             if opened is not None and session is not None:
                 seen = seen_by(self._client, session, split.table)
                 high = replace(opened, cluster_time=max(seen, opened.cluster_time))
-                self._high = HighWatermark(high.cluster_time, high.to_json(), exact=False)
+                time_seen = high.cluster_time
+                self._high = HighWatermark(time_seen, high.to_json(), exact=False, log_end=time_seen)
         self._require_same(split.table, layout, followed=opened is not None)
 
     def high_watermark(self) -> HighWatermark:
@@ -88,7 +90,7 @@ class MongoDbChunkReader:
 
     def log_end(self, opened_at: dict[str, Any]) -> HighWatermark:
         end = replace(StreamPosition.from_json(opened_at), cluster_time=log_end(self._client))
-        return HighWatermark(end.cluster_time, end.to_json(), exact=False)
+        return HighWatermark(end.cluster_time, end.to_json(), exact=False, log_end=end.cluster_time)
 
     def wake_up(self) -> None:
         self._client.close()

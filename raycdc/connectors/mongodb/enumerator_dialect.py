@@ -22,6 +22,7 @@ from raycdc.connectors.mongodb.token import ordinal_of
 from raycdc.model import TableId
 from raycdc.source.snapshot_plan import PlannedChunks, StartPoint, TablePlan
 from raycdc.source.split import SnapshotSplit
+from raycdc.transform.followed import TargetRules
 
 _log = logging.getLogger(__name__)
 
@@ -32,28 +33,33 @@ class MongoDbEnumeratorDialect:
     #: Every reader may read chunks.
     chunk_readers_max = 0
 
-    def __init__(self, config: MongoDbSourceConfig) -> None:
+    def __init__(self, config: MongoDbSourceConfig, rules: TargetRules | None = None) -> None:
         self._config = config
+        self._rules = rules or TargetRules()
         self._selector = config.selector()
 
     def start_point(self) -> StartPoint:
         with self._server() as (client, info):
             if self._config.bounded:
                 plans = self._plans(client, discover(client, self._selector))
-                return StartPoint({**no_position(), "replica_set": info.replica_set}, NO_LOG, plans)
+                return StartPoint(
+                    {**no_position(), "replica_set": info.replica_set}, NO_LOG, plans, parks=self._rules.parks
+                )
             # The place first: what happens to a collection afterwards is in the stream.
             begin = self._begin(client, discover(client, self._selector))
             tables = discover(client, self._selector)
             require_followable(client, tables)
             position = StreamPosition(begin, replica_set=info.replica_set)
-            return StartPoint(position.to_json(), begin, self._plans(client, tables))
+            return StartPoint(position.to_json(), begin, self._plans(client, tables), parks=self._rules.parks)
 
     def _plans(self, client: Client, tables: Mapping[TableId, str]) -> tuple[TablePlan, ...]:
         unread = self._config.startup.mode in (StartupMode.INITIAL, StartupMode.SNAPSHOT)
         plans = []
         for table, uuid in tables.items():
-            document = layout_of(client, self._config, table, uuid).document()
-            plans.append(TablePlan(table, document["fingerprint"], document, dict(UNREAD) if unread else None))
+            layout = layout_of(client, self._config, table, uuid)
+            document, refused = layout.document(), self._rules.refusal(table, layout.schema())
+            state = dict(UNREAD) if unread and not refused else None
+            plans.append(TablePlan(table, document["fingerprint"], document, state, refused))
         return tuple(plans)
 
     def _begin(self, client: Client, tables: Mapping[TableId, str]) -> int:

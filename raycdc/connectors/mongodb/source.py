@@ -12,7 +12,15 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from raycdc.connectors.mongodb.catalog import discover, found, layout_of, require_followable, require_selectable
+from raycdc.connectors.mongodb.catalog import (
+    COLLECTION,
+    discover,
+    found,
+    layout_of,
+    listed,
+    require_followable,
+    require_selectable,
+)
 from raycdc.connectors.mongodb.causal import log_end, look_up
 from raycdc.connectors.mongodb.change_stream import ChangeStreamReader
 from raycdc.connectors.mongodb.chunk_reader import MongoDbChunkReader
@@ -39,6 +47,7 @@ from raycdc.connectors.mongodb.token import seconds_of
 from raycdc.connectors.mongodb.warm_up import compile_all
 from raycdc.errors import ConfigError, LogLostError, SourceError, SourceUnavailableError
 from raycdc.model import TableId
+from raycdc.source.selection import Selection
 from raycdc.source.split import StreamSplit
 from raycdc.transform.followed import TargetRules
 
@@ -122,6 +131,17 @@ class MongoDbSource:
         finally:
             stream.close()
 
+    def selection(self) -> Selection:
+        """`raycdc.source.selection.SelectsTables`."""
+        selector = self._config.selector()
+        with connect(self._config.uri) as client:
+            every = listed(client, selector)
+        there = sorted(table for table, (kind, _) in every.items() if kind == COLLECTION)
+        others = {table: f"a {kind}" for table, (kind, _) in every.items() if kind != COLLECTION}
+        selected = tuple(table for table in there if selector.matches(table))
+        names = selector.plain_names, selector.patterns
+        return Selection("source.collections", selected, tuple(there), *names, others=others, noun=COLLECTION)
+
     def restart(self, splits: dict[str, Any]) -> tuple[dict[str, Any], int, list[str]]:
         """Where the changes can be read from instead of a place that is lost, and all collections to read again."""
         with connect(self._config.uri) as client:
@@ -141,11 +161,13 @@ class MongoDbSource:
             )
 
     def enumerator_dialect(self) -> MongoDbEnumeratorDialect:
-        return MongoDbEnumeratorDialect(self._config)
+        return MongoDbEnumeratorDialect(self._config, self._rules)
 
     def log_reader(self, split: StreamSplit) -> NewBeginnings | ChangeStreamReader:
         """Connect and open the change stream where the split says. Blocks; raises `LogLostError`."""
-        parked = {TableId.parse(name): entry for name, entry in split.state.get("parked", {}).items()}
+        # Of a collection that was left out nothing is followed, whatever takes its name.
+        every = {TableId.parse(name): entry for name, entry in split.state.get("parked", {}).items()}
+        parked = {table: entry for table, entry in every.items() if self._config.captures(table)}
         if is_bounded(split.state["position"]):
             again = [table for table, entry in parked.items() if entry["again"]]
             return NewBeginnings(self._layout_now, again, split.state["position"])
@@ -230,6 +252,8 @@ class MongoDbSource:
                     raise
                 except (ConfigError, SourceError) as refused:
                     return Look(None, log_end(client), str(refused))
+                if why := self._rules.refusal(table, layout.schema()):
+                    return Look(None, log_end(client), why)
                 if found(client, table) == uuid:
                     return Look(layout, log_end(client))
         raise SourceUnavailableError(f"{table} was another collection each time it was looked at.")

@@ -55,6 +55,12 @@ def discover_tables(
 
     Tables that schema change tools make beside one of them are left out, unless they are `named`.
     """
+    found = [table for table in all_tables(connection) if selector.matches(table)]
+    return sorted(set(found) - (tool_tables(found) - set(named)))
+
+
+def all_tables(connection: Connection[Any]) -> list[TableId]:
+    """All base tables outside the system databases that this account sees, sorted."""
     rows = query(
         connection,
         "SELECT TABLE_SCHEMA, TABLE_NAME FROM information_schema.TABLES "
@@ -62,8 +68,13 @@ def discover_tables(
         (SYSTEM_DATABASES,),
     )
     tables = (TableId(_text(db), _text(table)) for db, table in rows)
-    found = [table for table in tables if table.db.lower() not in SYSTEM_DATABASES and selector.matches(table)]
-    return sorted(set(found) - (tool_tables(found) - set(named)))
+    return sorted(table for table in tables if table.db.lower() not in SYSTEM_DATABASES)
+
+
+def is_sequence(connection: Connection[Any], table: TableId) -> bool:
+    """Whether `table` is one of MariaDB's sequences, which have columns and a row as tables have."""
+    wanted = "SELECT TABLE_TYPE FROM information_schema.TABLES WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s"
+    return [_text(row[0]) for row in query(connection, wanted, (table.db, table.table))] == ["SEQUENCE"]
 
 
 def load_tables(connection: Connection[Any], tables: Iterable[TableId]) -> dict[TableId, MySqlTable]:

@@ -15,7 +15,7 @@ import pymysql
 from pymysql.connections import Connection
 
 from raycdc.connectors.mysql.catalog import load_tables, table_sizes
-from raycdc.connectors.mysql.connection import query, query_one, quote_name
+from raycdc.connectors.mysql.connection import query, query_one, query_raw, quote_name
 from raycdc.connectors.mysql.ddl.column import never_logged
 from raycdc.connectors.mysql.server import ServerInfo, current_place
 from raycdc.connectors.mysql.snapshot.commits import sees_commits
@@ -64,7 +64,7 @@ def check_source(
 
 def require_ok(results: Iterable[CheckResult], info: ServerInfo) -> None:
     """Raise `SourceError` listing every required check that failed, each with its fix."""
-    failed = [result for result in results if result.required and not result.ok]
+    failed = [result for result in results if result.required and not result.ok and not result.parks]
     if not failed:
         return
     if len(failed) == 1:
@@ -248,37 +248,41 @@ def _select_privileges(
             )
             continue
         try:
-            loaded[table].schema()
-            if (why := never_logged(loaded[table])) is not None:
-                raise SchemaError(why)
-            if why := reserved_column(column.name for column in loaded[table].columns):
-                raise SchemaError(f"Table {table}: {why} with source.exclude.")
+            if why := unfit(loaded[table]):
+                results.append(CheckResult(f"table {table}", why, error=SchemaError, parks=True))
+                continue
             # Not by name: with a privilege on some columns the others are hidden from us, but they are in the log.
             query(connection, f"SELECT * FROM {name} LIMIT 0")
         except SourceUnavailableError:
             raise
-        except SchemaError as cause:
-            results.append(CheckResult(f"table {table}", str(cause)))
         except SourceError:
             refused.append(table)
     fix = " ".join(f"GRANT SELECT ON {quote_name(t.db, t.table)} TO {account};" for t in refused[:_TABLES_SHOWN])
-    text = f"{account} may not SELECT from {_names(refused)}." if refused else f"{account} may SELECT from every table."
-    results.append(CheckResult("privilege_select", text, f"Run: {fix}", ok=not refused))
+    if refused:
+        results.append(
+            CheckResult("privilege_select", f"{account} may not SELECT from {_names(refused)}.", f"Run: {fix}")
+        )
+    elif loaded or not wanted:
+        every = "every other table" if len(loaded) < len(wanted) else "every table"
+        results.append(CheckResult("privilege_select", f"{account} may SELECT from {every}.", ok=True))
     return results
+
+
+def unfit(table: MySqlTable) -> str:
+    """Why a table cannot be captured, whatever its target; empty where it can."""
+    try:
+        table.schema()
+    except SchemaError as cause:
+        return str(cause)
+    if (why := never_logged(table)) is not None:
+        return why
+    if why := reserved_column(column.name for column in table.columns):
+        return f"Table {table.id}: {why} with source.exclude."
+    return ""
 
 
 def _table_warnings(connection: Connection[Any], loaded: dict[TableId, MySqlTable]) -> list[CheckResult]:
     results = []
-    without_key = sorted(table for table, described in loaded.items() if not described.primary_key)
-    if without_key:
-        results.append(
-            CheckResult(
-                "primary_key",
-                f"{_names(without_key)} without primary key: read in one piece, and only for changelog sinks.",
-                "Add a primary key, or leave them out with source.exclude.",
-                required=False,
-            )
-        )
     sizes = table_sizes(connection, loaded)
     transactional = {
         str(row[0]).lower()
@@ -324,12 +328,12 @@ def _cascades(
 def _has_cascade(connection: Connection[Any], table: TableId) -> bool:
     # Not REFERENTIAL_CONSTRAINTS: it hides the keys from users who may only SELECT.
     try:
-        row = query_one(connection, f"SHOW CREATE TABLE {quote_name(table.db, table.table)}")
+        rows = query_raw(connection, f"SHOW CREATE TABLE {quote_name(table.db, table.table)}")
     except SourceUnavailableError:
         raise
     except SourceError:
         return False
-    return bool(row) and bool(_CASCADE.search(str(row[1]) if row else ""))
+    return any(_CASCADE.search(statement.decode("utf-8", "replace")) for _, statement, *_ in rows)
 
 
 def _server_id(connection: Connection[Any], info: ServerInfo, wanted: list[int]) -> list[CheckResult]:

@@ -95,6 +95,8 @@ def connect(settings: MySqlSettings) -> Connection[Any]:
         )
     except ssl.SSLError as cause:
         raise SourceError(_tls_message(settings, cause)) from cause
+    except UnicodeError as cause:  # of a label of its name that is empty or longer than 63 characters
+        raise ConfigError(f"{settings.host!r} is no host name: {cause}. Correct the host.") from cause
     except (pymysql.Error, OSError, RuntimeError) as cause:
         raise translate(settings, cause) from cause
     try:
@@ -119,6 +121,15 @@ def query_one(connection: Connection[Any], sql: str, arguments: Iterable[Any] | 
     """The first row of `query`, or None."""
     rows = query(connection, sql, arguments)
     return rows[0] if rows else None
+
+
+def query_raw(connection: Connection[Any], sql: str) -> list[tuple[Any, ...]]:
+    """`query` with texts as the bytes the server sent: a default of BINARY is printed as it is, and is no text."""
+    unicode, connection.use_unicode = connection.use_unicode, False
+    try:
+        return query(connection, sql)
+    finally:
+        connection.use_unicode = unicode
 
 
 def query_dict(connection: Connection[Any], sql: str) -> dict[str, Any] | None:

@@ -13,31 +13,36 @@ from pymysql.connections import Connection
 
 from raycdc.connectors.mysql.binlog.offset import BinlogOffset, ordinal_of
 from raycdc.connectors.mysql.catalog import database_charsets, discover_tables, load_tables
-from raycdc.connectors.mysql.checks import check_source, require_ok
+from raycdc.connectors.mysql.checks import check_source, require_ok, unfit
 from raycdc.connectors.mysql.connection import is_of_changed_table
-from raycdc.connectors.mysql.ddl.history import begin_state
+from raycdc.connectors.mysql.ddl.database_defaults import begin_state
 from raycdc.connectors.mysql.failover import is_elsewhere, resume_position
+from raycdc.connectors.mysql.hidden_changes import hidden_table
 from raycdc.connectors.mysql.server import current_place, probe, start_position
-from raycdc.connectors.mysql.snapshot.chunks import ChunkPlanner, ChunkRange, ChunkSettings
-from raycdc.connectors.mysql.snapshot.keys import value_to_json
+from raycdc.connectors.mysql.snapshot.chunks import ChunkPlanner, ChunkRange, ChunkSettings, NoIndexError
+from raycdc.connectors.mysql.snapshot.keys import Bound, value_to_json
 from raycdc.connectors.mysql.startup import PastPoint
 from raycdc.connectors.mysql.table_look import unread
 from raycdc.connectors.mysql.values.documents import Capture, document_of, table_of
 from raycdc.connectors.mysql.values.types import MySqlTable, TypeOptions
 from raycdc.errors import SourceError
-from raycdc.model import TableId
+from raycdc.model import TableId, TableSchema
 from raycdc.model.selector import TableSelector
 from raycdc.source.enumerator import PLANNED_AHEAD, PlannedChunks, ResumePoint, StartPoint, TablePlan
-from raycdc.source.split import SnapshotSplit
+from raycdc.source.split import SnapshotSplit, key_from_json, key_names
+from raycdc.transform.hiding import Hiding
 
 #: Times the start point is looked for while tables keep changing their shape.
 _START_TRIES = 10
+#: Holds a planner's state where bounds of the table are sealed.
+_SEALED = "sealed"
 
 
 class MySqlEnumeratorDialect:
     """`raycdc.source.enumerator.EnumeratorDialect`. `snapshot` is False when only the log is wanted.
 
-    `past` finds the start where that is not now.
+    `past` finds the start where that is not now, and `refusal` says why targets cannot hold a table, which is
+    parked, or ends the run where nothing `parks`.
     """
 
     def __init__(
@@ -52,7 +57,11 @@ class MySqlEnumeratorDialect:
         types: TypeOptions | None = None,
         past: PastPoint | None = None,
         chunk_readers_max: int = 0,
+        refusal: Callable[[TableId, TableSchema], str] = lambda _, __: "",
+        parks: bool = True,
+        hiding: Hiding | None = None,
     ) -> None:
+        self._hiding = hiding or Hiding()
         self._connect = connect
         self._selector = selector
         self._chunks = chunks
@@ -61,6 +70,8 @@ class MySqlEnumeratorDialect:
         self._accept_cascades = accept_cascades
         self._types = types or TypeOptions()
         self._past = past
+        self._refusal = refusal
+        self._parks = parks
         self.chunk_readers_max = chunk_readers_max
 
     def start_point(self) -> StartPoint:
@@ -72,7 +83,8 @@ class MySqlEnumeratorDialect:
             if self._past is not None:
                 then, position = self._past(connection, info, tables)
                 source = begin_state(database_charsets(connection))
-                return StartPoint(position.to_json(), ordinal_of(position), self._plans(connection, then), source)
+                plans = self._plans(connection, then)
+                return StartPoint(position.to_json(), ordinal_of(position), plans, source, self._parks)
             for _ in range(_START_TRIES):
                 before, databases = load_tables(connection, tables), database_charsets(connection)
                 position = start_position(connection, info)
@@ -81,7 +93,8 @@ class MySqlEnumeratorDialect:
                 found = self._discover(connection)
                 if alike and sorted(before) == found == tables:
                     plans = self._plans(connection, before)
-                    return StartPoint(position.to_json(), ordinal_of(position), plans, begin_state(databases))
+                    source = begin_state(databases)
+                    return StartPoint(position.to_json(), ordinal_of(position), plans, source, self._parks)
                 tables = found
             raise SourceError(
                 f"The tables on {info.address} changed their shape each time they were looked at. "
@@ -92,7 +105,8 @@ class MySqlEnumeratorDialect:
         self, document: dict[str, Any], table: TableId, planner: dict[str, Any], first_index: int
     ) -> PlannedChunks:
         """The next chunks of a table; `planner` holds only the key at first."""
-        plan = ChunkPlanner(self._connect, table_of(document), self._chunks(table), planner or None)
+        opened = self._hiding.open_json(planner.get(_SEALED)) or planner
+        plan = ChunkPlanner(self._connect, table_of(document), self._chunks(table), opened or None)
         try:
             ranges = plan.next_chunks(PLANNED_AHEAD)
         except SourceError as cause:
@@ -101,8 +115,33 @@ class MySqlEnumeratorDialect:
             # The table or its key is gone. The log says so when the rest, one chunk, waits for it.
             plan.leave_whole()
             ranges = plan.next_chunks(PLANNED_AHEAD)
-        splits = tuple(_split(table, first_index + n, chunk) for n, chunk in enumerate(ranges))
-        return PlannedChunks(splits, None if plan.done else plan.state(), plan.estimated_total)
+        except NoIndexError:
+            if self._chunks(table).key is not None:
+                raise
+            # The index is gone, or the state's key was chosen where it has the first characters alone: one chunk.
+            plan.leave_whole()
+            ranges = plan.next_chunks(PLANNED_AHEAD)
+        splits = tuple(self._split(table, first_index + n, chunk) for n, chunk in enumerate(ranges))
+        return PlannedChunks(splits, None if plan.done else self._planner(table, plan.state()), plan.estimated_total)
+
+    def _planner(self, table: TableId, state: dict[str, Any]) -> dict[str, Any]:
+        """The planner's state as manifests have it."""
+        sealed = self._hiding.seal_json(table, key_names(key_from_json(state["key"])), state)
+        return state if sealed is state else {_SEALED: sealed}
+
+    def _split(self, table: TableId, index: int, chunk: ChunkRange) -> SnapshotSplit:
+        def bound(value: Bound | None) -> Any:
+            return None if value is None else self._hiding.seal_json(table, key_names(chunk.key), value_to_json(value))
+
+        return SnapshotSplit(
+            table,
+            index,
+            chunk.key,
+            bound(chunk.lower),
+            bound(chunk.upper),
+            includes_null=chunk.includes_null or chunk.only_null,
+            only_null=chunk.only_null,
+        )
 
     def captures(self, table: TableId) -> bool:
         return self._selector.matches(table)
@@ -138,22 +177,17 @@ class MySqlEnumeratorDialect:
     def _plans(self, connection: Connection[Any], tables: dict[TableId, MySqlTable]) -> tuple[TablePlan, ...]:
         plans = []
         for table_id, described in sorted(tables.items()):
-            table = self._types.treat_table(described)
-            document = document_of(table, self._capture(table_id))
-            plans.append(TablePlan(table_id, document["fingerprint"], document, self._state(connection, table)))
+            if why := unfit(described):
+                plans.append(TablePlan(table_id, "", {}, None, why))
+                continue
+            self._hiding.masks.check_key(table_id, described.primary_key)
+            table = hidden_table(self._types.treat_table(described), self._hiding.masks)
+            capture = self._capture(table_id)
+            document = document_of(table, capture)
+            refused = self._refusal(table_id, capture.narrowed(table).schema())
+            state = None if refused else self._state(connection, table)
+            plans.append(TablePlan(table_id, document["fingerprint"], document, state, refused))
         return tuple(plans)
 
     def _state(self, connection: Connection[Any], table: MySqlTable) -> dict[str, Any] | None:
         return unread(connection, table, self._chunks(table.id)) if self._snapshot else None
-
-
-def _split(table: TableId, index: int, chunk: ChunkRange) -> SnapshotSplit:
-    return SnapshotSplit(
-        table,
-        index,
-        chunk.key,
-        value_to_json(chunk.lower),
-        value_to_json(chunk.upper),
-        includes_null=chunk.includes_null or chunk.only_null,
-        only_null=chunk.only_null,
-    )

@@ -10,6 +10,7 @@ them is decoded; the reader's thread meets them as units of their own and ends t
 | TRUNCATE, DROP TABLE, DROP DATABASE | schema update, and a truncation among the rows |
 | RENAME that puts a schema change tool's table in its place | schema update from the old shape to the new one |
 | CREATE TABLE that the selection matches | the table is followed from here on, without a snapshot |
+| CREATE TABLE under the name of a dropped one, with other columns | the table begins again |
 | one that rewrites rows without logging them, or puts other rows under the name | the table begins again |
 | RENAME to a name outside | the table ends; its target keeps what it has |
 | anything else with effect on columns or rows, what cannot be parsed, rows that do not fit | the table is parked |
@@ -31,11 +32,13 @@ from raycdc.connectors.mysql.binlog.events import DdlItem, RowsItem
 from raycdc.connectors.mysql.binlog.offset import BinlogOffset, ordinal_of
 from raycdc.connectors.mysql.binlog.stream import BinlogStream
 from raycdc.connectors.mysql.ddl.history import DdlHistory
+from raycdc.connectors.mysql.hidden_changes import hidden_state, hidden_update
 from raycdc.connectors.mysql.log_filter import LogFilter
 from raycdc.connectors.mysql.table_look import TableLook
 from raycdc.source.api import LogUnit, SchemaUpdate
 from raycdc.source.hand_off import LogRows
 from raycdc.source.parking import TableLooks
+from raycdc.transform.hiding import Hiding
 
 #: Bytes of the log decoded at a time: large enough that per-batch work is small, small enough to stay in the cache.
 READ_BYTES_MAX = 4 << 20
@@ -55,8 +58,10 @@ class MySqlLogSplitReader:
         start: BinlogOffset,
         row_filter: LogFilter | None = None,
         looks: TableLooks[TableLook] | None = None,
+        hiding: Hiding | None = None,
     ) -> None:
         """`looks` are taken of tables that begin again."""
+        self._hiding = hiding or Hiding()
         self._looks = looks
         self._history = history
         self._row_filter = row_filter
@@ -95,6 +100,8 @@ class MySqlLogSplitReader:
         pending: list[RowsItem] = []
         for item in self._decoder.items(data):
             match item:
+                case RowsItem(kept=True):
+                    pending.append(item)
                 case RowsItem():
                     # Here and not when the unit is made: by then a statement may have changed the table.
                     captured = item if self._row_filter is None else self._row_filter.captured(item)
@@ -149,6 +156,7 @@ class MySqlLogSplitReader:
         self._position, self._open = position, in_transaction
         rows = tuple(found for item in items if (found := self._believed(item)) is not None)
         parked = () if in_transaction else self._history.misfits(self._decoder.last_ts_ms)
+        self._note_parked(parked)
         self._units.append(
             LogUnit(
                 position=position.to_json(),
@@ -191,7 +199,8 @@ class MySqlLogSplitReader:
             in_transaction=item.in_transaction,
             event_ms=item.ts_ms,
             fetched_ms=fetched_ms,
-            state=state,
+            state=hidden_state(state, self._hiding.masks),
+            statement=item.statement,
         )
 
     def _append_change(
@@ -203,11 +212,13 @@ class MySqlLogSplitReader:
         event_ms: int | None = None,
         fetched_ms: int | None = None,
         state: dict[str, Any] | None = None,
+        statement: str = "",
     ) -> None:
         if self._row_filter is not None:
             updates = tuple(self._row_filter.update(update) for update in updates)
             narrowed = self._row_filter.narrowed
             truncations = tuple(replace(rows, batch=narrowed(rows.table, rows.batch)) for rows in truncations)
+        updates = tuple(hidden_update(update, self._hiding, statement) for update in updates)
         self._units.append(
             LogUnit(
                 position=self._position.to_json(),

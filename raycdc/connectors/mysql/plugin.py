@@ -9,7 +9,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BeforeValidator, PlainSerializer, model_validator
 
-from raycdc.config import Duration, Options, Secret, Size, SourceConfig, TablePattern, option
+from raycdc.config import Duration, FilePath, Options, Secret, Size, SourceConfig, TablePattern, option
 from raycdc.connectors.mysql.connection import MySqlSettings, TlsMode
 from raycdc.connectors.mysql.values.types import TypeOptions
 from raycdc.model import TableId
@@ -168,7 +168,7 @@ class TlsOptions(Options):
     """Encryption of the connections. Default: none on loopback, verify-identity elsewhere."""
 
     mode: TlsMode = option(TlsMode.AUTO, help="How much of the server's certificate is checked.")
-    ca: str | None = option(None, help="File with the certificate authorities to trust.", example="ca.pem")
+    ca: FilePath | None = option(None, help="File with the certificate authorities to trust.", example="ca.pem")
 
 
 class MySqlSourceConfig(SourceConfig):
@@ -218,6 +218,14 @@ class MySqlSourceConfig(SourceConfig):
 
     def captures(self, table: TableId) -> bool:
         return self.selector().matches(table)
+
+    @property
+    def readers_max(self) -> int:
+        """One that had no connection for chunks would never read any; whoever follows the log can have one, too."""
+        return self.snapshot.chunk_readers_max
+
+    def chunk_keys(self) -> dict[TableId, str]:
+        return {TableId.parse(name): column for name, column in self.snapshot.key.items() if name.count(".")}
 
     def settings(self) -> MySqlSettings:
         """Where and as whom to connect."""

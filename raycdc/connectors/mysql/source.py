@@ -22,16 +22,19 @@ from raycdc.connectors.mysql.binlog.decoder import BinlogDecoder
 from raycdc.connectors.mysql.binlog.far_places import PlaceFinder
 from raycdc.connectors.mysql.binlog.offset import BinlogOffset, ordinal_of
 from raycdc.connectors.mysql.binlog.stream import BinlogStream
-from raycdc.connectors.mysql.catalog import database_charsets, discover_tables, load_tables
+from raycdc.connectors.mysql.catalog import all_tables, database_charsets, discover_tables, is_sequence, load_tables
 from raycdc.connectors.mysql.checks import check_source, lease_server_id, require_ok
 from raycdc.connectors.mysql.connection import address_of, close_quietly, connect, is_of_changed_table
 from raycdc.connectors.mysql.ddl.dialect import dialect_of
 from raycdc.connectors.mysql.ddl.history import DdlHistory
 from raycdc.connectors.mysql.ddl.indirect import IndirectChanges
 from raycdc.connectors.mysql.ddl.resolver import ServerResolver
+from raycdc.connectors.mysql.ddl.sequences import Sequences
 from raycdc.connectors.mysql.ddl.snapshot_keys import SnapshotKeys
 from raycdc.connectors.mysql.enumerator_dialect import MySqlEnumeratorDialect
 from raycdc.connectors.mysql.failover import is_elsewhere, resume_position
+from raycdc.connectors.mysql.hidden_changes import without_values_in_errors
+from raycdc.connectors.mysql.kept_rows import KeptRows
 from raycdc.connectors.mysql.log_filter import LogFilter
 from raycdc.connectors.mysql.log_split_reader import MySqlLogSplitReader
 from raycdc.connectors.mysql.plugin import MySqlSourceConfig, StartupMode
@@ -52,8 +55,10 @@ from raycdc.errors import ConfigError, LogLostError, SourceError, SourceUnavaila
 from raycdc.model import TableId, as_inserts, changelog_schema
 from raycdc.source.parking import TableLooks
 from raycdc.source.reading import HighWatermark
-from raycdc.source.split import ChunkKey, SnapshotSplit, StreamSplit, key_from_json
+from raycdc.source.selection import Selection
+from raycdc.source.split import ChunkKey, SnapshotSplit, StreamSplit, key_from_json, key_names
 from raycdc.transform.followed import TargetRules
+from raycdc.transform.hiding import Hiding
 
 #: Seconds more than a heartbeat until the server has surely noticed that a log connection is gone.
 _HEARTBEAT_MARGIN_S = 2.0
@@ -67,6 +72,7 @@ class MySqlSource:
         self._with_pos = with_pos
         self._left_out: frozenset[str] = frozenset()
         self._rules = TargetRules()
+        self._hiding = Hiding()
         self._info: ServerInfo | None = None
         #: How many snapshots of a table are over, as the key order of the log's reader counts them.
         self._snapshots_over: dict[TableId, int] = {}
@@ -97,6 +103,10 @@ class MySqlSource:
         """`raycdc.source.api.FollowsTargets`."""
         self._rules = rules
 
+    def hide(self, hiding: Hiding) -> None:
+        """`raycdc.source.api.HidesValues`."""
+        self._hiding = hiding
+
     def preflight(self, splits: dict[str, Any] | None) -> None:
         """Refuse early, in the driver, what could not work: `splits` are the last sealed states, None at a first start.
 
@@ -111,6 +121,14 @@ class MySqlSource:
             if splits is not None:
                 for state in splits.values():
                     resume_position(connection, info, BinlogOffset.from_json(state["position"]))
+
+    def selection(self) -> Selection:
+        """`raycdc.source.selection.SelectsTables`."""
+        selector = self._config.selector()
+        with closing(self._connect()) as connection:
+            there = all_tables(connection)
+            tables = discover_tables(connection, selector, named=selector.plain_names)
+        return Selection("source.tables", tuple(tables), tuple(there), selector.plain_names, selector.patterns)
 
     def restart(self, splits: dict[str, Any]) -> tuple[dict[str, Any], int, list[str]]:
         """Where the log can be read from instead of a place that is lost, and all tables there are to read again.
@@ -166,13 +184,19 @@ class MySqlSource:
             accept_cascades=self._accept_cascades,
             past=self._past(),
             chunk_readers_max=config.snapshot.chunk_readers_max,
+            refusal=self._rules.refusal,
+            parks=self._rules.parks,
+            hiding=self._hiding,
         )
 
     def log_reader(self, split: StreamSplit) -> MySqlLogSplitReader:
         """Connect and start the dump where the split says. Blocks; raises `LogLostError` when that is purged."""
         start = BinlogOffset.from_json(split.state["position"])
         tables = tables_of(split)
-        parked = {TableId.parse(name): entry for name, entry in split.state.get("parked", {}).items()}
+        selector = self._config.selector()
+        # Of a table that was left out nothing is followed, whatever takes its name.
+        every = {TableId.parse(name): entry for name, entry in split.state.get("parked", {}).items()}
+        parked = {table: entry for table, entry in every.items() if selector.matches(table)}
         snapshot = self._config.snapshot
         captures = {t: self._capture(t) for t in map(TableId.parse, {**snapshot.filter, **self._config.columns})}
         info = self._server()
@@ -199,25 +223,44 @@ class MySqlSource:
             start=start,
             flavor="mariadb" if info.is_mariadb else "mysql",
             with_pos=self._with_pos,
-            on_ddl=history.on_ddl,
+            on_ddl=without_values_in_errors(history.on_ddl, self._hiding),
         )
-        decoder.keeps, decoder.on_mismatch = history.selects, history.on_mismatch
+        history.sequences = Sequences(partial(self._is_sequence, start))
+        decoder.keeps = history.selects
+        decoder.tell_misfits(history.on_misfit)
         decoder.find_place = PlaceFinder(partial(self._connect_to, start))
         history.attach(decoder)
+        row_filter = LogFilter(self._connect, captures, history.table)
+        decoder.xa.keeper = KeptRows(self._hiding, partial(self._cut_by, _chunk_keys(split)), row_filter)
         return MySqlLogSplitReader(
             open_stream=self._open_stream,
             history=history,
             decoder=decoder,
             start=start,
-            row_filter=LogFilter(self._connect, captures, history.table),
+            row_filter=row_filter,
             looks=TableLooks(
                 partial(self._look_at, start), [table for table, entry in parked.items() if entry["again"]]
             ),
+            hiding=self._hiding,
         )
+
+    def _is_sequence(self, read_from: BinlogOffset, table: TableId) -> bool:
+        with closing(self._connect_to(read_from)) as connection:
+            return is_sequence(connection, table)
+
+    def _cut_by(self, begun: dict[TableId, ChunkKey], table: TableId) -> tuple[str, ...]:
+        """The columns that the table is, or may again be, cut by, beside those of its key."""
+        named = self._config.snapshot.key.get(str(table))
+        return (*key_names(begun.get(table)), *([named] if named else ()))
 
     def _look_at(self, read_from: BinlogOffset, table: TableId) -> TableLook | None:
         connect_to = partial(self._connect_to, read_from)
-        return look_at(connect_to, table, chunks=self._chunk_settings, types=self._config.types.options())
+        types, refusal = self._config.types.options(), partial(self._refusal, table)
+        return look_at(connect_to, table, chunks=self._chunk_settings, types=types, refusal=refusal)
+
+    def _refusal(self, table: TableId, described: MySqlTable) -> str:
+        """Why no target can hold the table as it is captured; empty where they can."""
+        return self._rules.refusal(table, self._capture(table).narrowed(described).schema())
 
     def _database_charsets(self) -> dict[str, tuple[str, str]]:
         with closing(self._connect()) as connection:
@@ -230,12 +273,13 @@ class MySqlSource:
             probe(connection),
             visible_within_s=self._visible_within_s,
             rows_per_s=self._config.snapshot.rows_per_second_each,
+            hiding=self._hiding,
         )
 
     def key_order(self, split: StreamSplit) -> MySqlKeyOrder:
         # Here and not where the log is opened: that happens in the background, and a run may end before.
         self._check_captures(split)
-        order = MySqlKeyOrder(self._connect, tables_of(split))
+        order = MySqlKeyOrder(self._connect, tables_of(split), self._hiding)
         for table, key in _chunk_keys(split).items():
             order.use(table, key)
         self._snapshots_over = order.over
@@ -340,7 +384,9 @@ class MySqlChunkReader:
         *,
         visible_within_s: float,
         rows_per_s: float,
+        hiding: Hiding,
     ) -> None:
+        self._hiding = hiding
         self._connection = connection
         self._info = info
         self._pace = Pace(rows_per_s) if rows_per_s else None
@@ -355,8 +401,8 @@ class MySqlChunkReader:
         table = table_of(document)
         chunk = ChunkRange.from_json(
             {
-                "lower": split.lower,
-                "upper": split.upper,
+                "lower": self._hiding.open_json(split.lower),
+                "upper": self._hiding.open_json(split.upper),
                 "includes_null": split.includes_null and not split.only_null,
                 "only_null": split.only_null,
                 "key": split.key,
@@ -392,12 +438,13 @@ class MySqlChunkReader:
     def high_watermark(self) -> HighWatermark:
         assert self._select is not None
         high = self._select.high_watermark
-        return HighWatermark(ordinal_of(high), high.to_json(), exact=self._select.exact)
+        log_end = ordinal_of(self._select.log_end)
+        return HighWatermark(ordinal_of(high), high.to_json(), exact=self._select.exact, log_end=log_end)
 
     def log_end(self, opened_at: dict[str, Any]) -> HighWatermark:
         _require_same_server(self._connection, self._info, BinlogOffset.from_json(opened_at))
         end = current_place(self._connection, self._info)
-        return HighWatermark(ordinal_of(end), end.to_json(), exact=False)
+        return HighWatermark(ordinal_of(end), end.to_json(), exact=False, log_end=ordinal_of(end))
 
     def wake_up(self) -> None:
         if self._pace is not None:

@@ -13,8 +13,8 @@ from typing import Any
 from pymysql.connections import Connection
 
 from raycdc.connectors.mysql.binlog.offset import ordinal_of
-from raycdc.connectors.mysql.catalog import load_tables
-from raycdc.connectors.mysql.ddl.column import never_logged
+from raycdc.connectors.mysql.catalog import is_sequence, load_tables
+from raycdc.connectors.mysql.checks import unfit
 from raycdc.connectors.mysql.server import current_place, probe
 from raycdc.connectors.mysql.snapshot.chunk_keys import best_key
 from raycdc.connectors.mysql.snapshot.chunks import ChunkSettings, Strategy
@@ -22,7 +22,6 @@ from raycdc.connectors.mysql.snapshot.key_columns import KeyColumns
 from raycdc.connectors.mysql.values.types import MySqlTable, TypeOptions
 from raycdc.errors import SourceError
 from raycdc.model import TableId
-from raycdc.model.batch import reserved_column
 
 #: Times a table is looked at while it keeps changing its shape.
 _TRIES = 10
@@ -44,8 +43,12 @@ def look_at(
     *,
     chunks: Callable[[TableId], ChunkSettings],
     types: TypeOptions,
+    refusal: Callable[[MySqlTable], str] = lambda _: "",
 ) -> TableLook | None:
-    """The table's schema, a position, the schema again: equal ones prove that it is the one there. None: no table."""
+    """The table's schema, a position, the schema again: equal ones prove that it is the one there. None: no table.
+
+    `refusal` says why targets cannot hold it.
+    """
     with closing(connect()) as connection:
         info = probe(connection)
         for _ in range(_TRIES):
@@ -54,13 +57,11 @@ def look_at(
             after = load_tables(connection, [table]).get(table)
             if before != after:
                 continue
-            if after is None:
+            if after is None or is_sequence(connection, table):
                 return None
             treated = types.treat_table(after)
-            if (why := never_logged(after)) is not None:
+            if why := unfit(after) or refusal(treated):
                 return TableLook(treated, ordinal_of(position), {}, why)
-            if why := reserved_column(column.name for column in after.columns):
-                return TableLook(treated, ordinal_of(position), {}, f"Table {table}: {why}.")
             return TableLook(treated, ordinal_of(position), unread(connection, treated, chunks(table)))
         raise SourceError(
             f"{table} on {info.address} changed its shape each time it was looked at. "

@@ -7,19 +7,18 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from raycdc.errors import SinkError
+from raycdc.errors import TargetTakenError
 from raycdc.model import Column, TableId
+from raycdc.model.names import NAMES
 from raycdc.model.types import TypeKind
 from raycdc.sinks.api import TableWork
 from raycdc.sinks.changes import check_constant, check_names
 from raycdc.sinks.delta.layout import unfit
 from raycdc.sinks.delta.table import DeltaTarget
 from raycdc.sinks.lake_columns import LakeFormat, type_error
+from raycdc.sinks.targets import check_names as check_names_held
 
 FORMAT = LakeFormat("Delta")
-
-#: Characters a Parquet column of a table without column mapping may not have (Delta's DELTA_INVALID_CHARACTERS…).
-FORBIDDEN = " ,;{}()\n\t="
 
 _SQL_TYPES: dict[TypeKind, str] = {
     TypeKind.BOOLEAN: "BOOLEAN",
@@ -42,12 +41,7 @@ _SQL_TYPES: dict[TypeKind, str] = {
 
 def check_columns(work: TableWork, wanted: pa.Schema) -> None:
     """`SinkError` for column names that Delta cannot have."""
-    for name in wanted.names:
-        if bad := sorted(set(name) & set(FORBIDDEN)):
-            raise SinkError(
-                f"{work.target}: column {name!r} contains {bad[0]!r}, which a Delta table cannot have in a column's "
-                f"name. Rename the column, or exclude the table."
-            )
+    check_names_held(NAMES["delta"], work.target, wanted.names)
     check_names(work, wanted)
 
 
@@ -55,7 +49,7 @@ def check_mergeable(target: DeltaTarget, wanted: pa.Schema) -> None:
     """`SinkError` when a column of the existing table has another type than ours, or partitions it in odd ways."""
     for field in target.arrow():
         if field.name in target.partition_columns and (odd := unfit(field.name, field.type)):
-            raise SinkError(
+            raise TargetTakenError(
                 f"{target.name}: the Delta table that is there is partitioned by a {odd} Choose another path, or "
                 'empty it with pipeline.on_existing = "replace".'
             )

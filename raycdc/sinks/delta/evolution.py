@@ -15,7 +15,7 @@ from collections.abc import Collection, Sequence
 
 import pyarrow as pa
 
-from raycdc.errors import SinkError
+from raycdc.errors import ChangeRefusedError
 from raycdc.model import Column
 from raycdc.schema.behavior import SchemaChangeBehavior
 from raycdc.schema.events import AddColumnEvent, SchemaChangeEvent
@@ -70,14 +70,14 @@ def _check_partitions(target: DeltaTarget, planned: Sequence[LakeColumn], events
     added = {event.column.name for event in events if isinstance(event, AddColumnEvent)}
     for name in target.partition_columns:
         if name not in kept or name in added:
-            raise SinkError(
+            raise ChangeRefusedError(
                 f"{target.name}: column {name!r} was dropped, renamed or made anew at the source, and the Delta table "
-                "is partitioned by it. Take the change back, or take a new snapshot into a new path, or with "
-                'pipeline.on_existing = "replace"; both with a new pipeline.state.'
+                "is partitioned by it. Take the change back, or delete the Delta table and take a new "
+                "snapshot."
             )
     for p in planned:
         if p.field.name in target.partition_columns and (odd := unfit(p.field.name, p.field.type)):
-            raise SinkError(f"{target.name}: {odd}")
+            raise ChangeRefusedError(f"{target.name}: {odd}")
 
 
 def _fill(target: DeltaTarget, added: Sequence[Column], stamp: Stamp) -> None:

@@ -15,7 +15,7 @@ from urllib.parse import quote
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from raycdc.errors import DataError
+from raycdc.errors import RowRefusedError
 from raycdc.model import TableSchema
 from raycdc.model.layout import TableLayout
 from raycdc.plugins import did_you_mean
@@ -162,8 +162,8 @@ def _odd(name: str, value: Any) -> str:
     return ""
 
 
-def _refused(target: str, name: str, odd: str) -> DataError:
-    return DataError(
+def _refused(target: str, name: str, odd: str) -> RowRefusedError:
+    return RowRefusedError(
         f"{target}: a row has {odd}, in column {name!r}, which the Delta table is partitioned by. Make something else "
         "of it in the projection, or partition by another column."
     )

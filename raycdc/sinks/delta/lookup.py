@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from raycdc.errors import SinkError
+from raycdc.errors import TargetTouchedError
 from raycdc.model import key_hashes
 from raycdc.sinks.delta.rewrite import in_types, snapshot_files
 from raycdc.sinks.delta.table import DeltaTarget
@@ -25,7 +25,7 @@ def rows_with(target: DeltaTarget, keys: pa.Table) -> pa.Table:
     schema = target.arrow()
     files = snapshot_files(target.table)
     if files is None:
-        raise SinkError(f"The Delta table {target.path} ({target.name}) has files that somebody else wrote.")
+        raise TargetTouchedError(f"The Delta table {target.path} ({target.name}) has files that somebody else wrote.")
     names = keys.column_names
     wanted = in_types(keys, pa.schema([schema.field(name) for name in names])).combine_chunks()
     found = [schema.empty_table()]

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import timedelta
 from typing import Literal
 
 from pydantic import field_validator
 
-from raycdc.config import Duration, Options, SinkConfig, Size, option
+from raycdc.config import Duration, Folder, Options, PipelineOptions, SinkConfig, Size, option
 from raycdc.model import TableSchema
 from raycdc.model.layout import TableLayout
 from raycdc.plugins import Plugin
 
+NO_SPARK_ORDER = "sink.optimize.z_order: Spark puts rows in order, and --local runs without it."
 #: Readers that began before may still read what a vacuum deletes.
 VACUUM_MIN = timedelta(hours=1)
 
@@ -41,10 +43,18 @@ class DeltaSinkConfig(SinkConfig):
     """``[sink] type = "delta"``: one Delta table per source table in ``PATH/DB/TABLE``."""
 
     type: Literal["delta"] = option("delta", help="Delta Lake tables.")
-    path: str = option(help="Folder or URI of the lake.", example="./lake", min_length=1)
+    path: Folder = option(help="Folder of the lake.", example="./lake", min_length=1)
     optimize: OptimizeOptions | None = option(
         None, help="Upkeep on a schedule; none without.", example={"every": "1h", "target_file": "128MiB"}
     )
+
+    @property
+    def folder(self) -> str:
+        return self.path
+
+    def problems(self, pipeline: PipelineOptions, *, local: bool) -> Iterator[str]:
+        if local and self.optimize is not None and self.optimize.z_order:
+            yield NO_SPARK_ORDER
 
     def no_layout(self, layout: TableLayout, schema: TableSchema) -> str:
         from raycdc.sinks.delta.layout import no_layout

@@ -30,7 +30,7 @@ import pyarrow.parquet as pq
 
 from raycdc.bridge.tasks import StageTask
 from raycdc.checkpoint.manifest import STATE_NODE, Segment
-from raycdc.errors import FencedError, SinkError
+from raycdc.errors import ColumnsRefusedError, FencedError, TargetGoneError, TargetTakenError, TargetTouchedError
 from raycdc.failpoints import reach
 from raycdc.model import TableId
 from raycdc.model.layout import TableLayout
@@ -120,7 +120,7 @@ class DeltaSink:
         self._appendable.pop(work.target, None)
         self._partitions.pop(work.target, None)
         if self._upsert and work.merged and self._context.on_existing == "merge":
-            raise SinkError(
+            raise TargetTakenError(
                 f"{work.target}: {', '.join(map(str, work.merged))} cannot be merged, or given another key, with "
                 'pipeline.on_existing = "merge": whether a row that is there already is one of theirs is not '
                 'known. Use "fail" or "replace".'
@@ -210,7 +210,7 @@ class DeltaSink:
         names = handle.arrow().names if handle.refresh() else [c.name for c in work.schema.columns]
         kept = replace(work, schema=fitted(work.schema, names))
         if self._order_by(work) != self._order_by(kept):
-            raise SinkError(
+            raise ColumnsRefusedError(
                 f"The Delta table {handle.path} lacks the column {self._context.order_by!r} that source.order_by "
                 "names: add it to the table, or let pipeline.schema_change do it."
             )
@@ -219,11 +219,17 @@ class DeltaSink:
     # -- helpers ----------------------------------------------------------------------------------------------------
 
     def _commit_step(self, target: DeltaTarget, work: TableWork, staged: Staged, *, step: int, stamp: Stamp) -> None:
+        if step not in (STEP_APPEND, STEP_MERGE):
+            target.mark(stamp)
+            return
+        there = {name.casefold() for name in target.arrow().names}
+        if missing := [column.name for column in work.schema.columns if column.name.casefold() not in there]:
+            raise TargetTouchedError(
+                f"The Delta table {target.path} ({target.name}) lacks the column {missing[0]!r} of the rows to come: "
+                "somebody else changed the table."
+            )
         if step == STEP_APPEND:
             target.append(staged.append, stamp)
-            return
-        if step != STEP_MERGE:
-            target.mark(stamp)
             return
         if staged.small:
             compacted = compacted_rows(
@@ -340,7 +346,7 @@ class DeltaSink:
         }
 
     def _take_over(self, target: DeltaTarget, work: TableWork, wanted: pa.Schema, stamp: Stamp) -> None:
-        match self._context.on_existing:
+        match "replace" if target.left_empty() else self._context.on_existing:
             case "replace":
                 target.create(wanted, stamp, work.layout, replace=True)
             case "merge":
@@ -351,7 +357,7 @@ class DeltaSink:
                     target.add_columns(missing, stamp)
                 target.mark(stamp)
             case _:
-                raise SinkError(
+                raise TargetTakenError(
                     f"The Delta table {target.path} exists and was not created by this pipeline (or its state was "
                     f'deleted). Set pipeline.on_existing to "merge" to write into it or "replace" to empty it first, '
                     f"or choose another sink.path."
@@ -360,7 +366,7 @@ class DeltaSink:
     def _check_folder_free(self, target: DeltaTarget) -> None:
         present = sorted(p.name for p in target.path.iterdir()) if target.path.is_dir() else []
         if any(not name.startswith(("_", ".", "part-")) for name in present):
-            raise SinkError(
+            raise TargetTakenError(
                 f"{target.path} holds files that are not a Delta table ({present[0]}); choose another path."
             )
 
@@ -382,8 +388,8 @@ def _taken(target: DeltaTarget, files: Sequence[str], key: Sequence[str]) -> dic
     return target.first_of(claims.filter(claims.column(CLAIMED)).select(list(key)))
 
 
-def _disappeared(target: DeltaTarget) -> SinkError:
-    return SinkError(f"The Delta table {target.path} of {target.name} disappeared; restore it and start again.")
+def _disappeared(target: DeltaTarget) -> TargetGoneError:
+    return TargetGoneError(f"The Delta table {target.path} of {target.name} disappeared; restore it and start again.")
 
 
 def _stamp(work: TableWork, step: int) -> Stamp:

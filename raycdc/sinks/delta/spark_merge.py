@@ -11,10 +11,14 @@ from typing import Any
 
 from deltalake.exceptions import CommitFailedError
 
-from raycdc.errors import SinkError
+from raycdc.errors import ColumnsRefusedError, SinkError, TargetTouchedError
 from raycdc.model import TableSchema
+from raycdc.sinks.absence import is_absent
 from raycdc.sinks.delta.table import DeltaTarget, Stamp, vector_to_version
 from raycdc.sinks.rows import DELETED
+
+#: By which an error of the JVM is about the table: Delta's classes and exceptions, and a file of its that is gone.
+_TABLES_OWN = ("[DELTA_", "io.delta.exceptions", "FAILED_READ_FILE", "java.io.FileNotFoundException")
 
 
 def merge(
@@ -32,7 +36,7 @@ def merge(
     try:
         session.sql(_statement(target, schema, order_by)).collect()
     except Exception as cause:  # py4j wraps whatever the JVM threw
-        raise SinkError(f"The Delta table {target.path} ({target.name}) cannot be merged into: {cause}") from cause
+        raise _error(target, "cannot be merged into", cause) from cause
     # A merge that changed nothing may have committed nothing; the vector must be written all the same.
     target.mark(stamp)
 
@@ -41,12 +45,14 @@ def set_options(spark: Any, target: DeltaTarget, options: Mapping[str, str]) -> 
     """Give the table properties that delta-rs does not give as Spark does."""
     names = ", ".join(options)
     if spark is None:
-        raise SinkError(f"table_options: {names} of {target.name}: Spark sets it, and --local runs without it.")
+        raise ColumnsRefusedError(
+            f"table_options: {names} of {target.name}: Spark sets it, and --local runs without it."
+        )
     pairs = ", ".join(f"'{name}' = '{value}'" for name, value in options.items())
     try:
         spark.newSession().sql(f"ALTER TABLE delta.{_quote(str(target.path))} SET TBLPROPERTIES ({pairs})").collect()
     except Exception as cause:
-        raise SinkError(
+        raise ColumnsRefusedError(
             f"The Delta table {target.path} ({target.name}) cannot have the properties {names}: {cause}"
         ) from cause
     target.refresh()
@@ -57,7 +63,7 @@ def optimize(spark: Any, target: DeltaTarget, order: Sequence[str], *, target_by
     that pays. Another writer that takes the same files out meanwhile wins.
     """
     if spark is None:
-        raise SinkError(
+        raise TargetTouchedError(
             f"The Delta table {target.path} ({target.name}) has more than plain files, deletion vectors say: only "
             "Spark can optimise it. Leave sink.optimize out, or run without --local."
         )
@@ -70,7 +76,14 @@ def optimize(spark: Any, target: DeltaTarget, order: Sequence[str], *, target_by
     except Exception as cause:
         if "Concurrent" in type(cause).__name__ or "DELTA_CONCURRENT" in str(cause):
             raise CommitFailedError(str(cause)) from cause
-        raise SinkError(f"The Delta table {target.path} ({target.name}) cannot be optimised: {cause}") from cause
+        raise _error(target, "cannot be optimised", cause) from cause
+
+
+def _error(target: DeltaTarget, what: str, cause: Exception) -> SinkError:
+    """The table's own trouble where Delta or Spark's analysis says so; else Spark's, or the disk's, and nobody's."""
+    own = type(cause).__module__.startswith("pyspark.errors") or any(sign in str(cause) for sign in _TABLES_OWN)
+    kind = TargetTouchedError if own and not is_absent(cause) else SinkError
+    return kind(f"The Delta table {target.path} ({target.name}) {what}: {cause}")
 
 
 def _statement(target: DeltaTarget, schema: TableSchema, order_by: str) -> str:

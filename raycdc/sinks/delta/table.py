@@ -42,16 +42,19 @@ from deltalake import Schema as DeltaSchema
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction, RemoveAction
 
-from raycdc.errors import SinkError
+from raycdc.errors import ColumnsRefusedError, SinkError, TargetGoneError, TargetTouchedError
 from raycdc.model import TableId, key_hashes
 from raycdc.model.layout import ANY_LAYOUT, TableLayout
+from raycdc.sinks.absence import is_absent
 from raycdc.sinks.api import CommitVector
 from raycdc.sinks.delta.layout import ABSENT, set_by_us
 from raycdc.sinks.delta.log import LogWatch
 from raycdc.sinks.delta.reading import Rewritten, key_batches, rewritten_batches
 from raycdc.sinks.delta.rewrite import rewrite
+from raycdc.sinks.library_errors import raised_in
 from raycdc.sinks.rows import DELETED
 from raycdc.sinks.statistics import for_table, properties
+from raycdc.sinks.targets import is_of_pipeline
 
 #: Table property that says which pipeline created (or emptied) the table, so that plain appends are right.
 CREATED_BY = "raycdc.created_by"
@@ -132,10 +135,10 @@ class DeltaTarget:
             raise self._error("cannot be read", cause) from cause
         self._fresh = True
         if restored and self.vector() is not None:
-            raise SinkError(
+            raise TargetGoneError(
                 f"The Delta table {self.path} ({self.name}) was restored to an older version after this pipeline had "
-                "written to it: rows are missing that will not come again. Take a new snapshot, with a new "
-                'pipeline.state and pipeline.on_existing = "replace" or another sink.path.'
+                "written to it: rows are missing that will not come again. Delete the folder, and read its source "
+                "table anew."
             )
         return True
 
@@ -156,6 +159,11 @@ class DeltaTarget:
         """Whether this pipeline created or emptied the table, so that a snapshot row cannot be in it yet."""
         return self.table.metadata().configuration.get(CREATED_BY) == self.app_id
 
+    def left_empty(self) -> bool:
+        """Whether the table is an earlier start's of this pipeline, with another state, which wrote no row."""
+        created_by = str(self.table.metadata().configuration.get(CREATED_BY) or "")
+        return is_of_pipeline(created_by, self.app_id) and not self.table.file_uris()
+
     def arrow(self) -> pa.Schema:
         return pa.schema(self.table.schema().to_arrow())
 
@@ -166,11 +174,10 @@ class DeltaTarget:
     def check_layout(self, layout: TableLayout) -> None:
         """`SinkError` when the table has other partitions than those asked for."""
         if layout.partitions and (there := self.partition_columns) != list(layout.columns):
-            raise SinkError(
+            raise ColumnsRefusedError(
                 f"The Delta table {self.path} ({self.name}) is partitioned by {_listed(there)}, and partition_by asks "
                 f"for {_listed(layout.columns)}: a table keeps the partitions that it was made with. Take partition_by "
-                'back, or take a new snapshot into a new path, or with pipeline.on_existing = "replace"; both with a '
-                "new pipeline.state."
+                "back, or delete the table and take a new snapshot of its source table."
             )
 
     def first_of(self, keys: pa.Table) -> dict[str, Any] | None:
@@ -392,16 +399,15 @@ class DeltaTarget:
     def _check_plain(self) -> None:
         """`SinkError` when the table's files are not simply its columns, as those of a stage task are."""
         if self.table.metadata().configuration.get("delta.columnMapping.mode", "none") != "none":
-            raise SinkError(
+            raise TargetTouchedError(
                 f"The Delta table {self.path} ({self.name}) maps its columns, and files of rows cannot be "
-                f"added to it. Choose another sink.path, or let raycdc make the table anew: pipeline.on_existing = "
-                f'"replace" with a new pipeline.state.'
+                f"added to it. Delete the folder and read its source table anew, or route the table to another name."
             )
 
     def _check_partitions(self, files: Sequence[Mapping[str, Any]]) -> None:
         """`SinkError` when files were written for other partitions than the table has by now."""
         if odd := next((file for file in files if [*file.get("partition", {})] != self.partition_columns), None):
-            raise SinkError(
+            raise TargetTouchedError(
                 f"The Delta table {self.path} ({self.name}) is partitioned by {_listed(self.partition_columns)}, and "
                 f"rows were written by {_listed([*odd.get('partition', {})])}: somebody made the table anew. Start "
                 "again."
@@ -425,7 +431,7 @@ class DeltaTarget:
                 if attempt == CONFLICT_RETRIES:
                     raise self._error(f"{what}: other writers were faster {attempt + 1} times", cause) from cause
             except Exception as cause:
-                if not _is_the_tables(cause):
+                if not is_the_tables(cause):
                     raise
                 raise self._error(what, cause) from cause
         self.refresh()
@@ -441,7 +447,7 @@ class DeltaTarget:
         try:
             run()
         except Exception as cause:
-            if not _is_the_tables(cause):
+            if not is_the_tables(cause):
                 raise
             raise self._error(what, cause) from cause
 
@@ -458,12 +464,17 @@ class DeltaTarget:
         )
 
     def _error(self, what: str, cause: Exception) -> SinkError:
-        return SinkError(f"The Delta table {self.path} ({self.name}) {what}: {cause}")
+        kind = SinkError if is_absent(cause) else TargetTouchedError
+        return kind(f"The Delta table {self.path} ({self.name}) {what}: {cause}")
 
 
-def _is_the_tables(error: Exception) -> bool:
+def is_the_tables(error: Exception) -> bool:
     """Whether it is about the table and no bug of ours; for some of its errors delta-rs has no class at all."""
-    return type(error) is Exception or isinstance(error, DeltaError | pa.ArrowException | OSError | ValueError)
+    if type(error) is Exception or isinstance(error, DeltaError | OSError):
+        return True
+    # Arrow reads the files of a table, which somebody may have damaged; its computing is our own.
+    libraries = ("deltalake", "pyarrow.parquet", "pyarrow.dataset")
+    return isinstance(error, pa.ArrowException | ValueError) and raised_in(error, *libraries)
 
 
 def _is_wide(arrow: pa.DataType) -> bool:

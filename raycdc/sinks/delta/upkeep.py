@@ -21,14 +21,15 @@ from pathlib import Path
 from typing import Any
 
 from deltalake import CommitProperties
-from deltalake.exceptions import CommitFailedError, DeltaError
+from deltalake.exceptions import CommitFailedError
 
-from raycdc.errors import ConfigError, SinkError
+from raycdc.errors import ConfigError, SinkError, TargetTouchedError
 from raycdc.failpoints import reach
+from raycdc.sinks.absence import is_absent
 from raycdc.sinks.delta import spark_merge
 from raycdc.sinks.delta.compaction import compaction
-from raycdc.sinks.delta.plugin import OptimizeOptions
-from raycdc.sinks.delta.table import DeltaTarget
+from raycdc.sinks.delta.plugin import NO_SPARK_ORDER, OptimizeOptions
+from raycdc.sinks.delta.table import DeltaTarget, is_the_tables
 from raycdc.sinks.statistics import has_bounds
 
 
@@ -40,7 +41,7 @@ class Upkeep:
     ) -> None:
         """`ConfigError` where the options want Spark and there is none."""
         if options.z_order and spark is None:
-            raise ConfigError("sink.optimize.z_order: Spark puts rows in order, and --local runs without it.")
+            raise ConfigError(NO_SPARK_ORDER)
         self._options = options
         self._upsert = upsert
         self._spark = spark
@@ -66,8 +67,10 @@ class Upkeep:
                 self._vacuum(target, self._options.vacuum)
         except CommitFailedError:
             return
-        except (DeltaError, OSError, ValueError) as cause:
-            raise SinkError(
+        except Exception as cause:
+            if not is_the_tables(cause):
+                raise
+            raise (SinkError if is_absent(cause) else TargetTouchedError)(
                 f"The Delta table {target.path} ({target.name}) cannot be optimised: {cause}. Leave sink.optimize "
                 "out to go on without."
             ) from cause

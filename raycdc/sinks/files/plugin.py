@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, Literal
 
 from pydantic import field_validator
 
-from raycdc.config import SinkConfig, appends_only, option
+from raycdc.config import Folder, PipelineOptions, SinkConfig, appends_only, option
 from raycdc.plugins import Plugin
+
+#: Changes that every file has, because it has the columns of its rows.
+_OF_COLUMNS = frozenset({"add_column", "drop_column", "rename_column", "alter_column_type"})
 
 
 class _AppendingSinkConfig(SinkConfig):
@@ -19,18 +23,40 @@ class _AppendingSinkConfig(SinkConfig):
         return appends_only(str(info.data.get("type", "this sink")), write)
 
 
-class ParquetSinkConfig(_AppendingSinkConfig):
+class _FilesSinkConfig(_AppendingSinkConfig):
+    """Files have the columns of their rows, whatever the user wants."""
+
+    path: str = option(help="Folder of the files.", min_length=1)
+
+    @property
+    def folder(self) -> str:
+        return self.path
+
+    def problems(self, pipeline: PipelineOptions, *, local: bool) -> Iterator[str]:
+        if pipeline.schema_change == "ignore":
+            yield (
+                f'pipeline.schema_change = "ignore": {self.type} files always have the columns of their rows. '
+                'Set it to "lenient" or "exception".'
+            )
+        if columns := sorted(pipeline.schema_changes_left_out & _OF_COLUMNS):
+            yield (
+                f"pipeline.include_schema_changes, exclude_schema_changes: {', '.join(columns)} cannot be left out of "
+                f"{self.type} files, which always have the columns of their rows."
+            )
+
+
+class ParquetSinkConfig(_FilesSinkConfig):
     """``[sink] type = "parquet"``: Parquet files in ``PATH/DB/TABLE``, each visible when its epoch is committed."""
 
     type: Literal["parquet"] = option("parquet", help="Parquet files.")
-    path: str = option(help="Folder or URI of the files.", example="./lake", min_length=1)
+    path: Folder = option(help="Folder of the files.", example="./lake", min_length=1)
 
 
-class JsonlSinkConfig(_AppendingSinkConfig):
+class JsonlSinkConfig(_FilesSinkConfig):
     """``[sink] type = "jsonl"``: ``.jsonl`` files in ``PATH/DB/TABLE``, one row per line."""
 
     type: Literal["jsonl"] = option("jsonl", help="JSON Lines files.")
-    path: str = option(help="Folder or URI of the files.", example="./changes", min_length=1)
+    path: Folder = option(help="Folder of the files.", example="./changes", min_length=1)
 
 
 class ConsoleSinkConfig(_AppendingSinkConfig):

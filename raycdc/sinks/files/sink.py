@@ -27,20 +27,15 @@ from typing import Any, ClassVar
 
 from raycdc.bridge.tasks import StageTask
 from raycdc.checkpoint.folder import LocalFolder, sync_folder
-from raycdc.errors import ConfigError, FencedError, SinkError
+from raycdc.errors import FencedError, TargetTakenError
 from raycdc.failpoints import reach
 from raycdc.model import TableId
-from raycdc.schema.behavior import SchemaChangeBehavior
 from raycdc.sinks.api import CHANGELOG, STEP_LAST, STEP_TOMBSTONE, CommitVector, SinkContext, TableWork
 from raycdc.sinks.changes import check_changes
 from raycdc.sinks.files.plugin import JsonlSinkConfig, ParquetSinkConfig
 from raycdc.sinks.targets import check_write, table_folder
 
 _NAME = re.compile(r"epoch-(\d{10})\.(\d)-([0-9a-f]{8})\.")
-
-
-#: Changes that every file has, because it has the columns of its rows.
-_OF_COLUMNS = frozenset({"add_column", "drop_column", "rename_column", "alter_column_type"})
 
 
 class FileSink(ABC):
@@ -56,16 +51,6 @@ class FileSink(ABC):
 
     def open(self, context: SinkContext) -> None:
         check_write(self.kind, self.writes, context.write)
-        if context.schema_change is SchemaChangeBehavior.IGNORE:
-            raise ConfigError(
-                f'pipeline.schema_change = "ignore": {self.kind} files always have the columns of their rows. '
-                'Set it to "lenient" or "exception".'
-            )
-        if columns := sorted(context.left_out & _OF_COLUMNS):
-            raise ConfigError(
-                f"pipeline.include_schema_changes, exclude_schema_changes: {', '.join(columns)} cannot be left out of "
-                f"{self.kind} files, which always have the columns of their rows."
-            )
         self._context = context
         self._identity = hashlib.sha256(context.app_id.encode()).hexdigest()[:8]
 
@@ -88,7 +73,7 @@ class FileSink(ABC):
         if self.committed(work.target) is None and any(self._foreign(work.target)):
             match self._context.on_existing:
                 case "fail":
-                    raise SinkError(
+                    raise TargetTakenError(
                         f"{folder} has files that this pipeline did not write. Set pipeline.on_existing to "
                         f'"merge" to write beside them or "replace" to delete them, or choose another sink.path.'
                     )

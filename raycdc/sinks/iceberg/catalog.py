@@ -30,7 +30,7 @@ from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
 from pyiceberg.table.update import update_table_metadata
 
 from raycdc.checkpoint.folder import sync_folder
-from raycdc.errors import SinkError
+from raycdc.errors import NameRefusedError, SinkError
 from raycdc.sinks.iceberg.plugin import IcebergCatalogOptions
 
 _VERSION = re.compile(r"v(\d+)(\.gz)?\.metadata\.json")
@@ -59,7 +59,9 @@ def open_catalog(options: IcebergCatalogOptions) -> Catalog:
 def location_of(path: Path) -> str:
     """A path as Iceberg's readers take it: without the escapes of a URI. `SinkError` where they would cut it off."""
     if bad := sorted(set(str(path)) & set("?#")):
-        raise SinkError(f"{path} has a {bad[0]!r} in its name, where readers of Iceberg tables would cut it off.")
+        raise NameRefusedError(
+            f"{path} has a {bad[0]!r} in its name, where readers of Iceberg tables would cut it off."
+        )
     return f"file://{path}"
 
 

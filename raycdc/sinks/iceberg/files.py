@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from raycdc.errors import SinkError
+from raycdc.errors import TargetTouchedError
 from raycdc.sinks.tasks import write_parquet_file
 
 #: Texts and bytes are cut to so many characters in bounds: Iceberg's own default.
@@ -136,7 +136,7 @@ def read_columns(
 
 def _names_by_id(schema: pa.Schema, path: Path) -> dict[int, str]:
     if any(_ID not in (field.metadata or {}) for field in schema):
-        raise SinkError(
+        raise TargetTouchedError(
             f"The data file {path} has no field ids, so its columns cannot be told for certain: somebody added it to "
             "the table as it was. Have it rewritten (Spark's rewrite_data_files with rewrite-all) and start again."
         )

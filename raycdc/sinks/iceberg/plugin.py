@@ -6,9 +6,10 @@ from typing import Any, Literal, Self
 
 from pydantic import field_validator, model_validator
 
-from raycdc.config import Options, Secret, SinkConfig, flattened_texts, option
+from raycdc.config import Folder, Options, Secret, SinkConfig, flattened_texts, option
 from raycdc.model import TableSchema
 from raycdc.model.layout import TableLayout
+from raycdc.model.local_path import check_local_path
 from raycdc.plugins import Plugin
 
 
@@ -42,6 +43,8 @@ class IcebergCatalogOptions(Options):
             raise ValueError(f"a {self.type} catalog needs a uri")
         if self.type != "rest" and not self.warehouse:
             raise ValueError(f"a {self.type} catalog needs a warehouse")
+        if self.type != "rest":
+            check_local_path(self.warehouse)
         return self
 
 
@@ -49,7 +52,7 @@ class IcebergSinkConfig(SinkConfig):
     """``[sink] type = "iceberg"``: Iceberg tables ``DB.TABLE`` of a catalog."""
 
     type: Literal["iceberg"] = option("iceberg", help="Iceberg tables.")
-    path: str = option("", help="Warehouse folder of a hadoop catalog; short for `catalog`.", example="./lake")
+    path: Folder = option("", help="Warehouse folder of a hadoop catalog; short for `catalog`.", example="./lake")
     catalog: IcebergCatalogOptions | None = option(
         None, help="The catalog.", example={"type": "sql", "uri": "sqlite:///catalog.db", "warehouse": "./lake"}
     )
@@ -59,6 +62,11 @@ class IcebergSinkConfig(SinkConfig):
         if bool(self.path) == (self.catalog is not None):
             raise ValueError("give either path or catalog")
         return self
+
+    @property
+    def folder(self) -> str:
+        place = self.place()
+        return place.warehouse if place.type != "rest" else ""
 
     def no_layout(self, layout: TableLayout, schema: TableSchema) -> str:
         from raycdc.sinks.iceberg.partitions import no_layout

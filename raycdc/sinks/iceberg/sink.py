@@ -32,7 +32,7 @@ from pyiceberg.manifest import DataFile
 
 from raycdc.bridge.tasks import StageTask, run_in_process
 from raycdc.checkpoint.manifest import Segment
-from raycdc.errors import FencedError, SinkError
+from raycdc.errors import FencedError, TargetGoneError, TargetTakenError, TargetTouchedError
 from raycdc.failpoints import reach
 from raycdc.model import TableId
 from raycdc.sinks.api import (
@@ -110,7 +110,7 @@ class IcebergSink:
         if self._upsert:
             check_key(work)
         if self._upsert and work.merged and self._context.on_existing == "merge":
-            raise SinkError(
+            raise TargetTakenError(
                 f"{work.target}: {', '.join(map(str, work.merged))} cannot be merged, or given another key, with "
                 'pipeline.on_existing = "merge": whether a row that is there already is one of theirs is not known. '
                 'Use "fail" or "replace".'
@@ -119,7 +119,7 @@ class IcebergSink:
         stamp = _stamp(work, STEP_SCHEMA)
         if not target.refresh():
             if not any(change["type"] == "create_table" for change in work.changes):
-                raise SinkError(f"The Iceberg table {work.target} disappeared; restore it and start again.")
+                raise TargetGoneError(f"The Iceberg table {work.target} disappeared; restore it and start again.")
             target.create(wanted, stamp, work.layout)
         elif target.vector() is None and not target.created_by_us():
             self._take_over(target, work, wanted, stamp)
@@ -135,7 +135,7 @@ class IcebergSink:
             # A handle of its own: refreshing the shared one would move the metadata that a commit under way has read.
             target = self._handle(whole.target)
             if not target.refresh():
-                raise SinkError(f"The Iceberg table {whole.target} disappeared; restore it and start again.")
+                raise TargetGoneError(f"The Iceberg table {whole.target} disappeared; restore it and start again.")
             work = self._fitted(whole, target)
             into = staged[work.target] = Staged(columns=self._columns(work, target), partitions=target.partitions())
             appended, merged = self._split(work, target)
@@ -154,7 +154,7 @@ class IcebergSink:
     def commit(self, work: TableWork, staged: Any) -> None:
         target = self._target(work.target)
         if not target.refresh():
-            raise SinkError(f"The Iceberg table {work.target} disappeared; restore it and start again.")
+            raise TargetGoneError(f"The Iceberg table {work.target} disappeared; restore it and start again.")
         held = target.vector()
         if held is not None and held.generation > work.generation:
             raise FencedError(f"{work.target} was written by a newer driver (generation {held.generation}).")
@@ -192,7 +192,7 @@ class IcebergSink:
             return Change()
         target.check_plain()
         if self._columns(work, target) != staged.columns or target.partitions() != staged.partitions:
-            raise SinkError(
+            raise TargetTouchedError(
                 f"{work.target}: somebody changed the columns or partitions of the Iceberg table while an epoch was "
                 "written to it. Start again."
             )
@@ -266,9 +266,10 @@ class IcebergSink:
         return run_in_process(tasks) if small else self._context.run_tasks(tasks)
 
     def _take_over(self, target: IcebergTarget, work: TableWork, wanted: pa.Schema, stamp: Stamp) -> None:
-        if self._context.on_existing in ("merge", "replace"):
+        on_existing = "replace" if target.left_empty() else self._context.on_existing
+        if on_existing in ("merge", "replace"):
             target.check_layout(work.layout)
-        match self._context.on_existing:
+        match on_existing:
             case "replace":
                 target.commit(stamp, lambda: self._replaced(target, wanted))
             case "merge":
@@ -282,7 +283,7 @@ class IcebergSink:
                     ),
                 )
             case _:
-                raise SinkError(
+                raise TargetTakenError(
                     f"The Iceberg table {work.target} exists and was not created by this pipeline (or its state was "
                     f'deleted). Set pipeline.on_existing to "merge" to write into it or "replace" to empty it first, '
                     f"or route the table to another name."
@@ -356,7 +357,7 @@ class IcebergSink:
         there = {column.name: column for column in target.columns()}
         wanted = stored(self._arrow(work))
         if missing := [name for name in wanted.names if name not in there]:
-            raise SinkError(
+            raise TargetTouchedError(
                 f"The Iceberg table {work.target} lacks the column {missing[0]!r} of the rows to come: somebody else "
                 "changed the table. Add the column again, or take a new snapshot of the table."
             )

@@ -40,20 +40,33 @@ from pyiceberg.types import PrimitiveType
 from sqlalchemy.exc import SQLAlchemyError
 
 from raycdc.checkpoint.folder import sync_folder
-from raycdc.errors import FencedError, SinkError
+from raycdc.errors import (
+    ChangeRefusedError,
+    ColumnsRefusedError,
+    FencedError,
+    SinkError,
+    TargetGoneError,
+    TargetTouchedError,
+)
 from raycdc.model import TableId
 from raycdc.model.layout import TableLayout
+from raycdc.sinks.absence import is_absent
 from raycdc.sinks.api import CommitVector
 from raycdc.sinks.iceberg.catalog import local_path, sync_file
 from raycdc.sinks.iceberg.files import StoredColumn, is_known, type_text
 from raycdc.sinks.iceberg.metadata import data_file, iceberg_schema, partition_spec
 from raycdc.sinks.iceberg.partitions import StoredPartition, transform_text
+from raycdc.sinks.library_errors import raised_in
+from raycdc.sinks.targets import is_of_pipeline
 
 #: Table property that says which pipeline created (or emptied) the table, so that plain appends are right.
 CREATED_BY = "raycdc.created-by"
 
 #: Table property by which a person vouches for a snapshot whose descent cannot be seen any more.
 CONFIRMED = "raycdc.confirmed-snapshot"
+
+#: What helps where rows are missing in the table.
+_DROP_IT = "drop the table (in a hadoop catalog: delete its folder) and read its source table anew"
 
 #: How often a commit that lost against another writer of the table (a compaction, say) is tried again.
 CONFLICT_RETRIES = 5
@@ -170,7 +183,7 @@ class IcebergTarget:
         except (NoSuchTableError, NoSuchNamespaceError):
             return False
         except Exception as cause:
-            if not _is_the_tables(cause):
+            if not is_the_tables(cause):
                 raise
             raise self._error("cannot be read", cause) from cause
         local_path(table.location())
@@ -203,12 +216,17 @@ class IcebergTarget:
         """Whether this pipeline created or emptied the table, so that a snapshot row cannot be in it yet."""
         return self.table.metadata.properties.get(CREATED_BY) == self._app_id
 
+    def left_empty(self) -> bool:
+        """Whether the table is an earlier start's of this pipeline, with another state, which wrote no row."""
+        created_by = self.table.metadata.properties.get(CREATED_BY, "")
+        return is_of_pipeline(created_by, self._app_id) and not self.data_files()
+
     def columns(self) -> list[StoredColumn]:
         """The table's columns. `SinkError` for a type that this sink does not write."""
         fields = self.table.metadata.schema().fields
         for one in fields:
             if not isinstance(one.field_type, PrimitiveType) or not is_known(str(one.field_type)):
-                raise SinkError(
+                raise TargetTouchedError(
                     f"The Iceberg table {self.name} has a column {one.name!r} of type {one.field_type}, which raycdc "
                     "does not write. Remove the column, or route the table to another name."
                 )
@@ -233,10 +251,10 @@ class IcebergTarget:
         if layout.partitions and there != [(field.column, transform_text(field)) for field in layout.partitions]:
             shown = ", ".join(f"{transform}({column})" for column, transform in there) or "nothing"
             asked = ", ".join(f"{transform_text(field)}({field.column})" for field in layout.partitions)
-            raise SinkError(
+            raise ColumnsRefusedError(
                 f"The Iceberg table {self.name} is partitioned by {shown}, and partition_by asks for {asked}: a table "
                 "keeps the partitions that it was made with. Take partition_by back, change the table (ALTER TABLE … "
-                "REPLACE PARTITION FIELD), or drop it and take a new snapshot with a new pipeline.state."
+                "REPLACE PARTITION FIELD), or drop it and take a new snapshot of its source table."
             )
 
     def check_sources(self, columns: Sequence[StoredColumn]) -> None:
@@ -247,10 +265,10 @@ class IcebergTarget:
             was = here[one.source]
             # A manifest's tuples of other types are not read alike by all.
             if there.get(one.source) not in (was.type, "long" if was.type == "int" else was.type):
-                raise SinkError(
+                raise ChangeRefusedError(
                     f"{self.name}: column {was.name!r} was dropped, made anew or given another type at the source, and "
-                    "the Iceberg table is partitioned by it. Take the change back, or take a new snapshot into another "
-                    "table, with a new pipeline.state."
+                    "the Iceberg table is partitioned by it. Take the change back, or drop the Iceberg table and "
+                    "take a new snapshot."
                 )
 
     def check_plain(self) -> None:
@@ -261,7 +279,7 @@ class IcebergTarget:
         if metadata.format_version not in (1, 2):
             special.append(f"has format version {metadata.format_version}")
         if special:
-            raise SinkError(
+            raise TargetTouchedError(
                 f"The Iceberg table {self.name} {' and '.join(special)}, and files of rows cannot be added to it. "
                 "Route the table to another name, or drop it and let raycdc make it anew."
             )
@@ -273,7 +291,7 @@ class IcebergTarget:
         for manifest in snapshot.manifests(self.table.io) if snapshot else ():
             entries = manifest.fetch_manifest_entry(self.table.io, discard_deleted=True)
             if manifest.content == ManifestContent.DELETES and entries:
-                raise SinkError(
+                raise TargetTouchedError(
                     f"The Iceberg table {self.name} has delete files: another writer deleted or updated rows with "
                     "merge-on-read. Have them applied (rewrite_data_files with delete-file-threshold = 1, then "
                     "rewrite_position_delete_files), and set write.delete.mode, write.update.mode and "
@@ -295,7 +313,7 @@ class IcebergTarget:
             self._catalog.create_namespace_if_not_exists((self.name.db,))
             self._catalog.create_table(self._identifier, schema, partition_spec=spec, properties=properties)
         except Exception as cause:
-            if not _is_the_tables(cause):
+            if not is_the_tables(cause):
                 raise
             raise self._error("cannot be created", cause) from cause
         self.refresh()
@@ -307,7 +325,7 @@ class IcebergTarget:
         """
         for attempt in range(CONFLICT_RETRIES + 1):
             if not self.refresh():
-                raise SinkError(f"The Iceberg table {self.name} disappeared; restore it and start again.")
+                raise TargetGoneError(f"The Iceberg table {self.name} disappeared; restore it and start again.")
             held = self.vector()
             if held is not None and held.generation > stamp.vector.generation:
                 raise FencedError(f"{self.name} was written by a newer driver (generation {held.generation}).")
@@ -320,7 +338,7 @@ class IcebergTarget:
                     what = f"cannot be written: other writers were faster {attempt + 1} times"
                     raise self._error(what, cause) from cause
             except Exception as cause:
-                if not _is_the_tables(cause):
+                if not is_the_tables(cause):
                     raise
                 raise self._error("cannot be written", cause) from cause
             else:
@@ -380,11 +398,10 @@ class IcebergTarget:
         """`SinkError` when the table holds less than `seen`: then what came in between is missing in it."""
         held = self.vector()
         if seen is not None and (held is None or (held.epoch, held.step) < (seen.epoch, seen.step)):
-            raise SinkError(
+            raise TargetGoneError(
                 f"The Iceberg table {self.name} holds less than before: it had epoch {seen.epoch} of this pipeline and "
                 f"has {f'epoch {held.epoch}' if held else 'nothing'} now. It was restored from an older copy, or "
-                "another writer replaced its metadata. Bring that version back, or take a new snapshot with a new "
-                'pipeline.state and pipeline.on_existing = "replace".'
+                f"another writer replaced its metadata. Bring that version back, or {_DROP_IT}."
             )
         known = self._seen.get(self.name)
         if held is not None and (known is None or (known.epoch, known.step) < (held.epoch, held.step)):
@@ -404,21 +421,21 @@ class IcebergTarget:
         while number is not None and number != note["snapshot"]:
             number = parents.get(number)
         if number is None and note["snapshot"] in parents:
-            raise SinkError(
+            raise TargetGoneError(
                 f"The Iceberg table {self.name} was rolled back or replaced after this pipeline had written to it: "
-                "rows are missing that will not come again. Take a new snapshot, with a new pipeline.state and "
-                'pipeline.on_existing = "replace" or another table name.'
+                f"rows are missing that will not come again. Roll it forward again, or {_DROP_IT}."
             )
         if number is None:
             # Expiring a snapshot cuts what it led to: Spark leaves the name of the parent, pyiceberg not even that.
-            raise SinkError(
+            raise TargetTouchedError(
                 f"Other writers committed to the Iceberg table {self.name} since this pipeline did, and the snapshots "
                 "in between are expired: whether the table was rolled back meanwhile cannot be seen. If it was not, "
                 f"say so: ALTER TABLE … SET TBLPROPERTIES ('{CONFIRMED}' = '{head}')."
             )
 
     def _error(self, what: str, cause: Exception) -> SinkError:
-        return SinkError(f"The Iceberg table {self.name} {what}: {type(cause).__name__}: {cause}")
+        kind = SinkError if is_absent(cause) else TargetTouchedError
+        return kind(f"The Iceberg table {self.name} {what}: {type(cause).__name__}: {cause}")
 
 
 def remove(paths: Sequence[str]) -> None:
@@ -439,7 +456,11 @@ def _set_columns(staged: Any, columns: Sequence[StoredColumn]) -> None:
         staged._apply((SetCurrentSchemaUpdate(schema_id=same),))  # type: ignore[call-arg]
 
 
-def _is_the_tables(error: Exception) -> bool:
+def is_the_tables(error: Exception) -> bool:
     """Whether it is about the table or its catalog and no bug of ours."""
     known = type(error).__module__.startswith(("pyiceberg.", "requests."))
-    return known or isinstance(error, pa.ArrowException | OSError | ValueError | SQLAlchemyError)
+    if known or isinstance(error, OSError | SQLAlchemyError):
+        return True
+    # Arrow reads the files of a table, which somebody may have damaged; its computing is our own.
+    libraries = ("pyiceberg", "pyarrow.parquet", "pyarrow.dataset")
+    return isinstance(error, pa.ArrowException | ValueError) and raised_in(error, *libraries)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from raycdc.errors import SinkError
+from raycdc.errors import TargetTakenError
 from raycdc.model import Column, TableId
 
 Rows = Callable[..., list[tuple[Any, ...]]]
@@ -53,7 +53,7 @@ def check_postgres(rows: Rows, target: TableId, key: Sequence[str], *, relation:
     if indexes:
         raise _merging(target, where, f"of index {indexes[0][0]}", "a nondeterministic collation")
     if tuple(sorted(key)) not in _postgres_keys(rows, relation):
-        raise SinkError(
+        raise TargetTakenError(
             f"{target} exists in {where} without a primary key or unique index on ({', '.join(key)}), by which rows "
             "are merged. Create one, or choose another target."
         )
@@ -125,16 +125,16 @@ def _check_mysql_keys(rows: Rows, target: TableId, key: Sequence[str], where: st
             raise _merging(target, where, f"{column} of index {index}", f"only its first {cut} characters")
         indexes.setdefault(index, []).append(str(column).casefold())
     if key and [sorted(names) for names in indexes.values()] != [sorted(name.casefold() for name in key)]:
-        raise SinkError(
+        raise TargetTakenError(
             f"{target} exists in {where} with other unique indexes than one on ({', '.join(key)}), by which rows are "
             "merged. Give it this one alone, or choose another target."
         )
 
 
-def _merging(target: TableId, where: str, column: str, by: str, way: str = "") -> SinkError:
+def _merging(target: TableId, where: str, column: str, by: str, way: str = "") -> TargetTakenError:
     what = f"compares key column {column} by {by}, which takes different keys of the source for one"
     return _refusal(target, where, what, f"Compare the whole text exactly{way}")
 
 
-def _refusal(target: TableId, where: str, what: str, way: str) -> SinkError:
-    return SinkError(f"{target} exists in {where} and {what}. {way}, or choose another target.")
+def _refusal(target: TableId, where: str, what: str, way: str) -> TargetTakenError:
+    return TargetTakenError(f"{target} exists in {where} and {what}. {way}, or choose another target.")

@@ -64,6 +64,9 @@ class Session(Protocol):
     def hold(self, app_id: str, target: TableId, held: Held, positions: Mapping[str, Any]) -> None:
         """Write the record, which `held` locked. `FencedError` where there is one of a newer driver or a later step."""
 
+    def owners(self, target: TableId) -> dict[str, bool]:
+        """The identities whose commits the record has for `target`, and whether each made the table."""
+
     def forget_others(self, app_id: str, target: TableId) -> None:
         """Remove the records of other pipelines: what they wrote to `target` is gone."""
 

@@ -29,18 +29,30 @@ import pyarrow as pa
 import pymysql
 
 from raycdc.connectors.mysql.connection import MySqlSettings, TlsMode, close_quietly, connect, quote_name
-from raycdc.errors import FencedError, RaycdcError, SinkError
+from raycdc.errors import (
+    ColumnsRefusedError,
+    FencedError,
+    NameRefusedError,
+    RaycdcError,
+    SinkError,
+    TargetTakenError,
+    TargetTouchedError,
+    ValueRefusedError,
+)
 from raycdc.model import Column, TableId, TypeKind
+from raycdc.model.names import NAMES
 from raycdc.sinks.columns import Plan
 from raycdc.sinks.jdbc.adopt import check_mysql
 from raycdc.sinks.jdbc.database import COMMIT_TABLE, STAGE_PREFIX, StagedTable
 from raycdc.sinks.jdbc.mysql_grants import NEEDED, missing, roles
 from raycdc.sinks.jdbc.mysql_text import ends_in_space, value_lists, widest
 from raycdc.sinks.jdbc.plugin import Address
+from raycdc.sinks.jdbc.refusals import mysql_refusal
 from raycdc.sinks.jdbc.types import mysql_type
 from raycdc.sinks.origins import CLAIMED
 from raycdc.sinks.record import PLACE, Held
 from raycdc.sinks.rows import DELETED
+from raycdc.sinks.targets import check_names
 
 #: Size of a statement with rows: large enough that parsing one row more is all it costs, far below any server's limit.
 STATEMENT_BYTES = 2 << 20
@@ -97,13 +109,14 @@ class MySqlDatabase:
         """No connection is kept."""
 
     def check_columns(self, target: TableId, columns: Sequence[Column], key: Sequence[str]) -> None:
+        check_names(NAMES["mysql"], target, [column.name for column in columns])
         for column in columns:
             try:
                 mysql_type(column.type, key=column.name in key)
             except ValueError as cause:
-                raise SinkError(f"{target}: column {column.name} {cause}") from cause
+                raise ColumnsRefusedError(f"{target}: column {column.name} {cause}") from cause
         if (target.db, target.table) == (self._address.database, COMMIT_TABLE):
-            raise SinkError(f"{target} is a name that raycdc needs in the target. Exclude the table.")
+            raise NameRefusedError(f"{target} is a name that raycdc needs in the target. Exclude the table.")
 
     def retyped(self, old: Column, new: Column, *, key: bool) -> bool:
         return mysql_type(old.type, key=key) != mysql_type(new.type, key=key)
@@ -127,7 +140,7 @@ class MySqlDatabase:
             count = 0
             for batch in batches:
                 if collation not in _EXACT and ends_in_space([batch.column(k) for k in key]):
-                    raise SinkError(
+                    raise ValueRefusedError(
                         f"A key of {', '.join(key)} ends in a space, which {self._address} takes for the key without "
                         "it. Use MySQL 8.0.17 or newer, or MariaDB."
                     )
@@ -138,7 +151,7 @@ class MySqlDatabase:
                 for values in value_lists(batch, bytes_max=min(STATEMENT_BYTES, values_bytes)):
                     if len(values) > values_bytes:
                         column, size = widest(batch, bytes_max=values_bytes)
-                        raise SinkError(
+                        raise ValueRefusedError(
                             f"A row has {size} bytes in column {column}, and as a statement {len(values)} in all; "
                             f"{self._address} takes {packet_bytes}. Raise max_allowed_packet there."
                         )
@@ -216,7 +229,8 @@ class MySqlSession:
                 cursor.execute(statement, arguments or None)
                 return list(cursor.fetchall()), cursor.rowcount
         except pymysql.Error as cause:
-            raise SinkError(f"{self._database.address}: {_words(cause)} (error {cause.args[0]})") from cause
+            refusal = mysql_refusal(cause.args[0])
+            raise refusal(f"{self._database.address}: {_words(cause)} (error {cause.args[0]})") from cause
 
     def lacking(self, databases: Sequence[str]) -> list[str] | None:
         ((user,),) = self.rows("SELECT CURRENT_USER()")
@@ -287,6 +301,10 @@ class MySqlSession:
         if written != 1:
             raise FencedError(f"The record of {target} was written by a newer driver.")
 
+    def owners(self, target: TableId) -> dict[str, bool]:
+        found = self.rows(f"SELECT `app_id`, `created` FROM {self.record} WHERE `target` = %s", str(target))
+        return {str(app_id): bool(created) for app_id, created in found}
+
     def forget_others(self, app_id: str, target: TableId) -> None:
         self.run(f"DELETE FROM {self.record} WHERE `target` = %s AND `app_id` <> %s", str(target), app_id)
 
@@ -345,7 +363,7 @@ class MySqlSession:
             if have is None:
                 missing.append(f"ADD COLUMN {self.definition(column, key, self.collation())}")
             elif have != wanted:
-                raise SinkError(
+                raise TargetTakenError(
                     f"{target}: column {column.name} is {have} in the table that exists in {self._database.address}, "
                     f"and its values need {wanted}. Change its type, or choose another target."
                 )
@@ -375,9 +393,9 @@ class MySqlSession:
         """The one ALTER that carries the plan out on a table that has the columns of its record."""
         there = self._types(target).keys()
         if missing := [c.name for c in present if c.name not in there]:
-            raise SinkError(
+            raise TargetTouchedError(
                 f"{target} in {self._database.address} lacks column {missing[0]}, which its record names: somebody "
-                'altered the table. Take a new snapshot with pipeline.on_existing = "replace" and a new pipeline.state.'
+                "altered the table. Drop it and take a new snapshot of its source table."
             )
         collation = self.collation()
         before = {column.name: column for column in present}

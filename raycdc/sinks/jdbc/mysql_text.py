@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from raycdc.errors import SinkError
+from raycdc.errors import ValueRefusedError
 
 
 def value_lists(batch: pa.RecordBatch, *, bytes_max: int) -> Iterator[bytes]:
@@ -62,7 +62,7 @@ def _literals(name: str, column: pa.Array) -> pa.Array:
         text = _quoted(column.cast(pa.large_string()))
     elif pa.types.is_floating(kind):
         if pc.any(pc.invert(pc.is_finite(column))).as_py():
-            raise SinkError(f"Column {name} has a value (NaN or infinity) that MySQL cannot hold.")
+            raise ValueRefusedError(f"Column {name} has a value (NaN or infinity) that MySQL cannot hold.")
         # A float's value as a double is exact, and so is the shortest text of a double.
         text = column.cast(pa.float64()).cast(pa.large_string())
         # Without an exponent it would be an exact number, and those have one zero.

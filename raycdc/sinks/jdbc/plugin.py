@@ -12,6 +12,7 @@ from pydantic import field_validator
 from raycdc.config import Secret, SinkConfig, option
 from raycdc.connectors.mysql.plugin import TlsOptions
 from raycdc.errors import SinkError
+from raycdc.model.names import NAMES, NameRules
 from raycdc.plugins import Plugin
 
 _PORTS = {"postgresql": 5432, "mysql": 3306, "mariadb": 3306}
@@ -90,6 +91,14 @@ class JdbcSinkConfig(SinkConfig):
     def _understood(cls, value: str) -> str:
         parse_url(value)
         return value
+
+    @property
+    def names(self) -> NameRules:
+        return NAMES[parse_url(self.url).kind]
+
+    @property
+    def modules(self) -> tuple[str, ...]:
+        return ("adbc_driver_postgresql",) if parse_url(self.url).kind == "postgresql" else ()
 
     def address(self) -> Address:
         """Where and as whom to connect."""

@@ -19,24 +19,24 @@ import adbc_driver_postgresql.dbapi as postgresql
 import pyarrow as pa
 
 from raycdc.connectors.mysql.connection import MySqlSettings, TlsMode
-from raycdc.errors import FencedError, SinkError
+from raycdc.errors import FencedError, NameRefusedError, SinkError, TargetTakenError
 from raycdc.model import Column, TableId, TypeKind
+from raycdc.model.names import NAMES
 from raycdc.model.types import wide_decimal
 from raycdc.sinks.columns import Plan
 from raycdc.sinks.jdbc import pool
 from raycdc.sinks.jdbc.adopt import check_postgres
 from raycdc.sinks.jdbc.database import COMMIT_TABLE, StagedTable
 from raycdc.sinks.jdbc.plugin import Address
+from raycdc.sinks.jdbc.refusals import postgres_refusal
 from raycdc.sinks.jdbc.types import postgres_type
 from raycdc.sinks.origins import CLAIMED
 from raycdc.sinks.record import PLACE, Held
 from raycdc.sinks.rows import DELETED
+from raycdc.sinks.targets import check_names
 
 STAGE_SCHEMA = "raycdc_stage"
 _RECORD = f'"public"."{COMMIT_TABLE}"'
-
-#: Longer names would be cut in silence (NAMEDATALEN).
-_NAME_BYTES_MAX = 63
 
 #: How long to wait for another session that holds a lock we need: a driver that was replaced may be in its last commit.
 _LOCK_TIMEOUT_S = 60
@@ -105,14 +105,9 @@ class PostgresDatabase:
             _close(connection)
 
     def check_columns(self, target: TableId, columns: Sequence[Column], key: Sequence[str]) -> None:
-        for name in (target.db, target.table, *(column.name for column in columns)):
-            if len(name.encode()) > _NAME_BYTES_MAX:
-                raise SinkError(
-                    f"{target}: PostgreSQL cuts names after {_NAME_BYTES_MAX} bytes, and {name!r} is longer. "
-                    "Rename it, or exclude the table."
-                )
+        check_names(NAMES["postgresql"], target, [column.name for column in columns])
         if (target.db, target.table) == ("public", COMMIT_TABLE) or target.db == STAGE_SCHEMA:
-            raise SinkError(f"{target} is a name that raycdc needs in the target. Exclude the table.")
+            raise NameRefusedError(f"{target} is a name that raycdc needs in the target. Exclude the table.")
 
     def retyped(self, old: Column, new: Column, *, key: bool) -> bool:
         return postgres_type(old.type) != postgres_type(new.type)
@@ -256,6 +251,10 @@ class PostgresSession:
         if not written:
             raise FencedError(f"The record of {target} was written by a newer driver.")
 
+    def owners(self, target: TableId) -> dict[str, bool]:
+        found = self.rows(f"SELECT app_id, created FROM {_RECORD} WHERE target = $1", str(target))
+        return {str(app_id): bool(created) for app_id, created in found}
+
     def forget_others(self, app_id: str, target: TableId) -> None:
         self.run(f"DELETE FROM {_RECORD} WHERE target = $1 AND app_id <> $2", str(target), app_id)
 
@@ -299,7 +298,7 @@ class PostgresSession:
             if have is None:
                 self.run(f"ALTER TABLE {quote(target.db, target.table)} ADD COLUMN {quote(column.name)} {wanted}")
             elif have != wanted:
-                raise SinkError(
+                raise TargetTakenError(
                     f"{target}: column {column.name} is {have} in the table that exists in {self._address}, and its "
                     f"values need {wanted}. Change its type, or choose another target."
                 )
@@ -370,7 +369,7 @@ class PostgresSession:
         )
 
     def _error(self, cause: adbc_driver_manager.Error) -> SinkError:
-        return SinkError(f"{self._address}: {_words(cause)}")
+        return postgres_refusal(cause.sqlstate or "")(f"{self._address}: {_words(cause)}")
 
 
 def _alive(connection: Any) -> bool:

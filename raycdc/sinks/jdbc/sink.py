@@ -34,12 +34,20 @@ from typing import Any, ClassVar
 from raycdc.bridge.tasks import StageTask
 from raycdc.checkpoint.folder import private_file
 from raycdc.checkpoint.manifest import Segment
-from raycdc.errors import ConfigError, FencedError, SinkError
+from raycdc.errors import (
+    ColumnsRefusedError,
+    ConfigError,
+    FencedError,
+    NameRefusedError,
+    SinkError,
+    TargetGoneError,
+    TargetTakenError,
+)
 from raycdc.failpoints import reach
 from raycdc.model import META_COLUMNS, Column, TableId, TableSchema
 from raycdc.sinks.api import CHANGELOG, STEP_LAST, STEP_SCHEMA, STEP_TOMBSTONE, UPSERT, CommitVector, SinkContext
 from raycdc.sinks.api import TableWork as Work
-from raycdc.sinks.changes import check_changes, check_key, check_unmerged, fitted, may_lack
+from raycdc.sinks.changes import check_changes, check_key, check_unmerged, creates, fitted, may_lack
 from raycdc.sinks.columns import Plan, plan, same_everywhere
 from raycdc.sinks.jdbc.database import STAGE_PREFIX, Session, StagedTable, open_database
 from raycdc.sinks.jdbc.plugin import JdbcSinkConfig
@@ -47,7 +55,7 @@ from raycdc.sinks.origins import CLAIMED, same_key
 from raycdc.sinks.plan import TASK_BYTES_MAX, Input, by_partition, share_out
 from raycdc.sinks.record import Held, Intent, again, renamed
 from raycdc.sinks.rows import DELETED, META_TYPES
-from raycdc.sinks.targets import check_write
+from raycdc.sinks.targets import check_write, is_of_pipeline
 
 Staged = Mapping[str, Sequence[StagedTable]]
 
@@ -102,7 +110,7 @@ class JdbcSink:
             held = self._held(session, work)
             now = held
             if not session.exists(work.target):
-                if held is not None or not any(change["type"] == "create_table" for change in work.changes):
+                if not creates(work) or (held is not None and held.vector.epoch >= work.epoch):
                     raise self._disappeared(work.target)
                 now = self._create(session, work, STEP_SCHEMA)
             elif held is None:
@@ -180,7 +188,7 @@ class JdbcSink:
             check_key(work)
         ours = [DELETED, *([CLAIMED] if work.merged else [])] if self._upsert else sorted(META_COLUMNS)
         if taken := [name for name in ours if name in names]:
-            raise SinkError(f"{work.target}: column {taken[0]} has a name that raycdc needs. Rename it.")
+            raise ColumnsRefusedError(f"{work.target}: column {taken[0]} has a name that raycdc needs. Rename it.")
         self._database.check_columns(work.target, self._columns(work.schema), self._key(work))
 
     def _create(self, session: Session, work: Work, step: int, *, instead: bool = False) -> Held:
@@ -197,7 +205,7 @@ class JdbcSink:
     def _take_over(self, session: Session, work: Work, held: Held | None) -> Held:
         """Begin with a table that is there, and of which no record has the columns."""
         if other := session.folded(self._context.app_id, work.target):
-            raise SinkError(
+            raise NameRefusedError(
                 f"{work.target} and {other} are one table in {self._address}, whose names ignore case "
                 "(lower_case_table_names). Give one of them another name by a [[route]], or exclude it."
             )
@@ -209,7 +217,12 @@ class JdbcSink:
         if held is not None and marker.startswith(self._marks(work)) and session.is_empty(work.target):
             # Made for an epoch that was dropped, maybe in another shape; no row was ever committed to it.
             return self._create(session, work, STEP_SCHEMA, instead=True)
-        match self._context.on_existing:
+        app_id = self._context.app_id
+        others = [(owner, made) for owner, made in session.owners(work.target).items() if owner != app_id]
+        ours = bool(others) and all(made and is_of_pipeline(owner, app_id) for owner, made in others)
+        # Made by an earlier start of this pipeline, with another state, that wrote no row.
+        left_empty = ours and session.is_empty(work.target)
+        match "replace" if left_empty else self._context.on_existing:
             case "replace":
                 now = self._create(session, work, STEP_SCHEMA, instead=True)
                 session.forget_others(self._context.app_id, work.target)
@@ -220,7 +233,7 @@ class JdbcSink:
                 session.hold(self._context.app_id, work.target, now, work.positions)
                 return now
             case _:
-                raise SinkError(
+                raise TargetTakenError(
                     f"The table {work.target} exists in {self._address} and was not created by this pipeline (or its "
                     'state was deleted). Set pipeline.on_existing to "merge" to write into it or "replace" to make it '
                     "anew, or choose another database in sink.url."
@@ -335,11 +348,11 @@ class JdbcSink:
         reached = self._reached.get(work.target)
         if reached is not None and (held is None or (held.vector.epoch, held.vector.step) < reached):
             have = "nothing of this pipeline" if held is None else f"only epoch {held.vector.epoch}"
-            raise SinkError(
+            raise TargetGoneError(
                 f"{work.target} in {self._address} held epoch {reached[0]} and now holds {have}: the server went back "
                 "in time (a failover to an older copy, or a restore), or somebody changed raycdc_commit. Nothing more "
-                "was written. Bring back a copy that has the epoch and start again, or take a new snapshot with "
-                'pipeline.on_existing = "replace" and a new pipeline.state.'
+                "was written. Bring back a copy that has the epoch and start again, or take a new snapshot of "
+                "the table."
             )
         if held is not None:
             self._reach(work.target, held)
@@ -376,8 +389,8 @@ class JdbcSink:
     def _prefix(self, target: TableId) -> str:
         return f"{STAGE_PREFIX}{_short(self._context.app_id)}_{_short(str(target))}_"
 
-    def _disappeared(self, target: TableId) -> SinkError:
-        return SinkError(f"The table {target} in {self._address} disappeared; restore it and start again.")
+    def _disappeared(self, target: TableId) -> TargetGoneError:
+        return TargetGoneError(f"The table {target} in {self._address} disappeared; restore it and start again.")
 
 
 def target_columns(schema: TableSchema, *, changelog: bool) -> list[Column]:

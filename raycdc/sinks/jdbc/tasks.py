@@ -40,7 +40,7 @@ def load(
     try:
         return _load(inputs, schema, prefix, address, mode, node, token, origins)
     except SinkError as cause:
-        raise SinkError(f"{target}: {cause}") from cause
+        raise type(cause)(f"{target}: {cause}") from cause
 
 
 def _load(

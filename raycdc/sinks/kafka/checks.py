@@ -11,7 +11,6 @@ from confluent_kafka import (
     ConsumerGroupTopicPartitions,
     KafkaError,
     KafkaException,
-    Producer,
     TopicCollection,
     TopicPartition,
 )
@@ -19,6 +18,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._acl import AclOperation
 from confluent_kafka.cimpl import NewTopic
 
+from raycdc.connectors.kafka.clients import admin_client, producer_client
 from raycdc.connectors.kafka.reachable import list_topics
 from raycdc.errors import ConfigError
 from raycdc.model import Column, LogicalType, TableId, TableSchema, TypeKind
@@ -40,7 +40,7 @@ def check_sink(config: KafkaSinkConfig, tables: Sequence[TableId], *, pipeline: 
     """All findings; `tables` are those that the source is known to have now."""
     findings = [_encoding(config)]
     properties = {"bootstrap.servers": config.bootstrap_servers, "client.id": "raycdc", **config.properties}
-    admin = AdminClient({**properties, "log_level": 0})
+    admin = admin_client({**properties, "log_level": 0}, section="sink")
     try:
         there = list_topics(admin, config.bootstrap_servers, timeout_s=TIMEOUT_S).topics
     except KafkaException as cause:
@@ -80,7 +80,7 @@ def _encoding(config: KafkaSinkConfig) -> CheckResult:
 def _transactions(config: KafkaSinkConfig, properties: dict[str, str], pipeline: str) -> CheckResult:
     """Whether the user may be a transactional producer: by being one, without a transaction."""
     identity = f"raycdc:{pipeline}:check"
-    producer = Producer({**properties, "transactional.id": identity, "log_level": 0}, logger=None)
+    producer = producer_client({**properties, "transactional.id": identity, "log_level": 0}, section="sink")
     try:
         producer.init_transactions(TIMEOUT_S)
     except KafkaException as cause:

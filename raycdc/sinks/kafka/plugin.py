@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Any, Literal
 
 from pydantic import field_validator
@@ -11,6 +12,7 @@ from raycdc.config import SinkConfig, Size, appends_only, flattened_texts, optio
 from raycdc.errors import ConfigError
 from raycdc.formats.plugins import load_format
 from raycdc.model import TableId
+from raycdc.model.names import NAMES, NameRules, topic_name
 from raycdc.plugins import Plugin
 from raycdc.sinks.plan import TASK_BYTES_MIN
 
@@ -75,13 +77,17 @@ class KafkaSinkConfig(SinkConfig):
         return value
 
     @property
+    def names(self) -> NameRules:
+        return replace(NAMES["kafka"], topic=self.topic)
+
+    @property
     def shared(self) -> bool:
         """Whether several tables may write to one topic."""
         return "{table}" not in self.topic
 
     def topic_of(self, table: TableId) -> str:
         """The topic of `table`. Raises `ConfigError` where its name makes none."""
-        name = self.topic.replace("{db}", table.db).replace("{table}", table.table)
+        name = topic_name(self.topic, table)
         if not _NAME.fullmatch(name):
             raise ConfigError(f'sink.topic makes "{name}" of {table}, which cannot be a topic. Give a fixed name.')
         return name

@@ -24,14 +24,14 @@ from contextlib import AbstractContextManager
 from typing import Any, ClassVar
 
 from confluent_kafka import KafkaError, KafkaException
-from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._listoffsets import OffsetSpec
 from confluent_kafka.cimpl import NewTopic, TopicPartition
 
 from raycdc.bridge.partitions import partitions_for
 from raycdc.bridge.tasks import StageTask
+from raycdc.connectors.kafka.clients import admin_client
 from raycdc.connectors.kafka.reachable import list_topics
-from raycdc.errors import SinkError
+from raycdc.errors import NameRefusedError, SinkError, TargetTakenError
 from raycdc.failpoints import reach
 from raycdc.model import TableId
 from raycdc.sinks.api import CHANGELOG, STEP_LAST, STEP_SCHEMA, STEP_TOMBSTONE, CommitVector, SinkContext, TableWork
@@ -66,7 +66,7 @@ class KafkaSink:
     def open(self, context: SinkContext) -> None:
         self._context = context
         open_format(self._format)
-        self._admin = AdminClient({**self._properties, "log_level": 0})
+        self._admin = admin_client({**self._properties, "log_level": 0}, section="sink")
         try:
             list_topics(self._admin, self._config.bootstrap_servers, timeout_s=TIMEOUT_S)
         except KafkaException as cause:
@@ -214,7 +214,7 @@ class KafkaSink:
             self._admin.create_topics([new])[topic].result(TIMEOUT_S)
         except KafkaException as cause:
             if cause.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
-                raise SinkError(f"Topic {topic} cannot be created: {cause.args[0].str()}") from cause
+                raise NameRefusedError(f"Topic {topic} cannot be created: {cause.args[0].str()}") from cause
 
     def _is_ours(self, topic: str, work: TableWork) -> bool:
         """Whether the topic was claimed, or need not be. One with messages that this pipeline never wrote to is
@@ -223,7 +223,7 @@ class KafkaSink:
         if self._config.shared or self._context.on_existing == "merge" or self.committed(work.target) is not None:
             return True
         if self._has_messages(topic):
-            raise SinkError(
+            raise TargetTakenError(
                 f"Topic {topic} has messages that this pipeline did not write. Set pipeline.on_existing = "
                 '"merge" to write behind them, delete the topic, or choose another sink.topic.'
             )

@@ -27,7 +27,7 @@ import pyarrow as pa
 from raycdc.bridge.bad_rows import whole_updates
 from raycdc.bridge.partitions import partition_numbers
 from raycdc.checkpoint.recovery import STEP_APPEND, STEP_LAST, STEP_TOMBSTONE, CommitVector
-from raycdc.errors import FencedError, SinkError
+from raycdc.errors import ChangeRefusedError, FencedError, SinkError
 from raycdc.formats.plugins import load_format
 from raycdc.model import RowKind, TableId, TableSchema
 from raycdc.schema import TruncateTableEvent, event_from_json
@@ -147,8 +147,9 @@ def bar(target: dict[str, Any], vector: list[int], table: str, barred: int | Non
         if record.vector is not None and record.vector.epoch == goal.epoch and record.vector.step >= STEP_APPEND:
             raise SinkError(
                 f"{table}: rows of epoch {goal.epoch} were written to topic {target['topic']} while the epoch was "
-                "given up. Is another driver running with the same state? End it and start again; where that says the "
-                'same, remove the state and start anew (pipeline.on_existing = "merge").'
+                "given up. Is another driver running with the same state? End it and start again. Where that says the "
+                "same, this topic cannot be continued exactly: route the table to another topic, with another "
+                "pipeline.state and a new snapshot."
             )
         if barred is None or record.cut.most <= barred:
             transactions.write(goal, (), cut=record.cut)
@@ -255,7 +256,7 @@ class _Truncation:
         if not why and self.partitions() != 1:
             why = "its topic has several partitions, whose messages have no order between them"
         if told is None or why:
-            raise SinkError(
+            raise ChangeRefusedError(
                 f"All rows of {self.table} are gone, and {why}. Leave it out with pipeline.exclude_schema_changes = "
                 '["truncate_table", "drop_table"], or use canal-json or debezium-json with sink.partitions = 1.'
             )

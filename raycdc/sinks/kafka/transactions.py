@@ -20,10 +20,11 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from raycdc.checkpoint.recovery import CommitVector
-from raycdc.errors import SinkError
+from raycdc.connectors.kafka.clients import consumer_client, producer_client
+from raycdc.errors import NameRefusedError, SinkError, TargetGoneError, TargetTouchedError, ValueRefusedError
 from raycdc.failpoints import reach
 
 #: How long one question to the cluster may take.
@@ -87,7 +88,7 @@ class Transactions:
     def __init__(self, target: Target) -> None:
         self._target = target
         self._consumer = _consumer(target)
-        self._producer = Producer(
+        self._producer = producer_client(
             {
                 "linger.ms": "20",
                 "batch.size": "1000000",
@@ -98,7 +99,8 @@ class Transactions:
                 "transaction.timeout.ms": str(TRANSACTION_TIMEOUT_MS),
                 "queue.buffering.max.messages": "1000000",
                 "log_level": 0,
-            }
+            },
+            section="sink",
         )
 
     def __enter__(self) -> Self:
@@ -197,7 +199,7 @@ def look(target: Target) -> Record:
 
 
 def _consumer(target: Target) -> Consumer:
-    return Consumer(
+    return consumer_client(
         {
             **target.properties,
             "group.id": target.identity,
@@ -205,7 +207,8 @@ def _consumer(target: Target) -> Consumer:
             # An offset of a transaction that is not decided yet is waited for.
             "isolation.level": "read_committed",
             "log_level": 0,
-        }
+        },
+        section="sink",
     )
 
 
@@ -238,8 +241,21 @@ def _committed(target: Target, consumer: Consumer) -> TopicPartition | None:
         time.sleep(RETRY_S)
 
 
+#: Errors of a broker that concern one topic, and not the cluster.
+_OF_A_TOPIC: dict[int, type[SinkError]] = {
+    KafkaError.MSG_SIZE_TOO_LARGE: ValueRefusedError,
+    KafkaError.RECORD_LIST_TOO_LARGE: ValueRefusedError,
+    KafkaError.INVALID_RECORD: ValueRefusedError,
+    KafkaError.UNKNOWN_TOPIC_OR_PART: TargetGoneError,
+    KafkaError.TOPIC_EXCEPTION: NameRefusedError,
+    KafkaError.TOPIC_AUTHORIZATION_FAILED: TargetTouchedError,
+    KafkaError.POLICY_VIOLATION: TargetTouchedError,
+}
+
+
 def _error(target: Target, error: KafkaError) -> SinkError:
     if error.code() in _FENCED:
         return SinkError(f"Topic {target.topic}: another process took over its transactions.")
     servers = target.properties.get("bootstrap.servers")
-    return SinkError(f"Topic {target.topic} at {servers}: {error.str()} ({error.name()})")
+    refusal = _OF_A_TOPIC.get(error.code(), SinkError)
+    return refusal(f"Topic {target.topic} at {servers}: {error.str()} ({error.name()})")

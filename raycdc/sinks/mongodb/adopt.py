@@ -7,7 +7,7 @@ from typing import Any
 
 from bson.binary import UUID_SUBTYPE, Binary
 
-from raycdc.errors import SinkError
+from raycdc.errors import TargetTakenError
 from raycdc.model import TableId, TableSchema
 from raycdc.sinks.mongodb.types import ID, Form, form_of, key_pattern, subtype_of
 
@@ -28,7 +28,7 @@ def check_collection(target: TableId, described: Mapping[str, Any], where: str) 
     if described.get("type", "collection") not in ("collection", "timeseries"):
         what = "is a view"
     if what:
-        raise SinkError(f"{target} exists in {where} and {what}. Choose another target.")
+        raise TargetTakenError(f"{target} exists in {where} and {what}. Choose another target.")
 
 
 def check_keys(collection: Any, target: TableId, schema: TableSchema, where: str) -> None:
@@ -68,7 +68,7 @@ def _other_binary(collection: Any, subtype: int, part: str | None) -> Any:
 
 def _refuse(found: Mapping[str, Any] | None, target: TableId, where: str, why: str) -> None:
     if found is not None:
-        raise SinkError(
+        raise TargetTakenError(
             f"{target} exists in {where} and has a document whose {ID} ({found[ID]!r:.100}) {why}. Choose another "
             "target."
         )

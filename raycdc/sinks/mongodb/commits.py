@@ -22,6 +22,7 @@ from raycdc.errors import FencedError
 from raycdc.model import TableId
 from raycdc.sinks.mongodb.server import Server, Session
 from raycdc.sinks.record import Held
+from raycdc.sinks.targets import is_of_pipeline
 
 _COMMITS = "raycdc_commit"
 _FENCES = "raycdc_fence"
@@ -129,7 +130,8 @@ class Commits:
         """Whether another pipeline writes to `target`."""
         mine = self._id(target)
         found = self._server.own(_COMMITS).find({"_id.target": str(target)}, {"_id": 1, "columns": 1})
-        return any(one["_id"] != mine and one["columns"] != "[]" for one in found)
+        others = (one for one in found if one["_id"] != mine and one["columns"] != "[]")
+        return any(not is_of_pipeline(one["_id"]["app"], self._app) for one in others)
 
     def _id(self, target: TableId) -> dict[str, str]:
         return {"app": self._app, "target": str(target)}

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from raycdc.errors import DataError
+from raycdc.errors import DataError, RowRefusedError
 from raycdc.model import Column
 from raycdc.model.json_text import decimal_text, timestamp_text
 from raycdc.sinks.mongodb import bson_loops
@@ -210,7 +210,7 @@ def _words(form: Form, column: Column, values: pa.Array) -> np.ndarray:
     if form is Form.DATE:
         words, rest = np.divmod(words, 10 ** (6 - DATE_DIGITS))
         if rest.any():
-            raise DataError(
+            raise RowRefusedError(
                 f"column {column.name} says of itself that it has {column.type.fsp} digits of a second, and has a "
                 "value with microseconds, which a BSON date cannot hold. Round it in a [[transform]] "
                 f"(date_trunc('MILLISECOND', {column.name}))."

@@ -18,7 +18,7 @@ import bson
 import pyarrow as pa
 from bson.codec_options import CodecOptions, DatetimeConversion
 
-from raycdc.errors import SinkError
+from raycdc.errors import ChangeRefusedError
 from raycdc.failpoints import reach
 from raycdc.model import Column, TableId
 from raycdc.sinks.changes import check_constant
@@ -40,9 +40,9 @@ def operations_of(target: TableId, present: Sequence[Column], key: Sequence[str]
     kept = {p.origin: p.column.name for p in planned.columns if p.origin is not None}
     renamed = {old: new for old, new in kept.items() if old != new}
     if ID in renamed or ID in renamed.values() or (len(key) > 1 and not renamed.keys().isdisjoint(key)):
-        raise SinkError(
-            f"{target}: a renamed column is in the documents' {ID}, which cannot change. Take a new snapshot with "
-            'pipeline.on_existing = "replace" and a new pipeline.state.'
+        raise ChangeRefusedError(
+            f"{target}: a renamed column is in the documents' {ID}, which cannot change. Take a new snapshot of "
+            "the table, which empties the collection."
         )
     operations: dict[str, Any] = {"empty": True} if planned.emptied else {}
     if unset := [column.name for column in present if column.name not in kept]:

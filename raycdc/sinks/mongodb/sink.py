@@ -32,7 +32,15 @@ from raycdc.bridge.reading import read_segment
 from raycdc.bridge.tasks import StageTask
 from raycdc.checkpoint.folder import private_file
 from raycdc.checkpoint.manifest import Segment
-from raycdc.errors import ConfigError, FencedError, SinkError
+from raycdc.errors import (
+    ChangeRefusedError,
+    ColumnsRefusedError,
+    ConfigError,
+    FencedError,
+    SinkError,
+    TargetGoneError,
+    TargetTakenError,
+)
 from raycdc.failpoints import reach
 from raycdc.model import META_COLUMNS, Column, RowKind, TableId
 from raycdc.sinks.api import (
@@ -46,7 +54,7 @@ from raycdc.sinks.api import (
     SinkContext,
 )
 from raycdc.sinks.api import TableWork as Work
-from raycdc.sinks.changes import check_changes, check_key, check_unmerged, fitted, may_lack
+from raycdc.sinks.changes import check_changes, check_key, check_unmerged, creates, fitted, may_lack
 from raycdc.sinks.columns import Plan, plan, type_error
 from raycdc.sinks.mongodb.adopt import check_collection, check_keys
 from raycdc.sinks.mongodb.commits import Commits, Kept
@@ -126,7 +134,7 @@ class MongoDbSink:
             there = self._server.described(work.target)
             touched = kept is not None and bool(kept.held.columns)
             if there is None:
-                if touched or not any(change["type"] == "create_table" for change in work.changes):
+                if not creates(work) or (touched and kept is not None and kept.held.vector.epoch >= work.epoch):
                     raise self._disappeared(work.target)
                 self._server.create(work.target)
                 made = uuid_of(self._server.described(work.target) or {})
@@ -190,7 +198,7 @@ class MongoDbSink:
         names = [column.name.casefold() for column in work.schema.columns]
         ours = [DELETED, *([CLAIMED] if work.merged else [])] if self._upsert else META_COLUMNS
         if taken := [name for name in ours if name in names]:
-            raise SinkError(f"{work.target}: column {taken[0]} has a name that raycdc needs. Rename it.")
+            raise ColumnsRefusedError(f"{work.target}: column {taken[0]} has a name that raycdc needs. Rename it.")
         check_columns(work.target, work.schema.columns, work.schema.primary_key, upsert=self._upsert)
 
     def _new(self, work: Work, *, created: bool) -> Held:
@@ -217,7 +225,7 @@ class MongoDbSink:
                 self._write(work, kept, new)
             case "merge":
                 if self._upsert and spread(work.schema.columns):
-                    raise SinkError(
+                    raise TargetTakenError(
                         f"The collection {target} exists in {self._server.where}, and documents are copied as a whole, "
                         "which keeps no fields of others. Choose another target, or empty it with "
                         'pipeline.on_existing = "replace".'
@@ -226,7 +234,7 @@ class MongoDbSink:
                     check_keys(collection, target, work.schema, self._server.where)
                 self._write(work, kept, self._new(work, created=False), uuid=uuid_of(there))
             case _:
-                raise SinkError(
+                raise TargetTakenError(
                     f"The collection {target} exists in {self._server.where} and was not created by this pipeline (or "
                     'its state was deleted). Set pipeline.on_existing to "merge" to write into it or "replace" to '
                     "empty it, or choose another server in sink.uri."
@@ -270,10 +278,10 @@ class MongoDbSink:
             if not same_form(old.type, new):
                 raise type_error(work.target, old, new)
             if self._upsert and old.name in key and not same_key(old.type, new):
-                raise SinkError(
+                raise ChangeRefusedError(
                     f"{work.target}: the key column {old.name} is a text in MongoDB, whose digits after the point "
                     f"become others, and the {ID} of the documents that exist cannot change. Nothing was written. Take "
-                    'a new snapshot with pipeline.on_existing = "replace" and a new pipeline.state.'
+                    "a new snapshot of the table, which empties the collection."
                 )
 
     # -- rows
@@ -419,11 +427,11 @@ class MongoDbSink:
         reached = self._reached.get(work.target)
         if reached is not None and (kept is None or (kept.held.vector.epoch, kept.held.vector.step) < reached):
             have = "nothing of this pipeline" if kept is None else f"only epoch {kept.held.vector.epoch}"
-            raise SinkError(
+            raise TargetGoneError(
                 f"{work.target} in {self._server.where} held epoch {reached[0]} and now holds {have}: the servers went "
                 "back in time (a restore), or somebody changed raycdc_commit. Nothing more was written. Bring back a "
-                "copy that has the epoch and start again, or take a new snapshot with "
-                'pipeline.on_existing = "replace" and a new pipeline.state.'
+                "copy that has the epoch and start again, or take a new snapshot of the "
+                "table."
             )
         if kept is not None and kept.operations is not None:
             kept = self._same(work, kept)
@@ -460,16 +468,19 @@ class MongoDbSink:
             raise self._disappeared(work.target)
         found = uuid_of(there)
         if kept.uuid and found and kept.uuid != found:
-            raise SinkError(
+            raise TargetGoneError(
                 f"{work.target} in {self._server.where} is another collection than this pipeline wrote to: it was "
-                "dropped and made again, and what it held may be gone. Nothing was written. Take a new snapshot with "
-                'pipeline.on_existing = "replace" and a new pipeline.state; if it is whole (resharded, or restored), '
+                "dropped and made again, and what it held may be gone. Nothing was written. Drop the collection and "
+                "read its source table anew; if it is whole (resharded, or restored), "
                 f'set uuid to "" in its document of {self._server.record}.raycdc_commit, and start again.'
             )
         return replace(kept, uuid=kept.uuid or found)
 
-    def _disappeared(self, target: TableId) -> SinkError:
-        return SinkError(f"The collection {target} in {self._server.where} disappeared; restore it and start again.")
+    def _disappeared(self, target: TableId) -> TargetGoneError:
+        return TargetGoneError(
+            f"The collection {target} in {self._server.where} disappeared. Restore it and start again, or read its "
+            "source table anew."
+        )
 
 
 def _in_part(kept: Kept, work: Work) -> bool:

@@ -30,9 +30,10 @@ import re
 from collections.abc import Sequence
 from enum import Enum
 
-from raycdc.errors import SinkError
 from raycdc.model import Column, TableId, TableSchema
+from raycdc.model.names import NAMES
 from raycdc.model.types import LogicalType, TypeKind, wide_decimal
+from raycdc.sinks.targets import check_names
 
 #: Digits that Decimal128 holds.
 DECIMAL_DIGITS_MAX = 34
@@ -137,27 +138,12 @@ def _digits(logical: LogicalType) -> int | None:
 
 def check_columns(target: TableId, columns: Sequence[Column], key: Sequence[str], *, upsert: bool) -> None:
     """`SinkError` for names that MongoDB takes for something else."""
-    for name in [column.name for column in columns]:
-        if "." in name or name.startswith("$") or not name or "\0" in name:
-            raise SinkError(
-                f"{target}: column {name!r} makes no field of a document that queries and updates could name. Give it "
-                "another name by a [[transform]]."
-            )
-        if name == ID and not (upsert and tuple(key) == (ID,)):
-            raise SinkError(
-                f"{target}: column {ID} has the name of a document's own key, and is not the table's only key column. "
-                "Give it another name by a [[transform]]."
-            )
+    check_names(NAMES["mongodb"], target, [column.name for column in columns], key, upsert=upsert)
 
 
 def check_name(target: TableId) -> None:
     """`SinkError` for a table whose name makes no database or collection."""
-    database, collection = target.db, target.table
-    bad = set('/\\. "$*<>:|?\0') & set(database)
-    if not database or bad or len(database.encode()) > 63 or database.lower() in ("admin", "config", "local"):
-        raise SinkError(f"{target}: MongoDB takes no database called {database!r}. Route the table to another name.")
-    if not collection or "$" in collection or "\0" in collection or collection.startswith("system."):
-        raise SinkError(f"{target}: MongoDB takes no collection called {collection!r}. Route it to another name.")
+    check_names(NAMES["mongodb"], target, ())
 
 
 _FORMS = {

@@ -27,7 +27,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from bson.codec_options import CodecOptions, DatetimeConversion
 
-from raycdc.errors import DataError, SinkError
+from raycdc.errors import DataError, ValueRefusedError
 from raycdc.model import META_COLUMNS, Column, TableId, TableSchema
 from raycdc.sinks.mongodb.documents import SLICE_ROWS, Constant, Element, Group, TooLargeError, element, encode, nulls
 from raycdc.sinks.mongodb.own_types import Fields, UnfitError
@@ -148,12 +148,12 @@ class Layout:
         except TooLargeError:
             raise
         except UnfitError as cause:
-            raise SinkError(
+            raise ValueRefusedError(
                 f"{self.target}: the row with {self._shown(batch, cause.place)} cannot be written. {cause} Leave the "
                 "column out by a [[transform]], or correct the source and take a new snapshot."
             ) from cause
         except DataError as cause:
-            raise SinkError(f"{self.target}: {cause}") from cause
+            raise ValueRefusedError(f"{self.target}: {cause}") from cause
 
     def _shown(self, batch: pa.RecordBatch, place: int) -> str:
         """The key of a row, for people."""
@@ -165,7 +165,7 @@ class Layout:
         try:
             yield from encode(document, batch.num_rows)
         except TooLargeError as cause:
-            raise SinkError(
+            raise ValueRefusedError(
                 f"{self.target}: the row with {self._shown(batch, cause.place)} makes a document of {cause.size} "
                 "bytes, and MongoDB takes 16 MB. Leave a column out by a [[transform]], or the table."
             ) from cause

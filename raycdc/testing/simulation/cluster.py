@@ -7,7 +7,7 @@ its fencing goes on being called, and must not get anything accepted.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,9 +17,11 @@ from raycdc.runtime.output import EpochOutput, OpenSegment, SpoolAddress
 from raycdc.source.api import InputStatus
 from raycdc.source.coordinator import CoordinatorSettings, SourceCoordinator
 from raycdc.source.enumerator import IncrementalSnapshotEnumerator, restore_or_create
+from raycdc.source.hand_off import LogRows
 from raycdc.source.link import Identity, Link, read_packet
 from raycdc.source.reader import IncrementalReader
 from raycdc.source.source_event import Message, ReaderRegistration, Shutdown
+from raycdc.source.table_requests import refusals_of
 from raycdc.testing.simulation.database import SimDatabase
 from raycdc.testing.simulation.network import Address, Clock, Datagram, FaultyNetwork
 from raycdc.testing.simulation.source import SimEnumeratorDialect, SimFailoverDialect, SimReaderDialect
@@ -27,9 +29,27 @@ from raycdc.testing.simulation.spool import Author, MemorySegmentWriter, MemoryS
 from raycdc.testing.simulation.state import MemoryState
 
 #: Cadence of the simulated job: short, so that a run has many epochs.
-SETTINGS = CoordinatorSettings(epoch_interval_s=0.7, epoch_bytes_max=6_000, in_flight_max=2, reader_timeout_s=3.0)
+SETTINGS = CoordinatorSettings(
+    epoch_interval_s=0.7, epoch_bytes_max=6_000, in_flight_max=2, reader_timeout_s=3.0, progress_timeout_s=18.0
+)
 HEARTBEAT_S = 0.3
+#: A few rows.
+HELD_BYTES_MAX = 300
 NODE = "sim"
+
+
+class MemoryRows:
+    """Held rows that were put down: gone once they are deleted."""
+
+    def __init__(self, rows: Sequence[LogRows]) -> None:
+        self._rows: Sequence[LogRows] | None = list(rows)
+
+    def __iter__(self) -> Iterator[LogRows]:
+        assert self._rows is not None, "held rows are read that were deleted"
+        return iter(self._rows)
+
+    def delete(self) -> None:
+        self._rows = None
 
 
 class MemoryOutput(EpochOutput):
@@ -44,6 +64,12 @@ class MemoryOutput(EpochOutput):
     def release(self, paths: Sequence[str]) -> None:
         for path in paths:
             self._memory.delete(path)
+
+    def spill(self, rows: Sequence[LogRows]) -> MemoryRows:
+        return MemoryRows(rows)
+
+    def discard(self, segments: Sequence[dict[str, Any]]) -> None:
+        self.release([segment["path"] for segment in segments])
 
     def _partitions_of(self, table: TableId, key: Sequence[str]) -> int:
         """Any number; the real one follows from sizes that no simulation has."""
@@ -85,6 +111,7 @@ class SimReader:
             send=self.link.send,
             now_s=lambda: clock.now_s,
             epoch_bytes_max=SETTINGS.epoch_bytes_max,
+            held_bytes_max=HELD_BYTES_MAX,
         )
         self._clock = clock
         self._next_heartbeat_s = 0.0
@@ -198,6 +225,7 @@ class Cluster:
             last=state.last,
             document=state.document,
             requests=state.requests,
+            refusals=refusals_of(state.parked),
         )
         return self.enumerator
 

@@ -97,6 +97,10 @@ class SimTable:
     key: str | None
     rows: dict[RowKey, Row] = field(default_factory=dict)
     seen: dict[RowKey, Row] = field(default_factory=dict)
+    #: Tables that had its name before: a schema change tool puts another one there, which has the same rows.
+    predecessors: int = 0
+    #: Rows that this one was filled with last: a snapshot of before does not show them.
+    filled_last: frozenset[RowKey] = frozenset()
 
     @property
     def descending(self) -> bool:
@@ -121,6 +125,10 @@ class SimDatabase:
         self._random = chance
         self._unique = 0
         self._invisible: list[Transaction] = []
+        #: The table that the last statement was about that could not be followed.
+        self.troubled: SimTable | None = None
+        #: Tables that got a column without the log's knowledge: only of these a row may not fit.
+        self.unlogged: set[TableId] = set()
         #: Which server answers, and where the log of each begins: they count its ordinals from there.
         self.server = 0
         self.fails_over = False
@@ -148,9 +156,13 @@ class SimDatabase:
         return self._before(self._invisible[0]) if self._invisible else self.end
 
     def changed_since(self, ordinal: int, table: TableId) -> bool:
-        """Whether the log has a statement about `table` behind `ordinal`."""
+        """Whether the log has a statement about `table` behind `ordinal` that a SELECT fails by.
+
+        One that puts another table in its place is none: servers do not notice.
+        """
         behind = itertools.takewhile(lambda transaction: transaction.ordinal > ordinal, reversed(self.log))
-        return any(transaction.ddl is not None and transaction.ddl[0] == table for transaction in behind)
+        statements = (transaction.ddl for transaction in behind if transaction.ddl is not None)
+        return any(changed == table and event["type"] != "swap" for changed, _, event in statements)
 
     def rows_at(self, table: SimTable, ordinal: int) -> list[Row] | None:
         """The table's rows as they were there, whatever is visible; None where that cannot be told any more."""
@@ -186,8 +198,12 @@ class SimDatabase:
         self._append(Transaction(ordinal + 1, changes, None, int(now_s * 1000), self._deadline(now_s)))
 
     def add_column(self, *, now_s: float) -> None:
-        """ALTER TABLE … ADD COLUMN on a random table; waits for what is invisible, as the metadata lock does."""
-        table = self._random.choice(list(self.tables.values()))
+        """ALTER TABLE … ADD COLUMN on a random table; waits for what is invisible, as the metadata lock does.
+
+        Often the one whose last statement could not be followed, as it may begin again just then.
+        """
+        table = self.troubled if self.troubled is not None and self._random.random() < 0.7 else None
+        table = table or self._random.choice(list(self.tables.values()))
         if len(table.schema.columns) >= 6:
             return
         self.settle(now_s=float("inf"))
@@ -209,6 +225,17 @@ class SimDatabase:
         self._append(Transaction(self.end + 1, [], (table.id, table.schema, event), int(now_s * 1000), now_s))
         self.settle(now_s=float("inf"))
 
+    def swap(self, among: list[TableId], *, now_s: float) -> None:
+        """RENAME of a schema change tool: a table that was filled with the same rows takes the place of one."""
+        table = self.tables[self._random.choice(among)]
+        self.settle(now_s=float("inf"))
+        table.predecessors += 1
+        table.filled_last = frozenset(key for key in table.rows if self._random.random() < 0.5)
+        self._append(
+            Transaction(self.end + 1, [], (table.id, table.schema, {"type": "swap"}), int(now_s * 1000), now_s)
+        )
+        self.settle(now_s=float("inf"))
+
     def rewrite(self, *, now_s: float) -> None:
         """A statement that changes every row of a random table, of which the log has nothing but its text."""
         table = self._random.choice(list(self.tables.values()))
@@ -223,6 +250,7 @@ class SimDatabase:
         if len(table.schema.columns) >= 6:
             return
         self.settle(now_s=float("inf"))
+        self.unlogged.add(table.id)
         column = Column(f"extra{len(table.schema.columns)}", LogicalType(TypeKind.INT64))
         self._add(table, column, None)
         ordinal = self.end + 1
@@ -244,6 +272,7 @@ class SimDatabase:
         self._cannot_be_followed(table, "puzzle", now_s=now_s)
 
     def _cannot_be_followed(self, table: SimTable, kind: str, *, now_s: float) -> None:
+        self.troubled = table
         event = {"type": kind}
         self._append(Transaction(self.end + 1, [], (table.id, table.schema, event), int(now_s * 1000), now_s))
         self.settle(now_s=float("inf"))

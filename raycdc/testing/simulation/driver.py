@@ -7,9 +7,12 @@ from dataclasses import replace
 
 from raycdc.checkpoint.manifest import Manifest
 from raycdc.checkpoint.recovery import STEP_LAST, CommitVector, Frozen, Record, Replay, Tombstone, decide
+from raycdc.errors import TargetTouchedError
 from raycdc.model import TableId, TableSchema
 from raycdc.source.parking import RESNAPSHOT
 from raycdc.source.split import STREAM_SPLIT_ID
+from raycdc.source.table_requests import refusals_of
+from raycdc.spark.parked_targets import ParkedTargets, Parks
 from raycdc.testing.simulation.cluster import Cluster
 from raycdc.testing.simulation.sinks import ModelSink
 from raycdc.testing.simulation.spool import MemorySpool
@@ -29,6 +32,9 @@ class SimDriver:
         self.finished = False
         #: Probability to die between the commits of two tables.
         self.half_commits = 0.0
+        #: Probability that a target refuses its share of an epoch.
+        self.refusals = 0.0
+        self._parked = ParkedTargets(state.parked, Parks())
 
     @property
     def committed(self) -> int:
@@ -41,7 +47,7 @@ class SimDriver:
             if epoch is None:
                 return False
             self._epoch = self._state.manifests[epoch]
-            self._tables = list(self._epoch.tables)
+            self._tables = list(self._parked.taking_part(self._epoch, {t: [t] for t in self._epoch.tables}))
         assert self._tables is not None
         if self._tables:
             self._commit(self._epoch, self._tables.pop())
@@ -50,21 +56,32 @@ class SimDriver:
             return True
         epoch = self._epoch.epoch
         self.finished = self._epoch.final and self._epoch.generation == cluster.generation
-        self._state.committed = epoch
+        told = set(self._state.parked)
+        self._record(self._epoch)
         self._epoch = None
+        if new := {name: entry for name, entry in self._state.parked.items() if name not in told}:
+            self._state.maybe_crash()
+            cluster.coordinator.park_tables(refusals_of(new))
         cluster.coordinator.epoch_committed(epoch)
         return True
+
+    def _record(self, manifest: Manifest) -> None:
+        """The commit record: one document."""
+        self._parked.after(manifest, {table: [table] for table in manifest.tables})
+        self._state.committed, self._state.parked = manifest.epoch, self._parked.entries
 
     def crash(self) -> None:
         """Forget what was under way; `recover` brings sink and record together again."""
         self._epoch, self._tables, self.finished = None, None, False
+        self._parked = ParkedTargets(self._state.parked, Parks())
 
     def recover(self) -> None:
+        self._parked = ParkedTargets(self._state.parked, Parks())
         for epoch in sorted(e for e in self._state.manifests if e > self._state.committed):
             manifest = self._state.manifests[epoch]
             holds = {
                 t: CommitVector(self._sink.holds(t), STEP_LAST) if self._sink.holds(t) else None
-                for t in manifest.tables
+                for t in self._parked.taking_part(manifest, {t: [t] for t in manifest.tables})
             }
             lost = {segment.table for segment in manifest.segments if segment.path not in self._spool}
             newest = self._state.next_epoch - 1
@@ -84,7 +101,7 @@ class SimDriver:
                     return
                 case _:
                     raise AssertionError(f"recovery of epoch {epoch}: {decision}")
-            self._state.committed = epoch
+            self._record(manifest)
 
     def _freeze(self, manifest: Manifest, again: Sequence[TableId], replay: Sequence[TableId]) -> None:
         """`raycdc.spark.epochs.EpochLoop._freeze`, with a chance to die at each step."""
@@ -96,8 +113,12 @@ class SimDriver:
         for table in (*replay, *again):
             self._commit(replace(manifest, segments=()) if table in again else manifest, table)
             self._state.maybe_crash()
-        self._state.committed = manifest.epoch
+        self._record(manifest)
 
     def _commit(self, manifest: Manifest, table: TableId) -> None:
         schema = TableSchema.from_json(self._state.document(manifest.tables[table].schema))
+        if self.refusals and self._sink.holds(table) < manifest.epoch and self._state.chance(self.refusals):
+            error = TargetTouchedError(f"{table} refuses epoch {manifest.epoch}.")
+            self._parked.park(table, [table], manifest, error, None)
+            return
         self._sink.commit(manifest, table, schema)

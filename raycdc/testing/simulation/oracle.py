@@ -58,6 +58,9 @@ class Oracle:
             if begun:
                 self._say(f"epoch {manifest.epoch} is said to be the last, but {', '.join(begun)} was begun only")
         if stream is not None:
+            for name, entry in stream["parked"].items():
+                if entry["reason"] == "misfit" and TableId.parse(name) not in self._database.unlogged:
+                    self._say(f"epoch {manifest.epoch}: rows of {name} do not fit, which always fitted the log")
             for name, table in stream["tables"].items():
                 self._snapshot_state(manifest, TableId.parse(name), table)
 

@@ -24,7 +24,9 @@ from raycdc.testing.simulation.partitions import PartitionEnumerator, PartitionR
 from raycdc.testing.simulation.state import CrashError, MemoryState
 from raycdc.testing.simulation.world import SimulationError
 
-SETTINGS = CoordinatorSettings(epoch_interval_s=0.7, epoch_bytes_max=3_000, in_flight_max=2, reader_timeout_s=3.0)
+SETTINGS = CoordinatorSettings(
+    epoch_interval_s=0.7, epoch_bytes_max=3_000, in_flight_max=2, reader_timeout_s=3.0, progress_timeout_s=18.0
+)
 HEARTBEAT_S = 0.3
 #: Steps of the calm end after which a job that has not read everything counts as stuck.
 CALM_STEPS_MAX = 8_000

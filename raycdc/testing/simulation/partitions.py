@@ -17,6 +17,7 @@ from raycdc.errors import ProtocolError
 from raycdc.model import TableId
 from raycdc.source.api import EpochShare, SplitEnumeratorContext
 from raycdc.source.assigner import PartitionAssigner
+from raycdc.source.parking import Refusal
 from raycdc.source.partition_set import PartitionSet
 from raycdc.source.source_event import (
     AddSplits,
@@ -120,6 +121,9 @@ class PartitionEnumerator:
 
     def snapshot_state(self, checkpoint_id: int) -> dict[str, Any]:
         return {"waiting": sorted(self.assigner.waiting)}
+
+    def park_tables(self, refusals: Sequence[Refusal]) -> None:
+        """A partition is read on for its other tables; the driver drops the rows of these."""
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
         """The topic need not know."""

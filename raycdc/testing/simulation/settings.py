@@ -22,12 +22,16 @@ class Settings:
     truncations: float = 0.0
     #: Share of the schema changes that cannot be followed, and of the starts at which the user asks for something.
     unfollowed: float = 0.0
+    #: How often another table with the same rows takes the place of one that is about to be read, per step.
+    swaps: float = 0.0
     #: How often another server takes over, per step.
     failovers: float = 0.0
     #: Share of the driver's starts that find a segment of the next epoch gone.
     losses: float = 0.2
     #: How often the driver dies between the commits of two tables of an epoch.
     half_commits: float = 0.0
+    #: How often a target refuses its share of an epoch.
+    refusals: float = 0.0
 
     @classmethod
     def of(cls, chance: random.Random, steps: int) -> Settings:
@@ -40,7 +44,9 @@ class Settings:
             readers=chance.choice([1, 2, 3]),
             truncations=0.3,
             unfollowed=0.3,
+            swaps=0.03,
             half_commits=0.05,
+            refusals=chance.choice([0.0, 0.0, 0.05]),
         )
 
 

@@ -17,13 +17,13 @@ import pyarrow as pa
 
 from raycdc.model import Column, RowKind, TableId, TableSchema
 from raycdc.schema.events import CreateTableEvent, TruncateTableEvent, event_to_json
-from raycdc.source.api import ChunkRead, LogUnit, SchemaUpdate
+from raycdc.source.api import LogUnit, SchemaUpdate
 from raycdc.source.enumerator import PlannedChunks, ResumePoint, StartPoint, TablePlan
-from raycdc.source.fold import fold
 from raycdc.source.hand_off import LogRows
 from raycdc.source.parking import Parked, TableLooks
-from raycdc.source.split import ChunkKey, SnapshotSplit, StreamSplit
-from raycdc.testing.simulation.chunks import all_chunks, in_chunk, sort_key, unread
+from raycdc.source.split import ChunkKey, StreamSplit
+from raycdc.testing.simulation.chunk_source import SimChunkSource
+from raycdc.testing.simulation.chunks import all_chunks, sort_key, unread
 from raycdc.testing.simulation.database import (
     VISIBLE_WITHIN_S,
     Change,
@@ -35,7 +35,7 @@ from raycdc.testing.simulation.database import (
     changelog_batch,
     document_of,
 )
-from raycdc.testing.simulation.spool import Author, MemorySegmentWriter, MemorySpool
+from raycdc.testing.simulation.spool import Author, MemorySpool
 
 #: Chunks planned per call.
 PLANNED_AT_ONCE = 2
@@ -192,7 +192,9 @@ class SimLogSource:
         if self._searches:
             self._searches -= 1
             return None
-        ready = [] if self._rest else self._looks.ready(self._boundary)
+        # Parked tables are looked after now and then only: a real log is decoded some megabytes at a time.
+        busy = bool(self._rest) or (bool(self._parked) and self._random.random() < self._database.log_silence)
+        ready = [] if busy else self._looks.ready(self._boundary)
         if ready:
             return self._begin_again([look for _, look in ready if look is not None])
         if self._next is None:
@@ -323,7 +325,8 @@ class SimLogSource:
         if table not in self._parked:
             schema = self._in_force[table] = self._after_ddl(table, schema, event)
         document = document_of(schema)
-        update = SchemaUpdate(table, (event,), document["fingerprint"], document)
+        events = () if event["type"] == "swap" else (event,)
+        update = SchemaUpdate(table, events, document["fingerprint"], document)
         position, ordinal = self._at(transaction.ordinal), self._counted(transaction.ordinal)
         if table in self._parked:
             self._looks.touched(table, transaction.ordinal)
@@ -346,134 +349,3 @@ class SimLogSource:
             return schema
         columns = (Column.from_json(event["column"]),) if event["type"] == "add_column" else ()
         return TableSchema((*known.columns, *columns), known.primary_key)
-
-
-@dataclass(slots=True)
-class _Task:
-    """A chunk being read, or folded when `read` is set; `view` is what its SELECT saw."""
-
-    split: SnapshotSplit
-    document: dict[str, Any]
-    opened_at: int = 0
-    as_of: int | None = None
-    read: ChunkRead | None = None
-    delta: tuple[dict[str, Any], ...] = ()
-    view: list[Row] | None = None
-    view_end: int = 0
-    log_end: int = 0
-
-
-class SimChunkSource:
-    """`raycdc.source.api.ChunkSource`: one task after the other, each in stages. `steps` makes progress."""
-
-    def __init__(self, database: SimDatabase, spool: MemorySpool, author: Author) -> None:
-        self._database = database
-        self._spool = spool
-        self._author = author
-        self._server = database.server
-        self._asked_elsewhere = False
-        self._tasks: deque[_Task] = deque()
-        self._results: deque[ChunkRead] = deque()
-        #: Whether SELECTs wait until what was dropped is visible; a mutation of the model switches it off.
-        self.waits = True
-        self.snapshots = database.visibility is Visibility.SNAPSHOT
-
-    @property
-    def cut_off(self) -> bool:
-        return self._server != self._database.server or self._asked_elsewhere
-
-    def read(self, split: SnapshotSplit, *, opened_at: dict[str, Any], document: dict[str, Any]) -> None:
-        self._asked_elsewhere = self._asked_elsewhere or opened_at["server"] != self._server
-        self._tasks.append(_Task(split, document, opened_at["ordinal"], opened_at.get("as_of")))
-
-    def fold(self, *, read: ChunkRead, delta: Sequence[dict[str, Any]], document: dict[str, Any]) -> None:
-        self._tasks.append(_Task(read.split, document, read=read, delta=tuple(delta)))
-
-    def poll(self) -> ChunkRead | None:
-        return self._results.popleft() if self._results else None
-
-    def discard(self, segments: Sequence[dict[str, Any]]) -> None:
-        for segment in segments:
-            self._spool.delete(segment["path"])
-
-    def close(self) -> None:
-        self._tasks.clear()
-
-    def step(self) -> None:
-        """What the fetcher thread does next."""
-        if not self._tasks or self.cut_off:
-            return
-        task = self._tasks[0]
-        if task.read is not None:
-            self._finish(self._fold(task, task.read))
-        elif task.view is None:
-            self._select(task)
-        elif task.as_of is not None:
-            segments = self._write(task.split, task.document, self._rows(task))
-            self._finish(ChunkRead(task.split, task.as_of, {"ordinal": task.as_of}, exact=True, segments=segments))
-        else:
-            high = task.log_end if self.snapshots else self._database.end
-            exact = self.snapshots and task.view_end == high
-            segments = self._write(task.split, task.document, self._rows(task))
-            counted = self._database.counted(high, self._server)
-            self._finish(ChunkRead(task.split, counted, {"ordinal": high}, exact, segments))
-
-    def _finish(self, read: ChunkRead) -> None:
-        self._tasks.popleft()
-        self._results.append(read)
-
-    def _select(self, task: _Task) -> None:
-        database = self._database
-        unseen = database.all_visible_up_to < task.opened_at
-        if self.waits and unseen and database.visibility is not Visibility.RING:
-            return
-        table = database.tables[task.split.table]
-        if task.as_of is not None:
-            self._select_as_of(task, table, task.as_of)
-            return
-        if len(table.schema.columns) % 2 and database.changed_since(task.opened_at, table.id):
-            # Other changes do not matter to a SELECT: a new column is none of those it names.
-            end = database.counted(database.end, self._server)
-            misfit = ChunkRead(task.split, end, {"ordinal": database.end}, exact=False, segments=(), misfit="changed")
-            self._finish(misfit)
-            return
-        task.view = [dict(row) for row in table.seen.values() if in_chunk(table, task.split, row)]
-        task.view_end, task.log_end = database.all_visible_up_to, database.end
-
-    def _select_as_of(self, task: _Task, table: SimTable, as_of: int) -> None:
-        rows = self._database.rows_at(table, as_of)
-        if rows is not None:
-            task.view = [dict(row) for row in rows if in_chunk(table, task.split, row)]
-            return
-        end = self._database.end
-        self._finish(ChunkRead(task.split, end, {"ordinal": end}, exact=False, segments=(), misfit="rewritten"))
-
-    def _rows(self, task: _Task) -> pa.Table:
-        schema = TableSchema.from_json(task.document)
-        assert task.view is not None
-        rows: list[tuple[RowKind, Row, int, str | None]] = [
-            (RowKind.INSERT, row, n, None) for n, row in enumerate(task.view)
-        ]
-        return pa.Table.from_batches([changelog_batch(schema, rows)])
-
-    def _fold(self, task: _Task, read: ChunkRead) -> ChunkRead:
-        changes = pa.concat_tables(self._spool.read(segment["path"]) for segment in task.delta)
-        parts = [self._spool.read(segment["path"]) for segment in read.segments]
-        chunk = pa.concat_tables(parts) if parts else changes.slice(0, 0)
-        folded = fold(chunk, changes, key=task.document["primary_key"])
-        segments = self._write(task.split, task.document, folded)
-        self.discard([*read.segments, *task.delta])
-        return ChunkRead(read.split, read.high, read.high_position, exact=True, segments=segments)
-
-    def _write(self, split: SnapshotSplit, document: dict[str, Any], rows: pa.Table) -> tuple[dict[str, Any], ...]:
-        writer = MemorySegmentWriter(
-            self._spool,
-            self._author,
-            table=split.table,
-            schema=document["fingerprint"],
-            split_id=split.split_id,
-            kind="snapshot",
-        )
-        for batch in rows.to_batches():
-            writer.append(batch)
-        return (writer.finish().to_json(),) if writer.rows else ()

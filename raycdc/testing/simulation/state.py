@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from raycdc.checkpoint.manifest import Manifest
+from raycdc.checkpoint.parked import ParkedTarget
 from raycdc.errors import FencedError, StateError
 from raycdc.source.parking import Requests
 
@@ -27,6 +28,7 @@ class MemoryState:
         self.dropped: dict[int, Manifest] = {}
         self.committed = 0
         self.requests = Requests()
+        self.parked: Mapping[str, ParkedTarget] = {}
         self.documents: dict[str, dict[str, Any]] = {}
         self.crash_probability = 0.0
         self.on_manifest: list[Callable[[Manifest], None]] = []
@@ -66,5 +68,9 @@ class MemoryState:
 
     def maybe_crash(self, probability: float | None = None) -> None:
         """A place where the process may die, with `crash_probability` unless said otherwise."""
-        if self._random.random() < (self.crash_probability if probability is None else probability):
+        if self.chance(self.crash_probability if probability is None else probability):
             raise CrashError
+
+    def chance(self, probability: float) -> bool:
+        """Whether something of that probability happens."""
+        return self._random.random() < probability

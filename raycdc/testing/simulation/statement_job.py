@@ -109,9 +109,7 @@ class SimulatedOutput:
     def open_bytes(self) -> int:
         return 100 * len(self._rows)
 
-    def collect(
-        self, table: TableId, *, fingerprint: str, batch: pa.RecordBatch, split_id: str, key: Sequence[str] = ()
-    ) -> None:
+    def collect(self, table: TableId, *, batch: pa.RecordBatch, **_: Any) -> None:
         self._rows += [(str(table), row) for row in batch.to_pylist()]
 
     def cut(self, epoch: int) -> tuple[dict[str, Any], ...]:
@@ -127,10 +125,15 @@ class SimulatedOutput:
     def publish(self, segments: Sequence[dict[str, Any]]) -> None:
         raise AssertionError("no chunks here")
 
+    def spill(self, rows: Any) -> Any:
+        raise AssertionError("no chunks here")
+
     def write_delta(self, rows: Any, *, fingerprint: str, split_id: str) -> tuple[dict[str, Any], ...]:
         raise AssertionError("no chunks here")
 
     def release(self, paths: Sequence[str]) -> None: ...
+
+    def discard(self, segments: Sequence[dict[str, Any]]) -> None: ...
 
     def close(self) -> None: ...
 

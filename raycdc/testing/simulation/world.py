@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from raycdc.checkpoint.manifest import Manifest
 from raycdc.errors import FencedError, StateError
+from raycdc.model import TableId
 from raycdc.source.parking import RESNAPSHOT
 from raycdc.testing.simulation.cluster import Cluster
 from raycdc.testing.simulation.database import SimDatabase
@@ -74,7 +75,7 @@ class Simulation:
 
     def _chaos(self) -> None:
         self.state.crash_probability = self.settings.crashes * 3
-        self.driver.half_commits = self.settings.half_commits
+        self.driver.half_commits, self.driver.refusals = self.settings.half_commits, self.settings.refusals
         for _ in range(self.settings.steps):
             self.clock.advance(self.random.uniform(0, 0.05))
             self._guarded(self._something)
@@ -87,7 +88,7 @@ class Simulation:
 
         Half of the runs start again for that, until caught up; in the others what goes on must get there by itself.
         """
-        self.state.crash_probability = self.driver.half_commits = 0.0
+        self.state.crash_probability = self.driver.half_commits = self.driver.refusals = 0.0
         self._set_pace(CALM)
         self.zombies.clear()
         for reader in self.cluster.readers.values():
@@ -118,7 +119,11 @@ class Simulation:
             return False
         assert self.state.last is not None
         stream = self.state.last.to_splits["stream"]
-        return not stream["parked"] and all(table["snapshot"] is None for table in stream["tables"].values())
+        return (
+            not stream["parked"]
+            and not self.state.parked
+            and all(table["snapshot"] is None for table in stream["tables"].values())
+        )
 
     def _parked(self) -> list[str]:
         """Tables that nobody but the user can set going again, in the last manifest."""
@@ -126,8 +131,10 @@ class Simulation:
         asked = self.state.requests
         if stream is None:
             return []
-        waiting = stream["parked"].items()
-        return [name for name, entry in waiting if not entry["again"] and not asked.acts_on(name, stream)]
+        waiting = {name for name, entry in stream["parked"].items() if not entry["again"]}
+        # The last epoch of a run may be the one that a target refuses.
+        refused = {name for entry in self.state.parked.values() for name in entry.sources if name in stream["tables"]}
+        return [name for name in sorted(waiting | refused) if not asked.acts_on(name, stream)]
 
     def _ask(self, tables: list[str], *, start: int | None = None) -> None:
         """Ask for new snapshots; from `start` on, where the log before is lost."""
@@ -150,6 +157,12 @@ class Simulation:
             self._fail_over()
         elif dice < self.settings.crashes:
             self._fault()
+        elif self.database.troubled is not None and self.random.random() < 0.02:
+            self.database.add_column(now_s=self.clock.now_s)
+            self._note("add column")
+        elif (swapped := self._about_to_be_read()) and self.random.random() < self.settings.swaps:
+            self.database.swap(swapped, now_s=self.clock.now_s)
+            self._note(f"swap {swapped}")
         elif self.random.random() < pace.schema_changes:
             self._change_schema()
         elif self.random.random() < pace.transactions:
@@ -159,6 +172,13 @@ class Simulation:
         if self.driver.finished:
             self._note("finished; run again")
             self._restart(until=self._until())
+
+    def _about_to_be_read(self) -> list[TableId]:
+        """Tables that another may take the name of between a snapshot and its SELECT."""
+        if not self.settings.swaps:
+            return []
+        chunks = [r.dialect.chunks for r in self.cluster.readers.values() if r.runs and r.dialect.chunks is not None]
+        return [table for source in chunks if (table := source.about_to_select) is not None]
 
     def _change_schema(self) -> None:
         if self.random.random() < 0.2 and len(self.database.tables) < 4:

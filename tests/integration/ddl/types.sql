@@ -54,3 +54,16 @@ SET SESSION explicit_defaults_for_timestamp = ON;
 CREATE TABLE explicit (a TIMESTAMP, b TIMESTAMP NOT NULL DEFAULT CURRENT_TIMESTAMP, c TIMESTAMP(3));
 ALTER TABLE explicit ADD d TIMESTAMP, MODIFY b TIMESTAMP;
 SET SESSION explicit_defaults_for_timestamp = DEFAULT;
+
+-- Widths of nothing, and labels as bytes of the column's character set.
+CREATE TABLE zeros (a NUMERIC(0), b DECIMAL(0,0), c FIXED(0), d BIT(0), e FLOAT(0), f CHAR(0), g VARCHAR(0), h BINARY(0), i INT(0), j TIME(0), k INT(0) ZEROFILL, l TINYINT(0), m SMALLINT(0) UNSIGNED, n VARBINARY(0));
+CREATE TABLE zeros2 (a DOUBLE(0,0), b FLOAT(0,0), c FLOAT(5,0), d DOUBLE(5,0) UNSIGNED);
+CREATE TABLE zeros3 (a TEXT(0), b BLOB(0), c TEXT(0) CHARACTER SET latin1);
+CREATE TABLE sizes (a TEXT(200), b TEXT(63), c TEXT(64), d TEXT(255), e TEXT(255) CHARACTER SET latin1, f TEXT(256) CHARACTER SET latin1, g TEXT(300) CHARACTER SET ucs2, h BLOB(255), i BLOB(256), j TEXT(65535), k BLOB(16777216), l TEXT(0x10));
+CREATE TABLE hex1 (a ENUM(0x61, x'62', 0xC3A9, b'01100011'), b SET(0x78, 0x79), c ENUM(0x6), d ENUM(X'2C', 0x27, 0x5C));
+CREATE TABLE hex2 (a ENUM(0xE4) CHARACTER SET latin1, b ENUM(0x61, 0x0062) CHARACTER SET ucs2, c SET(0x8140, 0x20) CHARACTER SET sjis);
+CREATE TABLE hex3 (a ENUM(0xE4, 0x61)) CHARACTER SET greek;
+ALTER TABLE hex1 MODIFY a ENUM(0xC3A9, 'a', x'62'), ADD z SET(0x61) CHARACTER SET latin1;
+CREATE TABLE qualified (qualified.a INT, {db}.qualified.b INT, `qualified`.`c` TEXT);
+ALTER TABLE qualified ADD qualified.d INT, MODIFY qualified.a BIGINT, DROP qualified.b;
+ALTER TABLE qualified CHANGE qualified.a qualified.e INT, ALTER qualified.d SET DEFAULT 3;

@@ -34,21 +34,23 @@ from raycdc.connectors.mysql.binlog.expand import Expander
 from raycdc.connectors.mysql.binlog.expand_loops import find_compressed
 from raycdc.connectors.mysql.binlog.far_places import Jump, jump_of, nearest_place
 from raycdc.connectors.mysql.binlog.gtid import ExecutedGtids
+from raycdc.connectors.mysql.binlog.map_plans import MapPlans
 from raycdc.connectors.mysql.binlog.map_schemas import MapSchemas
 from raycdc.connectors.mysql.binlog.offset import BinlogOffset
 from raycdc.connectors.mysql.binlog.partial_updates import PartialUpdates
 from raycdc.connectors.mysql.binlog.plan import WirePlan
 from raycdc.connectors.mysql.binlog.rows import RowBatches
-from raycdc.connectors.mysql.binlog.table_decoding import ReadyMap, log_damage
-from raycdc.connectors.mysql.binlog.table_map import TableMap, parse_table_map
+from raycdc.connectors.mysql.binlog.table_decoding import log_damage
 from raycdc.connectors.mysql.binlog.table_map_registry import TableMapRegistry
-from raycdc.connectors.mysql.binlog.xa_transactions import XaTransactions
+from raycdc.connectors.mysql.binlog.xa_rows import XaRows
 from raycdc.connectors.mysql.values.types import MySqlTable
 from raycdc.errors import CorruptLogError, DataError, SchemaError
 from raycdc.model import TableId
 from raycdc.model.batch import BATCH_BYTES_MAX, BATCH_ROWS_MAX
 
 Flavor = Literal["mysql", "mariadb"]
+#: Told of a table, why its rows cannot be decoded, and where the transaction before them ended.
+MisfitListener = Callable[[TableId, DataError, BinlogOffset], None]
 Bytes = bytes | bytearray | memoryview | npt.NDArray[np.uint8]
 
 
@@ -77,29 +79,34 @@ class BinlogDecoder:
         rows_max: int = BATCH_ROWS_MAX,
         bytes_max: int = BATCH_BYTES_MAX,
     ) -> None:
-        self._schemas = MapSchemas(tables, infer=infer, given=schemas)
-        self._wanted = self.keeps = wanted  # Prepared rows are kept of more tables, maybe: theirs may be wanted later.
+        self.keeps = wanted  # Prepared rows are kept of more tables, maybe: theirs may be wanted later.
         self._on_ddl = on_ddl
-        #: Told of a table map that does not fit, with the end of the transaction before; rows are passed over then.
-        self.on_mismatch: Callable[[TableId, str, BinlogOffset], None] | None = None
+        self._on_misfit: MisfitListener | None = None
         #: Told of an event of a dump by GTID behind what was passed over; answers where it ends.
         self.find_place: Callable[[Jump], int] = nearest_place
         self._infer = infer
         self._mariadb = flavor == "mariadb"
         self._start = start
         self._file = start.file
-        self._state = np.zeros(index.S_SIZE, np.int64)
-        self._state[index.S_POS] = self._state[index.S_TX_POS] = start.pos
-        self._state[index.S_GTID_SLOT] = -1
-        self._state[index.S_VERIFY] = int(verify_checksums)
-        self._state[index.S_SEEK] = int(start.by_gtid)
-        self._state[index.S_SKIP] = start.skip_events
-        self._state[index.S_EXACT] = int(whole_file)
+        self.state = np.zeros(index.S_SIZE, np.int64)
+        self.state[index.S_POS] = self.state[index.S_TX_POS] = start.pos
+        self.state[index.S_GTID_SLOT] = -1
+        self.state[index.S_VERIFY] = int(verify_checksums)
+        self.state[index.S_SEEK] = int(start.by_gtid)
+        self.state[index.S_SKIP] = start.skip_events
+        self.state[index.S_EXACT] = int(whole_file)
         self._gtids = ExecutedGtids(start.gtid_set, mariadb=self._mariadb)
         self._registry = TableMapRegistry()
         self._rows = RowBatches(rows_max=rows_max, bytes_max=bytes_max, with_pos=with_pos)
         self._rows.skip_rows = start.skip_rows
-        self._xa = XaTransactions(start.prepared)
+        self.maps = MapPlans(
+            MapSchemas(tables, infer=infer, given=schemas),
+            self._registry,
+            self._rows,
+            wanted=wanted,
+            mariadb=self._mariadb,
+        )
+        self.xa = XaRows(start.prepared, self._rows, self, raw=infer)
         self._expander = Expander()
         self._partial = PartialUpdates()
         self._boundary_file = start.file
@@ -113,22 +120,22 @@ class BinlogDecoder:
     @property
     def position(self) -> BinlogOffset:
         """End of the last complete transaction, with the GTID set up to it."""
-        self._gtids.merge(self._state)
-        return self._offset(self._boundary_file, int(self._state[index.S_TX_POS]))
+        self._gtids.merge(self.state)
+        return self._offset(self._boundary_file, int(self.state[index.S_TX_POS]))
 
     @property
     def event_position(self) -> BinlogOffset:
         """End of the last event; inside a transaction no place to restart from."""
-        return BinlogOffset(self._file, int(self._state[index.S_POS]))
+        return BinlogOffset(self._file, int(self.state[index.S_POS]))
 
     @property
     def in_transaction(self) -> bool:
-        return int(self._state[index.S_TX]) != index.TX_NONE
+        return int(self.state[index.S_TX]) != index.TX_NONE
 
     @property
     def last_ts_ms(self) -> int:
         """Commit time of the last event that has one, 0 before the first."""
-        return int(self._state[index.S_LAST_MS])
+        return int(self.state[index.S_LAST_MS])
 
     @property
     def next_seq(self) -> int:
@@ -139,15 +146,11 @@ class BinlogDecoder:
         """Counts since construction: rows, zero dates that became null, values with replaced characters, maps."""
         return {**self._rows.statistics(), "table_maps": self._registry.count}
 
-    def table(self, table: TableId) -> MySqlTable:
-        """The schema its last rows were decoded with; KeyError before the first."""
-        return self._rows.table(table)
-
     @property
     def damage_position(self) -> int:
         """After an error: the end of the last event before the damage, in `event_position.file`."""
         damaged = self._rows.damaged_event_end
-        return damaged - 1 if damaged else int(self._state[index.S_POS])
+        return damaged - 1 if damaged else int(self.state[index.S_POS])
 
     def take_seq(self) -> int:
         """A `_seq` for a row that is not in the log (a truncation), between the rows before it and those after it."""
@@ -155,20 +158,25 @@ class BinlogDecoder:
 
     def set_table(self, table: MySqlTable) -> None:
         """Rows after this point have this schema; table maps seen before are checked again."""
-        self._schemas.set(table)
-        self._forget(table.id)
+        self.maps.set(table)
 
     def remove_table(self, table: TableId) -> None:
         """The table is gone; its rows would be refused as unknown."""
-        self._schemas.remove(table)
-        self._forget(table)
+        self.maps.remove(table)
+
+    def tell_misfits(self, listener: MisfitListener) -> None:
+        """`listener` is told of a table map that does not fit and of rows that are not whole, which are errors else,
+        with the end of the transaction before; the table's rows are passed over from there.
+        """
+        self._on_misfit = listener
+        self._rows.on_partial = self._on_partial
 
     def cut(self, events: Bytes, start: int = 0) -> int:
         """Offset after the last event of the buffer that leaves no transaction open, or `start` when there is none.
 
         Feeding ``events[start:cut]`` then ends between transactions. Does not change the decoder.
         """
-        data, tx, checksum = _as_array(events), int(self._state[index.S_TX]), int(self._state[index.S_CHECKSUM])
+        data, tx, checksum = _as_array(events), int(self.state[index.S_TX]), int(self.state[index.S_CHECKSUM])
         return int(index.last_boundary(data, start, len(data), tx, checksum))
 
     def feed(self, events: Bytes) -> list[LogItem]:
@@ -182,8 +190,9 @@ class BinlogDecoder:
     def items(self, events: Bytes) -> Iterator[LogItem]:
         """`feed`, item by item, so that what precedes damage is seen before the error. Consume it to its end."""
         data = _as_array(events)
+        self.xa.begin()
         if not self.in_transaction:
-            self._registry.trim_ids(self._state)
+            self._registry.trim_ids(self.state)
         yield from self._walk(data)
 
     def pieces(self, events: Bytes) -> Iterator[tuple[npt.NDArray[np.uint8], bool]]:
@@ -206,7 +215,7 @@ class BinlogDecoder:
     def items_of(self, piece: npt.NDArray[np.uint8], *, stripped: bool) -> Iterator[LogItem]:
         """`items` of one of `pieces`."""
         if stripped:
-            yield from self._stripped_items(piece)
+            yield from self.decode(piece)
         else:
             yield from self.items(piece)
 
@@ -231,13 +240,13 @@ class BinlogDecoder:
                         raise
                     continue
                 case index.STOP_GTIDS:
-                    self._gtids.make_room(self._state)
+                    self._gtids.make_room(self.state)
                     continue
                 case index.STOP_JUMP:
                     at += self._jump(data[at : at + length])
                     continue
                 case index.STOP_TABLE_IDS:
-                    self._registry.grow_ids(self._state)
+                    self._registry.grow_ids(self.state)
                     continue
             yield from self._flush(data, count)
             count = 0
@@ -252,10 +261,10 @@ class BinlogDecoder:
                     at += length
                 case index.STOP_COMPRESSED:
                     for piece in self._expanded(data, at):
-                        yield from self._stripped_items(piece)
+                        yield from self.decode(piece)
                     at = self._expander.at
                 case index.STOP_PARTIAL:
-                    yield from self._stripped_items(self._completed(data, at))
+                    yield from self.decode(self._completed(data, at))
                     at = self._partial.at
                 case index.STOP_XA:
                     yield from self._xa_event(data, at, length)
@@ -265,16 +274,16 @@ class BinlogDecoder:
                 case _:
                     raise AssertionError(f"unknown stop {code}")
 
-    def _stripped_items(self, piece: npt.NDArray[np.uint8]) -> Iterator[LogItem]:
+    def decode(self, piece: npt.NDArray[np.uint8]) -> Iterator[LogItem]:
         """The items of events that have no checksums any more."""
-        state = self._state
+        state = self.state
         before = int(state[index.S_CHECKSUM]), int(state[index.S_STRIPPED])
         state[index.S_CHECKSUM], state[index.S_STRIPPED] = 0, 1
         yield from self._walk(piece)
         state[index.S_CHECKSUM], state[index.S_STRIPPED] = before
 
     def _expanded(self, data: npt.NDArray[np.uint8], at: int) -> Iterator[npt.NDArray[np.uint8]]:
-        state = self._state
+        state = self.state
         with self._placed():
             yield from self._expander.pieces(
                 data,
@@ -285,7 +294,7 @@ class BinlogDecoder:
             )
 
     def _completed(self, data: npt.NDArray[np.uint8], at: int) -> npt.NDArray[np.uint8]:
-        state, registry = self._state, self._registry
+        state, registry = self.state, self._registry
 
         def known(number: int) -> tuple[bool, WirePlan | None] | None:
             if number < 0:
@@ -309,20 +318,20 @@ class BinlogDecoder:
     ) -> tuple[int, int, int, int]:
         registry, gtids = self._registry, self._gtids
         code, at, length, count = index.index_events(
-            data, at, len(data) if end is None else end, self._mariadb, self._state, self._rows.events, count,
+            data, at, len(data) if end is None else end, self._mariadb, self.state, self._rows.events, count,
             registry.maps, registry.wanted, registry.content, registry.map_keys, registry.map_values,
             registry.id_keys, registry.id_values, gtids.keys, gtids.first, gtids.last, gtids.runs,
         )  # fmt: skip
-        if int(self._state[index.S_TX]) == index.TX_NONE:
+        if int(self.state[index.S_TX]) == index.TX_NONE:
             self._boundary_file = self._file
         return int(code), int(at), int(length), int(count)
 
     def _pass(self, data: npt.NDArray[np.uint8], at: int, length: int) -> None:
         """Count an event that the compiled pass stopped at."""
-        self._state[index.S_PASS] = 1
+        self.state[index.S_PASS] = 1
         while (code := self._index(data, at, 0, end=at + length)[0]) == index.STOP_GTIDS:
-            self._gtids.make_room(self._state)
-        self._state[index.S_PASS] = 0
+            self._gtids.make_room(self.state)
+        self.state[index.S_PASS] = 0
         if code == index.STOP_ERROR:
             raise self._damage()
 
@@ -333,59 +342,52 @@ class BinlogDecoder:
 
     def _register(self, data: npt.NDArray[np.uint8], at: int, length: int) -> None:
         """A TABLE_MAP not seen before: parse it, check it, make its decode plan."""
-        end = at + length - int(self._state[index.S_CHECKSUM])
-        content = data[at + index.HEADER_BYTES + 8 : end]
+        end = at + length - int(self.state[index.S_CHECKSUM])
+        listener = self._on_misfit
+
+        def on_misfit(table: TableId, error: DataError) -> None:
+            assert listener is not None
+            listener(table, type(error)(f"{self.event_position}: {error}"), self.position)
+
         with self._placed():
-            table_map = parse_table_map(content.tobytes(), mariadb=self._mariadb)
-        wanted = self._wanted(table_map.table)
-        try:
-            ready = self._ready(table_map) if wanted else None
-        except SchemaError as error:
-            if self.on_mismatch is None:
-                raise
-            self.on_mismatch(table_map.table, str(error), self.position)
-            wanted, ready = False, None
-        number = self._registry.add(content, wanted=wanted)
-        self._rows.know(number, table_map.table, ready)
+            content = data[at + index.HEADER_BYTES + 8 : end]
+            self.maps.add(content, on_misfit=None if listener is None else on_misfit)
 
-    def _ready(self, table_map: TableMap) -> ReadyMap:
-        with self._placed():
-            table, plan = self._schemas.of(table_map)
-        return ReadyMap(table.id, self._rows.decoding(table), plan, self._rows.scratch(len(plan.steps)))
-
-    def _forget(self, table: TableId) -> None:
-        for number in self._rows.forget(table):
-            self._registry.forget(number)
-
-    # -- XA -----------------------------------------------------------------------------------------------------------
+    def _on_partial(self, table: TableId, error: DataError, start: int) -> None:
+        assert self._on_misfit is not None
+        self.maps.pass_over(table)
+        self._on_misfit(table, error, BinlogOffset(self._file, start))
 
     def _xa_event(self, data: npt.NDArray[np.uint8], at: int, length: int) -> Iterator[LogItem]:
         """Keep the rows of a transaction that may be prepared; hand them out where it is committed."""
-        state = self._state
+        state = self.state
         event = data[at : at + length - int(state[index.S_CHECKSUM])].tobytes()
         with self._placed():
-            released = self._xa.on_event(event, wanted=self.keeps, from_the_start=self._infer)
+            step = self.xa.on_event(event)
         state[index.S_XA] = 0
-        if released and int(state[index.S_SKIP]) == 0:
-            before = int(state[index.S_POS])
-            yield from self._stripped_items(np.frombuffer(released, np.uint8))
-            state[index.S_POS] = before
-        state[index.S_XA] = int(self._xa.is_open)
+        yield from self.xa.items(step, event, self._file)
+        state[index.S_XA] = int(self.xa.is_open)
         self._pass(data, at, length)
-        state[index.S_XA] = int(self._xa.is_open)
+        state[index.S_XA] = int(self.xa.is_open)
         self._at_boundary()
+
+    def mismatch(self, table: TableId, text: str) -> None:
+        """`raycdc.connectors.mysql.binlog.xa_rows.DecodesRows`."""
+        if self._on_misfit is None:
+            raise SchemaError(text)
+        self._on_misfit(table, SchemaError(text), self.position)
 
     def _ddl(self, data: npt.NDArray[np.uint8], at: int, length: int) -> DdlItem:
         before = self.position
         self._pass(data, at, length)
-        end = at + length - int(self._state[index.S_CHECKSUM])
+        end = at + length - int(self.state[index.S_CHECKSUM])
         query = parse_query(data[at + index.HEADER_BYTES : end].tobytes())
-        self._gtids.merge(self._state)
+        self._gtids.merge(self.state)
         item = DdlItem(
             db=query.db,
             statement=query.statement,
             before=before,
-            position=self._offset(self._file, int(self._state[index.S_POS])),
+            position=self._offset(self._file, int(self.state[index.S_POS])),
             ts_ms=self.last_ts_ms,
             in_transaction=self.in_transaction,
             session=query.session,
@@ -411,18 +413,18 @@ class BinlogDecoder:
                     raise DataError(f"{event_name(kind)} cannot be followed: {reason}.")
 
     def _rotate(self, event: bytes) -> None:
-        body = event[index.HEADER_BYTES : len(event) - int(self._state[index.S_CHECKSUM])]
+        body = event[index.HEADER_BYTES : len(event) - int(self.state[index.S_CHECKSUM])]
         if not self._formatted and len(event) > 32 and zlib.crc32(event[:-4]) == int.from_bytes(event[-4:], "little"):
             body = event[index.HEADER_BYTES : -4]  # the dump's first event comes before the format that announces CRCs
         file, pos = parse_rotate(body)
         if self.in_transaction and file != self._file:
             raise CorruptLogError(f"the log goes on in {file} in the middle of a transaction")
         self._file = file
-        self._state[index.S_POS] = pos
+        self.state[index.S_POS] = pos
         if event[13:17] == bytes(4):
             # Not of this file: it is a relay log, which goes on with another server's positions.
-            self._state[index.S_EXACT] = 0
-        self._ended = bool(self._state[index.S_EXACT])
+            self.state[index.S_EXACT] = 0
+        self._ended = bool(self.state[index.S_EXACT])
         self._at_boundary()
 
     def _format(self, event: bytes) -> None:
@@ -430,14 +432,14 @@ class BinlogDecoder:
         if self._ended:
             raise CorruptLogError("the file goes on behind its last event, which names the next file")
         self._formatted = True
-        self._state[index.S_CHECKSUM] = format_.checksum_bytes
+        self.state[index.S_CHECKSUM] = format_.checksum_bytes
         if "MariaDB" in format_.server_version and not self._mariadb:
             raise DataError(f"the log was written by MariaDB ({format_.server_version}), not by MySQL")
         self._moved(event)
 
     def _jump(self, event: npt.NDArray[np.uint8]) -> int:
         """A dump by GTID passed over what we have: find where it goes on. Returns the bytes that are done with."""
-        state = self._state
+        state = self.state
         jump = jump_of(
             event.tobytes(), self._file, int(state[index.S_POS]), checksum_bytes=int(state[index.S_CHECKSUM])
         )
@@ -451,20 +453,20 @@ class BinlogDecoder:
         return len(event)
 
     def _moved(self, event: bytes) -> None:
-        before, end = int(self._state[index.S_POS]), int.from_bytes(event[13:17], "little")
+        before, end = int(self.state[index.S_POS]), int.from_bytes(event[13:17], "little")
         far = end and event[4] != index.FORMAT_DESCRIPTION  # That one stands at the file's beginning.
-        self._state[index.S_POS] = before + (end - before) % (1 << 32) if far else max(before, end)
+        self.state[index.S_POS] = before + (end - before) % (1 << 32) if far else max(before, end)
         self._at_boundary()
 
     def _at_boundary(self) -> None:
         if not self.in_transaction:
-            self._state[index.S_TX_POS] = self._state[index.S_POS]
+            self.state[index.S_TX_POS] = self.state[index.S_POS]
             self._boundary_file = self._file
 
     def _offset(self, file: str, pos: int) -> BinlogOffset:
         start = self._start
         if start.skip_events or start.skip_rows:
-            left = int(self._state[index.S_SKIP]), self._rows.skip_rows
+            left = int(self.state[index.S_SKIP]), self._rows.skip_rows
             if (file, pos) == (start.file, start.pos):
                 left = start.skip_events, start.skip_rows
         else:
@@ -475,7 +477,7 @@ class BinlogDecoder:
             str(self._gtids),
             server=start.server,
             by_gtid=start.by_gtid,
-            prepared=self._xa.stored,
+            prepared=self.xa.stored,
             skip_events=left[0],
             skip_rows=left[1],
         )
@@ -491,7 +493,7 @@ class BinlogDecoder:
             raise type(cause)(f"{self.event_position}: {cause}") from cause
 
     def _damage(self) -> CorruptLogError:
-        return CorruptLogError(f"{self.event_position}: {log_damage(int(self._state[index.S_ERROR]))}")
+        return CorruptLogError(f"{self.event_position}: {log_damage(int(self.state[index.S_ERROR]))}")
 
 
 def _as_array(events: Bytes) -> npt.NDArray[np.uint8]:

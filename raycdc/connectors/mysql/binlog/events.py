@@ -18,6 +18,7 @@ from raycdc.connectors.mysql.binlog.index_loops import HEADER_BYTES
 from raycdc.connectors.mysql.binlog.offset import BinlogOffset
 from raycdc.connectors.mysql.binlog.session import NO_SESSION, SessionState, parse_session
 from raycdc.connectors.mysql.values.charsets import codec_of
+from raycdc.connectors.mysql.values.types import MySqlTable
 from raycdc.errors import CorruptLogError
 from raycdc.model import TableId
 
@@ -78,6 +79,8 @@ class RowsItem:
 
     `batch` has the columns of `changelog_schema`; `_seq` continues over all tables and items. `row_pos` holds the end
     position (in `file`) of the event each row came from. An update is two rows (-U, +U), never in different items.
+    `described` is the version of the table that the rows were decoded with: a buffer may hold rows of several.
+    `kept`: a `RowKeeper` had them, and has left out what is not captured.
     """
 
     table: TableId
@@ -85,6 +88,8 @@ class RowsItem:
     row_pos: npt.NDArray[np.int64]
     rows: int
     file: str
+    described: MySqlTable
+    kept: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -113,7 +113,8 @@ E_MAP = 4  # number of the table map
 E_MS = 5  # commit time, ms
 E_POS = 6  # end position in the file
 E_ROWS = 7  # filled in by the row loop
-E_SIZE = 8
+E_FROM = 8  # where the transaction before ended
+E_SIZE = 9
 
 
 @helper
@@ -363,6 +364,7 @@ def index_events(
                     seconds = little_endian(data, at, 4)
                     events[count, E_MS] = state[S_TX_MS] if state[S_TX_MS] > 0 else seconds * 1000
                     events[count, E_ROWS] = 0
+                    events[count, E_FROM] = state[S_TX_POS]
                     count += 1
                     state[S_TX_ROWS] += 1
         elif kind == TABLE_MAP:

@@ -28,6 +28,10 @@ class MapSchemas:
     def remove(self, table: TableId) -> None:
         self._tables.pop(table, None)
 
+    def known(self, table: TableId) -> MySqlTable | None:
+        """The schema of a table that is followed."""
+        return self._tables.get(table)
+
     def of(self, table_map: TableMap) -> tuple[MySqlTable, WirePlan]:
         """The table and how its rows lie in the log. Raises `SchemaError` where the two do not fit."""
         if self._infer:

@@ -6,7 +6,8 @@ after the other, then numbers all rows in log order.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -22,9 +23,10 @@ from raycdc.connectors.mysql.binlog.table_decoding import Decoding, Part, ReadyM
 from raycdc.connectors.mysql.values.arena_loops import FULL_NEED, FULL_SLOT
 from raycdc.connectors.mysql.values.columns import TableArena
 from raycdc.connectors.mysql.values.types import MySqlTable
+from raycdc.errors import DataError, PartialRowsError
 from raycdc.model import TableId, part_of, with_lost_values
 
-#: Row events listed before they are decoded: 64 bytes each, so 4 MiB of list at most.
+#: Row events listed before they are decoded: 72 bytes each, so 4.5 MiB of list at most.
 _EVENTS_FIRST = 4096
 _EVENTS_MAX = 65_536
 
@@ -44,6 +46,9 @@ class RowBatches:
         self.skip_rows = 0
         self._limits = (rows_max, bytes_max)
         self._with_pos = with_pos
+        #: Told of rows that are not whole, and where the transaction before them ended: of their table nothing is
+        #: decoded then before it has another schema. None: they are an error.
+        self.on_partial: Callable[[TableId, DataError, int], None] | None = None
         self._decodings: dict[TableId, Decoding] = {}
         self._scratch: dict[int, Scratch] = {}
         self._zero_dates = self._replaced = 0
@@ -82,10 +87,6 @@ class RowBatches:
             self._scratch[columns] = Scratch.of(columns)
         return self._scratch[columns]
 
-    def table(self, table: TableId) -> MySqlTable:
-        """The version its last rows were decoded with; KeyError before the first."""
-        return self._decodings[table].table
-
     def know(self, number: int, table: TableId, ready: ReadyMap | None) -> None:
         """Table map `number` is one of `table`; None: its rows are passed over."""
         if ready is not None:
@@ -116,6 +117,9 @@ class RowBatches:
                 self._decode(data, events, np.flatnonzero(numbers == number), self.maps[number], parts, file=file)
         except RowsDamagedError as damage:
             # What precedes the damage, of all tables, still counts; then the error.
+            if isinstance(damage.error, PartialRowsError) and self.on_partial is not None:
+                yield from self._without_table(data, damage, events, file=file)
+                return
             yield from self.flush(data, damage.event, file=file)
             self.damaged_event_end = self.damaged_event_end or int(events[damage.event, index.E_POS])
             raise damage.error from None
@@ -128,13 +132,36 @@ class RowBatches:
             yield item
         self.skip_rows = 0
 
+    def _without_table(
+        self, data: npt.NDArray[np.uint8], damage: RowsDamagedError, events: npt.NDArray[np.int64], *, file: str
+    ) -> Iterator[RowsItem]:
+        """`flush`, but of the table whose rows are not whole what precedes these alone."""
+        assert self.on_partial is not None
+        table = self.maps[int(events[damage.event, index.E_MAP])].table
+        start = int(events[damage.event, index.E_FROM])
+        later = events[damage.event + 1 :].copy()
+        yield from self.flush(data, damage.event, file=file)
+        self.on_partial(table, damage.error, start)
+        left = later[np.isin(later[:, index.E_MAP], list(self.maps))]
+        self.events[: len(left)] = left
+        yield from self.flush(data, len(left), file=file)
+
+    def pass_over(self, table: TableId) -> list[int]:
+        """Rows of the table are of no use from here; returns the numbers of its table maps."""
+        numbers = [number for number, known in self.maps.items() if known.table == table]
+        for number in numbers:
+            del self.maps[number]
+        self._passed_over.setdefault(table, []).extend(numbers)
+        return numbers
+
     def _without_skipped(self, item: RowsItem, part: Part) -> RowsItem:
         """Leave out the first rows of the first event; an update counts once, as two rows of the batch."""
         numbers = part.row_number.copy()
         updates = np.isin(part.op, (1, 2))
         numbers[updates] //= 2
         keep = (part.row_event != 0) | (numbers >= self.skip_rows)
-        return RowsItem(item.table, part_of(item.batch, pa.array(keep)), item.row_pos[keep], int(keep.sum()), item.file)
+        kept = part_of(item.batch, pa.array(keep))
+        return replace(item, batch=kept, row_pos=item.row_pos[keep], rows=int(keep.sum()))
 
     def _decode(
         self,
@@ -189,7 +216,7 @@ class RowBatches:
         batch = pa.RecordBatch.from_arrays([*part.arrays, *added], schema=part.schema)
         if part.lost:
             batch = with_lost_values(batch, part.lost)
-        return RowsItem(part.table, batch, positions, count, file)
+        return RowsItem(part.table.id, batch, positions, count, file, part.table)
 
     def _count_losses(self, arena: TableArena) -> None:
         self._zero_dates += arena.zero_dates

@@ -19,6 +19,7 @@ _TOO_MANY_DATABASES = 254
 _REAL_AS_FLOAT, _ANSI_QUOTES, _ORACLE, _NO_BACKSLASH_ESCAPES = 1, 4, 512, 1 << 20
 #: STRICT_TRANS_TABLES and STRICT_ALL_TABLES.
 _STRICT = 1 << 21 | 1 << 22
+_NO_AUTO_VALUE_ON_ZERO, _PAD_CHAR_TO_FULL_LENGTH = 1 << 19, 1 << 31
 #: MariaDB's; in MySQL the bit is another mode.
 _EMPTY_STRING_IS_NULL = 1 << 32
 
@@ -57,6 +58,16 @@ class SessionState:
     def strict(self) -> bool:
         """A value that does not fit is an error; of a session nothing is known of, too, as it is by default."""
         return bool(self.sql_mode & _STRICT) or self == NO_SESSION
+
+    @property
+    def zero_is_value(self) -> bool:
+        """A zero in a counter's column stays (``NO_AUTO_VALUE_ON_ZERO``)."""
+        return bool(self.sql_mode & _NO_AUTO_VALUE_ON_ZERO)
+
+    @property
+    def pads_char(self) -> bool:
+        """A CHAR is read with spaces at its end (``PAD_CHAR_TO_FULL_LENGTH``)."""
+        return bool(self.sql_mode & _PAD_CHAR_TO_FULL_LENGTH)
 
     @property
     def oracle(self) -> bool:

@@ -18,7 +18,7 @@ from raycdc.connectors.mysql.binlog.index_loops import E_POS
 from raycdc.connectors.mysql.binlog.plan import Scratch, WirePlan
 from raycdc.connectors.mysql.values.columns import INVALID_BOOLEAN, INVALID_DATE, TableArena
 from raycdc.connectors.mysql.values.types import MySqlTable
-from raycdc.errors import CorruptLogError, DataError, SchemaError
+from raycdc.errors import CorruptLogError, DataError, PartialRowsError, SchemaError
 from raycdc.model import META_FIELDS, TableId
 
 #: Rows of a table's first arena; it grows eightfold when filled, so that thousands of quiet tables cost little.
@@ -55,7 +55,7 @@ class Decoding:
         """The first `rows` rows, copied; the arena starts over."""
         arrays = self.arena.to_arrays(count)
         return Part(
-            self.table.id,
+            self.table,
             self.schema,
             arrays,
             self.op[:count].copy(),
@@ -79,7 +79,7 @@ class ReadyMap:
 class Part:
     """A finished batch that still lacks its sequence numbers."""
 
-    table: TableId
+    table: MySqlTable
     schema: pa.Schema
     arrays: list[pa.Array]
     op: npt.NDArray[np.int8]
@@ -125,7 +125,7 @@ def rows_damage(
     where = f"{file}, event ending at {int(events[event, E_POS])}, table {table.id}"
     match code:
         case rows.ROWS_IMAGE:
-            error: DataError = DataError(
+            error: DataError = PartialRowsError(
                 f"{where}: the row image is not complete. Set binlog_row_image = FULL on the source "
                 "(for new sessions too) and take a new snapshot."
             )

@@ -13,8 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from raycdc.connectors.mysql.values.charsets import bytes_per_character, charset_of_collation, codec_of
-from raycdc.connectors.mysql.values.types import MySqlColumn, MySqlTable
-from raycdc.connectors.mysql.values.value_text import TEXT_OR_BYTES
+from raycdc.connectors.mysql.values.types import TEXT_OR_BYTES, MySqlColumn, MySqlTable, TypeOptions
 from raycdc.errors import CorruptLogError
 from raycdc.model import TableId
 
@@ -64,6 +63,9 @@ BLOBS = {
     3: ("mediumtext", "mediumblob"),
     4: ("longtext", "longblob"),
 }
+
+#: Digits behind the point of a DECIMAL: MariaDB has up to 38, MySQL 30.
+_SCALE_MAX = 38
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,14 +141,21 @@ def parse_table_map(content: bytes, *, mariadb: bool) -> TableMap:
     types = reader.take(count)
     metadata = _Reader(reader.take(reader.packed()))
     columns = [_column(type_, metadata) for type_ in types]
-    if not all(_possible(column) for column in columns):
-        raise CorruptLogError("a TABLE_MAP event describes a column that cannot exist")
     reader.take((count + 7) // 8)
     optional: dict[int, bytes] = {}
     while reader.more:
         kind = reader.take(1)[0]
         optional[kind] = reader.take(reader.packed())
     return _with_metadata(TableMap(TableId(db, table), tuple(columns)), optional, mariadb=mariadb)
+
+
+def require_possible(table_map: TableMap) -> None:
+    """Raises `CorruptLogError` where a column has metadata that no server writes: sizes would be made out of nothing.
+
+    For tables whose rows are decoded: others may have whatever a server allows that is newer than this program.
+    """
+    if not all(_possible(column) for column in table_map.columns):
+        raise CorruptLogError(f"a TABLE_MAP event of {table_map.table} describes a column that cannot exist")
 
 
 def _column(type_: int, metadata: _Reader) -> MapColumn:
@@ -170,11 +179,10 @@ def _column(type_: int, metadata: _Reader) -> MapColumn:
 
 
 def _possible(column: MapColumn) -> bool:
-    """Whether the metadata of a type are such as a server writes; damaged ones would make sizes out of nothing."""
     match column.type:
         case 246:  # NEWDECIMAL
             precision, scale = column.meta >> 8, column.meta & 0xFF
-            return 1 <= precision <= 65 and scale <= min(precision, 30)
+            return 1 <= precision <= 65 and scale <= min(precision, _SCALE_MAX)
         case 17 | 18 | 19:  # TIMESTAMP2, DATETIME2, TIME2
             return column.meta <= 6
         case 16:  # BIT
@@ -309,11 +317,15 @@ def type_text(column: MapColumn) -> str:  # noqa: PLR0911  one line per type
             return f"type {column.type}"
 
 
+#: Types for people who look into a log: a date that no calendar has is shown as the server prints it.
+AS_LOGGED = TypeOptions(invalid_dates="text")
+
+
 def infer_table(table_map: TableMap) -> MySqlTable:
     """A table from the map alone: names where logged, else ``@1``….
 
     Without metadata integers count as signed, and character and binary columns cannot be told apart: they are read as
-    bytes and marked `TEXT_OR_BYTES`. ENUM and SET without labels become their number.
+    bytes and marked `TEXT_OR_BYTES`. ENUM and SET without labels become their number. Dates are `AS_LOGGED`.
     """
     columns = []
     for index, column in enumerate(table_map.columns):
@@ -322,7 +334,6 @@ def infer_table(table_map: TableMap) -> MySqlTable:
         if column.type in (ENUM, SET) and not column.labels:
             text = "bigint"
         charset = "" if column.charset == "binary" else column.charset
-        columns.append(
-            MySqlColumn(column.name or f"@{index + 1}", text, charset, collation=TEXT_OR_BYTES if unknown else "")
-        )
+        found = MySqlColumn(column.name or f"@{index + 1}", text, charset, collation=TEXT_OR_BYTES if unknown else "")
+        columns.append(AS_LOGGED.treat(found))
     return MySqlTable(table_map.table, tuple(columns), tuple(columns[k].name for k in table_map.primary_key))

@@ -1,9 +1,8 @@
-"""XA transactions of the log: rows that wait, as the events they came in, for XA COMMIT.
+"""XA transactions of the log, from XA START to XA COMMIT or XA ROLLBACK.
 
-Called by `BinlogDecoder`. XA PREPARE writes a transaction's rows to the log, under a GTID of its own; XA COMMIT or
-XA ROLLBACK follows at any distance, or never. The rows take the position and time of XA COMMIT. Until then they are
-part of every position (`stored`), so that they survive a restart. The server holds the tables' metadata locks
-meanwhile: the schema at XA COMMIT is the one they were written with, and their table maps are checked against it.
+Called by `XaRows`. XA PREPARE writes a transaction's rows to the log, under a GTID of its own; XA COMMIT or
+XA ROLLBACK follows at any distance, or never. Until then what is `Prepared` is part of every position (`stored`), so
+that it survives a restart, on whatever node.
 
 Every prepared transaction is remembered, with or without rows of captured tables: an XA COMMIT of an unknown one was
 prepared before the job began, and its rows are missing.
@@ -16,6 +15,8 @@ import re
 import struct
 import zlib
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
 
 import msgpack
 
@@ -23,22 +24,81 @@ from raycdc.connectors.mysql.binlog import index_loops as index
 from raycdc.connectors.mysql.binlog.events import parse_query
 from raycdc.connectors.mysql.binlog.index_loops import HEADER_BYTES
 from raycdc.connectors.mysql.binlog.table_map import parse_table_map
-from raycdc.errors import CorruptLogError, DataError
+from raycdc.errors import CorruptLogError, DataError, StateError
 from raycdc.model import TableId
 
 #: Bytes of rows that all prepared transactions together may hold: they are written with every checkpoint.
 STORED_BYTES_MAX = 64 << 20
 
+#: Before the text of this version and later ones; version 1 has none, and held raw events.
+_VERSION = "2:"
+
 _FINISH = re.compile(r"XA\s+(COMMIT|ROLLBACK)\s+(.*?)\s*(ONE\s+PHASE)?\s*\Z", re.IGNORECASE | re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedRows:
+    """Rows of one table, as `raycdc.connectors.mysql.binlog.xa_rows.RowKeeper` keeps them.
+
+    `version` is the table's shape that they were decoded with; empty for a table that was parked at XA PREPARE, whose
+    rows are events. The `_seq` of others counts from the transaction's first row.
+    """
+
+    table: TableId
+    version: str
+    rows: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """One prepared transaction: `count` rows.
+
+    `unknown` are tables that were parked at XA PREPARE, and whose rows could not be kept. `events` are what a
+    transaction has instead where rows are not decoded ahead: in states of version 1, and where no schema is known for
+    sure.
+    """
+
+    rows: tuple[PreparedRows, ...] = ()
+    count: int = 0
+    unknown: tuple[TableId, ...] = ()
+    events: tuple[bytes, ...] = ()
+
+    @property
+    def bytes(self) -> int:
+        return sum(len(part.rows) for part in self.rows) + sum(map(len, self.events))
+
+
+@dataclass(frozen=True, slots=True)
+class Preparing:
+    """XA PREPARE: `XaTransactions.keep` wants what is to be kept of these events."""
+
+    xid: str
+    events: tuple[bytes, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Counting:
+    """The rows of these events count from here on."""
+
+    events: tuple[bytes, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Committing:
+    """The rows of a prepared transaction count from here on."""
+
+    xid: str
+    prepared: Prepared
+
+
+XaStep = Preparing | Counting | Committing
 
 
 class XaTransactions:
     """One per decoder. `stored` is the text of an earlier one."""
 
     def __init__(self, stored: str = "") -> None:
-        self._prepared: dict[str, list[bytes]] = {}
-        if stored:
-            self._prepared = msgpack.unpackb(zlib.decompress(base64.b64decode(stored)))
+        self._prepared = _read(stored) if stored else {}
         #: All prepared transactions as text; empty when there are none.
         self.stored = stored
         #: A transaction has begun that may be prepared: its table maps and row events come here.
@@ -50,8 +110,17 @@ class XaTransactions:
     def __repr__(self) -> str:
         return f"XaTransactions(prepared={list(self._prepared)}, open={len(self._open)} events)"
 
-    def on_event(self, event: bytes, *, wanted: Callable[[TableId], bool], from_the_start: bool) -> bytes:
-        """Take an event of an XA transaction, without checksum; returns the events whose rows count from here on.
+    def take_events(self) -> list[Preparing]:
+        """Transactions of which there are events yet; each is to be kept again."""
+        return [Preparing(xid, prepared.events) for xid, prepared in self._prepared.items() if prepared.events]
+
+    def keep(self, *kept: tuple[str, Prepared]) -> None:
+        """What there is of transactions that are prepared. Raises `DataError` where it is too much."""
+        self._prepared.update(kept)
+        self._store()
+
+    def on_event(self, event: bytes, *, wanted: Callable[[TableId], bool], from_the_start: bool) -> XaStep | None:
+        """Take an event of an XA transaction, without checksum; returns what is to be done with rows here.
 
         `from_the_start`: an unknown transaction is no error. Raises `DataError` and `CorruptLogError` without position.
         """
@@ -59,24 +128,20 @@ class XaTransactions:
         match event[4]:
             case index.XA_PREPARE:
                 xid, one_phase = prepared_xid(body)
-                rows, self._open, self.is_open = self._open, [], False
-                if one_phase:
-                    return _placed(rows, event)
-                self._prepared[xid] = rows
-                self._store()
+                events, self._open, self.is_open = tuple(self._open), [], False
+                return Counting(events) if one_phase else Preparing(xid, events)
             case index.QUERY:
                 finished = finished_xid(parse_query(body).statement)
-                if finished is None:
-                    self._begin()
-                    return b""
-                return self._finish(*finished, event, from_the_start=from_the_start)
+                if finished is not None:
+                    return self._finish(*finished, from_the_start=from_the_start)
+                self._begin()
             case index.MARIADB_GTID:
                 self._begin()
             case index.TABLE_MAP:
                 self._keep(event, wanted=wanted(parse_table_map(body[8:], mariadb=False).table))
             case _:
                 self._keep(event, wanted=False)
-        return b""
+        return None
 
     def _begin(self) -> None:
         self._open, self._open_bytes, self.is_open = [], 0, True
@@ -95,24 +160,58 @@ class XaTransactions:
                     "XA COMMIT; use smaller transactions or ordinary ones"
                 )
 
-    def _finish(self, xid: str, commits: bool, event: bytes, *, from_the_start: bool) -> bytes:
-        rows = self._prepared.pop(xid, None)
-        if rows is None and commits and not from_the_start:
+    def _finish(self, xid: str, commits: bool, *, from_the_start: bool) -> Committing | None:
+        prepared = self._prepared.pop(xid, None)
+        if prepared is None and commits and not from_the_start:
             raise DataError(
                 f"XA COMMIT {xid}: the transaction was prepared before the position this job began at, so its rows "
                 "were never seen. Take a new snapshot (a new pipeline.state)"
             )
         self._store()
-        return _placed(rows, event) if rows and commits else b""
+        return Committing(xid, prepared) if prepared is not None and commits else None
 
     def _store(self) -> None:
-        if sum(len(event) for events in self._prepared.values() for event in events) > STORED_BYTES_MAX:
+        if sum(prepared.bytes for prepared in self._prepared.values()) > STORED_BYTES_MAX:
             raise DataError(
                 f"prepared XA transactions hold more than {STORED_BYTES_MAX >> 20} MiB of rows; commit or roll back "
                 "the old ones (XA RECOVER lists them)"
             )
-        packed = zlib.compress(msgpack.packb(self._prepared), 1)
-        self.stored = base64.b64encode(packed).decode() if self._prepared else ""
+        self.stored = _written(self._prepared) if self._prepared else ""
+
+
+def _written(prepared: dict[str, Prepared]) -> str:
+    content = {
+        xid: {
+            "rows": [[part.table.db, part.table.table, part.version, part.rows] for part in one.rows],
+            "count": one.count,
+            "unknown": [[table.db, table.table] for table in one.unknown],
+            "events": list(one.events),
+        }
+        for xid, one in prepared.items()
+    }
+    return _VERSION + base64.b64encode(zlib.compress(msgpack.packb(content), 1)).decode()
+
+
+def _read(stored: str) -> dict[str, Prepared]:
+    """Raises `StateError` for what another version wrote."""
+    version, found, text = stored.rpartition(":")
+    if found and version + found != _VERSION:
+        raise StateError(
+            f"The position's prepared XA transactions have version {version!r}, which this raycdc does not know. "
+            "Upgrade raycdc."
+        )
+    content: dict[str, Any] = msgpack.unpackb(zlib.decompress(base64.b64decode(text)))
+    if not found:
+        return {xid: Prepared(events=tuple(events)) for xid, events in content.items()}
+    return {
+        xid: Prepared(
+            rows=tuple(PreparedRows(TableId(db, table), version, rows) for db, table, version, rows in one["rows"]),
+            count=one["count"],
+            unknown=tuple(TableId(db, table) for db, table in one["unknown"]),
+            events=tuple(one["events"]),
+        )
+        for xid, one in content.items()
+    }
 
 
 def prepared_xid(body: bytes) -> tuple[str, bool]:
@@ -140,6 +239,21 @@ def xid_text(gtrid: bytes, bqual: bytes, format_: int) -> str:
     return f"x'{gtrid.hex()}',x'{bqual.hex()}',{format_}"
 
 
-def _placed(events: list[bytes], at: bytes) -> bytes:
-    """The events as if they stood where the event `at` stands: its time and end position."""
-    return b"".join(at[:4] + event[4:9] + len(event).to_bytes(4, "little") + at[13:17] + event[17:] for event in events)
+def events_by_table(events: tuple[bytes, ...]) -> dict[TableId, list[bytes]]:
+    """The events of each table that they have rows of, with its table maps."""
+    names: dict[bytes, TableId] = {}
+    found: dict[TableId, list[bytes]] = {}
+    with_rows = set()
+    for event in events:
+        body = event[HEADER_BYTES:]
+        if event[4] == index.TABLE_MAP:
+            names[body[:6]] = parse_table_map(body[8:], mariadb=False).table
+        else:
+            with_rows.add(names[body[:6]])
+        found.setdefault(names[body[:6]], []).append(event)
+    return {table: of_table for table, of_table in found.items() if table in with_rows}
+
+
+def placed(events: tuple[bytes, ...], *, seconds: bytes, end: bytes) -> bytes:
+    """The events as if they stood at another place: with its time and end position, of four bytes each."""
+    return b"".join(seconds + event[4:9] + len(event).to_bytes(4, "little") + end + event[17:] for event in events)

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import assert_never
 
 from raycdc.connectors.mysql.ddl.column import charset_of_collation
-from raycdc.connectors.mysql.ddl.conversions import keeps_values, may_lose
+from raycdc.connectors.mysql.ddl.conversions import computed_anew, equals_as_before, keeps_values, may_lose
 from raycdc.connectors.mysql.ddl.defaults import fill_of
 from raycdc.connectors.mysql.ddl.shape import Slot, renames, same_name, type_change
 from raycdc.connectors.mysql.ddl.statements import (
@@ -81,7 +81,7 @@ def alter_table(
     after = replace(after, columns=keyed)
     events = _events(table, after, placed, moved, ddl, dialect)
     unlogged = next((action.why for action in ddl.actions if isinstance(action, RowsUnlogged)), None)
-    return after, events, unlogged or _rewrites(placed, ddl, dialect)
+    return after, events, unlogged or _rewrites(table, placed, ddl, dialect)
 
 
 def events_of_unknown(ddl: AlterTable, dialect: DdlDialect) -> tuple[SchemaChangeEvent, ...]:
@@ -146,7 +146,7 @@ def server_column(definition: ColumnDefinition, dialect: DdlDialect) -> MySqlCol
         definition.type,
         charset=definition.charset,
         display_width=dialect.display_width,
-        geomcollection=dialect.geomcollection and not dialect.mariadb,
+        mysql8=dialect.geomcollection and not dialect.mariadb,
     )
     is_text = (
         definition.charset not in ("", "binary")
@@ -355,7 +355,7 @@ def _events(
     return tuple(events)
 
 
-def _rewrites(placed: Sequence[Slot], ddl: AlterTable, dialect: DdlDialect) -> str | None:
+def _rewrites(table: MySqlTable, placed: Sequence[Slot], ddl: AlterTable, dialect: DdlDialect) -> str | None:
     # Without IGNORE and in strict mode the statement fails where it would have to cut a value or leave out a row.
     forgiving = ddl.ignore or not dialect.strict
     if ddl.ignore and any(
@@ -371,14 +371,27 @@ def _rewrites(placed: Sequence[Slot], ddl: AlterTable, dialect: DdlDialect) -> s
             if unsure:
                 return f"the new column {name!r} holds {unsure} in the existing rows"
             continue
-        if definition is not None and "GENERATED" in (slot.before.extra + definition.extra).upper():
+        if definition is not None and (slot.before.is_generated or slot.column.is_generated):
             return f"the column {name!r} is generated anew in the existing rows"
-        if not keeps_values(slot.before, slot.column):
-            return f"the column {name!r} was converted from {slot.before.column_type} to {slot.column.column_type}"
+        if why := _converted_otherwise(slot.before, slot.column, dialect):
+            return why
         lost = may_lose(slot.before, slot.column) if forgiving else ""
         if lost:
             return f"in the column {name!r}, now {slot.column.column_type}, it may be that {lost} without an error"
-    return None
+        if ddl.ignore and not equals_as_before(slot.before, slot.column):
+            return f"the column {name!r} compares otherwise, and ALTER IGNORE leaves out rows that a key forbids"
+    return computed_anew(((slot.before, slot.column) for slot in placed), row_end=table.row_end) or None
+
+
+def _converted_otherwise(before: MySqlColumn, after: MySqlColumn, dialect: DdlDialect) -> str:
+    """Why values of `before` are others in `after` though nothing was cut; empty where they are the same."""
+    if not keeps_values(before, after):
+        return f"the column {after.name!r} was converted from {before.column_type} to {after.column_type}"
+    if after.is_counter and not before.is_counter and (before.nullable or not dialect.zero_is_value):
+        return f"the column {after.name!r} became a counter, which puts its next numbers in place of zeros and nulls"
+    if dialect.pads_char and before.shape.base == "char" and after.shape.base != "char":
+        return f"the values of {after.name!r} got spaces at their end (sql_mode has PAD_CHAR_TO_FULL_LENGTH)"
+    return ""
 
 
 def _list(table: MySqlTable) -> str:

@@ -23,6 +23,7 @@ from raycdc.connectors.mysql.ddl.statements import (
     SetVersioning,
     UniqueKey,
 )
+from raycdc.model import TableId
 from raycdc.schema import After, First
 
 _KEY_WORDS = frozenset({"INDEX", "KEY", "UNIQUE", "FULLTEXT", "SPATIAL", "FOREIGN", "CHECK", "CONSTRAINT"})
@@ -157,11 +158,12 @@ class AlterParser(ColumnParser):
         word = self.word()
         partition = word in _PARTITION_ROWS and self.peek_words(word, "PARTITION")
         if partition or word in ("IMPORT", "DISCARD"):
-            self.skip_rest()
+            others = self._tables_of_the_rest()
             what = f"{word} PARTITION" if partition else word
-            return [RowsUnlogged(f"{what} brings or removes rows that the log does not show")]
+            return [RowsUnlogged(f"{what} brings or removes rows that the log does not show", others)]
         if self.peek_words("CONVERT", "PARTITION") or self.peek_words("CONVERT", "TABLE"):
-            raise Unparsable("CONVERT moves rows between a table and a partition, which the log does not show")
+            why = "CONVERT moves rows between a table and a partition, which the log does not show"
+            return [RowsUnlogged(why, self._tables_of_the_rest())]
         match word:
             case "ADD":
                 return self._add()
@@ -189,6 +191,16 @@ class AlterParser(ColumnParser):
                 return []
             case _:
                 raise Unparsable(f"ALTER TABLE … {self.here()} is not understood")
+
+    def _tables_of_the_rest(self) -> tuple[TableId, ...]:
+        """Tables that rows come from or go to, as the rest of the statement names them."""
+        others = []
+        while not self.at_end() and not self.at_symbol(";"):
+            if self.accept("WITH", "TABLE") or self.accept("TO", "TABLE") or self.accept("CONVERT", "TABLE"):
+                others.append(self.table())
+            else:
+                self.skip()
+        return tuple(others)
 
     def _skip_harmless(self, word: str) -> None:
         """Options may follow one another without commas; ORDER BY and partitions run to the statement's end."""
@@ -263,7 +275,7 @@ class AlterParser(ColumnParser):
             return self._drop_key()
         self.accept("COLUMN")
         if_exists = self.accept("IF", "EXISTS")
-        name = self.identifier()
+        name = self.column_name()
         self.accept("RESTRICT") or self.accept("CASCADE")
         return [DropColumn(name, if_exists)]
 
@@ -282,7 +294,7 @@ class AlterParser(ColumnParser):
             self.expect("CHANGE")
         self.accept("COLUMN")
         if_exists = self.accept("IF", "EXISTS")
-        old = None if modify else self.identifier()
+        old = None if modify else self.column_name()
         definition = self.column_definition()
         return ChangeColumn(old or definition.name, definition, self._position(), if_exists)
 
@@ -295,9 +307,9 @@ class AlterParser(ColumnParser):
         self.expect("RENAME")
         if self.accept("COLUMN"):
             if_exists = self.accept("IF", "EXISTS")
-            old = self.identifier()
+            old = self.column_name()
             self.expect("TO")
-            return [RenameColumn(old, self.identifier(), if_exists)]
+            return [RenameColumn(old, self.column_name(), if_exists)]
         if self.word() in ("INDEX", "KEY"):
             self.skip_item()
             return []
@@ -311,7 +323,7 @@ class AlterParser(ColumnParser):
             return []
         self.accept("COLUMN")
         self.accept("IF", "EXISTS")
-        name = self.identifier()
+        name = self.column_name()
         if self.accept("DROP", "DEFAULT"):
             return [SetDefault(name, None)]
         if self.accept("SET", "DEFAULT"):

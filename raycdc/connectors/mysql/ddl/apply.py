@@ -255,8 +255,9 @@ def _touched_by_alter(cursor: Cursor) -> Touched:
     cursor.accept("IF", "EXISTS")
     tables = [cursor.table()]
     while not cursor.at_end():
-        # EXCHANGE PARTITION … WITH TABLE name swaps rows with the other table, RENAME [TO] name takes its place.
-        if cursor.accept("WITH", "TABLE"):
+        # EXCHANGE PARTITION … WITH TABLE name swaps rows with the other table, CONVERT makes a table of a partition or
+        # the other way round, RENAME [TO] name takes its place.
+        if cursor.accept("WITH", "TABLE") or cursor.accept("TO", "TABLE") or cursor.accept("CONVERT", "TABLE"):
             tables.append(cursor.table())
         elif cursor.accept("RENAME"):
             if cursor.word() in ("COLUMN", "INDEX", "KEY"):

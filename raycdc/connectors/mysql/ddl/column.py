@@ -35,7 +35,13 @@ _OPTION_WORDS = frozenset({"COMMENT", "COLLATE", "CHARSET", "CONVERT", "DEFAULT"
 
 
 def never_logged(table: MySqlTable) -> str | None:
-    """Why changes of `table`, as a server describes it, are never logged as rows, and what to do; None: they are."""
+    """Why changes of `table`, as a server describes it, cannot be read from its log, and what to do; None: they can."""
+    stored = next((column for column in table.columns if " COMPRESSED" in column.column_type), None)
+    if stored is not None:
+        return (
+            f"Table {table.id}: column {stored.name!r} is stored COMPRESSED, and so it is in the log. ALTER it without "
+            "COMPRESSED, or leave the table out with source.exclude."
+        )
     if not any(column.name == table.row_end and column.shape.base == "bigint" for column in table.columns):
         return None
     return (
@@ -71,7 +77,7 @@ class ColumnParser(Cursor):
 
     def column_definition(self) -> ColumnDefinition:
         """``name type attributes…`` up to the comma, parenthesis, FIRST or AFTER behind it."""
-        name = self.identifier()
+        name = self.column_name()
         attributes = _Attributes()
         written = self._type(attributes)
         while not self._definition_ends():
@@ -167,14 +173,14 @@ class ColumnParser(Cursor):
     def _type(self, attributes: _Attributes) -> WrittenType:
         base = self._type_word()
         numbers: list[int] = []
-        labels: list[str] = []
+        labels: list[str | bytes] = []
         if self.accept_symbol("("):
             while not self.accept_symbol(")"):
                 token = self.peek()
                 if token.kind is TokenKind.STRING or (token.kind is TokenKind.WORD and token.text.startswith("_")):
                     labels.append(self._literal() or "")
                 elif base in ("enum", "set") and token.kind is TokenKind.NUMBER and not token.text.isdecimal():
-                    labels.append(_hex_text(self.skip().text))
+                    labels.append(_hex_bytes(self.skip().text))
                 elif token.kind is TokenKind.NUMBER and token.text.isdecimal():
                     numbers.append(int(self.skip().text))
                 elif not self.accept_symbol(","):
@@ -391,13 +397,9 @@ _WIDE = frozenset({"ucs2", "utf16", "utf16le", "utf32"})
 _HEX = re.compile(r"0[xXbB]|[xXbB]'")
 
 
-def _hex_text(text: str) -> str:
-    """A label written as ``0x61`` or ``x'61'``, where it is ASCII."""
-    number = number_text(text)
-    if number is None or text[:2].lower() in ("b'", "0b"):
-        raise Unparsable(f"the label {text} is not understood")
-    digits = text.lower().removeprefix("0x").strip("x'")
-    raw = bytes.fromhex(digits.zfill(len(digits) + len(digits) % 2))
-    if not raw.isascii():
-        raise Unparsable(f"the label {text} is not ASCII, and its character set is not known")
-    return raw.decode()
+def _hex_bytes(text: str) -> bytes:
+    """A label written as ``0x61``, ``x'61'`` or ``b'01100001'``: bytes in its column's character set."""
+    binary = text[:2].lower() in ("b'", "0b")
+    digits = text[2:].rstrip("'")
+    length = -(-len(digits) // (8 if binary else 2))
+    return int(digits or "0", 2 if binary else 16).to_bytes(length, "big")

@@ -2,10 +2,15 @@
 
 A server that converts a column writes nothing of it to its log. `keeps_values` asks whether every value it can have
 converted without complaint is the same value; `may_lose` whether a value could have been cut, rounded or replaced by a
-statement that does not complain (``INSERT IGNORE``, ``ALTER IGNORE``, a session without strict mode).
+statement that does not complain (``INSERT IGNORE``, ``ALTER IGNORE``, a session without strict mode). `computed_anew`
+and `equals_as_before` are about what a conversion does beside the value it converts.
+
+`tests/integration/test_mysql_conversions.py` plays pairs of types on real servers.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterable
 
 from raycdc.connectors.mysql.values.charsets import bytes_per_character
 from raycdc.connectors.mysql.values.types import CHARACTER_TYPES, MySqlColumn
@@ -27,18 +32,30 @@ _UNICODE = frozenset({"utf8mb4", "utf16", "utf16le", "utf32", "gb18030"})
 _UTF8 = frozenset({"utf8mb4", "utf8mb3", "utf8", "ascii"})
 #: Unicode without the characters beyond U+FFFF.
 _BASIC_UNICODE = frozenset({"utf8mb3", "utf8", "ucs2"})
+#: Sets in which all bytes are characters, so that no text of theirs is damaged.
+_WHOLE = _UNICODE | _UTF8 | _BASIC_UNICODE | {"latin1"}
+_FLOATS = frozenset({"float", "double"})
 
 
 def keeps_values(before: MySqlColumn, after: MySqlColumn) -> bool:
     """Whether every value of the old type that was converted without an error is the same value in the new one."""
     old, new = before.logical(), after.logical()
     if old.kind is not new.kind:
-        return new.kind in _WIDENS_TO.get(old.kind, frozenset())
+        return new.kind in _WIDENS_TO.get(old.kind, frozenset()) and not _rounds(before, after)
+    if before.shape.base == "timestamp" and before.nullable and not after.nullable:
+        # MariaDB puts the time of the statement in place of NULL, and complains in no mode.
+        return False
     match old.kind:
         case TypeKind.DECIMAL:
             return new.scale >= old.scale and new.precision - new.scale >= old.precision - old.scale
-        case TypeKind.ENUM | TypeKind.SET:
+        case TypeKind.ENUM:
             return set(before.labels) <= set(after.labels)
+        case TypeKind.SET:
+            # A value's text has its labels in the order of the type.
+            known = set(before.labels)
+            return tuple(label for label in after.labels if label in known) == before.labels
+        case TypeKind.FLOAT32 | TypeKind.FLOAT64:
+            return not _rounds(before, after)
         case TypeKind.BIT:
             return new.length >= old.length
         case TypeKind.DATETIME | TypeKind.TIMESTAMP:
@@ -66,6 +83,51 @@ def _keeps_text(before: MySqlColumn, after: MySqlColumn) -> bool:
     return (old.base, old.fsp) == (new.base, new.fsp)
 
 
+def _rounds(before: MySqlColumn, after: MySqlColumn) -> bool:
+    """Whether a FLOAT or DOUBLE becomes one with digits of its own, FLOAT(M,D), to which the server rounds."""
+    if after.shape.base not in _FLOATS or (before.column_type == after.column_type):
+        return False
+    digits = after.shape.digits
+    known = before.shape.digits if before.shape.base == after.shape.base else None
+    return digits is not None and (known is None or digits < known)
+
+
+def computed_anew(columns: Iterable[tuple[MySqlColumn | None, MySqlColumn]], *, row_end: str = "") -> str:
+    """Why generated columns among `columns` (before and after) have other values now, which no statement names; empty
+    where they have not: one is computed from a column that has another type, or compares by another collation.
+
+    `row_end` is that of a system-versioned table, whose period is no function of its columns.
+    """
+    kept = [(before, after) for before, after in columns if before is not None]
+    period = ("timestamp(6)",) if row_end else ()
+    generated = [after.name for _, after in kept if after.is_generated and after.column_type not in period]
+    changed = [after for before, after in kept if _form(before) != _form(after)]
+    if not generated or not changed:
+        return ""
+    return (
+        f"the column {generated[0]!r} is generated, and may be computed from {changed[0].name!r}, which was converted"
+    )
+
+
+def _form(column: MySqlColumn) -> tuple[str, str, str]:
+    return column.column_type, column.charset, column.collation
+
+
+def equals_as_before(before: MySqlColumn, after: MySqlColumn) -> bool:
+    """Whether all texts that differ in `before` differ in `after`, so that no row is in the way of another one."""
+    old, new = before.collation, after.collation
+    if old == new or not after.charset:
+        return True
+    if not old or not new:
+        return False
+    rules = new.partition("_")[2]
+    if {before.charset, after.charset} <= _UTF8 and rules == old.partition("_")[2]:
+        return True
+    # Spaces at the end count in some collations only.
+    spaces = [any(word in name for word in ("nopad", "0900")) or name == "binary" for name in (old, new)]
+    return rules.endswith("bin") and (spaces[1] or not spaces[0])
+
+
 def may_lose(before: MySqlColumn, after: MySqlColumn) -> str:
     """What a conversion that does not complain could have changed in values of `before`; empty when nothing."""
     if before.nullable and not after.nullable:
@@ -74,10 +136,14 @@ def may_lose(before: MySqlColumn, after: MySqlColumn) -> str:
         low, high = _range(before)
         fits = _range(after)[0] <= low and high <= _range(after)[1]
         return "" if fits else "numbers were cut"
-    if before.logical().kind is TypeKind.DECIMAL and not before.unsigned and after.unsigned:
+    if after.unsigned and not before.unsigned and before.shape.base in {"decimal", *_FLOATS}:
         return "negative numbers were cut"
+    if after.shape.digits is not None and before.column_type != after.column_type:
+        return "numbers were cut"
     if before.charset and after.charset and not _holds(after.charset, before.charset):
         return f"characters that {after.charset} lacks were replaced"
+    if before.charset and after.charset and before.charset != after.charset and before.charset not in _WHOLE:
+        return f"bytes that are no character in {before.charset} were replaced"
     return "texts were cut" if _longest(before) > _room(after, before) else ""
 
 

@@ -104,6 +104,13 @@ class Cursor:
             return token.text
         raise Unparsable(f"a name is expected at {self.here()}")
 
+    def column_name(self) -> str:
+        """``name``, which MariaDB and MySQL 5.7 also take as ``table.name`` and ``db.table.name``."""
+        name = self.identifier()
+        while self.accept_symbol("."):
+            name = self.identifier()
+        return name
+
     def string(self) -> str:
         token = self.peek()
         if token.kind is not TokenKind.STRING:

@@ -39,6 +39,8 @@ def dialect_of_session(server: DdlDialect, session: SessionState) -> DdlDialect:
         oracle=server.mariadb and session.oracle,
         explicit_timestamps=server.explicit_timestamps if explicit is None else explicit,
         strict=session.strict,
+        zero_is_value=session.zero_is_value,
+        pads_char=session.pads_char,
         time_zone=session.time_zone,
         empty_is_null=server.mariadb and session.empty_is_null,
     )

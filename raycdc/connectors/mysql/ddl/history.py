@@ -11,7 +11,6 @@ captured table's place is the change of that table, at that place. `take_state` 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -29,7 +28,11 @@ from raycdc.connectors.mysql.ddl.apply import (
     parse_ddl,
     touched_tables,
 )
+from raycdc.connectors.mysql.ddl.database_defaults import DatabaseDefaults
 from raycdc.connectors.mysql.ddl.dialect import dialect_of_session
+from raycdc.connectors.mysql.ddl.dropped_tables import DroppedTables
+from raycdc.connectors.mysql.ddl.indirect import is_change_of_rows, tables_reached
+from raycdc.connectors.mysql.ddl.masked_names import MaskedNames
 from raycdc.connectors.mysql.ddl.parked_tables import (
     ParkedTables,
     RefusedStatementError,
@@ -38,10 +41,11 @@ from raycdc.connectors.mysql.ddl.parked_tables import (
 )
 from raycdc.connectors.mysql.ddl.renames import places_after, separated, with_collations, with_defaults
 from raycdc.connectors.mysql.ddl.resolver import Resolved
+from raycdc.connectors.mysql.ddl.sequences import Sequences
 from raycdc.connectors.mysql.ddl.shadows import Shadow, ShadowTables, role_of
 from raycdc.connectors.mysql.ddl.shape import reshape
 from raycdc.connectors.mysql.ddl.snapshot_keys import SnapshotKeys
-from raycdc.connectors.mysql.ddl.statement_text import names, shown
+from raycdc.connectors.mysql.ddl.statement_text import begins_with, may_move_rows, shown
 from raycdc.connectors.mysql.ddl.statements import (
     AlterTable,
     CreateTable,
@@ -72,22 +76,8 @@ from raycdc.source.hand_off import LogRows
 from raycdc.source.parking import ENDED, PARKED
 from raycdc.transform.followed import TargetRules
 
-_CREATES = re.compile(r"\s*(?:/\*.*?\*/\s*)*CREATE\b", re.IGNORECASE | re.DOTALL)
-_ALTERS = re.compile(r"\s*(?:/\*.*?\*/\s*)*ALTER\b", re.IGNORECASE | re.DOTALL)
-#: Words of statements that may bring or remove rows; where one of them is not understood, no shape tells what it did.
-_MOVES_ROWS = re.compile(r"\b(PARTITION|TABLESPACE|VERSIONING|PERIOD|IGNORE|TRUNCATE|REPLACE)\b", re.IGNORECASE)
-_DML = re.compile(
-    r"\s*(?:/\*.*?\*/\s*)*(INSERT|UPDATE|DELETE|REPLACE|LOAD|CALL|WITH|SELECT|DO)\b", re.IGNORECASE | re.DOTALL
-)
-
-
 #: Asks the server for the table right after a place in the log; or says why that cannot be known (`resolver`).
 Resolver = Callable[[TableId, BinlogOffset], Resolved | str]
-
-
-def begin_state(databases: Mapping[str, tuple[str, str]]) -> dict[str, Any] | None:
-    """`DdlHistory`'s state where the log begins: what the log does not say of it, and the server only as of now."""
-    return {"databases": {db: list(default) for db, default in sorted(databases.items())}} if databases else None
 
 
 class DdlHistory:
@@ -116,6 +106,7 @@ class DdlHistory:
         led_to: Callable[[str], str | None] | None = None,
         rules: TargetRules | None = None,
     ) -> None:
+        self.sequences = Sequences()
         self._snapshots = snapshots or SnapshotKeys()
         #: Tables whose rows stopped to fit in what is being decoded: rows before that have this schema.
         self._misfits: dict[TableId, MySqlTable] = {}
@@ -123,10 +114,7 @@ class DdlHistory:
         self.parked = ParkedTables(parked, self._tables, rules)
         self._selector = selector
         self._dialect = dialect
-        self._default_charset = default_charset
-        begun = (state or {}).get("databases")
-        self._databases = dict(databases or {}) if begun is None else {db: (s, c) for db, (s, c) in begun.items()}
-        self._defaults_changed = False
+        self._defaults = DatabaseDefaults(state, databases, server=default_charset)
         self._resolve = resolve
         self._led_to = led_to
         self._left_out = frozenset(left_out)
@@ -134,6 +122,8 @@ class DdlHistory:
         self._updates: list[SchemaUpdate] = []
         self._rows: list[LogRows] = []
         self._shadows = ShadowTables((state or {}).get("shadows"))
+        self._dropped = DroppedTables((state or {}).get("dropped"))
+        self._masked = MaskedNames(self.parked.rules.masks, (state or {}).get("masked"))
         #: Captured tables whose name nobody has, between the two renames of a tool that does them one by one.
         self._away = {TableId.parse(name) for name in (state or {}).get("away", ())}
 
@@ -153,17 +143,19 @@ class DdlHistory:
 
     def take_state(self) -> dict[str, Any] | None:
         """What a restart after the last statement must know beside the tables, once; None when that is as it was."""
-        if not self._shadows.changed and not self._defaults_changed:
+        notes = (self._shadows, self._defaults, self._masked, self._dropped)
+        if not any(note.changed for note in notes):
             return None
-        self._shadows.changed = self._defaults_changed = False
+        for note in notes:
+            note.changed = False
         tools = {"shadows": self._shadows.state(), "away": sorted(map(str, self._away))}
-        return {**tools, **(begin_state(self._databases) or {})}
+        return {**tools, **self._defaults.state(), **self._masked.state(), **self._dropped.state()}
 
     def captures(self, table: TableId) -> bool:
         """Whether rows of `table` are captured as far as the log was decoded: tools' tables are not, unless by name."""
         if table in self._tables:
             return True
-        return table not in self.parked and self.selects(table)
+        return table not in self.parked and table not in self.sequences and self.selects(table)
 
     def selects(self, table: TableId) -> bool:
         """Whether `table` is, or may again be, captured."""
@@ -173,12 +165,14 @@ class DdlHistory:
 
     def on_ddl(self, item: DdlItem) -> None:
         """Apply a statement, or park the tables it is about. Raises `SchemaError` or `DataError` where none is."""
-        if _DML.match(item.statement):
+        if is_change_of_rows(item.statement):
             self._check_dml(item)
             return
         dialect = dialect_of_session(self._dialect, item.session)
         touched = touched_tables(item.statement, item.db, dialect=dialect)
         self._touch_parked(item, touched.tables, touched.databases)
+        self.sequences.touched(touched.tables)
+        self._masked.follow(item.statement, item.db, touched, dialect)
         try:
             self._follow(item, touched, dialect)
         except RefusedStatementError as refusal:
@@ -186,7 +180,7 @@ class DdlHistory:
             if not self.parked.allowed or not named:
                 raise
             tables = list(dict.fromkeys(named))
-            new = _CREATES.match(item.statement) is not None and not any(t in self._tables for t in tables)
+            new = begins_with("CREATE", item.statement) and not any(t in self._tables for t in tables)
             # Of several tables nobody knows which are concerned how: each is looked at.
             again = refusal.again or new or len(tables) > 1
             for table in tables:
@@ -210,7 +204,7 @@ class DdlHistory:
             if isinstance(ddl, RenameTable):
                 renames.append(ddl)
             else:
-                self._apply(item, with_defaults(ddl, self._charset_of), dialect)
+                self._apply(item, with_defaults(ddl, self._defaults.of), dialect)
         if renames:
             self._rename(item, renames)
 
@@ -221,25 +215,22 @@ class DdlHistory:
         match ddl:
             case TemporaryTable():
                 return
-            case Database(db, charset, collation):
+            case Database(db):
                 if ddl.or_replace:
                     self._drop_database(item, db)
-                if not (ddl.if_not_exists and db in self._databases):
-                    known = self._databases.get(db, self._default_charset)
-                    self._databases[db] = (charset, collation) if charset else known
-                    self._defaults_changed = True
+                self._defaults.set(ddl)
                 return
             case DropDatabase(db):
-                self._databases.pop(db, None)
-                self._defaults_changed = True
+                self._defaults.drop(db)
                 self._drop_database(item, db)
                 return
-        default_charset = self._charset_of(ddl.table.db)
+        default_charset = self._defaults.of(ddl.table.db)
         if not self.captures(ddl.table):
             self._apply_to_shadow(item, ddl, dialect, default_charset)
             return
+        if (present := self._tables.get(ddl.table)) is None and isinstance(ddl, DropTable):
+            return
         try:
-            present = self._tables.get(ddl.table)
             applied = apply_ddl(present, ddl, lookup=self._shape, dialect=dialect, default_charset=default_charset)
         except SchemaError as cause:
             unknown = isinstance(ddl, CreateTable) or isinstance(cause, UnknownShapeError)
@@ -253,9 +244,6 @@ class DdlHistory:
         for table in [t for t in self._tables if t.db == db]:
             self._take(item, table, AppliedDdl(None, (DropTableEvent(table),)))
         self._shadows.drop_database(db)
-
-    def _charset_of(self, db: str) -> tuple[str, str]:
-        return self._databases.get(db, self._default_charset)
 
     def _shape(self, table: TableId) -> MySqlTable | None:
         return self._tables.get(table) or self._shadows.shape(table)
@@ -351,8 +339,8 @@ class DdlHistory:
         """A table that was created or altered in a way we cannot read may be looked up; anything else ends here."""
         table = captured[0] if len(captured) == 1 else None
         known = None if table is None else self._tables.get(table)
-        readable = (_CREATES if known is None else _ALTERS).match(item.statement)
-        if table is None or not readable or (known is not None and _MOVES_ROWS.search(item.statement)):
+        readable = begins_with("CREATE" if known is None else "ALTER", item.statement)
+        if table is None or not readable or (known is not None and may_move_rows(item.statement)):
             raise self._refusal(item, reason)
         found = self._lookup(item, table, reason)
         if known is None:
@@ -387,12 +375,17 @@ class DdlHistory:
         if applied.not_followed is not None:
             raise self._refusal(item, f"{applied.not_followed} is not followed")
         before, now = self._tables.get(table), applied.table
+        if now is not None and before is None and (why := self._masked.shown_by(now)):
+            raise self._refusal(item, why)
+        if now is not None and before is None and self._dropped.differs(now) and self.parked.allowed:
+            why = f"{table} was dropped, and is another table now, which is read from its beginning"
+            raise self._refusal(item, why, again=True)
         if now is not None and (reserved := reserved_column(column.name for column in now.columns)):
             raise self._refusal(item, reserved)
         if before is not None and now is not None and (cut_by := self._snapshots.changed(before, now)) is not None:
             why = f"it changes column {cut_by!r}, which the table is cut by, while its snapshot is under way"
             raise self._refusal(item, why, again=True)
-        if before is not None and (why := self.parked.objection(before, now, applied.events)):
+        if why := self.parked.objection(before, now, applied.events):
             raise self._refusal(item, why)
         emptying = [event for event in applied.events if isinstance(event, TruncateTableEvent | DropTableEvent)]
         if now == before and (now is None or not (applied.events or replaced)):
@@ -402,6 +395,8 @@ class DdlHistory:
         if before is not None and any(isinstance(event, DropTableEvent) for event in applied.events):
             del self._tables[table]
             self._decoder.remove_table(table)
+            if now is None:
+                self._dropped.add(before, read=not self._snapshots.under_way(table))
             self._updates.append(SchemaUpdate(table, events if now is None else events[:1], None, None))
             events = events[1:]
         if now is not None:
@@ -417,9 +412,11 @@ class DdlHistory:
 
     # Tables that are not followed ---------------------------------------------------------------------------------
 
-    def on_mismatch(self, table: TableId, text: str, before: BinlogOffset) -> None:
-        """A table map does not fit the schema in force. Raises `SchemaError` where nothing may be parked."""
-        self.parked.mismatch(table, text, before)
+    def on_misfit(self, table: TableId, error: DataError, before: BinlogOffset) -> None:
+        """Rows cannot be decoded by the schema in force. Raises the error where nothing may be parked."""
+        if table not in self._tables and self.sequences.met(table):
+            return
+        self.parked.misfit(table, error, before, unknown=table not in self._tables)
         known = self._tables.pop(table, None)
         if known is not None:
             self._misfits[table] = known
@@ -427,7 +424,7 @@ class DdlHistory:
     def misfits(self, ts_ms: int) -> tuple[SchemaUpdate, ...]:
         """Between two transactions: the tables that are parked as their rows did not fit, once."""
         assert self._decoder is not None
-        updates = self.parked.take_mismatched(ts_ms)
+        updates = self.parked.take_misfits(ts_ms)
         for update in updates:
             self._decoder.remove_table(update.table)
         self._misfits.clear()
@@ -437,6 +434,9 @@ class DdlHistory:
         """Follow a parked table from here on, as it was looked at; its target is emptied."""
         assert self._decoder is not None
         table = look.table
+        if why := self._masked.shown_by(table):
+            self.leave(replace(look, refused=why), position, ts_ms)
+            return
         self.parked.follow(table.id)
         self._snapshots.begin(table.id, look.snapshot["key"])
         self._tables[table.id] = table
@@ -458,6 +458,7 @@ class DdlHistory:
         assert self._decoder is not None
         self._tables.pop(table, None)
         self._away.discard(table)
+        self._dropped.forget(table)
         self._decoder.remove_table(table)
         self._updates = [update for update in self._updates if update.table != table]
         self._rows = [rows for rows in self._rows if rows.table != table]
@@ -471,12 +472,8 @@ class DdlHistory:
 
     def _check_dml(self, item: DdlItem) -> None:
         """A change of rows that was logged as a statement leads to a captured table: its rows are not in the log."""
-        texts = "" if self._led_to is None else self._led_to(item.statement)
-
-        def concerned(table: TableId) -> bool:
-            return texts is None or names(f"{item.statement}\n{texts}", table)
-
-        for table in filter(concerned, list(self._tables)):
+        reached = tables_reached(item.statement, self._led_to, [*self._tables, *self.parked])
+        for table in [table for table in reached if table in self._tables]:
             text = (
                 f"{item.position}: a change that may concern {table} was logged as a statement, not as rows: "
                 f"{shown(item.statement)}\nSet binlog_format = ROW for every session on the source, then take a "
@@ -484,8 +481,8 @@ class DdlHistory:
             )
             if not self.parked.allowed:
                 raise DataError(f'{text} (startup.mode = "initial" with a new pipeline.state).')
-            self._park(item, table, f"{text}.")
-        self.parked.touch([*filter(concerned, self.parked)], (), item.position)
+            self._park(item, table, f"{text}.", again=self.parked.rules.lost_rows_again)
+        self.parked.touch(reached, (), item.position)
 
     def _refusal(
         self, item: DdlItem, reason: str, *, again: bool = False, phase: str = PARKED, tables: Sequence[TableId] = ()

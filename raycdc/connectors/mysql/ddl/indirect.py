@@ -7,13 +7,15 @@ whatever their database: too many found is a table read again, too few would be 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import closing
 from typing import Any
 
 from pymysql.connections import Connection
 
 from raycdc.connectors.mysql.connection import query
+from raycdc.connectors.mysql.ddl.statement_text import names
+from raycdc.model import TableId
 
 #: Name by which a statement gets there, and the text that runs then. An account sees only what it has a privilege on.
 _OBJECTS = (
@@ -21,7 +23,23 @@ _OBJECTS = (
     "SELECT TABLE_NAME, VIEW_DEFINITION FROM information_schema.VIEWS WHERE TABLE_SCHEMA <> 'sys'",
     "SELECT ROUTINE_NAME, ROUTINE_DEFINITION FROM information_schema.ROUTINES WHERE ROUTINE_SCHEMA <> 'sys'",
 )
+_CHANGES_ROWS = re.compile(
+    r"\s*(?:/\*.*?\*/\s*)*(INSERT|UPDATE|DELETE|REPLACE|LOAD|CALL|WITH|SELECT|DO)\b", re.IGNORECASE | re.DOTALL
+)
 _WORD = re.compile(r"[\w$]+")
+
+
+def is_change_of_rows(statement: str) -> bool:
+    """Whether a statement of the log changes rows, which should be there as rows."""
+    return _CHANGES_ROWS.match(statement) is not None
+
+
+def tables_reached(
+    statement: str, led_to: Callable[[str], str | None] | None, tables: Iterable[TableId]
+) -> list[TableId]:
+    """Those of `tables` that a change of rows, or what it leads to, names; all where that cannot be known."""
+    texts = "" if led_to is None else led_to(statement)
+    return [table for table in tables if texts is None or names(f"{statement}\n{texts}", table)]
 
 
 class IndirectChanges:

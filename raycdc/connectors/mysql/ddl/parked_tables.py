@@ -5,8 +5,8 @@
 | waits for somebody to decide, or is paused | it is noted where: what was seen of the table before is out of date |
 | has ended (renamed away, gone) | the name may be taken again: it is to be looked at |
 
-Rows of a table whose table map does not fit are not believed from the start of that transaction on; between two
-transactions the table is said to be parked (`take_mismatched`).
+Rows of a table whose table map does not fit, or that are not whole, are not believed from the start of that transaction
+on; between two transactions the table is said to be parked (`take_misfits`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from raycdc.connectors.mysql.ddl.truncation import emptied
 from raycdc.connectors.mysql.table_look import TableLook
 from raycdc.connectors.mysql.values.documents import document_of
 from raycdc.connectors.mysql.values.types import MySqlTable
-from raycdc.errors import SchemaError
+from raycdc.errors import DataError, PartialRowsError, SchemaError
 from raycdc.model import RowKind, TableId
 from raycdc.schema import CreateTableEvent, SchemaChangeEvent, TruncateTableEvent, event_to_json
 from raycdc.source.api import SchemaUpdate
@@ -63,9 +63,9 @@ class ParkedTables:
     ) -> None:
         self.allowed = phases is not None
         self._tables = {} if tables is None else tables
-        self._rules = rules or TargetRules()
+        self.rules = rules or TargetRules()
         self._phases = dict(phases or {})
-        self._mismatched: dict[TableId, tuple[BinlogOffset, str]] = {}
+        self._misfits: dict[TableId, tuple[BinlogOffset, str, bool]] = {}
         self._touched: dict[TableId, int] = {}
 
     def __contains__(self, table: object) -> bool:
@@ -76,16 +76,20 @@ class ParkedTables:
 
     def park(self, table: TableId, reason: str, place: BinlogOffset, ts_ms: int, **how: Any) -> SchemaUpdate:
         """`how` are `again` and `phase` of `Parked`."""
-        if how.get("again") and (shared := self._rules.shared(table, [*self._tables, *self._phases])):
+        if how.get("again") and (shared := self.rules.shared(table, [*self._tables, *self._phases])):
             reason, how = f"{reason}\nIt cannot begin again by itself: {shared}.", {}
         why = Parked(reason, _for_people(place), ts_ms, **how)
         self._phases[table] = why.phase
         return SchemaUpdate(table, (), None, None, parked=why)
 
-    def objection(self, before: MySqlTable, after: MySqlTable | None, events: Sequence[SchemaChangeEvent]) -> str:
-        """Why its targets cannot follow what `events` make of a table; empty where they can."""
+    def objection(
+        self, before: MySqlTable | None, after: MySqlTable | None, events: Sequence[SchemaChangeEvent]
+    ) -> str:
+        """Why its targets cannot follow what `events` make of a table, or hold a new one; empty where they can."""
         made = None if after is None else after.schema()
-        return self._rules.objection(before.id, before.schema(), made, events, [*self._tables, *self._phases])
+        if before is None:
+            return "" if after is None or made is None else self.rules.refusal(after.id, made)
+        return self.rules.objection(before.id, before.schema(), made, events, [*self._tables, *self._phases])
 
     def follow(self, table: TableId) -> None:
         """The table begins again."""
@@ -102,22 +106,26 @@ class ParkedTables:
         touched, self._touched = self._touched, {}
         return touched
 
-    def mismatch(self, table: TableId, text: str, before: BinlogOffset) -> None:
-        """A table map does not fit; `before` is the end of the transaction before it. Raises where nothing may park."""
+    def misfit(self, table: TableId, error: DataError, before: BinlogOffset, *, unknown: bool) -> None:
+        """Rows cannot be decoded; `before` is the end of the transaction before. Raises it where nothing may park.
+
+        Of an `unknown` table no schema is known: one look at it tells more than anybody.
+        """
         if not self.allowed:
-            raise SchemaError(text)
-        self._mismatched[table] = before, text
+            raise error
+        again = unknown or (isinstance(error, PartialRowsError) and self.rules.lost_rows_again)
+        self._misfits.setdefault(table, (before, str(error), again))
         self._phases[table] = PARKED
 
     def believed_up_to(self, table: TableId) -> int | None:
         """The ordinal after which rows of `table` are not to be believed; None: all are."""
-        found = self._mismatched.get(table)
+        found = self._misfits.get(table)
         return None if found is None else ordinal_of(found[0])
 
-    def take_mismatched(self, ts_ms: int) -> list[SchemaUpdate]:
+    def take_misfits(self, ts_ms: int) -> list[SchemaUpdate]:
         """Between two transactions: what is parked as its rows did not fit, once."""
-        found, self._mismatched = self._mismatched, {}
-        return [self.park(table, text, before, ts_ms) for table, (before, text) in found.items()]
+        found, self._misfits = self._misfits, {}
+        return [self.park(table, text, at, ts_ms, again=again) for table, (at, text, again) in found.items()]
 
 
 def new_beginning(look: TableLook, position: BinlogOffset, *, ts_ms: int, seq: int) -> tuple[SchemaUpdate, LogRows]:

@@ -19,6 +19,7 @@ from raycdc.connectors.mysql.ddl.statements import (
     DropDatabase,
     DropTable,
     RenameTable,
+    RowsUnlogged,
     SetPrimaryKey,
     TableDdl,
     TemporaryTable,
@@ -237,4 +238,7 @@ class StatementParser(AlterParser):
             if self.accept_symbol(","):
                 continue
             actions.extend(self.alter_action())
-        return [AlterTable(table, tuple(actions), if_exists, ignore)]
+        alter = AlterTable(table, tuple(actions), if_exists, ignore)
+        unlogged = [action for action in actions if isinstance(action, RowsUnlogged)]
+        others = [(other, RowsUnlogged(action.why)) for action in unlogged for other in action.others]
+        return [alter, *(AlterTable(other, (action,)) for other, action in others)]

@@ -10,7 +10,7 @@ from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from raycdc.connectors.mysql.ddl.conversions import keeps_values, may_lose
+from raycdc.connectors.mysql.ddl.conversions import computed_anew, equals_as_before, keeps_values, may_lose
 from raycdc.connectors.mysql.ddl.statements import ColumnDefinition
 from raycdc.connectors.mysql.values.types import MySqlColumn, MySqlTable
 from raycdc.model import Column
@@ -177,7 +177,6 @@ def _doubt(after: MySqlTable, slots: Sequence[Slot], origins: Origins, *, forgiv
         lost = may_lose(slot.before, slot.column) if forgiving else ""
         if lost:
             return f"in the column {name!r}, now {slot.column.column_type}, it may be that {lost}"
-        known = slot.before.collation and slot.column.collation
-        if known and forgiving and name in after.primary_key and slot.before.collation != slot.column.collation:
-            return f"the key column {name!r} compares otherwise, so that rows with equal keys may have been left out"
-    return None
+        if forgiving and not equals_as_before(slot.before, slot.column):
+            return f"the column {name!r} compares otherwise, so that rows with equal keys may have been left out"
+    return computed_anew(((slot.before, slot.column) for slot in slots), row_end=after.row_end) or None

@@ -31,10 +31,14 @@ class SnapshotKeys:
         self._keys[table] = key_from_json(key)
         self._begun[table] += 1
 
+    def under_way(self, table: TableId) -> bool:
+        """Whether the table is in its snapshot, as far as is known."""
+        return table in self._keys and self._over.get(table, 0) < self._begun[table]
+
     def changed(self, before: MySqlTable, after: MySqlTable) -> str | None:
         """The column by which a table in its snapshot phase is cut, and which is another one afterwards; None: none."""
         key = self._keys.get(before.id)
-        if key is None or self._over.get(before.id, 0) >= self._begun[before.id]:
+        if key is None or not self.under_way(before.id):
             return None
         return next((name for name in key_names(key) if _order_of(before, name) != _order_of(after, name)), None)
 

@@ -19,11 +19,12 @@ class DdlDialect:
     `backslash_escapes`, `real_as_float` and `oracle` (types of MariaDB's Oracle mode) follow from the statement's
     ``sql_mode``. `lower_case_names` is ``lower_case_table_names = 1``. `explicit_timestamps`: a TIMESTAMP is
     nullable unless it says otherwise (``explicit_defaults_for_timestamp``). `geomcollection`: GEOMETRYCOLLECTION is
-    printed so (MySQL 8). `version` (80015) decides about version comments; None where all left in the text were
-    executed, as in a log, whose server blanks the others. `strict`: a value that does not fit is an error
-    (``sql_mode``). `mariadb_comments`: ``/*M! … */`` is executed. `time_zone` is the session's, empty where it is not
-    known; `empty_is_null`: ``''`` means NULL (MariaDB's ``EMPTY_STRING_IS_NULL``). `types` are the user's choices,
-    which new columns get.
+    printed so (MySQL 8, where TEXT(0) is TINYTEXT, too). `version` (80015) decides about version comments; None where
+    all left in the text were executed, as in a log, whose server blanks the others. `strict`: a value that does not
+    fit is an error (``sql_mode``). `mariadb_comments`: ``/*M! … */`` is executed. `time_zone` is the session's, empty
+    where it is not known; `empty_is_null`: ``''`` means NULL (MariaDB's ``EMPTY_STRING_IS_NULL``). `zero_is_value`: a
+    new counter leaves zeros as they are; `pads_char`: a CHAR is read with spaces at its end. `types` are the user's
+    choices, which new columns get.
     """
 
     mariadb: bool = False
@@ -40,6 +41,8 @@ class DdlDialect:
     strict: bool = True
     time_zone: str = ""
     empty_is_null: bool = False
+    zero_is_value: bool = False
+    pads_char: bool = False
     types: TypeOptions = DEFAULT_TYPES
 
 
@@ -173,9 +176,13 @@ class RenameTo:
 
 @dataclass(frozen=True, slots=True)
 class RowsUnlogged:
-    """Rows come or go in a way the log does not show (partitions, tablespaces); columns stay. `why` names it."""
+    """Rows come or go in a way the log does not show (partitions, tablespaces); columns stay. `why` names it.
+
+    They come from or go to the `others`.
+    """
 
     why: str
+    others: tuple[TableId, ...] = ()
 
 
 AlterAction = (

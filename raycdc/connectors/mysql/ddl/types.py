@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from raycdc.errors import SchemaError
+
 #: Type words that end up as another type; ``(words) → base``. Longest first where one begins another.
 ALIASES: dict[tuple[str, ...], str] = {
     ("NATIONAL", "CHARACTER", "VARYING"): "nvarchar",
@@ -52,6 +54,8 @@ ALIASES: dict[tuple[str, ...], str] = {
     ("GEOMCOLLECTION",): "geomcollection",
 }
 
+#: Sets whose characters are no single bytes even where they are ASCII.
+_WIDE = frozenset({"ucs2", "utf16", "utf16le", "utf32"})
 #: Longest VARCHAR and VARBINARY in bytes.
 _VAR_BYTES_MAX = 65_535
 _INTEGER_WIDTHS = {"tinyint": (4, 3), "smallint": (6, 5), "mediumint": (9, 8), "int": (11, 10), "bigint": (20, 20)}
@@ -92,20 +96,26 @@ CHARACTER_BASES = frozenset({*_TO_BINARY, "nchar", "nvarchar", "enum", "set"})
 
 @dataclass(frozen=True, slots=True)
 class WrittenType:
-    """A type as parsed: base word (aliases resolved), what stood in parentheses, and the numeric attributes."""
+    """A type as parsed: base word (aliases resolved), what stood in parentheses, and the numeric attributes.
+
+    Labels that are bytes were written in hexadecimal, and are in the column's character set.
+    """
 
     base: str
     numbers: tuple[int, ...] = ()
-    labels: tuple[str, ...] = ()
+    labels: tuple[str | bytes, ...] = ()
     unsigned: bool = False
     zerofill: bool = False
     compressed: bool = False
 
 
 def spell(  # noqa: PLR0911  one line per type
-    written: WrittenType, *, charset: str, display_width: bool, geomcollection: bool = True
+    written: WrittenType, *, charset: str, display_width: bool, mysql8: bool = True
 ) -> str:
-    """``COLUMN_TYPE`` of `written` with character set `charset` (empty: not known or none)."""
+    """``COLUMN_TYPE`` of `written` with character set `charset` (empty: not known or none).
+
+    `mysql8`: GEOMETRYCOLLECTION has its other name, and TEXT(0) and BLOB(0) are the smallest ones.
+    """
     if written.compressed:
         plain = replace(written, compressed=False)
         return spell(plain, charset=charset, display_width=display_width) + _COMPRESSED
@@ -117,7 +127,7 @@ def spell(  # noqa: PLR0911  one line per type
     first = written.numbers[0] if written.numbers else None
     match base:
         case "geometrycollection" | "geomcollection":
-            return "geomcollection" if geomcollection else "geometrycollection"
+            return "geomcollection" if mysql8 else "geometrycollection"
         case "varchar" | "nvarchar" | "varbinary" if (
             first is not None and first * _width(base, charset) > _VAR_BYTES_MAX
         ):
@@ -137,9 +147,9 @@ def spell(  # noqa: PLR0911  one line per type
             length = 1 if first is None or (base == "bit" and first == 0) else first
             return f"{base.removeprefix('n')}({length})"
         case "text" | "blob":
-            return _sized(base, first, charset) if first else base
+            return base if first is None or (first == 0 and not mysql8) else _sized(base, first, charset)
         case "enum" | "set":
-            return f"{base}({','.join(_label(text, charset) for text in written.labels)})"
+            return f"{base}({','.join(_label(text, charset) for text in label_texts(written, charset))})"
         case "year":
             return "year(4)" if display_width else "year"
         case "datetime" | "timestamp" | "time":
@@ -152,7 +162,8 @@ def spell(  # noqa: PLR0911  one line per type
 def _integer(written: WrittenType, *, display_width: bool) -> str:
     signed, unsigned = _INTEGER_WIDTHS[written.base]
     is_unsigned = written.unsigned or written.zerofill
-    width = written.numbers[0] if written.numbers else (unsigned if is_unsigned else signed)
+    # A width of 0 is none.
+    width = (written.numbers or (0,))[0] or (unsigned if is_unsigned else signed)
     # MySQL 8 keeps the width where it means something: with ZEROFILL, and for the TINYINT(1) that drivers read as bool.
     kept = display_width or written.zerofill or (written.base == "tinyint" and width == 1 and not is_unsigned)
     return f"{written.base}({width}){_sign(written)}" if kept else f"{written.base}{_sign(written)}"
@@ -160,7 +171,7 @@ def _integer(written: WrittenType, *, display_width: bool) -> str:
 
 def _floating(written: WrittenType) -> str:
     base = written.base
-    if len(written.numbers) == 2:
+    if len(written.numbers) == 2 and any(written.numbers):
         return f"{base}({written.numbers[0]},{written.numbers[1]}){_sign(written)}"
     # FLOAT(p) only chooses between the two sizes (MySQL manual, "Floating-Point Types").
     if base == "float" and written.numbers and written.numbers[0] > 24:
@@ -185,6 +196,27 @@ def _sized(base: str, length: int, charset: str) -> str:
 def _sign(written: WrittenType) -> str:
     unsigned = " unsigned" if written.unsigned or written.zerofill else ""
     return f"{unsigned} zerofill" if written.zerofill else unsigned
+
+
+def label_texts(written: WrittenType, charset: str) -> tuple[str, ...]:
+    """The labels in characters. Raises `SchemaError` for bytes that are none in `charset`."""
+    return tuple(label if isinstance(label, str) else _decoded(label, charset) for label in written.labels)
+
+
+def _decoded(label: bytes, charset: str) -> str:
+    from raycdc.connectors.mysql.values.charsets import bytes_per_character, codec_of
+
+    try:
+        if charset == "binary":
+            return label.decode("ascii")
+        if charset in _WIDE:
+            unit = 4 if charset == "utf32" else 2
+            label = label.rjust(-(-len(label) // unit) * unit, b"\0")
+        if not bytes_per_character(charset):
+            raise SchemaError(f"the label 0x{label.hex()} is in a character set that is not known ({charset})")
+        return label.decode(codec_of(charset))
+    except UnicodeDecodeError as cause:
+        raise SchemaError(f"the label 0x{label.hex()} is no text in {charset}") from cause
 
 
 def _label(text: str, charset: str) -> str:

@@ -17,6 +17,11 @@ from raycdc.connectors.mysql.values.types import MySqlColumn, MySqlTable
 from raycdc.errors import ConfigError
 from raycdc.source.split import ChunkKey
 
+#: Types of which an index may have the first characters alone.
+_PREFIXED = frozenset(
+    {"char", "varchar", "binary", "varbinary", "tinytext", "text", "mediumtext", "longtext"}
+    | {"tinyblob", "blob", "mediumblob", "longblob"}
+)
 #: A value may have this many times as many rows as values have on average, and its rows still fit into a chunk.
 _UNEVENNESS = 100
 
@@ -65,16 +70,20 @@ def best_key(
 ) -> ChunkKey | None:
     """The chunk key's columns, or None for one chunk. What the user `named` counts; see `chunk_key` for its errors.
 
-    Otherwise the first column of the primary key. But a value of it may have more rows than a chunk should (tenants,
-    shards, types): on average, then another column of the primary key that an index begins with is taken; or, if there
-    is none, or values differ much in how many rows they have, as many of the first columns as leave few rows to each
-    (where `several` may be).
+    Otherwise the first column of the primary key, where an index has it whole. But a value of it may have more rows
+    than a chunk should (tenants, shards, types): on average, then another column of the primary key that an index
+    begins with is taken; or, if there is none, or values differ much in how many rows they have, as many of the first
+    columns as leave few rows to each (where `several` may be).
     """
     first = chunk_key(table, named)
     alone = None if first is None else first.name
-    if named is not None or len(table.primary_key) < 2:
+    may_be_cut = first is not None and first.shape.base in _PREFIXED
+    if named is not None or (len(table.primary_key) < 2 and not may_be_cut):
         return alone
     parts = _parts(connection, table)
+    if may_be_cut and not any(part.number == 1 and part.whole and part.column == alone for part in parts):
+        # PRIMARY KEY (k(3)): no index has the values of k in their order.
+        return _other_key(table, parts)
     rows = max((part.distinct for part in parts), default=0)
     known = {part.column: part.distinct for part in reversed(parts) if part.number == 1 and part.whole}
     per_value = rows / max(1, known.get(alone, rows)) if alone is not None else rows
@@ -87,6 +96,15 @@ def best_key(
                 return name
     names = _first_columns(connection, table, parts, chunk_rows) if several else ()
     return names if len(names) > 1 else alone
+
+
+def _other_key(table: MySqlTable, parts: Sequence[_Part]) -> str | None:
+    """Another column of the primary key by which an index leads to its rows; None: the table is read in one piece."""
+    leading = {part.column for part in parts if part.number == 1 and part.whole}
+    return next(
+        (name for name in table.primary_key if name in leading and can_stand_alone(keys.column_named(table, name))),
+        None,
+    )
 
 
 def can_stand_alone(column: MySqlColumn) -> bool:

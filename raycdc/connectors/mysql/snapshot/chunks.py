@@ -126,6 +126,10 @@ class ChunkRange:
         )
 
 
+class NoIndexError(ConfigError):
+    """No index leads to a chunk of the table."""
+
+
 class ChunkPlanner:
     """Plans one table's chunks. Pure bookkeeping except for the queries `next_chunks` makes on its own connection.
 
@@ -376,7 +380,7 @@ class ChunkPlanner:
             # Several columns are the first ones of the primary key.
             self._index = index_of(connection, self._table, key.columns[0].name) if key.alone else "PRIMARY"
         if self._index is None:
-            raise ConfigError(
+            raise NoIndexError(
                 f"source.snapshot: no index of {self._table.id} begins with {key.columns[0].name}, so each chunk would "
                 f"scan the whole table. Add one, or name another column in source.snapshot.key."
             )

@@ -26,6 +26,7 @@ from raycdc.connectors.mysql.values.types import MySqlColumn, MySqlTable
 from raycdc.errors import SourceUnavailableError
 from raycdc.model import TableId
 from raycdc.source.split import ChunkKey
+from raycdc.transform.hiding import Hiding
 
 
 @total_ordering
@@ -60,8 +61,12 @@ class PaddedKey:
 class MySqlKeyOrder:
     """See the module's docstring."""
 
-    def __init__(self, connect: Callable[[], Connection[Any]], tables: dict[TableId, MySqlTable]) -> None:
+    def __init__(
+        self, connect: Callable[[], Connection[Any]], tables: dict[TableId, MySqlTable], hiding: Hiding | None = None
+    ) -> None:
+        """Bounds that `hiding` has sealed are opened to be compared."""
         self._connect = connect
+        self._hiding = hiding or Hiding()
         self._tables = dict(tables)
         self._keys: dict[TableId, ChunkKey] = {}
         self._used: Counter[TableId] = Counter()
@@ -93,7 +98,7 @@ class MySqlKeyOrder:
         Tuples compare as bounds of several columns do: a shorter one is less than all it begins.
         """
         columns = self._columns(table)
-        value = keys.value_from_json(raw)
+        value = keys.value_from_json(self._hiding.open_json(raw))
         assert value is not None
         if isinstance(value, tuple):
             return tuple(self._single_bound(column, part) for column, part in zip(columns, value, strict=False))

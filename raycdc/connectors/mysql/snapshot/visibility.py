@@ -3,6 +3,11 @@
 The log reader holds a chunk's events from position O (`opened_at`) on. The SELECT must see everything before O, and H
 (`ChunkRead.high_watermark`) must be behind everything it saw; the held events up to H are folded into its rows.
 
+`ChunkRead.log_end` (D) is the log's end after the SELECT, on every server: with a snapshot that is older than its
+SELECT, H does not tell which table the SELECT found under the name (`raycdc.source.hand_off`). MariaDB notices a table
+that was rebuilt meanwhile (error 1412), but neither one that was renamed to the name nor partitions that were dropped,
+exchanged or converted: the rows are those of the new table as of the snapshot.
+
 | server | before the SELECT | H: end of the log |
 |---|---|---|
 | MariaDB | until O is visible, then a consistent snapshot (argument in `consistent`) | when it was opened |
@@ -56,6 +61,7 @@ class ChunkRead:
         self.rows = 0
         self._batches = batches
         self._high: BinlogOffset | None = None
+        self._log_end: BinlogOffset | None = None
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
         for batch in self._batches:
@@ -67,6 +73,12 @@ class ChunkRead:
         """H: nothing the SELECT saw lies behind it. Only after the last batch."""
         assert self._high is not None, "the chunk was not read to its end"
         return self._high
+
+    @property
+    def log_end(self) -> BinlogOffset:
+        """D: what decided which table the SELECT saw is not behind it. Only after the last batch."""
+        assert self._log_end is not None, "the chunk was not read to its end"
+        return self._log_end
 
 
 def read_chunk(
@@ -141,7 +153,7 @@ def _at_snapshot(
         if not finished:
             # The snapshot must not outlive the chunk: it keeps the server from purging old row versions.
             close_quietly(connection)
-    read._high = place.high
+    read._high, read._log_end = place.high, current_place(connection, info)
     reach("after_high_watermark")
 
 
@@ -169,7 +181,7 @@ def _between_positions(
             f"The log of {address_of(connection)} ends at {high}, before {opened_at} where this chunk was opened. Was "
             f"it reset, or is this another server than the one whose log is being read?"
         )
-    read._high = high
+    read._high = read._log_end = high
     reach("after_high_watermark")
 
 

@@ -1,7 +1,9 @@
 """Compiled: one column of text in any of the server's character sets into its arena as UTF-8.
 
 `family` says how bytes make characters, `table` where the set's code points begin in `points` (`charsets.code_points`
-makes them); entries below 0 are no characters. What is no character becomes U+FFFD and is counted once per byte.
+makes them); entries below 0 are no characters. A code that has a character's form and is none becomes one U+FFFD, as
+the server makes one question mark of it: its second byte alone is no character, though it may look like one. Any other
+byte that is no character becomes U+FFFD by itself.
 
 Forms of the sets: MySQL manual, "Supported Character Sets and Collations".
 """
@@ -27,6 +29,8 @@ FAMILY_UTF32 = 7
 #: Entry of a byte that begins a character of several.
 LEAD = -2
 NO_CHARACTER = -1
+#: A code of several bytes that has a character's form, so that the server stores it, and is none.
+UNASSIGNED = -3
 
 #: Four-byte codes of gb18030 below this are in the table; those from the second number on are U+10000 and up.
 GB18030_TABLE = 39420
@@ -103,7 +107,7 @@ def _point(data: Any, a: Any, end: Any, family: Any, points: Any, table: Any) ->
         if a + 3 > end:
             return np.int64(NO_CHARACTER), np.int64(1)
         point = np.int64(points[table + 65792 + (np.int64(data[a + 1]) << 8) + np.int64(data[a + 2])])
-        return point, np.int64(3 if point >= 0 else 1)
+        return point, np.int64(1 if point == NO_CHARACTER else 3)
     if a + 2 > end:
         return np.int64(NO_CHARACTER), np.int64(1)
     second = np.int64(data[a + 1])
@@ -114,14 +118,14 @@ def _point(data: Any, a: Any, end: Any, family: Any, points: Any, table: Any) ->
         if not (0x81 <= third <= 0xFE and 0x30 <= fourth <= 0x39):
             return np.int64(NO_CHARACTER), np.int64(1)
         number = (((byte - 0x81) * 10 + second - 0x30) * 126 + third - 0x81) * 10 + fourth - 0x30
-        point = np.int64(NO_CHARACTER)
+        point = np.int64(UNASSIGNED)
         if number < GB18030_TABLE:
             point = np.int64(points[table + 65792 + number])
         elif GB18030_PLANES <= number < GB18030_PLANES + 0x100000:
             point = number - GB18030_PLANES + 0x10000
-        return point, np.int64(4 if point >= 0 else 1)
+        return point, np.int64(4)
     point = _two_bytes(data, a, points, table)
-    return point, np.int64(2 if point >= 0 else 1)
+    return point, np.int64(1 if point == NO_CHARACTER else 2)
 
 
 @inlined

@@ -74,6 +74,22 @@ _UNICODE_FAMILIES = {
     "utf32": loops.FAMILY_UTF32,
 }
 
+_Bytes = tuple[tuple[int, int], ...]
+
+#: Which bytes begin and end a code of two, in ranges: what the servers take for a character when they store it, whether
+#: there is one or not (``ismbchar`` of strings/ctype-*.cc). A code of three (0x8F first) has twice the second form.
+_FORMS: dict[str, tuple[_Bytes, _Bytes]] = {
+    "big5": (((0xA1, 0xF9),), ((0x40, 0x7E), (0xA1, 0xFE))),
+    "sjis": (((0x81, 0x9F), (0xE0, 0xFC)), ((0x40, 0x7E), (0x80, 0xFC))),
+    "cp932": (((0x81, 0x9F), (0xE0, 0xFC)), ((0x40, 0x7E), (0x80, 0xFC))),
+    "gb2312": (((0xA1, 0xF7),), ((0xA1, 0xFE),)),
+    "gbk": (((0x81, 0xFE),), ((0x40, 0x7E), (0x80, 0xFE))),
+    "euckr": (((0x81, 0xFE),), ((0x41, 0x5A), (0x61, 0x7A), (0x81, 0xFE))),
+    "ujis": (((0xA1, 0xFE),), ((0xA1, 0xFE),)),
+    "eucjpms": (((0xA1, 0xFE),), ((0xA1, 0xFE),)),
+    "gb18030": (((0x81, 0xFE),), ((0x40, 0x7E), (0x80, 0xFE))),
+}
+
 #: MariaDB's UCA-14.0.0 collations: 256 ids for each set (its manual, "Supported Character Sets and Collations").
 _UCA1400_FIRST = 2048
 _UCA1400_SETS = ("utf8mb3", "utf8mb4", "ucs2", "utf16", "utf32")
@@ -126,6 +142,12 @@ def code_points(charset: str) -> npt.NDArray[np.int32]:
         start, count = int(first, 16), int(times or "1")
         points = np.arange(count) + int(point, 16) if point != "-" else loops.NO_CHARACTER
         parts[int(length)][start : start + count] = points
+    if charset in _FORMS:
+        first_bytes, last_bytes = (_in_ranges(ranges) for ranges in _FORMS[charset])
+        _mark_unassigned(parts[2], first_bytes, last_bytes)
+        if 3 in parts:
+            _mark_unassigned(parts[3], last_bytes, last_bytes)
+        parts[1][first_bytes] = loops.LEAD
     if 2 in parts:
         begins: npt.NDArray[np.bool_] = np.max(parts[2].reshape(256, 256), axis=1) >= 0
         if family == loops.FAMILY_EUC3:
@@ -136,6 +158,22 @@ def code_points(charset: str) -> npt.NDArray[np.int32]:
     table = np.concatenate([parts[length] for length in sorted(parts)])
     table.setflags(write=False)
     return table
+
+
+def _in_ranges(ranges: _Bytes) -> npt.NDArray[np.bool_]:
+    """Of each byte, whether it is in one of the ranges."""
+    inside = np.zeros(256, np.bool_)
+    for first, last in ranges:
+        inside[first : last + 1] = True
+    return inside
+
+
+def _mark_unassigned(
+    codes: npt.NDArray[np.int32], first_bytes: npt.NDArray[np.bool_], last_bytes: npt.NDArray[np.bool_]
+) -> None:
+    """Tell codes that have a character's form from bytes that have none; where neither is a character."""
+    formed = (first_bytes[:, None] & last_bytes[None, :]).reshape(-1)
+    codes[formed & (codes < 0)] = loops.UNASSIGNED
 
 
 def _decoded(length: int, count: int, codec: str) -> npt.NDArray[np.int32]:

@@ -15,7 +15,7 @@ import pyarrow as pa
 from raycdc.connectors.mysql.values import charsets
 from raycdc.connectors.mysql.values.charset_loops import FAMILY_UTF8
 from raycdc.connectors.mysql.values.time_loops import DATES_ERROR, DATES_NULL
-from raycdc.connectors.mysql.values.types import MySqlColumn, MySqlTable, Treatment
+from raycdc.connectors.mysql.values.types import TEXT_OR_BYTES, MySqlColumn, MySqlTable, Treatment
 from raycdc.model import TypeKind
 
 
@@ -156,6 +156,8 @@ def _column(column: MySqlColumn, labels: list[bytes]) -> ColumnLayout:
         case Form.BIT:
             return ColumnLayout(Form.BIT64 if shape.length > 63 else form, width, arrow)
         case Form.BYTES:
-            return ColumnLayout(form, 0, arrow, pad=shape.length if shape.base == "binary" else 0)
+            # Where it may be a CHAR, nothing tells whether zeros or spaces were left out.
+            padded = shape.base == "binary" and column.collation != TEXT_OR_BYTES
+            return ColumnLayout(form, 0, arrow, pad=shape.length if padded else 0)
         case _:
             return ColumnLayout(form, width, arrow, check_utf8=form is Form.JSON)

@@ -71,11 +71,16 @@ _LABEL = re.compile(r"'((?:[^'\\]|''|\\.)*)'", re.DOTALL)
 _ESCAPES = {"0": "\0", "n": "\n", "r": "\r", "t": "\t", "b": "\b", "Z": "\x1a"}
 
 
+#: `MySqlColumn.collation` of a column that is known from the log alone, which does not say whether it is text or bytes.
+TEXT_OR_BYTES = "?"
+
+
 @dataclass(frozen=True, slots=True)
 class TypeShape:
     """A parsed ``COLUMN_TYPE``: lower-case base type and the parameters that are set.
 
-    `length` is characters (char, varchar), bytes (binary, varbinary) or bits (bit); `labels` belong to enum and set.
+    `length` is characters (char, varchar), bytes (binary, varbinary) or bits (bit); `labels` belong to enum and set,
+    `digits` (behind the point; None: as many as there are) to FLOAT(M,D) and DOUBLE(M,D).
     """
 
     base: str
@@ -84,6 +89,7 @@ class TypeShape:
     scale: int = 0
     fsp: int = 0
     unsigned: bool = False
+    digits: int | None = None
     labels: tuple[str, ...] = ()
 
 
@@ -135,6 +141,15 @@ class MySqlColumn:
     @property
     def is_virtual(self) -> bool:
         return "VIRTUAL" in self.extra.upper()
+
+    @property
+    def is_generated(self) -> bool:
+        """Whether it is computed from other columns; a default that is an expression is none of that."""
+        return "GENERATED" in self.extra.upper().replace("DEFAULT_GENERATED", "")
+
+    @property
+    def is_counter(self) -> bool:
+        return "AUTO_INCREMENT" in self.extra.upper()
 
     def logical(self) -> LogicalType:
         """The type every consumer sees. Raises `SchemaError` for a type this version cannot carry."""
@@ -268,15 +283,18 @@ def parse_column_type(column_type: str) -> TypeShape:
     first = numbers[0] if numbers else None
     match base:
         case "decimal":
-            return TypeShape(
-                base, precision=10 if first is None else first, scale=(*numbers, 0, 0)[1], unsigned=unsigned
-            )
+            return TypeShape(base, precision=first or 10, scale=(*numbers, 0, 0)[1], unsigned=unsigned)
         case "datetime" | "timestamp" | "time":
             return TypeShape(base, fsp=first or 0)
-        case "char" | "binary" | "bit":
+        case "bit":
+            return TypeShape(base, length=first or 1)
+        case "char" | "binary":
             return TypeShape(base, length=1 if first is None else first)
         case "float" if first is not None and len(numbers) == 1 and first > 24:
             return TypeShape("double", unsigned=unsigned)
+        case "float" | "double":
+            digits = numbers[1] if len(numbers) == 2 else None
+            return TypeShape(base, length=first or 0, unsigned=unsigned, digits=digits)
         case _:
             return TypeShape(base, length=first or 0, unsigned=unsigned)
 

@@ -15,29 +15,29 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from raycdc.connectors.mysql.values.types import MySqlColumn
+from raycdc.connectors.mysql.values.types import TEXT_OR_BYTES, MySqlColumn
 from raycdc.model import TypeKind
-
-#: `MySqlColumn.collation` of an inferred column that may be text or bytes: the log does not say.
-TEXT_OR_BYTES = "?"
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _EPOCH_DAY = date(1970, 1, 1)
 
 
 def printers(column: MySqlColumn) -> Callable[[pa.Array], list[str]]:
-    """A function from a column's array to the JSON text of each value."""
+    """A function from a column's array to the JSON text of each value. The array must be of the column's own type."""
     logical = column.logical()
+    arrow = logical.arrow()
     one = _printer(column, logical.kind, logical.fsp)
     if logical.kind in (TypeKind.DATE, TypeKind.DATETIME, TypeKind.TIMESTAMP):
         integer = pa.int32() if logical.kind is TypeKind.DATE else pa.int64()
 
         def temporal(array: pa.Array) -> list[str]:
+            assert array.type == arrow, f"{column.name}: {array.type} for {arrow}"
             return ["null" if v is None else one(v) for v in array.view(integer).to_pylist()]
 
         return temporal
 
     def plain(array: pa.Array) -> list[str]:
+        assert array.type == arrow, f"{column.name}: {array.type} for {arrow}"
         return ["null" if v is None else one(v) for v in array.to_pylist()]
 
     return plain

@@ -1,4 +1,4 @@
-"""Batches with masked columns; called in readers before a row is written anywhere but into memory of theirs."""
+"""Batches with masked columns; called in readers before a row is written anywhere but into memory of theirs. Pure."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 
 from raycdc.errors import DataError
 from raycdc.model import META_COLUMNS, TableId
+from raycdc.model.batch import is_masked, with_masked
 from raycdc.model.mask import Mask, Masks
 
 #: The first 32 bits of the fractional parts of the cube roots of the first 64 primes (FIPS 180-4, 4.2.2).
@@ -18,7 +19,11 @@ _PRIMES = [n for n in range(2, 312) if all(n % d for d in range(2, n))]
 
 
 def masked(batch: pa.RecordBatch, table: TableId, masks: Masks) -> pa.RecordBatch:
-    """`batch` without the columns that are dropped, and others masked. What is noted in its schema stays."""
+    """`batch` without the columns that are dropped, and others masked. What is noted in its schema stays, but that it
+    is masked already.
+    """
+    if is_masked(batch):
+        return with_masked(batch, masked=False)
     found = {name: mask for name in batch.schema.names if name not in META_COLUMNS and (mask := masks.of(table, name))}
     if not found:
         return batch
@@ -49,7 +54,7 @@ def masked_values(array: pa.Array, mask: Mask, where: str) -> pa.Array:
 
 
 def _hashed(array: pa.Array, key: bytes) -> pa.Array:
-    from raycdc.bridge import hmac_loops as loops
+    from raycdc.transform import hmac_loops as loops
 
     binary = array.cast(pa.large_binary() if pa.types.is_binary(array.type) else pa.large_string())
     binary = binary.cast(pa.large_binary()).fill_null(b"")
@@ -68,7 +73,7 @@ def _hashed(array: pa.Array, key: bytes) -> pa.Array:
 @cache
 def _prepared(key: bytes) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """What the key contributes: the states after its inner and its outer padding block; and SHA-256's constants."""
-    from raycdc.bridge import hmac_loops as loops
+    from raycdc.transform import hmac_loops as loops
 
     constants = np.array([_fraction(prime, 3) for prime in _PRIMES[:64]], np.int64)
     initial = np.array([_fraction(prime, 2) for prime in _PRIMES[:8]], np.int64)

@@ -1,7 +1,7 @@
 """Compiled loops that replace each value of a column by its HMAC-SHA-256 in hexadecimal digits.
 
 FIPS 180-4 (SHA-256) and RFC 2104 (HMAC). What the key contributes, the states after the inner and the outer padding
-block, is the same for all values and is made once (`raycdc.bridge.masking`).
+block, is the same for all values and is made once (`raycdc.transform.masking`).
 """
 
 from __future__ import annotations

@@ -1,0 +1,138 @@
+"""With what configuration a state was made: kept beside it, and compared at each start (`raycdc.config.changes`).
+
+``configured.json``: `keys` are values as TOML would have them, by ``section.key``; of a key that may hold a credential
+only a digest is kept. Keys that are free to change are not. A state from before there was this document gets it at its
+next start, unjudged.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Any
+
+from pydantic import BaseModel
+
+from raycdc.checkpoint.store import CheckpointStore
+from raycdc.config.changes import Change, class_of
+from raycdc.config.fields import Secret
+from raycdc.config.keys import is_local_path, keys_of
+from raycdc.config.model import COMMON_SECTIONS, REPEATED_SECTIONS, PipelineConfig
+
+_NAME = "configured.json"
+
+#: Free to change, and compared with what it was for another reason: which tables are new to the selection.
+_SELECTION = frozenset({"source.tables", "source.collections", "source.exclude"})
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A key that has another value than when the state was made; texts are for people."""
+
+    key: str
+    change: Change
+    was: Any
+    now: Any
+
+    def __str__(self) -> str:
+        if str(self.was).startswith("sha256:"):
+            return f"{self.key} is another than when the state was made"
+        return f"{self.key} is {json.dumps(self.now)}, and was {json.dumps(self.was)} when the state was made"
+
+    def tables(self, followed: Collection[str]) -> list[str]:
+        """The tables whose rows would not match: those that it names, or all."""
+        if isinstance(self.was, dict) or isinstance(self.now, dict):
+            was, now = self.was or {}, self.now or {}
+            return sorted(name for name in {*was, *now} if was.get(name) != now.get(name) and name in followed)
+        return sorted(followed)
+
+
+def configured_keys(config: PipelineConfig, *, has_sink: bool = True) -> dict[str, Any]:
+    """What a state remembers of `config`. Without a sink its section says nothing."""
+    found: dict[str, Any] = {}
+    for name in COMMON_SECTIONS:
+        found |= _kept(name, name, getattr(config, name))
+    found |= _kept("source", f"source:{config.source.type}", config.source)
+    if has_sink:
+        found |= _kept("sink", f"sink:{config.sink.type}", config.sink)
+    for name, (field, _) in REPEATED_SECTIONS.items():
+        found[name] = [_kept("", name, options) for options in getattr(config, field)]
+    return found
+
+
+def read_configured(store: CheckpointStore) -> dict[str, Any] | None:
+    """What the state was made with; None where it does not say."""
+    document = store.figures(_NAME)
+    keys: dict[str, Any] | None = None if document is None else document["keys"]
+    return keys
+
+
+def write_configured(store: CheckpointStore, keys: Mapping[str, Any]) -> None:
+    """Remember `keys`, if they are others."""
+    if read_configured(store) != keys:
+        store.write_figures(_NAME, {"keys": dict(keys)})
+
+
+def differences(was: Mapping[str, Any], now: Mapping[str, Any], config: PipelineConfig) -> list[Difference]:
+    """The keys of `now` that differ; of those that only one of the two knows nothing is known, unless the source or
+    sink is another, which then is the one difference told.
+    """
+    changed = [key for key in now if key in was and was[key] != now[key] and key not in _SELECTION]
+    for kind in ("source", "sink"):
+        if f"{kind}.type" in changed:
+            changed = [key for key in changed if key == f"{kind}.type" or not key.startswith(f"{kind}.")]
+    return [Difference(key, _class(key, config), was[key], now[key]) for key in changed]
+
+
+def _class(key: str, config: PipelineConfig) -> Change:
+    if key in REPEATED_SECTIONS:
+        return Change.JUDGED
+    section, _, rest = key.partition(".")
+    model: BaseModel = getattr(config, section)
+    kind = f"{section}:{getattr(model, 'type', '')}" if section in ("source", "sink") else section
+    return class_of(kind, rest, dict(keys_of(type(model))).get(rest))
+
+
+def _kept(prefix: str, section: str, options: BaseModel) -> dict[str, Any]:
+    """The keys of a section that are not free to change, and their values."""
+    found: dict[str, Any] = {}
+    for key, field in keys_of(type(options)):
+        value = _value(options, key)
+        here = f"{prefix}.{key}" if prefix else key
+        if key == "format" and isinstance(value, dict):
+            # One key: an option that was left out before is a difference, too.
+            found[here] = {k: v for k, v in value.items() if class_of("format", k, None) is not Change.FREE}
+            continue
+        change = class_of(section, key, field)
+        if change is Change.FREE and here not in _SELECTION:
+            continue
+        plain = change is not Change.PLACE or is_local_path(field)
+        found[here] = value if plain and not isinstance(_raw(options, key), Secret) else _digest(_raw(options, key))
+    return found
+
+
+def _raw(options: BaseModel, key: str) -> Any:
+    """The value itself; None inside a table that is not there."""
+    value: Any = options
+    for part in key.split("."):
+        if value is None:
+            return None
+        fields = type(value).model_fields
+        name = next(name for name, field in fields.items() if part in (name, field.alias))
+        value = getattr(value, name)
+    return value
+
+
+def _value(options: BaseModel, key: str) -> Any:
+    """As TOML would have it."""
+    dumped: Any = options.model_dump(mode="json", by_alias=True)
+    for part in key.split("."):
+        dumped = None if dumped is None else dumped[part]
+    return dumped
+
+
+def _digest(value: Any) -> str:
+    text = value.reveal() if isinstance(value, Secret) else json.dumps(value, default=str, sort_keys=True)
+    return f"sha256:{sha256(text.encode()).hexdigest()}"

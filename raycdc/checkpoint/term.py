@@ -1,0 +1,44 @@
+"""A driver's own generation: claimed when it starts, raised by its own acts alone.
+
+Whatever a driver writes, into the state or a sink, carries the number that it has itself. Were the newest one asked
+from the store at the moment of writing, a driver that lost its lease would write under its successor's number, and
+nothing could tell the two apart. Who replaces a coordinator raises the number, and the driver knows the new one from
+that act; where a successor has a newer one by then, the act is refused.
+"""
+
+from __future__ import annotations
+
+import threading
+
+from raycdc.checkpoint.store import CheckpointStore, OwnGeneration
+
+
+class DriverTerm:
+    """See the module's docstring. Begun under the lease, before the driver writes anything; for any thread."""
+
+    def __init__(self, store: CheckpointStore) -> None:
+        self._store = store
+        self._lock = threading.Lock()
+        self._generation = store.next_generation()
+        self._used = False
+        store.write_as(self.generation)
+        store.sweep_private()
+
+    def __repr__(self) -> str:
+        return f"DriverTerm({self._generation})"
+
+    def generation(self) -> OwnGeneration:
+        """The driver's own generation now."""
+        with self._lock:
+            return self._generation
+
+    def for_coordinator(self) -> OwnGeneration:
+        """The generation of the coordinator that is started next: the driver's own at first, then one more each time.
+
+        `FencedError` when another driver took over.
+        """
+        with self._lock:
+            if self._used:
+                self._generation = self._store.raise_generation(self._generation)
+            self._used = True
+            return self._generation

@@ -1,0 +1,275 @@
+"""Rows of XA transactions: decoded where they are prepared, and handed out where they are committed.
+
+Called by `BinlogDecoder`. The rows take the position and time of XA COMMIT. They are decoded at XA PREPARE already, so
+that no value waits in a position otherwise than as it goes into segments (`RowKeeper` hides what is to be hidden). The
+server holds the tables' metadata locks meanwhile, so the schema at XA COMMIT is the one they were decoded with. A
+server may lose these locks when it starts anew: so a table's shape is compared at XA COMMIT, and one that is another
+is treated as one whose table map does not fit.
+
+Nobody can decode the rows of a table that is parked at XA PREPARE, and if it begins again before XA COMMIT, its new
+snapshot has not seen them. They are kept as the events they came in, where that shows nothing that is to be hidden;
+otherwise the table is parked once more at XA COMMIT.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Protocol, assert_never
+
+import msgpack
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from raycdc.connectors.mysql.binlog import index_loops as index
+from raycdc.connectors.mysql.binlog.events import LogItem, RowsItem
+from raycdc.connectors.mysql.binlog.map_plans import MapPlans
+from raycdc.connectors.mysql.binlog.rows import RowBatches
+from raycdc.connectors.mysql.binlog.xa_transactions import (
+    Committing,
+    Counting,
+    Prepared,
+    PreparedRows,
+    Preparing,
+    XaStep,
+    XaTransactions,
+    events_by_table,
+    placed,
+)
+from raycdc.connectors.mysql.values.types import MySqlTable
+from raycdc.model import RowKind, TableId, part_of
+
+
+class RowKeeper(Protocol):
+    """What a position keeps of rows."""
+
+    def keep(self, item: RowsItem) -> bytes | None:
+        """The rows as bytes, without what nobody may see; None where there are none that matter."""
+
+    def batch(self, kept: bytes) -> pa.RecordBatch:
+        """The batch that `keep` made bytes of."""
+
+    def keep_events(self, table: TableId, events: bytes) -> bytes | None:
+        """The events as what may be kept of them; None for nothing."""
+
+    def events(self, kept: bytes) -> bytes:
+        """What `keep_events` was given."""
+
+
+class PlainKeeper:
+    """A `RowKeeper` of all rows, as they are."""
+
+    def keep(self, item: RowsItem) -> bytes | None:
+        return ipc_bytes(item.batch)
+
+    def batch(self, kept: bytes) -> pa.RecordBatch:
+        return batch_of(kept)
+
+    def keep_events(self, table: TableId, events: bytes) -> bytes | None:
+        return events
+
+    def events(self, kept: bytes) -> bytes:
+        return kept
+
+
+class DecodesRows(Protocol):
+    """The decoder, as far as rows that waited go. `keeps` are the tables whose rows may be wanted later."""
+
+    state: npt.NDArray[np.int64]
+    maps: MapPlans
+    keeps: Callable[[TableId], bool]
+
+    def decode(self, piece: npt.NDArray[np.uint8]) -> Iterator[LogItem]:
+        """The items of events without checksum."""
+
+    def mismatch(self, table: TableId, text: str) -> None:
+        """Rows of the table cannot be given. Raises `SchemaError` where no table is parked."""
+
+
+class XaRows:
+    """See the module's docstring. `stored` is what an earlier one had, of a position.
+
+    `raw`: schemas are made from the log itself, so that rows wait as events.
+    """
+
+    def __init__(self, stored: str, rows: RowBatches, decoder: DecodesRows, *, raw: bool) -> None:
+        self._xa = XaTransactions(stored)
+        self._rows = rows
+        self._decoder = decoder
+        self._raw = raw
+        self._begun = raw
+        #: May be replaced before the first event.
+        self.keeper: RowKeeper = PlainKeeper()
+
+    @property
+    def stored(self) -> str:
+        """What waits, for a position."""
+        return self._xa.stored
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a transaction has begun that may be prepared."""
+        return self._xa.is_open
+
+    def on_event(self, event: bytes) -> XaStep | None:
+        """`XaTransactions.on_event`."""
+        return self._xa.on_event(event, wanted=self._decoder.keeps, from_the_start=self._raw)
+
+    def begin(self) -> None:
+        """Decode what waits as events, which an earlier version of the state has. Called before all else."""
+        if self._begun:
+            return
+        self._begun = True
+        last = int(self._decoder.state[index.S_POS]) & 0xFFFFFFFF
+        place = {"seconds": bytes(4), "end": last.to_bytes(4, "little")}
+        if waiting := self._xa.take_events():
+            self._xa.keep(*((step.xid, self._prepared(step, **place)) for step in waiting))
+
+    def items(self, step: XaStep | None, event: bytes, file: str) -> Iterator[LogItem]:
+        """What `event`, of which `XaTransactions` made `step`, brings of rows."""
+        place = {"seconds": event[:4], "end": event[13:17]}
+        match step:
+            case None:
+                return
+            case Preparing(xid, events):
+                kept = Prepared(events=events) if self._raw else self._prepared(step, **place)
+                self._xa.keep((xid, kept))
+            case Counting(events):
+                yield from self._counted(events, **place)
+            case Committing(xid, prepared):
+                yield from self._counted(prepared.events, **place)
+                yield from self._committed(xid, prepared, event, file)
+                for part in prepared.rows:
+                    if not part.version and self._decoder.maps.wanted(part.table):
+                        yield from self._counted(tuple(msgpack.unpackb(self.keeper.events(part.rows))), **place)
+            case _:
+                assert_never(step)
+
+    def _counted(self, events: tuple[bytes, ...], *, seconds: bytes, end: bytes) -> Iterator[LogItem]:
+        state = self._decoder.state
+        if events and int(state[index.S_SKIP]) == 0:
+            before = int(state[index.S_POS])
+            yield from self._decoder.decode(_piece(placed(events, seconds=seconds, end=end)))
+            state[index.S_POS] = before
+
+    # -- XA PREPARE ---------------------------------------------------------------------------------------------------
+
+    def _prepared(self, step: Preparing, *, seconds: bytes, end: bytes) -> Prepared:
+        """The rows decoded, as if they had not been: the decoder stands where it stood."""
+        state, rows = self._decoder.state, self._rows
+        before, first_seq, skip_rows = state.copy(), rows.next_seq, rows.skip_rows
+        state[index.S_SKIP] = rows.skip_rows = 0
+        parts = []
+        for item in self._decoder.decode(_piece(placed(step.events, seconds=seconds, end=end))):
+            assert isinstance(item, RowsItem)
+            if (part := self._kept(item, first_seq)) is not None:
+                parts.append(part)
+        count = rows.next_seq - first_seq
+        rows.next_seq, rows.skip_rows = first_seq, skip_rows
+        before[index.S_TABLE_IDS] = state[index.S_TABLE_IDS]
+        state[:] = before
+        return self._with_parked(Prepared(tuple(parts), count), step.events)
+
+    def _with_parked(self, prepared: Prepared, events: tuple[bytes, ...]) -> Prepared:
+        """With what is kept of the tables that are not followed now."""
+        parked = {t: found for t, found in events_by_table(events).items() if not self._decoder.maps.wanted(t)}
+        kept = {table: self.keeper.keep_events(table, msgpack.packb(found)) for table, found in parked.items()}
+        parts = [part for part in prepared.rows if part.table not in parked]
+        parts += [PreparedRows(table, "", rows) for table, rows in kept.items() if rows is not None]
+        return replace(prepared, rows=tuple(parts), unknown=tuple(t for t, rows in kept.items() if rows is None))
+
+    def _kept(self, item: RowsItem, first_seq: int) -> PreparedRows | None:
+        shape = self._decoder.maps.schemas.known(item.table)
+        if shape is None or not self._decoder.maps.wanted(item.table):
+            return None  # Later rows were not to be believed, and the table is parked.
+        numbered = _with_column(item.batch, "_seq", pc.subtract(item.batch.column("_seq"), pa.scalar(first_seq)))
+        kept = self.keeper.keep(replace(item, batch=numbered))
+        return None if kept is None else PreparedRows(item.table, version_of(shape), kept)
+
+    # -- XA COMMIT ----------------------------------------------------------------------------------------------------
+
+    def _committed(self, xid: str, prepared: Prepared, event: bytes, file: str) -> Iterator[RowsItem]:
+        state, rows, decoder = self._decoder.state, self._rows, self._decoder
+        if int(state[index.S_SKIP]) > 0:
+            return
+        before, end = int(state[index.S_POS]), int.from_bytes(event[13:17], "little")
+        position = before + (end - before) % (1 << 32) if end else before
+        millis = int(state[index.S_TX_MS]) or int.from_bytes(event[:4], "little") * 1000
+        first_seq, rows.next_seq = rows.next_seq, rows.next_seq + prepared.count
+        for table in filter(decoder.maps.wanted, prepared.unknown):
+            decoder.mismatch(
+                table,
+                f"{file}:{position}: XA COMMIT {xid} brings rows of {table} that its new snapshot has not seen. They "
+                "were prepared while the table was parked, and were not kept, because a mask hides columns of it and "
+                f"there is no pipeline.state_key. Read the table anew: raycdc tables resnapshot CONFIG {table}",
+            )
+        for part in prepared.rows:
+            shape = decoder.maps.schemas.known(part.table)
+            if not part.version or not decoder.maps.wanted(part.table):
+                continue
+            if shape is None or version_of(shape) != part.version:
+                decoder.mismatch(
+                    part.table,
+                    f"{file}:{position}: XA COMMIT {xid} brings rows of {part.table} that were prepared when its "
+                    f"columns were others. Read it anew: raycdc tables resnapshot CONFIG {part.table}",
+                )
+                continue
+            batch = self._without_skipped(self.keeper.batch(part.rows))
+            yield _placed_item(shape, batch, file, position, millis, first_seq)
+        if prepared.rows:
+            rows.skip_rows = 0
+
+    def _without_skipped(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """An update counts once, as two rows of the batch."""
+        if not self._rows.skip_rows:
+            return batch
+        numbers = batch.column("_seq").to_numpy(zero_copy_only=False).copy()
+        updates = np.isin(
+            batch.column("_op").to_numpy(zero_copy_only=False), (RowKind.UPDATE_BEFORE, RowKind.UPDATE_AFTER)
+        )
+        numbers[updates] //= 2
+        return part_of(batch, pa.array(numbers >= self._rows.skip_rows))
+
+
+def version_of(table: MySqlTable) -> str:
+    """Changes when rows would be decoded otherwise."""
+    columns = [(c.name, c.column_type, c.charset, c.collation, c.treatment.value) for c in table.columns]
+    return hashlib.sha256(repr((columns, table.primary_key, table.row_end)).encode()).hexdigest()[:16]
+
+
+def ipc_bytes(batch: pa.RecordBatch) -> bytes:
+    """The batch as an Arrow IPC stream."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+    return bytes(sink.getvalue())
+
+
+def batch_of(data: bytes) -> pa.RecordBatch:
+    """Inverse of `ipc_bytes`."""
+    with pa.ipc.open_stream(data) as reader:
+        return reader.read_next_batch().replace_schema_metadata(reader.schema.metadata)
+
+
+def _placed_item(
+    shape: MySqlTable, batch: pa.RecordBatch, file: str, position: int, millis: int, first_seq: int
+) -> RowsItem:
+    """The batch as rows of the event that ends at `position`."""
+    count = batch.num_rows
+    batch = _with_column(batch, "_seq", pc.add(batch.column("_seq"), pa.scalar(first_seq)))
+    batch = _with_column(batch, "_ts_ms", pa.array(np.full(count, millis, np.int64)))
+    place = pc.replace_substring_regex(batch.column("_pos"), r"^.*:([0-9]+)$", rf"{file}:{position}:\1")
+    batch = _with_column(batch, "_pos", place)
+    return RowsItem(shape.id, batch, np.full(count, position, np.int64), count, file, shape, kept=True)
+
+
+def _with_column(batch: pa.RecordBatch, name: str, values: pa.Array) -> pa.RecordBatch:
+    number = batch.schema.get_field_index(name)
+    return batch.set_column(number, batch.schema.field(number), values)
+
+
+def _piece(events: bytes) -> npt.NDArray[np.uint8]:
+    return np.frombuffer(events, np.uint8)

@@ -1,0 +1,104 @@
+"""Schema changes, and the texts that say why a table is not followed, as the state may have them.
+
+Everything that the log's reader is told of a table passes here (`MySqlLogSplitReader`), and what the enumerator begins
+with: of columns that a mask hides no default is in a schema, and none of a statement's values in a text. What a schema
+change tool's tables have of them is not kept: where it is needed after a restart, the table begins again.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from raycdc.connectors.mysql.binlog.events import DdlItem
+from raycdc.connectors.mysql.values.documents import capture_of, document_of, table_of
+from raycdc.connectors.mysql.values.types import MySqlTable
+from raycdc.errors import DataError, SchemaError
+from raycdc.model import TableId
+from raycdc.model.mask import Masks
+from raycdc.schema import event_from_json, event_to_json
+from raycdc.source.api import SchemaUpdate
+from raycdc.transform.hiding import Hiding
+from raycdc.transform.masked import hidden_changes
+
+#: A text or a number of a statement; names in backticks are none.
+_VALUE = re.compile(r"`(?:[^`]|``)*`|('(?:[^'\\]|''|\\.)*'|\"(?:[^\"\\]|\"\"|\\.)*\"|\b[0-9][0-9A-Za-z.]*)", re.DOTALL)
+_NOT_KEPT = "a default that a mask hides, and that the state does not keep"
+
+
+def hidden_table(table: MySqlTable, masks: Masks, owner: TableId | None = None) -> MySqlTable:
+    """The table without the defaults that masks hide; those of `owner` where it is to take that table's place."""
+    if not masks:
+        return table
+    return replace(
+        table,
+        columns=tuple(
+            column if column.default is None or masks.of(owner or table.id, column.name) is None
+            else replace(column, default=None)
+            for column in table.columns
+        ),
+    )  # fmt: skip
+
+
+def hidden_document(document: dict[str, Any], masks: Masks) -> dict[str, Any]:
+    """A schema document without them."""
+    table = table_of(document)
+    hidden = hidden_table(table, masks)
+    return document if hidden == table else document_of(hidden, capture_of(document))
+
+
+def hidden_update(update: SchemaUpdate, hiding: Hiding, statement: str) -> SchemaUpdate:
+    """What the state may have of a change that `statement` made."""
+    masks = hiding.masks
+    if not masks:
+        return update
+    if update.parked is not None:
+        if not hiding.concerns(update.table):
+            return update
+        return replace(update, parked=replace(update.parked, reason=without_values(update.parked.reason, statement)))
+    events = hidden_changes(update.table, [event_from_json(change) for change in update.changes], masks)
+    document = None if update.document is None else hidden_document(update.document, masks)
+    fingerprint = update.fingerprint if document is None else document["fingerprint"]
+    return replace(update, changes=tuple(map(event_to_json, events)), fingerprint=fingerprint, document=document)
+
+
+def hidden_state(state: dict[str, Any] | None, masks: Masks) -> dict[str, Any] | None:
+    """`DdlHistory`'s state, of which schema change tools' tables have columns and defaults."""
+    if state is None or not masks or not state.get("shadows"):
+        return state
+    return {**state, "shadows": {name: _hidden_shadow(shadow, masks) for name, shadow in state["shadows"].items()}}
+
+
+def _hidden_shadow(shadow: Mapping[str, Any], masks: Masks) -> dict[str, Any]:
+    owner = TableId.parse(shadow["owner"])
+    table = None if shadow["table"] is None else MySqlTable.from_json(shadow["table"])
+    lost = [n for n, value in shadow["filled"].items() if value is not None and masks.of(owner, n) is not None]
+    return {
+        **shadow,
+        "table": None if table is None else hidden_table(table, masks, owner).to_json(),
+        "filled": {**shadow["filled"], **dict.fromkeys(lost)},
+        "computed": {**shadow["computed"], **dict.fromkeys(lost, _NOT_KEPT)},
+    }
+
+
+def without_values(text: str, statement: str) -> str:
+    """`text`, which quotes `statement`, without the values that stand in that."""
+    values = {value for value in _VALUE.findall(statement) if len(value.strip("'\"")) > 1}
+    for value in sorted(values, key=len, reverse=True):
+        text = text.replace(" ".join(value.split()), "…").replace(value.strip("'\""), "…")
+    return text
+
+
+def without_values_in_errors(on_ddl: Callable[[DdlItem], None], hiding: Hiding) -> Callable[[DdlItem], None]:
+    """`on_ddl`, whose errors quote the statement."""
+
+    def apply(item: DdlItem) -> None:
+        try:
+            on_ddl(item)
+        except (SchemaError, DataError) as cause:
+            kind = SchemaError if isinstance(cause, SchemaError) else DataError
+            raise kind(without_values(str(cause), item.statement)) from None
+
+    return apply if hiding.masks else on_ddl

@@ -1,0 +1,181 @@
+"""Which names a target can hold, of columns and of tables: one table for every sink, and what becomes of other names.
+
+`SinkConfig.names` says which row a sink has. A column's name that the target cannot hold is replaced by `column`, which
+depends on nothing but the name, so that it is the same name at every start and in every process; two columns that
+would have one name are no table for the target (`raycdc.transform.naming`). A table's name is never replaced, because
+nobody would look for it there: the table is parked, and a ``[[route]]`` gives it another name. Pure.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from raycdc.model.table import TableId
+
+#: Digits of a hash that stand for the end of a name that was too long.
+_DIGITS = 8
+#: What to do about a table's name.
+ROUTE_IT = "Give the target another name by a [[route]]"
+_TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+_ABOVE_BMP = re.compile("[\U00010000-\U0010ffff]")
+
+
+@dataclass(frozen=True, slots=True)
+class NameRules:
+    """What a kind of target cannot hold. `store` is how a message calls it.
+
+    Of columns: `characters` that no name has, `first` ones that none begins with, `last` ones that none ends with,
+    names `taken` (in lower case), the name of a row's `own_key`, `bytes_max` of UTF-8 and `length_max` characters (0:
+    any number), `bmp` where no character is beyond Unicode's first 65,536, and `named` where none is empty. Of tables
+    besides: names that are no `folder`, characters that no `database` or `table` has, other `databases` and beginnings
+    of tables that there cannot be, and the `topic` that a table's name becomes a part of.
+    """
+
+    store: str
+    characters: str = ""
+    first: str = ""
+    last: str = ""
+    taken: frozenset[str] = frozenset()
+    bytes_max: int = 0
+    length_max: int = 0
+    bmp: bool = False
+    named: bool = True
+    folder: bool = False
+    own_key: str = ""
+    database: str = ""
+    databases: frozenset[str] = frozenset()
+    database_bytes_max: int = 0
+    table: str = ""
+    table_first: str = ""
+    topic: str = ""
+
+    def no_column(self, name: str, *, is_key: bool = False) -> str:
+        """Why no column can have this name; empty where one can. `is_key`: it alone tells rows apart."""
+        if self.own_key and name == self.own_key and not is_key:
+            return "is that of a row's own key, and the column is not the table's only key column"
+        if bad := sorted(set(name) & set(self.characters)):
+            return f"contains {bad[0]!r}"
+        if self.first and name[:1] and name[0] in self.first:
+            return f"begins with {name[0]!r}"
+        if self.last and name[-1:] and name[-1] in self.last:
+            return f"ends with {name[-1]!r}"
+        if name.lower() in self.taken:
+            return "is one that the server keeps for itself"
+        if self.named and not name:
+            return "is empty"
+        return self._too_long(name)
+
+    def column(self, name: str, *, is_key: bool = False) -> str:
+        """The name that the column has in the target: `name`, where it can."""
+        if not self.no_column(name, is_key=is_key):
+            return name
+        made = "".join("_" if one in self.characters else one for one in name) or "_"
+        if self.bmp:
+            made = _ABOVE_BMP.sub("_", made)
+        if made[0] in self.first:
+            made = f"_{made[1:]}"
+        if made[-1] in self.last:
+            made = f"{made[:-1]}_"
+        if made.lower() in self.taken or made == self.own_key:
+            made = f"{made}_"
+        return self._cut(made, name)
+
+    def no_table(self, target: TableId) -> str:
+        """Why there can be no target of this name, and what to do; empty where there can."""
+        parts = (
+            ("database", target.db, self.database, self.database_bytes_max),
+            ("table", target.table, self.table, 0),
+        )
+        for what, name, odd, bytes_max in parts:
+            why = self._no_folder(name) if self.folder else ""
+            if not name:
+                why = "is empty"
+            elif bad := sorted(set(name) & set(odd)):
+                why = f"contains {bad[0]!r}"
+            elif (what == "database" and name.lower() in self.databases) or (
+                what == "table" and self.table_first and name.startswith(self.table_first)
+            ):
+                why = "is one that the server keeps for itself"
+            elif self.last and name[-1] in self.last:
+                why = f"ends with {name[-1]!r}"
+            elif bytes_max and len(name.encode()) > bytes_max:
+                why = f"has more than {bytes_max} bytes"
+            if why := why or self._too_long(name):
+                cannot = "be a folder" if self.folder else f"name a {what}"
+                return f"{name!r} cannot {cannot} of {self.store}, because it {why}. {ROUTE_IT}"
+        if self.topic and not _TOPIC.fullmatch(topic := topic_name(self.topic, target)):
+            return f'sink.topic makes "{topic}" of {target}, which cannot be a topic. {ROUTE_IT}'
+        return ""
+
+    def _no_folder(self, name: str) -> str:
+        if bad := sorted(set(name) & set("/\0")):
+            return f"contains {bad[0]!r}"
+        if name in (".", ".."):
+            return "is another folder's name"
+        if name.startswith("_"):
+            return "begins with '_', by which readers of folders pass over it"
+        if len(name.encode()) > _FILE_BYTES_MAX:
+            return f"has more than {_FILE_BYTES_MAX} bytes"
+        return ""
+
+    def _too_long(self, name: str) -> str:
+        if self.bmp and (odd := _ABOVE_BMP.search(name)):
+            return f"contains {odd[0]!r}"
+        if self.bytes_max and len(name.encode()) > self.bytes_max:
+            return f"has more than {self.bytes_max} bytes"
+        if self.length_max and len(name) > self.length_max:
+            return f"has more than {self.length_max} characters"
+        return ""
+
+    def _cut(self, made: str, name: str) -> str:
+        """`made` where it is short enough, else its beginning and digits that tell it from others that begin so."""
+        if not self._too_long(made):
+            return made
+        digits = hashlib.sha256(name.encode()).hexdigest()[:_DIGITS]
+        room = (self.bytes_max or self.length_max) - _DIGITS - 1
+        beginning = made.encode()[:room].decode(errors="ignore") if self.bytes_max else made[:room]
+        return f"{beginning}_{digits}"
+
+
+def topic_name(template: str, table: TableId) -> str:
+    """``sink.topic`` with a table's names in it."""
+    return template.replace("{db}", table.db).replace("{table}", table.table)
+
+
+#: Columns that every table of PostgreSQL has (its manual, "System Columns").
+_SYSTEM_COLUMNS = frozenset({"tableoid", "xmin", "cmin", "xmax", "cmax", "ctid"})
+#: The longest name of a file on Linux.
+_FILE_BYTES_MAX = 255
+
+#: What each kind of target can hold. A sink of somebody else's may have rules of its own; without, it holds any name.
+NAMES: Mapping[str, NameRules] = {
+    # Delta's DELTA_INVALID_CHARACTERS_IN_COLUMN_NAMES, without column mapping.
+    "delta": NameRules("a Delta table", characters=" ,;{}()\n\t=", folder=True),
+    "iceberg": NameRules("an Iceberg table", folder=True, database="?#", table="?#"),
+    "parquet": NameRules("a folder of Parquet files", folder=True, named=False),
+    "jsonl": NameRules("a folder of JSON files", folder=True, named=False),
+    "console": NameRules("the console", named=False),
+    "kafka": NameRules("a topic", named=False),
+    # Manual: "Identifiers and Key Words"; longer names are cut in silence.
+    "postgresql": NameRules("PostgreSQL", characters="\0", taken=_SYSTEM_COLUMNS, bytes_max=63),
+    # Manual: "Schema Object Names".
+    "mysql": NameRules("MySQL", characters="\0", last=" ", length_max=64, bmp=True),
+    "mariadb": NameRules("MariaDB", characters="\0", last=" ", length_max=64, bmp=True),
+    # Manual: "Naming Restrictions", "Field Names with Periods and Dollar Signs".
+    "mongodb": NameRules(
+        "MongoDB",
+        characters=".\0",
+        first="$",
+        own_key="_id",
+        database='/\\. "$*<>:|?\0',
+        databases=frozenset({"admin", "config", "local"}),
+        database_bytes_max=63,
+        table="$\0",
+        table_first="system.",
+    ),
+}
+#: Any name.
+ANY_NAMES = NameRules("the target", named=False)

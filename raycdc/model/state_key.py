@@ -1,0 +1,77 @@
+"""`pipeline.state_key`: encrypts what the state must remember of columns that a mask hides.
+
+That are bounds of chunks where such a column is what a table is cut by, and rows of prepared XA transactions of such
+a table: both are compared with the values of other rows later, which a masked value is of no use for. Encryption is
+AES-SIV (RFC 5297) without a nonce: equal values are equal texts, nothing else of them shows, and a changed text is
+refused. A text names its version and the key's fingerprint, so that a wrong key is told from damage.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from functools import cache
+
+from raycdc.errors import StateError
+
+#: Characters that a key has at least: it is often made by people.
+LENGTH_MIN = 16
+
+_HEAD = "sealed:1:"
+#: RFC 7914; 16 MiB and some 50 ms, once per process.
+_COST = {"n": 1 << 14, "r": 8, "p": 1}
+_KEY_BYTES = 64
+
+
+class StateKey:
+    """A key made of the secret that the configuration names. Picklable; ``repr`` shows the fingerprint alone."""
+
+    def __init__(self, secret: str) -> None:
+        self._secret = secret
+
+    def __repr__(self) -> str:
+        return f"StateKey({self.fingerprint})"
+
+    @property
+    def fingerprint(self) -> str:
+        """Tells keys apart, and says nothing of them."""
+        return _derived(self._secret)[1]
+
+    def seal(self, data: bytes) -> str:
+        """`data` as a text that only `open` of the same key reads."""
+        from cryptography.hazmat.primitives.ciphers.aead import AESSIV
+
+        # The library encrypts no empty text.
+        sealed = AESSIV(_derived(self._secret)[0]).encrypt(b"\0" + data, [_HEAD.encode()])
+        return f"{_HEAD}{self.fingerprint}:{base64.b64encode(sealed).decode()}"
+
+    def open(self, text: str) -> bytes:
+        """Inverse of `seal`. Raises `StateError` for a text that another key made, and for a damaged one."""
+        from cryptography.exceptions import InvalidTag
+        from cryptography.hazmat.primitives.ciphers.aead import AESSIV
+
+        fingerprint, _, sealed = text.removeprefix(_HEAD).partition(":")
+        if fingerprint != self.fingerprint:
+            raise StateError(
+                f"The state was encrypted with another pipeline.state_key (its fingerprint is {fingerprint}, that of "
+                f"the configured one {self.fingerprint}). Put the key back that this state was begun with."
+            )
+        try:
+            return AESSIV(_derived(self._secret)[0]).decrypt(base64.b64decode(sealed), [_HEAD.encode()])[1:]
+        except (InvalidTag, ValueError) as cause:
+            raise StateError(
+                "An encrypted value in the state is damaged. Restore the state folder from a copy, or start under "
+                "another pipeline.state with a new snapshot."
+            ) from cause
+
+
+def is_sealed(value: object) -> bool:
+    """Whether a value of the state is one that `StateKey.seal` made."""
+    return isinstance(value, str) and value.startswith(_HEAD)
+
+
+@cache
+def _derived(secret: str) -> tuple[bytes, str]:
+    """The key and its fingerprint."""
+    derived = hashlib.scrypt(secret.encode(), salt=b"raycdc state key", dklen=_KEY_BYTES + 4, **_COST)
+    return derived[:_KEY_BYTES], derived[_KEY_BYTES:].hex()

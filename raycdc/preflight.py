@@ -1,0 +1,270 @@
+"""What is asked and settled before anything slow is started, in this order, and each refusal by name.
+
+Called by `raycdc.pipeline` at every start, under the lease; parts of it by ``raycdc check``, which changes nothing.
+
+| step | because |
+|---|---|
+| what the state was made with is compared with the configuration | rows already written would not match |
+| tables that the configuration names are looked for | one that is misspelt would be ignored for ever |
+| the source is asked what it lacks, and whether its log reaches back | nothing else matters where it does not |
+| tables that are new, or were put back, are asked to be read | their rows are in no part of the log that is to come |
+| how the changelog becomes full is settled | sources are made so that they tell it, or known rows are kept |
+
+Blocks while the source answers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from typing import Any, assert_never
+
+from raycdc.checkpoint.changelog import FullBy, settle_changelog
+from raycdc.checkpoint.configured import (
+    Difference,
+    configured_keys,
+    differences,
+    read_configured,
+    write_configured,
+)
+from raycdc.checkpoint.store import CheckpointStore
+from raycdc.config import PipelineConfig, SourceConfig
+from raycdc.config.changes import Change
+from raycdc.errors import ConfigError, LogLostError, SinkError, SourceError
+from raycdc.model import TableId
+from raycdc.model.selector import TableSelector
+from raycdc.plugins import PluginGroup, load_plugin
+from raycdc.sinks.api import UPSERT
+from raycdc.source.api import FollowsTargets, HidesValues, LeavesOutChanges, ReadsStatements, TellsBefore
+from raycdc.source.parking import RESNAPSHOT
+from raycdc.source.selection import Selection, SelectionChanges, SelectsTables, changes_of, known_tables
+from raycdc.source.split import STREAM_SPLIT_ID
+from raycdc.source.table_requests import ask, ask_to_begin_again, requests_of
+from raycdc.transform.followed import TargetRules
+from raycdc.transform.hiding import Hiding
+from raycdc.transform.naming import Names, Naming
+
+
+def preflight(
+    config: PipelineConfig,
+    store: CheckpointStore,
+    make_source: Callable[[], Any],
+    *,
+    warn: Callable[[str], None],
+    has_sink: bool = True,
+) -> FullBy:
+    """Do the steps of the module's docstring; says how the changelog becomes full. `warn` hears of what is done."""
+    changed = require_fitting(config, store, has_sink=has_sink)
+    for text in told(changed):
+        warn(text)
+    source = make_source()
+    selection = selection_of(source, store)
+    _reach_back(config, store, source, warn)
+    if selection is not None:
+        _follow_selection(config, store, selection, warn)
+    full = config.source.full_changelog
+    first = store.last_manifest() is None
+    tells = full and first and isinstance(source, TellsBefore) and source.tells_before()
+    full_by = settle_changelog(store, full=full, source_tells=tells)
+    # Where the target is now is believed when it has shown what it holds (`settle_place`).
+    places = {difference.key: difference.was for difference in changed if difference.change is Change.PLACE}
+    kept = read_configured(store) or {}
+    write_configured(store, {**kept, **configured_keys(config, has_sink=has_sink), **places})
+    return full_by
+
+
+@contextmanager
+def naming_place(config: PipelineConfig, store: CheckpointStore) -> Iterator[None]:
+    """Has the `SinkError` of a target that is not the one name the keys by which it is another."""
+    try:
+        yield
+    except SinkError as error:
+        was = read_configured(store) or {}
+        found = differences(was, configured_keys(config), config)
+        places = [f"{d}. Take it back, or put the target there as a whole." for d in found if d.change is Change.PLACE]
+        raise SinkError("\n".join([*places, str(error)])) if places else error from error.__cause__
+
+
+def settle_place(config: PipelineConfig, store: CheckpointStore) -> None:
+    """The target holds what was committed, so it is the one, wherever it is now."""
+    write_configured(store, configured_keys(config))
+
+
+def require_fitting(config: PipelineConfig, store: CheckpointStore, *, has_sink: bool = True) -> list[Difference]:
+    """What is different from when the state was made, and may be. `ConfigError` with all that may not, and ways out."""
+    was, last = read_configured(store), store.last_manifest()
+    if was is None or last is None:
+        return []  # Nothing was written yet, or by a version that did not remember.
+    found = differences(was, configured_keys(config, has_sink=has_sink), config)
+    problems = [f"{d}: {_NEW_STATE}" for d in found if d.change is Change.NEW_STATE]
+    stream = last.to_splits.get(STREAM_SPLIT_ID)
+    for difference in (d for d in found if d.change is Change.NEW_SNAPSHOT):
+        if stream is None:
+            problems.append(f"{difference}: {_NEW_STATE}")
+            continue
+        requests = requests_of(store)
+        followed = [name for name in stream["tables"] if config.source.captures(TableId.parse(name))]
+        stay = [n for n in difference.tables(followed) if not requests.acts_on(n, stream)]
+        if stay:
+            each = "; ".join(f"raycdc tables resnapshot CONFIG {name}" for name in stay)
+            problems.append(
+                f"{difference}: rows of {', '.join(stay)} that are written would not match those to come. Take it "
+                f"back, or read these tables anew, and start again: {each}"
+            )
+    if problems:
+        raise ConfigError(*problems)
+    return found
+
+
+def told(changed: list[Difference]) -> list[str]:
+    """What a changed key does to a state, for people."""
+    said = []
+    for difference in changed:
+        match difference.change:
+            case Change.NEW_TABLES:
+                said.append(f"{difference}: it acts on tables that begin from now on.")
+            case Change.PLACE:
+                said.append(f"{difference}: the run goes on only if the target there holds what was committed.")
+            case Change.JUDGED:
+                said.append(f"{difference.key} changed: tables whose written rows would be others are refused.")
+            case Change.FREE | Change.NEW_SNAPSHOT | Change.NEW_STATE:
+                pass
+            case other:
+                assert_never(other)
+    return said
+
+
+_NEW_STATE = (
+    "rows already written would not match. Take it back, or begin with another pipeline.state, a new snapshot and "
+    'another target; or with pipeline.on_existing = "replace", for which the old target is emptied.'
+)
+
+
+def naming_of(config: PipelineConfig, known: Mapping[str, Names]) -> Naming:
+    """Which columns have another name in targets; `known` are those that the state has, by their tables."""
+    return Naming(config.sink.names, config.sink.invalid_names == "replace", config.sink.write == UPSERT, known)
+
+
+def target_rules(config: PipelineConfig, *, upsert: bool, naming: Naming, keeps_rows: bool = False) -> TargetRules:
+    """What targets can follow, and hold. `upsert`: they have one row per key."""
+    left_out = config.pipeline.schema_changes_left_out
+    ignored = config.pipeline.schema_change == "ignore"
+    return TargetRules(
+        config.transformed(),
+        config.router(),
+        upsert,
+        left_out,
+        ignored,
+        config.masked(),
+        naming,
+        parks=config.pipeline.on_table_error == "park",
+        keeps_rows=keeps_rows,
+        lost_rows_again=config.pipeline.on_log_lost == "resnapshot",
+    )
+
+
+def source_maker(
+    config: PipelineConfig, *, upsert: bool, full_by: FullBy, naming: Naming | None = None
+) -> Callable[[], Any]:
+    """What makes the configured source in every process. `upsert`: its targets hold one row per key."""
+    plugin = load_plugin(PluginGroup.SOURCES, config.source.type)
+    keeps_rows = full_by is FullBy.KNOWN_ROWS
+    rules = target_rules(config, upsert=upsert, naming=naming or naming_of(config, {}), keeps_rows=keeps_rows)
+    hiding = Hiding(config.masked(), config.state_key)
+    return partial(_source, plugin.create, config.source, rules, hiding, full_by)
+
+
+def selection_of(source: Any, store: CheckpointStore | None) -> Selection | None:
+    """What the source has of what is selected; None for one whose tables are known by reading alone.
+
+    `SourceError` for names that are nobody's.
+    """
+    if not isinstance(source, SelectsTables):
+        return None
+    selection = source.selection()
+    if misspelt := selection.misspelt(known_tables(store.last_manifest() if store is not None else None)):
+        raise SourceError("\n".join(misspelt))
+    return selection
+
+
+def selection_changes(config: PipelineConfig, store: CheckpointStore, selection: Selection) -> SelectionChanges:
+    """What a start makes of the selection. `ConfigError` for tables that cannot begin by themselves."""
+    before = _selector_before(store)
+    changes = changes_of(selection, store.last_manifest(), requests_of(store), config.source.captures)
+    rules = TargetRules(router=config.router(), upsert=config.sink.write == UPSERT)
+    every = [*selection.tables, *map(TableId.parse, known_tables(store.last_manifest()))]
+    named = [name for name in changes.new if before is not None and not before.matches(TableId.parse(name))]
+    shared = {name: why for name in (*changes.back, *named) if (why := rules.shared(TableId.parse(name), every))}
+    if shared:
+        how = dict.fromkeys(named, "is selected now")
+        texts = (f"{selection.place}: {n} {how.get(n, 'was put back')}, but {why}." for n, why in shared.items())
+        raise ConfigError(*texts)
+    # What was selected before, and is new and merged with others, was created since, so the log has all of it.
+    new = tuple(name for name in changes.new if not rules.shared(TableId.parse(name), every))
+    return replace(changes, new=new)
+
+
+def _selector_before(store: CheckpointStore) -> TableSelector | None:
+    """What the configuration selected at the last start; None where the state does not say."""
+    was = read_configured(store) or {}
+    tables = was.get("source.tables") or was.get("source.collections")
+    return TableSelector(tables, was.get("source.exclude") or ()) if tables else None
+
+
+def _follow_selection(
+    config: PipelineConfig, store: CheckpointStore, selection: Selection, warn: Callable[[str], None]
+) -> None:
+    """Ask for snapshots of what the state does not follow and the configuration selects, and say what happens."""
+    for text in selection.unmatched():
+        warn(text)
+    changes = selection_changes(config, store, selection)
+    if changes.new or changes.back:
+        ask(store, [*changes.new, *changes.back], RESNAPSHOT)
+    for text in described(changes):
+        warn(text)
+
+
+def described(changes: SelectionChanges) -> list[str]:
+    """What becomes of tables at this start, for people."""
+    said = {
+        "selected and new to this pipeline: read with a snapshot while the others go on": changes.new,
+        "selected again: read anew while the others go on": changes.back,
+        "not selected any more: ended, and the target keeps what it had": changes.left,
+    }
+    return [f"{', '.join(names)}: {text}." for text, names in said.items() if names]
+
+
+def _reach_back(config: PipelineConfig, store: CheckpointStore, source: Any, warn: Callable[[str], None]) -> None:
+    """Ask the source what it lacks; where its log is lost, ask for new snapshots if the configuration wants them."""
+    last = store.last_manifest()
+    try:
+        source.preflight(last.to_splits if last else None)
+    except LogLostError as lost:
+        has_snapshots = hasattr(source, "restart")
+        if config.pipeline.on_log_lost != "resnapshot" or last is None or not has_snapshots:
+            raise
+        position, ordinal, tables = source.restart(last.to_splits)
+        ask_to_begin_again(store, last, position, ordinal, tables)
+        warn(f"{lost} All tables are read again, as pipeline.on_log_lost says.")
+
+
+def _source(
+    create: Callable[[Any], Any], config: SourceConfig, rules: TargetRules, hiding: Hiding, full_by: FullBy
+) -> Any:
+    """The configured source, told what its targets can follow, and which schema changes they are spared."""
+    source = create(config)
+    if full_by is FullBy.SOURCE and isinstance(source, TellsBefore):
+        source.demand_before()
+    if rules.left_out and isinstance(source, LeavesOutChanges):
+        source.leave_out(rules.left_out)
+    if isinstance(source, FollowsTargets):
+        source.follow_targets(rules)
+    if isinstance(source, HidesValues):
+        source.hide(hiding)
+    if isinstance(source, ReadsStatements):
+        from raycdc.connectors.mysql.ddl.messages import events_of_statement
+
+        source.read_statements(events_of_statement)
+    return source

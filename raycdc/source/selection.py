@@ -1,0 +1,137 @@
+"""Which tables the configuration selects, compared at each start with those that the state knows.
+
+| a table is | then |
+|---|---|
+| named in full, unknown to the state, and not at the source | an error, with the name that was probably meant |
+| selected and at the source, unknown to the state | new: read with a snapshot while the others stream |
+| selected and at the source, ended in the state | put back, or anew under its name: read again |
+| in the state, and selected no more | it has ended: its target keeps what it has, and the state says so |
+
+Pure; sources say what there is (`SelectsTables`), the last row is carried out where the state is taken up again
+(`without_left`), the others are asked for as a user would ask (`raycdc.source.table_requests`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol, runtime_checkable
+
+from raycdc.checkpoint.manifest import Manifest
+from raycdc.model import TableId
+from raycdc.plugins import did_you_mean
+from raycdc.source.parking import ENDED, Parked, Requests
+from raycdc.source.split import STREAM_SPLIT_ID
+
+#: Why a table has ended that the source still has.
+_LEFT = "the configuration does not select it any more; its target keeps what it had"
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """What a source has of what its configuration selects, now.
+
+    `tables` are selected, `there` are all that it has, `named` those that the configuration names in full and
+    `patterns` its other entries; `place` is where it says so.
+    """
+
+    place: str
+    tables: tuple[TableId, ...]
+    there: tuple[TableId, ...]
+    named: tuple[TableId, ...] = ()
+    patterns: tuple[str, ...] = ()
+    #: What has a name that could be selected and is no table, and what it is.
+    others: Mapping[TableId, str] = field(default_factory=dict)
+    noun: str = "table"
+
+    def unmatched(self) -> list[str]:
+        """What to tell of patterns that select nothing."""
+        return [
+            f"The pattern {pattern} of {self.place} matches no {self.noun} yet."
+            for pattern in self.patterns
+            if not any(re.fullmatch(pattern, str(table)) for table in self.there)
+        ]
+
+    def misspelt(self, known: set[str]) -> list[str]:
+        """Named tables that are not there, and that were never followed."""
+        missing = [table for table in self.named if table not in self.there and str(table) not in known]
+        return [f"{self.place}: {self._why(table)}" for table in missing]
+
+    def _why(self, table: TableId) -> str:
+        if kind := self.others.get(table):
+            return f"{table} is {kind}, not a {self.noun}. Leave it out."
+        # A name in other letters is the most likely mistake, and the matcher goes by lower case.
+        names = {str(one).lower(): str(one) for one in self.there}
+        hint = did_you_mean(str(table), names) or "."
+        for lower, name in names.items():
+            hint = hint.replace(f'"{lower}"', f'"{name}"')
+        return (
+            f"there is no {self.noun} {table}, or this account does not see it{hint} Correct the name, or grant the "
+            "privilege to read it."
+        )
+
+
+@runtime_checkable
+class SelectsTables(Protocol):
+    """A source of tables with a log."""
+
+    def selection(self) -> Selection:
+        """What there is of what the configuration selects. Blocks; `SourceError` where nobody answers."""
+
+
+@dataclass(frozen=True, slots=True)
+class SelectionChanges:
+    """What a start makes of the selection: tables that are new, put back, and left, by their names."""
+
+    new: tuple[str, ...] = ()
+    back: tuple[str, ...] = ()
+    left: tuple[str, ...] = ()
+
+
+def known_tables(last: Manifest | None) -> set[str]:
+    """All that the state knows or knew, also those that were dropped at the source."""
+    if last is None:
+        return set()
+    stream = last.to_splits.get(STREAM_SPLIT_ID, {})
+    return {*stream.get("tables", {}), *stream.get("parked", {}), *last.enumerator.get("tables", {})}
+
+
+def changes_of(
+    selection: Selection, last: Manifest | None, requests: Requests, captures: Callable[[TableId], bool]
+) -> SelectionChanges:
+    """What is new, put back and left; nothing before the first start, which reads all that is selected."""
+    stream = last.to_splits.get(STREAM_SPLIT_ID) if last is not None else None
+    if stream is None:
+        return SelectionChanges()
+    parked: Mapping[str, Any] = stream.get("parked", {})
+    names = [str(table) for table in selection.tables]
+    new = [n for n in names if n not in stream["tables"] and n not in parked]
+    back = [n for n in names if n in parked and parked[n]["phase"] == ENDED and not parked[n]["again"]]
+    asked = {name for name in (*new, *back) if requests.acts_on(name, stream)}
+    left = [n for n in (*stream["tables"], *parked) if not captures(TableId.parse(n)) and not _has_ended(parked.get(n))]
+    return SelectionChanges(
+        tuple(n for n in new if n not in asked), tuple(n for n in back if n not in asked), tuple(sorted(left))
+    )
+
+
+def without_left(state: dict[str, Any], captures: Callable[[TableId], bool]) -> dict[str, Any]:
+    """The stream split's state with the tables ended that are selected no more; itself where there are none.
+
+    Decided anew from the same configuration until a manifest has it, so nothing of it needs to be durable before.
+    """
+    parked = dict(state.get("parked", {}))
+    tables = dict(state["tables"])
+    left = [n for n in (*tables, *parked) if not captures(TableId.parse(n)) and not _has_ended(parked.get(n))]
+    if not left:
+        return state
+    number = state.get("changes", 0) + 1
+    why = Parked(_LEFT, state["position"], 0, phase=ENDED)
+    for name in left:
+        known = tables.pop(name, None) or parked[name]
+        parked[name] = why.entry(schema=known["schema"], announced=known["announced"], incarnation=number)
+    return {**state, "tables": tables, "parked": parked, "changes": number}
+
+
+def _has_ended(entry: Mapping[str, Any] | None) -> bool:
+    return entry is not None and entry["phase"] == ENDED and not entry["again"]

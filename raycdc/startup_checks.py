@@ -1,0 +1,235 @@
+"""What is asked before a pipeline starts, in this order: ``raycdc check`` prints all of it, and a run begins with it.
+
+A `StartCheck` looks at one thing and changes nothing; a run ends at the first that fails (`begin`), in its words. So
+what a run would refuse is what `check` has said, and a refusal that only a run knew is a hole in this list
+(`tests/unit/test_startup_errors.py` looks for such ones).
+
+| check | why here |
+|---|---|
+| plug-ins | nothing can be asked of a source or sink whose package is not installed |
+| options | what the sink, Spark or its absence cannot do needs nobody's answer |
+| java | Spark's start takes seconds until it says so |
+| state, sink folder | a folder that cannot be written is not worth reading a server for |
+
+What the source, its tables, transforms, look-ups and the sink's server say follows (`raycdc.preflight`, `raycdc.cli`).
+All of these together take milliseconds: `run --local` starts in about a second.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from raycdc.config import PipelineConfig
+from raycdc.errors import ConfigError, RaycdcError, SinkError, StateError
+from raycdc.plugins import PluginGroup, load_plugin, missing_extra
+from raycdc.sinks.api import UPSERT, Sink
+from raycdc.source.checks import CheckResult
+from raycdc.transform.plain import is_plain
+
+#: Where a kernel shows itself as files, and nobody may make any, whatever the permissions say.
+_KERNELS = (Path("/proc"), Path("/sys"))
+
+
+@dataclass(frozen=True)
+class Start:
+    """A start that is to be: with Ray and Spark, unless `local`. `has_sink` is False where epochs are taken by hand."""
+
+    config: PipelineConfig
+    local: bool = False
+    has_sink: bool = True
+
+    @cached_property
+    def source(self) -> Any:
+        return load_plugin(PluginGroup.SOURCES, self.config.source.type).create(self.config.source)
+
+    @cached_property
+    def sink(self) -> Sink:
+        sink: Sink = load_plugin(PluginGroup.SINKS, self.config.sink.type).create(self.config.sink)
+        return sink
+
+    @property
+    def spark_is_here(self) -> bool:
+        """Whether Spark's tasks run on the machine with the state, which is then the node they are on."""
+        return self.config.spark.master.startswith("local")
+
+
+@dataclass(frozen=True, slots=True)
+class StartCheck:
+    """One thing to look at. `look` may raise a `RaycdcError`: that is what it found."""
+
+    name: str
+    look: Callable[[Start], Iterator[CheckResult]]
+
+    def results(self, start: Start) -> list[CheckResult]:
+        """What it found, each with the error that a run would end with."""
+        found: list[CheckResult] = []
+        try:
+            # What was found before an error stays.
+            found.extend(self.look(start))
+        except RaycdcError as error:
+            found.append(CheckResult(self.name, str(error), error=type(error)))
+        return found
+
+
+def begin(start: Start) -> None:
+    """Raise the first refusal of `START_CHECKS`."""
+    for check in START_CHECKS:
+        require(check.results(start))
+
+
+def require(results: list[CheckResult]) -> None:
+    """Raise the error of the first that is required and failed, and concerns more than one table."""
+    for result in results:
+        if result.required and not result.ok and not result.parks:
+            raise result.error(f"{result.text} {result.fix}".strip())
+
+
+def no_merging(config: PipelineConfig, sink: Sink) -> str:
+    """Why several tables cannot be merged into one target whose rows are updated; empty where they can."""
+    if not getattr(sink, "merges_origins", False):
+        return f'{config.sink.type} with write = "upsert" cannot tell whether two of them have the same key.'
+    if config.source.repeats_inserts:
+        return (
+            f"inserts of {config.source.type} may come twice: a key that is there already says nothing about where it "
+            'came from. Use sink.write = "changelog".'
+        )
+    return ""
+
+
+def require_known_rows(start: Start) -> None:
+    """`ConfigError` where the rows that make a changelog full cannot be kept."""
+    if not start.local and not start.spark_is_here:
+        raise ConfigError(
+            'source.changelog = "full" keeps rows beside the state, which needs a Spark on this machine: '
+            'spark.master = "local[*]".'
+        )
+
+
+def no_order(sink: str) -> ConfigError:
+    """A sink that cannot go by ``source.order_by``."""
+    return ConfigError(
+        f"source.order_by: {sink} cannot keep the row with the greatest value: changes that are all kept stay in their "
+        "origin's order. Use a sink that updates rows, such as delta, or leave it out and decide with source.same_key."
+    )
+
+
+def order_by(config: PipelineConfig) -> str:
+    """The column by which the source's changes of one key are ordered; the sink must be able to go by it."""
+    column = getattr(config.source, "order_by", None) or ""
+    if column and config.sink.write != UPSERT:
+        raise no_order(f'{config.sink.type} with write = "{config.sink.write}"')
+    return column
+
+
+def _plug_ins(start: Start) -> Iterator[CheckResult]:
+    assert start.source is not None
+    if start.has_sink:
+        assert start.sink is not None
+        for module in start.config.sink.modules:
+            if sys.modules.get(module, module) is None or find_spec(module) is None:
+                raise ConfigError(f"type = {start.config.sink.type!r} {missing_extra(module)}")
+    yield CheckResult("plug-ins", "All that source and sink need is installed.", ok=True)
+
+
+def _options(start: Start) -> Iterator[CheckResult]:
+    """What sink, Spark, or its absence, cannot do of what the configuration asks."""
+    config = start.config
+    if not start.has_sink:
+        return
+    if order_by(config) and not getattr(start.sink, "keeps_greatest", False):
+        raise no_order(config.sink.type)
+    problems = list(config.sink.problems(config.pipeline, local=start.local))
+    if config.sink.write not in start.sink.writes:
+        supported = " and ".join(start.sink.writes)
+        problems.append(f'sink.write = "{config.sink.write}": {config.sink.type} supports {supported} only.')
+    if not start.local and config.ray.outside:
+        problems.append(config.ray.outside)
+    for index, transform in enumerate(config.transformed().all):
+        place = f"transform[{index}]"
+        if start.local and (not is_plain(transform) or transform.udfs):
+            problems.append(
+                f"{place}: Spark computes its columns and filters, and --local runs without it. Run it without --local."
+            )
+        elif not is_plain(transform) and not start.spark_is_here:
+            problems.append(
+                f"spark.master: {place} has a filter or computed columns, which need a Spark on this machine, such as "
+                '"local[*]".'
+            )
+    for problem in problems:
+        yield CheckResult("options", problem, error=ConfigError)
+    if not problems:
+        yield CheckResult("options", f"{config.sink.type} can do what the configuration asks.", ok=True)
+
+
+def _java(start: Start) -> Iterator[CheckResult]:
+    if start.local or not start.has_sink:
+        return
+    from raycdc.spark.session import check_java, check_pyspark, delta_jars
+
+    version = check_java()
+    check_pyspark()
+    delta_jars()
+    yield CheckResult("java", f"Spark has its Java ({version.splitlines()[0].strip()}).", ok=True)
+
+
+def _state(start: Start) -> Iterator[CheckResult]:
+    folder = Path(start.config.pipeline.state).absolute()
+    if problem := unwritable(folder):
+        fix = "Choose another pipeline.state, or let this user write there."
+        yield CheckResult("state", f"The state folder {folder} cannot be written: {problem}.", fix, error=StateError)
+    else:
+        yield CheckResult("state", f"The state folder {folder} can be written.", ok=True)
+
+
+def _sink_folder(start: Start) -> Iterator[CheckResult]:
+    text = start.config.sink.folder if start.has_sink else ""
+    if not text:
+        return
+    folder = Path(text).absolute()
+    if problem := unwritable(folder):
+        fix = "Choose another folder, or let this user write there."
+        yield CheckResult("sink folder", f"{folder} cannot be written: {problem}.", fix, error=SinkError)
+    else:
+        yield CheckResult("sink folder", f"{folder} can be written.", ok=True)
+
+
+def unwritable(folder: Path) -> str:
+    """Why no files can be made in `folder`, or it in the nearest folder that is there; empty where they can."""
+    if any(folder.is_relative_to(kernel) for kernel in _KERNELS):
+        return "it is the kernel's, which keeps no files"
+    try:
+        # Of a link that leads nowhere or to itself, the link: nothing can be made in its place.
+        nearest = next(path for path in (folder, *folder.parents) if _is_there(path))
+    except (OSError, ValueError) as cause:
+        return cause.strerror or str(cause) if isinstance(cause, OSError) else str(cause)
+    if nearest.is_symlink() and not nearest.exists():
+        return f"{nearest} is a link that leads nowhere"
+    if not nearest.is_dir():
+        return f"{nearest} is a file"
+    return "" if os.access(nearest, os.W_OK | os.X_OK) else f"{nearest} may not be written by this user"
+
+
+def _is_there(path: Path) -> bool:
+    """Whether there is something of this name, be it a link to nothing. Raises `OSError` where there can be nothing."""
+    try:
+        path.lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return True
+
+
+#: In the order of the module's docstring.
+START_CHECKS: tuple[StartCheck, ...] = (
+    StartCheck("plug-ins", _plug_ins),
+    StartCheck("options", _options),
+    StartCheck("java", _java),
+    StartCheck("state", _state),
+    StartCheck("sink folder", _sink_folder),
+)

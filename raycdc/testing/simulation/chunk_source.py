@@ -1,0 +1,184 @@
+"""How a reader of a `SimDatabase` reads chunks: one task after the other, in stages that other things fall between."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pyarrow as pa
+
+from raycdc.model import RowKind, TableId, TableSchema
+from raycdc.source.api import ChunkRead
+from raycdc.source.fold import fold
+from raycdc.source.split import SnapshotSplit
+from raycdc.testing.simulation.chunks import in_chunk
+from raycdc.testing.simulation.database import Row, RowKey, SimDatabase, SimTable, Visibility, changelog_batch
+from raycdc.testing.simulation.spool import Author, MemorySegmentWriter, MemorySpool
+
+
+@dataclass(frozen=True, slots=True)
+class SimSnapshot:
+    """What a consistent snapshot shows of a table: everything up to `end`; the log's was `log_end` then."""
+
+    rows: dict[RowKey, Row]
+    predecessors: int
+    end: int
+    log_end: int
+
+    def of(self, table: SimTable) -> list[Row]:
+        """The rows of the table that has the name now, as far as they were there."""
+        late = table.filled_last if table.predecessors > self.predecessors else ()
+        return [row for key, row in self.rows.items() if key not in late]
+
+
+@dataclass(slots=True)
+class _Task:
+    """A chunk being read, or folded when `read` is set; `view` is what its SELECT saw.
+
+    `view_end` is up to where everything was visible then: a rule that is switched off takes it for the high watermark.
+    """
+
+    split: SnapshotSplit
+    document: dict[str, Any]
+    opened_at: int = 0
+    as_of: int | None = None
+    read: ChunkRead | None = None
+    delta: tuple[dict[str, Any], ...] = ()
+    snapshot: SimSnapshot | None = None
+    view: list[Row] | None = None
+    view_end: int = 0
+
+
+class SimChunkSource:
+    """`raycdc.source.api.ChunkSource`: one task after the other, each in stages. `steps` makes progress."""
+
+    def __init__(self, database: SimDatabase, spool: MemorySpool, author: Author) -> None:
+        self._database = database
+        self._spool = spool
+        self._author = author
+        self._server = database.server
+        self._asked_elsewhere = False
+        self._tasks: deque[_Task] = deque()
+        self._results: deque[ChunkRead] = deque()
+        #: Whether SELECTs wait until what was dropped is visible; a mutation of the model switches it off.
+        self.waits = True
+        self.snapshots = database.visibility is Visibility.SNAPSHOT
+
+    @property
+    def cut_off(self) -> bool:
+        return self._server != self._database.server or self._asked_elsewhere
+
+    @property
+    def about_to_select(self) -> TableId | None:
+        """The table whose SELECT comes next, in a snapshot that is open already."""
+        task = self._tasks[0] if self._tasks else None
+        return None if task is None or task.snapshot is None or task.view is not None else task.split.table
+
+    def read(self, split: SnapshotSplit, *, opened_at: dict[str, Any], document: dict[str, Any]) -> None:
+        self._asked_elsewhere = self._asked_elsewhere or opened_at["server"] != self._server
+        self._tasks.append(_Task(split, document, opened_at["ordinal"], opened_at.get("as_of")))
+
+    def fold(self, *, read: ChunkRead, delta: Sequence[dict[str, Any]], document: dict[str, Any]) -> None:
+        self._tasks.append(_Task(read.split, document, read=read, delta=tuple(delta)))
+
+    def poll(self) -> ChunkRead | None:
+        return self._results.popleft() if self._results else None
+
+    def discard(self, segments: Sequence[dict[str, Any]]) -> None:
+        for segment in segments:
+            self._spool.delete(segment["path"])
+
+    def close(self) -> None:
+        self._tasks.clear()
+
+    def step(self) -> None:
+        """What the fetcher thread does next."""
+        if not self._tasks or self.cut_off:
+            return
+        task = self._tasks[0]
+        if task.read is not None:
+            self._finish(self._fold(task, task.read))
+        elif task.view is None:
+            self._select(task)
+        else:
+            self._finish(self._read_to_its_end(task))
+
+    def _read_to_its_end(self, task: _Task) -> ChunkRead:
+        segments = self._write(task.split, task.document, self._rows(task))
+        if task.as_of is not None:
+            place = {"ordinal": task.as_of}
+            return ChunkRead(task.split, task.as_of, place, exact=True, segments=segments, log_end=task.as_of)
+        end = self._database.end
+        high = end if task.snapshot is None else task.snapshot.log_end
+        exact = task.snapshot is not None and task.snapshot.end == high
+        counted, log_end = (self._database.counted(ordinal, self._server) for ordinal in (high, end))
+        return ChunkRead(task.split, counted, {"ordinal": high}, exact, segments, log_end=log_end)
+
+    def _finish(self, read: ChunkRead) -> None:
+        self._tasks.popleft()
+        self._results.append(read)
+
+    def _select(self, task: _Task) -> None:
+        database = self._database
+        unseen = database.all_visible_up_to < task.opened_at
+        if self.waits and unseen and database.visibility is not Visibility.RING:
+            return
+        table = database.tables[task.split.table]
+        if task.as_of is not None:
+            self._select_as_of(task, table, task.as_of)
+            return
+        if len(table.schema.columns) % 2 and database.changed_since(task.opened_at, table.id):
+            # Other changes do not matter to a SELECT: a new column is none of those it names.
+            self._finish(self._misfit(task, "changed"))
+            return
+        if self.snapshots and task.snapshot is None:
+            seen = {key: dict(row) for key, row in table.seen.items()}
+            task.snapshot = SimSnapshot(seen, table.predecessors, database.all_visible_up_to, database.end)
+            return
+        task.view_end = database.all_visible_up_to if task.snapshot is None else task.snapshot.end
+        shown = list(table.seen.values()) if task.snapshot is None else task.snapshot.of(table)
+        task.view = [dict(row) for row in shown if in_chunk(table, task.split, row)]
+
+    def _misfit(self, task: _Task, why: str) -> ChunkRead:
+        end = self._database.end
+        counted = self._database.counted(end, self._server)
+        return ChunkRead(task.split, counted, {"ordinal": end}, exact=False, segments=(), log_end=counted, misfit=why)
+
+    def _select_as_of(self, task: _Task, table: SimTable, as_of: int) -> None:
+        rows = self._database.rows_at(table, as_of)
+        if rows is not None:
+            task.view = [dict(row) for row in rows if in_chunk(table, task.split, row)]
+            return
+        self._finish(self._misfit(task, "rewritten"))
+
+    def _rows(self, task: _Task) -> pa.Table:
+        schema = TableSchema.from_json(task.document)
+        assert task.view is not None
+        rows: list[tuple[RowKind, Row, int, str | None]] = [
+            (RowKind.INSERT, row, n, None) for n, row in enumerate(task.view)
+        ]
+        return pa.Table.from_batches([changelog_batch(schema, rows)])
+
+    def _fold(self, task: _Task, read: ChunkRead) -> ChunkRead:
+        changes = pa.concat_tables(self._spool.read(segment["path"]) for segment in task.delta)
+        parts = [self._spool.read(segment["path"]) for segment in read.segments]
+        chunk = pa.concat_tables(parts) if parts else changes.slice(0, 0)
+        folded = fold(chunk, changes, key=task.document["primary_key"])
+        segments = self._write(task.split, task.document, folded)
+        self.discard([*read.segments, *task.delta])
+        return replace(read, exact=True, segments=segments)
+
+    def _write(self, split: SnapshotSplit, document: dict[str, Any], rows: pa.Table) -> tuple[dict[str, Any], ...]:
+        writer = MemorySegmentWriter(
+            self._spool,
+            self._author,
+            table=split.table,
+            schema=document["fingerprint"],
+            split_id=split.split_id,
+            kind="snapshot",
+        )
+        for batch in rows.to_batches():
+            writer.append(batch)
+        return (writer.finish().to_json(),) if writer.rows else ()

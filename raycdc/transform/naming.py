@@ -1,0 +1,181 @@
+"""The columns' names in targets that cannot hold all names (`raycdc.model.names`). Pure, picklable.
+
+Asked where the log is read, so that a table which its target cannot hold is parked at the place where it becomes so
+(`raycdc.transform.followed`), and where an epoch becomes rows of targets, where the names are carried out as a
+projection (`raycdc.transform.tables`). Both give the same answer, because a name is made of nothing but the column's
+own, and because those that were used before are known to both: they are kept in the state (`names.json`) for its life.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import assert_never
+
+from raycdc.errors import SchemaError
+from raycdc.model import TableId, TableSchema
+from raycdc.model.layout import TableLayout
+from raycdc.model.names import ANY_NAMES, NameRules
+from raycdc.schema.events import (
+    AddColumnEvent,
+    After,
+    AlterColumnPositionEvent,
+    AlterColumnTypeEvent,
+    AlterPrimaryKeyEvent,
+    AlterTableCommentEvent,
+    CreateTableEvent,
+    DropColumnEvent,
+    DropTableEvent,
+    RenameColumnEvent,
+    RenameTableEvent,
+    SchemaChangeEvent,
+    TruncateTableEvent,
+)
+from raycdc.transform.resolved import ResolvedTransform
+
+#: Behind a name it makes one that no column has.
+_EXCHANGED = "\N{NORTH EAST ARROW}"
+
+#: The columns of a table that have another name in its targets.
+Names = Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Naming:
+    """See the module's docstring. `replaces` is ``sink.invalid_names``; `known` are the names in the state."""
+
+    rules: NameRules = ANY_NAMES
+    replaces: bool = True
+    upsert: bool = False
+    known: Mapping[str, Names] = field(default_factory=dict)
+
+    @property
+    def acts(self) -> bool:
+        """Whether there are names that targets cannot hold."""
+        return self.rules != ANY_NAMES
+
+    def names(self, table: TableId, columns: Sequence[str], key: Sequence[str]) -> Names:
+        """The columns of the table, with that key, that have another name in its targets. `SchemaError` where two would
+        have one name, or where names are not to be replaced.
+        """
+        known = self.known.get(str(table), {})
+        alone = key[0] if self.upsert and len(key) == 1 else None
+        found: dict[str, str] = {}
+        for name in columns:
+            made = known.get(name) or self.rules.column(name, is_key=name == alone)
+            if made == name:
+                continue
+            if not self.replaces and name not in known:
+                raise SchemaError(
+                    f"column {name!r} of {table} {self.rules.no_column(name, is_key=name == alone)}, which "
+                    f'{self.rules.store} cannot hold. Set sink.invalid_names = "replace", and it becomes {made!r}; or '
+                    "give it another name by a [[transform]]"
+                )
+            found[name] = made
+        taken: dict[str, str] = {}
+        for name in columns:
+            made = found.get(name, name)
+            other = taken.setdefault(made.casefold(), name)
+            if other != name and (name in found or other in found):
+                raise SchemaError(
+                    f"columns {other!r} and {name!r} of {table} would both be {made!r} in its target, because "
+                    f"{self.rules.store} cannot hold their names. Give one another name by a [[transform]]"
+                )
+        return found
+
+    def of(self, table: TableId, names: Sequence[str]) -> Names:
+        """The names of columns that may be there no more."""
+        known = self.known.get(str(table), {})
+        return {name: known.get(name) or self.rules.column(name) for name in names}
+
+
+def renamed(found: ResolvedTransform, names: Names) -> ResolvedTransform:
+    """`found`, with the columns of its result under those names."""
+
+    def of(name: str) -> str:
+        return names.get(name, name)
+
+    columns = tuple(replace(column, name=of(column.name)) for column in found.columns)
+    shown = tuple(replace(column, name=of(column.name)) for column in found.schema.columns)
+    schema = TableSchema(shown, tuple(map(of, found.schema.primary_key)))
+    parts = tuple(replace(part, column=of(part.column)) for part in found.layout.partitions)
+    layout: TableLayout = replace(found.layout, partitions=parts)
+    lookups = tuple(replace(one, key=of(one.key)) for one in found.lookups)
+    return replace(found, columns=columns, schema=schema, layout=layout, lookups=lookups)
+
+
+def renamed_changes(changes: Sequence[SchemaChangeEvent], names: Names) -> list[SchemaChangeEvent]:
+    """`changes` for a target whose columns have those names. A change of a name alone that both have is none."""
+
+    def of(name: str) -> str:
+        return names.get(name, name)
+
+    made: list[SchemaChangeEvent] = []
+    for change in _in_order(changes, names):
+        match change:
+            case AddColumnEvent(_, column, position):
+                position = After(of(position.column)) if isinstance(position, After) else position
+                made.append(replace(change, column=replace(column, name=of(column.name)), position=position))
+            case AlterColumnPositionEvent(_, name, position):
+                position = After(of(position.column)) if isinstance(position, After) else position
+                made.append(replace(change, name=of(name), position=position))
+            case DropColumnEvent(_, name) | AlterColumnTypeEvent(_, name):
+                made.append(replace(change, name=of(name)))
+            case RenameColumnEvent(_, name, new_name):
+                made += [replace(change, name=of(name), new_name=of(new_name))] if of(name) != of(new_name) else []
+            case AlterPrimaryKeyEvent(_, columns):
+                made.append(replace(change, columns=tuple(map(of, columns))))
+            case CreateTableEvent() | RenameTableEvent() | TruncateTableEvent() | DropTableEvent():
+                made.append(change)
+            case AlterTableCommentEvent():
+                made.append(change)
+            case _:
+                assert_never(change)
+    return made
+
+
+def _in_order(changes: Sequence[SchemaChangeEvent], names: Names) -> Sequence[SchemaChangeEvent]:
+    """`changes` with the renames of one statement in an order in which no name that targets have is taken twice: at the
+    source ``x`` may become ``a_b`` before ``a b`` becomes ``y``.
+    """
+    places = [number for number, change in enumerate(changes) if isinstance(change, RenameColumnEvent)]
+    if not names or len(places) < 2 or places[-1] - places[0] >= len(places):
+        return changes
+    final: dict[str, str] = {}
+    for change in changes:
+        if isinstance(change, RenameColumnEvent):
+            origin = next((name for name, new_name in final.items() if new_name == change.name), change.name)
+            final[origin] = change.new_name
+
+    def is_free(new_name: str, name: str) -> bool:
+        shown = names.get(new_name, new_name).casefold()
+        return all(names.get(other, other).casefold() != shown for other in final if other != name)
+
+    table, ordered = changes[places[0]].table, []
+    while final:
+        name = next((name for name, new_name in final.items() if is_free(new_name, name)), None)
+        if name is None:
+            # They exchange names in the target, by a name of nobody's.
+            name = next(iter(final))
+            spare = f"{names.get(name, name)}{_EXCHANGED}"
+            ordered.append(RenameColumnEvent(table, name, spare))
+            final[spare] = final.pop(name)
+        else:
+            ordered.append(RenameColumnEvent(table, name, final.pop(name)))
+    return [*changes[: places[0]], *ordered, *changes[places[-1] + 1 :]]
+
+
+def names_of_changes(changes: Sequence[SchemaChangeEvent]) -> list[str]:
+    """The columns that changes name, and that need not be there after them."""
+    found: list[str] = []
+    for change in changes:
+        match change:
+            case DropColumnEvent(_, name):
+                found.append(name)
+            case RenameColumnEvent(_, name, new_name):
+                found += [name, new_name]
+            case AddColumnEvent(_, column, _):
+                found.append(column.name)
+            case _:
+                continue
+    return found

@@ -1,0 +1,148 @@
+"""The command line as users have it: a folder with a configuration, and what each command answered.
+
+Nothing of raycdc is imported here: the command is started in a process of its own, and its exit code, its output and
+its errors are all there is to judge by.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+#: A command that takes longer hangs. The longest here reads sixty tables on a machine that others share.
+COMMAND_TIMEOUT_S = 240.0
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a command ended, and what it said."""
+
+    arguments: tuple[str, ...]
+    code: int
+    out: str
+    err: str
+
+    @property
+    def said(self) -> str:
+        """Everything that a user saw."""
+        return self.out + self.err
+
+    @property
+    def events(self) -> list[dict[str, Any]]:
+        """The events of ``--json``."""
+        return [json.loads(line) for line in self.out.splitlines() if line.startswith("{")]
+
+    def story(self) -> str:
+        """For a failing test: the command, its code, and the end of what it said."""
+        told = [line for line in self.out.splitlines() if '"event":"progress"' not in line]
+        end = "\n".join(told[-20:])
+        return f"raycdc {' '.join(self.arguments)} ended with {self.code}\n{end[-3000:]}\n{self.err[-4000:]}"
+
+    def expect(self, code: int) -> Outcome:
+        """The outcome itself, if it has `code` and no traceback."""
+        assert self.code == code, self.story()
+        assert "Traceback" not in self.said, self.story()
+        return self
+
+
+@dataclass(slots=True)
+class Pipeline:
+    """A folder with ``job.toml``; commands are run in it."""
+
+    folder: Path
+    toml: str
+    environment: Mapping[str, str] = field(default_factory=dict)
+    #: Without Ray and Spark: starts in a second.
+    local: bool = True
+
+    @property
+    def config(self) -> Path:
+        """The configuration, written anew by each command."""
+        return self.folder / "job.toml"
+
+    @property
+    def state(self) -> Path:
+        """Where the state is unless the configuration says otherwise: all of this suite's say ``state``."""
+        return self.folder / "state"
+
+    def command(self, *arguments: str) -> Outcome:
+        """Run ``raycdc ARGUMENTS`` to its end."""
+        process = self._start(*arguments)
+        try:
+            out, err = process.communicate(timeout=COMMAND_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            _kill(process)
+            out, err = process.communicate()
+            raise AssertionError(f"raycdc {' '.join(arguments)} did not end\n{out[-3000:]}\n{err[-3000:]}") from None
+        return Outcome(arguments, process.returncode, out, err)
+
+    def run(self, *arguments: str) -> Outcome:
+        """``raycdc run --until caught-up``, with events."""
+        return self.command(*self._run, "--until", "caught-up", *arguments)
+
+    @property
+    def _run(self) -> tuple[str, ...]:
+        return "run", "job.toml", "--json", *(["--local"] if self.local else [])
+
+    def check(self) -> Outcome:
+        """``raycdc check``."""
+        return self.command("check", "job.toml")
+
+    def tables(self, action: str, table: str) -> Outcome:
+        """``raycdc tables ACTION`` of one table."""
+        return self.command("tables", action, "job.toml", table)
+
+    def listed(self) -> dict[str, dict[str, Any]]:
+        """``raycdc tables list`` by name of the table."""
+        told = self.command("tables", "list", "job.toml", "--json").expect(0)
+        return {entry["table"]: entry for entry in map(json.loads, told.out.splitlines())}
+
+    def live(self, *, until: Callable[[dict[str, Any]], bool], meanwhile: Callable[[], None]) -> Outcome:
+        """``raycdc run`` without an end: `meanwhile` is called when an event is as `until` says, then SIGTERM.
+
+        The command ends by itself after that, having committed what it read.
+        """
+        process = self._start(*self._run)
+        seen: list[str] = []
+        assert process.stdout is not None
+        for line in process.stdout:
+            seen.append(line)
+            if line.startswith("{") and until(json.loads(line)):
+                meanwhile()
+                process.send_signal(signal.SIGTERM)
+                break
+        out, err = process.communicate(timeout=COMMAND_TIMEOUT_S)
+        return Outcome(self._run, process.returncode, "".join(seen) + out, err)
+
+    def _start(self, *arguments: str) -> subprocess.Popen[str]:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.config.write_text(self.toml)
+        return subprocess.Popen(
+            [sys.executable, "-m", "raycdc.cli", *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
+            cwd=self.folder,
+            env={
+                **os.environ,
+                "RAY_ADDRESS": "127.0.0.1:1",
+                "SOURCE_PASSWORD": "cdc",
+                "SINK_PASSWORD": "postgres",
+                **self.environment,
+            },
+            start_new_session=True,
+        )
+
+
+def _kill(process: subprocess.Popen[str]) -> None:
+    """Kill a command and what it started: they are one session."""
+    os.killpg(process.pid, signal.SIGKILL)

@@ -1,0 +1,206 @@
+"""No file of a state, of its spool or of what a run says shows a masked value, whatever it is in the middle of."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import hmac
+import json
+from pathlib import Path
+from typing import Any
+
+import pymysql
+import pytest
+
+from raycdc.testing.compare import read_delta
+from raycdc.testing.jobs import Job, Run, catch_up
+from raycdc.testing.servers import DatabaseServer, MariaDbServer
+from tests.leaks import leaks
+
+pytestmark = pytest.mark.server
+
+METHODS = ("hash", "mask", "truncate", "drop")
+NUMBERS = {"hash": 1_938_475_000, "mask": 1_838_475_000, "drop": 1_738_475_000}
+MASKS = "".join(
+    f"""
+[[mask]]
+columns = 'hidden\\..*\\.{method}_.*'
+method = "{method}"
+{'key = "${env:RAYCDC_TEST_PASSWORD}"' if method == "hash" else "length = 2" if method == "truncate" else ""}
+"""
+    for method in METHODS
+)
+
+
+def word(method: str, phase: str) -> str:
+    """What is planted in a text; all but the first two characters must not be seen."""
+    return f"{method[:2]}-planted-{phase}-{method}"
+
+
+PHASES = ("snapshot", "stream", "prepared", "rolled", "default")
+
+
+def planted() -> list[str | int]:
+    """The texts as they may not be seen, without what `truncate` leaves of them; and numbers."""
+    return [word(m, p)[2:] for m in METHODS for p in PHASES] + [n + i for n in NUMBERS.values() for i in range(3)]
+
+
+def fill(server: DatabaseServer, database: str) -> None:
+    columns = ", ".join(f"{method}_text VARCHAR(60)" for method in METHODS)
+    columns += ", " + ", ".join(f"{method}_number INT" for method in NUMBERS)
+    server.execute(f"DROP DATABASE IF EXISTS {database}", f"CREATE DATABASE {database}")
+    server.execute(
+        f"CREATE TABLE people (id INT PRIMARY KEY, {columns}, KEY (hash_text))",
+        *(insert(10 * n, "snapshot", n) for n in range(60)),
+        database=database,
+    )
+
+
+def insert(id_: int, phase: str, suffix: int = 0) -> str:
+    texts = ", ".join(f"'{word(method, phase)}{suffix:03}'" for method in METHODS)
+    return f"INSERT INTO people VALUES ({id_}, {texts}, {', '.join(str(n + suffix % 3) for n in NUMBERS.values())})"
+
+
+def nothing_shows(job: Job, *runs: Run, values: list[str | int] | None = None) -> None:
+    said = job.folder / "said.jsonl"
+    said.write_text("\n".join(json.dumps(event, ensure_ascii=False) for run in runs for event in run.events))
+    found = leaks([job.state, job.lake, said, *job.folder.glob("run-*.log")], values or planted())
+    assert found == []
+
+
+def prepare(server: DatabaseServer, name: str, *statements: str) -> None:
+    """In a session of its own, which leaves the transaction prepared."""
+    server.execute(f"XA START '{name}'", *statements, f"XA END '{name}'", f"XA PREPARE '{name}'", database="hidden")
+
+
+def roll_back(server: DatabaseServer) -> None:
+    """What a failed test has left prepared locks its table."""
+    for name in ("early", "late", "never"):
+        with contextlib.suppress(pymysql.Error):
+            server.execute(f"XA ROLLBACK '{name}'")
+
+
+def rows(job: Job) -> dict[int, dict[str, Any]]:
+    return {row["id"]: row for row in read_delta(job.lake / job.database / "people").to_pylist()}
+
+
+def job_of(tmp_path: Path, server: DatabaseServer, **more: Any) -> Job:
+    (tmp_path / "key").write_text("a key of the state, long enough")
+    options = {
+        "chunk_rows": 10,
+        "readers": 1,
+        "epoch_interval": "50ms",
+        "local": True,
+        "sections": MASKS,
+        "pipeline": f'state_key = "${{file:{tmp_path}/key}}"',
+        "snapshot": 'key = { "hidden.people" = "hash_text" }, rows_per_second = 200',
+    }
+    return Job(tmp_path, server, "hidden", ("people",), **{**options, **more})
+
+
+@pytest.mark.parametrize("kind", ["mariadb", "mysql80"])
+def test_no_file_shows_what_masks_hide(request: pytest.FixtureRequest, kind: str, tmp_path: Path) -> None:
+    server = request.getfixturevalue(kind)
+    request.addfinalizer(lambda: roll_back(server))
+    fill(server, "hidden")
+    job = job_of(tmp_path, server)
+    # Some chunks are closed, some open, and some planned.
+    run = job.start("--until", "caught-up", failpoints="after_manifest=kill@3")
+    assert run.wait() == -9, run.story()
+    manifest = json.loads(sorted((job.state / "epochs").iterdir())[-1].read_text())
+    assert manifest["to_splits"]["stream"]["tables"]["hidden.people"]["snapshot"]["closed"]
+    nothing_shows(job, run)
+    # A transaction is prepared while its table's snapshot is under way, and its rows belong into chunks.
+    moved = "UPDATE people SET hash_text = 'ha-planted-prepared-hash' WHERE id = 20"
+    prepare(server, "early", insert(1, "prepared", 1), moved, "DELETE FROM people WHERE id = 30")
+    run = job.start("--until", "caught-up", failpoints="before_commit=kill@2")
+    assert run.wait() == -9, run.story()
+    nothing_shows(job, run)
+    server.execute("XA COMMIT 'early'")
+    run = job.start("--until", "caught-up", "--verbose")
+    assert run.wait() == 0, run.story()
+    nothing_shows(job, run)
+    # And while it is followed.
+    server.execute(insert(2, "stream", 2), database="hidden")
+    prepare(server, "never", insert(3, "rolled", 1))
+    changed = "UPDATE people SET mask_text = 'ma-planted-prepared-mask' WHERE id = 40"
+    prepare(server, "late", insert(4, "prepared", 2), changed)
+    catch_up(job)
+    with pytest.raises(pymysql.err.OperationalError, match="Lock wait timeout"):
+        # So the schema at XA COMMIT is the one at XA PREPARE.
+        server.execute("SET lock_wait_timeout = 1", "ALTER TABLE people ADD COLUMN x INT", database="hidden")
+    stream = json.loads(sorted((job.state / "epochs").iterdir())[-1].read_text())["to_splits"]["stream"]
+    assert stream["position"]["prepared"]
+    nothing_shows(job)
+    server.execute("XA COMMIT 'late'")
+    server.execute("XA ROLLBACK 'never'")
+    catch_up(job)
+    nothing_shows(job)
+    found = rows(job)
+    assert set(found) == {1, 2, 4, *range(0, 600, 10)} - {30}
+    assert {row["truncate_text"] for row in found.values()} == {"tr"}
+    assert {row["mask_text"] for row in found.values()} == {"*" * 8}
+    assert len({row["hash_text"] for row in found.values()}) == len(found)
+    assert all(len(row["hash_number"]) == 64 for row in found.values())
+    assert not any(name.startswith("drop") for row in found.values() for name in row)
+
+
+@pytest.mark.parametrize("kind", ["mariadb", "mysql80"])
+def test_defaults_of_masked_columns_are_masked_in_the_state_and_in_rows_that_exist(
+    request: pytest.FixtureRequest, kind: str, tmp_path: Path
+) -> None:
+    server = request.getfixturevalue(kind)
+    fill(server, "hidden")
+    more = ", ".join(f"ADD COLUMN {m}_more VARCHAR(60) DEFAULT '{word(m, 'default')}'" for m in METHODS)
+    more += ", " + ", ".join(f"ADD COLUMN {m}_count INT NOT NULL DEFAULT {n + 2}" for m, n in NUMBERS.items())
+    before = more.replace("_more", "_first").replace("_count", "_begun")
+    server.execute(f"ALTER TABLE people {before}", database="hidden")
+    job = job_of(tmp_path, server, snapshot="", pipeline="")
+    catch_up(job)
+    nothing_shows(job)
+    server.execute(
+        f"ALTER TABLE people {more}",
+        "INSERT INTO people (id, hash_begun, mask_begun, drop_begun) VALUES (7, 1, 1, 1)",
+        "ALTER TABLE people ALTER COLUMN mask_text SET DEFAULT 'ma-planted-default-mask'",
+        database="hidden",
+    )
+    run = job.start("--until", "caught-up", failpoints="after_manifest=kill@2")
+    assert run.wait() == -9, run.story()
+    nothing_shows(job, run)
+    catch_up(job)
+    nothing_shows(job)
+    found = rows(job).values()
+    assert len(found) == 61
+    key = server.cdc_user.encode()
+    for name, default in (("hash_more", word("hash", "default")), ("hash_count", str(NUMBERS["hash"] + 2))):
+        digest = hmac.new(key, default.encode(), hashlib.sha256).hexdigest()
+        assert {row[name] for row in found} == {digest}
+    assert {(row["mask_more"], row["mask_count"], row["truncate_more"]) for row in found} == {("*" * 8, "*" * 8, "tr")}
+    if kind == "mysql80":
+        return  # With GTIDs it refuses the statement.
+    # Whatever is not followed is told without the statement's values.
+    computed = "VARCHAR(90) DEFAULT (CONCAT('ma-planted-default-mask', id))"
+    server.execute(f"ALTER TABLE people ADD COLUMN mask_note {computed}", database="hidden")
+    run = job.start("--until", "caught-up")
+    assert run.wait() == 0, run.story()
+    nothing_shows(job, run)
+    assert {row["mask_note"] for row in rows(job).values()} == {"*" * 8}
+
+
+def test_a_key_that_is_not_the_states_is_refused_by_name(mariadb: MariaDbServer, tmp_path: Path) -> None:
+    fill(mariadb, "hidden")
+    job = job_of(tmp_path, mariadb)
+    run = job.start("--until", "caught-up", failpoints="after_manifest=kill@3")
+    assert run.wait() == -9, run.story()
+    (tmp_path / "key").write_text("another key of the state, as long")
+    run = job.start("--until", "caught-up")
+    assert run.wait() == 6, run.story()
+    assert "The state was encrypted with another pipeline.state_key (its fingerprint is" in run.story()
+    job.pipeline = ""
+    run = job.start("--until", "caught-up")
+    assert run.wait() == 2, run.story()
+    assert "source.snapshot.key: hidden.people is cut into chunks by hash_text, which a mask hides" in run.story()
+    (tmp_path / "key").write_text("a key of the state, long enough")
+    job.pipeline = f'state_key = "${{file:{tmp_path}/key}}"'
+    catch_up(job)
+    assert len(rows(job)) == 60

@@ -1,0 +1,212 @@
+"""`raycdc run` over targets that cannot take their share of an epoch: the table is parked, the others go on."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from raycdc.testing.compare import read_delta
+from raycdc.testing.jobs import Job, catch_up
+from raycdc.testing.servers import MariaDbServer, PostgresServer
+from tests.e2e.test_jdbc import sink_keys
+from tests.e2e.test_parked_tables import lake_equals_source, listed, rows_of, tables_command
+from tests.e2e.test_parked_targets import MERGED, make, merged_equals_sources
+
+pytestmark = pytest.mark.server
+
+
+def parked_run(job: Job, *tables: str, code: int = 4) -> str:
+    """Run until caught up; the `tables` are parked then, and no other."""
+    run = job.start("--until", "caught-up")
+    assert run.wait() == code, run.story()
+    phases = {name.partition(".")[2]: entry["phase"] for name, entry in listed(job).items()}
+    assert {name for name, phase in phases.items() if phase == "parked"} == set(tables), run.story()
+    return run.story()
+
+
+def test_a_target_that_refuses_is_parked_and_the_others_go_on_until_somebody_decides(
+    mariadb: MariaDbServer, tmp_path: Path
+) -> None:
+    names = ("healthy", "rekeyed", "renamed", "removed", "dropped")
+    make(
+        mariadb,
+        "refuse",
+        *(f"CREATE TABLE {name} (id INT PRIMARY KEY, v INT NOT NULL)" for name in names),
+        *(f"INSERT INTO {name} SELECT seq, seq FROM seq_1_to_20" for name in names),
+    )
+    job = Job(tmp_path, mariadb, "refuse", names, local=True)
+    catch_up(job)
+    shutil.rmtree(job.lake / "refuse" / "removed")
+    mariadb.execute(
+        "ALTER TABLE rekeyed DROP PRIMARY KEY, ADD PRIMARY KEY (v)",
+        "ALTER TABLE renamed RENAME COLUMN id TO number",
+        "DROP TABLE dropped",
+        "CREATE TABLE dropped (id VARCHAR(20) PRIMARY KEY, v DATE)",
+        "INSERT INTO dropped VALUES ('a', '2020-01-01')",
+        "INSERT INTO healthy VALUES (21, 1)",
+        "UPDATE rekeyed SET id = 100 WHERE v = 3",
+        "UPDATE renamed SET v = 100 WHERE number = 3",
+        "UPDATE removed SET v = 100 WHERE id = 3",
+        database="refuse",
+    )
+    story = parked_run(job, "rekeyed", "renamed", "removed", "dropped")
+    for said in ("raycdc tables resnapshot CONFIG refuse.renamed", "it was deleted", "renamed to 'number'"):
+        assert said in story, story
+    lake_equals_source(job, "healthy")
+    assert read_delta(job.lake / "refuse" / "renamed").num_rows == 20
+    mariadb.execute("INSERT INTO healthy VALUES (22, 1)", "DELETE FROM renamed WHERE v = 1", database="refuse")
+    parked_run(job, "rekeyed", "renamed", "removed", "dropped")
+    lake_equals_source(job, "healthy")
+    for name in ("rekeyed", "renamed", "removed", "dropped"):
+        tables_command(job, "resnapshot", f"refuse.{name}")
+    catch_up(job)
+    lake_equals_source(job, "healthy", "dropped", "rekeyed", "removed")
+    mariadb.execute("DELETE FROM rekeyed WHERE v = 5", "UPDATE removed SET v = 7 WHERE id = 1", database="refuse")
+    catch_up(job)
+    lake_equals_source(job, "healthy", "dropped", "rekeyed", "removed")
+    held = read_delta(job.lake / "refuse" / "renamed").select(["number", "v"]).sort_by("number").to_pylist()
+    assert held == [{"number": n, "v": 100 if n == 3 else n} for n in range(2, 21)]
+
+
+def test_a_table_that_nobody_follows_owes_no_target(mariadb: MariaDbServer, tmp_path: Path) -> None:
+    names = ("kept", "dropped", "left_out")
+    make(
+        mariadb,
+        "owing",
+        *(f"CREATE TABLE {name} (id INT PRIMARY KEY)" for name in names),
+        *(f"INSERT INTO {name} VALUES (1), (2)" for name in names),
+    )
+    job = Job(tmp_path, mariadb, "owing", names, local=True)
+    catch_up(job)
+    mariadb.execute("DROP TABLE dropped", "INSERT INTO kept VALUES (3)", database="owing")
+    catch_up(job)
+    job.tables = ("kept", "dropped")
+    for name in ("dropped", "left_out"):
+        shutil.rmtree(job.lake / "owing" / name)
+    mariadb.execute("INSERT INTO kept VALUES (4)", database="owing")
+    for _ in range(2):
+        catch_up(job)
+        lake_equals_source(job, "kept")
+    mariadb.execute("CREATE TABLE dropped (id INT PRIMARY KEY)", "INSERT INTO dropped VALUES (7)", database="owing")
+    catch_up(job)
+    lake_equals_source(job, "kept", "dropped")
+
+
+def test_the_default_of_a_masked_column_that_is_added_is_masked_in_rows_that_exist(
+    mariadb: MariaDbServer, tmp_path: Path
+) -> None:
+    make(
+        mariadb,
+        "hide",
+        "CREATE TABLE people (id INT PRIMARY KEY)",
+        "CREATE TABLE healthy (id INT PRIMARY KEY)",
+        "INSERT INTO people VALUES (1), (2)",
+    )
+    mask = '[[mask]]\ncolumns = "hide.people.secret"\nmethod = "mask"\nlength = 4\n'
+    job = Job(tmp_path, mariadb, "hide", ("people", "healthy"), local=True, sections=mask)
+    catch_up(job)
+    mariadb.execute(
+        "ALTER TABLE people ADD secret VARCHAR(20) DEFAULT 'in the clear'",
+        "INSERT INTO people VALUES (3, 'hush')",
+        "INSERT INTO healthy VALUES (1)",
+        database="hide",
+    )
+    catch_up(job)
+    lake_equals_source(job, "healthy")
+    held = read_delta(job.lake / "hide" / "people").sort_by("id").to_pylist()
+    assert held == [{"id": n, "secret": "****"} for n in (1, 2, 3)]
+
+
+def test_a_database_target_that_refuses_a_value_is_parked_and_the_others_go_on(
+    mariadb: MariaDbServer, postgres: PostgresServer, tmp_path: Path
+) -> None:
+    names = ("healthy", "picky", "removed")
+    make(
+        mariadb,
+        "values_refused",
+        *(f"CREATE TABLE {name} (id INT PRIMARY KEY, v INT)" for name in names),
+        *(f"INSERT INTO {name} VALUES (1, 1), (2, 2)" for name in names),
+    )
+    with postgres.fresh_database() as home:
+
+        def run(statement: str) -> None:
+            with postgres.connect(home) as connection, connection.cursor() as cursor:
+                cursor.execute(statement)
+                connection.commit()
+
+        def held(name: str) -> list[tuple[int, int]]:
+            with postgres.connect(home) as connection, connection.cursor() as cursor:
+                cursor.execute(f"SELECT id, v FROM values_refused.{name} ORDER BY id")
+                return [tuple(row) for row in cursor.fetchall()]
+
+        job = Job(tmp_path, mariadb, "values_refused", names, sink="jdbc", sink_keys=sink_keys(postgres, home))
+        job.local = True
+        catch_up(job)
+        run("ALTER TABLE values_refused.picky ADD CHECK (v < 50)")
+        run("DROP TABLE values_refused.removed")
+        mariadb.execute(*(f"INSERT INTO {name} VALUES (3, 99)" for name in names), database="values_refused")
+        story = parked_run(job, "picky", "removed")
+        assert "violates check constraint" in story
+        assert (held("healthy"), held("picky")) == ([(1, 1), (2, 2), (3, 99)], [(1, 1), (2, 2)])
+        run("ALTER TABLE values_refused.picky DROP CONSTRAINT picky_v_check")
+        for name in ("picky", "removed"):
+            tables_command(job, "resnapshot", f"values_refused.{name}")
+        catch_up(job)
+        for name in names:
+            assert held(name) == [(1, 1), (2, 2), (3, 99)], name
+
+
+@pytest.mark.parametrize("trouble", ["deleted", "same key"])
+def test_tables_that_share_a_target_begin_again_together(mariadb: MariaDbServer, tmp_path: Path, trouble: str) -> None:
+    make(
+        mariadb,
+        "shards",
+        *(f"CREATE TABLE {name} (id INT PRIMARY KEY, v INT)" for name in ("item_1", "item_2", "healthy")),
+        "INSERT INTO item_1 VALUES (1, 1), (2, 2)",
+        "INSERT INTO item_2 VALUES (11, 1), (12, 2)",
+    )
+    job = Job(tmp_path, mariadb, "shards", ("item_1", "item_2", "healthy"), local=True, sections=MERGED)
+    catch_up(job)
+    if trouble == "deleted":
+        shutil.rmtree(job.lake / "lake" / "items")
+    else:
+        mariadb.execute("INSERT INTO item_2 VALUES (2, 99)", database="shards")
+    mariadb.execute("INSERT INTO item_1 VALUES (3, 3)", "INSERT INTO healthy VALUES (1, 1)", database="shards")
+    story = parked_run(job, "item_1", "item_2")
+    assert "raycdc tables resnapshot CONFIG shards.item_1" in story
+    lake_equals_source(job, "healthy")
+    mariadb.execute("DELETE FROM item_2 WHERE id = 2", "DELETE FROM item_1 WHERE id = 1", database="shards")
+    tables_command(job, "resnapshot", "shards.item_2")
+    catch_up(job)
+    merged_equals_sources(job, "item_1", "item_2")
+    mariadb.execute("UPDATE item_1 SET v = 7", "INSERT INTO healthy VALUES (2, 1)", database="shards")
+    catch_up(job)
+    merged_equals_sources(job, "item_1", "item_2")
+    lake_equals_source(job, "healthy")
+
+
+def test_a_file_sink_whose_folder_somebody_deleted_parks_its_table(mariadb: MariaDbServer, tmp_path: Path) -> None:
+    names = ("healthy", "removed")
+    make(
+        mariadb,
+        "files_gone",
+        *(f"CREATE TABLE {name} (id INT PRIMARY KEY, v INT)" for name in names),
+        *(f"INSERT INTO {name} VALUES (1, 1)" for name in names),
+    )
+    job = Job(tmp_path, mariadb, "files_gone", names, sink="jsonl", write="changelog", local=True)
+    catch_up(job)
+    shutil.rmtree(job.lake / "files_gone" / "removed")
+    mariadb.execute(*(f"INSERT INTO {name} VALUES (2, 2)" for name in names), database="files_gone")
+    parked_run(job, "removed")
+    assert sorted(rows_of(job, "healthy")) == [1, 2]
+    tables_command(job, "resnapshot", "files_gone.removed")
+    catch_up(job)
+    assert sorted(rows_of(job, "removed")) == [1, 2]
+    # Where no target is as it was, the sink is: nothing is parked, and nothing changed.
+    shutil.move(job.lake, tmp_path / "elsewhere")
+    refused = job.start("--until", "caught-up")
+    assert refused.wait() == 5, refused.story()
+    shutil.move(tmp_path / "elsewhere", job.lake)
+    catch_up(job)

@@ -1,0 +1,258 @@
+"""Every reason for which a target is parked (`ParkReason`), and its way out as people are told it: literally tried.
+
+A story has a table of its own beside a healthy one, and ends with its target equal to its source. A reason without a
+story fails `test_each_reason_has_a_story`. All stories of one sink are played in the same runs.
+"""
+
+from __future__ import annotations
+
+import secrets
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import write_deltalake
+
+from raycdc.checkpoint.parked import WAYS_OUT
+from raycdc.checkpoint.store import CheckpointStore
+from raycdc.errors import ParkReason
+from raycdc.testing.compare import read_delta
+from raycdc.testing.jobs import Job, catch_up
+from raycdc.testing.servers import MariaDbServer, PostgresServer
+from tests.e2e.test_jdbc import sink_keys
+from tests.e2e.test_parked_tables import lake_equals_source, tables_command
+from tests.e2e.test_parked_targets import make, merged_equals_sources
+from tests.e2e.test_refusing_targets import parked_run
+
+DATABASE = "ways"
+MASK = f'[[mask]]\ncolumns = "{DATABASE}.rules.secret"\nmethod = "mask"\nlength = 4\n'
+MERGED = f"[[route]]\ntable = '{DATABASE}\\.shard_\\d'\nto = \"lake.items\"\n"
+NAMED = f'[[route]]\ntable = "{DATABASE}.named"\nto = "{{}}"\n'
+
+
+@dataclass(slots=True)
+class World:
+    job: Job
+    server: MariaDbServer
+    #: Runs a statement at the sink, or answers with its rows.
+    sink: Callable[[str], list[tuple[object, ...]]] = lambda _: []
+
+    def source(self, *statements: str) -> None:
+        self.server.execute(*statements, database=DATABASE)
+
+    def holds(self, at_source: str, at_sink: str) -> None:
+        with self.server.connect(database=DATABASE) as connection, connection.cursor() as cursor:
+            cursor.execute(at_source)
+            expected = [tuple(row) for row in cursor.fetchall()]
+        assert self.sink(at_sink) == expected
+
+    @property
+    def lake(self) -> Path:
+        return self.job.lake / DATABASE
+
+
+@dataclass(frozen=True, slots=True)
+class Story:
+    """`cause` makes the target of `tables` refuse; `way_out` does what `told` says; then the tables are read anew."""
+
+    sink: str
+    tables: tuple[str, ...]
+    cause: Callable[[World], None]
+    told: str
+    way_out: Callable[[World], None] = lambda _: None
+    target: str = ""
+    #: Whether the table comes only when the others are followed.
+    late: bool = False
+    equal: Callable[[World], None] | None = None
+
+
+def overwritten(world: World) -> None:
+    write_deltalake(world.lake / "touched", pa.table({"id": [1]}), mode="overwrite", schema_mode="overwrite")
+    world.source("INSERT INTO touched VALUES (3, 3)")
+
+
+def taken(world: World) -> None:
+    write_deltalake(world.lake / "taken", pa.table({"other": [1]}))
+    world.source("CREATE TABLE taken (id INT PRIMARY KEY, v INT)", "INSERT INTO taken VALUES (1, 1)")
+
+
+def deleted(world: World) -> None:
+    shutil.rmtree(world.lake / "gone")
+    world.source("INSERT INTO gone VALUES (3, 3)")
+
+
+def masked(world: World) -> None:
+    rows = read_delta(world.lake / "rules").select(["id", "v", "secret"]).sort_by("id").to_pylist()
+    assert rows == [{"id": n, "v": n, "secret": "****" if n == 3 else None} for n in (1, 2, 3)]
+
+
+def renamed(world: World) -> None:
+    rows = read_delta(world.lake / "changed").select(["number", "v"]).sort_by("number").to_pylist()
+    assert rows == [{"number": n, "v": n} for n in (1, 2, 3)]
+
+
+def mask_changed(world: World) -> None:
+    world.job.sections += MASK.replace("rules.secret", "rules.note")
+
+
+def checked(world: World) -> None:
+    world.sink(f"ALTER TABLE {DATABASE}.valued ADD CHECK (v < 50)")
+    world.source("UPDATE valued SET v = 99")
+
+
+def moved_away(world: World) -> None:
+    shutil.move(world.lake / "taken", world.job.folder / "elsewhere")
+
+
+def too_wide(world: World) -> None:
+    """A key that no index of PostgreSQL's has room for."""
+    world.source(
+        "CREATE TABLE wide (k VARCHAR(3050) CHARACTER SET latin1 PRIMARY KEY, v INT)",
+        f"INSERT INTO wide VALUES ('{secrets.token_urlsafe(2250)}', 1)",
+    )
+
+
+def routed(world: World) -> None:
+    world.job.sections = NAMED.format(f"{DATABASE}.another")
+
+
+STORIES: Mapping[ParkReason, Story] = {
+    ParkReason.CHANGE: Story(
+        "delta",
+        ("changed",),
+        lambda world: world.source(
+            "ALTER TABLE changed RENAME COLUMN id TO number", "INSERT INTO changed VALUES (3, 3)"
+        ),
+        "An upsert target is emptied and gets the columns that the table has now",
+        equal=renamed,
+    ),
+    ParkReason.COLUMNS: Story(
+        "jdbc",
+        ("wide",),
+        too_wide,
+        "Rename or change the column at the source",
+        lambda world: world.source("UPDATE wide SET k = 'short'", "ALTER TABLE wide MODIFY k VARCHAR(100)"),
+        late=True,
+        equal=lambda world: world.holds("SELECT k, v FROM wide", f"SELECT k, v FROM {DATABASE}.wide"),
+    ),
+    ParkReason.NAME: Story(
+        "jdbc",
+        ("named",),
+        lambda world: world.source("CREATE TABLE named (id INT PRIMARY KEY, v INT)", "INSERT INTO named VALUES (1, 1)"),
+        "Give it another name in the sink with a [[route]]",
+        routed,
+        target="public.raycdc_commit",
+        late=True,
+        equal=lambda world: world.holds("SELECT * FROM named", f"SELECT id, v FROM {DATABASE}.another"),
+    ),
+    ParkReason.KEY: Story(
+        "delta",
+        ("shard_1", "shard_2"),
+        lambda world: world.source("INSERT INTO shard_2 VALUES (2, 5)"),
+        "change one of two rows that have the same key",
+        lambda world: world.source("UPDATE shard_2 SET id = 12"),
+        target="lake.items",
+        equal=lambda world: merged_equals_sources(world.job, "shard_1", "shard_2"),
+    ),
+    ParkReason.VALUE: Story(
+        "jdbc",
+        ("valued",),
+        checked,
+        "Mend the row",
+        lambda world: world.source("UPDATE valued SET v = 9"),
+        equal=lambda world: world.holds("SELECT * FROM valued", f"SELECT id, v FROM {DATABASE}.valued ORDER BY id"),
+    ),
+    ParkReason.TAKEN: Story(
+        "delta",
+        ("taken",),
+        taken,
+        "Move what is there away",
+        moved_away,
+        late=True,
+    ),
+    ParkReason.GONE: Story("delta", ("gone",), deleted, "The target is made anew"),
+    ParkReason.TOUCHED: Story(
+        "delta",
+        ("touched",),
+        overwritten,
+        "or delete the target",
+        lambda world: shutil.rmtree(world.lake / "touched"),
+    ),
+    ParkReason.RULES: Story(
+        "delta",
+        ("rules",),
+        lambda world: world.source(
+            "ALTER TABLE rules ADD note VARCHAR(20)",
+            "ALTER TABLE rules RENAME COLUMN note TO secret",
+            "INSERT INTO rules VALUES (3, 3, 'hush')",
+        ),
+        "Change the [[transform]], [[lookup]], [[mask]] or [[route]]",
+        mask_changed,
+        equal=masked,
+    ),
+}
+
+
+def test_each_reason_has_a_story() -> None:
+    assert set(STORIES) == set(ParkReason) == set(WAYS_OUT)
+    assert [reason for reason, story in STORIES.items() if story.told not in WAYS_OUT[reason]] == []
+
+
+@pytest.mark.server
+def test_what_a_parked_table_is_said_to_need_mends_it(mariadb: MariaDbServer, tmp_path: Path) -> None:
+    play(World(Job(tmp_path, mariadb, DATABASE, (r"\w+",), local=True, sections=MASK + MERGED), mariadb))
+
+
+@pytest.mark.server
+def test_what_a_parked_table_of_a_database_is_said_to_need_mends_it(
+    mariadb: MariaDbServer, postgres: PostgresServer, tmp_path: Path
+) -> None:
+    with postgres.fresh_database() as home:
+
+        def run(statement: str) -> list[tuple[object, ...]]:
+            with postgres.connect(home) as connection, connection.cursor() as cursor:
+                cursor.execute(statement)
+                found = [tuple(row) for row in cursor.fetchall()] if cursor.description else []
+                connection.commit()
+                return found
+
+        keys = sink_keys(postgres, home)
+        job = Job(tmp_path, mariadb, DATABASE, (r"\w+",), sink="jdbc", sink_keys=keys, local=True)
+        job.sections = NAMED.format("public.raycdc_commit")
+        play(World(job, mariadb, run))
+
+
+def play(world: World) -> None:
+    """All stories of the sink: cause, parked beside a healthy table, way out, equal."""
+    job = world.job
+    stories = {reason: story for reason, story in STORIES.items() if story.sink == job.sink}
+    early = [name for story in stories.values() if not story.late for name in story.tables]
+    make(
+        world.server,
+        DATABASE,
+        *(f"CREATE TABLE {name} (id INT PRIMARY KEY, v INT)" for name in ("healthy", *early)),
+        *(f"INSERT INTO {name} VALUES (1, 1), (2, 2)" for name in early if name != "shard_2"),
+    )
+    catch_up(job)
+    for story in stories.values():
+        story.cause(world)
+    world.source("INSERT INTO healthy VALUES (1, 1)")
+    said = parked_run(job, *(name for story in stories.values() for name in story.tables))
+    record = CheckpointStore(job.state, create=False).last_commit()
+    assert record is not None
+    for reason, story in stories.items():
+        entry = record.parked[story.target or f"{DATABASE}.{story.tables[0]}"]
+        assert (entry.reason, WAYS_OUT[reason] in entry.text) == (reason, True), entry
+        assert f"raycdc tables resnapshot CONFIG {DATABASE}.{story.tables[0]}" in said
+        story.way_out(world)
+        tables_command(job, "resnapshot", f"{DATABASE}.{story.tables[0]}")
+    world.source("INSERT INTO healthy VALUES (2, 2)")
+    catch_up(job)
+    for story in stories.values():
+        if story.equal is not None:
+            story.equal(world)
+        else:
+            lake_equals_source(job, *story.tables)

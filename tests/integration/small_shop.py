@@ -1,0 +1,60 @@
+"""A database of three small tables and `raycdc run --local` of some of them into Delta, run after run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from deltalake import DeltaTable
+
+from raycdc.checkpoint.store import CheckpointStore
+from raycdc.cli.tables import table_list
+from raycdc.config import config_from_dict
+from raycdc.pipeline import Pipeline
+from raycdc.testing.servers import MariaDbServer
+
+
+class Shop:
+    """A database with tables `a`, `b` and `orders`, and a pipeline of some of them."""
+
+    def __init__(self, server: MariaDbServer, database: str, root: Path) -> None:
+        self.server, self.database, self.root = server, database, root
+        self.execute(*(f"CREATE TABLE {name} (id INT PRIMARY KEY, v INT)" for name in ("a", "b", "orders")))
+        self.execute(*(f"INSERT INTO {name} VALUES (1, 1), (2, 2)" for name in ("a", "b", "orders")))
+
+    def execute(self, *statements: str) -> None:
+        self.server.execute(*statements, database=self.database)
+
+    def config(self, *tables: str, **sections: Any) -> dict[str, Any]:
+        source = {
+            "type": "mysql",
+            "host": self.server.host,
+            "port": self.server.port,
+            "user": "cdc",
+            "password": "cdc",
+            "tables": [f"{self.database}.{table}" for table in tables],
+        }
+        sink = {"type": "delta", "path": str(self.root / "lake")}
+        data: dict[str, Any] = {
+            "pipeline": {"name": "shop", "state": str(self.root / "state")},
+            "source": source,
+            "sink": sink,
+        }
+        for name, keys in sections.items():
+            data[name] = {**data.get(name, {}), **keys} if isinstance(keys, dict) else keys
+        return data
+
+    def run(self, *tables: str, **sections: Any) -> list[str]:
+        """What was warned of until everything was read."""
+        events: list[dict[str, Any]] = []
+        pipeline = Pipeline.from_config(config_from_dict(self.config(*tables, **sections)))
+        pipeline.run(until="caught-up", local=True, listener=events.append)
+        return [event["text"].replace(f"{self.database}.", "") for event in events if event["event"] == "warning"]
+
+    def rows(self, table: str) -> list[tuple[int, int]]:
+        found = DeltaTable(str(self.root / "lake" / self.database / table)).to_pyarrow_table().to_pylist()
+        return sorted((row["id"], row["v"]) for row in found)
+
+    def phases(self) -> dict[str, str]:
+        listed = table_list(CheckpointStore(self.root / "state"))
+        return {entry["table"].partition(".")[2]: entry["phase"] for entry in listed}

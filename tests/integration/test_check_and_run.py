@@ -1,0 +1,224 @@
+"""`raycdc check` says what a run would refuse, in its words: each configuration here is given to both."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from raycdc.cli.check import check_config
+from raycdc.cli.plan import plan_config
+from raycdc.cli.tables import change_table
+from raycdc.config import load_config
+from raycdc.errors import RaycdcError
+from raycdc.pipeline import Pipeline
+from raycdc.testing.servers import MariaDbServer
+
+pytestmark = pytest.mark.server
+
+CONFIG = """
+[pipeline]
+name = "both"
+state = "{state}"
+epoch_interval = "100ms"
+{pipeline}
+
+[source]
+type = "mysql"
+port = {port}
+user = "{user}"
+password = "cdc"
+tables = ['{tables}']
+{source}
+
+[sink]
+{sink}
+
+{more}
+"""
+DELTA = 'type = "delta"\npath = "lake"'
+
+
+class Both:
+    """A database, and configurations of it for both commands."""
+
+    def __init__(self, server: MariaDbServer, database: str, folder: Path) -> None:
+        self.server, self.database, self.folder = server, database, folder
+        self.path = folder / "both.toml"
+
+    def sql(self, *statements: str) -> None:
+        self.server.execute(*statements, database=self.database)
+
+    def write(self, sink: str = DELTA, more: str = "", *, user: str = "cdc", **places: str) -> None:
+        """`places` are lines of other sections, or the state and tables."""
+        tables = places.get("tables") or r"DB\..*"
+        given = {name: places.get(name, "") for name in ("pipeline", "source")}
+        state = places.get("state", "state")
+        text = CONFIG.format(
+            **given, state=state, port=self.server.port, user=user, tables=tables, sink=sink, more=more
+        )
+        self.path.write_text(text.replace("DB", self.database))
+
+    def check(self, *, local: bool = True) -> int:
+        return check_config(self.path, as_json=False, local=local)
+
+    def run(self, *, local: bool = True) -> None:
+        Pipeline.from_config(load_config(self.path)).run(until="caught-up", local=local)
+
+
+@pytest.fixture
+def both(mariadb: MariaDbServer, mariadb_database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Both:
+    monkeypatch.chdir(tmp_path)
+    found = Both(mariadb, mariadb_database, tmp_path)
+    found.sql("CREATE TABLE ok (id INT PRIMARY KEY)", "INSERT INTO ok VALUES (1)")
+    return found
+
+
+@dataclass(frozen=True)
+class Case:
+    """A configuration that no run can have; DB in it is the database."""
+
+    code: int
+    text: str
+    sql: str = ""
+    sink: str = DELTA
+    more: str = ""
+    state: str = "state"
+    tables: str = ""
+    pipeline: str = ""
+    source: str = ""
+
+
+CASES = {
+    "a table without a key": Case(4, "loose has no primary key, so an upsert target", "CREATE TABLE loose (id INT)"),
+    "names that meet": Case(4, "columns 'a b' and 'a_b' of", "CREATE TABLE t (id INT PRIMARY KEY, `a b` INT, a_b INT)"),
+    "a name that is to park": Case(
+        4,
+        "contains ' ', which a Delta table cannot hold",
+        "CREATE TABLE t (id INT PRIMARY KEY, `a b` INT)",
+        f'{DELTA}\ninvalid_names = "park"',
+    ),
+    "a table that is no folder": Case(4, "'../x' cannot be a folder", "CREATE TABLE `../x` (id INT PRIMARY KEY)"),
+    "a column named as ours": Case(4, "column '_op' has a name that", "CREATE TABLE t (id INT PRIMARY KEY, _op INT)"),
+    "a state in a file": Case(6, "taken is a file", state="taken/state"),
+    "a sink below a file": Case(5, "taken is a file", sink='type = "delta"\npath = "taken/lake"'),
+    "a sink of the kernel's": Case(
+        5, "/proc/lake cannot be written", sink='type = "jsonl"\nwrite = "changelog"\npath = "/proc/lake"'
+    ),
+    "an expression without Spark": Case(
+        2, "--local runs without it", more='[[transform]]\ntable = "DB.ok"\nfilter = "id > 0"'
+    ),
+    "an order without Spark": Case(2, "sink.optimize.z_order", sink=f"{DELTA}\noptimize = {{ z_order = ['id'] }}"),
+    "changes left out of files": Case(
+        2,
+        "always have the columns of their rows",
+        sink='type = "jsonl"\nwrite = "changelog"\npath = "lake"',
+        pipeline='schema_change = "ignore"',
+    ),
+    "a table that is not there": Case(3, "nowhere", tables="DB.nowhere"),
+    "a column that is not there": Case(2, "has no column 'x'", source="columns = { 'DB.ok' = ['id', 'x'] }"),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_check_says_what_a_run_refuses_in_its_words(both: Both, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    case = CASES[name]
+    (both.folder / "taken").write_text("")
+    both.sql(*filter(None, [case.sql]))
+    both.write(case.sink, case.more, state=case.state, tables=case.tables, pipeline=case.pipeline, source=case.source)
+    assert both.check() == case.code
+    said = capsys.readouterr().out
+    assert case.text in said
+    assert "Everything needed is there" not in said
+    with pytest.raises(RaycdcError) as refused:
+        both.run()
+    assert refused.value.exit_code == case.code
+    assert case.text in str(refused.value)
+
+
+def test_check_says_that_a_table_was_begun_in_another_way(both: Both, capsys: pytest.CaptureFixture[str]) -> None:
+    both.sql("CREATE TABLE t (id INT PRIMARY KEY, a INT)")
+    both.write()
+    both.run()
+    assert both.check() == 0
+    both.write(source="columns = { 'DB.t' = ['id'] }")
+    assert both.check() == 2
+    said = capsys.readouterr().out
+    assert "source.columns is" in said
+    assert f"raycdc tables resnapshot CONFIG {both.database}.t" in said
+    # The way out is one for both.
+    assert change_table(both.path, f"{both.database}.t", "resnapshot") == 0
+    assert both.check() == 0
+    both.run()
+    assert both.check() == 0
+
+
+def test_plan_shows_the_names_of_the_target_and_what_is_parked(both: Both, capsys: pytest.CaptureFixture[str]) -> None:
+    both.sql("CREATE TABLE t (id INT PRIMARY KEY, `unit (SI)` INT)", "CREATE TABLE loose (id INT)")
+    both.write()
+    assert plan_config(both.path, as_json=False) == 0
+    said = capsys.readouterr()
+    assert "  unit__SI_ int" in said.out
+    assert "as it is, under names that the target can hold" in said.out
+    assert f"{both.database}.loose  (" not in said.out
+    assert "Names: " in said.err
+    assert f"Parked: {both.database}.loose has no primary key" in said.err
+    assert "Warning" not in said.err  # A password in the file is a matter of check and run.
+
+
+def test_check_says_what_the_environment_lacks(
+    both: Both, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    both.write()
+    monkeypatch.setenv("JAVA_HOME", "/nowhere")
+    assert (both.check(local=False), "Java is missing" in capsys.readouterr().out) == (2, True)
+    with pytest.raises(RaycdcError, match="Java is missing"):
+        both.run(local=False)
+    assert both.check() == 0
+    capsys.readouterr()
+    both.write('type = "iceberg"\npath = "lake"')
+    for name in [name for name in sys.modules if name.startswith(("pyiceberg", "raycdc.sinks.iceberg.sink"))]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "pyiceberg", None)
+    assert both.check() == 2
+    said = capsys.readouterr().out
+    assert "raycdc[iceberg]" in said
+    with pytest.raises(RaycdcError, match=r"raycdc\[iceberg\]"):
+        both.run()
+
+
+def test_a_spark_elsewhere_computes_no_columns(both: Both, capsys: pytest.CaptureFixture[str]) -> None:
+    spark = '[spark]\nmaster = "spark://10.0.0.1:7077"\n\n[[transform]]\n'
+    both.write(more=f'{spark}table = "DB.ok"\nfilter = "id > 0"')
+    assert (both.check(local=False), "need a Spark on this machine" in capsys.readouterr().out) == (2, True)
+    with pytest.raises(RaycdcError, match="need a Spark on this machine"):
+        both.run(local=False)
+
+
+def test_a_select_that_is_refused_is_not_followed_by_praise(both: Both, capsys: pytest.CaptureFixture[str]) -> None:
+    both.sql("CREATE TABLE hidden (id INT PRIMARY KEY)")
+    both.server.execute(
+        "CREATE USER IF NOT EXISTS 'few'@'%' IDENTIFIED BY 'cdc'",
+        "GRANT REPLICATION CLIENT, REPLICATION SLAVE, BINLOG MONITOR ON *.* TO 'few'@'%'",
+        f"GRANT SELECT ON {both.database}.ok TO 'few'@'%'",
+    )
+    for tables, every in ((f"{both.database}.hidden", False), (f"{both.database}.ok', '{both.database}.hidden", True)):
+        both.write(tables=tables, user="few")
+        assert both.check() == 3
+        said = capsys.readouterr().out
+        assert "may SELECT from every table" not in said
+        assert ("may SELECT from every other table" in said) is every
+
+
+def test_names_and_dots_are_told_and_keys_are_none_of_a_changelogs(
+    both: Both, capsys: pytest.CaptureFixture[str]
+) -> None:
+    both.sql("CREATE TABLE t (id INT, `unit (SI)` INT)")
+    both.write(f'{DELTA}\nwrite = "changelog"', tables="DB.[a-z]*")
+    assert both.check() == 0
+    said = capsys.readouterr().out
+    assert "'unit (SI)' is 'unit__SI_' in the target" in said
+    assert f"Write {both.database}\\.[a-z]*" in said
+    assert "primary key" not in said

@@ -1,0 +1,337 @@
+"""What the log, or the catalogue, says of one table concerns that table: the healthy one beside it goes on.
+
+Each story ends with the way out that its message names, tried.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from raycdc.cli.tables import change_table
+from raycdc.config import config_from_dict
+from raycdc.errors import SchemaError
+from raycdc.pipeline import Pipeline
+from raycdc.testing.compare import read_delta
+from raycdc.testing.servers import DatabaseServer, MariaDbServer
+
+pytestmark = pytest.mark.server
+
+
+@pytest.fixture(params=["mariadb", "mysql80"])
+def server(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> DatabaseServer:
+    monkeypatch.setenv("RAYCDC_TEST_PASSWORD", "cdc")
+    found = request.getfixturevalue(request.param)
+    assert isinstance(found, DatabaseServer)
+    return found
+
+
+@pytest.fixture
+def database(server: DatabaseServer) -> Iterator[str]:
+    with server.fresh_database("one") as name:
+        yield name
+
+
+class Job:
+    """A pipeline over `tables` of the database (all, where none are named) into JSON Lines."""
+
+    def __init__(
+        self, server: DatabaseServer, database: str, folder: Path, *tables: str, write: str = "changelog", **more: Any
+    ) -> None:
+        self.server, self.database, self.folder = server, database, folder
+        self._tables = [rf"{database}\.{table}" for table in tables or (".*",)]
+        self._write, self._more = write, more
+        self.events: list[dict[str, Any]] = []
+
+    def execute(self, *statements: str) -> None:
+        self.server.execute(*statements, database=self.database)
+
+    def pipeline(self, **more: Any) -> Pipeline:
+        sections = {name: {**self._more.get(name, {}), **more.get(name, {})} for name in ("pipeline", "source", "sink")}
+        source = {"type": "mysql", "port": self.server.port, "user": "cdc", "password": "${env:RAYCDC_TEST_PASSWORD}"}
+        state = str(self.folder / "state")
+        config = {
+            "pipeline": {"name": "one", "state": state, "epoch_interval": "200ms", **sections["pipeline"]},
+            "source": {**source, "tables": self._tables, **sections["source"]},
+            "readers": {"max": 1},
+            "sink": {
+                "type": "jsonl",
+                "path": str(self.folder / "lake"),
+                "write": self._write,
+                **sections["sink"],
+            },
+        }
+        if "mask" in self._more:
+            config["mask"] = self._more["mask"]
+        return Pipeline.from_config(config_from_dict(config))
+
+    def catch_up(self, **more: Any) -> dict[str, dict[str, Any]]:
+        """Run to the log's end; what is parked then, with its reason."""
+        self.events = []
+        # Once all others have caught up, the parked ones are told by the exit code.
+        with suppress(SchemaError):
+            self.pipeline(**more).run(until="caught-up", local=True, listener=self.events.append)
+        last = [event for event in self.events if event["event"] == "progress"][-1]
+        known = {table["table"].partition(".")[2]: table for table in last["tables"]}
+        return {name: table["parked"] for name, table in known.items() if table["phase"] == "parked"}
+
+    def ask(self, action: str, table: str) -> None:
+        change_table(self.folder / "state", f"{self.database}.{table}", action)
+
+    def rows(self, table: str) -> list[dict[str, Any]]:
+        """What a reader of the table's changelog has at its end, by `id`."""
+        there: dict[Any, dict[str, Any]] = {}
+        files = [file for file in (self.folder / "lake").rglob("*.jsonl") if file.parent.name == table]
+        lines = [json.loads(line) for file in files for line in file.read_text(encoding="utf-8").splitlines()]
+        for row in sorted(lines, key=lambda line: int(line["_seq"])):
+            match row["_op"]:
+                case "T":
+                    there.clear()
+                case "-D" | "-U":
+                    there.pop(row["id"], None)
+                case _:
+                    there[row["id"]] = {name: value for name, value in row.items() if not name.startswith("_")}
+        return [there[key] for key in sorted(there)]
+
+    def text(self) -> str:
+        """All that was ever written to the target."""
+        return "".join(file.read_text(encoding="utf-8") for file in (self.folder / "lake").rglob("*.jsonl"))
+
+
+def warnings(job: Job) -> str:
+    return "\n".join(str(event) for event in job.events if event["event"] == "warning")
+
+
+# A row image that is not FULL -----------------------------------------------------------------------------------------
+
+
+def _partial(job: Job) -> None:
+    job.execute(
+        "CREATE TABLE t (id INT PRIMARY KEY, v INT, w INT DEFAULT 5)",
+        "CREATE TABLE healthy (id INT PRIMARY KEY)",
+        "INSERT INTO t VALUES (1, 1, 1), (2, 2, 2)",
+        "INSERT INTO healthy VALUES (1)",
+    )
+    assert job.catch_up() == {}
+    job.execute("INSERT INTO t VALUES (3, 3, 3)", "INSERT INTO healthy VALUES (2)")
+    job.server.execute(
+        "SET SESSION binlog_row_image = 'MINIMAL'", "UPDATE t SET v = 20 WHERE id = 2", database=job.database
+    )
+    job.execute("INSERT INTO healthy VALUES (3)", "INSERT INTO t VALUES (4, 4, 4)")
+
+
+def test_rows_that_are_not_whole_park_their_table(server: DatabaseServer, database: str, tmp_path: Path) -> None:
+    job = Job(server, database, tmp_path)
+    _partial(job)
+    parked = job.catch_up()
+    assert list(parked) == ["t"]
+    assert "binlog_row_image = FULL" in parked["t"]["reason"]
+    assert [row["id"] for row in job.rows("healthy")] == [1, 2, 3]
+    assert [row["id"] for row in job.rows("t")] == [1, 2, 3]
+    job.execute("INSERT INTO healthy VALUES (4)", "INSERT INTO t VALUES (5, 5, 5)")
+    assert list(job.catch_up()) == ["t"]
+    assert [row["id"] for row in job.rows("healthy")] == [1, 2, 3, 4]
+    job.ask("resnapshot", "t")
+    assert job.catch_up() == {}
+    assert [(row["id"], row["v"]) for row in job.rows("t")] == [(1, 1), (2, 20), (3, 3), (4, 4), (5, 5)]
+
+
+def test_a_table_whose_rows_are_not_whole_begins_again_where_lost_logs_do(
+    server: DatabaseServer, database: str, tmp_path: Path
+) -> None:
+    job = Job(server, database, tmp_path, pipeline={"on_log_lost": "resnapshot"})
+    _partial(job)
+    assert job.catch_up() == {}
+    assert [(row["id"], row["v"]) for row in job.rows("t")] == [(1, 1), (2, 20), (3, 3), (4, 4)]
+    assert [row["id"] for row in job.rows("healthy")] == [1, 2, 3]
+
+
+# DECIMAL beyond MySQL's scale -----------------------------------------------------------------------------------------
+
+
+def test_decimals_with_38_digits_behind_the_point(
+    mariadb: MariaDbServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAYCDC_TEST_PASSWORD", "cdc")
+    with mariadb.fresh_database("one") as database:
+        job = Job(mariadb, database, tmp_path, "t")
+        small, large = "0." + "0" * 37 + "1", "-0." + "9" * 38
+        job.execute(
+            "CREATE TABLE t (id INT PRIMARY KEY, a DECIMAL(38,38), b DECIMAL(65,38), c DECIMAL(38,31))",
+            "CREATE TABLE other (id INT PRIMARY KEY, a DECIMAL(65,38))",
+            f"INSERT INTO t VALUES (1, {small}, {small}, {small})",
+        )
+        assert job.catch_up() == {}
+        nines = "9" * 27 + "." + "9" * 38
+        job.execute(f"INSERT INTO other VALUES (1, {small})", f"INSERT INTO t VALUES (2, {large}, -{nines}, 1.5)")
+        assert job.catch_up() == {}
+        assert [(row["a"], row["b"]) for row in job.rows("t")] == [(small, small), (large, f"-{nines}")]
+
+
+# Masked rows under another name ---------------------------------------------------------------------------------------
+
+
+def _mask(database: str, *tables: str) -> list[dict[str, Any]]:
+    return [{"columns": f"{database}.{table}.email", "method": "mask", "length": 3} for table in tables]
+
+
+def test_masked_rows_are_shown_under_no_other_name(server: DatabaseServer, database: str, tmp_path: Path) -> None:
+    columns = "(id INT PRIMARY KEY, email VARCHAR(40))"
+    stories = ("renamed", "swapped", "liked", "away", "alike")
+    hidden = _mask(database, *stories, "alike2")
+    job = Job(server, database, tmp_path, "[a-gi-z].*", mask=hidden)
+    for name in (*stories, "shown"):
+        job.execute(f"CREATE TABLE {name} {columns}", f"INSERT INTO {name} VALUES (1, 'secret@{name}')")
+    job.execute("CREATE TABLE open_one (id INT PRIMARY KEY, v INT)", "UPDATE shown SET email = 'public'")
+    assert job.catch_up() == {}
+    job.execute(
+        "RENAME TABLE renamed TO renamed2",
+        "RENAME TABLE swapped TO x, shown TO swapped, x TO shown",
+        "CREATE TABLE liked2 LIKE liked",
+        "INSERT INTO liked2 SELECT * FROM liked",
+        # Over a name that is not captured.
+        "RENAME TABLE away TO hidden_one",
+        "ALTER TABLE alike RENAME TO alike2",
+        "INSERT INTO open_one VALUES (1, 1)",
+    )
+    job.catch_up()
+    job.execute("RENAME TABLE hidden_one TO away2", "INSERT INTO open_one VALUES (2, 2)")
+    parked = job.catch_up()
+    assert sorted(parked) == ["away2", "liked2", "renamed2", "shown"]
+    assert all("[[mask]] hides 'email'" in entry["reason"] for entry in parked.values())
+    assert "secret" not in job.text()
+    assert (job.rows("alike2"), job.rows("swapped")) == ([{"id": 1, "email": "***"}],) * 2
+    assert [row["id"] for row in job.rows("open_one")] == [1, 2]
+    # A request alone does not show them; with the same masks they are followed.
+    job.ask("resnapshot", "liked2")
+    assert sorted(job.catch_up()) == ["away2", "liked2", "renamed2", "shown"]
+    hidden += _mask(database, "renamed2", "shown", "away2")
+    # What is made anew has rows of its own.
+    job.execute("DROP TABLE liked2", f"CREATE TABLE liked2 {columns}", "INSERT INTO liked2 VALUES (7, 'new')")
+    for name in parked:
+        job.ask("resnapshot", name)
+    assert job.catch_up() == {}
+    assert "secret" not in job.text()
+    assert job.rows("away2") == [{"id": 1, "email": "***"}]
+    assert job.rows("liked2") == [{"id": 7, "email": "new"}]
+
+
+# Tables made anew -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("restarts", [False, True], ids=["within one run", "a restart between"])
+def test_a_table_that_is_dropped_and_made_anew_with_other_columns(
+    server: DatabaseServer, database: str, tmp_path: Path, *, restarts: bool
+) -> None:
+    job = Job(server, database, tmp_path, sink={"type": "delta"}, write="upsert")
+    old = "(id INT PRIMARY KEY, v INT, w VARCHAR(9))"
+    tables = ("dropped", "renamed", "same", "narrow", "keyed", "copied")
+    for table in tables:
+        job.execute(f"CREATE TABLE {table} {old}", f"INSERT INTO {table} VALUES (1, 1, 'a'), (2, 2, 'b')")
+    job.execute("CREATE TABLE healthy (id INT PRIMARY KEY)", "INSERT INTO healthy VALUES (1)")
+    assert job.catch_up() == {}
+    for table in tables:
+        job.execute(f"INSERT INTO {table} VALUES (3, 3, 'c')")
+        job.execute(f"RENAME TABLE {table} TO {table}_old" if table == "renamed" else f"DROP TABLE {table}")
+    if restarts:
+        job.execute("INSERT INTO healthy VALUES (2)")
+        job.catch_up()
+    job.execute(
+        "CREATE TABLE dropped (id INT PRIMARY KEY, v VARCHAR(9), x DATE)",
+        "CREATE TABLE renamed (id INT PRIMARY KEY, v VARCHAR(9))",
+        f"CREATE TABLE same {old}",
+        "CREATE TABLE narrow (id INT PRIMARY KEY, v TINYINT)",
+        "CREATE TABLE keyed (id INT, v VARCHAR(9), PRIMARY KEY (id, v))",
+        "CREATE TABLE copied LIKE dropped",
+        "INSERT INTO dropped VALUES (7, 'x', '2024-02-03')",
+        "INSERT INTO renamed VALUES (7, 'x')",
+        "INSERT INTO same VALUES (7, 7, 'x')",
+        "INSERT INTO narrow VALUES (7, 8)",
+        "INSERT INTO keyed VALUES (7, 'x')",
+        "INSERT INTO copied (id, v) VALUES (7, 'x')",
+        "INSERT INTO healthy VALUES (3)",
+    )
+    assert set(job.catch_up()) <= {"keyed"}
+
+    def rows(table: str) -> list[dict[str, Any]]:
+        return sorted(read_delta(tmp_path / "lake" / database / table).to_pylist(), key=lambda row: row["id"])
+
+    def cells(table: str, *names: str) -> list[tuple[Any, ...]]:
+        return [tuple(row[name] for name in names) for row in rows(table)]
+
+    assert cells("dropped", "id", "v", "x") == [(7, "x", datetime.date(2024, 2, 3))]
+    assert cells("renamed", "id", "v") == [(7, "x")]
+    assert cells("same", "id", "v", "w") == [(7, 7, "x")]
+    assert cells("narrow", "id", "v") == [(7, 8)]
+    assert cells("copied", "id", "v") == [(7, "x")]
+    assert cells("healthy", "id")[-1] == (3,)
+
+
+def test_a_database_that_is_dropped_and_made_anew(server: DatabaseServer, database: str, tmp_path: Path) -> None:
+    job = Job(server, database, tmp_path, sink={"type": "delta"}, write="upsert")
+    job.execute("CREATE TABLE t (id INT PRIMARY KEY, v INT)", "INSERT INTO t VALUES (1, 1)")
+    assert job.catch_up() == {}
+    server.execute(
+        f"DROP DATABASE {database}",
+        f"CREATE DATABASE {database}",
+        f"CREATE TABLE {database}.t (id INT PRIMARY KEY, v VARCHAR(9))",
+        f"INSERT INTO {database}.t VALUES (7, 'x')",
+    )
+    assert job.catch_up() == {}
+    assert read_delta(tmp_path / "lake" / database / "t").to_pylist() == [{"id": 7, "v": "x"}]
+
+
+# What the catalogue says of one table ---------------------------------------------------------------------------------
+
+
+def test_what_the_catalogue_says_in_other_ways_ends_nothing(
+    server: DatabaseServer, database: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Defaults that are no text, keys of first characters, sequences; and columns that the log keeps compressed."""
+    job = Job(server, database, tmp_path, source={"snapshot": {"chunk_rows": 100}})
+    letters = ", ".join(f"('{number:04d}', {number})" for number in range(500))
+    job.execute(
+        r"CREATE TABLE bytes (id INT PRIMARY KEY, b BINARY(1) DEFAULT X'FF', c VARBINARY(9) DEFAULT X'61FF00')",
+        "CREATE TABLE prefix (k TEXT, id INT, PRIMARY KEY (k(4)))",
+        "CREATE TABLE prefixes (k VARCHAR(9), id INT, PRIMARY KEY (k(4), id), KEY (id))",
+        "CREATE TABLE healthy (id INT PRIMARY KEY)",
+        "INSERT INTO bytes VALUES (1, X'FE', X'FF')",
+        f"INSERT INTO prefix VALUES {letters}",
+        f"INSERT INTO prefixes VALUES {letters}",
+        "ANALYZE TABLE prefix, prefixes",
+    )
+    mariadb = server.flavor == "mariadb"
+    if mariadb:
+        job.execute(
+            "CREATE SEQUENCE numbers",
+            "CREATE TABLE packed (id INT PRIMARY KEY, v TEXT COMPRESSED)",
+            f"INSERT INTO packed VALUES (1, '{'x' * 200}')",
+        )
+    parked = job.catch_up()
+    assert list(parked) == (["packed"] if mariadb else [])
+    job.execute(
+        "INSERT INTO bytes (id) VALUES (2)", "INSERT INTO prefix VALUES ('z', 1000)", "INSERT INTO healthy VALUES (1)"
+    )
+    if mariadb:
+        job.execute("SELECT NEXTVAL(numbers)", "CREATE SEQUENCE more", "SELECT NEXTVAL(more)")
+        job.execute("RENAME TABLE more TO others", "SELECT NEXTVAL(others)", "DROP SEQUENCE numbers")
+        job.execute("CREATE TABLE numbers (id INT PRIMARY KEY)", "INSERT INTO numbers VALUES (5)")
+    parked = job.catch_up()
+    assert list(parked) == (["packed"] if mariadb else [])
+    assert len(job.rows("bytes")) == 2
+    assert [row["id"] for row in job.rows("prefix")] == [*range(500), 1000]
+    assert [row["id"] for row in job.rows("prefixes")] == [*range(500)]
+    assert job.rows("healthy") == [{"id": 1}]
+    if mariadb:
+        assert "COMPRESSED" in parked["packed"]["reason"]
+        assert job.rows("numbers") == [{"id": 5}]
+        job.execute("ALTER TABLE packed MODIFY v TEXT", "INSERT INTO packed VALUES (2, 'y')")
+        job.ask("resnapshot", "packed")
+        assert job.catch_up() == {}
+        assert job.rows("packed") == [{"id": 1, "v": "x" * 200}, {"id": 2, "v": "y"}]

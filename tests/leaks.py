@@ -1,0 +1,69 @@
+"""Finds values that no file may show, however they are written: as text of any encoding, packed, or as numbers."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import contextlib
+import json
+import re
+import struct
+import zlib
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import msgpack
+
+_BASE64 = re.compile(rb"[A-Za-z0-9+/]{24,}={0,2}")
+_TEXTS_IN_TEXTS = 4
+
+
+def leaks(folders: Iterable[Path], values: Iterable[str | int]) -> list[str]:
+    """``FILE: VALUE as ENCODING`` for each value that a file of the folders (or a file itself) shows."""
+    forms = [(value, name, form) for value in values for name, form in _forms(value)]
+    found = []
+    for folder in folders:
+        for path in sorted(folder.rglob("*")) if folder.is_dir() else [folder]:
+            if not path.is_file():
+                continue
+            contents = list(_readings(path.read_bytes()))
+            found += [
+                f"{path}: {value!r} as {name}"
+                for value, name, form in forms
+                if any(form in content for content in contents)
+            ]
+    return found
+
+
+def _readings(content: bytes, depth: int = 0) -> Iterator[bytes]:
+    """The content, and what is packed in it."""
+    yield content
+    if depth == _TEXTS_IN_TEXTS:
+        return
+    if content[:1] == b"\x78":
+        with contextlib.suppress(zlib.error):
+            yield from _readings(zlib.decompress(content), depth + 1)
+    for found in _BASE64.findall(content):
+        try:
+            yield from _readings(base64.b64decode(found[: len(found) // 4 * 4]), depth + 1)
+        except binascii.Error:
+            continue
+
+
+def _forms(value: str | int) -> Iterator[tuple[str, bytes]]:
+    text = str(value)
+    plain = text.encode()
+    for name in ("utf-8", "utf-16-le", "utf-16-be"):
+        yield name, text.encode(name)
+    for lower in (plain.hex(), plain.hex().upper()):
+        yield "hex", lower.encode()
+    for shift in range(3):
+        # All but the first and last characters, which depend on what is beside the value.
+        whole = base64.b64encode(b"\0" * shift + plain)
+        yield "base64", whole[4 if shift else 0 : len(whole) // 4 * 4 - 4]
+    if not text.isascii():
+        yield "JSON", json.dumps(text)[1:-1].encode()
+    if isinstance(value, int):
+        yield "msgpack", msgpack.packb(value)
+        for name, form in (("int32", "<i"), ("int64", "<q"), ("int32 BE", ">i"), ("double", "<d")):
+            yield name, struct.pack(form, value)

@@ -1,0 +1,106 @@
+"""What a changed key means for a state: every key there is has a class, and what a state remembers is compared."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from raycdc.checkpoint.configured import configured_keys, differences, read_configured, write_configured
+from raycdc.checkpoint.store import CheckpointStore
+from raycdc.config import Options, PipelineConfig, SinkConfig, config_from_dict, option
+from raycdc.config.changes import CLASSES, Change, class_of, listed_class
+from raycdc.config.keys import declared_models, keys_of
+from raycdc.plugins import list_plugins
+
+#: What others bring is not ours to list.
+THIRD_PARTY = {listing.type for listing in list_plugins() if listing.package != "raycdc"}
+
+
+def own_keys() -> list[tuple[str, str]]:
+    return [
+        (section, key)
+        for section, model in declared_models()
+        if section.partition(":")[2] not in THIRD_PARTY
+        for key, _ in keys_of(model)
+        if key != "format"
+    ]
+
+
+def test_every_key_of_ours_has_a_class() -> None:
+    assert [f"{section} {key}" for section, key in own_keys() if listed_class(section, key) is None] == []
+
+
+def test_the_table_has_no_key_that_is_not_there() -> None:
+    there = {(section.partition(":")[0], key) for section, key in own_keys()}
+    #: Keys that are on their way.
+    coming = {("pipeline", "state_key"), ("pipeline", "on_table_error")}
+    assert {(section.partition(":")[0], key) for section, key in CLASSES} - there <= coming
+
+
+def test_the_next_key_is_found_and_a_third_partys_has_a_default() -> None:
+    class Planted(SinkConfig):
+        folder_layout: str = option("flat", help="A key without a class.")
+        batch: int = option(1, help="One that says it.", change="free")
+
+    fields = dict(keys_of(Planted))
+    assert [key for key in fields if listed_class("sink:planted", key) is None] == ["folder_layout", "batch"]
+    assert class_of("sink:planted", "folder_layout", fields["folder_layout"]) is Change.NEW_STATE
+    assert class_of("sink:planted", "batch", fields["batch"]) is Change.FREE
+    assert issubclass(Planted, Options)
+
+
+def config(**sections: dict[str, Any]) -> PipelineConfig:
+    data: dict[str, Any] = {
+        "pipeline": {"name": "shop"},
+        "source": {"type": "mysql", "user": "cdc", "password": "geheim", "tables": ["shop.a"]},
+        "sink": {"type": "delta", "path": "./lake"},
+    }
+    return config_from_dict({**data, **{name: {**data.get(name, {}), **keys} for name, keys in sections.items()}})
+
+
+def changed(before: PipelineConfig, after: PipelineConfig) -> dict[str, Change]:
+    return {d.key: d.change for d in differences(configured_keys(before), configured_keys(after), after)}
+
+
+def test_what_differs_is_told_with_its_class() -> None:
+    assert changed(config(), config()) == {}
+    assert changed(config(), config(readers={"max": 9}, source={"user": "other", "password": "x"})) == {}
+    assert changed(config(), config(sink={"write": "changelog"})) == {"sink.write": Change.NEW_STATE}
+    assert changed(config(), config(sink={"path": "./other"})) == {"sink.path": Change.PLACE}
+    assert changed(config(), config(source={"tables": ["shop.b"]})) == {}
+    types = {"types": {"invalid_dates": "text"}, "startup": {"mode": "latest"}}
+    assert changed(config(), config(source=types)) == {
+        "source.types.invalid_dates": Change.NEW_SNAPSHOT,
+        "source.startup.mode": Change.NEW_TABLES,
+    }
+    other = config(sink={"type": "jsonl", "write": "changelog"})
+    assert changed(config(), other) == {"sink.type": Change.NEW_STATE}
+
+
+def test_a_state_keeps_no_secret(tmp_path: Path) -> None:
+    store = CheckpointStore(tmp_path / "state", pipeline="shop")
+    assert read_configured(store) is None
+    mongodb = {"type": "mongodb", "uri": "mongodb://me:geheim@h/", "record": "home"}
+    given = config()
+    data = given.sink.model_dump()
+    assert data["type"] == "delta"
+    made = config_from_dict(
+        {
+            "pipeline": {"name": "shop"},
+            "source": {"type": "mysql", "user": "cdc", "password": "geheim", "tables": ["shop.a"]},
+            "sink": mongodb,
+        }
+    )
+    write_configured(store, configured_keys(made))
+    assert "geheim" not in (store.path / "configured.json").read_text()
+    assert read_configured(store) == configured_keys(made)
+
+
+@pytest.mark.parametrize("was", [{"shop.a": "id > 1"}, {}])
+def test_only_tables_that_a_key_names_are_concerned(was: dict[str, str]) -> None:
+    before = config(source={"snapshot": {"filter": was}})
+    after = config(source={"snapshot": {"filter": {"shop.a": "id > 2", "shop.c": "id > 1"}}})
+    (found,) = differences(configured_keys(before), configured_keys(after), after)
+    assert found.tables(["shop.a", "shop.b"]) == ["shop.a"]

@@ -1,0 +1,130 @@
+"""A driver's own generation: what it writes after another one took over is refused, and it never takes its number."""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from raycdc.checkpoint import codec
+from raycdc.checkpoint.folder import LocalFolder
+from raycdc.checkpoint.store import CheckpointStore, CommitRecord
+from raycdc.checkpoint.term import DriverTerm
+from raycdc.errors import FencedError, StateError
+from raycdc.testing.epochs import EpochScript, simple_schema
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> CheckpointStore:
+    return CheckpointStore(tmp_path / "state", pipeline="shop")
+
+
+def record(store: CheckpointStore, term: DriverTerm) -> None:
+    store.write_commit(CommitRecord(1, term.generation(), 0, {}))
+
+
+#: Everything of the store that changes the state, as a driver calls it; what is harmless says why.
+WRITES: dict[str, Callable[[CheckpointStore, DriverTerm], Any] | str] = {
+    "write_commit": record,
+    "write_requests": lambda store, _: store.write_requests({"number": 0, "tables": {}, "start": None}),
+    "write_figures": lambda store, _: store.write_figures("bad_rows.json", {}),
+    "drop_after": lambda store, _: store.drop_after(0),
+    "raise_generation": lambda store, term: store.raise_generation(term.generation()),
+    "write_manifest": lambda store, _: EpochScript.seal(stale_script(store)),
+    "next_generation": "how a driver takes over",
+    "put_schema": "named by its content",
+    "put_document": "named by its content",
+    "sweep_spool": "under the lease, before the term's readers start",
+    "sweep_private": "by the newest driver only: `DriverTerm` claims its number first",
+    "write_as": "changes nothing on disk",
+}
+
+
+def stale_script(store: CheckpointStore) -> EpochScript:
+    script = EpochScript(CheckpointStore(store.path))
+    script.table("shop.t").read([{"id": 1, "name": "a", "qty": 1}])
+    store.next_generation()
+    return script
+
+
+def test_every_write_of_the_store_is_refused_to_a_stale_driver_or_said_to_be_harmless() -> None:
+    methods = {name for name, _ in inspect.getmembers(CheckpointStore, inspect.isfunction) if not name.startswith("_")}
+    reads = {
+        *("document", "figures", "last_commit", "last_manifest", "lease", "manifest", "manifests", "needed_segments"),
+        *("newest_generation", "next_epoch", "requests", "require_newest", "schema", "sealed_epochs"),
+    }
+    assert methods == {*reads, *WRITES}
+
+
+@pytest.mark.parametrize("name", [name for name, call in WRITES.items() if not isinstance(call, str)])
+def test_a_driver_that_was_replaced_writes_nothing_more(store: CheckpointStore, name: str) -> None:
+    term = DriverTerm(store)
+    call = WRITES[name]
+    assert not isinstance(call, str)
+    # On another machine the lease says nothing of ours: the file was replaced, or binds that machine alone.
+    (store.path / "lease").unlink(missing_ok=True)
+    successor = DriverTerm(CheckpointStore(store.path))
+    before = {path: path.read_bytes() for path in store.path.glob("[!g]*/*.json")}
+    with pytest.raises(FencedError, match="another driver took over"):
+        call(store, term)
+    assert {path: path.read_bytes() for path in store.path.glob("[!gs]*/*.json")} == before
+    assert successor.generation() > term.generation() == 1
+
+
+def test_a_replaced_coordinator_raises_the_number_of_its_own_driver_alone(store: CheckpointStore) -> None:
+    term = DriverTerm(store)
+    assert [term.for_coordinator(), term.for_coordinator(), term.generation()] == [1, 2, 2]
+    successor = DriverTerm(CheckpointStore(store.path))
+    with pytest.raises(FencedError, match="generation 2, but 3 is the newest"):
+        term.for_coordinator()
+    assert (term.generation(), successor.generation(), store.newest_generation()) == (2, 3, 3)
+
+
+def test_two_drivers_that_start_at_once_get_two_numbers(
+    store: CheckpointStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = CheckpointStore(store.path)
+    real, taken = LocalFolder.create_once, list[int]()
+
+    def late(folder: LocalFolder, name: str, data: bytes) -> None:
+        if name.startswith("generations/") and not taken:
+            taken.append(0)
+            taken[0] = other.next_generation()
+        real(folder, name, data)
+
+    monkeypatch.setattr(LocalFolder, "create_once", late)
+    assert (store.next_generation(), *taken) == (2, 1)
+
+
+def test_a_state_of_an_older_version_goes_on_counting(store: CheckpointStore) -> None:
+    (store.path / "gen").write_bytes(codec.encode({"version": 1, "generation": 7}))
+    assert store.newest_generation() == 7
+    assert DriverTerm(store).generation() == 8
+
+
+def test_new_parents_of_the_state_are_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[str] = []
+    real = os.fsync
+
+    def fsync(descriptor: int) -> None:
+        synced.append(str(Path(f"/proc/self/fd/{descriptor}").readlink()))
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    CheckpointStore(tmp_path / "a" / "b" / "state", pipeline="shop")
+    assert {str(tmp_path), str(tmp_path / "a"), str(tmp_path / "a/b"), str(tmp_path / "a/b/state")} <= set(synced)
+
+
+def test_a_rename_that_fails_names_both_files(store: CheckpointStore) -> None:
+    with pytest.raises(StateError, match=r"0000000001\.json cannot be renamed to .*0000000001\.json\.dropped: .*Errno"):
+        LocalFolder(store.path).rename("epochs/0000000001.json", "epochs/0000000001.json.dropped")
+
+
+def test_schemas_are_written_by_whoever_has_them(store: CheckpointStore) -> None:
+    DriverTerm(store)
+    DriverTerm(CheckpointStore(store.path))
+    assert store.schema(store.put_schema(simple_schema())) == simple_schema()

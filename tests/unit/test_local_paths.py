@@ -1,0 +1,93 @@
+"""A URL where a folder is meant: refused wherever a path is taken, by every key there is."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from raycdc.checkpoint.store import CheckpointStore
+from raycdc.config import config_from_dict, option
+from raycdc.config.keys import declared_models, is_local_path, keys_of, leaf_types
+from raycdc.errors import ConfigError, StateError
+from raycdc.model.local_path import check_local_path
+
+URLS = ("s3a://lake/shop", "s3a:/lake/shop", "file:///srv/lake", "hdfs://nn:8020/lake", "C:/lake", "~/lake", "~")
+
+#: Keys that sound like one and are none, and why.
+NO_PATHS = {
+    "sink:iceberg catalog.warehouse": "a REST server's own name; of the other catalogs a validator checks it",
+    "source:mysql startup.file": "a binlog file as the server calls it",
+}
+_SOUNDS = re.compile(r"\b(folders?|director(y|ies)|files? with|path|warehouse)\b", re.IGNORECASE)
+_NAMED = re.compile(r"(^|[._])(path|dir|folder|file|ca|cert|key_file|state|spool|warehouse)$")
+
+
+def sounds_like_a_path(section: str, key: str, field: FieldInfo) -> bool:
+    texts = str in leaf_types(field.annotation)
+    said = _SOUNDS.search((field.description or "").partition(".")[0]) is not None
+    return texts and (said or _NAMED.search(key) is not None) and f"{section} {key}" not in NO_PATHS
+
+
+def missing(section: str, model: type[BaseModel]) -> list[str]:
+    return [
+        f"{section} {key}"
+        for key, field in keys_of(model)
+        if sounds_like_a_path(section, key, field) and not is_local_path(field)
+    ]
+
+
+def test_every_key_that_is_a_path_refuses_urls() -> None:
+    found = {name for section, model in declared_models() for name in missing(section, model)}
+    assert not found
+    marked = {f"{s} {key}" for s, model in declared_models() for key, field in keys_of(model) if is_local_path(field)}
+    assert marked >= {"pipeline state", "ray spool", "sink:delta path", "sink:iceberg path", "source:mysql tls.ca"}
+
+
+def test_the_next_key_is_found() -> None:
+    class Planted(BaseModel):
+        letters: str = option("", help="Folder of what was left out.")
+        journal_path: str | None = option(None, help="Where it is.")
+
+    assert missing("sink:planted", Planted) == ["sink:planted letters", "sink:planted journal_path"]
+
+
+@pytest.mark.parametrize("url", URLS)
+def test_a_url_is_refused_with_the_way_out(url: str, tmp_path: Path) -> None:
+    data: dict[str, Any] = {
+        "pipeline": {"name": "shop", "state": url},
+        "source": {"type": "mysql", "user": "cdc", "tables": ["shop.t"], "tls": {"ca": url}},
+        "ray": {"spool": url},
+        "sink": {"type": "delta", "path": url},
+    }
+    with pytest.raises(ConfigError) as refused:
+        config_from_dict(data)
+    places = {text.partition(": ")[0] for text in refused.value.problems}
+    assert places == {"pipeline.state", "source.tls.ca", "ray.spool", "sink.path"}
+    assert all(url in text for text in refused.value.problems)
+    with pytest.raises(StateError, match="The state cannot be there"):
+        CheckpointStore(url, create=False)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "parquet", "iceberg"])
+def test_every_folder_of_rows_is_checked(kind: str) -> None:
+    section = {"type": kind, "write": "changelog"}
+    source = {"type": "mysql", "user": "cdc", "tables": ["shop.t"]}
+    for keys in ({"path": "s3://b/l"}, {"catalog": {"type": "sql", "uri": "sqlite:///c.db", "warehouse": "s3://b/l"}}):
+        if kind == "iceberg" or "path" in keys:
+            with pytest.raises(ConfigError, match=r"s3: is not supported; name a folder of this machine"):
+                config_from_dict({"pipeline": {"name": "p"}, "source": source, "sink": section | keys})
+
+
+def test_what_a_refusal_advises_is_taken() -> None:
+    with pytest.raises(ValueError, match='write "/srv/lake"'):
+        check_local_path("file:///srv/lake")
+    for text in ("/srv/lake", "./lake", "lake:old", "a/b:c", "", "lake~", "s3a"):
+        assert check_local_path(text) == text
+    with pytest.raises(ValueError, match="NUL"):
+        check_local_path("a\0b")

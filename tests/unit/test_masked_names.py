@@ -1,0 +1,52 @@
+"""Names under which rows were hidden, as statements move them; those that move rows otherwise mix all names."""
+
+from __future__ import annotations
+
+import pytest
+
+from raycdc.connectors.mysql.ddl.apply import DdlDialect, touched_tables
+from raycdc.connectors.mysql.ddl.masked_names import MaskedNames
+from raycdc.connectors.mysql.values.types import MySqlColumn, MySqlTable
+from raycdc.model import TableId
+from raycdc.model.mask import Mask, Masks
+
+DIALECT = DdlDialect(mariadb=True)
+MASKS = Masks([Mask(r"shop\.cust(_same)?\.email", "mask", 3), Mask("shop.other.email", "drop")])
+COLUMNS = (MySqlColumn("id", "int"), MySqlColumn("email", "varchar(40)"))
+
+
+def shown_after(table: str, *statements: str) -> bool:
+    """Whether `table` would show what is hidden, also after a restart at each statement."""
+    names = MaskedNames(MASKS)
+    for statement in statements:
+        names.follow(statement, "shop", touched_tables(statement, "shop", dialect=DIALECT), DIALECT)
+        names = MaskedNames(MASKS, names.state().get("masked"))
+    return bool(names.shown_by(MySqlTable(TableId("shop", table), COLUMNS)))
+
+
+@pytest.mark.parametrize(
+    ("table", "statements", "shown"),
+    [
+        ("new", ["RENAME TABLE cust TO new"], True),
+        ("new", ["RENAME TABLE cust TO away.x", "RENAME TABLE away.x TO new"], True),
+        ("new", ["RENAME TABLE cust TO x, y TO cust, x TO new"], True),
+        ("cust", ["RENAME TABLE cust TO x, y TO cust, x TO new"], False),
+        ("cust_same", ["ALTER TABLE cust RENAME cust_same"], False),
+        ("other", ["ALTER TABLE cust RENAME other"], True),
+        ("cust", ["RENAME TABLE cust TO new", "RENAME TABLE new TO cust"], False),
+        ("new", ["CREATE TABLE new LIKE cust"], True),
+        ("new", ["CREATE TABLE IF NOT EXISTS new LIKE cust"], True),
+        ("new", ["CREATE TABLE new (id INT, email TEXT)"], False),
+        ("new", ["ALTER TABLE cust EXCHANGE PARTITION p WITH TABLE new"], True),
+        ("new", ["ALTER TABLE new CONVERT PARTITION p TO TABLE away.x"], False),
+        ("new", ["RENAME TABLE cust TO new", "DROP TABLE new", "CREATE TABLE new (id INT, email TEXT)"], False),
+        ("new", ["RENAME TABLE cust TO new", "CREATE TABLE IF NOT EXISTS new (id INT, email TEXT)"], True),
+        ("new", ["RENAME TABLE cust TO new", "DROP DATABASE shop", "CREATE TABLE new (id INT, email TEXT)"], False),
+        ("new", ["RENAME TABLE plain TO new"], False),
+        ("new", ["CREATE TABLE _cust_gho LIKE cust", "RENAME TABLE cust TO _cust_del, _cust_gho TO cust",
+                 "RENAME TABLE _cust_del TO new"], True),
+        ("cust", ["CREATE TABLE _cust_gho LIKE cust", "RENAME TABLE cust TO _cust_del, _cust_gho TO cust"], False),
+    ],
+)  # fmt: skip
+def test_rows_are_shown_where_another_name_does_not_hide_them(table: str, statements: list[str], shown: bool) -> None:
+    assert shown_after(table, *statements) is shown

@@ -1,0 +1,37 @@
+"""A table from topics that is parked: another pipeline that takes the keys of the text begins where it was parked."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+
+from raycdc.checkpoint.manifest import Manifest
+from raycdc.connectors.kafka.plugin import KafkaSourceConfig
+from raycdc.connectors.kafka.split import PartitionState
+from raycdc.errors import ValueRefusedError
+from raycdc.model import TableId
+from raycdc.model.selector import TableSelector
+from raycdc.spark.parked_targets import ParkedTargets, Parks
+
+ORDERS = TableId("shop", "orders")
+
+
+def test_the_text_says_with_which_keys_another_pipeline_begins_where_it_was_parked() -> None:
+    splits = [PartitionState("changes", number, "id", offset) for number, offset in ((0, 42), (1, 0))]
+    manifest = Manifest(
+        3, 1, 0, {s.split_id: s.to_json() for s in splits}, {s.split_id: s.to_json() for s in splits}, {}
+    )
+    parked = ParkedTargets({}, Parks())
+    parked.park(ORDERS, [ORDERS], manifest, ValueRefusedError("shop.orders: 'x' is no date."), None)
+    text = parked.entries["shop.orders"].text
+    assert "source.exclude" not in text
+    assert 'pipeline.on_existing = "merge"' in text
+    (keys,) = re.findall(r"source\.format\.include = (\[.*?\]) and source\.start = (\{.*\})$", text)
+    include, start = (tomllib.loads(f"value = {key}")["value"] for key in keys)
+    section = {"type": "kafka", "bootstrap_servers": "127.0.0.1:9092", "topics": ["changes"]}
+    config = KafkaSourceConfig.model_validate({**section, "format": {"type": "maxwell-json"}, "start": start})
+    assert config.start.offsets == {"changes:0": 42, "changes:1": 0}
+    assert [TableSelector(tuple(include)).matches(table) for table in (ORDERS, TableId("shop", "orders_2"))] == [
+        True,
+        False,
+    ]

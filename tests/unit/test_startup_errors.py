@@ -1,0 +1,142 @@
+"""Every named error that a start may end with is one that `raycdc check` reaches: by a check of the list, or its own.
+
+A new `raise` in the modules of a start fails here, until it stands in a check that both commands make (best), or in the
+table below with the check that finds the same. What only servers can say of a run under way is not of the start.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+from raycdc.bridge.reading import segment_schema
+from raycdc.checkpoint.manifest import Segment
+from raycdc.config import config_from_dict
+from raycdc.errors import SegmentUnavailableError
+from raycdc.model import TableId
+from raycdc.pipeline import Pipeline
+from raycdc.startup_checks import START_CHECKS
+
+PACKAGE = Path(__file__).resolve().parents[2] / "raycdc"
+ERRORS = set(re.findall(r"class (\w+Error)\(", (PACKAGE / "errors.py").read_text()))
+
+#: The modules that a start goes through before its first epoch, and of each the functions that only run later.
+STARTUP = {
+    "pipeline.py": {"Pipeline.ledger", "_begin_again", "next_manifest"},
+    "preflight.py": set[str](),
+    "startup_checks.py": set[str](),
+    "checkpoint/changelog.py": set[str](),
+    "spark/session.py": set[str](),
+    "spark/lifecycle.py": set[str](),
+    "runtime/ray_environment.py": set[str](),
+    "runtime/ray_launcher.py": set[str](),
+    "sinks/targets.py": set[str](),
+    "sinks/delta/sink.py": set[str](),
+    "sinks/delta/upkeep.py": set[str](),
+    "sinks/files/sink.py": set[str](),
+    "sinks/iceberg/sink.py": set[str](),
+    "sinks/jdbc/sink.py": set[str](),
+    "sinks/kafka/sink.py": set[str](),
+    "sinks/mongodb/sink.py": set[str](),
+    "connectors/mysql/source.py": {"MySqlChunkReader.read", "_require_same_server"},
+    "connectors/mongodb/source.py": {"MongoDbSource._look_at"},
+    "connectors/kafka/source.py": set[str](),
+}
+#: Of sinks: what is asked of them before the first epoch.
+OF_SINKS = re.compile(r"(\w+\.)?(__init__|open|check_write)$")
+
+#: Where each error is raised → the check that finds it: a name of `START_CHECKS`, or a function of the command.
+FOUND_BY = {
+    "startup_checks.py: _plug_ins": "plug-ins",
+    "startup_checks.py: require": "every one",
+    "startup_checks.py: order_by": "options",
+    "startup_checks.py: _options": "options",
+    "startup_checks.py: require_known_rows": "check_changelog",
+    "spark/session.py: check_java": "java",
+    "spark/session.py: check_pyspark": "java",
+    "spark/session.py: delta_jars": "java",
+    "spark/session.py: spark_session": "check_transforms",
+    "sinks/targets.py: check_write": "options",
+    "sinks/delta/upkeep.py: Upkeep.__init__": "options",
+    "sinks/jdbc/sink.py: JdbcSink.open": "check_sink",
+    "sinks/kafka/sink.py: KafkaSink.open": "check_sink",
+    "sinks/mongodb/sink.py: MongoDbSink.open": "check_sink",
+    "preflight.py: require_fitting": "check_start",
+    "preflight.py: selection_of": "check_start",
+    "preflight.py: selection_changes": "check_start",
+    "checkpoint/changelog.py: begun_with": "check_start",
+    "connectors/mysql/source.py: MySqlSource.restart": "check_start",
+    "connectors/mysql/source.py: MySqlSource._check_table_options": "check_start",
+    "connectors/mysql/source.py: _captured": "check_start",
+    "connectors/mysql/source.py: MySqlSource._check_captures": "check_start",
+    "connectors/mongodb/source.py: MongoDbSource._require_same_set": "check_start",
+    "connectors/mongodb/source.py: MongoDbSource._open": "check_start",
+    "connectors/mongodb/source.py: MongoDbSource.key_order": "check_start",
+    "connectors/kafka/source.py: KafkaSource.preflight": "check_start",
+}
+
+
+def raised(module: str) -> set[str]:
+    """``module: function`` of each named error raised in it."""
+    found: set[str] = set()
+
+    def visit(node: ast.AST, inside: tuple[str, ...]) -> None:
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.FunctionDef | ast.ClassDef):
+                visit(child, (*inside, child.name))
+                continue
+            if isinstance(child, ast.Raise) and isinstance(child.exc, ast.Call):
+                called = ast.unparse(child.exc.func)
+                if called in ERRORS or called in ("no_order", "result.error"):
+                    found.add(".".join(inside))
+            visit(child, inside)
+
+    visit(ast.parse((PACKAGE / module).read_text()), ())
+    left = found - STARTUP[module]
+    if module.startswith("sinks/"):
+        left = {name for name in left if OF_SINKS.match(name)}
+    return {f"{module}: {name}" for name in left}
+
+
+def test_every_error_of_a_start_is_found_by_check() -> None:
+    found = {place for module in STARTUP for place in raised(module)}
+    only_run = sorted(found - FOUND_BY.keys())
+    assert not only_run, f"{only_run} end a start, and check does not know: make it a check of raycdc/startup_checks.py"
+    assert sorted(FOUND_BY.keys() - found) == [], "no error is raised there any more"
+
+
+def test_the_checks_of_the_table_are_ones_that_check_makes() -> None:
+    source = (PACKAGE / "cli" / "check.py").read_text()
+    made = {check.name for check in START_CHECKS} | {"every one"}
+    made |= {name for name in re.findall(r"^def (check_\w+)", source, re.MULTILINE) if source.count(f"{name}(") > 1}
+    assert set(FOUND_BY.values()) <= made
+
+
+def test_check_and_run_begin_with_the_same_list() -> None:
+    assert "for check in START_CHECKS" in (PACKAGE / "cli" / "check.py").read_text()
+    assert "for check in START_CHECKS" in (PACKAGE / "startup_checks.py").read_text()
+    pipeline = (PACKAGE / "pipeline.py").read_text()
+    assert pipeline.index("begin(start)") < pipeline.index("self._open_store(stack)")
+
+
+def test_readers_that_could_have_no_connection_for_chunks_are_not_started() -> None:
+    def readers(snapshot: dict[str, int], **readers: int) -> int:
+        source = {"type": "mysql", "user": "u", "tables": ["a.b"], "snapshot": snapshot}
+        sink = {"type": "jsonl", "path": "x", "write": "changelog"}
+        document = {"pipeline": {"name": "n"}, "source": source, "sink": sink, "readers": readers}
+        return Pipeline.from_config(config_from_dict(document)).readers_max
+
+    assert readers({}, max=6) == 6
+    assert readers({"rows_per_second": 100}, max=6) == 1
+    assert readers({"rows_per_second": 100, "connections": 3}, max=6) == 3
+    assert readers({"connections": 9}, max=6) == 6
+    assert readers({"rows_per_second": 100}, min=2, max=6) == 2
+
+
+def test_a_segment_on_another_machine_names_the_option_that_serves_it() -> None:
+    segment = Segment("there", "s.arrow", "", TableId("a", "b"), "f", "s", 0, "log", 0, 1, 1, 0)
+    with pytest.raises(SegmentUnavailableError, match=r'ray\.flight = "network"'):
+        segment_schema(segment, node="here")

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from raycdc.bridge import read_segment
 from raycdc.bridge.bad_rows import BadRecords
-from raycdc.bridge.missing_rows import told_missing
+from raycdc.bridge.missing_rows import refused_missing, told_missing
 from raycdc.checkpoint.manifest import Manifest
 from raycdc.checkpoint.store import CheckpointStore, CommitRecord, OwnGeneration
 from raycdc.errors import StateError
@@ -102,6 +102,9 @@ class Ledger:
         if number is None:
             return None
         manifest = self.store.manifest(self.store.sealed_epochs(epoch)[0])
+        # A consumer has no way to do without one table, so a row that it would lack in silence ends it.
+        for refused in refused_missing(manifest, self._records).values():
+            raise refused
         for table, missing in told_missing(manifest, self._records).items():
             _log.warning("%s: %d changes of epoch %d left out: %s", table, missing.count, manifest.epoch, missing.why)
         endpoints = self._flights()

@@ -84,11 +84,15 @@ class ParkedTarget:
         """Whether rows of `source` in `manifest` are not for the target."""
         if manifest.epoch < self.epoch:
             return False
-        parked_as = self.sources.get(str(source))
-        if parked_as is None:
-            return not self.begun
+        if str(source) not in self.sources:
+            # A table that comes to the target later: its rows go there once the target was emptied.
+            return not self.begun and not any(self._is_back(TableId.parse(name), manifest) for name in self.sources)
+        return not self._is_back(source, manifest)
+
+    def _is_back(self, source: TableId, manifest: Manifest) -> bool:
+        """Whether one of the `sources` has begun again by `manifest`, which empties the target."""
         now = incarnation_of(source, manifest)
-        return now is None or now <= parked_as
+        return now is not None and now > self.sources[str(source)]
 
     def after(self, manifest: Manifest, sources: Collection[TableId]) -> ParkedTarget | None:
         """The entry once `manifest`, which has something of `sources` for the target, is recorded; None: over."""

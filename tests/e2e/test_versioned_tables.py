@@ -110,7 +110,7 @@ def test_versioning_added_and_dropped_leaves_the_target_as_it_is(mariadb: MariaD
         assert lake.select(source.column_names).sort_by("id").to_pylist() == source.sort_by("id").to_pylist(), table
 
 
-def test_transaction_precise_history_is_refused_by_name(mariadb: MariaDbServer, tmp_path: Path) -> None:
+def test_transaction_precise_history_parks_its_table_by_name(mariadb: MariaDbServer, tmp_path: Path) -> None:
     database = "precise"
     mariadb.execute(f"DROP DATABASE IF EXISTS {database}", f"CREATE DATABASE {database}")
     period = "PERIOD FOR SYSTEM_TIME (s, e)"

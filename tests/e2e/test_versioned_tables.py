@@ -120,7 +120,8 @@ def test_transaction_precise_history_parks_its_table_by_name(mariadb: MariaDbSer
     )
     job = Job(tmp_path, mariadb, database, ("hidden",), local=True)
     run = job.start("--until", "caught-up")
-    assert run.wait() == 3, run.story()
+    assert run.wait() == 4, run.story()
+    assert [event["table"] for event in run.events if event["event"] == "parked"] == [f"{database}.hidden"]
     assert "transaction-precise history" in run.story()
 
 

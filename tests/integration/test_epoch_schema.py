@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from raycdc.errors import ConfigError, SchemaError, SinkError
+from raycdc.config import PipelineOptions
+from raycdc.errors import SchemaError, SinkError
 from raycdc.failpoints import FailpointError
 from raycdc.model import Column, LogicalType, TableId, TypeKind
 from raycdc.schema import (
@@ -23,6 +24,7 @@ from raycdc.schema import (
     TruncateTableEvent,
     event_to_json,
 )
+from raycdc.sinks.files.plugin import JsonlSinkConfig
 from raycdc.spark.epochs import Recovery
 from raycdc.testing.epochs import ScriptedTable
 from tests.integration.sink_world import KEY_PARTITIONS, UPSERTS, World, new_world, play, world_of
@@ -230,8 +232,11 @@ def test_a_wider_type_cannot_be_left_out_in_silence(upsert: World) -> None:
 
 
 def test_files_cannot_do_without_the_columns_of_their_rows(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="add_column cannot be left out of jsonl files"):
-        new_world("jsonl", tmp_path).sink(left_out=frozenset({"add_column", "truncate_table"}))
+    options = PipelineOptions(
+        name="p", state=str(tmp_path / "state"), exclude_schema_changes=("add_column", "truncate_table")
+    )
+    (problem,) = JsonlSinkConfig(type="jsonl", path=str(tmp_path / "lake")).problems(options, local=True)
+    assert "add_column cannot be left out of jsonl files" in problem
 
 
 def test_lenient_never_renames_the_key(upsert: World) -> None:

@@ -10,7 +10,7 @@ import pytest
 from confluent_kafka import Producer
 
 from raycdc.connectors.kafka.plugin import KafkaSourceConfig
-from raycdc.errors import SinkError
+from raycdc.errors import SchemaError
 from raycdc.pipeline import Pipeline
 from raycdc.sinks.kafka.plugin import KafkaSinkConfig
 from raycdc.testing.servers import KafkaServer
@@ -71,5 +71,5 @@ def test_repeated_messages_and_missing_befores_become_a_full_changelog(kafka: Ka
 def test_a_table_without_a_key_is_refused(kafka: KafkaServer, tmp_path: Path) -> None:
     with kafka.fresh_topic() as topic:
         produce(kafka, topic, ("insert", 1, "a"))
-        with pytest.raises(SinkError, match="has no primary key, by which"):
+        with pytest.raises(SchemaError, match="has no primary key, by which"):
             run(kafka, tmp_path / "state", topic, columns="id BIGINT, name STRING")

@@ -14,7 +14,7 @@ from bson.raw_bson import RawBSONDocument
 
 from raycdc.cli.check import check_config
 from raycdc.config import config_from_dict
-from raycdc.errors import ExitCode, SinkError
+from raycdc.errors import ExitCode, SchemaError
 from raycdc.pipeline import Pipeline
 from raycdc.sinks.mongodb import sink as sink_module
 from raycdc.testing.servers import MongoDb
@@ -244,7 +244,7 @@ def test_what_a_server_would_change_is_refused_by_name(mongodb: MongoDb, databas
         client[database].orders.insert_one(RawBSONDocument(empty))
         if raw(mongodb, database) != [empty]:
             pytest.skip("the server made a time of it")
-    with pytest.raises(SinkError, match=r"the row with _id = .* an empty timestamp as a field"):
+    with pytest.raises(SchemaError, match=r"the row with _id = .* an empty timestamp as a field"):
         copy(tmp_path, mongodb, database, schema="document")
 
 
@@ -262,7 +262,7 @@ def test_documents_of_others_are_not_copied_over(mongodb: MongoDb, database: str
     with mongodb.client() as client:
         client[database].orders.insert_one({"_id": 1})
         client[f"{database}_copy"].orders.insert_one({"_id": 1, "theirs": True})
-    with pytest.raises(SinkError, match="documents are copied as a whole"):
+    with pytest.raises(SchemaError, match="documents are copied as a whole"):
         copy(tmp_path, mongodb, database, pipeline={"on_existing": "merge"})
 
 

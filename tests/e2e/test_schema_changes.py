@@ -77,7 +77,8 @@ def test_a_changelog_says_that_a_table_was_emptied_and_dropped(mariadb: MariaDbS
     )
     catch_up(job)
     rows = sorted(read_changelog(job.lake / database / "products", "jsonl"), key=lambda row: row["_seq"])
-    assert [row["_op"] for row in rows[SIZE.products :]] == ["-U", "+U", "T", "+I", "T", "+I"]
+    # The drop empties the target, and so does the beginning of the table that came under its name.
+    assert [row["_op"] for row in rows[SIZE.products :]] == ["-U", "+U", "T", "+I", "T", "T", "+I"]
     assert {value for name, value in rows[SIZE.products + 2].items() if not name.startswith("_")} == {None}
     assert (rows[-1]["id"], rows[-1]["other"]) == (1, 2)
     assert check_changelog(rows, ["id"]) == []

@@ -148,12 +148,15 @@ def test_a_new_table_has_its_databases_character_set_of_that_time_whatever_it_is
 ) -> None:
     """The job is down while tables are created and the default changes between them, twice."""
     server.execute(
-        f"ALTER DATABASE `{database}` CHARACTER SET latin1", "CREATE TABLE t (id INT PRIMARY KEY)", database=database
+        f"ALTER DATABASE `{database}` CHARACTER SET latin1",
+        *(f"CREATE TABLE {name} (id INT PRIMARY KEY, c VARCHAR(9))" for name in "abc"),
+        database=database,
     )
     catch_up(server, database, tmp_path)
     for name, following in (("a", "cp1251"), ("b", "utf8mb4"), ("c", "koi8r")):
         text = "ж" if name != "a" else "é"
         server.execute(
+            f"DROP TABLE {name}",
             f"CREATE TABLE {name} (id INT PRIMARY KEY, c VARCHAR(9))",
             f"INSERT INTO {name} VALUES (1, '{text}')",
             f"ALTER DATABASE `{database}` CHARACTER SET {following}",
@@ -162,7 +165,10 @@ def test_a_new_table_has_its_databases_character_set_of_that_time_whatever_it_is
         if name == "b":
             catch_up(server, database, tmp_path)
     catch_up(server, database, tmp_path)
-    assert sorted((row["_table"], row["c"]) for row in rows_of(tmp_path)) == [("a", "é"), ("b", "ж"), ("c", "ж")]
+    found = {row["_table"]: row for row in rows_of(tmp_path) if row["_op"] == "+I"}
+    assert {name: row["c"] for name, row in found.items()} == {"a": "é", "b": "ж", "c": "ж"}
+    # The log alone tells of the first one; the others have another character set than before and are read anew.
+    assert [name for name, row in found.items() if row["_pos"] is not None] == ["a"]
 
 
 def test_a_snapshot_keeps_to_its_pace_and_its_connections(

@@ -15,7 +15,7 @@ import pymysql
 from pymysql.connections import Connection
 
 from raycdc.connectors.mysql.catalog import load_tables, table_sizes
-from raycdc.connectors.mysql.connection import query, query_one, query_raw, quote_name
+from raycdc.connectors.mysql.connection import is_of_locked_table, query, query_one, query_raw, quote_name
 from raycdc.connectors.mysql.ddl.column import never_logged
 from raycdc.connectors.mysql.server import ServerInfo, current_place
 from raycdc.connectors.mysql.snapshot.commits import sees_commits
@@ -27,6 +27,9 @@ from raycdc.source.checks import CheckResult
 
 #: Shorter retention than this risks the log during an outage of the pipeline.
 RETENTION_MIN_S = 86_400.0
+#: So long it is waited for tables that another session has locked, for the first of them and for each later one: what
+#: may be read of them is no reason to hold up all others.
+_FIRST_LOCK_WAIT_S, _LATER_LOCK_WAIT_S = 5, 1
 #: A message names at most this many tables.
 _TABLES_SHOWN = 8
 
@@ -235,7 +238,8 @@ def _select_privileges(
     account: str,
 ) -> list[CheckResult]:
     results = []
-    refused = []
+    refused, locked = [], []
+    query(connection, f"SET SESSION lock_wait_timeout = {_FIRST_LOCK_WAIT_S}")
     for table in wanted:
         name = quote_name(table.db, table.table)
         if table not in loaded:
@@ -253,17 +257,32 @@ def _select_privileges(
                 continue
             # Not by name: with a privilege on some columns the others are hidden from us, but they are in the log.
             query(connection, f"SELECT * FROM {name} LIMIT 0")
-        except SourceUnavailableError:
-            raise
+        except SourceUnavailableError as error:
+            if not is_of_locked_table(error.__cause__):
+                raise
+            locked.append(table)
+            query(connection, f"SET SESSION lock_wait_timeout = {_LATER_LOCK_WAIT_S}")
         except SourceError:
             refused.append(table)
+    query(connection, "SET SESSION lock_wait_timeout = DEFAULT")
+    if locked:
+        results.append(
+            CheckResult(
+                "locked",
+                f"Other sessions have {_names(locked)} locked (LOCK TABLES, or a statement such as ALTER TABLE that "
+                f"runs or waits for a long transaction), so whether {account} may SELECT was not asked. What is yet to "
+                "be read of them waits, too.",
+                "SHOW FULL PROCESSLIST lists the sessions.",
+                required=False,
+            )
+        )
     fix = " ".join(f"GRANT SELECT ON {quote_name(t.db, t.table)} TO {account};" for t in refused[:_TABLES_SHOWN])
     if refused:
         results.append(
             CheckResult("privilege_select", f"{account} may not SELECT from {_names(refused)}.", f"Run: {fix}")
         )
     elif loaded or not wanted:
-        every = "every other table" if len(loaded) < len(wanted) else "every table"
+        every = "every other table" if locked or len(loaded) < len(wanted) else "every table"
         results.append(CheckResult("privilege_select", f"{account} may SELECT from {every}.", ok=True))
     return results
 

@@ -179,6 +179,11 @@ def is_of_changed_table(cause: BaseException | None) -> bool:
     return isinstance(cause, pymysql.Error) and _code_and_text(cause)[0] in _CHANGED
 
 
+def is_of_locked_table(cause: BaseException | None) -> bool:
+    """Whether the server gave up waiting for a lock that another session holds."""
+    return isinstance(cause, pymysql.Error) and _code_and_text(cause)[0] == ER.LOCK_WAIT_TIMEOUT
+
+
 def translate(settings: MySqlSettings, cause: BaseException) -> SourceError:
     """What a failure to connect means for the user."""
     code, text = _code_and_text(cause)

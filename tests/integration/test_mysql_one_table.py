@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import datetime
 import json
+import threading
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -150,6 +151,83 @@ def test_a_table_whose_rows_are_not_whole_begins_again_where_lost_logs_do(
     assert job.catch_up() == {}
     assert [(row["id"], row["v"]) for row in job.rows("t")] == [(1, 1), (2, 20), (3, 3), (4, 4)]
     assert [row["id"] for row in job.rows("healthy")] == [1, 2, 3]
+
+
+# XA transactions whose rows the log reader did not want, or never saw -------------------------------------------------
+
+
+def _prepare(job: Job, xid: str, *statements: str) -> None:
+    """Prepared in a session that ends."""
+    job.server.execute(
+        f"XA START '{xid}'", *statements, f"XA END '{xid}'", f"XA PREPARE '{xid}'", database=job.database
+    )
+
+
+def test_rows_prepared_before_their_table_was_selected_are_not_lost(
+    server: DatabaseServer, database: str, tmp_path: Path
+) -> None:
+    job = Job(server, database, tmp_path, "a")
+    for table in ("a", "b"):
+        job.execute(f"CREATE TABLE {table} (id INT PRIMARY KEY)", f"INSERT INTO {table} VALUES (1)")
+    assert job.catch_up() == {}
+    _prepare(job, "early", "INSERT INTO a VALUES (2)", "INSERT INTO b VALUES (2)")
+    assert job.catch_up() == {}
+    wider = Job(server, database, tmp_path, "a", "b")
+    assert wider.catch_up() == {}
+    assert [row["id"] for row in wider.rows("b")] == [1]
+    job.execute("XA COMMIT 'early'", "INSERT INTO a VALUES (3)", "INSERT INTO b VALUES (3)")
+    parked = wider.catch_up()
+    assert list(parked) == ["b"]
+    assert "that its snapshot has not seen" in parked["b"]["reason"]
+    assert [row["id"] for row in wider.rows("a")] == [1, 2, 3]
+    wider.ask("resnapshot", "b")
+    assert wider.catch_up() == {}
+    assert [row["id"] for row in wider.rows("b")] == [1, 2, 3]
+
+
+def test_a_transaction_prepared_before_the_job_began_ends_no_run(
+    server: DatabaseServer, database: str, tmp_path: Path
+) -> None:
+    job = Job(server, database, tmp_path, "a", "b")
+    for table in ("a", "b", "other"):
+        job.execute(f"CREATE TABLE {table} (id INT PRIMARY KEY)", f"INSERT INTO {table} VALUES (1)")
+    _prepare(job, "before", "INSERT INTO b VALUES (2)")
+    _prepare(job, "foreign", "INSERT INTO other VALUES (2)")
+    assert job.catch_up() == {}
+    job.execute("XA COMMIT 'before'", "INSERT INTO a VALUES (3)")
+    parked = job.catch_up()
+    assert sorted(parked) == ["a", "b"]
+    assert "raycdc tables resnapshot" in parked["b"]["reason"]
+    for table in parked:
+        job.ask("resnapshot", table)
+    assert job.catch_up() == {}
+    assert [[row["id"] for row in job.rows(table)] for table in ("a", "b")] == [[1, 3], [1, 2]]
+    # Nobody can tell that it is about another table; this time all begin again by themselves.
+    job.execute("XA COMMIT 'foreign'", "INSERT INTO a VALUES (4)")
+    assert job.catch_up(pipeline={"on_log_lost": "resnapshot"}) == {}
+    assert [[row["id"] for row in job.rows(table)] for table in ("a", "b")] == [[1, 3, 4], [1, 2]]
+
+
+# A table that another session has locked ------------------------------------------------------------------------------
+
+
+def test_a_locked_table_holds_up_no_start(server: DatabaseServer, database: str, tmp_path: Path) -> None:
+    job = Job(server, database, tmp_path)
+    for table in ("t", "healthy"):
+        job.execute(f"CREATE TABLE {table} (id INT PRIMARY KEY)", f"INSERT INTO {table} VALUES (1)")
+    assert job.catch_up() == {}
+    job.execute("INSERT INTO t VALUES (2)", "INSERT INTO healthy VALUES (2)")
+    with closing(server.connect(database=database)) as holder, holder.cursor() as cursor:
+        cursor.execute("LOCK TABLES t WRITE")
+        # Should a start wait for the table, it waits until then, and the test fails instead of hanging.
+        released = threading.Timer(45, server.execute, [f"KILL {holder.thread_id()}"])
+        released.start()
+        try:
+            assert job.catch_up() == {}
+            assert released.is_alive()
+        finally:
+            released.cancel()
+    assert [[row["id"] for row in job.rows(table)] for table in ("t", "healthy")] == [[1, 2], [1, 2]]
 
 
 # DECIMAL beyond MySQL's scale -----------------------------------------------------------------------------------------

@@ -223,3 +223,39 @@ def test_the_golden_position_of_version_1_is_read() -> None:
 def test_a_position_of_a_newer_version_is_refused() -> None:
     with pytest.raises(StateError, match="version '3'"):
         decoder(start=BinlogOffset("binlog.000001", 4, prepared="3:abc"))
+
+
+def test_rows_of_a_table_that_was_selected_since_park_it_as_its_snapshot_lacks_them() -> None:
+    log = prepared_log()
+    subject, _ = decoder(parked=True)
+    subject.keeps = lambda _: False
+    subject.feed(log.take())
+    second, mismatches = decoder(start=restarted(subject.position))
+    assert second.feed(commit(LogWriter(position=subject.position.pos).format())) == []
+    [why] = mismatches
+    assert "x'7831',x'',1 brings rows of d.t that its snapshot has not seen" in why
+    assert "raycdc tables resnapshot CONFIG d.t" in why
+    third, mismatches = decoder(start=restarted(subject.position), parked=True)
+    assert third.feed(commit(LogWriter(position=subject.position.pos).format())) == []
+    assert mismatches == []
+
+
+def test_a_table_map_alone_is_no_row_that_a_snapshot_lacks() -> None:
+    log = LogWriter().format().gtid(1).query(b"XA START X'7831',X'',1").table_map(9, TYPES, metadata=META)
+    log.query(b"XA END X'7831',X'',1").event(38, b"\0" + struct.pack("<III", 1, 2, 0) + b"x1")
+    subject, _ = decoder(parked=True)
+    subject.keeps = lambda _: False
+    subject.feed(log.take())
+    second, mismatches = decoder(start=restarted(subject.position))
+    assert second.feed(commit(LogWriter(position=subject.position.pos).format())) == []
+    assert mismatches == []
+
+
+def test_what_was_prepared_before_the_job_began_parks_the_tables_that_are_followed_and_ends_no_run() -> None:
+    subject, mismatches = decoder()
+    log = LogWriter().format()
+    assert subject.feed(commit(log, 1)) == []
+    [why] = mismatches
+    assert why.startswith(f"binlog.000001:{log.position}: XA COMMIT x'7831',x'',1: the transaction was prepared before")
+    assert "raycdc tables resnapshot CONFIG d.t" in why
+    assert subject.position.pos == log.position

@@ -371,11 +371,16 @@ class BinlogDecoder:
         state[index.S_XA] = int(self.xa.is_open)
         self._at_boundary()
 
-    def mismatch(self, table: TableId, text: str) -> None:
+    @property
+    def parks(self) -> bool:
+        """`raycdc.connectors.mysql.binlog.xa_rows.DecodesRows`."""
+        return self._on_misfit is not None
+
+    def mismatch(self, table: TableId, error: DataError) -> None:
         """`raycdc.connectors.mysql.binlog.xa_rows.DecodesRows`."""
         if self._on_misfit is None:
-            raise SchemaError(text)
-        self._on_misfit(table, SchemaError(text), self.position)
+            raise error
+        self._on_misfit(table, error, self.position)
 
     def _ddl(self, data: npt.NDArray[np.uint8], at: int, length: int) -> DdlItem:
         before = self.position

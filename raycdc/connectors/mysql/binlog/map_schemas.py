@@ -32,6 +32,11 @@ class MapSchemas:
         """The schema of a table that is followed."""
         return self._tables.get(table)
 
+    @property
+    def followed(self) -> tuple[TableId, ...]:
+        """The tables that have a schema here."""
+        return tuple(self._tables)
+
     def of(self, table_map: TableMap) -> tuple[MySqlTable, WirePlan]:
         """The table and how its rows lie in the log. Raises `SchemaError` where the two do not fit."""
         if self._infer:

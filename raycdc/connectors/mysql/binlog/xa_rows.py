@@ -8,7 +8,8 @@ is treated as one whose table map does not fit.
 
 Nobody can decode the rows of a table that is parked at XA PREPARE, and if it begins again before XA COMMIT, its new
 snapshot has not seen them. They are kept as the events they came in, where that shows nothing that is to be hidden;
-otherwise the table is parked once more at XA COMMIT.
+otherwise the table is parked once more at XA COMMIT. So is one that was not selected at XA PREPARE and is by now; and
+all tables are, where what is committed was prepared before the job began.
 """
 
 from __future__ import annotations
@@ -34,12 +35,14 @@ from raycdc.connectors.mysql.binlog.xa_transactions import (
     Prepared,
     PreparedRows,
     Preparing,
+    Unseen,
     XaStep,
     XaTransactions,
     events_by_table,
     placed,
 )
 from raycdc.connectors.mysql.values.types import MySqlTable
+from raycdc.errors import DataError, PartialRowsError
 from raycdc.model import RowKind, TableId, part_of
 
 
@@ -82,11 +85,15 @@ class DecodesRows(Protocol):
     maps: MapPlans
     keeps: Callable[[TableId], bool]
 
+    @property
+    def parks(self) -> bool:
+        """Whether a table whose rows cannot be given is passed over; else that is an error."""
+
     def decode(self, piece: npt.NDArray[np.uint8]) -> Iterator[LogItem]:
         """The items of events without checksum."""
 
-    def mismatch(self, table: TableId, text: str) -> None:
-        """Rows of the table cannot be given. Raises `SchemaError` where no table is parked."""
+    def mismatch(self, table: TableId, error: DataError) -> None:
+        """Rows of the table cannot be given. Raises `error` where no table is parked."""
 
 
 class XaRows:
@@ -145,6 +152,8 @@ class XaRows:
                 for part in prepared.rows:
                     if not part.version and self._decoder.maps.wanted(part.table):
                         yield from self._counted(tuple(msgpack.unpackb(self.keeper.events(part.rows))), **place)
+            case Unseen(xid):
+                self._unseen(xid, event, file)
             case _:
                 assert_never(step)
 
@@ -171,15 +180,16 @@ class XaRows:
         rows.next_seq, rows.skip_rows = first_seq, skip_rows
         before[index.S_TABLE_IDS] = state[index.S_TABLE_IDS]
         state[:] = before
-        return self._with_parked(Prepared(tuple(parts), count), step.events)
+        return self._with_others(Prepared(tuple(parts), count), step)
 
-    def _with_parked(self, prepared: Prepared, events: tuple[bytes, ...]) -> Prepared:
-        """With what is kept of the tables that are not followed now."""
-        parked = {t: found for t, found in events_by_table(events).items() if not self._decoder.maps.wanted(t)}
+    def _with_others(self, prepared: Prepared, step: Preparing) -> Prepared:
+        """With what is kept of the tables that are not followed now, and the names of those that are not selected."""
+        parked = {t: found for t, found in events_by_table(step.events).items() if not self._decoder.maps.wanted(t)}
         kept = {table: self.keeper.keep_events(table, msgpack.packb(found)) for table, found in parked.items()}
         parts = [part for part in prepared.rows if part.table not in parked]
         parts += [PreparedRows(table, "", rows) for table, rows in kept.items() if rows is not None]
-        return replace(prepared, rows=tuple(parts), unknown=tuple(t for t, rows in kept.items() if rows is None))
+        unknown = (*(table for table, rows in kept.items() if rows is None), *step.others)
+        return replace(prepared, rows=tuple(parts), unknown=unknown)
 
     def _kept(self, item: RowsItem, first_seq: int) -> PreparedRows | None:
         shape = self._decoder.maps.schemas.known(item.table)
@@ -195,16 +205,18 @@ class XaRows:
         state, rows, decoder = self._decoder.state, self._rows, self._decoder
         if int(state[index.S_SKIP]) > 0:
             return
-        before, end = int(state[index.S_POS]), int.from_bytes(event[13:17], "little")
-        position = before + (end - before) % (1 << 32) if end else before
+        position = self._end_of(event)
         millis = int(state[index.S_TX_MS]) or int.from_bytes(event[:4], "little") * 1000
         first_seq, rows.next_seq = rows.next_seq, rows.next_seq + prepared.count
         for table in filter(decoder.maps.wanted, prepared.unknown):
             decoder.mismatch(
                 table,
-                f"{file}:{position}: XA COMMIT {xid} brings rows of {table} that its new snapshot has not seen. They "
-                "were prepared while the table was parked, and were not kept, because a mask hides columns of it and "
-                f"there is no pipeline.state_key. Read the table anew: raycdc tables resnapshot CONFIG {table}",
+                PartialRowsError(
+                    f"{file}:{position}: XA COMMIT {xid} brings rows of {table} that its snapshot has not seen. They "
+                    "were prepared while the table was not selected, or while it was parked and a mask hid columns of "
+                    "it and there was no pipeline.state_key; so they were not kept. Read the table anew: raycdc tables "
+                    f"resnapshot CONFIG {table}"
+                ),
             )
         for part in prepared.rows:
             shape = decoder.maps.schemas.known(part.table)
@@ -213,14 +225,40 @@ class XaRows:
             if shape is None or version_of(shape) != part.version:
                 decoder.mismatch(
                     part.table,
-                    f"{file}:{position}: XA COMMIT {xid} brings rows of {part.table} that were prepared when its "
-                    f"columns were others. Read it anew: raycdc tables resnapshot CONFIG {part.table}",
+                    PartialRowsError(
+                        f"{file}:{position}: XA COMMIT {xid} brings rows of {part.table} that were prepared when its "
+                        f"columns were others. Read it anew: raycdc tables resnapshot CONFIG {part.table}"
+                    ),
                 )
                 continue
             batch = self._without_skipped(self.keeper.batch(part.rows))
             yield _placed_item(shape, batch, file, position, millis, first_seq)
         if prepared.rows:
             rows.skip_rows = 0
+
+    def _unseen(self, xid: str, event: bytes, file: str) -> None:
+        """Any table that is followed may have rows in it."""
+        decoder = self._decoder
+        if int(decoder.state[index.S_SKIP]) > 0:
+            return
+        why = (
+            f"{file}:{self._end_of(event)}: XA COMMIT {xid}: the transaction was prepared before the position this job "
+            "began at, so its rows were never seen"
+        )
+        if not decoder.parks:
+            raise DataError(f"{why}. Take a new snapshot (a new pipeline.state)")
+        for table in filter(decoder.maps.wanted, decoder.maps.schemas.followed):
+            decoder.mismatch(
+                table,
+                PartialRowsError(
+                    f"{why}, and nobody can say whether some are of {table}. Read the table anew: raycdc tables "
+                    f'resnapshot CONFIG {table}; or let all tables be, with pipeline.on_log_lost = "resnapshot"'
+                ),
+            )
+
+    def _end_of(self, event: bytes) -> int:
+        before, end = int(self._decoder.state[index.S_POS]), int.from_bytes(event[13:17], "little")
+        return before + (end - before) % (1 << 32) if end else before
 
     def _without_skipped(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """An update counts once, as two rows of the batch."""

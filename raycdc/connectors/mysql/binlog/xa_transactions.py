@@ -4,8 +4,9 @@ Called by `XaRows`. XA PREPARE writes a transaction's rows to the log, under a G
 XA ROLLBACK follows at any distance, or never. Until then what is `Prepared` is part of every position (`stored`), so
 that it survives a restart, on whatever node.
 
-Every prepared transaction is remembered, with or without rows of captured tables: an XA COMMIT of an unknown one was
-prepared before the job began, and its rows are missing.
+Every prepared transaction is remembered, with or without rows of captured tables: an unknown one that is committed
+was prepared before the job began, and its rows are missing (`Unseen`). Of tables that nobody selects the names are
+remembered: who selects one before XA COMMIT takes a snapshot that lacks these rows.
 """
 
 from __future__ import annotations
@@ -53,8 +54,8 @@ class PreparedRows:
 class Prepared:
     """One prepared transaction: `count` rows.
 
-    `unknown` are tables that were parked at XA PREPARE, and whose rows could not be kept. `events` are what a
-    transaction has instead where rows are not decoded ahead: in states of version 1, and where no schema is known for
+    `unknown` are tables that were parked or not selected at XA PREPARE, and whose rows were not kept. `events` are what
+    a transaction has instead where rows are not decoded ahead: in states of version 1, and where no schema is known for
     sure.
     """
 
@@ -70,10 +71,11 @@ class Prepared:
 
 @dataclass(frozen=True, slots=True)
 class Preparing:
-    """XA PREPARE: `XaTransactions.keep` wants what is to be kept of these events."""
+    """XA PREPARE: `XaTransactions.keep` wants what is to be kept of these events. There are rows of `others`, too."""
 
     xid: str
     events: tuple[bytes, ...]
+    others: tuple[TableId, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +93,14 @@ class Committing:
     prepared: Prepared
 
 
-XaStep = Preparing | Counting | Committing
+@dataclass(frozen=True, slots=True)
+class Unseen:
+    """XA COMMIT of a transaction that was prepared before the job began: nobody knows its rows, nor their tables."""
+
+    xid: str
+
+
+XaStep = Preparing | Counting | Committing | Unseen
 
 
 class XaTransactions:
@@ -106,6 +115,8 @@ class XaTransactions:
         self._open: list[bytes] = []
         self._open_bytes = 0
         self._table_ids: set[bytes] = set()
+        self._others: dict[bytes, TableId] = {}
+        self._others_with_rows: dict[TableId, None] = {}
 
     def __repr__(self) -> str:
         return f"XaTransactions(prepared={list(self._prepared)}, open={len(self._open)} events)"
@@ -122,14 +133,14 @@ class XaTransactions:
     def on_event(self, event: bytes, *, wanted: Callable[[TableId], bool], from_the_start: bool) -> XaStep | None:
         """Take an event of an XA transaction, without checksum; returns what is to be done with rows here.
 
-        `from_the_start`: an unknown transaction is no error. Raises `DataError` and `CorruptLogError` without position.
+        `from_the_start`: an unknown transaction is no matter. Raises `DataError` and `CorruptLogError` without place.
         """
         body = event[HEADER_BYTES:]
         match event[4]:
             case index.XA_PREPARE:
                 xid, one_phase = prepared_xid(body)
                 events, self._open, self.is_open = tuple(self._open), [], False
-                return Counting(events) if one_phase else Preparing(xid, events)
+                return Counting(events) if one_phase else Preparing(xid, events, tuple(self._others_with_rows))
             case index.QUERY:
                 finished = finished_xid(parse_query(body).statement)
                 if finished is not None:
@@ -138,19 +149,30 @@ class XaTransactions:
             case index.MARIADB_GTID:
                 self._begin()
             case index.TABLE_MAP:
-                self._keep(event, wanted=wanted(parse_table_map(body[8:], mariadb=False).table))
+                table = parse_table_map(body[8:], mariadb=False).table
+                self._keep(event, other=None if wanted(table) else table)
             case _:
-                self._keep(event, wanted=False)
+                self._keep(event)
         return None
 
     def _begin(self) -> None:
         self._open, self._open_bytes, self.is_open = [], 0, True
         self._table_ids.clear()
+        self._others.clear()
+        self._others_with_rows.clear()
 
-    def _keep(self, event: bytes, *, wanted: bool) -> None:
+    def _keep(self, event: bytes, *, other: TableId | None = None) -> None:
+        """`other`: the event is a table map of this table, whose rows are not wanted."""
         table_id = event[HEADER_BYTES : HEADER_BYTES + 6]
         if event[4] == index.TABLE_MAP:
-            (self._table_ids.add if wanted else self._table_ids.discard)(table_id)
+            self._table_ids.discard(table_id)
+            self._others.pop(table_id, None)
+            if other is None:
+                self._table_ids.add(table_id)
+            else:
+                self._others[table_id] = other
+        elif table_id in self._others:
+            self._others_with_rows[self._others[table_id]] = None
         if table_id in self._table_ids:
             self._open.append(event)
             self._open_bytes += len(event)
@@ -160,13 +182,10 @@ class XaTransactions:
                     "XA COMMIT; use smaller transactions or ordinary ones"
                 )
 
-    def _finish(self, xid: str, commits: bool, *, from_the_start: bool) -> Committing | None:
+    def _finish(self, xid: str, commits: bool, *, from_the_start: bool) -> Committing | Unseen | None:
         prepared = self._prepared.pop(xid, None)
         if prepared is None and commits and not from_the_start:
-            raise DataError(
-                f"XA COMMIT {xid}: the transaction was prepared before the position this job began at, so its rows "
-                "were never seen. Take a new snapshot (a new pipeline.state)"
-            )
+            return Unseen(xid)
         self._store()
         return Committing(xid, prepared) if prepared is not None and commits else None
 

@@ -11,6 +11,8 @@ A column of the plan says whose values it has; how a table comes to it is its fo
 | … moves | nothing | moves | nothing |
 | the table is emptied or dropped | its rows go (upsert) | the same | the same |
 
+A column is renamed in place to a name that differs in case only, whatever the behaviour: most readers take the two for
+one, and Delta has no two such columns. So one that stayed goes when another comes under its name in another case.
 A column that comes again under the name of one that stayed begins anew: nothing of the old one is left in the rows.
 (*) So does one that is renamed to such a name, but in an upsert target with the values it had under its old name.
 ``try_evolve`` leaves out what cannot be done.
@@ -144,12 +146,12 @@ def _after(
             return columns if ignored else _with_all(lake, columns, wanted, work, empty=False)
         case AddColumnEvent(_, column, position) if not ignored:
             new = LakeColumn(pa.field(column.name, lake.stored(column.type.arrow())), None, column)
-            kept = [c for c in columns if c.field.name != column.name]
+            kept = _without(columns, column.name, wanted)
             return _placed(kept, new, position) if in_place else [*kept, new]
         case DropColumnEvent(_, name) if in_place:
             return [c for c in columns if c.field.name != name]
         case RenameColumnEvent(_, name, new_name):
-            if in_place:
+            if in_place or _same(name, new_name):
                 return [replace(c, field=c.field.with_name(new_name)) if c.field.name == name else c for c in columns]
             if new_name in work.schema.primary_key:
                 raise ChangeRefusedError(
@@ -158,7 +160,7 @@ def _after(
                 )
             if ignored or new_name in [c.field.name for c in columns] or new_name not in wanted.names:
                 return columns
-            return [*columns, LakeColumn(wanted.field(new_name), None)]
+            return [*_without(columns, new_name, wanted), LakeColumn(wanted.field(new_name), None)]
         case AlterColumnTypeEvent(_, name, new_type) if not ignored:
             want = pa.field(name, lake.stored(new_type.arrow()))
             return [_retyped(lake, c, want, work) if c.field.name == name else c for c in columns]
@@ -191,11 +193,32 @@ def _renamed_onto(
             case AddColumnEvent(_, column, _):
                 origins[column.name] = None
     renamed = {event.new_name for event in events if isinstance(event, RenameColumnEvent)}
-    onto = {name for name in renamed & set(wanted.names) & set(present.names) if origins.get(name) != name}
+    onto = {
+        name
+        for name in renamed & set(wanted.names)
+        if any(_stands_for(have, name, wanted) for have in present.names) and not _same(origins.get(name) or "", name)
+    }
     return [
         LakeColumn(wanted.field(name), origins.get(name) if upsert else None) if name in onto else column
         for name, column in ((column.field.name, column) for column in columns)
     ]
+
+
+def _same(name: str, other: str) -> bool:
+    """Whether two names are one to readers that ignore case."""
+    return name.lower() == other.lower()
+
+
+def _stands_for(have: str, name: str, wanted: pa.Schema) -> bool:
+    """Whether a column of the table is in the place of `name`: it is called so, or so but for case and is no column of
+    the source any more.
+    """
+    return have == name or (_same(have, name) and have not in wanted.names)
+
+
+def _without(columns: list[LakeColumn], name: str, wanted: pa.Schema) -> list[LakeColumn]:
+    """The columns but that in the place of `name`."""
+    return [c for c in columns if not _stands_for(c.field.name, name, wanted)]
 
 
 def _retyped(lake: LakeFormat, column: LakeColumn, want: pa.Field, work: TableWork) -> LakeColumn:

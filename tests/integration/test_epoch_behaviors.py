@@ -87,6 +87,12 @@ CHANGES = {
         lambda r: renamed(r, "qty", "amount"),
         {"amount": -1},
     ),
+    "rename_case": Change(
+        lambda t: [RenameColumnEvent(t.id, "qty", "QTY")],
+        lambda c: [replace(x, name="QTY") if x.name == "qty" else x for x in c],
+        lambda r: renamed(r, "qty", "QTY"),
+        {"QTY": -1},
+    ),
     "wider_type": Change(
         lambda t: [AlterColumnTypeEvent(t.id, "qty", WIDE)], lambda c: _typed(c, WIDE), values={"qty": 1 << 40}
     ),
@@ -124,6 +130,7 @@ OUTCOMES = {
     "add_column": (FOLLOWS, FOLLOWS, FOLLOWS, STAYS),
     "drop_column": (FOLLOWS, FOLLOWS, STAYS, STAYS),
     "rename_column": (FOLLOWS, FOLLOWS, BOTH, STAYS),
+    "rename_case": (FOLLOWS, FOLLOWS, BOTH, STAYS),
     "wider_type": (FOLLOWS, FOLLOWS, FOLLOWS, REFUSED),
     "other_type": (REFUSED, REFUSED, REFUSED, REFUSED),
     "alter_column_position": (FOLLOWS, FOLLOWS, FOLLOWS, FOLLOWS),
@@ -133,6 +140,8 @@ OUTCOMES = {
     "truncate_table": (FOLLOWS, FOLLOWS, FOLLOWS, FOLLOWS),
     "drop_table": (FOLLOWS, FOLLOWS, FOLLOWS, FOLLOWS),
 }
+#: Where names that differ in case only are one column, or for most who read it.
+FOLDING = ("delta", "iceberg", "mysql")
 #: Files and messages have the columns of their rows, whatever those before had.
 LOOSE = ("jsonl", "parquet", *TOPICS)
 
@@ -142,6 +151,8 @@ def outcome(kind: str, behavior: str, name: str) -> str:
         return REFUSED
     if kind in TOPICS and CHANGES[name].empties:  # These messages' format has none for it.
         return REFUSED
+    if name == "rename_case" and kind.startswith(FOLDING):
+        return FOLLOWS
     if kind in LOOSE and name in ("wider_type", "other_type"):
         return FOLLOWS
     return OUTCOMES[name][BEHAVIORS.index(behavior) - 1]

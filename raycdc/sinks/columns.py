@@ -12,8 +12,8 @@ Called by `sink`; the databases turn the difference into statements.
 | the table is emptied or dropped | its rows go (upsert) | the same | the same |
 
 A column that comes again under the name of one that stayed begins anew. Where the database takes names that differ in
-case for one, a column is renamed to such a name in place whatever the behaviour. A table made again with another key is
-refused.
+case for one, a column is renamed to such a name in place whatever the behaviour. A table made again with another key
+gets that key, as no row of the old one is left; a target that others made, or that several tables share, is refused it.
 """
 
 from __future__ import annotations
@@ -54,11 +54,15 @@ class Planned:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The columns to come, whether the rows that exist go, and which new columns get their default in them."""
+    """The columns to come, whether the rows that exist go, and which new columns get their default in them.
+
+    `rekeyed` says that the primary key is another one from here on, which only an emptied target gets.
+    """
 
     columns: tuple[Planned, ...]
     emptied: bool = False
     filled: tuple[Column, ...] = ()
+    rekeyed: bool = False
 
 
 def plan(
@@ -70,10 +74,12 @@ def plan(
     behavior: SchemaChangeBehavior,
     left_out: Collection[str],
     fold: Callable[[str], str] = str,
+    may_rekey: bool = False,
 ) -> Plan:
     """What ``work.changes`` but those `left_out` make of a target with the columns `present` and that `key`.
 
-    Columns whose names are equal when `fold` was applied are one in the database.
+    Columns whose names are equal when `fold` was applied are one in the database. `may_rekey` says that the target's
+    rows are this table's alone, so that the target can have another key once they are gone.
     """
     events = [event_from_json(data) for data in work.changes if data["type"] not in left_out]
     emptied = upsert and any(isinstance(e, TruncateTableEvent | DropTableEvent) for e in events)
@@ -86,14 +92,21 @@ def plan(
                 raise
     names = [p.column.name for p in planned]
     _check(planned, work, lacks=may_lack(behavior, left_out))
-    if upsert and tuple(work.schema.primary_key) != _renamed(key, planned):
+    rekeyed = upsert and tuple(work.schema.primary_key) != key_after(key, planned)
+    if rekeyed and not (may_rekey and emptied and set(work.schema.primary_key) <= set(names)):
         raise ChangeRefusedError(
             f"{work.target}: its key is ({', '.join(key)}) and becomes ({', '.join(work.schema.primary_key)}), but the "
             "rows that exist are keyed by the old one. Drop the target and take a new snapshot of the table."
         )
     added = {e.column.name: e.column for e in events if isinstance(e, AddColumnEvent) and e.column.name in names}
     filled = tuple(c for c in added.values() if c.default is not None) if upsert and not emptied else ()
-    return Plan(tuple(planned), emptied, filled)
+    return Plan(tuple(planned), emptied, filled, rekeyed)
+
+
+def key_after(key: Sequence[str], planned: Sequence[Planned]) -> tuple[str, ...]:
+    """What the columns of a `key` are called once it was `planned` so."""
+    names = {p.origin: p.column.name for p in planned}
+    return tuple(names.get(name, name) for name in key)
 
 
 def fits(old: LogicalType, new: LogicalType) -> bool:
@@ -202,11 +215,6 @@ def _retyped(p: Planned, new: LogicalType, work: TableWork, *, emptied: bool) ->
     if not emptied and not fits(p.column.type, new):
         raise type_error(work.target, p.column, new)
     return replace(p, column=replace(p.column, type=new))
-
-
-def _renamed(key: Sequence[str], planned: Sequence[Planned]) -> tuple[str, ...]:
-    names = {p.origin: p.column.name for p in planned}
-    return tuple(names.get(name, name) for name in key)
 
 
 def _check(planned: Sequence[Planned], work: TableWork, *, lacks: bool) -> None:

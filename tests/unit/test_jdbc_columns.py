@@ -41,12 +41,24 @@ def decimal(precision: int, scale: int) -> LogicalType:
 
 
 def planned(
-    columns: tuple[Column, ...], *events: SchemaChangeEvent, behavior: str = "lenient", key: str = "id"
+    columns: tuple[Column, ...],
+    *events: SchemaChangeEvent,
+    behavior: str = "lenient",
+    key: str = "id",
+    may_rekey: bool = False,
 ) -> Plan:
     """What events that lead to `columns` make of a target with id, name and qty."""
     changes = tuple(event_to_json(event) for event in events)
     work = TableWork(2, 1, ORDERS, ORDERS, TableSchema(columns, (key,)), changes, (), {})
-    return plan((ID, NAME, QTY), ("id",), work, upsert=True, behavior=SchemaChangeBehavior(behavior), left_out=())
+    return plan(
+        (ID, NAME, QTY),
+        ("id",),
+        work,
+        upsert=True,
+        behavior=SchemaChangeBehavior(behavior),
+        left_out=(),
+        may_rekey=may_rekey,
+    )
 
 
 def shape(made: Plan) -> list[tuple[str, str | None]]:
@@ -89,6 +101,18 @@ def test_what_would_change_values_or_keys_is_refused_by_name() -> None:
         planned((ID, NAME, QTY), DropTableEvent(ORDERS), key="qty")
     with pytest.raises(SinkError, match="a column 'at' that the target lacks"):
         planned((ID, NAME, QTY, Column("at", TEXT)))
+
+
+def test_only_an_emptied_table_with_rows_of_its_own_gets_another_key() -> None:
+    create = CreateTableEvent(ORDERS, TableSchema((ID, NAME, QTY), ("qty",)))
+    again = DropTableEvent(ORDERS), create
+    made = planned((ID, NAME, QTY), *again, key="qty", may_rekey=True)
+    assert (made.emptied, made.rekeyed) == (True, True)
+    assert not planned((ID, NAME, QTY), *again, may_rekey=True).rekeyed
+    with pytest.raises(SinkError, match=r"its key is \(id\) and becomes \(qty\)"):
+        planned((ID, NAME, QTY), create, key="qty", may_rekey=True)
+    with pytest.raises(SinkError, match=r"its key is \(id\) and becomes \(at\)"):
+        planned((Column("at", INT), NAME), *again, behavior="ignore", key="at", may_rekey=True)
 
 
 @pytest.mark.parametrize(

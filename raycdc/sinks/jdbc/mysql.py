@@ -402,12 +402,16 @@ class MySqlSession:
         kept = {p.origin: p.column for p in plan.columns if p.origin is not None}
         clauses = [f"DROP COLUMN {quote_name(name)}" for name in before if name not in kept]
         for old, column in kept.items():
-            if old != column.name or self._database.retyped(before[old], column, key=column.name in key):
+            retyped = self._database.retyped(before[old], column, key=column.name in key)
+            # Columns of a key have types of their own and take no NULL.
+            if old != column.name or retyped or plan.rekeyed:
                 clauses.append(f"CHANGE COLUMN {quote_name(old)} {self.definition(column, key, collation)}")
         for column in (p.column for p in plan.columns if p.origin is None):
             if column.name in there and column.name not in before:
                 clauses.append(f"DROP COLUMN {quote_name(column.name)}")
             clauses.append(f"ADD COLUMN {self.definition(column, key, collation)}")
+        if plan.rekeyed:
+            clauses += ["DROP PRIMARY KEY", f"ADD PRIMARY KEY ({', '.join(map(quote_name, key))})"]
         return clauses
 
     def empty(self, target: TableId) -> None:

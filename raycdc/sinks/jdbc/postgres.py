@@ -310,6 +310,8 @@ class PostgresSession:
             self.empty(target)
         before = {column.name: column for column in present}
         kept = {p.origin: p.column for p in plan.columns if p.origin is not None}
+        if plan.rekeyed:
+            self._drop_key(target)
         for name in before.keys() - kept.keys():
             self.run(f"ALTER TABLE {table} DROP COLUMN {quote(name)}")
         # In two steps: two columns may have exchanged their names.
@@ -325,11 +327,27 @@ class PostgresSession:
                 self.run(f"ALTER TABLE {table} ALTER COLUMN {quote(column.name)} TYPE {new_type} USING {using}")
         for column in (p.column for p in plan.columns if p.origin is None):
             self.run(f"ALTER TABLE {table} ADD COLUMN {quote(column.name)} {postgres_type(column.type)}")
+        if plan.rekeyed:
+            self.run(f"ALTER TABLE {table} ADD PRIMARY KEY ({', '.join(map(quote, key))})")
         for column in plan.filled:
             default, value = str(column.default), f"CAST($1::text AS {postgres_type(column.type)})"
             if column.type.kind is TypeKind.BINARY:
                 default, value = default.encode().hex(), "decode($1::text, 'hex')"
             self.run(f"UPDATE {table} SET {quote(column.name)} = {value}", default)
+
+    def _drop_key(self, target: TableId) -> None:
+        """The primary key goes; its columns may be null, as any other."""
+        table = quote(target.db, target.table)
+        found = self.rows(
+            "SELECT c.conname::text, a.attname::text FROM pg_constraint c JOIN pg_attribute a "
+            "ON a.attrelid = c.conrelid AND a.attnum = ANY (c.conkey) "
+            "WHERE c.conrelid = to_regclass($1) AND c.contype = 'p'",
+            table,
+        )
+        for name in {name for name, _ in found}:
+            self.run(f"ALTER TABLE {table} DROP CONSTRAINT {quote(name)}")
+        for _, column in found:
+            self.run(f"ALTER TABLE {table} ALTER COLUMN {quote(column)} DROP NOT NULL")
 
     def empty(self, target: TableId) -> None:
         self.run(f"DELETE FROM {quote(target.db, target.table)}")

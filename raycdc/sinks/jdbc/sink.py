@@ -48,7 +48,7 @@ from raycdc.model import META_COLUMNS, Column, TableId, TableSchema
 from raycdc.sinks.api import CHANGELOG, STEP_LAST, STEP_SCHEMA, STEP_TOMBSTONE, UPSERT, CommitVector, SinkContext
 from raycdc.sinks.api import TableWork as Work
 from raycdc.sinks.changes import check_changes, check_key, check_unmerged, creates, fitted, may_lack
-from raycdc.sinks.columns import Plan, plan, same_everywhere
+from raycdc.sinks.columns import Plan, key_after, plan, same_everywhere
 from raycdc.sinks.jdbc.database import STAGE_PREFIX, Session, StagedTable, open_database
 from raycdc.sinks.jdbc.plugin import JdbcSinkConfig
 from raycdc.sinks.origins import CLAIMED, same_key
@@ -252,13 +252,16 @@ class JdbcSink:
             behavior=self._context.schema_change,
             left_out=self._context.left_out,
             fold=str.casefold if self._database.ignores_case else str,
+            may_rekey=held.created and not work.merged,
         )
         before = renamed(shape, planned)
         planned = again(work.target, held, planned)
         columns = tuple(p.column for p in planned.columns)
         key = work.schema.primary_key if self._upsert else held.key
+        # What the target has now counts: an epoch that was dropped since may have given it its key already.
+        planned = replace(planned, rekeyed=self._upsert and key_after(held.key, planned.columns) != key)
         self._database.check_columns(work.target, columns, self._key(work))
-        if planned.emptied or planned.filled or not self._same(held, planned, key):
+        if planned.emptied or planned.filled or planned.rekeyed or not self._same(held, planned, key):
             if not session.transactional_ddl:
                 intent = Intent(self._marker(work), columns, key, before)
                 vector = replace(held.vector, generation=work.generation)

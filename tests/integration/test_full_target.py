@@ -30,7 +30,7 @@ class SmallDisk:
                     continue
 
     def make_room(self) -> None:
-        self._ballast.unlink()
+        self._ballast.unlink(missing_ok=True)
 
 
 @pytest.fixture

@@ -1,13 +1,14 @@
 # The tasks of this project. `make test` is what CI runs; `make check` is a synonym for people who look for it.
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-test demo test check test-fast test-kill test-races test-blackbox test-mongodb-peer lint types imports format bench clean
+.PHONY: help setup setup-test demo test check test-fast test-kill test-races test-sinks test-blackbox test-mongodb-peer lint types imports format bench clean
 SHELL := /bin/bash
 BIN := .venv/bin
 PYTEST := $(BIN)/python .ci/leaves-nothing $(BIN)/python -m pytest
-# Tests that only compute take a core each, one by one. Those with servers and Spark wait more than they compute: two
-# processes at once, each with servers of its own, take their files from the slowest folder on.
+# Tests that only compute take a core each, one by one. Those with servers and Spark wait for most of their time (a
+# worker is busy for a third of it): three processes at once, each with servers of its own, take their files from the
+# slowest folder on.
 ALL_CORES := -n logical --dist worksteal
-TWO_AT_ONCE := -n 2 --dist loadfile --no-loadscope-reorder
+THREE_AT_ONCE := -n 3 --dist loadfile --no-loadscope-reorder
 # From what fails fast to what takes long; folders that have no tests yet are left out.
 FAST := $(wildcard tests/unit tests/protocol tests/simulation)
 SERVERS := $(wildcard tests/kill tests/e2e tests/blackbox tests/integration)
@@ -26,7 +27,7 @@ demo: setup ## A small shop in a private MariaDB, followed into a Delta lake in 
 
 test: setup-test lint types imports ## Everything: style, types, layers and all tests on real servers
 	RAYCDC_FUZZ_MUTATIONS=6000 $(PYTEST) $(ALL_CORES) -m "not long" $(FAST)
-	$(PYTEST) $(TWO_AT_ONCE) -m "not long and not blackbox_long" $(SERVERS)
+	$(PYTEST) $(THREE_AT_ONCE) -m "not long and not blackbox_long" $(SERVERS)
 
 check: test
 
@@ -40,11 +41,14 @@ test-races: setup-test ## The hand-off under aimed writes: 2,000 chunks on each 
 	$(PYTEST) -s -m long tests/integration/test_hand_off_races.py tests/integration/test_mysql_far_log.py \
 		tests/integration/test_mongodb_races.py
 
+test-sinks: setup-test ## Every way of writing of every sink, failing at every point
+	$(PYTEST) -n 3 tests/integration/test_epoch_loop.py -k error_at_any_point
+
 test-blackbox: setup-test ## Stories of DDL, types, broken surroundings, damaged state: both servers, three sinks
-	$(PYTEST) $(TWO_AT_ONCE) tests/blackbox
+	$(PYTEST) $(THREE_AT_ONCE) tests/blackbox
 
 test-mongodb-peer: setup-test ## MongoDB's tests on SecantusDB, a server of its protocol by others (from PyPI; README)
-	RAYCDC_TEST_MONGODB_URI=secantusdb $(PYTEST) $(TWO_AT_ONCE) -m "not long" $(wildcard tests/kill/test_mongodb*.py \
+	RAYCDC_TEST_MONGODB_URI=secantusdb $(PYTEST) $(THREE_AT_ONCE) -m "not long" $(wildcard tests/kill/test_mongodb*.py \
 		tests/e2e/test_mongodb*.py tests/e2e/test_lookups.py tests/integration/test_mongodb*.py \
 		tests/integration/test_lookup*.py)
 

@@ -46,8 +46,9 @@ from raycdc.bridge.bad_rows import (
 )
 from raycdc.bridge.reading import read_segment, verify_segments
 from raycdc.checkpoint.manifest import Segment
-from raycdc.errors import ConfigError, RowRefusedError, SegmentUnavailableError
+from raycdc.errors import ConfigError, RowRefusedError, SegmentUnavailableError, SinkError
 from raycdc.model import META_COLUMNS, META_FIELDS, Column, LogicalType, RowKind, TableSchema
+from raycdc.sinks.absence import is_absent
 from raycdc.spark.made_segments import MadeSegments
 from raycdc.spark.transforms import errors_untold
 from raycdc.transform import ResolvedTransform
@@ -56,6 +57,8 @@ from raycdc.transform.resolved import COMPUTED, META_LOGICAL
 _KEEP = "_raycdc_keep"
 #: Number of the first expression that failed on a row, in a job that goes on then; -1 where none did.
 _FAILED = "_raycdc_failed"
+#: By which a failed job says that no value was to blame: its memory, a worker that died, a segment, or our own code.
+_NO_VALUES = ("OutOfMemoryError", "ExecutorLostFailure", "Python worker exited unexpectedly", "raycdc/spark/")
 _STORED_META = tuple(field.name for field in META_FIELDS)
 
 #: Below this much input a job of Python workers costs more than it saves, as for stage tasks.
@@ -123,6 +126,8 @@ class Deriver(MadeSegments):
             try:
                 made = way(segments, second, self._forgiving())
             except (Py4JError, PySparkException) as cause:
+                if not _is_a_values(cause):
+                    raise SinkError(f"{task.found.table}: its transform failed in Spark: {_reason(cause)}") from cause
                 raise RowRefusedError(
                     f"{task.found.table}: its transform failed on a value: {_reason(cause)}"
                 ) from cause
@@ -386,6 +391,14 @@ class _Write:
         made = self._task.write(segment, _Rows(batches))
         told = made.segment.to_json() if made.segment else None, made.bad, made.why
         yield pa.RecordBatch.from_pydict({"made": [json.dumps({segment.name: told})]})
+
+
+def _is_a_values(error: Exception) -> bool:
+    """Whether an expression or a user's function failed on a value; else it is Spark's trouble, the disk's or ours."""
+    from py4j.protocol import Py4JError, Py4JJavaError
+
+    lost_jvm = isinstance(error, Py4JError) and not isinstance(error, Py4JJavaError)
+    return not lost_jvm and not is_absent(error) and not any(sign in str(error) for sign in _NO_VALUES)
 
 
 def _reason(error: Exception) -> str:

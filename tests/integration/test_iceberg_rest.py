@@ -20,6 +20,7 @@ from raycdc.plugins import PluginGroup, load_plugin
 from raycdc.sinks.api import SinkContext
 from raycdc.sinks.iceberg.catalog import HadoopCatalog
 from raycdc.sinks.iceberg.sink import IcebergSink
+from raycdc.spark.parked_targets import Parking
 from tests.integration.sink_world import World, new_world, play
 
 
@@ -129,6 +130,10 @@ def test_a_commit_whose_answer_is_lost_is_found_by_the_next_start(tmp_path: Path
     play(world)
     server.silent_at = lost
     with pytest.raises(SinkError, match=r"shop\.(orders|items) cannot be written: CommitStateUnknown"):
-        world.loop(sink(world, server)).run()
-    world.restart(sink=sink(world, server))
+        world.loop(sink(world, server), parking=Parking()).run()
+    # Nobody's table is parked for what the way to the catalog lost.
+    world.restart(sink=sink(world, server), parking=Parking())
     world.check()
+    record = world.store.last_commit()
+    assert record is not None
+    assert record.parked == {}

@@ -6,7 +6,8 @@ has a session of its own and none sees another's.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from deltalake.exceptions import CommitFailedError
@@ -19,6 +20,8 @@ from raycdc.sinks.rows import DELETED
 
 #: By which an error of the JVM is about the table: Delta's classes and exceptions, and a file of its that is gone.
 _TABLES_OWN = ("[DELTA_", "io.delta.exceptions", "FAILED_READ_FILE", "java.io.FileNotFoundException")
+#: By which it is about another writer.
+_RIVALS = ("DELTA_CONCURRENT", "io.delta.exceptions.Concurrent")
 
 
 def merge(
@@ -33,10 +36,8 @@ def merge(
     session.conf.set("spark.databricks.delta.write.txnVersion", str(vector_to_version(stamp.vector)))
     session.conf.set("spark.databricks.delta.commitInfo.userMetadata", stamp.text(target.app_id))
     session.read.parquet(*files).createOrReplaceTempView("changes")
-    try:
+    with _of_spark(target, "cannot be merged into"):
         session.sql(_statement(target, schema, order_by)).collect()
-    except Exception as cause:  # py4j wraps whatever the JVM threw
-        raise _error(target, "cannot be merged into", cause) from cause
     # A merge that changed nothing may have committed nothing; the vector must be written all the same.
     target.mark(stamp)
 
@@ -48,13 +49,9 @@ def set_options(spark: Any, target: DeltaTarget, options: Mapping[str, str]) -> 
         raise ColumnsRefusedError(
             f"table_options: {names} of {target.name}: Spark sets it, and --local runs without it."
         )
-    pairs = ", ".join(f"'{name}' = '{value}'" for name, value in options.items())
-    try:
+    pairs = ", ".join(f"{_literal(name)} = {_literal(value)}" for name, value in options.items())
+    with _of_spark(target, f"cannot have the properties {names}", refusal=ColumnsRefusedError):
         spark.newSession().sql(f"ALTER TABLE delta.{_quote(str(target.path))} SET TBLPROPERTIES ({pairs})").collect()
-    except Exception as cause:
-        raise ColumnsRefusedError(
-            f"The Delta table {target.path} ({target.name}) cannot have the properties {names}: {cause}"
-        ) from cause
     target.refresh()
 
 
@@ -71,19 +68,33 @@ def optimize(spark: Any, target: DeltaTarget, order: Sequence[str], *, target_by
     session.conf.set("spark.databricks.delta.optimize.maxFileSize", str(target_bytes))
     session.conf.set("spark.databricks.delta.optimize.minFileSize", str(target_bytes * 3 // 4))
     by = f" ZORDER BY ({', '.join(map(_quote, order))})" if order else ""
-    try:
+    with _of_spark(target, "cannot be optimised", rivals_win=True):
         session.sql(f"OPTIMIZE delta.{_quote(str(target.path))}{by}").collect()
-    except Exception as cause:
-        if "Concurrent" in type(cause).__name__ or "DELTA_CONCURRENT" in str(cause):
+
+
+@contextmanager
+def _of_spark(
+    target: DeltaTarget, what: str, *, refusal: type[SinkError] = TargetTouchedError, rivals_win: bool = False
+) -> Iterator[None]:
+    """Has what Spark raises inside told: the table `what`. That is a `refusal` where Delta or Spark's analysis says so,
+    and another writer's doing a `TargetTouchedError`, or with `rivals_win` a `CommitFailedError`. Else it is Spark's
+    trouble or the disk's, and a `SinkError`. Whatever else is raised, statements that are no SQL among it, is a bug.
+    """
+    from py4j.protocol import Py4JError
+    from pyspark.errors import ParseException, PySparkException
+
+    try:
+        yield
+    except ParseException:
+        raise
+    except (Py4JError, PySparkException, OSError) as cause:
+        rival = "Concurrent" in type(cause).__name__ or any(sign in str(cause) for sign in _RIVALS)
+        if rival and rivals_win:
             raise CommitFailedError(str(cause)) from cause
-        raise _error(target, "cannot be optimised", cause) from cause
-
-
-def _error(target: DeltaTarget, what: str, cause: Exception) -> SinkError:
-    """The table's own trouble where Delta or Spark's analysis says so; else Spark's, or the disk's, and nobody's."""
-    own = type(cause).__module__.startswith("pyspark.errors") or any(sign in str(cause) for sign in _TABLES_OWN)
-    kind = TargetTouchedError if own and not is_absent(cause) else SinkError
-    return kind(f"The Delta table {target.path} ({target.name}) {what}: {cause}")
+        kind = SinkError
+        if (isinstance(cause, PySparkException) or any(s in str(cause) for s in _TABLES_OWN)) and not is_absent(cause):
+            kind = TargetTouchedError if rival else refusal
+        raise kind(f"The Delta table {target.path} ({target.name}) {what}: {cause}") from cause
 
 
 def _statement(target: DeltaTarget, schema: TableSchema, order_by: str) -> str:
@@ -101,6 +112,10 @@ def _statement(target: DeltaTarget, schema: TableSchema, order_by: str) -> str:
         f"WHEN NOT MATCHED AND NOT {deleted} THEN INSERT ({', '.join(names)}) "
         f"VALUES ({', '.join(f's.{name}' for name in names)})"
     )
+
+
+def _literal(text: str) -> str:
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
 def _quote(name: str) -> str:

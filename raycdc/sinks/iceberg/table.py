@@ -22,7 +22,14 @@ from typing import Any
 
 import pyarrow as pa
 from pyiceberg.catalog import Catalog
-from pyiceberg.exceptions import CommitFailedException, NoSuchNamespaceError, NoSuchTableError
+from pyiceberg.exceptions import (
+    BadRequestError,
+    CommitFailedException,
+    ForbiddenError,
+    NoSuchNamespaceError,
+    NoSuchTableError,
+    RESTError,
+)
 from pyiceberg.manifest import DataFile, DataFileContent, ManifestContent, ManifestFile
 from pyiceberg.table import Table, Transaction
 from pyiceberg.table.metadata import TableMetadata
@@ -37,7 +44,8 @@ from pyiceberg.table.update import (
 )
 from pyiceberg.table.update.snapshot import _ManifestMergeManager, _OverwriteFiles
 from pyiceberg.types import PrimitiveType
-from sqlalchemy.exc import SQLAlchemyError
+from requests import RequestException
+from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 
 from raycdc.checkpoint.folder import sync_folder
 from raycdc.errors import (
@@ -434,7 +442,7 @@ class IcebergTarget:
             )
 
     def _error(self, what: str, cause: Exception) -> SinkError:
-        kind = SinkError if is_absent(cause) else TargetTouchedError
+        kind = SinkError if is_absent(cause) or is_the_catalogs(cause) else TargetTouchedError
         return kind(f"The Iceberg table {self.name} {what}: {type(cause).__name__}: {cause}")
 
 
@@ -454,6 +462,17 @@ def _set_columns(staged: Any, columns: Sequence[StoredColumn]) -> None:
         staged._apply((AddSchemaUpdate(schema=wanted), last))
     elif same != metadata.current_schema_id:
         staged._apply((SetCurrentSchemaUpdate(schema_id=same),))  # type: ignore[call-arg]
+
+
+def is_the_catalogs(error: Exception) -> bool:
+    """Whether the catalog is away, or refuses us as a whole, so that no single table is concerned. Where a server lets
+    us not change a table, or has something against the change itself, that table is.
+    """
+    if isinstance(error, RESTError):
+        return not isinstance(error, BadRequestError | ForbiddenError)
+    return isinstance(error, RequestException) or (
+        isinstance(error, SQLAlchemyError) and not isinstance(error, IntegrityError)
+    )
 
 
 def is_the_tables(error: Exception) -> bool:

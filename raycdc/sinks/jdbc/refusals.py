@@ -17,6 +17,9 @@ from raycdc.errors import (
 
 #: SQLSTATEs of PostgreSQL (its manual's appendix A): whole ones first, then classes.
 _POSTGRES: dict[str, type[SinkError]] = {
+    # Statements that are none are ours, and a bug.
+    "42601": SinkError,
+    "42P02": SinkError,
     "23505": KeyRefusedError,
     "42P01": TargetGoneError,
     "3F000": TargetGoneError,

@@ -31,7 +31,7 @@ from raycdc.bridge.partitions import partitions_for
 from raycdc.bridge.tasks import StageTask
 from raycdc.connectors.kafka.clients import admin_client
 from raycdc.connectors.kafka.reachable import list_topics
-from raycdc.errors import NameRefusedError, SinkError, TargetTakenError
+from raycdc.errors import SinkError, TargetTakenError
 from raycdc.failpoints import reach
 from raycdc.model import TableId
 from raycdc.sinks.api import CHANGELOG, STEP_LAST, STEP_SCHEMA, STEP_TOMBSTONE, CommitVector, SinkContext, TableWork
@@ -39,7 +39,7 @@ from raycdc.sinks.changes import check_changes
 from raycdc.sinks.kafka.keeper import RecordKeeper
 from raycdc.sinks.kafka.plugin import KafkaSinkConfig
 from raycdc.sinks.kafka.tasks import held, open_format
-from raycdc.sinks.kafka.transactions import TIMEOUT_S, Target
+from raycdc.sinks.kafka.transactions import TIMEOUT_S, Target, topic_error
 from raycdc.sinks.plan import by_partition
 
 _TASKS = "raycdc.sinks.kafka.tasks"
@@ -97,7 +97,7 @@ class KafkaSink:
                 self._claim(topic, work)
             return
         if not self._exists(ddl_topic):
-            self._create(ddl_topic, 1)
+            self._create(ddl_topic, 1, is_tables=False)
         wanted = [change for change in work.changes if change["type"] not in self._context.left_out]
         told = {"changes": wanted, "ddl_topic": ddl_topic, "ts_ms": time.time_ns() // 1_000_000}
         self._run(StageTask(f"{_TASKS}:write_changes", {**self._whole(work, STEP_SCHEMA), **told}))
@@ -208,13 +208,15 @@ class KafkaSink:
             raise SinkError(f"Kafka at {self._config.bootstrap_servers}: {cause.args[0]}") from cause
         return found
 
-    def _create(self, topic: str, partitions: int) -> None:
+    def _create(self, topic: str, partitions: int, *, is_tables: bool = True) -> None:
+        """Make a topic that is one table's own, or for all."""
         new = NewTopic(topic, num_partitions=partitions, replication_factor=self._config.replication_factor)
         try:
             self._admin.create_topics([new])[topic].result(TIMEOUT_S)
         except KafkaException as cause:
             if cause.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
-                raise NameRefusedError(f"Topic {topic} cannot be created: {cause.args[0].str()}") from cause
+                error = topic_error(Target(self._properties, topic, ""), cause.args[0])
+                raise (error if is_tables else SinkError(str(error))) from cause
 
     def _is_ours(self, topic: str, work: TableWork) -> bool:
         """Whether the topic was claimed, or need not be. One with messages that this pipeline never wrote to is

@@ -146,7 +146,7 @@ class Transactions:
         try:
             return len(self._producer.list_topics(self._target.topic, TIMEOUT_S).topics[self._target.topic].partitions)
         except KafkaException as cause:
-            raise _error(self._target, cause.args[0]) from cause
+            raise topic_error(self._target, cause.args[0]) from cause
 
     def _produce(self, messages: Messages) -> int:
         count = 0
@@ -159,7 +159,7 @@ class Transactions:
                     self._producer.poll(0.1)
                     continue
                 except KafkaException as cause:
-                    raise _error(self._target, cause.args[0]) from cause
+                    raise topic_error(self._target, cause.args[0]) from cause
                 break
             count += 1
         return count
@@ -179,14 +179,14 @@ class Transactions:
                     continue
                 if cause.args[0].txn_requires_abort():
                     self._abort()
-                raise _error(self._target, cause.args[0]) from cause
+                raise topic_error(self._target, cause.args[0]) from cause
             return
 
     def _ask(self, question: Callable[[], Any]) -> None:
         try:
             question()
         except KafkaException as cause:
-            raise _error(self._target, cause.args[0]) from cause
+            raise topic_error(self._target, cause.args[0]) from cause
 
 
 def look(target: Target) -> Record:
@@ -237,7 +237,7 @@ def _committed(target: Target, consumer: Consumer) -> TopicPartition | None:
             return None
         # A cluster's first group finds its coordinator just made, and one that moves is between two brokers.
         if error.code() not in _SOON or time.monotonic() > give_up_s:
-            raise _error(target, error)
+            raise topic_error(target, error)
         time.sleep(RETRY_S)
 
 
@@ -253,7 +253,8 @@ _OF_A_TOPIC: dict[int, type[SinkError]] = {
 }
 
 
-def _error(target: Target, error: KafkaError) -> SinkError:
+def topic_error(target: Target, error: KafkaError) -> SinkError:
+    """What a broker has against a topic: its own trouble where `_OF_A_TOPIC` says so, else the whole sink's."""
     if error.code() in _FENCED:
         return SinkError(f"Topic {target.topic}: another process took over its transactions.")
     servers = target.properties.get("bootstrap.servers")

@@ -116,9 +116,15 @@ class Ledger:
         for manifest in self.store.manifests(self.acknowledged):
             if manifest.epoch > epoch:
                 return
-            vectors = {str(table): (manifest.epoch, 0) for table in manifest.tables}
+            before = self.store.last_commit() or CommitRecord(0, 0, 0, {})
+            vectors = {**before.tables, **{str(table): (manifest.epoch, 0) for table in manifest.tables}}
             now_ms = time.time_ns() // 1_000_000
-            self.store.write_commit(CommitRecord(manifest.epoch, self._generation(), now_ms, vectors))
+            # Whatever else is recorded stays so: an epoch that was read says nothing against it.
+            self.store.write_commit(
+                replace(
+                    before, epoch=manifest.epoch, generation=self._generation(), committed_ms=now_ms, tables=vectors
+                )
+            )
             self._supervisor.epoch_committed(manifest.epoch)
 
     def is_end(self, epoch: int) -> bool:

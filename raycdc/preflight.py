@@ -26,6 +26,7 @@ from raycdc.checkpoint.configured import (
     Difference,
     configured_keys,
     differences,
+    kept_sink,
     read_configured,
     write_configured,
 )
@@ -71,6 +72,9 @@ def preflight(
     # Where the target is now is believed when it has shown what it holds (`settle_place`).
     places = {difference.key: difference.was for difference in changed if difference.change is Change.PLACE}
     kept = read_configured(store) or {}
+    if first and not has_sink:
+        # A start that sealed nothing was for a sink.
+        kept = {key: value for key, value in kept.items() if not key.startswith("sink.")}
     write_configured(store, {**kept, **configured_keys(config, has_sink=has_sink), **places})
     return full_by
 
@@ -98,6 +102,8 @@ def require_fitting(config: PipelineConfig, store: CheckpointStore, *, has_sink:
     if was is None or last is None:
         return []  # Nothing was written yet, or by a version that did not remember.
     found = differences(was, configured_keys(config, has_sink=has_sink), config)
+    if other := _other_reader(was, has_sink=has_sink):
+        raise ConfigError(other)
     problems = [f"{d}: {_NEW_STATE}" for d in found if d.change is Change.NEW_STATE]
     stream = last.to_splits.get(STREAM_SPLIT_ID)
     for difference in (d for d in found if d.change is Change.NEW_SNAPSHOT):
@@ -116,6 +122,17 @@ def require_fitting(config: PipelineConfig, store: CheckpointStore, *, has_sink:
     if problems:
         raise ConfigError(*problems)
     return found
+
+
+def _other_reader(was: Mapping[str, Any], *, has_sink: bool) -> str:
+    """Why this state's epochs are not for whoever asks now: what the one has the other would never get."""
+    kind = kept_sink(was)
+    if has_sink == (kind is not None):
+        return ""
+    done = f"epochs of this state go to a {kind} sink, by `raycdc run`" if kind else "epochs of this state were read"
+    asks = f"`raycdc run` would not write to {kind or 'its sink'}" if not has_sink else "the sink would lack"
+    rest = f"{asks} what is acknowledged here" if not has_sink else f"{asks} what their reader acknowledged"
+    return f"pipeline.state: {done}, and {rest}. Use another pipeline.state, which begins with a new snapshot."
 
 
 def told(changed: list[Difference]) -> list[str]:

@@ -69,6 +69,11 @@ def read_configured(store: CheckpointStore) -> dict[str, Any] | None:
     return keys
 
 
+def kept_sink(keys: Mapping[str, Any]) -> str | None:
+    """The type of the sink that a state's epochs were for; None where they were for their readers."""
+    return keys.get("sink.type")
+
+
 def write_configured(store: CheckpointStore, keys: Mapping[str, Any]) -> None:
     """Remember `keys`, if they are others."""
     if read_configured(store) != keys:

@@ -38,7 +38,6 @@ from raycdc.runtime.supervisor import Supervisor, SupervisorSettings
 from raycdc.schema.behavior import SchemaChangeBehavior
 from raycdc.sinks.api import UPSERT, Sink, SinkContext
 from raycdc.source.coordinator import CoordinatorSettings
-from raycdc.source.partitioned import PartitionedSource
 from raycdc.source.split import STREAM_SPLIT_ID
 from raycdc.source.table_requests import ask_for_lost_rows, complain_of_parked, refusals_of
 from raycdc.spark.epochs import EpochLoop, EpochStatistics
@@ -106,7 +105,7 @@ class Pipeline:
             stack.close()
             # After everything was told: also that the tables were parked, and when.
             if not self._stop_requested:
-                complain_of_parked(last, record)
+                complain_of_parked(last, record, selects=self.config.source.captures)
             reporter.finished(stopped=self._stop_requested)
 
     def _run(self, stack: ExitStack, reporter: ProgressReporter, *, until: str | None, local: bool) -> Ended:
@@ -396,8 +395,6 @@ class Pipeline:
             if supervisors:
                 supervisors[0].park_tables(refusals_of(entries))
 
-        source = self._make_source()()
-        dialect = None if isinstance(source, PartitionedSource) else source.enumerator_dialect()
         return Parking(
             Parks(
                 tables=options.on_table_error == "park",
@@ -406,7 +403,7 @@ class Pipeline:
             ),
             on_parked=parked,
             on_bad_rows=reporter.warning,
-            follows=dialect.captures if dialect is not None else lambda _: True,
+            follows=self.config.source.captures,
             waiting=Waiting(self.config.sink.folder, reporter.warning),
         )
 

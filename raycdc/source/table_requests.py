@@ -5,7 +5,7 @@ Everything here works on the state alone, under its lease; the next start carrie
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from raycdc.checkpoint.manifest import Manifest
@@ -133,12 +133,21 @@ def parked_at_sink(manifest: Manifest | None, record: CommitRecord | None) -> di
     return found
 
 
-def complain_of_parked(manifest: Manifest | None, record: CommitRecord | None = None) -> None:
-    """Raise `SchemaError` for tables that a run which has read everything else leaves behind."""
+def complain_of_parked(
+    manifest: Manifest | None,
+    record: CommitRecord | None = None,
+    *,
+    selects: Callable[[TableId], bool] = lambda _: True,
+) -> None:
+    """Raise `SchemaError` for tables that a run which has read everything else leaves behind. Those of topics
+    that the configuration `selects` no more owe nothing; where there is a log, a start has ended them.
+    """
     stream = manifest.to_splits.get(STREAM_SPLIT_ID) if manifest is not None else None
     parked = {} if stream is None else stream.get("parked", {})
     left = {name: entry["reason"] for name, entry in parked.items() if entry["phase"] == PARKED and not entry["again"]}
     left |= {name: entry.text for name, entry in parked_at_sink(manifest, record).items()}
+    if stream is None:
+        left = {name: reason for name, reason in left.items() if selects(TableId.parse(name))}
     if not left:
         return
     reasons = "\n".join(f"{name}: {reason}" for name, reason in sorted(left.items()))
@@ -147,7 +156,7 @@ def complain_of_parked(manifest: Manifest | None, record: CommitRecord | None = 
         f" Take a new snapshot of it at the next start with: raycdc tables resnapshot CONFIG {sorted(left)[0]}; or "
         "leave it out (source.exclude)."
         if stream is not None
-        else ""
+        else " To go on without it, leave it out (source.format.exclude)."
     )
     raise SchemaError(
         f"Everything is committed but {names}: parked, as what came of it cannot be followed or written.\n{reasons}\n"

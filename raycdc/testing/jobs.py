@@ -140,17 +140,20 @@ snapshot = {{ {snapshot} }}
 
 @dataclass(slots=True)
 class TopicJob(Job):
-    """A pipeline from `topic` of maxwell-json messages; `server` is the broker, `columns` are the table's."""
+    """A pipeline from `topic` of maxwell-json messages; `server` is the broker, `columns` are the table's, and `format`
+    further keys of ``source.format``, as TOML.
+    """
 
     topic: str = ""
     columns: str = ""
+    format: str = ""
 
     def source_section(self) -> str:
         return f"""
 type = "kafka"
 bootstrap_servers = "{self.server.host}:{self.server.port}"
 topics = [{json.dumps(self.topic)}]
-format = {{ type = "maxwell-json", columns = {json.dumps(self.columns)} }}
+format = {{ type = "maxwell-json", columns = {json.dumps(self.columns)}{self.format and ", " + self.format} }}
 {self.source}
 """
 

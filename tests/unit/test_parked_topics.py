@@ -5,12 +5,17 @@ from __future__ import annotations
 import re
 import tomllib
 
+import pytest
+
 from raycdc.checkpoint.manifest import Manifest
+from raycdc.checkpoint.store import CommitRecord
+from raycdc.connectors.kafka.decoding import DEAD_LETTERS
 from raycdc.connectors.kafka.plugin import KafkaSourceConfig
 from raycdc.connectors.kafka.split import PartitionState
-from raycdc.errors import ValueRefusedError
+from raycdc.errors import SchemaError, ValueRefusedError
 from raycdc.model import TableId
 from raycdc.model.selector import TableSelector
+from raycdc.source.table_requests import complain_of_parked
 from raycdc.spark.parked_targets import ParkedTargets, Parks
 
 ORDERS = TableId("shop", "orders")
@@ -35,3 +40,29 @@ def test_the_text_says_with_which_keys_another_pipeline_begins_where_it_was_park
         True,
         False,
     ]
+
+
+def test_what_the_format_leaves_out_owes_nothing() -> None:
+    manifest = Manifest(3, 1, 0, {}, {"changes:0": {"position": {"offset": 7}}}, {})
+    parked = ParkedTargets({}, Parks())
+    parked.park(ORDERS, [ORDERS], manifest, ValueRefusedError("shop.orders: 'x' is no date."), None)
+    record = CommitRecord(3, 1, 0, {}, parked=parked.entries)
+
+    def kafka(**options: object) -> KafkaSourceConfig:
+        section = {"type": "kafka", "bootstrap_servers": "127.0.0.1:9092", "topics": ["changes"]}
+        return KafkaSourceConfig.model_validate({**section, "format": {"type": "maxwell-json", **options}})
+
+    for config in (kafka(), kafka(include=["shop\\..*"]), kafka(exclude=["shop.items"])):
+        with pytest.raises(SchemaError, match=r"(?s)shop\.orders: parked, .*leave it out \(source\.format\.exclude\)"):
+            complain_of_parked(manifest, record, selects=config.captures)
+    for config in (kafka(exclude=["shop\\.ord.*"]), kafka(include=["shop.items"])):
+        complain_of_parked(manifest, record, selects=config.captures)
+
+
+def test_messages_that_cannot_be_decoded_are_kept_whatever_tables_are_taken() -> None:
+    section = {"type": "kafka", "bootstrap_servers": "127.0.0.1:9092", "topics": ["changes"]}
+    kept = {"type": "maxwell-json", "include": ["shop.items"], "on_error": "dead-letter"}
+    assert KafkaSourceConfig.model_validate({**section, "format": kept}).captures(DEAD_LETTERS)
+    assert not KafkaSourceConfig.model_validate({**section, "format": {**kept, "on_error": "skip"}}).captures(
+        DEAD_LETTERS
+    )

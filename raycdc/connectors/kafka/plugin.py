@@ -10,6 +10,8 @@ from typing import Any, Literal, Self
 from pydantic import field_validator, model_validator
 
 from raycdc.config import Duration, Options, SourceConfig, flattened_texts, option
+from raycdc.formats.options import FormatOptions
+from raycdc.model import TableId
 from raycdc.plugins import Plugin
 
 #: Kafka's own rule for topic names ("Topic names", Kafka's documentation); a partition's name is TOPIC:NUMBER.
@@ -191,6 +193,16 @@ class KafkaSourceConfig(SourceConfig):
     @classmethod
     def _texts(cls, value: Any) -> Any:
         return flattened_texts(value) if isinstance(value, dict) else value
+
+    def captures(self, table: TableId) -> bool:
+        """Whether rows of `table` may come: the format takes its messages, or keeps those that it cannot decode."""
+        from raycdc.connectors.kafka.decoding import DEAD_LETTERS, keeps_dead_letters
+
+        if table == DEAD_LETTERS and keeps_dead_letters(self.format):
+            return True
+        filters = {key: self.format[key] for key in ("include", "exclude") if key in self.format}
+        selector = FormatOptions(type=self.format["type"], **filters).selector()
+        return selector is None or selector.matches(table)
 
     @model_validator(mode="after")
     def _one_way_to_name_topics(self) -> Self:

@@ -17,11 +17,12 @@ from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, assert_never
 
 from raycdc.bridge.reading import verify_segments
 from raycdc.checkpoint.bad_rows import bad_rows, settle_bad_rows
-from raycdc.checkpoint.manifest import STATE_NODE, Manifest, Segment
+from raycdc.checkpoint.manifest import STATE_NODE, STREAM_SPLIT_ID, Manifest, Segment
 from raycdc.checkpoint.recovery import (
     STEP_LAST,
     Frozen,
@@ -33,12 +34,13 @@ from raycdc.checkpoint.recovery import (
     lacks,
 )
 from raycdc.checkpoint.store import CheckpointStore, CommitRecord, OwnGeneration, RoutedTarget
-from raycdc.errors import FencedError, SinkError, StateError, TargetGoneError
+from raycdc.errors import FencedError, SinkError, StateError, TableRefusedError, TargetGoneError
 from raycdc.failpoints import reach
 from raycdc.model import TableId
 from raycdc.model.routes import Router
 from raycdc.schema.events import RenameColumnEvent
 from raycdc.sinks.api import Sink, TableWork
+from raycdc.source.table_requests import goes_on
 from raycdc.spark.epoch_writer import NODE_PATIENCE_S, EpochWriter, Prepared, by_changes
 from raycdc.spark.holdings import Holdings
 from raycdc.spark.known_rows import table_of
@@ -412,26 +414,72 @@ class EpochLoop:
         tombstone of a later epoch would say of a table that it holds this one.
         """
         prepared = self._writer.prepared(manifest)
-        merged = {work.target for work in prepared.works if len(work.merged) > 1}
-        if self._routing.upsert and not merged.isdisjoint(decision.again):
-            raise StateError(decision.text)  # One of several merged tables cannot begin again.
         targets = self._shares.targets(manifest)
-        sources = tuple(sorted({source for target in decision.again for source in targets[target]}))
-        self._begin_again(manifest, sources, decision.text)
+        lost = {source for target in decision.again for source in targets[target]}
+        together = self._shared_by(lost, manifest, targets)
+        sources = lost.union(*together.values())
+        self._begin_again(manifest, tuple(sorted(sources)), decision.text)
         dropped = self._store.drop_after(manifest.epoch)
-        works = [work for work in prepared.works if work.target in (*decision.again, *decision.replay)]
+        for target, merged in together.items():
+            self._parked.begin_together(target, merged, manifest, self._writer.held_of_refused(target))
+        # Their tables begin again by themselves: nobody has to decide.
+        self._told |= {str(target): self._parked.entries[str(target)].since_ms for target in together}
+        part = self._parked.taking_part(manifest, targets)
+        works = [w for w in prepared.works if w.target in (*decision.again, *decision.replay) and w.target in part]
         prepared.works = [replace(work, segments=()) if work.target in decision.again else work for work in works]
         self._complete(prepared)
         return dropped
 
+    def _shared_by(
+        self, sources: Collection[TableId], manifest: Manifest, targets: Mapping[TableId, Collection[TableId]]
+    ) -> dict[TableId, list[TableId]]:
+        """The targets with one row per key that tables share with `sources`, or with one that shares with them, and all
+        of whose rows are to come: they are filled anew together, as their rows there cannot be told apart.
+        """
+        stream = manifest.to_splits.get(STREAM_SPLIT_ID)
+        if stream is None or not self._routing.upsert:
+            return {}
+        names = {*map(TableId.parse, self._routes), *targets}
+        known = {name: {*self._sources_of(name), *targets.get(name, ())} for name in names if table_of(name) is None}
+        merged = {name: found for name, found in known.items() if len(found) > 1}
+        together: dict[TableId, list[TableId]] = {}
+        pending = set(sources)
+        while pending:
+            reached = {name: found for name, found in merged.items() if not pending.isdisjoint(found)}
+            merged = {name: found for name, found in merged.items() if name not in reached}
+            pending = {source for found in reached.values() for source in found if goes_on(str(source), stream)}
+            together |= {name: sorted(found & pending) for name, found in reached.items()}
+        return together
+
     def _drop_from(self, epoch: int) -> list[int]:
-        """Bar `epoch` and all later ones in every table they name, then drop their manifests."""
+        """Bar `epoch` and all later ones in every table they name, then drop their manifests. A target that refuses to
+        be barred is parked: what somebody else may still write there is gone when it begins again.
+        """
         for manifest in self._store.manifests(after=epoch - 1):
             for work in self._works(manifest):
-                self._sink.tombstone(replace(work, segments=()))
+                self._bar(partial(self._sink.tombstone, replace(work, segments=())), {work.target}, manifest)
             for work in self._shares.sources(manifest, self._parked) if self._known is not None else ():
-                self._known.tombstone(work)  # type: ignore[union-attr]
-        return self._store.drop_after(epoch - 1)
+                concerned = {t for t, part in self._shares.targets(manifest).items() if work.source in part}
+                self._bar(partial(self._known.tombstone, work), concerned, manifest)  # type: ignore[union-attr]
+        dropped = self._store.drop_after(epoch - 1)
+        # What the dropped epochs made of the targets never was.
+        self._shares.start_after(self._store.last_commit())
+        return dropped
+
+    def _bar(self, tombstone: Callable[[], None], targets: Collection[TableId], manifest: Manifest) -> None:
+        try:
+            tombstone()
+        except TableRefusedError as error:
+            if self._committed:
+                last = self._store.manifest(self._committed)
+                manifest = replace(last, epoch=last.epoch + 1, from_splits=last.to_splits)
+            for target in targets:
+                if table_of(target) is None:
+                    sources = self._sources_of(target)
+                    self._parked.park(target, sources, manifest, error, self._writer.held_of_refused(target))
+            if self._committed:
+                # Before the manifests go: nobody would refuse it again.
+                self._write_record(self._committed, time.time_ns() // 1_000_000)
 
     def _works(self, manifest: Manifest) -> list[TableWork]:
         return list(self._shares.of(manifest, self._parked).works)

@@ -2,24 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from raycdc.bridge import run_in_process
-from raycdc.checkpoint.manifest import Manifest
+from raycdc.checkpoint.manifest import STREAM_SPLIT_ID, Manifest
 from raycdc.checkpoint.store import CheckpointStore
-from raycdc.errors import ConfigError, DataError, RaycdcError, SchemaError, StateError
+from raycdc.errors import (
+    ConfigError,
+    DataError,
+    ParkReason,
+    RaycdcError,
+    SchemaError,
+    StateError,
+    TargetTouchedError,
+)
 from raycdc.failpoints import FailpointError
-from raycdc.model import Column, LogicalType, TableSchema, TypeKind
+from raycdc.model import Column, LogicalType, TableId, TableSchema, TypeKind
 from raycdc.model.routes import Route, Router
 from raycdc.plugins import PluginGroup, load_plugin
-from raycdc.schema import AddColumnEvent, DropColumnEvent, TruncateTableEvent, event_to_json
-from raycdc.sinks.api import SinkContext
+from raycdc.schema import AddColumnEvent, CreateTableEvent, DropColumnEvent, TruncateTableEvent, event_to_json
+from raycdc.sinks.api import SinkContext, TableWork
+from raycdc.sinks.delta.sink import DeltaSink
 from raycdc.spark.epochs import EpochLoop, Recovery
+from raycdc.spark.parked_targets import Parking
 from raycdc.spark.routing import Routing
 from raycdc.testing.epochs import EpochScript, Row
 from tests.integration.sink_world import lake_rows
@@ -54,7 +64,7 @@ class World:
     def store(self) -> CheckpointStore:
         return self.script.store
 
-    def loop(self) -> EpochLoop:
+    def loop(self, **options: Any) -> EpochLoop:
         kind, _, write = self.kind.partition("-")
         plugin = load_plugin(PluginGroup.SINKS, kind)
         sink = plugin.create(plugin.config(type=kind, path=str(self.root / "lake")))
@@ -65,7 +75,12 @@ class World:
 
         routing = Routing(Router(ROUTES), upsert=write == "upsert", no_merging=self.no_merging)
         return EpochLoop(
-            self.store, sink, generation=lambda: self.script.generation, next_sealed=next_sealed, routing=routing
+            self.store,
+            sink,
+            generation=lambda: self.script.generation,
+            next_sealed=next_sealed,
+            routing=routing,
+            **options,
         )
 
     def restart(self) -> Recovery:
@@ -281,6 +296,143 @@ def test_lost_rows_of_a_merged_target_are_refused_as_no_shard_can_begin_again(tm
         Path(segment.path).unlink()
     with pytest.raises(StateError, match=r"Epoch 5 is in other\.things but not, or not wholly, in lake\.item"):
         world.restart()
+
+
+@dataclass
+class Beginnings:
+    """Seals as a source with a log does: its state says which beginning each table has."""
+
+    world: World
+    numbers: dict[str, int] = field(default_factory=lambda: dict.fromkeys(("s1.item", "s2.item", "other.things"), 0))
+    asked: list[str] = field(default_factory=list)
+
+    def seal(self, *, final: bool = False) -> Manifest:
+        script = self.world.script
+        real, sealed = script.store.write_manifest, list[Manifest]()
+        tables = {name: {"incarnation": number} for name, number in self.numbers.items()}
+        stream = {"position": {"pos": script.store.next_epoch()}, "tables": tables, "parked": {}}
+
+        def write(manifest: Manifest) -> None:
+            sealed.append(replace(manifest, to_splits={STREAM_SPLIT_ID: stream}))
+            real(sealed[0])
+
+        script.store.write_manifest = write  # type: ignore[method-assign]
+        try:
+            script.seal(final=final)
+        finally:
+            script.store.write_manifest = real  # type: ignore[method-assign]
+        return sealed[0]
+
+    def begin_again(self, manifest: Manifest, tables: Sequence[TableId], text: str) -> None:
+        self.asked = [str(table) for table in tables]
+
+    def recover(self) -> Recovery:
+        self.world.script.generation = self.world.store.next_generation()
+        return self.world.loop(begin_again=self.begin_again, parking=Parking()).recover()
+
+
+def half_committed(world: World) -> Beginnings:
+    """Two epochs are recorded; of the third, one table has its share, and the segments are gone."""
+    story = Beginnings(world)
+    world.script.table("s2.item", narrow())
+    for number in (1, 2, 3):
+        insert(world, "s1.item", number)
+        insert(world, "s2.item", 100 + number)
+        insert(world, "other.things", number)
+        manifest = story.seal()
+        if number < 3:
+            story.recover()
+    loop = world.loop()
+    (other,) = [work for work in loop._works(manifest) if str(work.target) == "other.things"]
+    loop._sink.commit(other, loop._sink.stage([other])[other.target])
+    for segment in manifest.segments:
+        Path(segment.path).unlink()
+    return story
+
+
+@pytest.mark.parametrize("point", ["", "before_commit", "after_last_commit", "after_record"])
+def test_tables_of_a_merged_target_that_lost_rows_begin_again_together(
+    tmp_path: Path, point: str, fail_at: Callable[[str, int], None]
+) -> None:
+    world = new_world("delta-upsert", tmp_path)
+    story = half_committed(world)
+    insert(world, "other.things", 4)
+    story.seal()
+    if point:
+        fail_at(point, 1)
+        with pytest.raises(FailpointError):
+            story.recover()
+    recovery = story.recover()
+    assert (recovery.epoch, story.asked) == (3, ["s1.item", "s2.item"])
+    record = world.store.last_commit()
+    assert record is not None
+    assert (list(record.parked), record.tables["other.things"]) == (["lake.item"], (3, 3))
+    # They begin again one after the other; meanwhile the third goes on.
+    del world.script.table("other.things").rows[(4,)]
+    insert(world, "other.things", 5)
+    anew: list[Row] = []
+    for name in ("s1.item", "s2.item"):
+        table = world.script.table(name)
+        rows = list(table.rows.values())
+        table.truncate()
+        first = (TruncateTableEvent(table.id), CreateTableEvent(table.id, table.schema))
+        table.changes += [event_to_json(event) for event in first]
+        if anew:
+            world.script.table("s1.item").read(anew)
+        anew = rows
+        story.numbers[name] = 1
+        story.seal()
+    world.script.table("s2.item").read(anew)
+    story.seal(final=True)
+    assert story.recover().epoch == 7
+    record = world.store.last_commit()
+    assert record is not None
+    assert record.parked == {}
+    world.check()
+    assert [row["id"] for row in sorted(world.rows("other.things"), key=lambda row: row["id"])] == [1, 2, 3, 5]
+
+
+def test_a_target_that_refuses_to_be_barred_is_parked_and_the_epoch_comes_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = new_world("delta-upsert", tmp_path)
+    story = Beginnings(world)
+    world.script.table("s2.item", narrow())
+    for number in (1, 2):
+        insert(world, "s1.item", number)
+        insert(world, "other.things", number)
+        manifest = story.seal()
+        if number == 1:
+            story.recover()
+    for segment in manifest.segments:
+        Path(segment.path).unlink()
+
+    def refuse(self: DeltaSink, work: TableWork) -> None:
+        if str(work.target) == "lake.item":
+            raise TargetTouchedError(f"{work.target} cannot be barred.")
+        barred(self, work)
+
+    barred = DeltaSink.tombstone
+    with monkeypatch.context() as patched:
+        patched.setattr(DeltaSink, "tombstone", refuse)
+        recovery = story.recover()
+    assert recovery.dropped == (2,)
+    record = world.store.last_commit()
+    assert record is not None
+    assert record.epoch == 1
+    entry = record.parked["lake.item"]
+    assert (entry.reason, entry.epoch, entry.sources) == (
+        ParkReason.TOUCHED,
+        2,
+        {"s1.item": 0, "s2.item": 0},
+    )
+    for name in ("s1.item", "other.things"):
+        world.script.table(name).rows.pop((2,))
+        insert(world, name, 2)
+    story.seal(final=True)
+    assert story.recover().epoch == 3
+    assert sorted(row["id"] for row in world.rows("other.things")) == [1, 2]
+    assert [row["id"] for row in world.rows()] == [1]
 
 
 def test_a_sink_that_cannot_merge_says_so(tmp_path: Path) -> None:

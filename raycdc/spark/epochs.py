@@ -311,7 +311,8 @@ class EpochLoop:
 
     def _check_record(self, newest: int) -> None:
         """Compare what the targets hold with the record. A table that nobody follows owes nothing; one of several that
-        lacks what it had is parked; where all do, they are not where they were: that is the sink's.
+        lacks what it had is parked; where all do, they are not where they were: that is the sink's. Known rows lie in
+        the state, wherever the targets are, and each table's are its own alone.
         """
         lacking = self._holdings.check_record(self._vectors, self._committed, newest)
         if not lacking:
@@ -323,19 +324,19 @@ class EpochLoop:
         owing = {name for name, sources in targets.items() if any(map(followed, sources))}
         asked = {name for name in owing if all(map(followed.is_asked_for, targets[name]))}
         here = owing - lacking.keys()
-        known = {name for name in names if name not in targets}
         for name, (text, held) in lacking.items():
             gone = TargetGoneError(text)
             after = replace(last, epoch=last.epoch + 1, from_splits=last.to_splits)
             if name in targets and name not in owing:
                 del self._vectors[str(name)]
                 self._routes.pop(str(name), None)
-            elif (source := table_of(name)) is not None and known - lacking.keys():
+            elif (source := table_of(name)) is not None:
                 # Its changes cannot be made exact any more, in whatever target.
                 for target in (t for t in owing if source in targets[t]):
-                    self._parked.park(target, targets[target], after, gone, self._writer.held_of_refused(target))
+                    holds, anyway = self._writer.held_of_refused(target), followed.is_asked_for(source)
+                    self._parked.park(target, targets[target], after, gone, holds, anyway=anyway)
                 del self._vectors[str(name)]
-            elif name not in targets or not (here or name in asked):
+            elif not (here or name in asked):
                 raise SinkError(text)
             else:
                 self._parked.park(name, targets[name], after, gone, held, anyway=name in asked)

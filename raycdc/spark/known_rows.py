@@ -36,12 +36,13 @@ from raycdc.model import META_FIELDS, RowKind, TableId, changelog_schema
 from raycdc.model.batch import BATCH_ROWS_MAX
 from raycdc.model.layout import TableLayout
 from raycdc.schema.behavior import SchemaChangeBehavior
-from raycdc.schema.events import DropTableEvent, TruncateTableEvent
+from raycdc.schema.events import CreateTableEvent, DropTableEvent, TruncateTableEvent
+from raycdc.sinks.absence import is_absent
 from raycdc.sinks.api import UPSERT, SinkContext, TableWork
 from raycdc.sinks.delta.lookup import rows_with
 from raycdc.sinks.delta.plugin import DeltaSinkConfig
 from raycdc.sinks.delta.sink import DeltaSink
-from raycdc.sinks.delta.table import DeltaTarget
+from raycdc.sinks.delta.table import DeltaTarget, is_the_tables
 from raycdc.sinks.targets import table_folder
 from raycdc.spark.made_segments import MadeSegments
 
@@ -71,8 +72,10 @@ class KnownRows(MadeSegments):
     segments are in `folder`, on this machine. Methods block; one thread at a time.
     """
 
-    def __init__(self, sink: DeltaSink, folder: Path, *, app_id: str, token: str = "") -> None:
+    def __init__(self, sink: DeltaSink, folder: Path, *, app_id: str, token: str = "", empties: bool = True) -> None:
+        """`empties`: emptied tables have no known rows any more."""
         super().__init__(folder)
+        self._empties = empties
         self._sink = sink
         self._exact_folder = folder
         self._app_id = app_id
@@ -97,7 +100,8 @@ class KnownRows(MadeSegments):
                 order_by="",
             )
         )
-        return cls(sink, state / "exact", app_id=context.app_id, token=context.flight_token)
+        empties = not left_out
+        return cls(sink, state / "exact", app_id=context.app_id, token=context.flight_token, empties=empties)
 
     def committed(self, table: TableId) -> CommitVector | None:
         """What the known rows of `table` hold."""
@@ -108,6 +112,8 @@ class KnownRows(MadeSegments):
         """The exact segment of each segment of `work`, which is a source table's share of an epoch, by its name; None
         where no row is left. `SegmentUnavailableError` when one cannot be read now.
         """
+        if self._empties and _begins_again(work):
+            self._make_way(work)
         held = self.committed(work.source)
         if held is not None and (held.epoch, held.step) >= (work.epoch, STEP_LAST):
             raise TargetGoneError(
@@ -162,6 +168,16 @@ class KnownRows(MadeSegments):
         self._told(work, commit)
         self._clean(work.source)
 
+    def _make_way(self, work: TableWork) -> None:
+        """Nothing of what is there is known any more once the table begins again; what somebody damaged or changed so
+        that it cannot be emptied is deleted.
+        """
+        try:
+            self._follow(work)
+        except TableRefusedError:
+            self._targets.pop(work.source, None)
+            self._sink.discard(work.target)
+
     def _follow(self, work: TableWork) -> None:
         if work.changes:
             laid_out = replace(work, layout=_LAYOUT)
@@ -193,7 +209,13 @@ class KnownRows(MadeSegments):
                 f"The known rows of {work.source} in {target.path} lack the column {missing[0]!r}: somebody changed "
                 "them. Bring them back, or read the table anew."
             )
-        found = rows_with(target, keys)
+        try:
+            found = rows_with(target, keys)
+        except Exception as cause:
+            if not is_the_tables(cause):
+                raise
+            kind = SinkError if is_absent(cause) else TargetTouchedError
+            raise kind(f"The known rows of {work.source} in {target.path} cannot be read: {cause}") from cause
         return found.select([column.name for column in work.schema.columns]).cast(work.schema.arrow())
 
     def _read(self, segment: Segment, names: list[str]) -> Iterable[pa.RecordBatch]:
@@ -283,6 +305,12 @@ class _Task:
     def _batches(self, segment: Segment, names: list[str]) -> list[pa.RecordBatch]:
         batches = read_segment(replace(segment, view=None), names, token=self._token or None)
         return [pa.RecordBatch.from_arrays(batch.columns, schema=self._schema) for batch in batches]
+
+
+def _begins_again(work: TableWork) -> bool:
+    """Whether its rows are gone, and come anew."""
+    types = {change["type"] for change in work.changes}
+    return CreateTableEvent.type in types and not types.isdisjoint({TruncateTableEvent.type, DropTableEvent.type})
 
 
 def _doubled(numbers: np.ndarray, table: str) -> np.ndarray:

@@ -7,7 +7,7 @@ store, and knows what an upsert target and a changelog target must hold afterwar
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 
 from raycdc.bridge import SegmentWriter
-from raycdc.checkpoint.manifest import STATE_NODE, Manifest, Segment, TableEpoch, seq_base
+from raycdc.checkpoint.manifest import STATE_NODE, STREAM_SPLIT_ID, Manifest, Segment, TableEpoch, seq_base
 from raycdc.checkpoint.store import CheckpointStore
 from raycdc.model import Column, LogicalType, RowKind, TableId, TableSchema, TypeKind, changelog_schema
 from raycdc.schema.events import CreateTableEvent, event_to_json
@@ -102,8 +102,10 @@ class EpochScript:
             self.tables[table_id] = ScriptedTable(table_id, schema or simple_schema())
         return self.tables[table_id]
 
-    def seal(self, *, final: bool = False) -> Manifest:
-        """Write the segments of all tables that changed, and the manifest."""
+    def seal(self, *, final: bool = False, incarnations: Mapping[str, int] | None = None) -> Manifest:
+        """Write the segments of all tables that changed, and the manifest. With `incarnations`, as a source with a log
+        does: which beginning each table has is in the log's state.
+        """
         epoch = self.store.next_epoch()
         segments: list[Segment] = []
         parts: dict[TableId, TableEpoch] = {}
@@ -124,7 +126,9 @@ class EpochScript:
             generation=self.generation,
             created_ms=1_700_000_000_000 + epoch,
             from_splits={},
-            to_splits={"log": {"position": {"file": "binlog.000001", "pos": epoch}}},
+            to_splits={"log": {"position": {"file": "binlog.000001", "pos": epoch}}}
+            if incarnations is None
+            else {STREAM_SPLIT_ID: _stream(epoch, incarnations)},
             enumerator={},
             segments=tuple(segments),
             tables=parts,
@@ -166,3 +170,8 @@ class EpochScript:
         ]
         writer.append(pa.RecordBatch.from_pylist(values, schema=changelog_schema(table.schema)))
         return writer.finish(seq_base=seq_base(epoch, log=kind == "log"))
+
+
+def _stream(epoch: int, incarnations: Mapping[str, int]) -> dict[str, Any]:
+    tables = {name: {"incarnation": number} for name, number in incarnations.items()}
+    return {"position": {"pos": epoch}, "tables": tables, "parked": {}}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +21,7 @@ from raycdc.failpoints import FailpointError
 from raycdc.model import Column, LogicalType, RowKind, TypeKind
 from raycdc.model.routes import Route, Router
 from raycdc.schema import AddColumnEvent, AlterColumnTypeEvent, DropColumnEvent, TruncateTableEvent, event_to_json
-from raycdc.schema.events import RenameColumnEvent
+from raycdc.schema.events import CreateTableEvent, RenameColumnEvent
 from raycdc.sinks.api import SinkContext
 from raycdc.spark.epochs import EpochLoop, Recovery
 from raycdc.spark.known_rows import KnownRows
@@ -297,34 +298,76 @@ def test_a_table_without_a_key_is_parked_and_the_others_go_on(lines: World, rows
     assert len(lines.rows(lines.script.table("shop.orders"))) == 1
 
 
-@pytest.mark.parametrize("trouble", ["gone", "gone at a start", "changed"])
-def test_known_rows_that_are_damaged_park_their_table_alone(lines: World, trouble: str) -> None:
-    play(lines, final=False)
-    if trouble == "gone at a start":
-        lines.script.seal(final=True)
-        run(lines)
-    else:
-        loop = lines.loop(routing=routing(lines))
-        for manifest in lines.store.manifests(0):
-            loop._commit(loop._prepare(manifest, None))
-    folder = lines.store.path / "known" / "shop" / "orders"
-    if trouble == "changed":
-        write_deltalake(folder, pa.table({"id": [1]}), mode="overwrite", schema_mode="overwrite")
-    else:
-        folder.rename(lines.root / "elsewhere")
-    for table in lines.script.tables.values():
+def damage(folder: Path, trouble: str) -> None:
+    match trouble:
+        case "changed":
+            write_deltalake(folder, pa.table({"id": [1]}), mode="overwrite", schema_mode="overwrite")
+        case "unreadable":
+            for path in (folder / "_delta_log").glob("*.json"):
+                path.write_text("{ no such thing")
+        case "rows damaged":
+            for path in folder.glob("*.parquet"):
+                path.write_bytes(b"PAR1 no such thing PAR1")
+        case _:
+            shutil.rmtree(folder)
+
+
+BEGINNING = {"shop.orders": 0, "shop.items": 0}
+
+
+@pytest.mark.parametrize("at_a_start", [False, True], ids=["in the run", "at a start"])
+@pytest.mark.parametrize("trouble", ["gone", "changed", "unreadable", "rows damaged", "all gone"])
+def test_known_rows_that_are_damaged_park_their_tables_until_these_begin_again(
+    lines: World, trouble: str, at_a_start: bool
+) -> None:
+    orders, items = (lines.script.table(f"shop.{name}") for name in ("orders", "items"))
+    rows = [{"id": n, "name": "old", "qty": n} for n in range(6)]
+    for table in (orders, items):
+        table.read(rows)
+    lines.script.seal(incarnations=BEGINNING)
+    loop = lines.loop(routing=routing(lines), parking=Parking())
+    loop.recover()
+    hurt = [orders, items] if trouble == "all gone" else [orders]
+    for table in hurt:
+        damage(lines.store.path / "known" / "shop" / table.id.table, trouble)
+    for table in (orders, items):
         put(table, {"id": 5, "name": "late", "qty": 1})
-    lines.script.seal(final=True)
-    before = len(lines.rows(lines.script.table("shop.orders")))
-    lines.restart(routing=routing(lines), parking=Parking())
+    lines.script.seal(incarnations=BEGINNING)
+    (sealed,) = lines.store.manifests(1)
+    if at_a_start:
+        lines.loop(routing=routing(lines), parking=Parking()).recover()
+    else:
+        loop._commit(loop._prepare(sealed, None))
     record = lines.store.last_commit()
     assert record is not None
-    assert list(record.parked) == ["shop.orders"]
-    assert len(lines.rows(lines.script.table("shop.orders"))) == before
-    items = lines.script.table("shop.items")
-    found = final_rows(lines.rows(items), ["id"], items.schema.arrow()).sort_by("id")
-    assert found.to_pylist() == items.contents()
-    assert known(lines, items) == items.contents()
+    assert sorted(record.parked) == sorted(str(table.id) for table in hurt)
+    assert [len(lines.rows(table)) for table in (orders, items)] == [6, 6 if items in hurt else 8]
+    # The way out that the message names: they begin again.
+    assert "raycdc tables resnapshot CONFIG shop.orders" in record.parked["shop.orders"].text
+    for table in hurt:
+        table.truncate()
+        first = (TruncateTableEvent(table.id), CreateTableEvent(table.id, table.schema))
+        table.changes += [event_to_json(event) for event in first]
+    again = BEGINNING | {str(table.id): 1 for table in hurt}
+    lines.script.seal(incarnations=again)
+    for table in hurt:
+        table.read(rows)
+    lines.script.seal(incarnations=again)
+    for table in (orders, items):
+        put(table, {"id": 5, "name": "last", "qty": 2})
+        drop(table, 0)
+    lines.script.seal(incarnations=again, final=True)
+    assert lines.restart(routing=routing(lines), parking=Parking()).epoch == 5
+    record = lines.store.last_commit()
+    assert record is not None
+    assert record.parked == {}
+    for table in (orders, items):
+        held = lines.rows(table)
+        begun = max((n for n, row in enumerate(held) if row["_op"] == "T"), default=-1)
+        assert check_changelog(held[begun + 1 :], ["id"]) == []
+        assert final_rows(held, ["id"], table.schema.arrow()).sort_by("id").to_pylist() == table.contents()
+        assert known(lines, table) == table.contents()
+    assert [row["_op"] for row in lines.rows(orders)][-3:] == ["-U", "+U", "-D"]
 
 
 def test_merged_tables_share_a_changelog_that_is_exact_for_each(lines: World) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from raycdc.bridge import run_in_process
-from raycdc.checkpoint.manifest import STREAM_SPLIT_ID, Manifest
+from raycdc.checkpoint.manifest import Manifest
 from raycdc.checkpoint.store import CheckpointStore
 from raycdc.errors import (
     ConfigError,
@@ -307,21 +307,7 @@ class Beginnings:
     asked: list[str] = field(default_factory=list)
 
     def seal(self, *, final: bool = False) -> Manifest:
-        script = self.world.script
-        real, sealed = script.store.write_manifest, list[Manifest]()
-        tables = {name: {"incarnation": number} for name, number in self.numbers.items()}
-        stream = {"position": {"pos": script.store.next_epoch()}, "tables": tables, "parked": {}}
-
-        def write(manifest: Manifest) -> None:
-            sealed.append(replace(manifest, to_splits={STREAM_SPLIT_ID: stream}))
-            real(sealed[0])
-
-        script.store.write_manifest = write  # type: ignore[method-assign]
-        try:
-            script.seal(final=final)
-        finally:
-            script.store.write_manifest = real  # type: ignore[method-assign]
-        return sealed[0]
+        return self.world.script.seal(final=final, incarnations=self.numbers)
 
     def begin_again(self, manifest: Manifest, tables: Sequence[TableId], text: str) -> None:
         self.asked = [str(table) for table in tables]
@@ -339,10 +325,10 @@ def half_committed(world: World) -> Beginnings:
         insert(world, "s1.item", number)
         insert(world, "s2.item", 100 + number)
         insert(world, "other.things", number)
-        manifest = story.seal()
+        story.seal()
         if number < 3:
             story.recover()
-    loop = world.loop()
+    loop, manifest = world.loop(), world.store.manifest(3)
     (other,) = [work for work in loop._works(manifest) if str(work.target) == "other.things"]
     loop._sink.commit(other, loop._sink.stage([other])[other.target])
     for segment in manifest.segments:
@@ -401,10 +387,10 @@ def test_a_target_that_refuses_to_be_barred_is_parked_and_the_epoch_comes_again(
     for number in (1, 2):
         insert(world, "s1.item", number)
         insert(world, "other.things", number)
-        manifest = story.seal()
+        story.seal()
         if number == 1:
             story.recover()
-    for segment in manifest.segments:
+    for segment in world.store.manifest(2).segments:
         Path(segment.path).unlink()
 
     def refuse(self: DeltaSink, work: TableWork) -> None:

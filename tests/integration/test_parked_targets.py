@@ -12,7 +12,9 @@ from itertools import islice, product
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from deltalake import DeltaTable, write_deltalake
 
 from raycdc.checkpoint.manifest import STREAM_SPLIT_ID, Manifest
 from raycdc.checkpoint.parked import WAYS_OUT, ParkedTarget
@@ -338,3 +340,21 @@ def test_a_full_disk_is_the_sinks_and_parks_nothing(kind: str, tmp_path: Path, m
 )
 def test_which_errors_of_a_folder_are_the_whole_sinks(cause: Exception, absent: bool) -> None:
     assert is_absent(cause) is absent
+
+
+@pytest.mark.parametrize("way", ["deleted", "made anew"])
+@pytest.mark.parametrize("kind", ["delta-upsert", "delta-changelog"])
+def test_a_target_that_goes_while_the_run_goes_on_is_parked_at_once(kind: str, way: str, tmp_path: Path) -> None:
+    story = Story(kind, tmp_path, "never")
+    loop = story.world.loop(parking=story.parking())
+    loop.recover()
+    folder = tmp_path / "lake" / "shop" / "items"
+    shutil.rmtree(folder)
+    if way == "made anew":
+        write_deltalake(folder, pa.table({"id": pa.array([1], pa.int64())}))
+    for name in ("shop.orders", "shop.items"):
+        story.world.script.table(name).insert({"id": 10, "name": "late", "qty": 1})
+    loop._commit(loop._prepare(story.seal(), None))
+    assert (story.record.epoch, list(story.record.parked), story.told) == (2, ["shop.items"], ["shop.items"])
+    assert len(story.world.rows(story.world.script.table("shop.orders"))) == 6
+    assert (way == "made anew") == DeltaTable.is_deltatable(str(folder))

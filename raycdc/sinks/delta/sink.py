@@ -19,6 +19,7 @@ An epoch with both is two commits, append before merge. A truncation replaces al
 from __future__ import annotations
 
 import contextlib
+import shutil
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -197,6 +198,14 @@ class DeltaSink:
         if not target.refresh():
             target.create(self._arrow(work), stamp, work.layout)
         target.mark(stamp)
+
+    def discard(self, target: TableId) -> None:
+        """Delete a table with all its versions: for one that is nobody's but the pipeline's."""
+        shutil.rmtree(table_folder(self.root, target), ignore_errors=True)
+        self._targets.pop(target, None)
+        self._appendable.pop(target, None)
+        self._partitions.pop(target, None)
+        self._with_options.discard(target)
 
     def close(self) -> None:
         self._targets.clear()

@@ -121,12 +121,15 @@ class DeltaTarget:
         What is new since the last time is on the disk afterwards. `SinkError` when a RESTORE is among it.
         """
         try:
+            if self._table is not None:
+                self._table.update_incremental()
+                if not self._has_newest(self._table.version()):
+                    # Deleted, or made anew: delta-rs goes on with what it read of the table that was.
+                    self._table, self._vector, self._log = None, None, LogWatch(self.path, self.app_id)
             if self._table is None:
                 if not DeltaTable.is_deltatable(str(self.path)):
                     return False
                 self._table = DeltaTable(str(self.path))
-            else:
-                self._table.update_incremental()
             restored = self._log.look(self._table)
         except TableNotFoundError:
             self._table = None
@@ -141,6 +144,11 @@ class DeltaTarget:
                 "table anew."
             )
         return True
+
+    def _has_newest(self, version: int) -> bool:
+        """Whether the log has the version that is taken for its newest: as a commit, or in a checkpoint of it."""
+        log = self.path / "_delta_log"
+        return (log / f"{version:020d}.json").exists() or any(log.glob(f"{version:020d}.checkpoint*"))
 
     @property
     def table(self) -> DeltaTable:

@@ -49,7 +49,7 @@ CLASSES: dict[str, tuple[int, Whose]] = {
     "sinks/tasks.py": (1, Whose.STATE),
     "spark/derive.py": (2, Whose.SINK),
     "spark/epoch_writer.py": (1, Whose.SINK),
-    "spark/epochs.py": (4, Whose.STATE),
+    "spark/epochs.py": (3, Whose.STATE),
     "spark/holdings.py": (3, Whose.STATE),
     "spark/known_rows.py": (1, Whose.STATE),
     "spark/session.py": (5, Whose.START),

@@ -300,6 +300,38 @@ def test_masked_rows_are_shown_under_no_other_name(server: DatabaseServer, datab
     assert job.rows("liked2") == [{"id": 7, "email": "new"}]
 
 
+def test_a_masked_column_is_shown_under_no_other_name(server: DatabaseServer, database: str, tmp_path: Path) -> None:
+    stories = ("renamed", "swapped", "back", "whole")
+    hidden = _mask(database, *stories)
+    job = Job(server, database, tmp_path, mask=hidden)
+    for name in stories:
+        columns = "(id INT PRIMARY KEY, email VARCHAR(40), nick VARCHAR(40))"
+        job.execute(f"CREATE TABLE {name} {columns}", f"INSERT INTO {name} VALUES (1, 'secret@{name}', 'public')")
+    assert job.catch_up() == {}
+    job.execute(
+        "ALTER TABLE renamed RENAME COLUMN email TO mail",
+        "ALTER TABLE swapped RENAME COLUMN email TO nick, RENAME COLUMN nick TO email",
+        "ALTER TABLE back RENAME COLUMN email TO mail",
+        "ALTER TABLE whole RENAME COLUMN email TO mail, RENAME TO unmasked",
+    )
+    assert set(job.catch_up()) >= {"renamed", "swapped", "back"}
+    # What the exit tells to do shows them as little.
+    for name in ("renamed", "swapped", "back", "unmasked"):
+        job.ask("resnapshot", name)
+    parked = job.catch_up()
+    assert sorted(parked) == ["back", "renamed", "swapped", "unmasked"]
+    assert "was 'email', which [[mask]] hides" in parked["renamed"]["reason"]
+    job.execute("ALTER TABLE back RENAME COLUMN mail TO email")
+    hidden += [{"columns": rf"{database}\.(renamed|unmasked)\.mail", "method": "mask", "length": 3}]
+    hidden += [{"columns": rf"{database}\.swapped\.nick", "method": "mask", "length": 3}]
+    for name in parked:
+        job.ask("resnapshot", name)
+    assert job.catch_up() == {}
+    assert "secret" not in job.text()
+    assert job.rows("back") == [{"id": 1, "email": "***", "nick": "public"}]
+    assert job.rows("renamed") == [{"id": 1, "mail": "***", "nick": "public"}]
+
+
 # Tables made anew -----------------------------------------------------------------------------------------------------
 
 

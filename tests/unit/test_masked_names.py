@@ -1,6 +1,8 @@
-"""Names under which rows were hidden, as statements move them; those that move rows otherwise mix all names."""
+"""Names under which rows and columns were hidden, as statements move them; those that move rows otherwise mix names."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import pytest
 
@@ -12,16 +14,17 @@ from raycdc.model.mask import Mask, Masks
 
 DIALECT = DdlDialect(mariadb=True)
 MASKS = Masks([Mask(r"shop\.cust(_same)?\.email", "mask", 3), Mask("shop.other.email", "drop")])
-COLUMNS = (MySqlColumn("id", "int"), MySqlColumn("email", "varchar(40)"))
 
 
-def shown_after(table: str, *statements: str) -> bool:
+def shown_after(table: str, *statements: str, columns: Sequence[str] = ("id", "email")) -> bool:
     """Whether `table` would show what is hidden, also after a restart at each statement."""
     names = MaskedNames(MASKS)
     for statement in statements:
         names.follow(statement, "shop", touched_tables(statement, "shop", dialect=DIALECT), DIALECT)
-        names = MaskedNames(MASKS, names.state().get("masked"))
-    return bool(names.shown_by(MySqlTable(TableId("shop", table), COLUMNS)))
+        names = MaskedNames(MASKS, names.state())
+    return bool(
+        names.shown_by(MySqlTable(TableId("shop", table), tuple(MySqlColumn(name, "text") for name in columns)))
+    )
 
 
 @pytest.mark.parametrize(
@@ -50,3 +53,29 @@ def shown_after(table: str, *statements: str) -> bool:
 )  # fmt: skip
 def test_rows_are_shown_where_another_name_does_not_hide_them(table: str, statements: list[str], shown: bool) -> None:
     assert shown_after(table, *statements) is shown
+
+
+@pytest.mark.parametrize(
+    ("table", "statements", "shown"),
+    [
+        ("cust", ["ALTER TABLE cust RENAME COLUMN email TO mail"], True),
+        ("cust", ["ALTER TABLE cust CHANGE email mail VARCHAR(50)"], True),
+        ("cust", ["ALTER TABLE cust RENAME COLUMN email TO mail", "ALTER TABLE cust RENAME COLUMN mail TO email"],
+         False),
+        ("cust", ["ALTER TABLE cust RENAME COLUMN email TO x", "ALTER TABLE cust CHANGE x mail TEXT"], True),
+        ("cust", ["ALTER TABLE cust RENAME COLUMN email TO mail, RENAME COLUMN mail TO email"], True),
+        ("cust", ["ALTER TABLE cust RENAME COLUMN email TO x, ADD COLUMN mail TEXT"], False),
+        ("cust", ["ALTER TABLE cust RENAME COLUMN email TO mail", "ALTER TABLE cust DROP COLUMN mail",
+                  "ALTER TABLE cust ADD COLUMN mail TEXT"], False),
+        ("cust", ["ALTER TABLE cust RENAME COLUMN email TO mail", "DROP TABLE cust"], False),
+        ("new", ["ALTER TABLE cust RENAME COLUMN email TO mail, RENAME TO new"], True),
+        ("new", ["RENAME TABLE cust TO new", "ALTER TABLE new RENAME COLUMN email TO mail"], True),
+        ("new", ["ALTER TABLE cust RENAME COLUMN email TO mail", "CREATE TABLE new LIKE cust"], True),
+        ("plain", ["ALTER TABLE plain RENAME COLUMN email TO mail"], False),
+        ("other", ["ALTER TABLE cust RENAME COLUMN email TO mail"], False),
+    ],
+)  # fmt: skip
+def test_columns_are_shown_where_another_name_does_not_hide_them(
+    table: str, statements: list[str], shown: bool
+) -> None:
+    assert shown_after(table, *statements, columns=("id", "mail")) is shown

@@ -123,7 +123,7 @@ class DdlHistory:
         self._rows: list[LogRows] = []
         self._shadows = ShadowTables((state or {}).get("shadows"))
         self._dropped = DroppedTables((state or {}).get("dropped"))
-        self._masked = MaskedNames(self.parked.rules.masks, (state or {}).get("masked"))
+        self._masked = MaskedNames(self.parked.rules.masks, state)
         #: Captured tables whose name nobody has, between the two renames of a tool that does them one by one.
         self._away = {TableId.parse(name) for name in (state or {}).get("away", ())}
 

@@ -1,10 +1,11 @@
-"""Under which names a table's rows were, as far as ``[[mask]]`` hides something of them there.
+"""Under which names a table's rows and columns were, as far as ``[[mask]]`` hides something of them there.
 
 A mask is for names. Rows that get another one, by a RENAME, by EXCHANGE PARTITION, or that are to be copied into a
 table made LIKE theirs, would be shown where no mask is for that name: such a table is parked, unless what was hidden is
 hidden there in the same way. It stays so until it is made anew: what began as a rename over an uncaptured name, and
-ends days later, is the same. Rows that a statement copies into a table that is followed (INSERT … SELECT) are that
-table's own. Called by `history` at each statement, `state` goes into the checkpoint.
+ends days later, is the same. So does a table whose hidden column was renamed, until that is renamed back or gone: a
+new snapshot would show what the old name hid. Rows that a statement copies into a table that is followed (INSERT …
+SELECT) are that table's own. Called by `history` at each statement, `state` goes into the checkpoint.
 """
 
 from __future__ import annotations
@@ -16,41 +17,64 @@ from typing import Any
 
 from raycdc.connectors.mysql.ddl.apply import DdlDialect, Refused, Touched, parse_ddl
 from raycdc.connectors.mysql.ddl.renames import places_after, separated
-from raycdc.connectors.mysql.ddl.statements import CreateTable, DropDatabase, DropTable, RenameTable
+from raycdc.connectors.mysql.ddl.statements import (
+    AddColumn,
+    AlterTable,
+    ChangeColumn,
+    CreateTable,
+    DropColumn,
+    DropDatabase,
+    DropTable,
+    RenameColumn,
+    RenameTable,
+)
 from raycdc.connectors.mysql.values.types import MySqlTable
 from raycdc.model import TableId
 from raycdc.model.mask import Mask, Masks
 
 #: Names kept. Each is of a table that exists, or of one that a statement was not understood about.
 NAMES_MAX = 4096
-#: Statements of other words leave rows under the names that they had.
-_MOVES = re.compile(r"\b(RENAME|LIKE|EXCHANGE|DROP|CREATE)\b", re.IGNORECASE)
+#: Statements of other words leave rows and columns under the names that they had.
+_MOVES = re.compile(r"\b(RENAME|CHANGE|LIKE|EXCHANGE|DROP|CREATE)\b", re.IGNORECASE)
+
+#: By a column's name, case-folded, those that it had.
+Columns = Mapping[str, frozenset[str]]
 
 
 class MaskedNames:
     """See the module's docstring. One thread: the decoder's."""
 
-    def __init__(self, masks: Masks, state: Mapping[str, Sequence[str]] | None = None) -> None:
+    def __init__(self, masks: Masks, state: Mapping[str, Any] | None = None) -> None:
         self._masks = masks
+        found = state or {}
         #: By a table's name those that its rows had, its own left out.
-        self._earlier = {TableId.parse(name): _parsed(names) for name, names in (state or {}).items()}
+        self._earlier = {TableId.parse(name): _parsed(names) for name, names in found.get("masked", {}).items()}
+        self._columns: dict[TableId, Columns] = {
+            TableId.parse(name): {column: frozenset(names) for column, names in columns.items()}
+            for name, columns in found.get("masked_columns", {}).items()
+        }
         self.changed = False
 
     def __repr__(self) -> str:
-        return f"MaskedNames({self._earlier})"
+        return f"MaskedNames({self._earlier}, columns={self._columns})"
 
     def state(self) -> dict[str, Any]:
         """What a restart must know."""
-        found = {str(name): sorted(map(str, names)) for name, names in sorted(self._earlier.items())}
-        return {"masked": found} if found else {}
+        names = {str(name): sorted(map(str, names)) for name, names in sorted(self._earlier.items())}
+        columns = {
+            str(name): {column: sorted(names) for column, names in sorted(found.items())}
+            for name, found in sorted(self._columns.items())
+        }
+        return {**({"masked": names} if names else {}), **({"masked_columns": columns} if columns else {})}
 
     def follow(self, statement: str, db: str, touched: Touched, dialect: DdlDialect) -> None:
         """What a statement of the log, which names `touched`, does to the names of rows."""
         if not self._masks or not touched or not _MOVES.search(statement):
             return
-        before = dict(self._earlier)
+        before = dict(self._earlier), dict(self._columns)
         for name in touched.databases:
             self._earlier = {table: names for table, names in self._earlier.items() if table.db != name}
+            self._columns = {table: columns for table, columns in self._columns.items() if table.db != name}
         parsed = parse_ddl(statement, db, dialect=dialect)
         if isinstance(parsed, Refused):
             self._mix(touched.tables)
@@ -58,54 +82,108 @@ class MaskedNames:
             moved = list(separated(parsed))
             renames = [ddl for ddl in moved if isinstance(ddl, RenameTable)]
             for ddl in moved:
+                if isinstance(ddl, AlterTable):
+                    self._rename_columns(ddl)
                 match ddl:
                     case CreateTable(like=None, if_not_exists=False) | DropTable():
-                        self._earlier.pop(ddl.table, None)
+                        self._set(ddl.table, frozenset(), {})
                     case CreateTable(like=other) if other is not None:
-                        self._set(ddl.table, self._names_of(other))
+                        self._set(ddl.table, self._names_of(other), self._columns.get(other, {}))
                     case DropDatabase() | RenameTable():
                         pass
                     case _ if len(touched.tables) > 1 and not renames:
                         self._mix(touched.tables)
             self._rename(renames)
-        while len(self._earlier) > NAMES_MAX:
-            del self._earlier[next(iter(self._earlier))]
-        self.changed = self.changed or self._earlier != before
+        for notes in (self._earlier, self._columns):
+            while len(notes) > NAMES_MAX:
+                del notes[next(iter(notes))]
+        self.changed = self.changed or (self._earlier, self._columns) != before
 
     def shown_by(self, table: MySqlTable) -> str:
         """Why the table's rows would show what is hidden under an earlier name of theirs; empty where they do not."""
-        for earlier in sorted(self._earlier.get(table.id, ())):
+        known = self._columns.get(table.id, {})
+        for earlier in sorted({table.id, *self._earlier.get(table.id, ())}):
             for column in table.columns:
-                hidden = self._masks.of(earlier, column.name)
-                if hidden is not None and not _same(hidden, self._masks.of(table.id, column.name)):
-                    return (
-                        f"Rows of {table.id} were, or may be, those of {earlier}, of which [[mask]] hides "
-                        f"{column.name!r}: here it would be shown. Hide it in the same way (mask.columns that match "
-                        f"{table.id}.{column.name}), then run: raycdc tables resnapshot CONFIG {table.id}; or leave "
-                        "the table out (source.exclude)."
-                    )
+                mask = self._masks.of(table.id, column.name)
+                for name in sorted({column.name, *known.get(column.name.casefold(), ())}):
+                    hidden = self._masks.of(earlier, name)
+                    if hidden is not None and not _same(hidden, mask):
+                        return _shown(table.id, earlier, column.name, name)
         return ""
 
     def _names_of(self, table: TableId) -> frozenset[TableId]:
         own = {table} if self._masks.identity(table) else set()
         return self._earlier.get(table, frozenset()) | own
 
-    def _set(self, table: TableId, names: frozenset[TableId]) -> None:
+    def _set(self, table: TableId, names: frozenset[TableId], columns: Columns) -> None:
         self._earlier.pop(table, None)
+        self._columns.pop(table, None)
         if names := names - {table}:
             self._earlier[table] = names
+        if columns:
+            self._columns[table] = columns
 
     def _mix(self, tables: Sequence[TableId]) -> None:
         """Any of the tables may have rows of any other one."""
         all_names = frozenset().union(*(self._names_of(table) for table in tables))
+        all_columns: dict[str, frozenset[str]] = {}
         for table in tables:
-            self._set(table, all_names)
+            for column, names in self._columns.get(table, {}).items():
+                all_columns[column] = all_columns.get(column, frozenset()) | names
+        for table in tables:
+            self._set(table, all_names, all_columns)
 
     def _rename(self, renames: Sequence[RenameTable]) -> None:
         places = places_after(renames)
-        names = {new: frozenset() if old is None else self._names_of(old) for new, old in places.items()}
-        for new, known in names.items():
-            self._set(new, known)
+        found = {
+            new: (frozenset[TableId](), dict[str, frozenset[str]]())
+            if old is None
+            else (self._names_of(old), self._columns.get(old, {}))
+            for new, old in places.items()
+        }
+        for new, (names, columns) in found.items():
+            self._set(new, names, columns)
+
+    def _rename_columns(self, ddl: AlterTable) -> None:
+        """All of a statement at once: who had which name before decides."""
+        known = self._columns.get(ddl.table, {})
+        places: dict[str, str] = {}
+        after = dict(known)
+        for action in ddl.actions:
+            match action:
+                case ChangeColumn(name, definition) if name != definition.name:
+                    places[name] = definition.name
+                case RenameColumn(name, new_name):
+                    places[name] = new_name
+                case DropColumn(name):
+                    after.pop(name.casefold(), None)
+                case AddColumn(definition, if_not_exists=False):
+                    after.pop(definition.name.casefold(), None)
+                case _:
+                    pass
+        for name in places:
+            after.pop(name.casefold(), None)
+        for name, new in places.items():
+            hidden = any(self._masks.of(table, name) for table in (ddl.table, *self._earlier.get(ddl.table, ())))
+            names = (known.get(name.casefold(), frozenset()) | ({name} if hidden else set())) - {new}
+            after.pop(new.casefold(), None)
+            if names:
+                after[new.casefold()] = frozenset(names)
+        self._set(ddl.table, self._earlier.get(ddl.table, frozenset()), after)
+
+
+def _shown(table: TableId, earlier: TableId, column: str, name: str) -> str:
+    way = f"hide it in the same way (mask.columns that match {table}.{column})"
+    end = f"then run: raycdc tables resnapshot CONFIG {table}; or leave the table out (source.exclude)."
+    if column == name:
+        return (
+            f"Rows of {table} were, or may be, those of {earlier}, of which [[mask]] hides {name!r}: here it would be "
+            f"shown. {way[0].upper()}{way[1:]}, {end}"
+        )
+    return (
+        f"Column {column!r} of {table} was {name!r}, which [[mask]] hides of {earlier}: here it would be shown. Rename "
+        f"it back, or {way}, {end}"
+    )
 
 
 def _parsed(names: Sequence[str]) -> frozenset[TableId]:

@@ -208,6 +208,42 @@ def test_a_transaction_prepared_before_the_job_began_ends_no_run(
     assert [[row["id"] for row in job.rows(table)] for table in ("a", "b")] == [[1, 3, 4], [1, 2]]
 
 
+# Foreign keys whose cascades are not in the log -----------------------------------------------------------------------
+
+
+def test_a_table_that_gets_a_cascade_is_followed_no_further(
+    server: DatabaseServer, database: str, tmp_path: Path
+) -> None:
+    job = Job(server, database, tmp_path)
+    job.execute(
+        "CREATE TABLE parent (id INT PRIMARY KEY)",
+        "CREATE TABLE child (id INT PRIMARY KEY, p INT)",
+        "INSERT INTO parent VALUES (1), (2)",
+        "INSERT INTO child VALUES (1, 1), (2, 2)",
+    )
+    assert job.catch_up() == {}
+    cascades = "FOREIGN KEY (p) REFERENCES parent (id) ON DELETE"
+    job.execute(
+        f"ALTER TABLE child ADD CONSTRAINT k {cascades} /* the server does not log it */ CASCADE",
+        f"CREATE TABLE fresh (id INT PRIMARY KEY, p INT, CONSTRAINT l {cascades} SET NULL)",
+        "INSERT INTO fresh VALUES (1, 1), (2, 2)",
+        "DELETE FROM parent WHERE id = 1",
+        # With the key still there the start is refused.
+        "ALTER TABLE child DROP FOREIGN KEY k",
+        "ALTER TABLE fresh DROP FOREIGN KEY l",
+        "INSERT INTO parent VALUES (3)",
+    )
+    parked = job.catch_up()
+    assert list(parked) == ["child"]
+    assert "on_cascade" in parked["child"]["reason"]
+    assert [row["id"] for row in job.rows("parent")] == [2, 3]
+    # A new table is looked at, and has no such key any more.
+    assert job.rows("fresh") == [{"id": 1, "p": None}, {"id": 2, "p": 2}]
+    job.ask("resnapshot", "child")
+    assert job.catch_up() == {}
+    assert job.rows("child") == [{"id": 2, "p": 2}]
+
+
 # A table that another session has locked ------------------------------------------------------------------------------
 
 

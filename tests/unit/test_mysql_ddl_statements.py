@@ -8,6 +8,7 @@ import pytest
 
 from raycdc.connectors.mysql.binlog.session import SessionState, parse_session
 from raycdc.connectors.mysql.ddl.apply import DdlDialect, Touched, parse_ddl, touched_tables
+from raycdc.connectors.mysql.ddl.statement_text import adds_cascade
 from raycdc.connectors.mysql.ddl.statements import AlterTable, CreateTable, DropTable
 from raycdc.connectors.mysql.ddl.tokens import split_statements
 from raycdc.model import TableId
@@ -135,3 +136,18 @@ def test_what_a_query_event_says_of_its_session() -> None:
     assert (session.ansi_quotes, session.backslash_escapes, session.oracle) == (True, False, False)
     for cut in range(len(status)):
         parse_session(status[:cut])
+
+
+@pytest.mark.parametrize(
+    ("statement", "adds"),
+    [
+        ("ALTER TABLE c ADD FOREIGN KEY (p) REFERENCES p (id) ON DELETE CASCADE", True),
+        ("CREATE TABLE c (p INT REFERENCES p (id) ON DELETE RESTRICT ON UPDATE /* so */ set\n null)", True),
+        ("ALTER TABLE c ADD /*!80000 FOREIGN KEY (p) REFERENCES p (id) ON DELETE SET DEFAULT */", True),
+        ("ALTER TABLE c ADD FOREIGN KEY (p) REFERENCES p (id) ON DELETE NO ACTION ON UPDATE RESTRICT", False),
+        ("ALTER TABLE c DROP COLUMN a CASCADE", False),
+        ("CREATE TABLE c (t TIMESTAMP ON UPDATE CURRENT_TIMESTAMP, FOREIGN KEY (p) REFERENCES p (id))", False),
+    ],
+)
+def test_foreign_keys_that_change_rows_of_their_table(statement: str, adds: bool) -> None:
+    assert adds_cascade(statement) is adds

@@ -325,11 +325,9 @@ def _cascades(
     connection: Connection[Any], info: ServerInfo, loaded: dict[TableId, MySqlTable], *, accepted: bool
 ) -> list[CheckResult]:
     """Rows that a foreign key changes by cascade, on servers that do not log that."""
-    # MySQL 9.7 carries foreign keys out above the engine, and logs what they change, unless told otherwise.
-    native = info.variables.get("innodb_native_foreign_keys", "").upper() in {"ON", "1"}
-    if not info.is_mariadb and info.version >= (9, 7, 0) and not native:
+    if logs_cascades(info):
         return []
-    cascading = [table for table in sorted(loaded) if _has_cascade(connection, table)]
+    cascading = [table for table in sorted(loaded) if has_cascade(connection, table)]
     if not cascading:
         return []
     return [
@@ -344,7 +342,17 @@ def _cascades(
     ]
 
 
-def _has_cascade(connection: Connection[Any], table: TableId) -> bool:
+def logs_cascades(info: ServerInfo) -> bool:
+    """Whether what a foreign key changes by cascade is in the log.
+
+    MySQL 9.7 carries foreign keys out above the engine, unless told otherwise.
+    """
+    native = info.variables.get("innodb_native_foreign_keys", "").upper() in {"ON", "1"}
+    return not info.is_mariadb and info.version >= (9, 7, 0) and not native
+
+
+def has_cascade(connection: Connection[Any], table: TableId) -> bool:
+    """Whether a foreign key changes rows of the table where others change."""
     # Not REFERENTIAL_CONSTRAINTS: it hides the keys from users who may only SELECT.
     try:
         rows = query_raw(connection, f"SHOW CREATE TABLE {quote_name(table.db, table.table)}")

@@ -23,7 +23,7 @@ from raycdc.connectors.mysql.binlog.far_places import PlaceFinder
 from raycdc.connectors.mysql.binlog.offset import BinlogOffset, ordinal_of
 from raycdc.connectors.mysql.binlog.stream import BinlogStream
 from raycdc.connectors.mysql.catalog import all_tables, database_charsets, discover_tables, is_sequence, load_tables
-from raycdc.connectors.mysql.checks import check_source, lease_server_id, require_ok
+from raycdc.connectors.mysql.checks import check_source, lease_server_id, logs_cascades, require_ok
 from raycdc.connectors.mysql.connection import address_of, close_quietly, connect, is_of_changed_table
 from raycdc.connectors.mysql.ddl.dialect import dialect_of
 from raycdc.connectors.mysql.ddl.history import DdlHistory
@@ -225,6 +225,7 @@ class MySqlSource:
             with_pos=self._with_pos,
             on_ddl=without_values_in_errors(history.on_ddl, self._hiding),
         )
+        history.refuses_cascades = not self._accept_cascades and not logs_cascades(info)
         history.sequences = Sequences(partial(self._is_sequence, start))
         decoder.keeps = history.selects
         decoder.tell_misfits(history.on_misfit)
@@ -256,7 +257,14 @@ class MySqlSource:
     def _look_at(self, read_from: BinlogOffset, table: TableId) -> TableLook | None:
         connect_to = partial(self._connect_to, read_from)
         types, refusal = self._config.types.options(), partial(self._refusal, table)
-        return look_at(connect_to, table, chunks=self._chunk_settings, types=types, refusal=refusal)
+        return look_at(
+            connect_to,
+            table,
+            chunks=self._chunk_settings,
+            types=types,
+            refusal=refusal,
+            accept_cascades=self._accept_cascades,
+        )
 
     def _refusal(self, table: TableId, described: MySqlTable) -> str:
         """Why no target can hold the table as it is captured; empty where they can."""

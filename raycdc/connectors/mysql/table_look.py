@@ -14,7 +14,8 @@ from pymysql.connections import Connection
 
 from raycdc.connectors.mysql.binlog.offset import ordinal_of
 from raycdc.connectors.mysql.catalog import is_sequence, load_tables
-from raycdc.connectors.mysql.checks import unfit
+from raycdc.connectors.mysql.checks import has_cascade, logs_cascades, unfit
+from raycdc.connectors.mysql.ddl.statement_text import CASCADES
 from raycdc.connectors.mysql.server import current_place, probe
 from raycdc.connectors.mysql.snapshot.chunk_keys import best_key
 from raycdc.connectors.mysql.snapshot.chunks import ChunkSettings, Strategy
@@ -44,6 +45,7 @@ def look_at(
     chunks: Callable[[TableId], ChunkSettings],
     types: TypeOptions,
     refusal: Callable[[MySqlTable], str] = lambda _: "",
+    accept_cascades: bool = False,
 ) -> TableLook | None:
     """The table's schema, a position, the schema again: equal ones prove that it is the one there. None: no table.
 
@@ -60,7 +62,10 @@ def look_at(
             if after is None or is_sequence(connection, table):
                 return None
             treated = types.treat_table(after)
-            if why := unfit(after) or refusal(treated):
+            why = unfit(after) or refusal(treated)
+            if not why and not accept_cascades and not logs_cascades(info) and has_cascade(connection, table):
+                why = f"{table}: {CASCADES}."
+            if why:
                 return TableLook(treated, ordinal_of(position), {}, why)
             return TableLook(treated, ordinal_of(position), unread(connection, treated, chunks(table)))
         raise SourceError(

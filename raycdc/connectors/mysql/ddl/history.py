@@ -45,7 +45,7 @@ from raycdc.connectors.mysql.ddl.sequences import Sequences
 from raycdc.connectors.mysql.ddl.shadows import Shadow, ShadowTables, role_of
 from raycdc.connectors.mysql.ddl.shape import reshape
 from raycdc.connectors.mysql.ddl.snapshot_keys import SnapshotKeys
-from raycdc.connectors.mysql.ddl.statement_text import begins_with, may_move_rows, shown
+from raycdc.connectors.mysql.ddl.statement_text import CASCADES, adds_cascade, begins_with, may_move_rows, shown
 from raycdc.connectors.mysql.ddl.statements import (
     AlterTable,
     CreateTable,
@@ -106,6 +106,8 @@ class DdlHistory:
         led_to: Callable[[str], str | None] | None = None,
         rules: TargetRules | None = None,
     ) -> None:
+        #: A table that gets a foreign key with a cascade, which is not logged, is not followed.
+        self.refuses_cascades = False
         self.sequences = Sequences()
         self._snapshots = snapshots or SnapshotKeys()
         #: Tables whose rows stopped to fit in what is being decoded: rows before that have this schema.
@@ -192,6 +194,8 @@ class DdlHistory:
         dropped = any(self._shadows.holds(db) or any(t.db == db for t in self._tables) for db in touched.databases)
         if not captured and not tools and not touched.defaults and not dropped:
             return
+        if self.refuses_cascades and captured and adds_cascade(item.statement):
+            raise self._refusal(item, CASCADES, tables=captured[:1])
         parsed = parse_ddl(item.statement, item.db, dialect=dialect)
         if isinstance(parsed, Refused):
             for table in tools:

@@ -10,6 +10,16 @@ _SHOWN_MAX = 500
 _FIRST_WORD = re.compile(r"\s*(?:/\*.*?\*/\s*)*(\w+)", re.DOTALL)
 #: Words of statements that may bring or remove rows; where one of them is not understood, no shape tells what it did.
 _MOVES_ROWS = re.compile(r"\b(PARTITION|TABLESPACE|VERSIONING|PERIOD|IGNORE|TRUNCATE|REPLACE)\b", re.IGNORECASE)
+_COMMENT = re.compile(r"/\*(?!M?!).*?\*/", re.DOTALL)
+_CASCADES = re.compile(
+    r"\bREFERENCES\b.*?\bON\s+(?:DELETE|UPDATE)\s+(?:CASCADE|SET\s+(?:NULL|DEFAULT))\b", re.IGNORECASE | re.DOTALL
+)
+#: Why a table with such a key is not followed where the server does not log what it does.
+CASCADES = (
+    "a foreign key changes rows of this table by cascade, which the server does not write to the log: the target would "
+    "keep rows that are gone. Drop the key (let the application or a trigger change these rows) and take a new "
+    'snapshot of the table, or accept it with source.on_cascade = "accept"'
+)
 
 
 def shown(statement: str) -> str:
@@ -32,3 +42,8 @@ def begins_with(word: str, statement: str) -> bool:
 def may_move_rows(statement: str) -> bool:
     """Whether an ALTER that is not understood may do more than change columns."""
     return _MOVES_ROWS.search(statement) is not None
+
+
+def adds_cascade(statement: str) -> bool:
+    """Whether the statement's table gets a foreign key that changes its rows where others change."""
+    return _CASCADES.search(_COMMENT.sub(" ", statement)) is not None

@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -74,14 +74,7 @@ class Pipeline:
 
     def command(self, *arguments: str) -> Outcome:
         """Run ``raycdc ARGUMENTS`` to its end."""
-        process = self._start(*arguments)
-        try:
-            out, err = process.communicate(timeout=COMMAND_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            _kill(process)
-            out, err = process.communicate()
-            raise AssertionError(f"raycdc {' '.join(arguments)} did not end\n{out[-3000:]}\n{err[-3000:]}") from None
-        return Outcome(arguments, process.returncode, out, err)
+        return self._to_its_end(self._start(*arguments), arguments)
 
     def run(self, *arguments: str) -> Outcome:
         """``raycdc run --until caught-up``, with events."""
@@ -93,7 +86,7 @@ class Pipeline:
 
     def check(self) -> Outcome:
         """``raycdc check``."""
-        return self.command("check", "job.toml")
+        return self.command("check", "job.toml", *(["--local"] if self.local else []))
 
     def tables(self, action: str, table: str) -> Outcome:
         """``raycdc tables ACTION`` of one table."""
@@ -104,10 +97,13 @@ class Pipeline:
         told = self.command("tables", "list", "job.toml", "--json").expect(0)
         return {entry["table"]: entry for entry in map(json.loads, told.out.splitlines())}
 
-    def live(self, *, until: Callable[[dict[str, Any]], bool], meanwhile: Callable[[], None]) -> Outcome:
+    def live(
+        self, *, until: Callable[[dict[str, Any]], bool], meanwhile: Callable[[], None], stopped: bool = True
+    ) -> Outcome:
         """``raycdc run`` without an end: `meanwhile` is called when an event is as `until` says, then SIGTERM.
 
-        The command ends by itself after that, having committed what it read.
+        The command ends by itself after that, having committed what it read; and without it unless `stopped`, as
+        what `meanwhile` did must end it.
         """
         process = self._start(*self._run)
         seen: list[str] = []
@@ -116,10 +112,20 @@ class Pipeline:
             seen.append(line)
             if line.startswith("{") and until(json.loads(line)):
                 meanwhile()
-                process.send_signal(signal.SIGTERM)
+                if stopped:
+                    process.send_signal(signal.SIGTERM)
                 break
-        out, err = process.communicate(timeout=COMMAND_TIMEOUT_S)
-        return Outcome(self._run, process.returncode, "".join(seen) + out, err)
+        outcome = self._to_its_end(process, self._run)
+        return replace(outcome, out="".join(seen) + outcome.out)
+
+    def _to_its_end(self, process: subprocess.Popen[str], arguments: tuple[str, ...]) -> Outcome:
+        try:
+            out, err = process.communicate(timeout=COMMAND_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            _kill(process)
+            out, err = process.communicate()
+            raise AssertionError(f"raycdc {' '.join(arguments)} did not end\n{out[-3000:]}\n{err[-3000:]}") from None
+        return Outcome(arguments, process.returncode, out, err)
 
     def _start(self, *arguments: str) -> subprocess.Popen[str]:
         self.folder.mkdir(parents=True, exist_ok=True)

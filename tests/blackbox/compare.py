@@ -11,7 +11,7 @@ import datetime as dt
 import json
 import struct
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
@@ -67,6 +67,20 @@ class Printed:
     def renamed(self, names: Mapping[str, str]) -> Printed:
         """The same with other names of columns."""
         return Printed({names.get(name, name): kind for name, kind in self.types.items()}, self.rows)
+
+    def with_column(self, name: str, kind: str, values: Mapping[int, Any]) -> Printed:
+        """The same with one more column, which has these values in the rows with these ids, and null in the others."""
+        place = list(self.types).index("id")
+        known = {str(number): canonical(kind, value) for number, value in values.items()}
+        rows = tuple((*row, known.get(str(row[place]))) for row in self.rows)
+        return Printed({**self.types, name: kind}, rows)
+
+    def without_values(self, name: str, ids: Collection[int]) -> Printed:
+        """The same with null for a column in the rows with these ids."""
+        place, key = list(self.types).index(name), list(self.types).index("id")
+        wanted = set(map(str, ids))
+        rows = tuple((*row[:place], None, *row[place + 1 :]) if row[key] in wanted else row for row in self.rows)
+        return Printed(self.types, rows)
 
 
 def print_table(connection: Any, database: str, table: str) -> Printed | None:

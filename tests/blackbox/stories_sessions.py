@@ -183,6 +183,7 @@ STORIES = (
         Ends("add_column", code=5),
         alone=True,
         pipeline='schema_change = "exception"',
+        long=True,
     ),
     Story(
         "fail_ends_the_run_at_a_key",

@@ -14,11 +14,8 @@ from tests.blackbox.command import Outcome, Pipeline
 pytestmark = pytest.mark.server
 
 
-#: One of each kind of refusal; the others cost seconds each.
-IN_MAKE_TEST = {
-    *("nested 3,000 deep", "unknown key", "closed port", "table without a key", "lake that is a file"),
-    *("state that is a file", "upserts become a changelog"),
-}
+#: One for each exit code; the others cost seconds of a core each.
+IN_MAKE_TEST = {"unknown key", "closed port", "table without a key", "lake that is a file", "state that is a file"}
 
 
 def cases() -> Sequence[object]:
@@ -58,6 +55,7 @@ def test_what_is_broken_is_refused_by_name(
         case.restore(world)
 
 
+@pytest.mark.blackbox_long
 def test_a_configuration_that_is_not_there(tmp_path: Path) -> None:
     pipeline = Pipeline(tmp_path, "")
     for arguments in (["check", "other.toml"], ["run", "other.toml", "--local"], ["run", ".", "--local"]):
@@ -65,6 +63,7 @@ def test_a_configuration_that_is_not_there(tmp_path: Path) -> None:
         assert arguments[1] in outcome.err, outcome.story()
 
 
+@pytest.mark.blackbox_long
 def test_a_configuration_that_is_not_text(tmp_path: Path) -> None:
     pipeline = Pipeline(tmp_path, "")
     (tmp_path / "bytes.toml").write_bytes(b"[pipeline]\nname = '\xff'\n")

@@ -27,8 +27,9 @@ contains both or neither and *nothing held is ever state*: after a crash, open c
 An update that moves a row between chunks is a delete in one and an insert in the other, each judged by its own.
 
 Some servers (MySQL without GTID) cannot tell when a transaction the log reader has seen becomes visible. There the
-log reader remembers what it dropped in the last `ring_s` seconds and holds it too when a chunk opens over it. A schema
-change waits for the transactions before it, so what was dropped before one is visible to every SELECT after it.
+log reader remembers what it dropped in the last `ring_s` seconds and holds it too when a chunk opens over it; where
+that is more than may be in memory, chunks open later instead (`raycdc.source.dropped_rows`). A schema change waits for
+the transactions before it, so what was dropped before one is visible to every SELECT after it.
 
 Where the chunk key is not part of the primary key (`movable`), one row may be in several chunks over time, and rows
 of an epoch that chunks bring precede those of the log. So that no chunk puts back what another has moved on:
@@ -50,7 +51,6 @@ is the same with one log reader for all chunks and the fold limited to (O, H].
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, assert_never
@@ -61,6 +61,7 @@ import pyarrow as pa
 from raycdc.errors import ProtocolError
 from raycdc.model import TableId
 from raycdc.source.as_of import AsOf, Passed
+from raycdc.source.dropped_rows import DroppedRows
 from raycdc.source.held_rows import Spill
 from raycdc.source.intervals import Interval, IntervalSet, SortKey, cells
 from raycdc.source.log_rows import LogRows, key_values, removes, split_moves, take
@@ -113,10 +114,10 @@ class _Table:
     needs_null: bool
     closed: IntervalSet
     null_closed: bool
+    dropped: DroppedRows
     #: The primary key, when the chunk key is no part of it: a row may then be in several chunks over time.
     movable: tuple[str, ...] = ()
     open: dict[str, OpenChunk] = field(default_factory=dict)
-    ring: deque[tuple[float, LogRows]] = field(default_factory=deque)
     bounds: list[SortKey] | None = None
     codes: np.ndarray = field(default_factory=lambda: np.zeros(1, np.int64))
     null_code: int = DROP
@@ -124,8 +125,6 @@ class _Table:
     #: The open epoch has removed rows of the table; `truncated`: all of them.
     removed: bool = False
     truncated: bool = False
-    #: Chunks open again only then.
-    opens_from_s: float = 0.0
     #: Where all chunks are read as of, once the first one of such a table was opened.
     as_of: AsOf | None = None
 
@@ -140,7 +139,9 @@ class HandOff:
     def __init__(
         self, key_order: KeyOrder, *, ring_s: float = 0.0, held_bytes_max: int = 0, spill: Spill | None = None
     ) -> None:
-        """What open chunks hold beyond `held_bytes_max` is put down by `spill`; without it all is in memory."""
+        """What open chunks hold beyond `held_bytes_max` is put down by `spill`, and what is remembered of dropped rows
+        beyond as much is forgotten; without `spill` all is in memory.
+        """
         self._held_bytes_max, self._spill = held_bytes_max, spill
         self._order = key_order
         self._ring_s = ring_s
@@ -157,6 +158,7 @@ class HandOff:
             "tables": len(self._tables),
             "open_chunks": len(chunks),
             "held_bytes": sum(c.rows.bytes for c in chunks),
+            "dropped_bytes": sum(t.dropped.bytes for t in self._tables.values()),
         }
 
     def add_table(self, table: TableId, state: dict[str, Any], *, primary_key: Sequence[str]) -> None:
@@ -171,6 +173,7 @@ class HandOff:
             needs_null=state["needs_null"],
             closed=closed,
             null_closed=state["null_closed"],
+            dropped=DroppedRows(self._ring_s),
             movable=() if set(key_names(key)) <= set(primary_key) else tuple(primary_key),
             as_of=AsOf.from_json(state.get("as_of")),
         )
@@ -231,8 +234,8 @@ class HandOff:
         known = self._tables.get(table)
         if known is None or known.foldable:
             return False
-        self._trim_ring(known, now_s)
-        return bool(known.ring)
+        known.dropped.trim(now_s=now_s)
+        return bool(known.dropped)
 
     def open(self, split: SnapshotSplit, *, now_s: float, ordinal: int = 0) -> bool:
         """Hold the chunk's keys from here on: `ordinal`. False when the table is not in snapshot (any more).
@@ -253,8 +256,8 @@ class HandOff:
         chunk = OpenChunk(split, interval, split.includes_null)
         table.open[split.split_id] = chunk
         table.bounds = None
-        self._trim_ring(table, now_s)
-        for _, rows in table.ring:
+        table.dropped.trim(now_s=now_s)
+        for rows in table.dropped:
             self._recall(table, chunk, rows)
         return True
 
@@ -308,7 +311,7 @@ class HandOff:
         voided = list(known.open.values())
         for chunk in voided:
             self._forget(known, chunk, now_s)
-        known.ring.clear()
+        known.dropped.clear()
         return [chunk.split for chunk in voided]
 
     def begin_epoch(self) -> None:
@@ -343,8 +346,9 @@ class HandOff:
         if self._ring_s > 0:
             dropped = take(moved, codes == DROP)
             if dropped is not None:
-                self._trim_ring(table, now_s)
-                table.ring.append((now_s, dropped))
+                table.dropped.trim(now_s=now_s)
+                table.dropped.add((dropped,), now_s=now_s)
+                self._forget_what_is_too_much()
         self._spill_what_is_too_much()
         emitted = take(moved, codes == EMIT)
         return None if emitted is None else _emit(table, emitted)
@@ -357,10 +361,16 @@ class HandOff:
                 return
             most.spill(self._spill)
 
+    def _forget_what_is_too_much(self) -> None:
+        """As much of dropped rows may be in memory as of held ones; where it is more, chunks open later instead."""
+        every = [table.dropped for table in self._tables.values()]
+        while self._spill is not None and sum(dropped.bytes for dropped in every) > self._held_bytes_max:
+            max(every, key=lambda dropped: dropped.bytes).evict()
+
     def opens_from_s(self, table: TableId) -> float:
         """No chunk of the table may be opened before: what was dropped without being remembered is visible then."""
         known = self._tables.get(table)
-        return 0.0 if known is None else known.opens_from_s
+        return 0.0 if known is None else known.dropped.visible_from_s
 
     def awaits(self, rows: LogRows) -> list[bool]:
         """Of each row whether its chunk is unopened: whatever became of it, the chunk will tell."""
@@ -428,10 +438,11 @@ class HandOff:
         if self._ring_s > 0:
             # What was held is dropped now, and may be as invisible to the next SELECT as any dropped row. What was
             # recalled is in the ring still, or has become visible meanwhile.
-            table.ring.extend((now_s, rows) for rows in held.newest)
+            table.dropped.add(held.newest, now_s=now_s)
+            self._forget_what_is_too_much()
             if held.spilled:
                 # Nor is it read back: the next SELECT waits until it is visible.
-                table.opens_from_s = now_s + self._ring_s
+                table.dropped.lose(now_s=now_s)
         held.clear()
 
     def _interval(self, table: TableId, lower: Any, upper: Any) -> Interval:
@@ -464,10 +475,6 @@ class HandOff:
         mine = take(rows, codes == HOLD + table.order.index(chunk.split.split_id))
         if mine is not None:
             chunk.rows.recall(mine)
-
-    def _trim_ring(self, table: _Table, now_s: float) -> None:
-        while table.ring and table.ring[0][0] < now_s - self._ring_s:
-            table.ring.popleft()
 
 
 def _must_wait(table: _Table) -> bool:

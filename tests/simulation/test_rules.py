@@ -17,6 +17,7 @@ from raycdc.bridge import partitions
 from raycdc.errors import FencedError
 from raycdc.source import as_of, hand_off, open_chunk
 from raycdc.source.coordinator import SourceCoordinator
+from raycdc.source.dropped_rows import DroppedRows
 from raycdc.source.enumerator import IncrementalSnapshotEnumerator
 from raycdc.source.hand_off import DROP, EMIT, HOLD, HandOff, PublishChunk
 from raycdc.source.held_rows import HeldRows
@@ -111,6 +112,13 @@ def open_chunks_before_what_was_put_down_is_visible(patch: pytest.MonkeyPatch) -
     patch.setattr(HandOff, "opens_from_s", lambda self, table: 0.0)
 
 
+def open_chunks_before_what_was_forgotten_is_visible(patch: pytest.MonkeyPatch) -> None:
+    def evict(self: DroppedRows) -> None:
+        self._forget_oldest()
+
+    patch.setattr(DroppedRows, "evict", evict)
+
+
 def release_nothing_held(patch: pytest.MonkeyPatch) -> None:
     real = HandOff._decide
 
@@ -166,6 +174,9 @@ def open_chunks_right_after_a_start(patch: pytest.MonkeyPatch) -> None:
 
 
 def forget_what_a_voided_chunk_held(patch: pytest.MonkeyPatch) -> None:
+    # As much as there is: what does not fit has chunks wait.
+    patch.setattr(cluster, "HELD_BYTES_MAX", 1 << 20)
+
     def forget(self: HandOff, table: Any, chunk: Any, now_s: float) -> None:
         del table.open[chunk.split.split_id]
         table.bounds = None
@@ -364,6 +375,7 @@ RULES: list[tuple[Switch, Settings, int]] = [
         settings(Visibility.RING, TableKind.PLAIN, crashes=0.006, readers=3),
         150,
     ),
+    (open_chunks_before_what_was_forgotten_is_visible, RING, 0),
     (release_nothing_held, WAIT, 0),
     (keep_moves_as_updates, MOVING, 0),
     (select_before_what_was_dropped_is_visible, SNAPSHOT, 4),

@@ -136,7 +136,7 @@ def test_a_chunk_whose_table_did_not_fit_is_read_again_where_the_log_must_have_s
     made.misfit(split.split_id, split.table, attempt=0, high=7, reason="no column b", now_s=0)
     assert made.statistics()["held_bytes"] == 0
     assert made.rows(log((INSERT, 3, None), at=6), now_s=0) is None
-    assert made.statistics() == {"tables": 1, "open_chunks": 1, "held_bytes": 0}
+    assert made.statistics() == {"tables": 1, "open_chunks": 1, "held_bytes": 0, "dropped_bytes": 0}
     assert made.advance(6, now_s=0) == []
     # The log said nothing: the change was not logged, and somebody must give up at last.
     assert made.advance(7, now_s=0) == [RetryChunk(split, "no column b")]
@@ -407,3 +407,46 @@ def test_what_was_put_down_and_may_be_invisible_to_the_next_select_is_waited_for
     assert made.opens_from_s(TABLE) == 0
     made.void(split.split_id, TABLE, attempt=0, now_s=2)
     assert (all(rows.deleted for rows in down), made.opens_from_s(TABLE)) == (True, 12)
+
+
+class PutDown:
+    """Rows that were put down, and stay in memory all the same."""
+
+    def __init__(self, rows: Sequence[LogRows]) -> None:
+        self._rows = list(rows)
+
+    def __iter__(self) -> Iterator[LogRows]:
+        return iter(self._rows)
+
+    def delete(self) -> None:
+        self._rows = []
+
+
+def test_what_is_remembered_of_dropped_rows_has_a_bound_and_chunks_open_later_instead() -> None:
+    bound = 20 * log((INSERT, 1, 1)).batch.nbytes
+    made = hand_off(ring_s=60.0, held_bytes_max=bound, spill=PutDown)
+    most = 0
+    for number in range(2000):
+        made.rows(log((INSERT, number, 1), at=number), now_s=number / 100)
+        most = max(most, made.statistics()["dropped_bytes"])
+    assert most == bound
+    # The newest that was forgotten came with number 1979.
+    assert made.opens_from_s(TABLE) == pytest.approx(19.79 + 60)
+    # What is remembered is for the chunk, as before.
+    assert made.open(chunk(0, None, None), now_s=80.0)
+    assert made.statistics()["held_bytes"] == 0
+    made.rows(log((INSERT, 5000, 1), at=5000), now_s=80.0)
+    assert made.statistics()["held_bytes"] > 0
+
+
+def test_tables_share_the_bound_and_the_largest_gives_way() -> None:
+    row = log((INSERT, 1, 1))
+    made = hand_off(ring_s=60.0, held_bytes_max=3 * row.batch.nbytes, spill=PutDown)
+    other = TableId("shop", "items")
+    state: dict[str, Any] = {"key": "id", "foldable": True, "needs_null": False, "null_closed": False, "closed": []}
+    made.add_table(other, state, primary_key=("id",))
+    for second in range(3):
+        made.rows(row, now_s=second)
+    made.rows(LogRows(other, row.batch, row.ordinals), now_s=3)
+    assert (made.opens_from_s(TABLE), made.opens_from_s(other)) == (60.0, 0.0)
+    assert made.statistics()["dropped_bytes"] == 3 * row.batch.nbytes

@@ -39,7 +39,7 @@ from raycdc.schema.behavior import SchemaChangeBehavior
 from raycdc.sinks.api import UPSERT, Sink, SinkContext
 from raycdc.source.coordinator import CoordinatorSettings
 from raycdc.source.split import STREAM_SPLIT_ID
-from raycdc.source.table_requests import ask_for_lost_rows, complain_of_parked, refusals_of
+from raycdc.source.table_requests import ask_for_lost_rows, complain_of_parked, refusals_of, settle
 from raycdc.spark.epochs import EpochLoop, EpochStatistics
 from raycdc.spark.known_rows import KnownRows
 from raycdc.spark.lifecycle import SparkThread, task_runner
@@ -357,6 +357,7 @@ class Pipeline:
         supervisors: list[Supervisor] = []
 
         def committed(figures: EpochStatistics) -> None:
+            settle(store, figures.epoch)
             supervisors[0].epoch_committed(figures.epoch)
             reporter.committed(figures)
 

@@ -100,10 +100,15 @@ class Requests:
 
     def and_also(self, tables: Iterable[str], action: str, state: Mapping[str, Any]) -> Requests:
         """These requests, as far as a stream split's `state` still has them to do, and `action` on `tables`."""
+        left = self.left(state)
+        return Requests(state.get("changes", 0), {**left.tables, **dict.fromkeys(tables, action)}, left.start)
+
+    def left(self, state: Mapping[str, Any]) -> Requests:
+        """What of them a stream split's `state` still has to do. Once that is committed the rest may be forgotten, and
+        must be: a table that is dropped and made again is not known as one that has begun again.
+        """
         waiting = {name: what for name, what in self.tables.items() if self.acts_on(name, state)}
-        number = state.get("changes", 0)
-        start = self.start if number <= self.number else None
-        return Requests(number, {**waiting, **dict.fromkeys(tables, action)}, start)
+        return replace(self, tables=waiting, start=self.start if state.get("changes", 0) <= self.number else None)
 
     def of_leaving(self, state: Mapping[str, Any]) -> dict[str, str]:
         """Tables that are to be paused or removed and still are not: no new snapshot of theirs is wanted meanwhile."""

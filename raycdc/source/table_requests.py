@@ -34,6 +34,16 @@ def requests_of(store: CheckpointStore) -> Requests:
     return Requests() if asked is None else Requests.from_json(asked)
 
 
+def settle(store: CheckpointStore, epoch: int) -> None:
+    """Forget the requests that are done as of `epoch`, which is committed."""
+    asked = requests_of(store)
+    if not asked.tables and asked.start is None:
+        return
+    stream = store.manifest(epoch).to_splits.get(STREAM_SPLIT_ID)
+    if stream is not None and (left := asked.left(stream)) != asked:
+        store.write_requests(left.to_json())
+
+
 def ask(store: CheckpointStore, tables: Sequence[str], action: str, *, manifest: Manifest | None = None) -> None:
     """Ask for `action` on `tables`, beside what was asked before and is still to do.
 

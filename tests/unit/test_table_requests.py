@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +10,9 @@ import pytest
 
 from raycdc.checkpoint.manifest import Manifest
 from raycdc.checkpoint.store import CheckpointStore
-from raycdc.source.parking import PAUSE, REMOVE, RESNAPSHOT
+from raycdc.source.parking import PAUSE, REMOVE, RESNAPSHOT, with_requests
 from raycdc.source.split import STREAM_SPLIT_ID
-from raycdc.source.table_requests import ask, ask_for_lost_rows, ask_to_begin_again, requests_of
+from raycdc.source.table_requests import ask, ask_for_lost_rows, ask_to_begin_again, requests_of, settle
 
 A, B, C = "shop.a", "shop.b", "shop.c"
 
@@ -20,7 +21,7 @@ A, B, C = "shop.a", "shop.b", "shop.c"
 def store(tmp_path: Path) -> CheckpointStore:
     """A pipeline that follows three tables and stands still."""
     store = CheckpointStore(tmp_path, pipeline="shop")
-    tables: dict[str, Any] = {name: {"incarnation": 0} for name in (A, B, C)}
+    tables: dict[str, Any] = {name: {"incarnation": 0, "schema": "x", "announced": True} for name in (A, B, C)}
     stream = {"position": {}, "ordinal": 9, "changes": 4, "tables": tables, "parked": {}}
     generation = store.next_generation()
     store.write_manifest(Manifest(1, generation, 0, from_splits={}, to_splits={STREAM_SPLIT_ID: stream}, enumerator={}))
@@ -52,3 +53,25 @@ def test_the_user_may_change_their_mind(store: CheckpointStore) -> None:
     ask(store, [A], REMOVE)
     ask(store, [A], RESNAPSHOT)
     assert requests_of(store).tables == {A: RESNAPSHOT}
+
+
+def test_a_request_that_is_done_does_not_act_on_a_table_that_is_dropped_and_made_again(store: CheckpointStore) -> None:
+    ask(store, [A, B], RESNAPSHOT)
+    before = last(store).to_splits[STREAM_SPLIT_ID]
+    settle(store, 1)
+    assert requests_of(store).tables == {A: RESNAPSHOT, B: RESNAPSHOT}
+    # The first one has begun again, the second is still to.
+    stream = with_requests(before, replace(requests_of(store), tables={A: RESNAPSHOT}))
+    seal(store, stream)
+    assert requests_of(store).acts_on(B, stream)
+    settle(store, 2)
+    assert requests_of(store).tables == {B: RESNAPSHOT}
+    # As a source knows one of a later CREATE TABLE.
+    seal(store, {**stream, "tables": {**stream["tables"], A: {"incarnation": 0}}, "parked": {}})
+    assert not requests_of(store).acts_on(A, last(store).to_splits[STREAM_SPLIT_ID])
+
+
+def seal(store: CheckpointStore, stream: dict[str, Any]) -> None:
+    before = last(store)
+    splits = {"from_splits": before.to_splits, "to_splits": {STREAM_SPLIT_ID: stream}}
+    store.write_manifest(Manifest(before.epoch + 1, before.generation, 0, enumerator={}, **splits))

@@ -69,6 +69,8 @@ class SimDriver:
         """The commit record: one document."""
         self._parked.after(manifest, {table: [table] for table in manifest.tables})
         self._state.committed, self._state.parked = manifest.epoch, self._parked.entries
+        self._state.maybe_crash()
+        self._state.requests = self._state.requests.left(manifest.to_splits[STREAM_SPLIT_ID])
 
     def crash(self) -> None:
         """Forget what was under way; `recover` brings sink and record together again."""

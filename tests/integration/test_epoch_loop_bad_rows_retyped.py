@@ -14,7 +14,8 @@ from raycdc.failpoints import FailpointError
 from raycdc.model import Column, LogicalType, TableSchema, TypeKind
 from raycdc.model.routes import Route
 from raycdc.model.transform import Transform
-from raycdc.schema import AlterColumnTypeEvent, event_to_json
+from raycdc.schema import AlterColumnTypeEvent, CreateTableEvent, TruncateTableEvent, event_to_json
+from raycdc.spark.parked_targets import Parks
 from raycdc.testing.epochs import ScriptedTable
 from tests.integration.transform_world import World, new_world
 
@@ -180,6 +181,72 @@ def test_a_merged_table_whose_rows_may_come_back_is_refused(policy: str, tmp_pat
     world.on_bad_record = policy
     with pytest.raises(SchemaError, match=refused):
         world.restart()
+
+
+def begin_again(table: ScriptedTable) -> None:
+    table.truncate()
+    first = (TruncateTableEvent(table.id), CreateTableEvent(table.id, table.schema))
+    table.changes += [event_to_json(event) for event in first]
+
+
+@pytest.mark.parametrize("policy", ["skip", "fail"])
+@pytest.mark.parametrize("cause", ["came back", "may not fit", "changed under fail"])
+def test_tables_that_are_read_anew_as_the_message_says_are_whole(cause: str, policy: str, tmp_path: Path) -> None:
+    """Rows may have been good and bad at a time; a table beside it goes on."""
+    world = shards("jsonl", tmp_path)
+    world.parks = Parks()
+    two = shard(world, "shop.s2", TypeKind.STRING)
+    two.insert({"id": 100, "v": "text"})
+    was, now = TypeKind.STRING, TypeKind.BINARY
+    if cause == "came back":
+        was, now = now, was
+    one = shard(world, "shop.s1", was)
+    one.insert({"id": 1, "v": b"\xff" if cause == "came back" else "whole"})
+    beside = shard(world, "shop.beside", TypeKind.INT64)
+    beside.insert({"id": 1, "v": 1})
+    numbers = {"shop.s1": 0, "shop.s2": 0, "shop.beside": 0}
+    world.script.seal(incarnations=numbers)
+    world.loop().recover()
+    one.rows[(1,)]["v"] = "whole" if cause == "came back" else b"whole"
+    if cause == "changed under fail":
+        world.on_bad_record = "fail"
+    retype(one, "v", now)
+    one.delete((1,))
+    world.script.seal(incarnations=numbers)
+    world.loop().recover()
+    if cause == "changed under fail":
+        world.on_bad_record = "skip"
+        one.insert({"id": 2, "v": b"more"})
+    beside.insert({"id": 2, "v": 2})
+    world.script.seal(incarnations=numbers)
+    world.loop().recover()
+    record = world.store.last_commit()
+    assert record is not None
+    entry = record.parked["shop.all"]
+    assert "Read its tables anew (raycdc tables resnapshot)" in entry.text
+    assert "raycdc tables resnapshot CONFIG shop.s1; raycdc tables resnapshot CONFIG shop.s2" in entry.text
+    assert [row["id"] for row in world.rows("shop.beside")] == [1, 2]
+    # As it says, whatever the policy is by then.
+    world.on_bad_record = policy
+    for table in (one, two):
+        begin_again(table)
+    one.schema = TableSchema((one.schema.columns[0], Column("v", LogicalType(TypeKind.STRING))), ("id",))
+    one.changes[-1] = event_to_json(CreateTableEvent(one.id, one.schema))
+    world.script.seal(incarnations=numbers | {"shop.s1": 1, "shop.s2": 1})
+    one.read([{"id": 7, "v": "anew"}])
+    two.read([{"id": 100, "v": "anew"}])
+    world.script.seal(incarnations=numbers | {"shop.s1": 1, "shop.s2": 1})
+    two.delete((100,))
+    world.script.seal(final=True, incarnations=numbers | {"shop.s1": 1, "shop.s2": 1})
+    world.restart()
+    record = world.store.last_commit()
+    assert record is not None
+    assert (record.epoch, record.parked) == (6, {})
+    held = world.rows("shop.all")
+    begun = max(number for number, row in enumerate(held) if row["_op"] == "T")
+    assert sorted((row["_op"], row["id"], row["v"]) for row in held[begun + 1 :]) == [
+        ("+I", 7, "anew"), ("+I", 100, "anew"), ("-D", 100, "anew")
+    ]  # fmt: skip
 
 
 def test_a_merged_table_whose_type_may_not_fit_any_more_is_refused(tmp_path: Path) -> None:

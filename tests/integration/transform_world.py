@@ -19,7 +19,7 @@ from raycdc.model.transform import Transform, Transforms
 from raycdc.schema import AddColumnEvent, event_to_json
 from raycdc.spark.derive import Deriver
 from raycdc.spark.epochs import EpochLoop, Recovery
-from raycdc.spark.parked_targets import NOTHING
+from raycdc.spark.parked_targets import NOTHING, Parks
 from raycdc.spark.routing import Routing
 from raycdc.spark.sieve import Sieve
 from raycdc.spark.transforms import SparkResolver
@@ -68,6 +68,8 @@ class World:
     opened: list[Lookups] = field(default_factory=list)
     #: Images of the source may lack values, and its inserts may come twice.
     partial: bool = False
+    #: What parks a target instead of ending the run.
+    parks: Parks = NOTHING.parks
 
     @property
     def store(self) -> CheckpointStore:
@@ -105,7 +107,7 @@ class World:
             generation=lambda: self.script.generation,
             next_sealed=next_sealed,
             routing=Routing(Router(self.routes), self.upsert, "", tables, deriver, sieve, records, joiner),
-            parking=replace(NOTHING, on_bad_rows=self.warnings.append),
+            parking=replace(NOTHING, parks=self.parks, on_bad_rows=self.warnings.append),
         )
 
     @property

@@ -72,6 +72,5 @@ def test_a_request_that_is_done_does_not_act_on_a_table_that_is_dropped_and_made
 
 
 def seal(store: CheckpointStore, stream: dict[str, Any]) -> None:
-    before = last(store)
-    splits = {"from_splits": before.to_splits, "to_splits": {STREAM_SPLIT_ID: stream}}
-    store.write_manifest(Manifest(before.epoch + 1, before.generation, 0, enumerator={}, **splits))
+    before, after = last(store), {STREAM_SPLIT_ID: stream}
+    store.write_manifest(Manifest(before.epoch + 1, before.generation, 0, before.to_splits, after, enumerator={}))

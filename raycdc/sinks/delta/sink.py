@@ -398,7 +398,7 @@ def _taken(target: DeltaTarget, files: Sequence[str], key: Sequence[str]) -> dic
 
 
 def _disappeared(target: DeltaTarget) -> TargetGoneError:
-    return TargetGoneError(f"The Delta table {target.path} of {target.name} disappeared; restore it and start again.")
+    return TargetGoneError(f"The Delta table {target.path} of {target.name} disappeared. Read its source table anew.")
 
 
 def _stamp(work: TableWork, step: int) -> Stamp:

@@ -119,7 +119,7 @@ class IcebergSink:
         stamp = _stamp(work, STEP_SCHEMA)
         if not target.refresh():
             if not any(change["type"] == "create_table" for change in work.changes):
-                raise TargetGoneError(f"The Iceberg table {work.target} disappeared; restore it and start again.")
+                raise TargetGoneError(f"The Iceberg table {work.target} disappeared. Read its source table anew.")
             target.create(wanted, stamp, work.layout)
         elif target.vector() is None and not target.created_by_us():
             self._take_over(target, work, wanted, stamp)
@@ -135,7 +135,7 @@ class IcebergSink:
             # A handle of its own: refreshing the shared one would move the metadata that a commit under way has read.
             target = self._handle(whole.target)
             if not target.refresh():
-                raise TargetGoneError(f"The Iceberg table {whole.target} disappeared; restore it and start again.")
+                raise TargetGoneError(f"The Iceberg table {whole.target} disappeared. Read its source table anew.")
             work = self._fitted(whole, target)
             into = staged[work.target] = Staged(columns=self._columns(work, target), partitions=target.partitions())
             appended, merged = self._split(work, target)
@@ -154,7 +154,7 @@ class IcebergSink:
     def commit(self, work: TableWork, staged: Any) -> None:
         target = self._target(work.target)
         if not target.refresh():
-            raise TargetGoneError(f"The Iceberg table {work.target} disappeared; restore it and start again.")
+            raise TargetGoneError(f"The Iceberg table {work.target} disappeared. Read its source table anew.")
         held = target.vector()
         if held is not None and held.generation > work.generation:
             raise FencedError(f"{work.target} was written by a newer driver (generation {held.generation}).")

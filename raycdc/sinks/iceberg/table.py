@@ -333,7 +333,7 @@ class IcebergTarget:
         """
         for attempt in range(CONFLICT_RETRIES + 1):
             if not self.refresh():
-                raise TargetGoneError(f"The Iceberg table {self.name} disappeared; restore it and start again.")
+                raise TargetGoneError(f"The Iceberg table {self.name} disappeared. Read its source table anew.")
             held = self.vector()
             if held is not None and held.generation > stamp.vector.generation:
                 raise FencedError(f"{self.name} was written by a newer driver (generation {held.generation}).")

@@ -393,7 +393,7 @@ class JdbcSink:
         return f"{STAGE_PREFIX}{_short(self._context.app_id)}_{_short(str(target))}_"
 
     def _disappeared(self, target: TableId) -> TargetGoneError:
-        return TargetGoneError(f"The table {target} in {self._address} disappeared; restore it and start again.")
+        return TargetGoneError(f"The table {target} in {self._address} disappeared. Read its source table anew.")
 
 
 def target_columns(schema: TableSchema, *, changelog: bool) -> list[Column]:

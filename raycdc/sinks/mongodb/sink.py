@@ -478,8 +478,7 @@ class MongoDbSink:
 
     def _disappeared(self, target: TableId) -> TargetGoneError:
         return TargetGoneError(
-            f"The collection {target} in {self._server.where} disappeared. Restore it and start again, or read its "
-            "source table anew."
+            f"The collection {target} in {self._server.where} disappeared. Read its source table anew."
         )
 
 

@@ -444,10 +444,8 @@ class BinlogDecoder:
 
     def _jump(self, event: npt.NDArray[np.uint8]) -> int:
         """A dump by GTID passed over what we have: find where it goes on. Returns the bytes that are done with."""
-        state = self.state
-        jump = jump_of(
-            event.tobytes(), self._file, int(state[index.S_POS]), checksum_bytes=int(state[index.S_CHECKSUM])
-        )
+        state, pos = self.state, int(self.state[index.S_POS])
+        jump = jump_of(event.tobytes(), self._file, pos, checksum_bytes=int(state[index.S_CHECKSUM]))
         with self._placed():
             end = self.find_place(jump)
         if jump.is_in_file:
@@ -469,13 +467,10 @@ class BinlogDecoder:
             self._boundary_file = self._file
 
     def _offset(self, file: str, pos: int) -> BinlogOffset:
-        start = self._start
+        start, left = self._start, (0, 0)
         if start.skip_events or start.skip_rows:
-            left = int(self.state[index.S_SKIP]), self._rows.skip_rows
-            if (file, pos) == (start.file, start.pos):
-                left = start.skip_events, start.skip_rows
-        else:
-            left = 0, 0
+            read = int(self.state[index.S_SKIP]), self._rows.skip_rows
+            left = (start.skip_events, start.skip_rows) if (file, pos) == (start.file, start.pos) else read
         return BinlogOffset(
             file,
             pos,

@@ -31,6 +31,7 @@ KINDS: Mapping[str, tuple[str, int]] = {
     "claim of a generation": ("generations/*.json", -1),
     "lease": ("lease", 0),
     "requests": ("requests.json", 0),
+    "configuration that it was made with": ("configured.json", 0),
     "newest manifest": ("epochs/*.json", -1),
     "manifest before it": ("epochs/*.json", -2),
     "newest record": ("commits/*.json", -1),

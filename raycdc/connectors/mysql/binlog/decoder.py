@@ -22,9 +22,11 @@ from raycdc.connectors.mysql.binlog import index_loops as index
 from raycdc.connectors.mysql.binlog.events import (
     IGNORABLE_FLAG,
     REFUSED_EVENTS,
+    Bytes,
     DdlItem,
     LogItem,
     RowsItem,
+    as_array,
     event_name,
     parse_format_description,
     parse_query,
@@ -51,7 +53,6 @@ from raycdc.model.batch import BATCH_BYTES_MAX, BATCH_ROWS_MAX
 Flavor = Literal["mysql", "mariadb"]
 #: Told of a table, why its rows cannot be decoded, and where the transaction before them ended.
 MisfitListener = Callable[[TableId, DataError, BinlogOffset], None]
-Bytes = bytes | bytearray | memoryview | npt.NDArray[np.uint8]
 
 
 class BinlogDecoder:
@@ -176,7 +177,7 @@ class BinlogDecoder:
 
         Feeding ``events[start:cut]`` then ends between transactions. Does not change the decoder.
         """
-        data, tx, checksum = _as_array(events), int(self.state[index.S_TX]), int(self.state[index.S_CHECKSUM])
+        data, tx, checksum = as_array(events), int(self.state[index.S_TX]), int(self.state[index.S_CHECKSUM])
         return int(index.last_boundary(data, start, len(data), tx, checksum))
 
     def feed(self, events: Bytes) -> list[LogItem]:
@@ -189,7 +190,7 @@ class BinlogDecoder:
 
     def items(self, events: Bytes) -> Iterator[LogItem]:
         """`feed`, item by item, so that what precedes damage is seen before the error. Consume it to its end."""
-        data = _as_array(events)
+        data = as_array(events)
         self.xa.begin()
         if not self.in_transaction:
             self._registry.trim_ids(self.state)
@@ -200,7 +201,7 @@ class BinlogDecoder:
 
         For callers that look at every event themselves: each piece goes to `items_of` before the next is asked for.
         """
-        data = _as_array(events)
+        data = as_array(events)
         at = 0
         while at < len(data):
             found = int(find_compressed(data, at, len(data)))
@@ -482,8 +483,6 @@ class BinlogDecoder:
             skip_rows=left[1],
         )
 
-    # -- errors -------------------------------------------------------------------------------------------------------
-
     @contextmanager
     def _placed(self) -> Iterator[None]:
         """Errors of what is inside say where in the log it happened."""
@@ -494,7 +493,3 @@ class BinlogDecoder:
 
     def _damage(self) -> CorruptLogError:
         return CorruptLogError(f"{self.event_position}: {log_damage(int(self.state[index.S_ERROR]))}")
-
-
-def _as_array(events: Bytes) -> npt.NDArray[np.uint8]:
-    return events if isinstance(events, np.ndarray) else np.frombuffer(events, np.uint8)

@@ -111,6 +111,13 @@ class DdlItem:
 
 
 LogItem = RowsItem | DdlItem
+#: Complete events, one after the other.
+Bytes = bytes | bytearray | memoryview | npt.NDArray[np.uint8]
+
+
+def as_array(events: Bytes) -> npt.NDArray[np.uint8]:
+    """`events` without a copy."""
+    return events if isinstance(events, np.ndarray) else np.frombuffer(events, np.uint8)
 
 
 @dataclass(frozen=True, slots=True)

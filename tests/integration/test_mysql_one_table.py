@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import datetime
 import json
+import os
+import shutil
 import threading
 from collections.abc import Iterator
 from contextlib import closing, suppress
@@ -206,6 +208,40 @@ def test_a_transaction_prepared_before_the_job_began_ends_no_run(
     job.execute("XA COMMIT 'foreign'", "INSERT INTO a VALUES (4)")
     assert job.catch_up(pipeline={"on_log_lost": "resnapshot"}) == {}
     assert [[row["id"] for row in job.rows(table)] for table in ("a", "b")] == [[1, 3, 4], [1, 2]]
+
+
+# A table whose file is away -------------------------------------------------------------------------------------------
+
+
+def test_a_table_that_the_server_cannot_read_stops_no_other(
+    server: DatabaseServer, database: str, tmp_path: Path
+) -> None:
+    job = Job(server, database, tmp_path)
+    for table in ("bad", "healthy"):
+        job.execute(f"CREATE TABLE {table} (id INT PRIMARY KEY)", f"INSERT INTO {table} VALUES (1)")
+    saved = tmp_path / "saved"
+    saved.mkdir()
+    with closing(server.connect(database=database)) as session, session.cursor() as cursor:
+        cursor.execute("FLUSH TABLES bad FOR EXPORT")
+        files = [server.data_dir / database / f"bad.{end}" for end in ("ibd", "cfg")]
+        owner = files[0].stat()
+        for file in files:
+            shutil.copy(file, saved)
+        cursor.execute("UNLOCK TABLES")
+    job.execute("ALTER TABLE bad DISCARD TABLESPACE")
+    for rows in ([1], [1, 2]):
+        parked = job.catch_up()
+        assert list(parked) == ["bad"]
+        assert "cannot be read" in parked["bad"]["reason"]
+        assert [row["id"] for row in job.rows("healthy")] == rows
+        job.execute(f"INSERT INTO healthy VALUES ({len(rows) + 1})")
+    for file in files:
+        shutil.copy(saved / file.name, file)
+        os.chown(file, owner.st_uid, owner.st_gid)
+    job.execute("ALTER TABLE bad IMPORT TABLESPACE")
+    job.ask("resnapshot", "bad")
+    assert job.catch_up() == {}
+    assert [[row["id"] for row in job.rows(table)] for table in ("bad", "healthy")] == [[1], [1, 2, 3]]
 
 
 # Foreign keys whose cascades are not in the log -----------------------------------------------------------------------

@@ -15,7 +15,15 @@ import pymysql
 from pymysql.connections import Connection
 
 from raycdc.connectors.mysql.catalog import load_tables, table_sizes
-from raycdc.connectors.mysql.connection import is_of_locked_table, query, query_one, query_raw, quote_name
+from raycdc.connectors.mysql.connection import (
+    is_denied,
+    is_of_changed_table,
+    is_of_locked_table,
+    query,
+    query_one,
+    query_raw,
+    quote_name,
+)
 from raycdc.connectors.mysql.ddl.column import never_logged
 from raycdc.connectors.mysql.server import ServerInfo, current_place
 from raycdc.connectors.mysql.snapshot.commits import sees_commits
@@ -238,8 +246,8 @@ def _select_privileges(
     account: str,
 ) -> list[CheckResult]:
     results = []
-    refused, locked = [], []
-    query(connection, f"SET SESSION lock_wait_timeout = {_FIRST_LOCK_WAIT_S}")
+    refused: list[TableId] = []
+    locked: list[TableId] = []
     for table in wanted:
         name = quote_name(table.db, table.table)
         if table not in loaded:
@@ -255,13 +263,16 @@ def _select_privileges(
             if why := unfit(loaded[table]):
                 results.append(CheckResult(f"table {table}", why, error=SchemaError, parks=True))
                 continue
+            if why := unreadable(connection, table):
+                results.append(CheckResult(f"table {table}", why, error=SchemaError, parks=True))
+                continue
             # Not by name: with a privilege on some columns the others are hidden from us, but they are in the log.
+            query(connection, f"SET SESSION lock_wait_timeout = {_LATER_LOCK_WAIT_S if locked else _FIRST_LOCK_WAIT_S}")
             query(connection, f"SELECT * FROM {name} LIMIT 0")
         except SourceUnavailableError as error:
             if not is_of_locked_table(error.__cause__):
                 raise
             locked.append(table)
-            query(connection, f"SET SESSION lock_wait_timeout = {_LATER_LOCK_WAIT_S}")
         except SourceError:
             refused.append(table)
     query(connection, "SET SESSION lock_wait_timeout = DEFAULT")
@@ -285,6 +296,25 @@ def _select_privileges(
         every = "every other table" if locked or len(loaded) < len(wanted) else "every table"
         results.append(CheckResult("privilege_select", f"{account} may SELECT from {every}.", ok=True))
     return results
+
+
+def unreadable(connection: Connection[Any], table: TableId) -> str:
+    """Why the server can read no row of a table: its file is damaged or away. Empty where it can, or nobody knows."""
+    query(connection, f"SET SESSION lock_wait_timeout = {_LATER_LOCK_WAIT_S}")
+    try:
+        query(connection, f"SELECT 1 FROM {quote_name(table.db, table.table)} LIMIT 1")
+    except SourceUnavailableError as error:
+        if not is_of_locked_table(error.__cause__):
+            raise
+    except SourceError as error:
+        if not is_denied(error.__cause__) and not is_of_changed_table(error.__cause__):
+            return (
+                f"Table {table} cannot be read: {error}. Mend it (CHECK TABLE, REPAIR TABLE, IMPORT TABLESPACE), then "
+                f"run: raycdc tables resnapshot CONFIG {table}; or leave it out (source.exclude)."
+            )
+    finally:
+        query(connection, "SET SESSION lock_wait_timeout = DEFAULT")
+    return ""
 
 
 def unfit(table: MySqlTable) -> str:

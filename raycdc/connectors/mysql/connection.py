@@ -184,6 +184,11 @@ def is_of_locked_table(cause: BaseException | None) -> bool:
     return isinstance(cause, pymysql.Error) and _code_and_text(cause)[0] == ER.LOCK_WAIT_TIMEOUT
 
 
+def is_denied(cause: BaseException | None) -> bool:
+    """Whether the server says that the account may not do this."""
+    return isinstance(cause, pymysql.Error) and _code_and_text(cause)[0] in _DENIED
+
+
 def translate(settings: MySqlSettings, cause: BaseException) -> SourceError:
     """What a failure to connect means for the user."""
     code, text = _code_and_text(cause)

@@ -13,7 +13,7 @@ from pymysql.connections import Connection
 
 from raycdc.connectors.mysql.binlog.offset import BinlogOffset, ordinal_of
 from raycdc.connectors.mysql.catalog import database_charsets, discover_tables, load_tables
-from raycdc.connectors.mysql.checks import check_source, require_ok, unfit
+from raycdc.connectors.mysql.checks import check_source, require_ok, unfit, unreadable
 from raycdc.connectors.mysql.connection import is_of_changed_table
 from raycdc.connectors.mysql.ddl.database_defaults import begin_state
 from raycdc.connectors.mysql.failover import is_elsewhere, resume_position
@@ -177,7 +177,7 @@ class MySqlEnumeratorDialect:
     def _plans(self, connection: Connection[Any], tables: dict[TableId, MySqlTable]) -> tuple[TablePlan, ...]:
         plans = []
         for table_id, described in sorted(tables.items()):
-            if why := unfit(described):
+            if why := unfit(described) or unreadable(connection, table_id):
                 plans.append(TablePlan(table_id, "", {}, None, why))
                 continue
             self._hiding.masks.check_key(table_id, described.primary_key)

@@ -14,7 +14,7 @@ from pymysql.connections import Connection
 
 from raycdc.connectors.mysql.binlog.offset import ordinal_of
 from raycdc.connectors.mysql.catalog import is_sequence, load_tables
-from raycdc.connectors.mysql.checks import has_cascade, logs_cascades, unfit
+from raycdc.connectors.mysql.checks import has_cascade, logs_cascades, unfit, unreadable
 from raycdc.connectors.mysql.ddl.statement_text import CASCADES
 from raycdc.connectors.mysql.server import current_place, probe
 from raycdc.connectors.mysql.snapshot.chunk_keys import best_key
@@ -62,7 +62,7 @@ def look_at(
             if after is None or is_sequence(connection, table):
                 return None
             treated = types.treat_table(after)
-            why = unfit(after) or refusal(treated)
+            why = unfit(after) or refusal(treated) or unreadable(connection, table)
             if not why and not accept_cascades and not logs_cascades(info) and has_cascade(connection, table):
                 why = f"{table}: {CASCADES}."
             if why:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from raycdc.bridge import ANYWHERE
-from raycdc.bridge.bad_rows import DEAD_LETTER, FAIL, BadRecords
+from raycdc.bridge.bad_rows import DEAD_LETTER, BadRecords
 from raycdc.checkpoint.bad_rows import bad_rows
 from raycdc.checkpoint.changelog import FullBy
 from raycdc.checkpoint.manifest import STATE_NODE, Manifest
@@ -43,7 +43,7 @@ from raycdc.source.table_requests import ask_for_lost_rows, complain_of_parked, 
 from raycdc.spark.epochs import EpochLoop, EpochStatistics
 from raycdc.spark.known_rows import KnownRows
 from raycdc.spark.lifecycle import SparkThread, task_runner
-from raycdc.spark.parked_targets import Parking, Parks, Waiting
+from raycdc.spark.parked_targets import Parking, Waiting, parks_of
 from raycdc.spark.routing import Routing
 from raycdc.spark.sieve import Sieve
 from raycdc.startup_checks import Start, begin, no_merging, no_order, order_by, require_known_rows
@@ -388,7 +388,6 @@ class Pipeline:
 
     def _parking(self, reporter: ProgressReporter, supervisors: Sequence[Supervisor]) -> Parking:
         """What parks a target instead of ending the run; the source is told by the supervisor, once there is one."""
-        options = self.config.pipeline
 
         def parked(entries: Mapping[str, ParkedTarget]) -> None:
             for name, entry in sorted(entries.items()):
@@ -397,11 +396,7 @@ class Pipeline:
                 supervisors[0].park_tables(refusals_of(entries))
 
         return Parking(
-            Parks(
-                tables=options.on_table_error == "park",
-                changes=options.schema_change != "exception",
-                values=options.on_bad_record != FAIL,
-            ),
+            parks_of(self.config.pipeline),
             on_parked=parked,
             on_bad_rows=reporter.warning,
             follows=self.config.source.captures,

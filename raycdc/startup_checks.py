@@ -8,8 +8,9 @@ what a run would refuse is what `check` has said, and a refusal that only a run 
 |---|---|
 | plug-ins | nothing can be asked of a source or sink whose package is not installed |
 | options | what the sink, Spark or its absence cannot do needs nobody's answer |
-| java | Spark's start takes seconds until it says so |
+| java, spark | Spark's start takes seconds until it says so |
 | state, sink folder | a folder that cannot be written is not worth reading a server for |
+| pipeline | what another pipeline's state, or a damaged one, says is of no use |
 
 What the source, its tables, transforms, look-ups and the sink's server say follows (`raycdc.preflight`, `raycdc.cli`).
 All of these together take milliseconds: `run --local` starts in about a second.
@@ -26,6 +27,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from raycdc.checkpoint.store import CheckpointStore
 from raycdc.config import PipelineConfig
 from raycdc.errors import ConfigError, RaycdcError, SinkError, StateError
 from raycdc.plugins import PluginGroup, load_plugin, missing_extra
@@ -171,12 +173,30 @@ def _options(start: Start) -> Iterator[CheckResult]:
 def _java(start: Start) -> Iterator[CheckResult]:
     if start.local or not start.has_sink:
         return
-    from raycdc.spark.session import check_java, check_pyspark, delta_jars
+    from raycdc.spark.session import check_java, check_pyspark
 
     version = check_java()
     check_pyspark()
-    delta_jars()
     yield CheckResult("java", f"Spark has its Java ({version.splitlines()[0].strip()}).", ok=True)
+
+
+def _spark(start: Start) -> Iterator[CheckResult]:
+    """What of Spark's start can be told without it: the rest is known when it starts."""
+    if start.local or not start.has_sink:
+        return
+    from raycdc.spark.session import DELTA_PACKAGE, check_settings, delta_jars
+
+    spark = start.config.spark
+    check_settings(spark.master, spark.conf)
+    if not delta_jars():
+        text = f"There are no Delta jars here: Spark fetches {DELTA_PACKAGE} from the network when it starts."
+        fix = "Run make setup, or set RAYCDC_JARS to a folder that has them."
+        yield CheckResult("spark", text, fix, required=False)
+    if not start.spark_is_here:
+        text = f"Whether {spark.master} answers, and runs what it is given, is known when a run starts."
+        yield CheckResult("spark", text, required=False)
+    text = "Spark's master and Java options can be; what else spark.conf says is judged by Spark when it starts."
+    yield CheckResult("spark", text, ok=True)
 
 
 def _state(start: Start) -> Iterator[CheckResult]:
@@ -186,6 +206,16 @@ def _state(start: Start) -> Iterator[CheckResult]:
         yield CheckResult("state", f"The state folder {folder} cannot be written: {problem}.", fix, error=StateError)
     else:
         yield CheckResult("state", f"The state folder {folder} can be written.", ok=True)
+
+
+def _pipeline(start: Start) -> Iterator[CheckResult]:
+    """Whose state it is, if there is one: what it says is of no use otherwise."""
+    options = start.config.pipeline
+    if unwritable(Path(options.state).absolute()):
+        return
+    store = CheckpointStore.there(options.state, pipeline=options.name)
+    text = "There is no state yet." if store is None else f"The state is that of {options.name}."
+    yield CheckResult("pipeline", text, ok=True)
 
 
 def _sink_folder(start: Start) -> Iterator[CheckResult]:
@@ -230,6 +260,10 @@ START_CHECKS: tuple[StartCheck, ...] = (
     StartCheck("plug-ins", _plug_ins),
     StartCheck("options", _options),
     StartCheck("java", _java),
+    StartCheck("spark", _spark),
     StartCheck("state", _state),
     StartCheck("sink folder", _sink_folder),
+    StartCheck("pipeline", _pipeline),
 )
+#: The checks without which nothing more can be asked.
+DECISIVE = frozenset({"plug-ins", "pipeline"})

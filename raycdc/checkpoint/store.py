@@ -151,6 +151,15 @@ class CheckpointStore:
                 f"Give each pipeline its own pipeline.state."
             )
 
+    @classmethod
+    def there(cls, path: Path | str, *, pipeline: str = "") -> CheckpointStore | None:
+        """The store at `path`, as a start would find it, with its errors; None where a start would make one."""
+        folder = LocalFolder(Path(path).absolute())
+        if folder.read("meta.json") is None:
+            _require_identity(folder)
+            return None
+        return cls(path, pipeline=pipeline, create=False)
+
     def __repr__(self) -> str:
         return f"CheckpointStore({str(self.path)!r}, pipeline={self.pipeline!r}, checkpoint={self.checkpoint!r})"
 
@@ -186,6 +195,10 @@ class CheckpointStore:
     def lease(self) -> Lease:
         """Take the state for this process until `Lease.release`. `StateError` names the process that has it."""
         return self._folder.lease("lease")
+
+    def driver(self) -> str:
+        """The pid of the process on this host that has the lease; empty where none has it."""
+        return self._folder.holder("lease")
 
     def newest_generation(self) -> int:
         """The newest generation, whoever has it; 0 before the first start. Never to be written as one's own."""
@@ -376,11 +389,7 @@ class CheckpointStore:
     def _create(self, pipeline: str, *, create: bool) -> dict[str, Any]:
         if not create:
             raise StateError(f"There is no raycdc state in {self.path}. Is pipeline.state right?")
-        if self._folder.list("epochs") or self._folder.list("commits"):
-            raise StateError(
-                f"{self.path} has epochs but no meta.json, so its identity is lost. Restore meta.json, or start under "
-                f"another pipeline.state with a new snapshot."
-            )
+        _require_identity(self._folder)
         self._folder.create("epochs", "commits", "schemas", "spool")
         meta = {"version": STORE_VERSION, "checkpoint": uuid.uuid4().hex, "pipeline": pipeline}
         self._folder.create_once("meta.json", codec.encode(meta))
@@ -407,6 +416,15 @@ class CheckpointStore:
 
     def _origin(self, name: str) -> str:
         return str(self.path / name)
+
+
+def _require_identity(folder: LocalFolder) -> None:
+    """`StateError` where a folder without ``meta.json`` had a state."""
+    if folder.list("epochs") or folder.list("commits"):
+        raise StateError(
+            f"{folder.path} has epochs but no meta.json, so its identity is lost. Restore meta.json, or start under "
+            f"another pipeline.state with a new snapshot."
+        )
 
 
 def sweep(spool: Path, needed: Collection[str]) -> int:

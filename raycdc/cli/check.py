@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +14,9 @@ from typing import Any
 from raycdc.checkpoint.changelog import FullBy, begun_with
 from raycdc.checkpoint.manifest import Manifest
 from raycdc.checkpoint.store import CheckpointStore
+from raycdc.cli.check_targets import check_targets
 from raycdc.cli.schemas import (
+    CHUNKS_FIX,
     SourceTable,
     known_naming,
     known_store,
@@ -25,18 +27,28 @@ from raycdc.cli.schemas import (
 )
 from raycdc.config import PipelineConfig, RouteOptions, load_config
 from raycdc.connectors.mysql.checks import check_source
-from raycdc.errors import ConfigError, DataError, ExitCode, LogLostError, RaycdcError, SinkError
+from raycdc.errors import (
+    ConfigError,
+    DataError,
+    ExitCode,
+    LogLostError,
+    RaycdcError,
+    SinkError,
+    SourceError,
+    SourceUnavailableError,
+)
 from raycdc.lookup.checks import check_lookup
 from raycdc.model import TableId, TableSchema
-from raycdc.model.selector import TableSelector, bare_dot
+from raycdc.model.selector import bare_dot
 from raycdc.plugins import PluginGroup, load_plugin
 from raycdc.preflight import described, require_fitting, selection_changes, selection_of, source_maker, told
 from raycdc.source.api import TellsBefore
 from raycdc.source.checks import CheckResult
 from raycdc.source.parking import with_requests
+from raycdc.source.selection import known_tables
 from raycdc.source.split import STREAM_SPLIT_ID, StreamSplit
 from raycdc.source.table_requests import requests_of
-from raycdc.startup_checks import START_CHECKS, Start, require_known_rows
+from raycdc.startup_checks import DECISIVE, START_CHECKS, Start, require_known_rows
 
 _MARKS = {"ok": "ok     ", "warning": "warning", "failed": "FAILED "}
 
@@ -49,47 +61,122 @@ def check_config(path: Path, *, as_json: bool, local: bool = False) -> int:
     for warning in config.warnings:
         print(f"Warning: {warning}", file=sys.stderr)
     results: list[CheckResult] = []
-    for found in _findings(config, local=local):
-        for result in found:
-            _print(result, as_json=as_json)
-        results += found
-    failed = [result for result in results if result.required and not result.ok]
+    try:
+        for found in _findings(config, local=local):
+            for result in found:
+                _print(result, as_json=as_json)
+            results += found
+    except RaycdcError as error:
+        # What a run would have met before counts, and nothing is told twice.
+        if not _failed(results):
+            raise
+        if str(error) not in {result.text for result in results}:
+            results.append(CheckResult("source", str(error), error=type(error)))
+            _print(results[-1], as_json=as_json)
+    failed = _failed(results)
     if not as_json:
         print(f"\n{len(failed)} of {len(results)} checks failed." if failed else "\nEverything needed is there.")
     return int(failed[0].error.exit_code if failed else ExitCode.DONE)
 
 
+def _failed(results: Iterable[CheckResult]) -> list[CheckResult]:
+    return [result for result in results if result.required and not result.ok]
+
+
 def _findings(config: PipelineConfig, *, local: bool) -> Iterator[list[CheckResult]]:
     """All findings, in the order in which a run would meet them. Raises `SourceError` where the source is away."""
     start = Start(config, local)
+    failed: list[CheckResult] = []
+    again = False
     for check in START_CHECKS:
         found = check.results(start)
         yield found
-        if check.name == "plug-ins" and any(not result.ok for result in found):
+        failed += _failed(found)
+        if check.name in DECISIVE and _failed(found):
             return  # Nothing more can be asked.
+    fitting = check_fitting(config)
+    yield fitting
+    selected = check_selection(config)
+    yield selected
     match config.source.type:
         case "mysql":
-            results, tables = check_mysql(config.source)
+            results, tables = check_mysql(config.source, known_tables(_last_manifest(config)))
         case "kafka":
             results, tables = check_kafka(config)
         case "mongodb":
-            results, tables = check_mongodb(config.source)
+            results, tables = check_mongodb(config.source, first=_last_manifest(config) is None)
             results += check_copies(config)
         case other:
             raise ConfigError(f'source.type: "{other}" has no check; start the pipeline to see')
-    yield results
-    if all(result.ok or result.parks or not result.required for result in results):
-        yield check_start(config)
+    yield [result for result in results if result.text not in {one.text for one in selected}]
+    yield check_patterns(config)
+    if not _failed([*fitting, *selected, *(result for result in results if not result.parks)]):
+        results = check_start(config)
+        again = any(result.error is LogLostError and not result.required for result in results)
+        yield results
+    failed += _failed([*fitting, *selected, *(result for result in results if not result.parks)])
     all_known = config.source.type in ("mysql", "mongodb")
     described = _described(config.source, tables)
-    yield check_tables(config, {table: found.schema for table, found in described.items()})
+    refused = check_tables(config, {table: found.schema for table, found in described.items()})
+    yield refused
+    yield [CheckResult("chunks", found.note, CHUNKS_FIX, required=False) for found in described.values() if found.note]
     yield check_changelog(config, local=local) if tables else []
     yield check_routes(config.routes, tables, all_known=all_known)
     yield check_transforms(config, tables, described, all_known=all_known)
     yield check_hidden(config, tables) if config.source.type == "mongodb" else []
     for number, options in enumerate(config.lookups):
         yield check_lookup(options, number)
-    yield check_sink(config, tables)
+    results = check_sink(config, tables)
+    yield results
+    # What contradicts the state, or does not answer, has been told.
+    if not failed and not _failed(results):
+        held = {result.name.removeprefix("table ") for result in refused if result.parks}
+        yield check_targets(config, [table for table in tables if str(table) not in held], again=again)
+
+
+def _last_manifest(config: PipelineConfig) -> Manifest | None:
+    store = known_store(config)
+    return None if store is None else store.last_manifest()
+
+
+def check_fitting(config: PipelineConfig) -> list[CheckResult]:
+    """Whether the state that there is was made with this configuration, in the words of the run's own question."""
+    store = known_store(config)
+    try:
+        fits = [] if store is None else told(require_fitting(config, store))
+    except RaycdcError as error:
+        return [CheckResult("state", str(error), error=type(error))]
+    return [CheckResult("state", text, required=False) for text in fits]
+
+
+def check_selection(config: PipelineConfig) -> list[CheckResult]:
+    """Tables that the configuration names and nobody has or had. Raises `SourceUnavailableError`."""
+    source = load_plugin(PluginGroup.SOURCES, config.source.type).create(config.source)
+    try:
+        selection_of(source, known_store(config))
+    except SourceUnavailableError:
+        raise
+    except SourceError as error:
+        return [CheckResult("tables", text, error=SourceError) for text in str(error).splitlines()]
+    return []
+
+
+def check_patterns(config: PipelineConfig) -> list[CheckResult]:
+    """Regular expressions of tables whose dot between database and table stands for any character."""
+    source: Any = config.source
+    match source.type:
+        case "mysql" | "mongodb":
+            selector = source.selector()
+            texts = [*selector.include, *selector.exclude]
+        case "kafka":
+            texts = [text for key in ("include", "exclude") for text in source.format.get(key, ())]
+        case _:
+            texts = []
+    return [
+        CheckResult("tables", f"The first dot of {text} stands for any character.", f"Write {meant}", required=False)
+        for text in texts
+        if (meant := bare_dot(text))
+    ]
 
 
 def _described(source: Any, tables: Collection[TableId]) -> dict[TableId, SourceTable]:
@@ -137,7 +224,6 @@ def check_start(config: PipelineConfig) -> list[CheckResult]:
     upsert = config.sink.write == "upsert"
     try:
         source = source_maker(config, upsert=upsert, full_by=FullBy.NOTHING, naming=naming)()
-        fits = [] if store is None else told(require_fitting(config, store))
         selection = selection_of(source, store)
         source.preflight(last.to_splits if last else None)
         changes = [] if store is None or selection is None else described(selection_changes(config, store, selection))
@@ -150,7 +236,7 @@ def check_start(config: PipelineConfig) -> list[CheckResult]:
     except RaycdcError as error:
         return [CheckResult("start", str(error), error=type(error))]
     place = "its present end" if last is None else "where the state is"
-    more = [CheckResult("state", text, required=False) for text in (*fits, *changes)]
+    more = [CheckResult("state", text, required=False) for text in changes]
     return [CheckResult("start", f"The source can be read from {place}.", ok=True), *more]
 
 
@@ -196,8 +282,8 @@ def check_kafka(config: Any) -> tuple[list[CheckResult], list[TableId]]:
     return check_topics(config.source, states, now_ms=time.time_ns() // 1_000_000)
 
 
-def check_mongodb(source: Any) -> tuple[list[CheckResult], list[TableId]]:
-    """All findings for a `MongoDbSourceConfig`, and the collections it captures.
+def check_mongodb(source: Any, *, first: bool = True) -> tuple[list[CheckResult], list[TableId]]:
+    """All findings for a `MongoDbSourceConfig`, and the collections it captures. `first`: there is no state yet.
 
     Raises `SourceError` when the server cannot be asked at all.
     """
@@ -205,7 +291,7 @@ def check_mongodb(source: Any) -> tuple[list[CheckResult], list[TableId]]:
     from raycdc.connectors.mongodb.client import connect, probe
 
     with connect(source.uri) as client:
-        return check_collections(client, probe(client), source)
+        return check_collections(client, probe(client), source, complete=first or source.bounded)
 
 
 def check_hidden(config: PipelineConfig, tables: Collection[TableId]) -> list[CheckResult]:
@@ -238,8 +324,8 @@ def check_copies(config: PipelineConfig) -> list[CheckResult]:
     return [CheckResult("documents", text, "Leave it out, and a MongoDB sink gets the values.", required=False)]
 
 
-def check_mysql(source: Any) -> tuple[list[CheckResult], list[TableId]]:
-    """All findings for a `MySqlSourceConfig`, and the tables it captures.
+def check_mysql(source: Any, known: Collection[str] = ()) -> tuple[list[CheckResult], list[TableId]]:
+    """All findings for a `MySqlSourceConfig`, and the tables it captures. `known` are those that the state has had.
 
     Raises `SourceError` when the server cannot be asked at all.
     """
@@ -257,12 +343,12 @@ def check_mysql(source: Any) -> tuple[list[CheckResult], list[TableId]]:
                 "connection", f"Connected to {info.flavor_name} {info.version_text} at {info.address}.", ok=True
             ),
             *_patterns(selector.patterns, [str(table) for table in found]),
-            *_bare_dots(selector),
             # Plain names are checked whether they were found or not: a missing one is an error, not a surprise later.
+            # One that was followed and is gone was dropped, which the log says.
             *check_source(
                 connection,
                 info,
-                {*found, *selector.plain_names},
+                {*found, *(name for name in selector.plain_names if str(name) not in known)},
                 server_ids=server_ids,
                 accept_cascades=source.on_cascade == "accept",
             ),
@@ -353,15 +439,6 @@ def _patterns(patterns: tuple[str, ...], found: list[str]) -> list[CheckResult]:
         )
         for pattern in patterns
         if not any(re.fullmatch(pattern, name) for name in found)
-    ]
-
-
-def _bare_dots(selector: TableSelector) -> list[CheckResult]:
-    """Regular expressions whose dot between database and table stands for any character."""
-    return [
-        CheckResult("tables", f"The first dot of {text} stands for any character.", f"Write {meant}", required=False)
-        for text in (*selector.include, *selector.exclude)
-        if (meant := bare_dot(text))
     ]
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from raycdc.cli.check import check_changelog, told_of_state
 from raycdc.cli.schemas import (
+    CHUNKS_FIX,
     SourceTable,
     known_store,
     source_tables,
@@ -44,6 +45,8 @@ def plan_config(path: Path, *, as_json: bool) -> int:
         for result in table_findings(config, {name: table.schema}):
             parked |= {name} if result.parks else set()
             print(f"{'Parked' if result.parks else 'Names'}: {result.text}", file=sys.stderr)
+        if table.note and name not in parked:
+            print(f"Chunks: {table.note} {CHUNKS_FIX}", file=sys.stderr)
     found = {name: table for name, table in found.items() if name not in parked}
     with transformed_tables(config) as transforms:
         for target in planned(config, found, transforms):

@@ -27,11 +27,18 @@ from raycdc.transform.plain import is_plain
 
 @dataclass(frozen=True, slots=True)
 class SourceTable:
-    """A captured table: its schema as it is read, and about how many rows it has and chunks these are."""
+    """A captured table: its schema as it is read, and about how many rows it has and chunks these are; `note` says
+    where these are not what one would expect.
+    """
 
     schema: TableSchema
     rows: int
     chunks: int
+    note: str = ""
+
+
+#: What to do about a `SourceTable.note`.
+CHUNKS_FIX = "For chunks of another column, index it whole, and name it in source.snapshot.key."
 
 
 def source_tables(source: Any) -> dict[TableId, SourceTable]:
@@ -72,12 +79,15 @@ def mysql_tables(source: Any) -> dict[TableId, SourceTable]:
     """The tables that a `MySqlSourceConfig` captures, as they are now. Raises `SourceError`."""
     from raycdc.connectors.mysql.catalog import discover_tables, load_tables, table_sizes
     from raycdc.connectors.mysql.connection import connect
+    from raycdc.connectors.mysql.snapshot.chunk_keys import prefix_note
     from raycdc.connectors.mysql.values.documents import Capture
 
     selector = source.selector()
     with closing(connect(source.settings())) as connection:
         names = discover_tables(connection, selector, named=selector.plain_names)
         described, sizes = load_tables(connection, names), table_sizes(connection, names)
+        named = source.snapshot.key
+        notes = {table: prefix_note(connection, columns, named.get(str(table))) for table, columns in described.items()}
     types = source.types.options()
     found = {}
     for table, columns in sorted(described.items()):
@@ -85,7 +95,8 @@ def mysql_tables(source: Any) -> dict[TableId, SourceTable]:
         capture = Capture(None, None if listed is None else tuple(listed))
         rows = sizes[table].rows if table in sizes else 0
         schema = capture.narrowed(types.treat_table(columns)).schema()
-        found[table] = SourceTable(schema, rows, max(1, -(-rows // source.snapshot.chunk_rows)))
+        chunks = 1 if "one piece" in notes[table] else max(1, -(-rows // source.snapshot.chunk_rows))
+        found[table] = SourceTable(schema, rows, chunks, notes[table])
     return found
 
 

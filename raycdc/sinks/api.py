@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from raycdc.bridge.tasks import TaskRunner
 from raycdc.checkpoint.manifest import Segment
@@ -39,6 +39,7 @@ __all__ = [
     "STEP_TOMBSTONE",
     "UPSERT",
     "CommitVector",
+    "LooksFirst",
     "Sink",
     "SinkContext",
     "TableWork",
@@ -136,3 +137,16 @@ class Sink(Protocol):
 
     def close(self) -> None:
         """Let go of connections; staged files that were not committed may stay for the next start to remove."""
+
+
+@runtime_checkable
+class LooksFirst(Sink, Protocol):
+    """A sink that says, before a run, whether one could begin: ``raycdc check`` asks it, and nothing is changed."""
+
+    def look(self, context: SinkContext) -> None:
+        """Instead of `Sink.open`, with its errors: only `Sink.committed`, `require_free` and `Sink.close` follow."""
+
+    def require_free(self, target: TableId) -> None:
+        """`TargetTakenError`, in the words of `Sink.apply_schema`, where something lies at `target` with which it would
+        not begin. Asked of targets that hold nothing of this pipeline.
+        """

@@ -87,6 +87,16 @@ class Recovery:
     frozen: tuple[int, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class Outlook:
+    """What `EpochLoop.look` found: the targets that a start would park, and why; and the nodes that were not asked for
+    the segments that it would need.
+    """
+
+    parked: Mapping[str, str] = field(default_factory=dict)
+    unasked: tuple[str, ...] = ()
+
+
 def _refuse(_manifest: Manifest, _tables: Sequence[TableId], text: str) -> None:
     raise StateError(text)
 
@@ -281,7 +291,8 @@ class EpochLoop:
         frozen: list[int] = []
         newest = self._store.next_epoch() - 1
         self._shares.start_after(self._store.last_commit())
-        self._check_record(newest)
+        if self._check_record(newest) is not None:
+            self._write_record(self._committed, time.time_ns() // 1_000_000)
         self._begin_together()
         for manifest in self._store.manifests(after=self._committed):
             decision = self._decide(manifest, newest)
@@ -309,14 +320,39 @@ class EpochLoop:
                     assert_never(decision)
         return Recovery(self._committed, tuple(recorded), tuple(replayed), tuple(dropped), tuple(frozen))
 
-    def _check_record(self, newest: int) -> None:
+    def look(self) -> Outlook:
+        """What `recover` would find, with its errors; changes nothing, waits for no node. The loop is then used up."""
+        self._stopping.set()
+        newest = self._store.next_epoch() - 1
+        before = set(self._parked.entries)
+        self._shares.look_after(self._store.last_commit())
+        asked = self._check_record(newest) or set()
+        elsewhere: set[str] = set()
+        for manifest in self._store.manifests(after=self._committed):
+            nodes = {segment.node for segment in manifest.segments} - {STATE_NODE}
+            elsewhere |= nodes
+            if nodes:
+                continue
+            decision = self._decide(manifest, newest)
+            if isinstance(decision, Refuse):
+                raise SinkError(decision.text)
+            if isinstance(decision, Frozen) and STREAM_SPLIT_ID not in manifest.to_splits:
+                raise StateError(decision.text)  # Nothing like a snapshot can be taken of this source.
+            if isinstance(decision, Frozen | Tombstone):
+                break
+        entries = self._parked.entries
+        parked = {name: entry.text for name, entry in entries.items() if name not in before and name not in asked}
+        return Outlook(parked, tuple(sorted(elsewhere)))
+
+    def _check_record(self, newest: int) -> set[str] | None:
         """Compare what the targets hold with the record. A table that nobody follows owes nothing; one of several that
         lacks what it had is parked; where all do, they are not where they were: that is the sink's. Known rows lie in
-        the state, wherever the targets are, and each table's are its own alone.
+        the state, wherever the targets are, and each table's are its own alone. None where nothing is lacking and the
+        record stays; else the targets that the user has asked to begin again.
         """
         lacking = self._holdings.check_record(self._vectors, self._committed, newest)
         if not lacking:
-            return
+            return None
         last = self._store.manifest(self._committed)
         followed = Followed(self._store, self._parking.follows)
         names = [TableId.parse(name) for name in self._vectors]
@@ -340,7 +376,7 @@ class EpochLoop:
                 raise SinkError(text)
             else:
                 self._parked.park(name, targets[name], after, gone, held, anyway=name in asked)
-        self._write_record(self._committed, time.time_ns() // 1_000_000)
+        return set(map(str, asked))
 
     def _begin_together(self) -> None:
         """Targets whose tables are all to be read anew, as they share them, hold nothing from here on."""

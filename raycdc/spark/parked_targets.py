@@ -25,10 +25,12 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
+from raycdc.bridge.bad_rows import FAIL
 from raycdc.checkpoint.manifest import STREAM_SPLIT_ID, Manifest
 from raycdc.checkpoint.parked import WAYS_OUT, ParkedTarget, incarnation_of
 from raycdc.checkpoint.recovery import STEP_LAST, CommitVector
 from raycdc.checkpoint.store import CheckpointStore
+from raycdc.config import PipelineOptions
 from raycdc.errors import ParkReason, TableRefusedError
 from raycdc.model import TableId
 from raycdc.source.parking import ENDED, REMOVED
@@ -55,6 +57,15 @@ class Parks:
                 return self.tables and self.values
             case _:
                 return self.tables
+
+
+def parks_of(options: PipelineOptions) -> Parks:
+    """As the configuration has it."""
+    return Parks(
+        tables=options.on_table_error == "park",
+        changes=options.schema_change != "exception",
+        values=options.on_bad_record != FAIL,
+    )
 
 
 @dataclass(frozen=True, slots=True)

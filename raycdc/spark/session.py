@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version as package_version
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,13 @@ PATIENT_COMPILER = (
 #: What Java says of itself where options leave it its quick compiler alone.
 _QUICK = "emulated-client, "
 
+#: What Spark takes for ``spark.master`` (org.apache.spark.SparkContext's SparkMasterRegex, and cluster managers').
+_MASTER = re.compile(
+    r"local(\[(\*|\d+)(\s*,\s*\d+)?\])?|local-cluster\[\s*\d+\s*,\s*\d+\s*,\s*\d+\s*\]|spark://.+|yarn|k8s://.+"
+)
+#: Where Spark's settings become options of the JVM that it starts.
+_JAVA_OPTIONS = ("spark.driver.memory", "spark.driver.extraJavaOptions", "spark.driver.defaultJavaOptions")
+
 _LOCAL = re.compile(r"local(?:\[(\*|\d+)\])?$")
 
 
@@ -52,6 +60,7 @@ def spark_session(master: str, scratch: Path, conf: Mapping[str, str] | None = N
     check_pyspark()
     from py4j.protocol import Py4JError
     from pyspark import SparkConf, SparkContext
+    from pyspark.errors import PySparkRuntimeError
     from pyspark.java_gateway import launch_gateway
     from pyspark.sql import SparkSession
 
@@ -66,17 +75,47 @@ def spark_session(master: str, scratch: Path, conf: Mapping[str, str] | None = N
         with (scratch / "spark.log").open("ab") as log:
             # The JVM writes warnings of its own to both before any logging is set up; they are for the log.
             options = {"stdout": log, "stderr": log}
-            gateway = launch_gateway(conf=settings, popen_kwargs=options)  # type: ignore[no-untyped-call]
+            try:
+                gateway = launch_gateway(conf=settings, popen_kwargs=options)  # type: ignore[no-untyped-call]
+            except PySparkRuntimeError as cause:
+                raise _not_started(master, "its JVM ended at once.", scratch / "spark.log") from cause
     try:
         context = SparkContext(conf=settings, gateway=gateway)
     except Py4JError as cause:
         reason = next((line for line in str(cause).splitlines()[1:] if line.strip()), str(cause)).strip(": \t")
-        raise ConfigError(
-            f"Spark did not start at spark.master = {master!r}: {reason} Correct spark.master or spark.conf; "
-            f"{scratch / 'spark.log'} has the rest."
-        ) from cause
+        raise _not_started(master, reason, scratch / "spark.log") from cause
     context.setLogLevel("ERROR")
     return SparkSession(context)
+
+
+def _not_started(master: str, reason: str, log: Path) -> ConfigError:
+    return ConfigError(
+        f"Spark did not start at spark.master = {master!r}: {reason} Correct spark.master or spark.conf; {log} has the "
+        "rest."
+    )
+
+
+def check_settings(master: str, conf: Mapping[str, str]) -> None:
+    """`ConfigError` for a master that is none, and for memory or options with which no JVM starts.
+
+    All else that `conf` may say is known to Spark alone, and told when it starts.
+    """
+    master = conf.get("spark.master", master)
+    if not _MASTER.fullmatch(master):
+        raise ConfigError(
+            f'spark.master: {master!r} is none that Spark knows. Use "local[*]", "local[4]", "spark://HOST:7077", '
+            '"yarn" or "k8s://…".'
+        )
+    given = [key for key in _JAVA_OPTIONS if conf.get(key)]
+    if not given:
+        return
+    options = [option for key in given if key != "spark.driver.memory" for option in shlex.split(conf[key])]
+    memory = conf.get("spark.driver.memory")
+    answer = _ask_java([*([f"-Xmx{memory}"] if memory else []), *options, "-version"])
+    if answer.returncode != 0:
+        # Java's first line says what it does not take.
+        why = next((line for line in (answer.stdout + answer.stderr).splitlines() if "Picked up" not in line), "")
+        raise ConfigError(f"spark.conf: Java does not start with {', '.join(given)}: {why.strip()} Correct it.")
 
 
 def parallelism(spark: Any) -> int:
@@ -158,16 +197,13 @@ def check_java() -> str:
 
     `ConfigError` when it is missing or too old.
     """
-    home = os.environ.get("JAVA_HOME")
-    java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
+    java = _java()
     if java is None or not Path(java).exists():
         raise ConfigError(
             f"Java is missing (looked at JAVA_HOME and PATH); Spark needs Java {JAVA_MIN} or newer. Run make setup, or "
             f"install openjdk-17-jre-headless, or unpack any JDK and set JAVA_HOME."
         )
-    # With variables of its own: those of the process may be moved by another thread, which sets some, in the middle.
-    environment = dict(os.environ)
-    answer = subprocess.run([java, "-version"], capture_output=True, text=True, check=False, env=environment).stderr
+    answer = _ask_java(["-version"]).stderr
     found = re.search(r'version "(\d+)', answer)
     if found is None or int(found[1]) < JAVA_MIN:
         raise ConfigError(
@@ -175,3 +211,16 @@ def check_java() -> str:
             f"JAVA_HOME to it."
         )
     return "".join(line for line in answer.splitlines(keepends=True) if "Picked up" not in line).replace(_QUICK, "")
+
+
+def _java() -> str | None:
+    """The Java that Spark will use, be it there or not; None where there is none."""
+    home = os.environ.get("JAVA_HOME")
+    return str(Path(home) / "bin" / "java") if home else shutil.which("java")
+
+
+def _ask_java(arguments: Sequence[str]) -> subprocess.CompletedProcess[str]:
+    # With variables of its own: those of the process may be moved by another thread, which sets some, in the middle.
+    environment = dict(os.environ)
+    command = [_java() or "java", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False, env=environment)

@@ -108,6 +108,10 @@ class Works:
             maker.sweep()
         if self._routing.joiner is not None:
             self._routing.joiner.sweep(record.epoch if record else 0)
+        self.look_after(record)
+
+    def look_after(self, record: CommitRecord | None) -> None:
+        """`start_after`, but what is left of earlier runs stays."""
         tables = record.tables if record else {}
         routes = record.routes if record else {}
         known = {TableId.parse(name): routes.get(name, RoutedTarget((name,), "")) for name in tables}

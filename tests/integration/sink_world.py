@@ -23,6 +23,7 @@ from pymysql.cursors import DictCursor
 from raycdc.bridge import run_in_process
 from raycdc.checkpoint.manifest import Manifest
 from raycdc.checkpoint.store import CheckpointStore
+from raycdc.errors import RaycdcError, SinkError, StateError, TableRefusedError, TargetTakenError
 from raycdc.formats.api import MessageBatch, Origin, RowsItem
 from raycdc.formats.plugins import load_format
 from raycdc.model import TableId
@@ -34,7 +35,7 @@ from raycdc.plugins import PluginGroup, load_plugin
 from raycdc.schema import (
     SchemaChangeBehavior,
 )
-from raycdc.sinks.api import Sink, SinkContext
+from raycdc.sinks.api import LooksFirst, Sink, SinkContext
 from raycdc.sinks.delta.sink import DeltaSink
 from raycdc.sinks.mongodb.sink import MongoDbSink
 from raycdc.spark.epochs import EpochLoop, Recovery
@@ -139,7 +140,9 @@ class World:
         flight_token: str = "",
         schema_change: str = "lenient",
         left_out: frozenset[str] = frozenset(),
+        looks: bool = False,
     ) -> Sink:
+        """Opened as a run opens it, or as who only `looks`."""
         plugin = load_plugin(PluginGroup.SINKS, self.settings["type"])
         made: Sink = plugin.create(plugin.config(**self.settings))
         if self.kind.startswith("delta-tasks-"):
@@ -148,7 +151,8 @@ class World:
         if self.kind.startswith("mongodb-parts"):
             assert isinstance(made, MongoDbSink)
             made.small_bytes_max = -1
-        made.open(
+        assert isinstance(made, LooksFirst)
+        (made.look if looks else made.open)(
             SinkContext(
                 self.store.app_id,
                 self.write,
@@ -188,11 +192,49 @@ class World:
     def restart(self, **options: Any) -> Recovery:
         """What a new driver does: a new generation, recovery, then everything that is sealed."""
         self.script.generation = self.store.next_generation()
+        foreseen = self.foreseen(**options)
         loop = self.loop(**options)
-        recovery = loop.recover()
+        recovery = recovered(loop)
+        if isinstance(recovery, RaycdcError):
+            assert isinstance(recovery, TableRefusedError) or str(recovery) == foreseen
+            raise recovery
+        assert foreseen == ""
         if loop.committed < self.store.next_epoch() - 1 and self.store.sealed_epochs(loop.committed):
             loop.run()
         return recovery
+
+    def foreseen(self, **options: Any) -> str:
+        """What ``raycdc check`` says that the recovery ends with; empty where it does not. Asking changes nothing."""
+        before = self.files()
+        sink = self.sink(looks=True)
+        try:
+            self.loop(**{**options, "sink": sink}).look()
+        except (SinkError, StateError) as error:
+            return str(error)
+        finally:
+            sink.close()
+            assert self.files() == before
+        return ""
+
+    def is_free(self, **options: Any) -> bool:
+        """Whether ``raycdc check`` finds that all targets may be begun with. Asking changes nothing."""
+        before = self.files()
+        sink: Any = self.sink(looks=True, **options)
+        try:
+            for table in self.script.tables.values():
+                if sink.committed(table.id) is None:
+                    sink.require_free(table.id)
+        except TargetTakenError:
+            return False
+        finally:
+            sink.close()
+            assert self.files() == before
+        return True
+
+    def files(self) -> dict[str, int]:
+        """When each file here was written."""
+        files = (path for path in self.root.rglob("*") if path.is_file())
+        return {str(path): path.stat().st_mtime_ns for path in files}
 
     def again(self) -> World:
         """Another pipeline, without state, over the same sink."""
@@ -235,6 +277,14 @@ class World:
                     wanted = sorted(wanted, key=lambda change: change[1]["id"])
                 assert [(row["_op"], {n: row[n] for n in names}) for row in got] == wanted
                 assert {(row["_db"], row["_table"]) for row in got} == {(table.id.db, table.id.table)}
+
+
+def recovered(loop: EpochLoop) -> Recovery | RaycdcError:
+    """What a recovery did, or with which contradiction it ended."""
+    try:
+        return loop.recover()
+    except (SinkError, StateError) as error:
+        return error
 
 
 def iceberg_table(folder: Path) -> StaticTable:

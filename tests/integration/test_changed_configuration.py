@@ -10,7 +10,7 @@ import pytest
 from deltalake import DeltaTable
 
 from raycdc.checkpoint.store import CheckpointStore
-from raycdc.cli.check import check_start, told_of_state
+from raycdc.cli.check import check_fitting, told_of_state
 from raycdc.config import config_from_dict
 from raycdc.errors import ConfigError, SinkError
 from raycdc.source.parking import RESNAPSHOT
@@ -76,7 +76,7 @@ def test_types_that_are_read_otherwise_need_a_new_snapshot(shop: Shop) -> None:
         shop.run("a", "d", source=source)
     store = CheckpointStore(shop.root / "state")
     assert [line.removeprefix("A run refuses this. ") for line in told_of_state(config, store)] == [str(refused.value)]
-    (found,) = check_start(config)
+    (found,) = check_fitting(config)
     assert (found.ok, found.text) == (False, str(refused.value))
     # As `raycdc tables resnapshot` asks.
     ask(store, [f"{shop.database}.a", f"{shop.database}.d"], RESNAPSHOT)

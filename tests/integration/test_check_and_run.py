@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from raycdc.checkpoint.store import CheckpointStore
 from raycdc.cli.check import check_config
 from raycdc.cli.plan import plan_config
 from raycdc.cli.tables import change_table
@@ -222,3 +225,161 @@ def test_names_and_dots_are_told_and_keys_are_none_of_a_changelogs(
     assert "'unit (SI)' is 'unit__SI_' in the target" in said
     assert f"Write {both.database}\\.[a-z]*" in said
     assert "primary key" not in said
+
+
+def everything_in(folder: Path) -> dict[str, tuple[int, bytes]]:
+    """All files of a folder, with when they were written and what they hold."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    return {str(path.relative_to(folder)): (path.stat().st_mtime_ns, path.read_bytes()) for path in files}
+
+
+class Asked:
+    """`check` and then a run of one configuration, which must agree; `check` must leave everything as it was."""
+
+    def __init__(self, both: Both, capsys: pytest.CaptureFixture[str]) -> None:
+        self._both, self._capsys = both, capsys
+
+    def said(self, code: int) -> str:
+        """What `check` says, which ends with `code`."""
+        before = everything_in(self._both.folder)
+        self._capsys.readouterr()
+        found = self._both.check()
+        said = self._capsys.readouterr().out
+        assert found == code, said
+        assert everything_in(self._both.folder) == before
+        return said
+
+    def refused(self, code: int, text: str) -> None:
+        """Both refuse it with `code` and in the same words, of which `text` is one."""
+        said = self.said(code)
+        with pytest.raises(RaycdcError) as refused:
+            self._both.run()
+        assert refused.value.exit_code == code
+        assert text in said
+        assert text in str(refused.value)
+        assert all(line in said for line in str(refused.value).splitlines() if "wrote nothing since" not in line)
+
+
+@pytest.fixture
+def asked(both: Both, capsys: pytest.CaptureFixture[str]) -> Asked:
+    return Asked(both, capsys)
+
+
+def test_check_asks_the_state_and_the_targets_what_they_hold(both: Both, asked: Asked) -> None:
+    both.sql("CREATE TABLE t (id INT PRIMARY KEY)", "INSERT INTO t VALUES (1)")
+    both.write()
+    lake = both.folder / "lake" / both.database
+    assert "There is no state yet" in asked.said(0)
+    both.run()
+    assert "The targets hold what the state says" in asked.said(0)
+    # A run has the state.
+    with CheckpointStore("state").lease():
+        said = asked.said(0)
+    assert f"The state is in use by process {os.getpid()}, so what the targets hold was not compared" in said
+    # An older state.
+    shutil.copytree("state", "older")
+    both.sql("INSERT INTO t VALUES (2)")
+    both.run()
+    Path("state").rename("newer")
+    shutil.copytree("older", "state")
+    asked.refused(5, "the state was restored from an older copy")
+    shutil.rmtree("state")
+    # None at all.
+    said = asked.said(4)
+    assert f"The Delta table {lake / 't'} exists and was not created by this pipeline" in said
+    both.write(pipeline='on_existing = "fail"\non_table_error = "fail"')
+    asked.refused(5, "was not created by this pipeline")
+    shutil.rmtree("state")
+    both.write()
+    Path("newer").rename("state")
+    # The name of a pipeline.
+    both.path.write_text(both.path.read_text().replace('"both"', '"other"'))
+    asked.refused(6, "belongs to pipeline 'both', not 'other'")
+    both.write()
+    # All targets, and one of them.
+    (both.folder / "lake").rename("away")
+    asked.refused(5, "holds nothing of this pipeline")
+    Path("away").rename("lake")
+    (lake / "t").rename("away")
+    said = asked.said(4)
+    assert f"The sink's table {both.database}.t holds nothing of this pipeline" in said
+    assert f"raycdc tables resnapshot CONFIG {both.database}.t" in said
+    # The advice is a way out for both.
+    assert change_table(both.path, f"{both.database}.t", "resnapshot") == 0
+    asked.said(0)
+    both.run()
+    asked.said(0)
+
+
+def test_a_route_that_would_leave_rows_behind_is_told_by_check(both: Both, asked: Asked) -> None:
+    both.write()
+    both.run()
+    both.write(more='[[route]]\ntable = "DB.ok"\nto = "other.ok"')
+    asked.refused(6, "Routes changed")
+
+
+def test_a_table_that_was_followed_and_dropped_is_missed_by_nobody(both: Both, asked: Asked) -> None:
+    both.sql("CREATE TABLE t (id INT PRIMARY KEY)")
+    both.write(tables=f"{both.database}.ok', '{both.database}.t")
+    both.run()
+    both.sql("DROP TABLE t")
+    both.run()
+    asked.said(0)
+    both.run()
+    # One that was never there is.
+    both.write(tables=f"{both.database}.ok', '{both.database}.okk")
+    asked.refused(3, f'there is no table {both.database}.okk, or this account does not see it; did you mean "')
+
+
+def test_a_key_of_beginnings_is_told_with_how_the_table_is_read(
+    both: Both, asked: Asked, capsys: pytest.CaptureFixture[str]
+) -> None:
+    both.sql(
+        "CREATE TABLE beginnings (k TEXT, PRIMARY KEY (k(3)))",
+        "CREATE TABLE other (k TEXT, n INT, PRIMARY KEY (k(3), n), KEY (n))",
+        "CREATE TABLE named (k TEXT, n INT NOT NULL, PRIMARY KEY (k(3)), KEY (n))",
+        "CREATE TABLE whole (k VARCHAR(9) PRIMARY KEY)",
+    )
+    both.write(source="snapshot = { key = { 'DB.named' = 'n' } }")
+    lines = {
+        f"{both.database}.beginnings: its primary key has only the beginnings of k, so it is read in one piece.",
+        f"{both.database}.other: its primary key has only the beginnings of k, so it is read in chunks of n.",
+    }
+    said = asked.said(0)
+    assert {line.removeprefix("warning").strip() for line in said.splitlines() if "beginnings of" in line} == lines
+    assert said.count("index it whole, and name it in source.snapshot.key") == 2
+    capsys.readouterr()
+    assert plan_config(both.path, as_json=False) == 0
+    planned = capsys.readouterr().err
+    assert all(f"Chunks: {line}" in planned for line in lines)
+    assert planned.count("Chunks: ") == 2
+
+
+def test_a_spark_that_could_not_start_is_refused_before(both: Both, capsys: pytest.CaptureFixture[str]) -> None:
+    for spark, text in (
+        ('master = "locl[2]"', "spark.master: 'locl[2]' is none that Spark knows"),
+        ('conf = { "spark.driver.memory" = "much" }', "Java does not start with spark.driver.memory: "),
+        ('conf = { "spark.driver.extraJavaOptions" = "-XX:+NoSuchOption" }', "NoSuchOption"),
+    ):
+        both.write(more=f"[spark]\n{spark}")
+        assert both.check(local=False) == 2
+        said = capsys.readouterr().out
+        assert text in said
+        with pytest.raises(RaycdcError) as refused:
+            both.run(local=False)
+        assert refused.value.exit_code == 2
+        assert str(refused.value) in said
+        assert both.check() == 0, "without Spark it does not matter"
+        capsys.readouterr()
+
+
+def test_what_was_found_before_the_source_was_away_decides(both: Both, capsys: pytest.CaptureFixture[str]) -> None:
+    (both.folder / "taken").write_text("")
+    both.write(state="taken/state")
+    both.path.write_text(both.path.read_text().replace(f"port = {both.server.port}", "port = 1"))
+    assert both.check() == 6
+    said = capsys.readouterr().out
+    assert said.count("127.0.0.1:1") == 1
+    with pytest.raises(RaycdcError) as refused:
+        both.run()
+    assert refused.value.exit_code == 6

@@ -275,23 +275,28 @@ def test_empty_targets_of_a_failed_first_start_are_taken_over_by_the_next(world:
     again.script.store = CheckpointStore(world.root / "new-state", pipeline="shop")
     again.script.generation = again.store.next_generation()
     play(again)
+    assert again.is_free()
     again.restart()
     again.check()
     other = world.again()
     other.script.store = CheckpointStore(world.root / "other-state", pipeline="other")
     other.script.generation = other.store.next_generation()
     play(other)
+    assert not other.is_free()
     with pytest.raises(SinkError, match="on_existing"):
         other.restart()
 
 
 def test_deleted_state_never_makes_new_data_look_committed(world: World) -> None:
     play(world)
+    assert world.is_free()
     world.loop().run()
+    assert world.is_free()
     again = world.again()
     again.script.store = CheckpointStore(world.root / "new-state", pipeline="shop")
     again.script.generation = again.store.next_generation()
     play(again)
+    assert (again.is_free(), again.is_free(on_existing="merge")) == (False, True)
     with pytest.raises(SinkError, match="on_existing"):
         again.restart()
     if world.kafka is not None:

@@ -11,7 +11,7 @@ import pytest
 
 from raycdc.bridge import StageTask, run_in_process
 from raycdc.config import Secret
-from raycdc.errors import ConfigError, FencedError, RaycdcError, SinkError
+from raycdc.errors import FencedError, RaycdcError, SinkError
 from raycdc.failpoints import FailpointError
 from raycdc.model import Column, LogicalType, TableId, TableSchema, TypeKind
 from raycdc.schema import AddColumnEvent, DropColumnEvent, RenameColumnEvent, event_to_json
@@ -403,7 +403,7 @@ def test_a_transaction_that_the_server_undoes_is_tried_again(world: World) -> No
 def test_no_secret_is_in_an_error(mongodb: MongoDb) -> None:
     uri = mongodb.uri.replace("mongodb://", "mongodb://cdc:geh%40eim@").replace("27017", "1")
     sink = MongoDbSink(MongoDbSinkConfig(uri=Secret(uri)))
-    with pytest.raises(ConfigError) as refused:
+    with pytest.raises(SinkError) as refused:
         sink.open(SinkContext("raycdc:x:y", "upsert", run_in_process))
     text = repr(refused.value) + str(refused.value) + repr(sink) + repr(MongoDbSinkConfig(uri=Secret(uri)))
     assert "geh" not in text

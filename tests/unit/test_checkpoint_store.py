@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import stat
 import subprocess
 import sys
+import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -325,3 +327,30 @@ def test_two_first_starts_at_once_go_by_one_identity(tmp_path: Path, monkeypatch
     store = CheckpointStore(tmp_path, pipeline="shop")
 
     assert store.checkpoint == others[0].checkpoint == CheckpointStore(tmp_path).checkpoint
+
+
+def test_asking_for_the_holder_of_a_lease_keeps_nobody_from_it(store: CheckpointStore) -> None:
+    assert store.driver() == ""
+    with store.lease():
+        assert store.driver() == str(os.getpid())
+    assert store.driver() == ""
+    # Somebody asks at the very moment at which a driver starts.
+    asking = os.open(store.path / "lease", os.O_RDONLY)
+    fcntl.flock(asking, fcntl.LOCK_SH)
+    threading.Timer(0.03, os.close, [asking]).start()
+    store.lease().release()
+
+
+def test_a_store_that_is_looked_for_is_not_made(tmp_path: Path) -> None:
+    assert CheckpointStore.there(tmp_path / "state", pipeline="shop") is None
+    assert not (tmp_path / "state").exists()
+    made = CheckpointStore(tmp_path / "state", pipeline="shop")
+    found = CheckpointStore.there(tmp_path / "state", pipeline="shop")
+    assert found is not None
+    assert found.app_id == made.app_id
+    with pytest.raises(StateError, match="belongs to pipeline 'shop', not 'other'"):
+        CheckpointStore.there(tmp_path / "state", pipeline="other")
+    (tmp_path / "state" / "epochs" / "0000000001.json").write_text("{}")
+    (tmp_path / "state" / "meta.json").unlink()
+    with pytest.raises(StateError, match=r"epochs but no meta\.json"):
+        CheckpointStore.there(tmp_path / "state", pipeline="shop")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,6 +19,8 @@ from raycdc.config import config_from_dict
 from raycdc.errors import SegmentUnavailableError
 from raycdc.model import TableId
 from raycdc.pipeline import Pipeline
+from raycdc.plugins import PluginGroup, list_plugins, load_plugin
+from raycdc.sinks.api import LooksFirst
 from raycdc.startup_checks import START_CHECKS
 
 PACKAGE = Path(__file__).resolve().parents[2] / "raycdc"
@@ -41,12 +44,14 @@ STARTUP = {
     "sinks/jdbc/sink.py": set[str](),
     "sinks/kafka/sink.py": set[str](),
     "sinks/mongodb/sink.py": set[str](),
+    "spark/epochs.py": {"_refuse"},
+    "spark/holdings.py": {"Holdings.check_ours"},
     "connectors/mysql/source.py": {"MySqlChunkReader.read", "_require_same_server"},
     "connectors/mongodb/source.py": {"MongoDbSource._look_at"},
     "connectors/kafka/source.py": set[str](),
 }
 #: Of sinks: what is asked of them before the first epoch.
-OF_SINKS = re.compile(r"(\w+\.)?(__init__|open|check_write)$")
+OF_SINKS = re.compile(r"(\w+\.)?(__init__|open|_open|look|require_free|_on_existing|_check_folder_free|check_write)$")
 
 #: Where each error is raised → the check that finds it: a name of `START_CHECKS`, or a function of the command.
 FOUND_BY = {
@@ -58,14 +63,26 @@ FOUND_BY = {
     "spark/session.py: check_java": "java",
     "spark/session.py: check_pyspark": "java",
     "spark/session.py: delta_jars": "java",
+    "spark/session.py: check_settings": "spark",
     "spark/session.py: spark_session": "check_transforms",
+    "spark/epochs.py: EpochLoop.recover": "check_targets",
+    "spark/epochs.py: EpochLoop.look": "check_targets",
+    "spark/epochs.py: EpochLoop._check_record": "check_targets",
+    "spark/epochs.py: EpochLoop._freeze": "check_targets",
+    "spark/holdings.py: Holdings.check_record": "check_targets",
     "sinks/targets.py: check_write": "options",
     "sinks/delta/upkeep.py: Upkeep.__init__": "options",
-    "sinks/jdbc/sink.py: JdbcSink.open": "check_sink",
-    "sinks/kafka/sink.py: KafkaSink.open": "check_sink",
-    "sinks/mongodb/sink.py: MongoDbSink.open": "check_sink",
-    "preflight.py: require_fitting": "check_start",
-    "preflight.py: selection_of": "check_start",
+    "sinks/jdbc/sink.py: JdbcSink._open": "check_sink",
+    "sinks/kafka/sink.py: KafkaSink.look": "check_sink",
+    "sinks/mongodb/sink.py: MongoDbSink.look": "check_sink",
+    "sinks/delta/sink.py: DeltaSink._on_existing": "check_targets",
+    "sinks/delta/sink.py: DeltaSink._check_folder_free": "check_targets",
+    "sinks/iceberg/sink.py: IcebergSink._on_existing": "check_targets",
+    "sinks/jdbc/sink.py: JdbcSink._on_existing": "check_targets",
+    "sinks/mongodb/sink.py: MongoDbSink._on_existing": "check_targets",
+    "sinks/files/sink.py: FileSink.require_free": "check_targets",
+    "preflight.py: require_fitting": "check_fitting",
+    "preflight.py: selection_of": "check_selection",
     "preflight.py: selection_changes": "check_start",
     "checkpoint/changelog.py: begun_with": "check_start",
     "connectors/mysql/source.py: MySqlSource.restart": "check_start",
@@ -90,7 +107,7 @@ def raised(module: str) -> set[str]:
                 continue
             if isinstance(child, ast.Raise) and isinstance(child.exc, ast.Call):
                 called = ast.unparse(child.exc.func)
-                if called in ERRORS or called in ("no_order", "result.error"):
+                if called in ERRORS or called in ("no_order", "result.error", "_not_started"):
                     found.add(".".join(inside))
             visit(child, inside)
 
@@ -109,10 +126,31 @@ def test_every_error_of_a_start_is_found_by_check() -> None:
 
 
 def test_the_checks_of_the_table_are_ones_that_check_makes() -> None:
-    source = (PACKAGE / "cli" / "check.py").read_text()
+    source = "\n".join((PACKAGE / "cli" / name).read_text() for name in ("check.py", "check_targets.py"))
     made = {check.name for check in START_CHECKS} | {"every one"}
     made |= {name for name in re.findall(r"^def (check_\w+)", source, re.MULTILINE) if source.count(f"{name}(") > 1}
     assert set(FOUND_BY.values()) <= made
+
+
+def test_every_sink_that_remembers_says_what_it_holds_before_a_run() -> None:
+    needed: dict[str, dict[str, str]] = {
+        "jdbc": {"url": "jdbc:postgresql://127.0.0.1:1/x", "user": "u"},
+        "mongodb": {"uri": "mongodb://127.0.0.1:1"},
+        "kafka": {"bootstrap_servers": "127.0.0.1:1", "format": "debezium-json"},
+        "console": {},
+    }
+    names = [
+        plugin.type for plugin in list_plugins() if plugin.group is PluginGroup.SINKS and plugin.package == "raycdc"
+    ]
+    assert len(names) >= 8
+    for name in names:
+        document = {
+            "pipeline": {"name": "n"},
+            "source": {"type": "mysql", "user": "u", "tables": ["a.b"]},
+            "sink": {"type": name, **needed.get(name, {"path": "x"})},
+        }
+        sink: Any = load_plugin(PluginGroup.SINKS, name).create(config_from_dict(document).sink)
+        assert isinstance(sink, LooksFirst) is sink.durable, name
 
 
 def test_check_and_run_begin_with_the_same_list() -> None:

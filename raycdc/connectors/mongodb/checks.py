@@ -16,9 +16,12 @@ from raycdc.source.checks import CheckResult
 
 
 def check_source(
-    client: Client, info: ServerInfo, config: MongoDbSourceConfig
+    client: Client, info: ServerInfo, config: MongoDbSourceConfig, *, complete: bool = True
 ) -> tuple[list[CheckResult], list[TableId]]:
-    """All findings, and the collections there are. Raises `SourceUnavailableError` where nobody answers."""
+    """All findings, and the collections there are; one that is named must be, if they are to be `complete`.
+
+    Raises `SourceUnavailableError` where nobody answers.
+    """
     kind = "a mongos" if info.is_mongos else f"replica set {info.replica_set}" if info.replica_set else "a standalone"
     results = [
         CheckResult("connection", f"Connected to MongoDB {info.version_text}, {kind}, at {info.address}.", ok=True)
@@ -26,7 +29,7 @@ def check_source(
     if not info.replica_set and not info.is_mongos:
         results.append(_standalone(info, config))
     try:
-        found = discover(client, config.selector())
+        found = discover(client, config.selector(), complete=complete)
     except SourceUnavailableError:
         raise
     except SourceError as refused:

@@ -101,11 +101,21 @@ class DeltaSink:
         self._with_options: set[TableId] = set()
 
     def open(self, context: SinkContext) -> None:
+        self.look(context)
+        if self._optimize is not None:
+            self._upkeep = Upkeep(self._optimize, upsert=self._upsert, spark=context.spark)
+
+    def look(self, context: SinkContext) -> None:
         check_write("delta", self.writes, context.write)
         self._context = context
         self._upsert = context.write == UPSERT
-        if self._optimize is not None:
-            self._upkeep = Upkeep(self._optimize, upsert=self._upsert, spark=context.spark)
+
+    def require_free(self, target: TableId) -> None:
+        handle = DeltaTarget(table_folder(self.root, target), target, self._context.app_id)
+        if not handle.refresh():
+            self._check_folder_free(handle)
+        elif handle.vector() is None and not handle.created_by_us():
+            self._on_existing(handle)
 
     def committed(self, target: TableId) -> CommitVector | None:
         handle = DeltaTarget(table_folder(self.root, target), target, self._context.app_id)
@@ -355,22 +365,26 @@ class DeltaSink:
         }
 
     def _take_over(self, target: DeltaTarget, work: TableWork, wanted: pa.Schema, stamp: Stamp) -> None:
-        match "replace" if target.left_empty() else self._context.on_existing:
-            case "replace":
-                target.create(wanted, stamp, work.layout, replace=True)
-            case "merge":
-                target.check_layout(work.layout)
-                check_mergeable(target, wanted)
-                missing = [f for f in wanted if f.name not in target.arrow().names]
-                if missing:
-                    target.add_columns(missing, stamp)
-                target.mark(stamp)
-            case _:
-                raise TargetTakenError(
-                    f"The Delta table {target.path} exists and was not created by this pipeline (or its state was "
-                    f'deleted). Set pipeline.on_existing to "merge" to write into it or "replace" to empty it first, '
-                    f"or choose another sink.path."
-                )
+        if self._on_existing(target) == "replace":
+            target.create(wanted, stamp, work.layout, replace=True)
+            return
+        target.check_layout(work.layout)
+        check_mergeable(target, wanted)
+        missing = [f for f in wanted if f.name not in target.arrow().names]
+        if missing:
+            target.add_columns(missing, stamp)
+        target.mark(stamp)
+
+    def _on_existing(self, target: DeltaTarget) -> str:
+        """What becomes of a table that is not ours: it is merged into, or replaced."""
+        wanted = "replace" if target.left_empty() else self._context.on_existing
+        if wanted == "fail":
+            raise TargetTakenError(
+                f"The Delta table {target.path} exists and was not created by this pipeline (or its state was "
+                f'deleted). Set pipeline.on_existing to "merge" to write into it or "replace" to empty it first, '
+                f"or choose another sink.path."
+            )
+        return wanted
 
     def _check_folder_free(self, target: DeltaTarget) -> None:
         present = sorted(p.name for p in target.path.iterdir()) if target.path.is_dir() else []

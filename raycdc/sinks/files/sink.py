@@ -54,6 +54,18 @@ class FileSink(ABC):
         self._context = context
         self._identity = hashlib.sha256(context.app_id.encode()).hexdigest()[:8]
 
+    def look(self, context: SinkContext) -> None:
+        """As `open`, which changes nothing."""
+        self.open(context)
+
+    def require_free(self, target: TableId) -> None:
+        """See `raycdc.sinks.api.LooksFirst`."""
+        if self._context.on_existing == "fail" and self.committed(target) is None and any(self._foreign(target)):
+            raise TargetTakenError(
+                f"{self.folder(target)} has files that this pipeline did not write. Set pipeline.on_existing to "
+                f'"merge" to write beside them or "replace" to delete them, or choose another sink.path.'
+            )
+
     def committed(self, target: TableId) -> CommitVector | None:
         vectors = [v for v in map(self._vector, self._visible(target)) if v is not None]
         if not vectors:
@@ -69,17 +81,11 @@ class FileSink(ABC):
     def apply_schema(self, work: TableWork) -> None:
         """Files carry their own schema: only `on_existing` of a new target is left to do, and what nobody wants."""
         check_changes(work, self._context.schema_change, self._context.left_out)
+        self.require_free(work.target)
         folder = self.folder(work.target)
-        if self.committed(work.target) is None and any(self._foreign(work.target)):
-            match self._context.on_existing:
-                case "fail":
-                    raise TargetTakenError(
-                        f"{folder} has files that this pipeline did not write. Set pipeline.on_existing to "
-                        f'"merge" to write beside them or "replace" to delete them, or choose another sink.path.'
-                    )
-                case "replace":
-                    for name in self._foreign(work.target):
-                        (folder / name).unlink()
+        if self._context.on_existing == "replace" and self.committed(work.target) is None:
+            for name in self._foreign(work.target):
+                (folder / name).unlink()
         folder.mkdir(parents=True, exist_ok=True)
 
     def stage(self, works: Sequence[TableWork]) -> Mapping[TableId, Any]:

@@ -99,6 +99,14 @@ class IcebergSink:
         self._context = context
         self._upsert = context.write == UPSERT
 
+    def look(self, context: SinkContext) -> None:
+        self.open(context)
+
+    def require_free(self, target: TableId) -> None:
+        handle = self._handle(target)
+        if handle.refresh() and handle.vector() is None and not handle.created_by_us():
+            self._on_existing(handle)
+
     def committed(self, target: TableId) -> CommitVector | None:
         handle = self._handle(target)
         return handle.vector() if handle.refresh() else None
@@ -266,28 +274,31 @@ class IcebergSink:
         return run_in_process(tasks) if small else self._context.run_tasks(tasks)
 
     def _take_over(self, target: IcebergTarget, work: TableWork, wanted: pa.Schema, stamp: Stamp) -> None:
-        on_existing = "replace" if target.left_empty() else self._context.on_existing
-        if on_existing in ("merge", "replace"):
-            target.check_layout(work.layout)
-        match on_existing:
-            case "replace":
-                target.commit(stamp, lambda: self._replaced(target, wanted))
-            case "merge":
-                target.check_plain()
-                target.commit(
-                    stamp,
-                    lambda: self._planned(
-                        target,
-                        work,
-                        evolution.mergeable(target.columns(), wanted, work, next_id=target.next_id),
-                    ),
-                )
-            case _:
-                raise TargetTakenError(
-                    f"The Iceberg table {work.target} exists and was not created by this pipeline (or its state was "
-                    f'deleted). Set pipeline.on_existing to "merge" to write into it or "replace" to empty it first, '
-                    f"or route the table to another name."
-                )
+        on_existing = self._on_existing(target)
+        target.check_layout(work.layout)
+        if on_existing == "replace":
+            target.commit(stamp, lambda: self._replaced(target, wanted))
+            return
+        target.check_plain()
+        target.commit(
+            stamp,
+            lambda: self._planned(
+                target,
+                work,
+                evolution.mergeable(target.columns(), wanted, work, next_id=target.next_id),
+            ),
+        )
+
+    def _on_existing(self, target: IcebergTarget) -> str:
+        """What becomes of a table that is not ours: it is merged into, or replaced."""
+        wanted = "replace" if target.left_empty() else self._context.on_existing
+        if wanted == "fail":
+            raise TargetTakenError(
+                f"The Iceberg table {target.name} exists and was not created by this pipeline (or its state was "
+                f'deleted). Set pipeline.on_existing to "merge" to write into it or "replace" to empty it first, '
+                f"or route the table to another name."
+            )
+        return wanted
 
     def _replaced(self, target: IcebergTarget, wanted: pa.Schema) -> Change:
         """An empty table of `wanted` in place of what was there; columns that stay the same keep their ids."""

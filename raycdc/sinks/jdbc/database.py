@@ -56,6 +56,9 @@ class Session(Protocol):
         `databases` of targets; None where that cannot be told.
         """
 
+    def is_prepared(self) -> bool:
+        """Whether there is the commit table: before the first run only `exists` may be asked."""
+
     def held(self, app_id: str, target: TableId, *, lock: bool = False) -> Held | None:
         """The record of `target`; with `lock` nobody else can commit to it or alter it before this session ends, even
         where there is no record yet. `SinkError` when another session has the lock for a minute.

@@ -255,6 +255,9 @@ class MySqlSession:
 
     # -- the record
 
+    def is_prepared(self) -> bool:
+        return self.exists(TableId(self._home, COMMIT_TABLE))
+
     def held(self, app_id: str, target: TableId, *, lock: bool = False) -> Held | None:
         if lock:
             self._lock(app_id, target)

@@ -223,6 +223,9 @@ class PostgresSession:
 
     # -- the record
 
+    def is_prepared(self) -> bool:
+        return self.exists(TableId("public", COMMIT_TABLE))
+
     def held(self, app_id: str, target: TableId, *, lock: bool = False) -> Held | None:
         select = f"SELECT {', '.join(Held.NAMES)} FROM {_RECORD} WHERE app_id = $1 AND target = $2"
         found = self.rows(f"{select}{' FOR UPDATE' if lock else ''}", app_id, str(target))

@@ -76,11 +76,24 @@ class JdbcSink:
         self._appendable: dict[TableId, bool] = {}
         #: The last (epoch, step) that each target was found or left at; a target is in one thread's hands at a time.
         self._reached: dict[TableId, tuple[int, int]] = {}
+        #: Whether the server has the commit table: `open` makes it.
+        self._prepared = True
 
     def __repr__(self) -> str:
         return f"JdbcSink({self._address})"
 
     def open(self, context: SinkContext) -> None:
+        self._open(context)
+        self._database.prepare()
+        if self._address.password:
+            self._password_file = private_file(Path(context.private or tempfile.gettempdir()), self._address.password)
+
+    def look(self, context: SinkContext) -> None:
+        self._open(context)
+        with self._database.session() as session:
+            self._prepared = session.is_prepared()
+
+    def _open(self, context: SinkContext) -> None:
         check_write("jdbc", self.writes, context.write)
         self._context = context
         self._upsert = context.write == UPSERT
@@ -88,17 +101,25 @@ class JdbcSink:
             self._database = open_database(self._address)
         except SinkError as cause:
             raise ConfigError(f"sink.url: {cause}") from cause
-        self._database.prepare()
-        if self._address.password:
-            self._password_file = private_file(Path(context.private or tempfile.gettempdir()), self._address.password)
 
     def committed(self, target: TableId) -> CommitVector | None:
+        if not self._prepared:
+            return None
         with self._database.session() as session:
             held = session.held(self._context.app_id, target)
             if held is None or not session.exists(target):
                 return None
         self._reach(target, held)
         return held.vector
+
+    def require_free(self, target: TableId) -> None:
+        with self._database.session() as session:
+            if not session.exists(target):
+                return
+            held = session.held(self._context.app_id, target) if self._prepared else None
+            ours = f"{_short(self._context.app_id)}:"
+            if (held is None or not held.columns) and not (session.marker(target) or "").startswith(ours):
+                self._on_existing(session, target)
 
     def apply_schema(self, work: Work) -> None:
         check_changes(work, self._context.schema_change, self._context.left_out)
@@ -217,27 +238,30 @@ class JdbcSink:
         if held is not None and marker.startswith(self._marks(work)) and session.is_empty(work.target):
             # Made for an epoch that was dropped, maybe in another shape; no row was ever committed to it.
             return self._create(session, work, STEP_SCHEMA, instead=True)
+        if self._on_existing(session, work.target) == "replace":
+            now = self._create(session, work, STEP_SCHEMA, instead=True)
+            session.forget_others(self._context.app_id, work.target)
+            return now
+        session.adopt(work.target, self._columns(work.schema), self._key(work))
+        now = self._new(work, STEP_SCHEMA, created=False)
+        session.hold(self._context.app_id, work.target, now, work.positions)
+        return now
+
+    def _on_existing(self, session: Session, target: TableId) -> str:
+        """What becomes of a table that is not ours: it is merged into, or replaced."""
         app_id = self._context.app_id
-        others = [(owner, made) for owner, made in session.owners(work.target).items() if owner != app_id]
+        owners = session.owners(target) if self._prepared else {}
+        others = [(owner, made) for owner, made in owners.items() if owner != app_id]
         ours = bool(others) and all(made and is_of_pipeline(owner, app_id) for owner, made in others)
         # Made by an earlier start of this pipeline, with another state, that wrote no row.
-        left_empty = ours and session.is_empty(work.target)
-        match "replace" if left_empty else self._context.on_existing:
-            case "replace":
-                now = self._create(session, work, STEP_SCHEMA, instead=True)
-                session.forget_others(self._context.app_id, work.target)
-                return now
-            case "merge":
-                session.adopt(work.target, self._columns(work.schema), self._key(work))
-                now = self._new(work, STEP_SCHEMA, created=False)
-                session.hold(self._context.app_id, work.target, now, work.positions)
-                return now
-            case _:
-                raise TargetTakenError(
-                    f"The table {work.target} exists in {self._address} and was not created by this pipeline (or its "
-                    'state was deleted). Set pipeline.on_existing to "merge" to write into it or "replace" to make it '
-                    "anew, or choose another database in sink.url."
-                )
+        wanted = "replace" if ours and session.is_empty(target) else self._context.on_existing
+        if wanted == "fail":
+            raise TargetTakenError(
+                f"The table {target} exists in {self._address} and was not created by this pipeline (or its state was "
+                'deleted). Set pipeline.on_existing to "merge" to write into it or "replace" to make it anew, or '
+                "choose another database in sink.url."
+            )
+        return wanted
 
     def _evolve(self, session: Session, work: Work, held: Held) -> Held:
         if not held.columns:

@@ -38,7 +38,7 @@ from raycdc.sinks.api import CHANGELOG, STEP_LAST, STEP_SCHEMA, STEP_TOMBSTONE, 
 from raycdc.sinks.changes import check_changes
 from raycdc.sinks.kafka.keeper import RecordKeeper
 from raycdc.sinks.kafka.plugin import KafkaSinkConfig
-from raycdc.sinks.kafka.tasks import held, open_format
+from raycdc.sinks.kafka.tasks import held, open_format, seen
 from raycdc.sinks.kafka.transactions import TIMEOUT_S, Target, topic_error
 from raycdc.sinks.plan import by_partition
 
@@ -64,6 +64,10 @@ class KafkaSink:
         }
 
     def open(self, context: SinkContext) -> None:
+        self.look(context)
+        self._keeper = RecordKeeper()
+
+    def look(self, context: SinkContext) -> None:
         self._context = context
         open_format(self._format)
         self._admin = admin_client({**self._properties, "log_level": 0}, section="sink")
@@ -71,11 +75,17 @@ class KafkaSink:
             list_topics(self._admin, self._config.bootstrap_servers, timeout_s=TIMEOUT_S)
         except KafkaException as cause:
             raise SinkError(f"Kafka at {self._config.bootstrap_servers} cannot be reached: {cause.args[0]}") from cause
-        self._keeper = RecordKeeper()
+
+    def require_free(self, target: TableId) -> None:
+        topic = self._config.topic_of(target)
+        if self._exists(topic):
+            self._is_ours(topic, target)
 
     def committed(self, target: TableId) -> CommitVector | None:
         if not self._exists(self._config.topic_of(target)):
             return None
+        if self._keeper is None:
+            return seen(self._target(target))
         with self._using(target, writes=False):
             return held(self._target(target))
 
@@ -90,7 +100,7 @@ class KafkaSink:
             self._create(topic, self._config.partitions)
             known = False
         else:
-            known = self._is_ours(topic, work)
+            known = self._is_ours(topic, work.target)
         ddl_topic = self._config.ddl_topic
         if ddl_topic is None:
             if not known:
@@ -218,11 +228,11 @@ class KafkaSink:
                 error = topic_error(Target(self._properties, topic, ""), cause.args[0])
                 raise (error if is_tables else SinkError(str(error))) from cause
 
-    def _is_ours(self, topic: str, work: TableWork) -> bool:
+    def _is_ours(self, topic: str, target: TableId) -> bool:
         """Whether the topic was claimed, or need not be. One with messages that this pipeline never wrote to is
         somebody else's, unless that was allowed: `SinkError`.
         """
-        if self._config.shared or self._context.on_existing == "merge" or self.committed(work.target) is not None:
+        if self._config.shared or self._context.on_existing == "merge" or self.committed(target) is not None:
             return True
         if self._has_messages(topic):
             raise TargetTakenError(

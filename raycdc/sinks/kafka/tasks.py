@@ -31,7 +31,7 @@ from raycdc.errors import ChangeRefusedError, FencedError, SinkError
 from raycdc.formats.plugins import load_format
 from raycdc.model import RowKind, TableId, TableSchema
 from raycdc.schema import TruncateTableEvent, event_from_json
-from raycdc.sinks.kafka.transactions import Cut, Target, Transactions, look
+from raycdc.sinks.kafka.transactions import Cut, Record, Target, Transactions, look
 from raycdc.sinks.tasks import read_inputs
 
 #: Schema changes that are such a row among the rows. Sources write none for one that is left out, so each can be by
@@ -169,12 +169,24 @@ def held(target: Target) -> CommitVector | None:
 
     `STEP_APPEND` where parts hold more than the table's record; rows count more than tombstones beside them.
     """
+    return _held(target, _fenced)
+
+
+def seen(target: Target) -> CommitVector | None:
+    """What `held` would say now, without fencing anybody: it may change the next moment."""
+    return _held(target, look)
+
+
+def _fenced(target: Target) -> Record:
     with Transactions(target) as transactions:
-        record = transactions.record()
+        return transactions.record()
+
+
+def _held(target: Target, record_of: Callable[[Target], Record]) -> CommitVector | None:
+    record = record_of(target)
     ahead: list[CommitVector] = []
     for number in range(record.cut.most):
-        with Transactions(target.part(number)) as transactions:
-            part = transactions.held()
+        part = record_of(target.part(number)).vector
         if part is not None and (record.vector is None or _place(part) > _place(record.vector)):
             ahead.append(replace(part, step=STEP_APPEND) if part.step == STEP_LAST else part)
     return min(ahead, key=lambda part: part.step, default=record.vector)

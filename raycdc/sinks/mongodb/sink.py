@@ -35,7 +35,6 @@ from raycdc.checkpoint.manifest import Segment
 from raycdc.errors import (
     ChangeRefusedError,
     ColumnsRefusedError,
-    ConfigError,
     FencedError,
     SinkError,
     TargetGoneError,
@@ -97,23 +96,30 @@ class MongoDbSink:
         return f"MongoDbSink({self._server.where})"
 
     def open(self, context: SinkContext) -> None:
+        self.look(context)
+        with self._server.named("sink.uri"):
+            self._commits.prepare()
+        if self._server.secret:
+            self._uri_file = private_file(Path(context.private or tempfile.gettempdir()), self._server.uri)
+
+    def look(self, context: SinkContext) -> None:
         check_write("mongodb", self.writes, context.write)
         self._context = context
         self._upsert = context.write == UPSERT
         self._commits = Commits(self._server, context.app_id)
-        try:
-            with self._server.named("sink.uri"):
-                hello = self._server.client.admin.command("hello")
-                if not ("setName" in hello or hello.get("msg") == "isdbgrid"):
-                    raise SinkError(
-                        f"sink.uri: MongoDB at {self._server.where} is a single server, which has no transactions. "
-                        "Make it a replica set of one: start mongod with --replSet rs0, then rs.initiate()."
-                    )
-                self._commits.prepare()
-        except SinkError as cause:
-            raise ConfigError(str(cause)) from cause
-        if self._server.secret:
-            self._uri_file = private_file(Path(context.private or tempfile.gettempdir()), self._server.uri)
+        with self._server.named("sink.uri"):
+            hello = self._server.client.admin.command("hello")
+        if not ("setName" in hello or hello.get("msg") == "isdbgrid"):
+            raise SinkError(
+                f"sink.uri: MongoDB at {self._server.where} is a single server, which has no transactions. "
+                "Make it a replica set of one: start mongod with --replSet rs0, then rs.initiate()."
+            )
+
+    def require_free(self, target: TableId) -> None:
+        with self._server.named(target):
+            kept, there = self._commits.read(target), self._server.described(target)
+            if there is not None and (kept is None or not kept.held.columns):
+                self._on_existing(target, there)
 
     def committed(self, target: TableId) -> CommitVector | None:
         with self._server.named(target):
@@ -208,12 +214,9 @@ class MongoDbSink:
     def _take_over(self, work: Work, kept: Kept | None, there: Mapping[str, Any]) -> None:
         """Begin with a collection that is there, and of which no record has the columns."""
         target, collection = work.target, self._server.collection(work.target)
-        check_collection(target, there, self._server.where)
-        if collection.find_one({}, {"_id": 1}) is None and not self._commits.others(target):
-            # Ours, made before the process died, or somebody's who has nothing to lose.
-            self._write(work, kept, self._new(work, created=True), uuid=uuid_of(there))
-            return
-        match self._context.on_existing:
+        match self._on_existing(target, there):
+            case "begin":
+                self._write(work, kept, self._new(work, created=True), uuid=uuid_of(there))
             case "replace":
                 new = self._new(work, created=True)
                 shape = Before(new.columns, new.key, tuple(column.name for column in new.columns))
@@ -223,7 +226,7 @@ class MongoDbSink:
                 kept = self._write(work, kept, begun, {"empty": True}, uuid=uuid_of(there), alone=True)
                 kept = migrate(self._server, self._commits, target, kept, work.positions)
                 self._write(work, kept, new)
-            case "merge":
+            case _:
                 if self._upsert and spread(work.schema.columns):
                     raise TargetTakenError(
                         f"The collection {target} exists in {self._server.where}, and documents are copied as a whole, "
@@ -233,12 +236,20 @@ class MongoDbSink:
                 if self._upsert:
                     check_keys(collection, target, work.schema, self._server.where)
                 self._write(work, kept, self._new(work, created=False), uuid=uuid_of(there))
-            case _:
-                raise TargetTakenError(
-                    f"The collection {target} exists in {self._server.where} and was not created by this pipeline (or "
-                    'its state was deleted). Set pipeline.on_existing to "merge" to write into it or "replace" to '
-                    "empty it, or choose another server in sink.uri."
-                )
+
+    def _on_existing(self, target: TableId, there: Mapping[str, Any]) -> str:
+        """What becomes of a collection that no record knows: it is begun with, merged into, or replaced."""
+        check_collection(target, there, self._server.where)
+        if self._server.collection(target).find_one({}, {"_id": 1}) is None and not self._commits.others(target):
+            # Ours, made before the process died, or somebody's who has nothing to lose.
+            return "begin"
+        if self._context.on_existing == "fail":
+            raise TargetTakenError(
+                f"The collection {target} exists in {self._server.where} and was not created by this pipeline (or its "
+                'state was deleted). Set pipeline.on_existing to "merge" to write into it or "replace" to empty it, or '
+                "choose another server in sink.uri."
+            )
+        return self._context.on_existing
 
     def _evolve(self, work: Work, kept: Kept) -> None:
         held, target = kept.held, work.target

@@ -98,6 +98,22 @@ def best_key(
     return names if len(names) > 1 else alone
 
 
+def prefix_note(connection: Connection[Any], table: MySqlTable, named: str | None) -> str:
+    """How a table is read whose primary key has only the beginnings of its first column's values; empty for others.
+
+    Blocks on a query where that column is of a type of which an index may have beginnings.
+    """
+    first = None if named is not None else chunk_key(table, None)
+    if first is None or first.shape.base not in _PREFIXED:
+        return ""
+    parts = _parts(connection, table)
+    if any(part.number == 1 and part.whole and part.column == first.name for part in parts):
+        return ""
+    other = _other_key(table, parts)
+    how = "in one piece" if other is None else f"in chunks of {other}"
+    return f"{table.id}: its primary key has only the beginnings of {first.name}, so it is read {how}."
+
+
 def _other_key(table: MySqlTable, parts: Sequence[_Part]) -> str | None:
     """Another column of the primary key by which an index leads to its rows; None: the table is read in one piece."""
     leading = {part.column for part in parts if part.number == 1 and part.whole}

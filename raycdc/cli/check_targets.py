@@ -1,0 +1,182 @@
+"""What targets hold, compared with what the state says: ``raycdc check``'s part of how a run begins. Changes nothing.
+
+A run that begins asks the same questions in the same words (`raycdc.spark.epochs.EpochLoop.recover`,
+`raycdc.sinks.api.Sink.apply_schema`). While another run has the state, its targets move on with it: what was not
+compared is told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import closing, contextmanager
+from typing import Any
+
+from raycdc.bridge.tasks import run_in_process
+from raycdc.checkpoint.changelog import FullBy, begun_with
+from raycdc.checkpoint.recovery import another_copy
+from raycdc.checkpoint.store import CheckpointStore
+from raycdc.cli.schemas import known_naming, known_store
+from raycdc.config import PipelineConfig
+from raycdc.errors import RaycdcError, SchemaError, SinkError, TableRefusedError
+from raycdc.model import TableId
+from raycdc.plugins import PluginGroup, load_plugin
+from raycdc.preflight import naming_place
+from raycdc.schema.behavior import SchemaChangeBehavior
+from raycdc.sinks.api import UPSERT, LooksFirst, SinkContext
+from raycdc.source.checks import CheckResult
+from raycdc.spark.epochs import EpochLoop, Outlook
+from raycdc.spark.known_rows import KnownRows
+from raycdc.spark.parked_targets import Parking, parks_of
+from raycdc.spark.routing import Routing
+from raycdc.startup_checks import no_merging
+from raycdc.transform import TransformedTables
+
+_PARKED = "A run parks it, and the others go on."
+
+
+def check_targets(config: PipelineConfig, tables: Collection[TableId], *, again: bool = False) -> list[CheckResult]:
+    """All findings; `tables` are those of the source that targets can hold. `again`: a start reads all of them anew, so
+    it does not matter what their targets lack.
+    """
+    sink: Any = load_plugin(PluginGroup.SINKS, config.sink.type).create(config.sink)
+    if not sink.durable:
+        return []
+    if not isinstance(sink, LooksFirst):
+        text = f"{config.sink.type} cannot be asked before a run what its targets hold: that is known when one begins."
+        return [CheckResult("targets", text, required=False)]
+    store = known_store(config)
+    if store is not None and (pid := store.driver()):
+        text = (
+            f"The state is in use by process {pid}, so what the targets hold was not compared with it: they move on "
+            "with that run, which asked them when it began. Another run is refused meanwhile."
+        )
+        return [CheckResult("targets", text, "Check again when that run has ended.", required=False)]
+    try:
+        sink.look(_context(config, store))
+        with closing(sink):
+            return _findings(config, store, sink, tables, again=again)
+    except RaycdcError as error:
+        return [CheckResult("targets", str(error), error=type(error))]
+
+
+def _findings(
+    config: PipelineConfig, store: CheckpointStore | None, sink: Any, tables: Collection[TableId], *, again: bool
+) -> list[CheckResult]:
+    results: list[CheckResult] = []
+    recorded: set[str] = set()
+    if again:
+        text = "What the targets hold was not compared with the state, as all tables are read again."
+        results.append(CheckResult("targets", text, required=False))
+    elif store is not None:
+        before = _place(store)
+        try:
+            recorded = _recorded(store)
+            results += _compared(config, store, sink)
+        except RaycdcError:
+            if _place(store) == before:
+                raise
+        if _place(store) != before:
+            text = (
+                "The state moved while it was compared with what the targets hold, so this says nothing: a run "
+                "elsewhere has it."
+            )
+            return [CheckResult("targets", text, "Check again when that run has ended.", required=False)]
+    router = config.router()
+    targets = dict.fromkeys(target for table in sorted(tables) for target in router.targets(table))
+    taken = list(_taken(config, store, sink, [target for target in targets if str(target) not in recorded]))
+    results += taken
+    if not taken:
+        results.append(
+            CheckResult("targets", "Nothing that is not this pipeline's lies where targets are to be.", ok=True)
+        )
+    return results
+
+
+def _compared(config: PipelineConfig, store: CheckpointStore, sink: Any) -> list[CheckResult]:
+    """What a start would find, by its own code. Raises what would end it."""
+    with _loop(config, store, sink) as loop, naming_place(config, store):
+        found: Outlook = loop.look()
+    results = [
+        CheckResult(f"target {name}", text, _PARKED, error=SchemaError, parks=True)
+        for name, text in sorted(found.parked.items())
+    ]
+    if found.unasked:
+        nodes = ", ".join(found.unasked)
+        text = f"Rows that are not written yet lie on {nodes}: whether they are whole was not looked at."
+        results.append(CheckResult("targets", text, required=False))
+    if not results:
+        results.append(CheckResult("targets", "The targets hold what the state says.", ok=True))
+    return results
+
+
+def _taken(
+    config: PipelineConfig, store: CheckpointStore | None, sink: Any, targets: Collection[TableId]
+) -> Iterator[CheckResult]:
+    """Targets of which the state knows nothing, and where something lies with which a run would not begin."""
+    parks = parks_of(config.pipeline)
+    next_epoch = 1 if store is None else store.next_epoch()
+    for target in targets:
+        try:
+            held = sink.committed(target)
+            if held is None:
+                sink.require_free(target)
+            elif held.epoch >= next_epoch:
+                raise SinkError(another_copy(target, held.epoch))
+        except TableRefusedError as error:
+            parked = parks(error.reason)
+            kind = SchemaError if parked else type(error)
+            yield CheckResult(
+                f"target {target}", str(error), _PARKED if parked else "A run ends.", error=kind, parks=parked
+            )
+
+
+@contextmanager
+def _loop(config: PipelineConfig, store: CheckpointStore, sink: Any) -> Iterator[EpochLoop]:
+    """An epoch loop to look with: it knows neither Spark nor what is looked up."""
+    known = None
+    if begun_with(store, full=config.source.full_changelog) is FullBy.KNOWN_ROWS:
+        known = KnownRows.opened(store.path, _context(config, store))
+    upsert = config.sink.write == UPSERT
+    transformed = TransformedTables(config.transformed(), masks=config.masked(), naming=known_naming(config))
+    routing = Routing(config.router(), upsert, no_merging(config, sink) if upsert else "", transformed, known=known)
+    try:
+        yield EpochLoop(
+            store,
+            sink,
+            generation=_no_generation,
+            next_sealed=lambda _, __: None,
+            routing=routing,
+            parking=Parking(parks_of(config.pipeline), follows=config.source.captures),
+        )
+    finally:
+        if known is not None:
+            known.close()
+
+
+def _context(config: PipelineConfig, store: CheckpointStore | None) -> SinkContext:
+    """As a run's; without a state there is no identity yet, so nothing is ours."""
+    return SinkContext(
+        app_id=f"raycdc:{config.pipeline.name}:" if store is None else store.app_id,
+        write=config.sink.write,
+        run_tasks=run_in_process,
+        on_existing=config.pipeline.on_existing,
+        schema_change=SchemaChangeBehavior(config.pipeline.schema_change),
+        left_out=config.pipeline.schema_changes_left_out,
+    )
+
+
+def _recorded(store: CheckpointStore) -> set[str]:
+    """The targets that the state says were written."""
+    record = store.last_commit()
+    tables: Mapping[str, Any] = {} if record is None else {**record.tables, **record.parked}
+    return set(tables)
+
+
+def _place(store: CheckpointStore) -> tuple[int, int, int]:
+    """What is another when a run did anything."""
+    record = store.last_commit()
+    return store.newest_generation(), store.next_epoch(), 0 if record is None else record.epoch
+
+
+def _no_generation() -> Any:
+    raise AssertionError("who only looks has no generation")

@@ -31,6 +31,8 @@ from raycdc.spark.routing import Routing
 from raycdc.startup_checks import no_merging
 from raycdc.transform import TransformedTables
 
+#: Of so many targets that are new it is looked what lies there: topics and servers are asked one by one.
+_NEW_TARGETS_MAX = 200
 _PARKED = "A run parks it, and the others go on."
 
 
@@ -83,13 +85,15 @@ def _findings(
             return [CheckResult("targets", text, "Check again when that run has ended.", required=False)]
     router = config.router()
     targets = dict.fromkeys(target for table in sorted(tables) for target in router.targets(table))
-    taken = list(_taken(config, store, sink, [target for target in targets if str(target) not in recorded]))
-    results += taken
+    new = [target for target in targets if str(target) not in recorded]
+    taken = list(_taken(config, store, sink, new[:_NEW_TARGETS_MAX]))
+    if len(new) > _NEW_TARGETS_MAX:
+        text = f"What lies where {len(new) - _NEW_TARGETS_MAX} more targets are to be was not looked at."
+        taken.append(CheckResult("targets", text, required=False))
     if not taken:
-        results.append(
-            CheckResult("targets", "Nothing that is not this pipeline's lies where targets are to be.", ok=True)
-        )
-    return results
+        text = "Nothing that is not this pipeline's lies where targets are to be."
+        taken.append(CheckResult("targets", text, ok=True))
+    return [*results, *taken]
 
 
 def _compared(config: PipelineConfig, store: CheckpointStore, sink: Any) -> list[CheckResult]:

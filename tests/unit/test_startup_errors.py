@@ -68,7 +68,6 @@ FOUND_BY = {
     "spark/epochs.py: EpochLoop.recover": "check_targets",
     "spark/epochs.py: EpochLoop.look": "check_targets",
     "spark/epochs.py: EpochLoop._check_record": "check_targets",
-    "spark/epochs.py: EpochLoop._freeze": "check_targets",
     "spark/holdings.py: Holdings.check_record": "check_targets",
     "sinks/targets.py: check_write": "options",
     "sinks/delta/upkeep.py: Upkeep.__init__": "options",

@@ -45,6 +45,8 @@ _QUICK = "emulated-client, "
 _MASTER = re.compile(
     r"local(\[(\*|\d+)(\s*,\s*\d+)?\])?|local-cluster\[\s*\d+\s*,\s*\d+\s*,\s*\d+\s*\]|spark://.+|yarn|k8s://.+"
 )
+#: Options of Java that do nothing but to be right or wrong: agents, logs and recordings are not started to be tried.
+_TRIED = re.compile(r"-X(mx|ms|mn|ss)\S+|-XX:([+-]\w+|\w+=[\w%.]+)")
 #: Where Spark's settings become options of the JVM that it starts.
 _JAVA_OPTIONS = ("spark.driver.memory", "spark.driver.extraJavaOptions", "spark.driver.defaultJavaOptions")
 
@@ -109,8 +111,12 @@ def check_settings(master: str, conf: Mapping[str, str]) -> None:
     given = [key for key in _JAVA_OPTIONS if conf.get(key)]
     if not given:
         return
-    options = [option for key in given if key != "spark.driver.memory" for option in shlex.split(conf[key])]
     memory = conf.get("spark.driver.memory")
+    try:
+        every = [option for key in given if key != "spark.driver.memory" for option in shlex.split(conf[key])]
+    except ValueError as cause:
+        raise ConfigError(f"spark.conf: {', '.join(given)}: {cause}. Correct it.") from cause
+    options = [option for option in every if _TRIED.fullmatch(option)]
     answer = _ask_java([*([f"-Xmx{memory}"] if memory else []), *options, "-version"])
     if answer.returncode != 0:
         # Java's first line says what it does not take.

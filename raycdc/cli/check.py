@@ -35,7 +35,6 @@ from raycdc.errors import (
     RaycdcError,
     SinkError,
     SourceError,
-    SourceUnavailableError,
 )
 from raycdc.lookup.checks import check_lookup
 from raycdc.model import TableId, TableSchema
@@ -97,18 +96,20 @@ def _findings(config: PipelineConfig, *, local: bool) -> Iterator[list[CheckResu
     fitting = check_fitting(config)
     yield fitting
     selected = check_selection(config)
-    yield selected
     match config.source.type:
         case "mysql":
             results, tables = check_mysql(config.source, known_tables(_last_manifest(config)))
         case "kafka":
             results, tables = check_kafka(config)
         case "mongodb":
-            results, tables = check_mongodb(config.source, first=_last_manifest(config) is None)
+            first = _last_manifest(config) is None or config.source.bounded
+            results, tables = check_mongodb(config.source, complete=first and not selected)
             results += check_copies(config)
         case other:
             raise ConfigError(f'source.type: "{other}" has no check; start the pipeline to see')
-    yield [result for result in results if result.text not in {one.text for one in selected}]
+    fixes = {result.name: result.fix for result in results}
+    selected = [replace(one, fix=fixes.get(one.name, "")) for one in selected]
+    yield [*selected, *(result for result in results if result.name not in {one.name for one in selected})]
     yield check_patterns(config)
     if not _failed([*fitting, *selected, *(result for result in results if not result.parks)]):
         results = check_start(config)
@@ -150,15 +151,26 @@ def check_fitting(config: PipelineConfig) -> list[CheckResult]:
 
 
 def check_selection(config: PipelineConfig) -> list[CheckResult]:
-    """Tables that the configuration names and nobody has or had. Raises `SourceUnavailableError`."""
+    """Tables that the configuration names and nobody has or had, in the words of the run's own question."""
     source = load_plugin(PluginGroup.SOURCES, config.source.type).create(config.source)
+    store = known_store(config)
     try:
-        selection_of(source, known_store(config))
-    except SourceUnavailableError:
-        raise
-    except SourceError as error:
-        return [CheckResult("tables", text, error=SourceError) for text in str(error).splitlines()]
+        selection_of(source, store)
+    except SourceError:
+        # Told of each table; of a source that does not answer what is asked of it next.
+        return _missing(source, known_tables(_last_manifest(config)))
     return []
+
+
+def _missing(source: Any, known: set[str]) -> list[CheckResult]:
+    try:
+        selection = source.selection()
+    except SourceError:
+        return []
+    return [
+        CheckResult(f"table {table}", text)
+        for table, text in zip(selection.missing(known), selection.misspelt(known), strict=True)
+    ]
 
 
 def check_patterns(config: PipelineConfig) -> list[CheckResult]:
@@ -282,8 +294,8 @@ def check_kafka(config: Any) -> tuple[list[CheckResult], list[TableId]]:
     return check_topics(config.source, states, now_ms=time.time_ns() // 1_000_000)
 
 
-def check_mongodb(source: Any, *, first: bool = True) -> tuple[list[CheckResult], list[TableId]]:
-    """All findings for a `MongoDbSourceConfig`, and the collections it captures. `first`: there is no state yet.
+def check_mongodb(source: Any, *, complete: bool = True) -> tuple[list[CheckResult], list[TableId]]:
+    """All findings for a `MongoDbSourceConfig`, and the collections it captures. `complete`: a named one must be.
 
     Raises `SourceError` when the server cannot be asked at all.
     """
@@ -291,7 +303,7 @@ def check_mongodb(source: Any, *, first: bool = True) -> tuple[list[CheckResult]
     from raycdc.connectors.mongodb.client import connect, probe
 
     with connect(source.uri) as client:
-        return check_collections(client, probe(client), source, complete=first or source.bounded)
+        return check_collections(client, probe(client), source, complete=complete)
 
 
 def check_hidden(config: PipelineConfig, tables: Collection[TableId]) -> list[CheckResult]:

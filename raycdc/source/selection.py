@@ -54,9 +54,12 @@ class Selection:
         ]
 
     def misspelt(self, known: set[str]) -> list[str]:
-        """Named tables that are not there, and that were never followed."""
-        missing = [table for table in self.named if table not in self.there and str(table) not in known]
-        return [f"{self.place}: {self._why(table)}" for table in missing]
+        """Named tables that are not there, and that were never followed, each with what may have been meant."""
+        return [f"{self.place}: {self._why(table)}" for table in self.missing(known)]
+
+    def missing(self, known: set[str]) -> list[TableId]:
+        """The tables that `misspelt` tells of, in its order."""
+        return [table for table in self.named if table not in self.there and str(table) not in known]
 
     def _why(self, table: TableId) -> str:
         if kind := self.others.get(table):

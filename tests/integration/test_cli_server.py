@@ -90,6 +90,7 @@ def test_check_names_what_is_missing_with_its_fix(
         """
     )
     screen = raycdc(tmp_path, "check", "a.toml", exit_code=3)
-    assert f"FAILED   Table {mariadb_database}.orders does not exist" in screen
+    assert f"FAILED   source.tables: there is no table {mariadb_database}.orders, or this account" in screen
+    assert f"GRANT SELECT ON `{mariadb_database}`.`orders` TO" in screen
     assert f"warning  The pattern {mariadb_database}\\.x_.* of source.tables matches no table yet." in screen
     assert screen.splitlines()[-1].startswith("1 of ")

@@ -17,7 +17,8 @@ pytestmark = pytest.mark.server
 def check(server: DatabaseServer, database: str, folder: Path, url: str, user: str, password: str) -> tuple[int, str]:
     """The exit code, and what is said of the sink."""
     (folder / "p.toml").write_text(
-        f'[pipeline]\nname = "p"\n[source]\ntype = "mysql"\nhost = "{server.host}"\nport = {server.port}\n'
+        f'[pipeline]\nname = "p"\non_existing = "merge"\n'
+        f'[source]\ntype = "mysql"\nhost = "{server.host}"\nport = {server.port}\n'
         f'user = "root"\npassword = "${{env:SOURCE_PASSWORD}}"\ntables = ["{database}.t"]\n'
         f'[sink]\ntype = "jdbc"\nurl = "jdbc:{url}"\nuser = "{user}"\npassword = "${{env:SINK_PASSWORD:-}}"\n'
     )

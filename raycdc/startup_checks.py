@@ -187,7 +187,7 @@ def _spark(start: Start) -> Iterator[CheckResult]:
     from raycdc.spark.session import DELTA_PACKAGE, check_settings, delta_jars
 
     spark = start.config.spark
-    check_settings(spark.master, spark.conf)
+    check_settings(spark.conf)
     if not delta_jars():
         text = f"There are no Delta jars here: Spark fetches {DELTA_PACKAGE} from the network when it starts."
         fix = "Run make setup, or set RAYCDC_JARS to a folder that has them."
@@ -195,7 +195,9 @@ def _spark(start: Start) -> Iterator[CheckResult]:
     if not start.spark_is_here:
         text = f"Whether {spark.master} answers, and runs what it is given, is known when a run starts."
         yield CheckResult("spark", text, required=False)
-    text = "Spark's master and Java options can be; what else spark.conf says is judged by Spark when it starts."
+    text = (
+        "Spark's master and the options of its Java can be; the rest of spark.conf is judged by Spark when it starts."
+    )
     yield CheckResult("spark", text, ok=True)
 
 

@@ -41,10 +41,6 @@ PATIENT_COMPILER = (
 #: What Java says of itself where options leave it its quick compiler alone.
 _QUICK = "emulated-client, "
 
-#: What Spark takes for ``spark.master`` (org.apache.spark.SparkContext's SparkMasterRegex, and cluster managers').
-_MASTER = re.compile(
-    r"local(\[(\*|\d+)(\s*,\s*\d+)?\])?|local-cluster\[\s*\d+\s*,\s*\d+\s*,\s*\d+\s*\]|spark://.+|yarn|k8s://.+"
-)
 #: Options of Java that do nothing but to be right or wrong: agents, logs and recordings are not started to be tried.
 _TRIED = re.compile(r"-X(mx|ms|mn|ss)\S+|-XX:([+-]\w+|\w+=[\w%.]+)")
 #: Where Spark's settings become options of the JVM that it starts.
@@ -97,17 +93,11 @@ def _not_started(master: str, reason: str, log: Path) -> ConfigError:
     )
 
 
-def check_settings(master: str, conf: Mapping[str, str]) -> None:
-    """`ConfigError` for a master that is none, and for memory or options with which no JVM starts.
+def check_settings(conf: Mapping[str, str]) -> None:
+    """`ConfigError` for memory or options with which no JVM starts.
 
-    All else that `conf` may say is known to Spark alone, and told when it starts.
+    All else that `conf` may say is known to Spark alone, and told when it starts. Values may hold credentials.
     """
-    master = conf.get("spark.master", master)
-    if not _MASTER.fullmatch(master):
-        raise ConfigError(
-            f'spark.master: {master!r} is none that Spark knows. Use "local[*]", "local[4]", "spark://HOST:7077", '
-            '"yarn" or "k8s://…".'
-        )
     given = [key for key in _JAVA_OPTIONS if conf.get(key)]
     if not given:
         return

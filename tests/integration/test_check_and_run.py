@@ -357,7 +357,6 @@ def test_a_key_of_beginnings_is_told_with_how_the_table_is_read(
 
 def test_a_spark_that_could_not_start_is_refused_before(both: Both, capsys: pytest.CaptureFixture[str]) -> None:
     for spark, text in (
-        ('master = "locl[2]"', "spark.master: 'locl[2]' is none that Spark knows"),
         ('conf = { "spark.driver.memory" = "much" }', "Java does not start with spark.driver.memory: "),
         ('conf = { "spark.driver.extraJavaOptions" = "-XX:+NoSuchOption" }', "NoSuchOption"),
     ):

@@ -52,7 +52,7 @@ CLASSES: dict[str, tuple[int, Whose]] = {
     "spark/epochs.py": (5, Whose.STATE),
     "spark/holdings.py": (3, Whose.STATE),
     "spark/known_rows.py": (1, Whose.STATE),
-    "spark/session.py": (8, Whose.START),
+    "spark/session.py": (7, Whose.START),
     "spark/stage.py": (1, Whose.SINK),
     "spark/transforms.py": (14, Whose.RULES),
     "spark/works.py": (2, Whose.STATE),

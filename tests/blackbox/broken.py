@@ -276,29 +276,6 @@ SURROUNDINGS: tuple[Broken, ...] = (
     Broken("state where nothing can be written", STATE, "/proc", {"pipeline.state": '"/proc/state"'}),
     Broken("database of the sink away", SINK, "127.0.0.1:1", POSTGRES_NOWHERE),
     Broken(
-        "database of the sink refuses the password",
-        SINK,
-        "cdc",
-        {
-            "sink.type": '"jdbc"',
-            "sink.path": None,
-            "sink.url": '"jdbc:mariadb://{host}:{port}/lake"',
-            "sink.user": '"cdc"',
-            "sink.password": '"${env:WRONG}"',
-        },
-        environment={"WRONG": "wrong"},
-    ),
-    Broken(
-        "MongoDB of the sink away",
-        SINK,
-        "127.0.0.1:1",
-        {
-            "sink.type": '"mongodb"',
-            "sink.path": None,
-            "sink.uri": '"mongodb://127.0.0.1:1/?replicaSet=r&serverSelectionTimeoutMS=500"',
-        },
-    ),
-    Broken(
         "extra not installed",
         CONFIG,
         "raycdc[mongodb]",

@@ -232,7 +232,9 @@ class Followed:
         if (stream := self._stream) is None:
             return []
         again = [source for source in sources if begins_again(str(source), self._requests, stream)]
-        others = {source for source in sources if goes_on(str(source), stream) and self._selects(source)}
+        leaving = self._requests.of_leaving(stream)
+        staying = [source for source in sources if str(source) not in leaving and self._selects(source)]
+        others = {source for source in staying if goes_on(str(source), stream)}
         return again if others <= set(again) else []
 
 

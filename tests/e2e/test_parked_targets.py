@@ -180,3 +180,13 @@ def test_after_a_purged_log_merged_tables_are_read_anew_together(mariadb: MariaD
     catch_up(job)
     merged_equals_sources(job, "item_1", "item_2")
     lake_equals_source(job, "other")
+    # One that cannot be read anew with the others leaves the target; nobody else waits for it.
+    tables_command(job, "pause", "shards.item_2")
+    mariadb.execute("UPDATE item_1 SET v = 'y' WHERE id = 20", database="shards")
+    mariadb.purge_logs()
+    catch_up(job)
+    assert listed(job)["shards.item_2"]["phase"] == "paused"
+    merged_equals_sources(job, "item_1")
+    tables_command(job, "resume", "shards.item_2")
+    catch_up(job)
+    merged_equals_sources(job, "item_1", "item_2")

@@ -15,7 +15,7 @@ from raycdc.errors import ParkReason
 from raycdc.schema import CreateTableEvent, TruncateTableEvent, event_to_json
 from raycdc.sinks.iceberg.catalog import HadoopCatalog
 from raycdc.spark.parked_targets import Parking
-from tests.integration.sink_world import World, new_world
+from tests.integration.sink_world import World, new_world, world_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +53,22 @@ def rolled_forward(world: World) -> None:
     iceberg(world).manage_snapshots().set_current_snapshot(newest.snapshot_id).commit()
 
 
+def lost(world: World) -> None:
+    world.lose(world.script.table("shop.items"))
+
+
+def made_again(world: World) -> None:
+    assert world.mongodb is not None
+    with world.mongodb.client() as client:
+        client["shop"].drop_collection("items")
+        client["shop"].create_collection("items")
+
+
 def drop(world: World) -> None:
-    shutil.rmtree(folder(world))
+    if world.mongodb is not None:
+        lost(world)
+    else:
+        shutil.rmtree(folder(world))
 
 
 STORIES = {
@@ -67,13 +81,23 @@ STORIES = {
     "delta deleted": Story("delta-upsert", drop, "The target is made anew"),
     "iceberg deleted": Story("iceberg-changelog", drop, "The target is made anew"),
     "iceberg changelog rolled back": Story("iceberg-changelog", rolled_back, "delete its folder) and read its", drop),
+    "mongodb deleted": Story("mongodb-upsert", lost, "The target is made anew"),
+    "mongodb changelog deleted": Story("mongodb-changelog", lost, "The target is made anew"),
+    "mongodb made again": Story("mongodb-upsert", made_again, "Drop the collection and read its source table", drop),
 }
 
 
-@pytest.mark.parametrize("name", STORIES)
-def test_a_target_that_lacks_what_it_had_is_whole_after_what_the_message_says(name: str, tmp_path: Path) -> None:
+def marked(name: str) -> object:
+    marks = [pytest.mark.server] if "mongodb" in STORIES[name].kind else []
+    return pytest.param(name, marks=marks, id=name)
+
+
+@pytest.mark.parametrize("name", [marked(name) for name in STORIES])
+def test_a_target_that_lacks_what_it_had_is_whole_after_what_the_message_says(
+    name: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
     story = STORIES[name]
-    world = new_world(story.kind, tmp_path)
+    world = world_of(request, story.kind, tmp_path)
     orders, items = (world.script.table(f"shop.{table}") for table in ("orders", "items"))
     numbers = {"shop.orders": 0, "shop.items": 0}
 

@@ -54,6 +54,10 @@ class Mask:
         keyed = hashlib.sha256(b"raycdc mask\0" + self.key).hexdigest() if self.key else ""
         return hashlib.sha256(repr((self.columns, self.method, self.length, keyed)).encode()).hexdigest()[:16]
 
+    def takes(self, arrow: pa.DataType) -> bool:
+        """Whether it can hide values of this type."""
+        return self.method != "truncate" or pa.types.is_string(arrow) or pa.types.is_binary(arrow)
+
     def type(self, have: LogicalType) -> LogicalType | None:
         """The type that columns of type `have` get; None for no column. ValueError where it cannot be."""
         if self.method == "drop":
@@ -62,7 +66,7 @@ class Mask:
             return LogicalType(TypeKind.STRING)
         if have.kind is TypeKind.BINARY:
             return have
-        if not pa.types.is_string(have.arrow()):
+        if not self.takes(have.arrow()):
             raise ValueError(f'method = "truncate" is for texts and binaries, and it is {have.kind}; use mask or hash')
         return LogicalType(TypeKind.STRING)
 
@@ -99,7 +103,7 @@ class Masks:
             if self.of(table, column) is not None:
                 raise ConfigError(
                     f"mask: {table}.{column} belongs to the key, by which readers tell rows apart, and cannot be "
-                    "masked. Name the other columns, or exclude the table."
+                    "masked. Name the other columns in mask.columns, or give the table another key."
                 )
 
     def identity(self, table: TableId) -> str:

@@ -88,6 +88,8 @@ class TargetRules:
         for target in self.router.targets(table):
             if why := self.naming.rules.no_table(target):
                 return f"{table}: {why}, or leave the table out (source.exclude)."
+        if why := self._unhidden(table, schema):
+            return why
         transform = self.transforms.of(table)
         if self.upsert and not schema.primary_key and (transform is None or not transform.primary_keys):
             return (
@@ -108,6 +110,17 @@ class TargetRules:
             self.names(table, schema)
         except SchemaError as cause:
             return f"{cause}, or leave the table out (source.exclude)."
+        return ""
+
+    def _unhidden(self, table: TableId, schema: TableSchema) -> str:
+        """Why masks cannot hide what they are to hide of the table, which readers would find out at its rows."""
+        try:
+            masked_schema(table, schema, self.masks)
+        except ConfigError as cause:
+            return (
+                f"{cause} Or leave the table out (source.exclude). When it can be hidden, read it with: raycdc tables "
+                f"resnapshot CONFIG {table}"
+            )
         return ""
 
     def names(self, table: TableId, schema: TableSchema) -> Names:

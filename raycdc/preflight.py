@@ -15,6 +15,7 @@ Blocks while the source answers.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -36,6 +37,7 @@ from raycdc.config.changes import Change
 from raycdc.errors import ConfigError, LogLostError, SinkError, SourceError
 from raycdc.model import TableId
 from raycdc.model.selector import TableSelector
+from raycdc.model.state_key import require_state_key
 from raycdc.plugins import PluginGroup, load_plugin
 from raycdc.sinks.api import UPSERT
 from raycdc.source.api import FollowsTargets, HidesValues, LeavesOutChanges, ReadsStatements, TellsBefore
@@ -97,8 +99,12 @@ def settle_place(config: PipelineConfig, store: CheckpointStore) -> None:
 
 
 def require_fitting(config: PipelineConfig, store: CheckpointStore, *, has_sink: bool = True) -> list[Difference]:
-    """What is different from when the state was made, and may be. `ConfigError` with all that may not, and ways out."""
+    """What is different from when the state was made, and may be. `ConfigError` with all that may not, and ways out;
+    `StateError` for another ``pipeline.state_key``.
+    """
     was, last = read_configured(store), store.last_manifest()
+    if last is not None:
+        require_state_key(config.state_key, json.dumps([last.to_splits, last.enumerator]))
     if was is None or last is None:
         return []  # Nothing was written yet, or by a version that did not remember.
     found = differences(was, configured_keys(config, has_sink=has_sink), config)

@@ -291,7 +291,8 @@ def check_kafka(config: Any) -> tuple[list[CheckResult], list[TableId]]:
     store = known_store(config)
     last = None if store is None else store.last_manifest()
     states = None if last is None else [PartitionState.from_json(data) for data in last.to_splits.values()]
-    return check_topics(config.source, states, now_ms=time.time_ns() // 1_000_000)
+    now_ms, hides = time.time_ns() // 1_000_000, bool(config.masks)
+    return check_topics(config.source, states, now_ms=now_ms, hides=hides)
 
 
 def check_mongodb(source: Any, *, complete: bool = True) -> tuple[list[CheckResult], list[TableId]]:

@@ -37,7 +37,7 @@ def plan_config(path: Path, *, as_json: bool) -> int:
     if config.source.type == "kafka":
         print("Of topics the last messages are looked at; tables and columns may come that they do not show.",
               file=sys.stderr)  # fmt: skip
-    found = source_tables(config.source)
+    found = source_tables(config.source, hides=bool(config.masks))
     for result in check_changelog(config) if found else ():
         print(f"Changelog: {result.text}", file=sys.stderr)
     parked: set[TableId] = set()

@@ -41,22 +41,25 @@ class SourceTable:
 CHUNKS_FIX = "For chunks of another column, index it whole, and name it in source.snapshot.key."
 
 
-def source_tables(source: Any) -> dict[TableId, SourceTable]:
-    """The tables that a source captures, as they are now, or as the last messages show them. Raises `SourceError`."""
+def source_tables(source: Any, *, hides: bool = False) -> dict[TableId, SourceTable]:
+    """The tables that a source captures, as they are now, or as the last messages show them. Raises `SourceError`, and
+    `DataError` for messages that cannot be decoded, without their contents where the pipeline `hides` some.
+    """
     match source.type:
         case "mongodb":
             return mongodb_tables(source)
         case "kafka":
-            return kafka_tables(source)
+            return kafka_tables(source, hides=hides)
         case _:
             return mysql_tables(source)
 
 
-def kafka_tables(source: Any) -> dict[TableId, SourceTable]:
+def kafka_tables(source: Any, *, hides: bool = False) -> dict[TableId, SourceTable]:
     """The tables that a topic's last messages are of, with the columns known by them; how many rows is not known."""
     from raycdc.connectors.kafka.checks import tables_of_last_messages
 
-    return {table: SourceTable(schema, 0, 0) for table, schema in sorted(tables_of_last_messages(source).items())}
+    found = tables_of_last_messages(source, hides=hides)
+    return {table: SourceTable(schema, 0, 0) for table, schema in sorted(found.items())}
 
 
 def mongodb_tables(source: Any) -> dict[TableId, SourceTable]:

@@ -14,19 +14,25 @@ from raycdc.model.types import LogicalType
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column. `default` is the constant an added column gives to rows that existed before, as text, or None."""
+    """One column. `default` is the constant an added column gives to rows that existed before, as text, or None.
+
+    `hidden`: it is what a mask leaves of that constant, to stand in rows that are masked already.
+    """
 
     name: str
     type: LogicalType
     nullable: bool = True
     default: str | None = None
+    hidden: bool = False
 
     def to_json(self) -> dict[str, Any]:
-        return {"name": self.name, "type": self.type.to_json(), "nullable": self.nullable, "default": self.default}
+        told = {"name": self.name, "type": self.type.to_json(), "nullable": self.nullable, "default": self.default}
+        return {**told, "hidden": True} if self.hidden else told
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Column:
-        return cls(data["name"], LogicalType.from_json(data["type"]), data["nullable"], data["default"])
+        known = (data["name"], LogicalType.from_json(data["type"]), data["nullable"], data["default"])
+        return cls(*known, hidden=data.get("hidden", False))
 
 
 @dataclass(frozen=True, slots=True)

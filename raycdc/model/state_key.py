@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import re
 from functools import cache
 
 from raycdc.errors import StateError
@@ -18,6 +19,7 @@ from raycdc.errors import StateError
 LENGTH_MIN = 16
 
 _HEAD = "sealed:1:"
+_SEALED = re.compile(f"{_HEAD}([0-9a-f]+):")
 #: RFC 7914; 16 MiB and some 50 ms, once per process.
 _COST = {"n": 1 << 14, "r": 8, "p": 1}
 _KEY_BYTES = 64
@@ -52,10 +54,7 @@ class StateKey:
 
         fingerprint, _, sealed = text.removeprefix(_HEAD).partition(":")
         if fingerprint != self.fingerprint:
-            raise StateError(
-                f"The state was encrypted with another pipeline.state_key (its fingerprint is {fingerprint}, that of "
-                f"the configured one {self.fingerprint}). Put the key back that this state was begun with."
-            )
+            raise _another(fingerprint, self)
         try:
             return AESSIV(_derived(self._secret)[0]).decrypt(base64.b64decode(sealed), [_HEAD.encode()])[1:]
         except (InvalidTag, ValueError) as cause:
@@ -63,6 +62,30 @@ class StateKey:
                 "An encrypted value in the state is damaged. Restore the state folder from a copy, or start under "
                 "another pipeline.state with a new snapshot."
             ) from cause
+
+
+def require_state_key(key: StateKey | None, text: str) -> None:
+    """`StateError` where `text`, of a state, has something that only another key than `key` opens."""
+    for fingerprint in sorted(set(_SEALED.findall(text))):
+        if key is None:
+            raise no_key()
+        if fingerprint != key.fingerprint:
+            raise _another(fingerprint, key)
+
+
+def _another(fingerprint: str, key: StateKey) -> StateError:
+    return StateError(
+        f"The state was encrypted with another pipeline.state_key (its fingerprint is {fingerprint}, that of "
+        f"the configured one {key.fingerprint}). Put the key back that this state was begun with."
+    )
+
+
+def no_key() -> StateError:
+    """The error of a state that needs a key where none is configured."""
+    return StateError(
+        "The state has values that are encrypted, and pipeline.state_key is not set. Set it to the key that "
+        "this state was begun with."
+    )
 
 
 def is_sealed(value: object) -> bool:

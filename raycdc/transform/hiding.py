@@ -12,11 +12,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from raycdc.errors import ConfigError, StateError
-from raycdc.model import TableId
+from raycdc.errors import ConfigError
+from raycdc.model import META_COLUMNS, TableId
 from raycdc.model.batch import with_masked
 from raycdc.model.mask import Masks
-from raycdc.model.state_key import StateKey, is_sealed
+from raycdc.model.state_key import StateKey, is_sealed, no_key
 from raycdc.transform.masking import masked
 
 
@@ -39,6 +39,17 @@ class Hiding:
         """Rows of `table` as segments have them; the batch says that masks have been over it."""
         return with_masked(masked(batch, table, self.masks), masked=True) if self.masks else batch
 
+    def without_unfit(self, table: TableId, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """`batch` with NULL in columns that their masks cannot hide: where targets are the table is parked for these
+        (`masked_schema` refuses them), and its rows are written nowhere. For readers that cannot park a table.
+        """
+        for index, field_ in enumerate(batch.schema):
+            mask = None if field_.name in META_COLUMNS else self.masks.of(table, field_.name)
+            if mask is not None and not mask.takes(field_.type):
+                nothing = pa.nulls(batch.num_rows, pa.string())
+                batch = batch.set_column(index, pa.field(field_.name, pa.string()), nothing)
+        return batch
+
     def seal(self, table: TableId, data: bytes) -> str:
         """`data`, which says what a mask of `table` hides, as a text. `ConfigError` without a key."""
         if self.state_key is None:
@@ -52,10 +63,7 @@ class Hiding:
     def open(self, text: str) -> bytes:
         """Inverse of `seal`. Raises `StateError` without the key, and for another one."""
         if self.state_key is None:
-            raise StateError(
-                "The state has values that are encrypted, and pipeline.state_key is not set. Set it to the key that "
-                "this state was begun with."
-            )
+            raise no_key()
         return self.state_key.open(text)
 
     def seal_json(self, table: TableId, columns: Collection[str], value: Any) -> Any:

@@ -34,7 +34,7 @@ def masked_schema(table: TableId, schema: TableSchema, masks: Masks) -> TableSch
     masks.check_key(table, schema.primary_key)
     kept = [found for column in schema.columns if (found := _masked(table, column, masks)) is not None]
     if not kept:
-        raise ConfigError(f"mask: all columns of {table} are dropped. Exclude the table instead.")
+        raise ConfigError(f"mask: all columns of {table} are dropped, so that there is nothing to write.")
     return TableSchema(tuple(kept), schema.primary_key)
 
 
@@ -102,16 +102,18 @@ def _hidden(table: TableId, change: SchemaChangeEvent, masks: Masks) -> SchemaCh
         case AddColumnEvent(_, column, _, hidden) if not hidden and (mask := masks.of(table, column.name)) is not None:
             if column.default is None:
                 return change
-            return replace(change, column=replace(column, default=_default(table, column, mask)), hidden=True)
+            return replace(change, column=replace(column, default=masked_default(table, column, mask)), hidden=True)
         case _:
             return change
 
 
-def _default(table: TableId, column: Column, mask: Mask) -> str | None:
-    """What rows that were there hold in the column, masked as in all others; None where the column is dropped."""
-    if mask.method == "drop":
+def masked_default(table: TableId, column: Column, mask: Mask) -> str | None:
+    """What rows that were there hold in the column, masked as in all others; None where the column is dropped.
+
+    `SchemaError`, without the default's text, where the mask cannot hide it.
+    """
+    if mask.method == "drop" or column.default is None:
         return None
-    assert column.default is not None
     try:
         value = constant(column.default, column.type.arrow())
         shown = masked_values(pa.array([value]), mask, f"{table}.{column.name}")[0].as_py()
@@ -125,14 +127,14 @@ def _default(table: TableId, column: Column, mask: Mask) -> str | None:
 
 
 def _without_default(table: TableId, column: Column, masks: Masks) -> Column:
-    return column if masks.of(table, column.name) is None else replace(column, default=None)
+    return column if masks.of(table, column.name) is None else replace(column, default=None, hidden=False)
 
 
 def _masked(table: TableId, column: Column, masks: Masks) -> Column | None:
     if masks.of(table, column.name) is None:
         return column
     kind = _type(table, column, masks)
-    return None if kind is None else replace(column, type=kind, default=None)
+    return None if kind is None else replace(column, type=kind, default=None, hidden=False)
 
 
 def _type(table: TableId, column: Column, masks: Masks) -> LogicalType | None:

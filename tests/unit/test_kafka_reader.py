@@ -21,6 +21,7 @@ from raycdc.errors import SchemaError
 from raycdc.formats.api import MessageBatch, Origin
 from raycdc.formats.plugins import load_format
 from raycdc.model import RowKind, TableId
+from raycdc.model.mask import Masks
 from raycdc.source.hand_off import LogRows
 from raycdc.source.held_rows import SpilledRows
 from raycdc.source.partitioned import ReaderContext
@@ -35,6 +36,7 @@ from raycdc.source.source_event import (
     SplitsRemoved,
 )
 from raycdc.source.split import PartitionSplit
+from raycdc.transform.hiding import Hiding
 
 TABLE = TableId("shop", "product")
 
@@ -118,7 +120,7 @@ class Rig:
         *,
         columns: str | None = "id BIGINT, name STRING, PRIMARY KEY (id)",
         statements: Statements | None = None,
-        hides: bool = False,
+        masks: Masks | None = None,
         **options: Any,
     ) -> None:
         self.output = Output()
@@ -132,7 +134,10 @@ class Rig:
             partitions=self.partitions,
             make_decoder=self._format.decoder,
             settings=ReaderSettings(
-                30.0, aligned=True, dead_letters=options.get("on_error") == "dead-letter", hides=hides
+                30.0,
+                aligned=True,
+                dead_letters=options.get("on_error") == "dead-letter",
+                hiding=Hiding(masks or Masks()),
             ),
             statements=statements,
             wall_ms=lambda: 1_700_000_001_000,

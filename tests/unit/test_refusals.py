@@ -61,7 +61,7 @@ CLASSES: dict[str, tuple[int, Whose]] = {
     "schema/apply.py": (5, Whose.CHANGE),
     "schema/events.py": (2, Whose.CHANGE),
     "transform/changes.py": (1, Whose.RULES),
-    "transform/hiding.py": (2, Whose.START),
+    "transform/hiding.py": (1, Whose.START),
     "transform/lookups.py": (3, Whose.RULES),
     "transform/masked.py": (4, Whose.RULES),
     "transform/masking.py": (1, Whose.READER),

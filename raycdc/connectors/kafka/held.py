@@ -19,6 +19,7 @@ from raycdc.connectors.kafka.split import PartitionState
 from raycdc.connectors.kafka.statements import Dropped, Emptied, Statements
 from raycdc.formats.api import ChangeItem, Decoded, FormatDecoder, RowsItem
 from raycdc.model import Column, RowKind, TableId, TableSchema
+from raycdc.transform.hiding import Hiding
 
 
 class Partitions(Protocol):
@@ -46,9 +47,13 @@ class ReaderSettings:
     idle_after_s: float
     aligned: bool = False
     dead_letters: bool = False
-    #: Nothing of messages that cannot be decoded may be shown, or kept.
-    hides: bool = False
+    #: Where masks hide something, nothing of messages that cannot be decoded may be shown, or kept.
+    hiding: Hiding = field(default_factory=Hiding)
     order_by: str | None = None
+
+    @property
+    def hides(self) -> bool:
+        return bool(self.hiding.masks)
 
 
 @dataclass(slots=True)
@@ -111,7 +116,7 @@ def judge(
             followed = statements.followed(item, known, {*in_force, *grown}, dropped=dropped)
             dropped = followed.dropped
             emptied[number] = followed.emptied
-            defaults += [(item, *entry) for entry in followed.defaults]
+            defaults += [(statements.shown(item), *entry) for entry in followed.defaults]
             asked = dict(followed.schemas)
         else:
             asked = {item.table: item.schema}

@@ -39,7 +39,7 @@ from raycdc.connectors.kafka.identities import Identities
 from raycdc.connectors.kafka.keys import NewKeys
 from raycdc.connectors.kafka.messages import Fetched, within
 from raycdc.connectors.kafka.ordering import new_images
-from raycdc.connectors.kafka.schemas import Update, conform, emptied_row, fits
+from raycdc.connectors.kafka.schemas import Update, conform, emptied_row, fits, with_hidden_defaults
 from raycdc.connectors.kafka.split import PartitionState
 from raycdc.connectors.kafka.statements import Emptied, Statements, check_default, refusal
 from raycdc.connectors.kafka.watermark import Watermarks
@@ -325,7 +325,10 @@ class KafkaReader:
         times = held.fetched.batch.timestamps_ms
         for event in events:
             if self._settings.order_by:
-                raise refusal(item, f"source.order_by = {self._settings.order_by!r} says nothing about emptied tables")
+                raise refusal(
+                    self._statements.shown(item),
+                    f"source.order_by = {self._settings.order_by!r} says nothing about emptied tables",
+                )
             split_id = held.split.state.split_id
             schema = self._schemas[event.table][0]
             ts_ms = self._wall_ms() if times is None else int(times[item.message])
@@ -337,7 +340,7 @@ class KafkaReader:
         if batch.num_rows == 0:
             return
         schema, fingerprint = self._schemas[table]
-        conformed = conform(table, batch, schema, without=without)
+        conformed = conform(table, batch, schema, without=without, hides=self._settings.hides)
         self._homes.setdefault((table, split_id), False)
         if self._settings.order_by and table != DEAD_LETTERS:
             order_by = self._settings.order_by
@@ -346,8 +349,13 @@ class KafkaReader:
         self._rows += conformed.num_rows
         index = conformed.schema.get_field_index("_seq")
         conformed = conformed.set_column(index, conformed.schema.field(index), numbers)
+        known = batch.schema.names
+        hiding = self._settings.hiding
+        shown = with_hidden_defaults(
+            table, hiding.without_unfit(table, conformed), schema, hiding, known=known, without=without
+        )
         # Without its key, so in one hash partition: readers would cut into different numbers of them.
-        self._context.output.collect(table, fingerprint=fingerprint, batch=conformed, split_id=split_id)
+        self._context.output.collect(table, fingerprint=fingerprint, batch=shown, split_id=split_id)
         self._touched.add(table)
         if self._keys is not None and schema.primary_key and table != DEAD_LETTERS and not is_truncation(batch):
             self._keys.read(table, split_id, key_hashes(conformed, schema.primary_key))

@@ -28,6 +28,7 @@ from raycdc.schema import (
     CreateTableEvent,
     SchemaChangeEvent,
 )
+from raycdc.transform.hiding import Hiding
 
 _INTEGERS = (TypeKind.INT8, TypeKind.INT16, TypeKind.INT32, TypeKind.INT64)
 _DIGITS = {TypeKind.INT8: 3, TypeKind.INT16: 5, TypeKind.INT32: 10, TypeKind.INT64: 19, TypeKind.UINT64: 20}
@@ -79,7 +80,7 @@ def merge(
         if place is None:
             added = replace(column, nullable=True)
             columns.append(added)
-            events.append(AddColumnEvent(table, added))
+            events.append(AddColumnEvent(table, added, hidden=added.hidden))
             continue
         merged = wider(columns[place].type, column.type)
         if merged.arrow() != columns[place].type.arrow():
@@ -109,19 +110,20 @@ def fits(known: TableSchema | None, other: TableSchema) -> bool:
 
 
 def conform(
-    table: TableId, batch: pa.RecordBatch, schema: TableSchema, *, without: Collection[str] = ()
+    table: TableId, batch: pa.RecordBatch, schema: TableSchema, *, without: Collection[str] = (), hides: bool = False
 ) -> pa.RecordBatch:
     """`batch` with exactly the columns of `schema` and the metadata columns; no copy where it has them already.
 
     A column that the batch does not know has its default: at the source, adding it gave these rows that. It is null
-    where the column is one of `without` (in lower case), which were dropped there.
+    where the column is one of `without` (in lower case), which were dropped there, and where its default is hidden
+    (`with_hidden_defaults`). With `hides` no error has a value.
     """
     wanted = pa.schema([*schema.arrow(), *META_FIELDS])
     if batch.schema.equals(wanted):
         return batch
     present = {name: index for index, name in enumerate(batch.schema.names)}
     arrays = []
-    given = [column for column in schema.columns if column.name.casefold() not in without]
+    given = [column for column in schema.columns if column.name.casefold() not in without and not column.hidden]
     defaults = {column.name: column.default for column in given if column.default is not None}
     for column in wanted:
         index = present.get(column.name)
@@ -134,11 +136,41 @@ def conform(
             else:
                 arrays.append(_cast(batch.column(index), column.type))
         except pa.ArrowInvalid as cause:
+            why = "" if hides else f": {cause}"
             raise SchemaError(
-                f"{table}: a value of column {column.name!r} does not fit {column.type}: {cause}. "
+                f"{table}: a value of column {column.name!r} does not fit {column.type}{why}. "
                 "Give the table's columns in source.format."
-            ) from cause
+            ) from (None if hides else cause)
     return pa.RecordBatch.from_arrays(arrays, schema=wanted)
+
+
+def with_hidden_defaults(
+    table: TableId,
+    conformed: pa.RecordBatch,
+    schema: TableSchema,
+    hiding: Hiding,
+    *,
+    known: Collection[str],
+    without: Collection[str],
+) -> pa.RecordBatch:
+    """`conformed`, masked, with the hidden defaults of columns that are not `known` to its messages; as it is where
+    there are none.
+    """
+    missing = {
+        column.name: column.default
+        for column in schema.columns
+        if column.hidden and column.name not in known and column.name.casefold() not in without
+    }
+    if not missing:
+        return conformed
+    masked = hiding.batch(table, conformed)
+    for name, default in missing.items():
+        index = masked.schema.get_field_index(name)
+        assert default is not None
+        assert index >= 0, "a column that a mask drops has no default"
+        column = masked.schema.field(index)
+        masked = masked.set_column(index, column, pa.repeat(constant(default, column.type), masked.num_rows))
+    return masked
 
 
 def emptied_row(schema: TableSchema, *, ts_ms: int, place: str) -> pa.RecordBatch:

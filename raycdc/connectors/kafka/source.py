@@ -115,7 +115,7 @@ class KafkaSource:
                 aligned=alignment.max_drift is not None,
                 dead_letters=keeps_dead_letters(self._config.format),
                 order_by=self._config.order_by,
-                hides=bool(self._hiding.masks),
+                hiding=self._hiding,
             ),
         )
 
@@ -127,6 +127,7 @@ class KafkaSource:
             given=lambda table: bool(section.get("columns")) or str(table) in tables,
             left_out=self._left_out,
             follow=section.get("ddl", "follow") == "follow",
+            masks=self._hiding.masks,
         )
 
 

@@ -24,6 +24,7 @@ from raycdc.connectors.kafka.schemas import wider
 from raycdc.errors import SchemaError, StatementError
 from raycdc.formats.api import ChangeItem
 from raycdc.model import Column, LogicalType, TableId, TableSchema, TypeKind
+from raycdc.model.mask import Masks
 from raycdc.schema import (
     AddColumnEvent,
     AlterColumnTypeEvent,
@@ -36,6 +37,8 @@ from raycdc.schema import (
     SchemaChangeEvent,
     TruncateTableEvent,
 )
+from raycdc.transform.hidden_texts import without_values
+from raycdc.transform.masked import masked_default
 
 Emptied = TruncateTableEvent | DropTableEvent
 Events = tuple[SchemaChangeEvent, ...]
@@ -63,7 +66,10 @@ class Followed:
 
 
 class Statements:
-    """What of DDL messages is followed. `given`: the table's columns are the user's; `left_out`: types of events."""
+    """What of DDL messages is followed. `given`: the table's columns are the user's; `left_out`: types of events.
+
+    Of columns that `masks` are about defaults are what these leave of them, and no error has values of a statement.
+    """
 
     def __init__(
         self,
@@ -72,7 +78,9 @@ class Statements:
         given: Callable[[TableId], bool] = lambda _: False,
         left_out: frozenset[str] = frozenset(),
         follow: bool = True,
+        masks: Masks | None = None,
     ) -> None:
+        self._masks = masks or Masks()
         self._read = read
         self._given = given
         self._left_out = left_out
@@ -87,6 +95,7 @@ class Statements:
         """
         if not self._follow:
             return Followed()
+        shown = self.shown(item)
         gone = {table: set(names) for table, names in (dropped or {}).items()}
         schemas: dict[TableId, TableSchema] = {}
         emptied: dict[TableId, Emptied] = {}
@@ -100,28 +109,45 @@ class Statements:
                         gone.pop(str(table), None)
                 case CreateTableEvent(_, schema) if item.statement and now is None and table == item.table:
                     if not self._given(table):
-                        schemas.setdefault(table, schema)
+                        columns = tuple(self._hidden(shown, table, column) for column in schema.columns)
+                        schemas.setdefault(table, replace(schema, columns=columns))
                 case DropColumnEvent(_, name) if now is not None:
                     if name.casefold() in (column.name.casefold() for column in now.columns):
                         gone.setdefault(str(table), set()).add(name.casefold())
                 case AddColumnEvent(_, column) if column.name.casefold() in gone.get(str(table), ()):
-                    raise refusal(item, f"rows that exist lost their value in {column.name!r} when it was dropped")
+                    raise refusal(shown, f"rows that exist lost their value in {column.name!r} when it was dropped")
                 case AddColumnEvent(_, column) if now is not None and column.default is not None:
                     if column.type.kind is TypeKind.TIMESTAMP:
+                        default = "the default" if self._masks else repr(column.default)
                         raise refusal(
-                            item,
-                            f"{column.default!r} in {column.name!r} of the rows that exist is a moment in the time "
+                            shown,
+                            f"{default} in {column.name!r} of the rows that exist is a moment in the time "
                             "zone of the session that added it, which no message says",
                         )
                     if self._given(table) and _column(now, column.name) is None:
                         continue  # No row is decoded with it: a default would be a value that rows do not have.
-                    typed = _as_decoded(column, item)
-                    schemas[table] = _with_default(item, schemas.get(table, now), typed)
+                    typed = self._hidden(shown, table, _as_decoded(column, item))
+                    schemas[table] = _with_default(shown, schemas.get(table, now), typed)
                     defaults.append((table, typed))
                 case RenameColumnEvent() | RenameTableEvent() | AlterPrimaryKeyEvent() | AlterColumnTypeEvent():
-                    _check(item, event, now)
+                    _check(shown, event, now)
         remembered = {table: sorted(names) for table, names in gone.items()}
         return Followed(schemas, tuple(emptied.values()), tuple(defaults), remembered)
+
+    def shown(self, item: ChangeItem) -> ChangeItem:
+        """The item for errors, which quote its statement."""
+        return replace(item, statement=without_values(item.statement, item.statement)) if self._masks else item
+
+    def _hidden(self, shown: ChangeItem, table: TableId, column: Column) -> Column:
+        """The column as the state may have it."""
+        mask = self._masks.of(table, column.name)
+        if mask is None or column.default is None:
+            return column
+        try:
+            default = masked_default(table, column, mask)
+        except SchemaError as cause:
+            raise refusal(shown, str(cause)) from None
+        return replace(column, default=default, hidden=default is not None)
 
     def _events(self, item: ChangeItem, known: Known, tables: Collection[TableId]) -> Events:
         """The statement's events; none where one that cannot be followed concerns no rows."""
@@ -134,6 +160,8 @@ class Statements:
             rows = any(known(table) is not None for table in concerned)
             if not (rows or any(table.db in cause.databases for table in tables)):
                 return ()  # There is no row that it could have changed; what comes says its own columns.
+            if self._masks:
+                raise refusal(self.shown(item), without_values(str(cause), item.statement)) from None
             raise refusal(item, str(cause)) from cause
 
 

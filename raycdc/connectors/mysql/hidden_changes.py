@@ -7,7 +7,6 @@ change tool's tables have of them is not kept: where it is needed after a restar
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -20,11 +19,10 @@ from raycdc.model import TableId
 from raycdc.model.mask import Masks
 from raycdc.schema import event_from_json, event_to_json
 from raycdc.source.api import SchemaUpdate
+from raycdc.transform.hidden_texts import without_values
 from raycdc.transform.hiding import Hiding
 from raycdc.transform.masked import hidden_changes
 
-#: A text or a number of a statement; names in backticks are none.
-_VALUE = re.compile(r"`(?:[^`]|``)*`|('(?:[^'\\]|''|\\.)*'|\"(?:[^\"\\]|\"\"|\\.)*\"|\b[0-9][0-9A-Za-z.]*)", re.DOTALL)
 _NOT_KEPT = "a default that a mask hides, and that the state does not keep"
 
 
@@ -81,14 +79,6 @@ def _hidden_shadow(shadow: Mapping[str, Any], masks: Masks) -> dict[str, Any]:
         "filled": {**shadow["filled"], **dict.fromkeys(lost)},
         "computed": {**shadow["computed"], **dict.fromkeys(lost, _NOT_KEPT)},
     }
-
-
-def without_values(text: str, statement: str) -> str:
-    """`text`, which quotes `statement`, without the values that stand in that."""
-    values = {value for value in _VALUE.findall(statement) if len(value.strip("'\"")) > 1}
-    for value in sorted(values, key=len, reverse=True):
-        text = text.replace(" ".join(value.split()), "…").replace(value.strip("'\""), "…")
-    return text
 
 
 def without_values_in_errors(on_ddl: Callable[[DdlItem], None], hiding: Hiding) -> Callable[[DdlItem], None]:

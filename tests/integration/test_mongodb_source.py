@@ -414,5 +414,14 @@ def test_a_masked_field_stands_in_the_clear_nowhere(
         with pytest.raises(ConfigError, match=rf"email of {database}\.orders would be hidden.*column {column}\."):
             masked(named).run(local=True)
         assert not (tmp_path / "out").exists()
+    # What documents are sharded by is in every position of the stream.
+    with mongodb.client() as client:
+        client.config.collections.insert_one(
+            {"_id": f"{database}.orders", "key": {"region": 1, "email.x": 1, "_id": 1}}
+        )
+    with pytest.raises(ConfigError, match=rf"mask: email of {database}\.orders belongs to the shard key"):
+        masked(f"{database}.orders.email", f"{database}.orders.{column}").run(local=True)
+    with mongodb.client() as client:
+        client.config.collections.delete_one({"_id": f"{database}.orders"})
     masked(f"{database}.orders.email", f"{database}.orders.{column}").run(local=True)
     assert "@" not in "".join(path.read_text() for path in (tmp_path / "out").rglob("*.jsonl"))

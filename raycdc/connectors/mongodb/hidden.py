@@ -1,7 +1,9 @@
 """Masks of collections' fields, and the column in which the same fields would stand in the clear.
 
 A mask is of a column. A field also stands in `REST`, where its value fits no column or the column came later, and in
-`WHOLE`, so that it is hidden only where that column is masked, too.
+`WHOLE`, so that it is hidden only where that column is masked, too. A field of a shard key stands in the key of each
+event, and so in the change stream's tokens, which are the state's positions, and in bounds of chunks: it cannot be
+hidden at all.
 """
 
 from __future__ import annotations
@@ -9,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from raycdc.connectors.mongodb.catalog import layout_of
-from raycdc.connectors.mongodb.client import Client
+from raycdc.connectors.mongodb.client import Client, errors, probe
 from raycdc.connectors.mongodb.layout import ID, REST, WHOLE, OnMisfit
 from raycdc.connectors.mongodb.plugin import MongoDbSourceConfig, SchemaMode
-from raycdc.errors import ConfigError
+from raycdc.errors import ConfigError, SourceError, SourceUnavailableError
 from raycdc.model import TableId
 from raycdc.model.mask import Masks
 
@@ -20,6 +22,12 @@ from raycdc.model.mask import Masks
 def require_hidden(client: Client, config: MongoDbSourceConfig, tables: Collection[TableId], masks: Masks) -> None:
     """Raises `ConfigError` where a field that a mask hides could be read in another column. Asks for samples."""
     for table in tables if masks else ():
+        if shown := [name for name in _shard_key(client, table) if masks.of(table, name) is not None]:
+            raise ConfigError(
+                f"mask: {', '.join(shown)} of {table} belongs to the shard key, which the server puts into the change "
+                "stream's positions: the state would have its values. Name the other fields in mask.columns, or leave "
+                "the collection out (source.exclude)."
+            )
         everything = _with_all_fields(config, table)
         if everything is None or masks.of(table, everything) is not None:
             continue
@@ -39,6 +47,22 @@ def _with_all_fields(config: MongoDbSourceConfig, table: TableId) -> str | None:
     if config.schema_.mode is SchemaMode.DOCUMENT:
         return WHOLE
     return REST if config.infers(table) or config.on_misfit is OnMisfit.REST else None
+
+
+def _shard_key(client: Client, table: TableId) -> list[str]:
+    """Fields of documents that the collection is sharded by. `SourceError` for a cluster that does not tell them."""
+    try:
+        with errors(client, f"reading config.collections for {table}, which masks are about"):
+            known = client["config"]["collections"].find_one({"_id": str(table), "dropped": {"$ne": True}})
+    except SourceUnavailableError:
+        raise
+    except SourceError:
+        # Elsewhere nothing is sharded, and not everybody may look.
+        if probe(client).is_mongos:
+            raise
+        return []
+    names = [] if known is None else [name.partition(".")[0] for name in known["key"]]
+    return [name for name in dict.fromkeys(names) if name != ID]
 
 
 def _shown(client: Client, config: MongoDbSourceConfig, table: TableId) -> list[str]:

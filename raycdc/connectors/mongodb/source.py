@@ -113,10 +113,12 @@ class MongoDbSource:
                 self._require_same_set(info, state["position"]["replica_set"])
             for table in tables:
                 require_selectable(client, table, self._config.snapshot.selection_of(table))
-            require_hidden(client, self._config, tables, self._rules.masks)
+            followed = {name for state in (splits or {}).values() for name in state["tables"]}
+            # Those that came since are judged where they are looked at, and parked.
+            judged = [table for table in tables if first or str(table) in followed]
+            require_hidden(client, self._config, judged, self._rules.masks)
             if not self._config.bounded:
-                followed = {name for state in (splits or {}).values() for name in state["tables"]}
-                require_followable(client, [table for table in tables if splits is None or str(table) in followed])
+                require_followable(client, judged)
                 for state in (splits or {}).values():
                     self._try(client, StreamPosition.from_json(state["position"]))
                 if not splits:
@@ -247,6 +249,7 @@ class MongoDbSource:
                     return None
                 try:
                     require_followable(client, [table])
+                    require_hidden(client, self._config, [table], self._rules.masks)
                     layout = layout_of(client, self._config, table, uuid)
                 except SourceUnavailableError:
                     raise

@@ -9,10 +9,13 @@ import json
 import re
 import struct
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 
 import msgpack
+
+from raycdc.checkpoint.kinds import kind_of
+from raycdc.testing.jobs import Job
 
 _BASE64 = re.compile(rb"[A-Za-z0-9+/]{24,}={0,2}")
 _TEXTS_IN_TEXTS = 4
@@ -67,3 +70,24 @@ def _forms(value: str | int) -> Iterator[tuple[str, bytes]]:
         yield "msgpack", msgpack.packb(value)
         for name, form in (("int32", "<i"), ("int64", "<q"), ("int32 BE", ">i"), ("double", "<d")):
             yield name, struct.pack(form, value)
+
+
+def nothing_shows(
+    job: Job, values: Sequence[str | int], *more: Path, said: Iterable[object] = (), kinds: Collection[str] = ()
+) -> None:
+    """No file of the job's state and target, nothing that its runs wrote to a terminal or into their logs, none of
+    `more`, and nothing of `said` shows one of the values. Every file of the state is of a kind that is known, and there
+    is one of each of `kinds` (`tests/unit/test_leaks.py` looks for all kinds in these).
+    """
+    told = job.folder / "said.jsonl"
+    told.write_text("\n".join(json.dumps(event, ensure_ascii=False) for run in job.runs for event in run.events))
+    (job.folder / "said.txt").write_text("\n".join(map(str, said)))
+    everything = [job.state, job.lake, told, job.folder / "said.txt", *job.folder.glob("run-*.log"), *more]
+    found = leaks(everything, values)
+    assert found == [], "\n".join(found)
+    names = [path.relative_to(job.state).as_posix() for path in job.state.rglob("*") if path.is_file()]
+    there = {name: kind_of(name) for name in names}
+    unknown = [name for name, kind in there.items() if not kind]
+    assert unknown == [], f"of no kind in raycdc.checkpoint.kinds: {unknown}"
+    missing = set(kinds) - set(there.values())
+    assert missing == set(), f"there is no file of these kinds: {missing}"

@@ -16,6 +16,8 @@ schemas/<fp>.json    table schemas by fingerprint
 spool/               segments of readers on this node
 ```
 
+All kinds of files are in `raycdc.checkpoint.kinds`.
+
 Invariant: a document exists whole or not at all (temporary file, fsync, rename, fsync of the folder), and its epoch's
 number is never given to another. Writers whose generation is no longer the newest are refused (`FencedError`).
 """
@@ -31,6 +33,7 @@ from typing import Any, NewType
 
 from raycdc.checkpoint import codec
 from raycdc.checkpoint.folder import Lease, LocalFolder, sweep_private
+from raycdc.checkpoint.kinds import kind_of
 from raycdc.checkpoint.manifest import STATE_NODE, Manifest
 from raycdc.checkpoint.parked import ParkedTarget
 from raycdc.errors import FencedError, StateError
@@ -353,6 +356,7 @@ class CheckpointStore:
 
     def write_figures(self, name: str, figures: Mapping[str, Any]) -> None:
         """Replace a document of the driver's own beside the others, durably (`raycdc.checkpoint.bad_rows`)."""
+        assert kind_of(name), f"{name} is none of the kinds of files in raycdc.checkpoint.kinds"
         self._check_driver(name)
         self._folder.write(name, codec.encode({"version": STORE_VERSION, **figures}))
 

@@ -53,6 +53,8 @@ class Job:
     #: Further sections, as TOML.
     sections: str = ""
     started: int = field(default=0)
+    #: What was started, in order.
+    runs: list[Run] = field(default_factory=list)
 
     @property
     def lake(self) -> Path:
@@ -135,7 +137,8 @@ snapshot = {{ {snapshot} }}
             process = subprocess.Popen(
                 command, stdout=subprocess.PIPE, stderr=log, env=environment, start_new_session=True, cwd=self.folder
             )
-        return Run(process, path)
+        self.runs.append(Run(process, path))
+        return self.runs[-1]
 
 
 @dataclass(slots=True)

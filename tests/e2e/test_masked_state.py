@@ -6,6 +6,10 @@ import contextlib
 import hashlib
 import hmac
 import json
+import os
+import subprocess
+import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -13,18 +17,19 @@ import pymysql
 import pytest
 
 from raycdc.testing.compare import read_delta
-from raycdc.testing.jobs import Job, Run, catch_up
-from raycdc.testing.servers import DatabaseServer, MariaDbServer
-from tests.leaks import leaks
+from raycdc.testing.jobs import Job, catch_up
+from raycdc.testing.servers import DatabaseServer, MariaDbServer, MongoDb
+from tests.leaks import nothing_shows
 
 pytestmark = pytest.mark.server
 
 METHODS = ("hash", "mask", "truncate", "drop")
 NUMBERS = {"hash": 1_938_475_000, "mask": 1_838_475_000, "drop": 1_738_475_000}
+NAMES = ("id", *(f"{method}_text" for method in METHODS), *(f"{method}_number" for method in NUMBERS))
 MASKS = "".join(
     f"""
 [[mask]]
-columns = 'hidden\\..*\\.{method}_.*'
+columns = 'hidden\\..*\\.{method}[_ ].*'
 method = "{method}"
 {'key = "${env:RAYCDC_TEST_PASSWORD}"' if method == "hash" else "length = 2" if method == "truncate" else ""}
 """
@@ -37,6 +42,7 @@ def word(method: str, phase: str) -> str:
     return f"{method[:2]}-planted-{phase}-{method}"
 
 
+SNAPSHOT = 'key = { "hidden.people" = "hash_text" }, rows_per_second = 200'
 PHASES = ("snapshot", "stream", "prepared", "rolled", "default")
 
 
@@ -59,13 +65,6 @@ def fill(server: DatabaseServer, database: str) -> None:
 def insert(id_: int, phase: str, suffix: int = 0) -> str:
     texts = ", ".join(f"'{word(method, phase)}{suffix:03}'" for method in METHODS)
     return f"INSERT INTO people VALUES ({id_}, {texts}, {', '.join(str(n + suffix % 3) for n in NUMBERS.values())})"
-
-
-def nothing_shows(job: Job, *runs: Run, values: list[str | int] | None = None) -> None:
-    said = job.folder / "said.jsonl"
-    said.write_text("\n".join(json.dumps(event, ensure_ascii=False) for run in runs for event in run.events))
-    found = leaks([job.state, job.lake, said, *job.folder.glob("run-*.log")], values or planted())
-    assert found == []
 
 
 def prepare(server: DatabaseServer, name: str, *statements: str) -> None:
@@ -93,7 +92,7 @@ def job_of(tmp_path: Path, server: DatabaseServer, **more: Any) -> Job:
         "local": True,
         "sections": MASKS,
         "pipeline": f'state_key = "${{file:{tmp_path}/key}}"',
-        "snapshot": 'key = { "hidden.people" = "hash_text" }, rows_per_second = 200',
+        "snapshot": SNAPSHOT,
     }
     return Job(tmp_path, server, "hidden", ("people",), **{**options, **more})
 
@@ -109,17 +108,17 @@ def test_no_file_shows_what_masks_hide(request: pytest.FixtureRequest, kind: str
     assert run.wait() == -9, run.story()
     manifest = json.loads(sorted((job.state / "epochs").iterdir())[-1].read_text())
     assert manifest["to_splits"]["stream"]["tables"]["hidden.people"]["snapshot"]["closed"]
-    nothing_shows(job, run)
+    nothing_shows(job, planted())
     # A transaction is prepared while its table's snapshot is under way, and its rows belong into chunks.
     moved = "UPDATE people SET hash_text = 'ha-planted-prepared-hash' WHERE id = 20"
     prepare(server, "early", insert(1, "prepared", 1), moved, "DELETE FROM people WHERE id = 30")
     run = job.start("--until", "caught-up", failpoints="before_commit=kill@2")
     assert run.wait() == -9, run.story()
-    nothing_shows(job, run)
+    nothing_shows(job, planted())
     server.execute("XA COMMIT 'early'")
     run = job.start("--until", "caught-up", "--verbose")
     assert run.wait() == 0, run.story()
-    nothing_shows(job, run)
+    nothing_shows(job, planted())
     # And while it is followed.
     server.execute(insert(2, "stream", 2), database="hidden")
     prepare(server, "never", insert(3, "rolled", 1))
@@ -131,11 +130,11 @@ def test_no_file_shows_what_masks_hide(request: pytest.FixtureRequest, kind: str
         server.execute("SET lock_wait_timeout = 1", "ALTER TABLE people ADD COLUMN x INT", database="hidden")
     stream = json.loads(sorted((job.state / "epochs").iterdir())[-1].read_text())["to_splits"]["stream"]
     assert stream["position"]["prepared"]
-    nothing_shows(job)
+    nothing_shows(job, planted())
     server.execute("XA COMMIT 'late'")
     server.execute("XA ROLLBACK 'never'")
     catch_up(job)
-    nothing_shows(job)
+    nothing_shows(job, planted())
     found = rows(job)
     assert set(found) == {1, 2, 4, *range(0, 600, 10)} - {30}
     assert {row["truncate_text"] for row in found.values()} == {"tr"}
@@ -157,7 +156,7 @@ def test_defaults_of_masked_columns_are_masked_in_the_state_and_in_rows_that_exi
     server.execute(f"ALTER TABLE people {before}", database="hidden")
     job = job_of(tmp_path, server, snapshot="", pipeline="")
     catch_up(job)
-    nothing_shows(job)
+    nothing_shows(job, planted())
     server.execute(
         f"ALTER TABLE people {more}",
         "INSERT INTO people (id, hash_begun, mask_begun, drop_begun) VALUES (7, 1, 1, 1)",
@@ -166,9 +165,9 @@ def test_defaults_of_masked_columns_are_masked_in_the_state_and_in_rows_that_exi
     )
     run = job.start("--until", "caught-up", failpoints="after_manifest=kill@2")
     assert run.wait() == -9, run.story()
-    nothing_shows(job, run)
+    nothing_shows(job, planted())
     catch_up(job)
-    nothing_shows(job)
+    nothing_shows(job, planted())
     found = rows(job).values()
     assert len(found) == 61
     key = server.cdc_user.encode()
@@ -183,7 +182,7 @@ def test_defaults_of_masked_columns_are_masked_in_the_state_and_in_rows_that_exi
     server.execute(f"ALTER TABLE people ADD COLUMN mask_note {computed}", database="hidden")
     run = job.start("--until", "caught-up")
     assert run.wait() == 0, run.story()
-    nothing_shows(job, run)
+    nothing_shows(job, planted())
     assert {row["mask_note"] for row in rows(job).values()} == {"*" * 8}
 
 
@@ -195,12 +194,105 @@ def test_a_key_that_is_not_the_states_is_refused_by_name(mariadb: MariaDbServer,
     (tmp_path / "key").write_text("another key of the state, as long")
     run = job.start("--until", "caught-up")
     assert run.wait() == 6, run.story()
-    assert "The state was encrypted with another pipeline.state_key (its fingerprint is" in run.story()
+    another = "The state was encrypted with another pipeline.state_key (its fingerprint is"
+    assert another in run.story()
+    assert another in say(job, "check", str(job.configuration()), code=6)
     job.pipeline = ""
     run = job.start("--until", "caught-up")
     assert run.wait() == 2, run.story()
-    assert "source.snapshot.key: hidden.people is cut into chunks by hash_text, which a mask hides" in run.story()
+    missing = "source.snapshot.key: hidden.people is cut into chunks by hash_text, which a mask hides"
+    assert missing in run.story()
+    assert missing in say(job, "check", str(job.configuration()), code=2)
+    # The state alone tells it, too.
+    job.snapshot = ""
+    run = job.start("--until", "caught-up")
+    assert run.wait() == 6, run.story()
+    missing = "The state has values that are encrypted, and pipeline.state_key is not set."
+    assert missing in run.story()
+    assert missing in say(job, "check", str(job.configuration()), code=6)
+    job.snapshot = SNAPSHOT
     (tmp_path / "key").write_text("a key of the state, long enough")
     job.pipeline = f'state_key = "${{file:{tmp_path}/key}}"'
     catch_up(job)
     assert len(rows(job)) == 60
+
+
+# With Ray and Spark ---------------------------------------------------------------------------------------------------
+
+WORLD = rf"""
+{MASKS}
+[[transform]]
+table = "hidden.people"
+projection = "*, CAST(shown AS INT) AS number, CONCAT(mask_text, hash_text) AS both"
+
+[[lookup]]
+table = "hidden.people"
+uri = "${{env:RAYCDC_TEST_URI}}"
+collection = "CRM.users"
+on = {{ id = "_id" }}
+columns = {{ name = "string" }}
+missing = "null"
+
+[[route]]
+table = 'hidden\.(texts|raws)'
+to = "hidden.notes"
+"""
+
+
+def say(job: Job, *words: str, code: int | None = None) -> str:
+    """What a command says; it ends with `code`, where one is given."""
+    environment = {**os.environ, "RAYCDC_TEST_PASSWORD": job.server.cdc_user}
+    command = [sys.executable, "-m", "raycdc.cli", *words]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    assert "Traceback" not in done.stderr
+    assert code in (None, done.returncode), done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+def test_no_file_of_a_run_on_ray_and_spark_shows_what_masks_hide(
+    mariadb: MariaDbServer, mongodb: MongoDb, mongodb_database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(mariadb, "hidden")
+    mariadb.execute(
+        "ALTER TABLE people ADD COLUMN `mask a note` VARCHAR(60) DEFAULT 'ma-planted-default-mask', "
+        "ADD COLUMN shown VARCHAR(9) DEFAULT '5'",
+        "UPDATE people SET shown = 'no number' WHERE id IN (20, 30)",
+        "CREATE TABLE texts (id INT PRIMARY KEY, note TEXT, mask_text VARCHAR(60))",
+        "CREATE TABLE raws (id INT PRIMARY KEY, note BLOB, mask_text VARCHAR(60))",
+        "INSERT INTO texts VALUES (1, 'a', 'ma-planted-snapshot-mask')",
+        "INSERT INTO raws VALUES (2, x'FF00', 'ma-planted-snapshot-mask'), (3, 'b', 'ma-planted-snapshot-mask')",
+        database="hidden",
+    )
+    with mongodb.client() as client:
+        client[mongodb_database].users.insert_many({"_id": number, "name": f"user {number}"} for number in range(30))
+    monkeypatch.setenv("RAYCDC_TEST_URI", mongodb.uri)
+    with tempfile.TemporaryDirectory(prefix="ray-") as short:
+        # The names of Ray's sockets are in it, and must not be long.
+        monkeypatch.setenv("RAY_TMPDIR", short)
+        job = job_of(tmp_path, mariadb, local=False, sections=WORLD.replace("CRM", mongodb_database))
+        job.tables = ("people", "texts", "raws")
+        job.pipeline += '\non_bad_record = "dead-letter"'
+        config = str(job.configuration())
+        said = [say(job, "check", config), say(job, "plan", config)]
+        run = job.start("--until", "caught-up", failpoints="after_lookup=kill@2")
+        assert run.wait() == -9, run.story()
+        run.kill()
+        nothing_shows(
+            job, planted(), Path(short), said=said, kinds=("looked up", "derived segments", "spark", "column names")
+        )
+        mariadb.execute(insert_named(2, "stream"), "UPDATE people SET shown = 'none' WHERE id = 40", database="hidden")
+        catch_up(job)
+        said += [say(job, "tables", "resnapshot", config, "hidden.people"), say(job, "tables", "list", config)]
+        said.append(say(job, "inspect", "checkpoint", str(job.state)))
+        nothing_shows(job, planted(), Path(short), said=said, kinds=("bad rows", "dead letters", "requests"))
+        assert list(Path(short).rglob("*.log"))
+    found = rows(job)
+    assert set(found) == {2, *range(0, 600, 10)} - {20, 30, 40}
+    assert {row["both"][:8] for row in found.values()} == {"*" * 8}
+    files = (job.state / "dead_letters").glob("*.jsonl")
+    letters = [json.loads(line) for file in files for line in file.read_text().splitlines()]
+    assert {letter["row"]["id"] for letter in letters} == {2, 20, 30, 40}
+
+
+def insert_named(id_: int, phase: str) -> str:
+    return insert(id_, phase).replace("INSERT INTO people VALUES", f"INSERT INTO people ({', '.join(NAMES)}) VALUES")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from raycdc.testing.servers import DatabaseServer
-from tests.integration.test_mysql_one_table import Job
+from tests.integration.one_table_job import Job
 from tests.leaks import leaks
 
 pytestmark = pytest.mark.server

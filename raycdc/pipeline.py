@@ -40,9 +40,10 @@ from raycdc.sinks.api import UPSERT, Sink, SinkContext
 from raycdc.source.coordinator import CoordinatorSettings
 from raycdc.source.split import STREAM_SPLIT_ID
 from raycdc.source.table_requests import ask_for_lost_rows, complain_of_parked, refusals_of, settle
-from raycdc.spark.epochs import EpochLoop, EpochStatistics
+from raycdc.spark.epochs import EpochLoop
 from raycdc.spark.known_rows import KnownRows
 from raycdc.spark.lifecycle import SparkThread, task_runner
+from raycdc.spark.outcomes import EpochStatistics
 from raycdc.spark.parked_targets import Parking, Waiting, parks_of
 from raycdc.spark.routing import Routing
 from raycdc.spark.sieve import Sieve

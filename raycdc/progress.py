@@ -22,7 +22,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from raycdc.errors import RaycdcError
-from raycdc.spark.epochs import EpochStatistics
+from raycdc.spark.outcomes import EpochStatistics
 
 #: So many tables are reported of as often as a caller wants; looking at ten times as many costs ten times as much.
 TABLES_PER_LOOK = 100

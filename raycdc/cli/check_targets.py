@@ -24,8 +24,9 @@ from raycdc.preflight import naming_place
 from raycdc.schema.behavior import SchemaChangeBehavior
 from raycdc.sinks.api import UPSERT, LooksFirst, SinkContext
 from raycdc.source.checks import CheckResult
-from raycdc.spark.epochs import EpochLoop, Outlook
+from raycdc.spark.epochs import EpochLoop
 from raycdc.spark.known_rows import KnownRows
+from raycdc.spark.outcomes import Outlook
 from raycdc.spark.parked_targets import Parking, parks_of
 from raycdc.spark.routing import Routing
 from raycdc.startup_checks import no_merging

@@ -16,7 +16,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any, assert_never
 
@@ -44,6 +44,7 @@ from raycdc.source.table_requests import goes_on
 from raycdc.spark.epoch_writer import NODE_PATIENCE_S, EpochWriter, Prepared, by_changes
 from raycdc.spark.holdings import Holdings
 from raycdc.spark.known_rows import table_of
+from raycdc.spark.outcomes import EpochStatistics, Outlook, Recovery
 from raycdc.spark.parked_targets import NOTHING, Followed, ParkedTargets, Parking
 from raycdc.spark.routing import Routing
 from raycdc.spark.works import Works
@@ -53,48 +54,6 @@ POLL_S = 0.2
 
 #: Epochs whose figures `statistics` keeps.
 STATISTICS_EPOCHS = 100
-
-
-@dataclass(frozen=True, slots=True)
-class EpochStatistics:
-    """Figures of one committed epoch. `staging_s` overlaps the commit of the epoch before."""
-
-    epoch: int
-    rows: int
-    bytes: int
-    tables: Mapping[str, int]
-    staging_s: float
-    commit_s: float
-    committed_ms: int
-    sealed_ms: int
-    watermark_ms: int | None
-    final: bool
-    #: Rows of each table that were left out so far, of those that lost any.
-    bad_rows: Mapping[str, int] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class Recovery:
-    """What `EpochLoop.recover` did: epochs recorded, replayed, dropped, and completed by tables that begin again.
-
-    Reading goes on after `epoch`.
-    """
-
-    epoch: int
-    recorded: tuple[int, ...] = ()
-    replayed: tuple[int, ...] = ()
-    dropped: tuple[int, ...] = ()
-    frozen: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Outlook:
-    """What `EpochLoop.look` found: the targets that a start would park, and why; and the nodes that were not asked for
-    the segments that it would need.
-    """
-
-    parked: Mapping[str, str] = field(default_factory=dict)
-    unasked: tuple[str, ...] = ()
 
 
 def _refuse(_manifest: Manifest, _tables: Sequence[TableId], text: str) -> None:

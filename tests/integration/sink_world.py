@@ -38,7 +38,8 @@ from raycdc.schema import (
 from raycdc.sinks.api import LooksFirst, Sink, SinkContext
 from raycdc.sinks.delta.sink import DeltaSink
 from raycdc.sinks.mongodb.sink import MongoDbSink
-from raycdc.spark.epochs import EpochLoop, Recovery
+from raycdc.spark.epochs import EpochLoop
+from raycdc.spark.outcomes import Recovery
 from raycdc.spark.routing import Routing
 from raycdc.testing.epochs import EpochScript, Row, ScriptedTable
 from raycdc.testing.servers import DatabaseServer, KafkaServer, MongoDb, PostgresServer

@@ -30,7 +30,8 @@ from raycdc.schema import (
 from raycdc.sinks.api import STEP_TOMBSTONE, CommitVector, Sink, SinkContext, TableWork
 from raycdc.sinks.files.jsonl import JsonlSink
 from raycdc.sinks.files.plugin import JsonlSinkConfig
-from raycdc.spark.epochs import EpochLoop, EpochStatistics, Recovery
+from raycdc.spark.epochs import EpochLoop
+from raycdc.spark.outcomes import EpochStatistics, Recovery
 from raycdc.spark.parked_targets import ParkedTargets, Parks
 from raycdc.spark.works import Works
 from raycdc.testing.epochs import ScriptedTable, simple_schema

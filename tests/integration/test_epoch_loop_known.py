@@ -23,8 +23,9 @@ from raycdc.model.routes import Route, Router
 from raycdc.schema import AddColumnEvent, AlterColumnTypeEvent, DropColumnEvent, TruncateTableEvent, event_to_json
 from raycdc.schema.events import CreateTableEvent, RenameColumnEvent
 from raycdc.sinks.api import SinkContext
-from raycdc.spark.epochs import EpochLoop, Recovery
+from raycdc.spark.epochs import EpochLoop
 from raycdc.spark.known_rows import KnownRows
+from raycdc.spark.outcomes import Recovery
 from raycdc.spark.parked_targets import Parking
 from raycdc.spark.routing import Routing
 from raycdc.testing.changelog import check_changelog, final_rows

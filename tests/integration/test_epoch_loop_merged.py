@@ -28,7 +28,8 @@ from raycdc.plugins import PluginGroup, load_plugin
 from raycdc.schema import AddColumnEvent, CreateTableEvent, DropColumnEvent, TruncateTableEvent, event_to_json
 from raycdc.sinks.api import SinkContext, TableWork
 from raycdc.sinks.delta.sink import DeltaSink
-from raycdc.spark.epochs import EpochLoop, Recovery
+from raycdc.spark.epochs import EpochLoop
+from raycdc.spark.outcomes import Recovery
 from raycdc.spark.parked_targets import Parking
 from raycdc.spark.routing import Routing
 from raycdc.testing.epochs import EpochScript, Row

@@ -13,7 +13,7 @@ from raycdc.errors import SegmentUnavailableError, SinkError, StateError
 from raycdc.model import TableId
 from raycdc.sinks.api import TableWork
 from raycdc.spark import epochs
-from raycdc.spark.epochs import Recovery
+from raycdc.spark.outcomes import Recovery
 from raycdc.testing.epochs import EpochScript
 from tests.integration.sink_world import World, new_world, play
 

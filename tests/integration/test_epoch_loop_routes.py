@@ -20,7 +20,8 @@ from raycdc.model.routes import Route, Router
 from raycdc.plugins import PluginGroup, load_plugin
 from raycdc.schema import AddColumnEvent, event_to_json
 from raycdc.sinks.api import Sink, SinkContext
-from raycdc.spark.epochs import EpochLoop, Recovery
+from raycdc.spark.epochs import EpochLoop
+from raycdc.spark.outcomes import Recovery
 from raycdc.spark.routing import Routing
 from raycdc.testing.epochs import EpochScript, Row, ScriptedTable
 from tests.integration.sink_world import lake_rows

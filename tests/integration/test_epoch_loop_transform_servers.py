@@ -13,7 +13,7 @@ from raycdc.failpoints import FailpointError
 from raycdc.model import Column, LogicalType, TableSchema, TypeKind
 from raycdc.model.routes import Route
 from raycdc.model.transform import Transform
-from raycdc.spark.epochs import Recovery
+from raycdc.spark.outcomes import Recovery
 from tests.integration.sink_world import COLLECTIONS, DATABASES, TOPICS, world_of
 from tests.integration.transform_world import World, new_world, play
 

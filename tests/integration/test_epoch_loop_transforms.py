@@ -16,7 +16,7 @@ from raycdc.model.routes import Route
 from raycdc.model.transform import Transform
 from raycdc.schema import DropColumnEvent, RenameColumnEvent, event_to_json
 from raycdc.spark import derive
-from raycdc.spark.epochs import Recovery
+from raycdc.spark.outcomes import Recovery
 from raycdc.testing.servers import MongoDb
 from tests.integration.transform_world import ORDERS, add_column, new_world, play
 

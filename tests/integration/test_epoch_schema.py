@@ -25,7 +25,7 @@ from raycdc.schema import (
     event_to_json,
 )
 from raycdc.sinks.files.plugin import JsonlSinkConfig
-from raycdc.spark.epochs import Recovery
+from raycdc.spark.outcomes import Recovery
 from raycdc.testing.epochs import ScriptedTable
 from tests.integration.sink_world import KEY_PARTITIONS, UPSERTS, World, new_world, play, world_of
 from tests.integration.test_epoch_loop import add_column

@@ -19,7 +19,7 @@ from raycdc.model import TableId
 from raycdc.sinks.api import STEP_APPEND, STEP_LAST, STEP_TOMBSTONE, CommitVector, TableWork
 from raycdc.sinks.kafka.sink import KafkaSink
 from raycdc.sinks.kafka.transactions import Cut, Target, Transactions, look
-from raycdc.spark.epochs import Recovery
+from raycdc.spark.outcomes import Recovery
 from raycdc.testing.servers import KafkaServer
 from tests.integration.sink_world import World, as_messages, new_world
 

@@ -18,7 +18,8 @@ from raycdc.model.routes import Route, Router
 from raycdc.model.transform import Transform, Transforms
 from raycdc.schema import AddColumnEvent, event_to_json
 from raycdc.spark.derive import Deriver
-from raycdc.spark.epochs import EpochLoop, Recovery
+from raycdc.spark.epochs import EpochLoop
+from raycdc.spark.outcomes import Recovery
 from raycdc.spark.parked_targets import NOTHING, Parks
 from raycdc.spark.routing import Routing
 from raycdc.spark.sieve import Sieve

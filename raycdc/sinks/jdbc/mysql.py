@@ -47,7 +47,7 @@ from raycdc.sinks.jdbc.database import COMMIT_TABLE, STAGE_PREFIX, StagedTable
 from raycdc.sinks.jdbc.mysql_grants import NEEDED, missing, roles
 from raycdc.sinks.jdbc.mysql_text import ends_in_space, value_lists, widest
 from raycdc.sinks.jdbc.plugin import Address
-from raycdc.sinks.jdbc.refusals import mysql_refusal
+from raycdc.sinks.jdbc.refusals import mysql_refusal, without_value
 from raycdc.sinks.jdbc.types import mysql_type
 from raycdc.sinks.origins import CLAIMED
 from raycdc.sinks.record import PLACE, Held
@@ -230,7 +230,9 @@ class MySqlSession:
                 return list(cursor.fetchall()), cursor.rowcount
         except pymysql.Error as cause:
             refusal = mysql_refusal(cause.args[0])
-            raise refusal(f"{self._database.address}: {_words(cause)} (error {cause.args[0]})") from cause
+            raise refusal(
+                f"{self._database.address}: {without_value(str(cause.args[-1]))} (error {cause.args[0]})"
+            ) from cause
 
     def lacking(self, databases: Sequence[str]) -> list[str] | None:
         ((user,),) = self.rows("SELECT CURRENT_USER()")
@@ -492,11 +494,6 @@ class MySqlSession:
             f"INSERT INTO {table} ({names}) SELECT {names} FROM {stage} WHERE NOT {quote_name(DELETED)} "
             f"ON DUPLICATE KEY UPDATE {', '.join(sets)}"
         )
-
-
-def _words(cause: pymysql.Error) -> str:
-    """The server's message without the value of a row, which it quotes before it names key or column."""
-    return re.sub(r"'.*' (?=for (?:key|column) )", "'…' ", str(cause.args[-1]), flags=re.DOTALL)
 
 
 def _name(target: TableId) -> str:

@@ -5,6 +5,8 @@ Everything that is not listed ends the run: a server that goes down, a full disk
 
 from __future__ import annotations
 
+import re
+
 from raycdc.errors import (
     ColumnsRefusedError,
     KeyRefusedError,
@@ -54,3 +56,8 @@ def postgres_refusal(sqlstate: str) -> type[SinkError]:
 def mysql_refusal(code: int) -> type[SinkError]:
     """The error that the number `code` of MySQL or MariaDB is."""
     return next((error for error, codes in _MYSQL.items() if code in codes), SinkError)
+
+
+def without_value(text: str) -> str:
+    """A message of MySQL or MariaDB without the value of a row, which it quotes before it names key or column."""
+    return re.sub(r"'.*' (?=for (?:key|column) )", "'…' ", text, flags=re.DOTALL)

@@ -170,7 +170,11 @@ class MongoDbSink:
             if not staged and work.input_bytes <= self.small_bytes_max and not _in_part(kept, work):
                 self._write_at_once(work, kept, written, inserted, merged)
                 return
-            rounds = [("insert", share_out_all(inserted, self._context.parallelism))] if not staged else []
+            rounds = (
+                [("insert", share_out([entry.segment for entry in inserted], parallelism=self._context.parallelism))]
+                if not staged
+                else []
+            )
             if self._upsert and any_key(work.schema):
                 # A key of one task may be, for the server, one that another task's row has.
                 rounds.append(("delete", merged))
@@ -488,16 +492,9 @@ class MongoDbSink:
         return replace(kept, uuid=kept.uuid or found)
 
     def _disappeared(self, target: TableId) -> TargetGoneError:
-        return TargetGoneError(
-            f"The collection {target} in {self._server.where} disappeared. Read its source table anew."
-        )
+        return TargetGoneError(f"{target} in {self._server.where} disappeared. Read its source table anew.")
 
 
 def _in_part(kept: Kept, work: Work) -> bool:
     """Whether rows of the epoch may be there already."""
     return (kept.held.vector.epoch, kept.held.vector.step) == (work.epoch, STEP_APPEND)
-
-
-def share_out_all(inputs: Sequence[Input], parallelism: int) -> list[list[Input]]:
-    """Whole segments, shared out among tasks."""
-    return share_out([entry.segment for entry in inputs], parallelism=parallelism)

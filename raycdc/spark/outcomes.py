@@ -1,0 +1,48 @@
+"""What the epoch loop tells of its work: a committed epoch's figures, what its start did, and what a start would do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class EpochStatistics:
+    """Figures of one committed epoch. `staging_s` overlaps the commit of the epoch before."""
+
+    epoch: int
+    rows: int
+    bytes: int
+    tables: Mapping[str, int]
+    staging_s: float
+    commit_s: float
+    committed_ms: int
+    sealed_ms: int
+    watermark_ms: int | None
+    final: bool
+    #: Rows of each table that were left out so far, of those that lost any.
+    bad_rows: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Recovery:
+    """What `EpochLoop.recover` did: epochs recorded, replayed, dropped, and completed by tables that begin again.
+
+    Reading goes on after `epoch`.
+    """
+
+    epoch: int
+    recorded: tuple[int, ...] = ()
+    replayed: tuple[int, ...] = ()
+    dropped: tuple[int, ...] = ()
+    frozen: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Outlook:
+    """What `EpochLoop.look` found: the targets that a start would park, and why; and the nodes that were not asked for
+    the segments that it would need.
+    """
+
+    parked: Mapping[str, str] = field(default_factory=dict)
+    unasked: tuple[str, ...] = ()

@@ -54,7 +54,17 @@ def stale_script(store: CheckpointStore) -> EpochScript:
 def test_every_write_of_the_store_is_refused_to_a_stale_driver_or_said_to_be_harmless() -> None:
     methods = {name for name, _ in inspect.getmembers(CheckpointStore, inspect.isfunction) if not name.startswith("_")}
     reads = {
-        *("document", "figures", "last_commit", "last_manifest", "lease", "manifest", "manifests", "needed_segments"),
+        *(
+            "document",
+            "driver",
+            "figures",
+            "last_commit",
+            "last_manifest",
+            "lease",
+            "manifest",
+            "manifests",
+            "needed_segments",
+        ),
         *("newest_generation", "next_epoch", "requests", "require_newest", "schema", "sealed_epochs"),
     }
     assert methods == {*reads, *WRITES}

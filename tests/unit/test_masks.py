@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from raycdc.connectors.mysql.ddl.statement_text import shown
-from raycdc.connectors.mysql.hidden_changes import without_values
+from raycdc.transform.hidden_texts.py raycdc.connectors.mysql.hidden_changes import without_values
 from raycdc.errors import ConfigError, SchemaError
 from raycdc.model import Column, LogicalType, TableId, TableSchema, TypeKind, lost_values, with_lost_values
 from raycdc.model.mask import Mask, Masks

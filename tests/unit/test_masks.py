@@ -13,7 +13,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from raycdc.connectors.mysql.ddl.statement_text import shown
-from raycdc.transform.hidden_texts.py raycdc.connectors.mysql.hidden_changes import without_values
 from raycdc.errors import ConfigError, SchemaError
 from raycdc.model import Column, LogicalType, TableId, TableSchema, TypeKind, lost_values, with_lost_values
 from raycdc.model.mask import Mask, Masks
@@ -26,6 +25,7 @@ from raycdc.schema import (
     event_to_json,
 )
 from raycdc.schema.events import AlterColumnTypeEvent, SchemaChangeEvent
+from raycdc.transform.hidden_texts import without_values
 from raycdc.transform.masked import hidden_changes, hidden_schema, masked_changes, masked_schema
 from raycdc.transform.masking import masked, masked_values
 

@@ -31,13 +31,14 @@ from raycdc.consumer import Epoch, Ledger
 from raycdc.errors import ConfigError, SegmentUnavailableError, StateError
 from raycdc.lookup import open_joiner
 from raycdc.model import TableId
-from raycdc.preflight import naming_of, naming_place, preflight, settle_place, source_maker
+from raycdc.preflight import naming_of, naming_place, preflight, refused_at_start, settle_place, source_maker
 from raycdc.progress import ProgressReporter
 from raycdc.runtime.launcher import JobSpec, Launcher, LocalLauncher
 from raycdc.runtime.supervisor import Supervisor, SupervisorSettings
 from raycdc.schema.behavior import SchemaChangeBehavior
 from raycdc.sinks.api import UPSERT, Sink, SinkContext
 from raycdc.source.coordinator import CoordinatorSettings
+from raycdc.source.parking import Refusal
 from raycdc.source.split import STREAM_SPLIT_ID
 from raycdc.source.table_requests import ask_for_lost_rows, complain_of_parked, refusals_of, settle
 from raycdc.spark.epochs import EpochLoop
@@ -87,6 +88,7 @@ class Pipeline:
         self._supervisor: Supervisor | None = None
         self._stop_requested = False
         self._full_by = FullBy.NOTHING
+        self._refused: tuple[Refusal, ...] = ()
         self._naming = naming_of(config, {})
 
     @classmethod
@@ -228,6 +230,7 @@ class Pipeline:
     def _preflight(self, store: CheckpointStore, reporter: ProgressReporter, *, has_sink: bool = True) -> None:
         self._naming = naming_of(self.config, column_names(store))
         self._full_by = preflight(self.config, store, self._make_source(), warn=reporter.warning, has_sink=has_sink)
+        self._refused = refused_at_start(self.config, store, self._make_source()())
 
     def _make_source(self) -> Callable[[], Any]:
         upsert = self._has_sink and self.config.sink.write == UPSERT
@@ -241,6 +244,7 @@ class Pipeline:
         return JobSpec(
             state=store.path,
             make_source=self._make_source(),
+            refused=self._refused,
             settings=CoordinatorSettings(
                 epoch_interval_s=options.epoch_interval.total_seconds(),
                 epoch_bytes_max=options.epoch_bytes_max,

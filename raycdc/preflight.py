@@ -34,14 +34,21 @@ from raycdc.checkpoint.configured import (
 from raycdc.checkpoint.store import CheckpointStore
 from raycdc.config import PipelineConfig, SourceConfig
 from raycdc.config.changes import Change
-from raycdc.errors import ConfigError, LogLostError, SinkError, SourceError
+from raycdc.errors import ConfigError, LogLostError, SchemaError, SinkError, SourceError
 from raycdc.model import TableId
 from raycdc.model.selector import TableSelector
 from raycdc.model.state_key import require_state_key
 from raycdc.plugins import PluginGroup, load_plugin
 from raycdc.sinks.api import UPSERT
-from raycdc.source.api import FollowsTargets, HidesValues, LeavesOutChanges, ReadsStatements, TellsBefore
-from raycdc.source.parking import RESNAPSHOT
+from raycdc.source.api import (
+    FollowsTargets,
+    HidesValues,
+    LeavesOutChanges,
+    ReadsStatements,
+    RefusesFollowed,
+    TellsBefore,
+)
+from raycdc.source.parking import RESNAPSHOT, Refusal
 from raycdc.source.selection import Selection, SelectionChanges, SelectsTables, changes_of, known_tables
 from raycdc.source.split import STREAM_SPLIT_ID
 from raycdc.source.table_requests import ask, ask_to_begin_again, requests_of
@@ -247,6 +254,18 @@ def _follow_selection(
         ask(store, [*changes.new, *changes.back], RESNAPSHOT)
     for text in described(changes):
         warn(text)
+
+
+def refused_at_start(config: PipelineConfig, store: CheckpointStore, source: Any) -> tuple[Refusal, ...]:
+    """Followed tables that the source can follow no further, which are parked; `SchemaError` where none is to be."""
+    last = store.last_manifest()
+    stream = None if last is None else last.to_splits.get(STREAM_SPLIT_ID)
+    if stream is None or not isinstance(source, RefusesFollowed):
+        return ()
+    refused = tuple(source.unfollowable(stream))
+    if refused and config.pipeline.on_table_error == "fail":
+        raise SchemaError("\n".join(refusal.reason for refusal in refused))
+    return refused
 
 
 def described(changes: SelectionChanges) -> list[str]:

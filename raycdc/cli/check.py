@@ -40,7 +40,15 @@ from raycdc.lookup.checks import check_lookup
 from raycdc.model import TableId, TableSchema
 from raycdc.model.selector import bare_dot
 from raycdc.plugins import PluginGroup, load_plugin
-from raycdc.preflight import described, require_fitting, selection_changes, selection_of, source_maker, told
+from raycdc.preflight import (
+    described,
+    refused_at_start,
+    require_fitting,
+    selection_changes,
+    selection_of,
+    source_maker,
+    told,
+)
 from raycdc.source.api import TellsBefore
 from raycdc.source.checks import CheckResult
 from raycdc.source.parking import with_requests
@@ -241,6 +249,7 @@ def check_start(config: PipelineConfig) -> list[CheckResult]:
         changes = [] if store is None or selection is None else described(selection_changes(config, store, selection))
         if store is not None and last is not None:
             _as_begun(config, store, last, source)
+            refused_at_start(config, store, source)
     except LogLostError as lost:
         again = config.pipeline.on_log_lost == "resnapshot" and last is not None
         fix = "All tables are read again, as pipeline.on_log_lost says." if again else ""

@@ -52,6 +52,8 @@ class JobSpec:
     until: str | None
     #: Whether a table that cannot be followed is parked; otherwise it ends the run.
     parking: bool = True
+    #: Tables that the source can follow no further, as it said at the start.
+    refused: tuple[Refusal, ...] = ()
     #: Whether the sink takes each key's changes in order, and nothing of the order between keys.
     partitioned: bool = False
     #: What readers hide of columns; it holds keys.
@@ -191,7 +193,7 @@ def host_from(spec: JobSpec, start: CoordinatorStart) -> CoordinatorHost:
     asked, record = store.requests(), store.last_commit()
     how: dict[str, Any] = {
         "requests": Requests.from_json(asked) if asked else None,
-        "refusals": refusals_of(record.parked) if record else (),
+        "refusals": [*spec.refused, *(refusals_of(record.parked) if record else ())],
     }
     return CoordinatorHost(
         store=store,

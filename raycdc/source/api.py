@@ -283,6 +283,14 @@ class FollowsTargets(Protocol):
 
 
 @runtime_checkable
+class RefusesFollowed(Protocol):
+    """A source that may find at a start that tables cannot be followed any more."""
+
+    def unfollowable(self, stream: dict[str, Any]) -> list[Refusal]:
+        """The followed tables of a log's sealed state that are to park. Blocks; `SourceError` where nobody answers."""
+
+
+@runtime_checkable
 class HidesValues(Protocol):
     """A source whose state would have values of rows: bounds of chunks, or rows that wait."""
 

@@ -242,7 +242,7 @@ SURROUNDINGS: tuple[Broken, ...] = (
     ),
     Broken(
         "cascade that is not logged",
-        SOURCE,
+        DATA,
         "on_cascade",
         {"source.tables": '["{database}.child"]'},
         prepare=_table(

@@ -194,15 +194,18 @@ def test_a_table_that_gets_a_cascade_is_followed_no_further(
         f"CREATE TABLE fresh (id INT PRIMARY KEY, p INT, CONSTRAINT l {cascades} SET NULL)",
         "INSERT INTO fresh VALUES (1, 1), (2, 2)",
         "DELETE FROM parent WHERE id = 1",
-        # With the key still there the start is refused.
-        "ALTER TABLE child DROP FOREIGN KEY k",
         "ALTER TABLE fresh DROP FOREIGN KEY l",
         "INSERT INTO parent VALUES (3)",
     )
-    parked = job.catch_up()
-    assert list(parked) == ["child"]
-    assert "on_cascade" in parked["child"]["reason"]
+    # The key is still there: at a start that finds it, and at those after it.
+    for _ in range(2):
+        parked = job.catch_up()
+        assert list(parked) == ["child"]
+        assert "on_cascade" in parked["child"]["reason"]
     assert [row["id"] for row in job.rows("parent")] == [2, 3]
+    job.ask("resnapshot", "child")
+    assert list(job.catch_up()) == ["child"]
+    job.execute("ALTER TABLE child DROP FOREIGN KEY k")
     # A new table is looked at, and has no such key any more.
     assert job.rows("fresh") == [{"id": 1, "p": None}, {"id": 2, "p": 2}]
     job.ask("resnapshot", "child")

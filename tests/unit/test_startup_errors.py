@@ -83,6 +83,7 @@ FOUND_BY = {
     "preflight.py: require_fitting": "check_fitting",
     "preflight.py: selection_of": "check_selection",
     "preflight.py: selection_changes": "check_start",
+    "preflight.py: refused_at_start": "check_start",
     "checkpoint/changelog.py: begun_with": "check_start",
     "connectors/mysql/source.py: MySqlSource.restart": "check_start",
     "connectors/mysql/source.py: MySqlSource._check_table_options": "check_start",

@@ -14,6 +14,7 @@ from typing import Any
 import pymysql
 from pymysql.connections import Connection
 
+from raycdc.connectors.mysql.cascades import check_cascades
 from raycdc.connectors.mysql.catalog import load_tables, table_sizes
 from raycdc.connectors.mysql.connection import (
     is_denied,
@@ -21,7 +22,6 @@ from raycdc.connectors.mysql.connection import (
     is_of_locked_table,
     query,
     query_one,
-    query_raw,
     quote_name,
 )
 from raycdc.connectors.mysql.ddl.column import never_logged
@@ -40,10 +40,6 @@ RETENTION_MIN_S = 86_400.0
 _FIRST_LOCK_WAIT_S, _LATER_LOCK_WAIT_S = 5, 1
 #: A message names at most this many tables.
 _TABLES_SHOWN = 8
-
-_CASCADE = re.compile(
-    r"FOREIGN KEY \(.*?\) REFERENCES .*? ON (?:DELETE|UPDATE) (?:CASCADE|SET NULL|SET DEFAULT)", re.IGNORECASE
-)
 
 
 def check_source(
@@ -68,7 +64,7 @@ def check_source(
         *_process_privilege(connection, info, account),
         *_select_privileges(connection, info, wanted, loaded, account),
         *_table_warnings(connection, loaded),
-        *_cascades(connection, info, loaded, accepted=accept_cascades),
+        *check_cascades(connection, info, loaded, accepted=accept_cascades),
         *_server_id(connection, info, list(server_ids)),
     ]
 
@@ -349,48 +345,6 @@ def _table_warnings(connection: Connection[Any], loaded: dict[TableId, MySqlTabl
             )
         )
     return results
-
-
-def _cascades(
-    connection: Connection[Any], info: ServerInfo, loaded: dict[TableId, MySqlTable], *, accepted: bool
-) -> list[CheckResult]:
-    """Rows that a foreign key changes by cascade, on servers that do not log that."""
-    if logs_cascades(info):
-        return []
-    cascading = [table for table in sorted(loaded) if has_cascade(connection, table)]
-    if not cascading:
-        return []
-    return [
-        CheckResult(
-            "cascades",
-            f"{_names(cascading)}: a foreign key changes rows here by cascade, which {info.flavor_name} does not "
-            f"write to the log: the target would keep rows that are gone.",
-            "Let the application or a trigger change these rows (ON DELETE RESTRICT), leave the tables out with "
-            'source.exclude, or accept it with source.on_cascade = "accept".',
-            required=not accepted,
-        )
-    ]
-
-
-def logs_cascades(info: ServerInfo) -> bool:
-    """Whether what a foreign key changes by cascade is in the log.
-
-    MySQL 9.7 carries foreign keys out above the engine, unless told otherwise.
-    """
-    native = info.variables.get("innodb_native_foreign_keys", "").upper() in {"ON", "1"}
-    return not info.is_mariadb and info.version >= (9, 7, 0) and not native
-
-
-def has_cascade(connection: Connection[Any], table: TableId) -> bool:
-    """Whether a foreign key changes rows of the table where others change."""
-    # Not REFERENTIAL_CONSTRAINTS: it hides the keys from users who may only SELECT.
-    try:
-        rows = query_raw(connection, f"SHOW CREATE TABLE {quote_name(table.db, table.table)}")
-    except SourceUnavailableError:
-        raise
-    except SourceError:
-        return False
-    return any(_CASCADE.search(statement.decode("utf-8", "replace")) for _, statement, *_ in rows)
 
 
 def _server_id(connection: Connection[Any], info: ServerInfo, wanted: list[int]) -> list[CheckResult]:

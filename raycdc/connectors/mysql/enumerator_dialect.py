@@ -12,13 +12,14 @@ from typing import Any
 from pymysql.connections import Connection
 
 from raycdc.connectors.mysql.binlog.offset import BinlogOffset, ordinal_of
+from raycdc.connectors.mysql.cascades import refusal_of
 from raycdc.connectors.mysql.catalog import database_charsets, discover_tables, load_tables
 from raycdc.connectors.mysql.checks import check_source, require_ok, unfit, unreadable
 from raycdc.connectors.mysql.connection import is_of_changed_table
 from raycdc.connectors.mysql.ddl.database_defaults import begin_state
 from raycdc.connectors.mysql.failover import is_elsewhere, resume_position
 from raycdc.connectors.mysql.hidden_changes import hidden_table
-from raycdc.connectors.mysql.server import current_place, probe, start_position
+from raycdc.connectors.mysql.server import ServerInfo, current_place, probe, start_position
 from raycdc.connectors.mysql.snapshot.chunks import ChunkPlanner, ChunkRange, ChunkSettings, NoIndexError
 from raycdc.connectors.mysql.snapshot.keys import Bound, value_to_json
 from raycdc.connectors.mysql.startup import PastPoint
@@ -83,7 +84,7 @@ class MySqlEnumeratorDialect:
             if self._past is not None:
                 then, position = self._past(connection, info, tables)
                 source = begin_state(database_charsets(connection))
-                plans = self._plans(connection, then)
+                plans = self._plans(connection, info, then)
                 return StartPoint(position.to_json(), ordinal_of(position), plans, source, self._parks)
             for _ in range(_START_TRIES):
                 before, databases = load_tables(connection, tables), database_charsets(connection)
@@ -92,7 +93,7 @@ class MySqlEnumeratorDialect:
                 alike = before == after and databases == database_charsets(connection)
                 found = self._discover(connection)
                 if alike and sorted(before) == found == tables:
-                    plans = self._plans(connection, before)
+                    plans = self._plans(connection, info, before)
                     source = begin_state(databases)
                     return StartPoint(position.to_json(), ordinal_of(position), plans, source, self._parks)
                 tables = found
@@ -174,10 +175,13 @@ class MySqlEnumeratorDialect:
             )
         return tables
 
-    def _plans(self, connection: Connection[Any], tables: dict[TableId, MySqlTable]) -> tuple[TablePlan, ...]:
+    def _plans(
+        self, connection: Connection[Any], info: ServerInfo, tables: dict[TableId, MySqlTable]
+    ) -> tuple[TablePlan, ...]:
         plans = []
         for table_id, described in sorted(tables.items()):
-            if why := unfit(described) or unreadable(connection, table_id):
+            why = unfit(described) or unreadable(connection, table_id)
+            if why := why or ("" if self._accept_cascades else refusal_of(connection, info, table_id)):
                 plans.append(TablePlan(table_id, "", {}, None, why))
                 continue
             table = hidden_table(self._types.treat_table(described), self._hiding.masks)

@@ -202,7 +202,7 @@ class MySqlSourceConfig(SourceConfig):
     on_cascade: Literal["refuse", "accept"] = option(
         "refuse",
         help="What happens when a foreign key changes rows of a captured table by cascade and the server does not log "
-        "it (MySQL before 9.7, MariaDB). accept: the target may keep rows that are gone.",
+        "it (MySQL before 9.7, MariaDB). refuse: the table is parked. accept: the target may keep rows that are gone.",
     )
     heartbeat: Duration = option(
         timedelta(seconds=30), help="How often an idle log connection proves it lives.", unit="duration"

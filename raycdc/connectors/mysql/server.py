@@ -159,6 +159,7 @@ def current_position(connection: Connection[Any], info: ServerInfo) -> BinlogOff
         place = current_place(connection, info)
         if before == gtid_binlog_pos(connection):
             return replace(place, gtid_set=before)
+    place = current_place(connection, info)
     return replace(place, gtid_set=gtid_at(connection, place.file, place.pos))
 
 

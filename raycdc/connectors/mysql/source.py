@@ -22,8 +22,9 @@ from raycdc.connectors.mysql.binlog.decoder import BinlogDecoder
 from raycdc.connectors.mysql.binlog.far_places import PlaceFinder
 from raycdc.connectors.mysql.binlog.offset import BinlogOffset, ordinal_of
 from raycdc.connectors.mysql.binlog.stream import BinlogStream
+from raycdc.connectors.mysql.cascades import logs_cascades, unfollowable
 from raycdc.connectors.mysql.catalog import all_tables, database_charsets, discover_tables, is_sequence, load_tables
-from raycdc.connectors.mysql.checks import check_source, lease_server_id, logs_cascades, require_ok
+from raycdc.connectors.mysql.checks import check_source, lease_server_id, require_ok
 from raycdc.connectors.mysql.connection import address_of, close_quietly, connect, is_of_changed_table
 from raycdc.connectors.mysql.ddl.dialect import dialect_of
 from raycdc.connectors.mysql.ddl.history import DdlHistory
@@ -53,7 +54,7 @@ from raycdc.connectors.mysql.values.types import MySqlTable
 from raycdc.connectors.mysql.warm_up import compile_all
 from raycdc.errors import ConfigError, LogLostError, SourceError, SourceUnavailableError, TableChangedError
 from raycdc.model import TableId, as_inserts, changelog_schema
-from raycdc.source.parking import TableLooks
+from raycdc.source.parking import Refusal, TableLooks
 from raycdc.source.reading import HighWatermark
 from raycdc.source.selection import Selection
 from raycdc.source.split import ChunkKey, SnapshotSplit, StreamSplit, key_from_json, key_names
@@ -121,6 +122,12 @@ class MySqlSource:
             if splits is not None:
                 for state in splits.values():
                     resume_position(connection, info, BinlogOffset.from_json(state["position"]))
+
+    def unfollowable(self, stream: dict[str, Any]) -> list[Refusal]:
+        """`raycdc.source.api.RefusesFollowed`."""
+        followed = [table for name in stream["tables"] if self._config.captures(table := TableId.parse(name))]
+        with closing(self._connect()) as connection:
+            return [] if self._accept_cascades else unfollowable(connection, stream, followed)
 
     def selection(self) -> Selection:
         """`raycdc.source.selection.SelectsTables`."""

@@ -13,9 +13,9 @@ from typing import Any
 from pymysql.connections import Connection
 
 from raycdc.connectors.mysql.binlog.offset import ordinal_of
+from raycdc.connectors.mysql.cascades import refusal_of
 from raycdc.connectors.mysql.catalog import is_sequence, load_tables
-from raycdc.connectors.mysql.checks import has_cascade, logs_cascades, unfit, unreadable
-from raycdc.connectors.mysql.ddl.statement_text import CASCADES
+from raycdc.connectors.mysql.checks import unfit, unreadable
 from raycdc.connectors.mysql.server import current_place, probe
 from raycdc.connectors.mysql.snapshot.chunk_keys import best_key
 from raycdc.connectors.mysql.snapshot.chunks import ChunkSettings, Strategy
@@ -63,8 +63,8 @@ def look_at(
                 return None
             treated = types.treat_table(after)
             why = unfit(after) or refusal(treated) or unreadable(connection, table)
-            if not why and not accept_cascades and not logs_cascades(info) and has_cascade(connection, table):
-                why = f"{table}: {CASCADES}."
+            if not why and not accept_cascades:
+                why = refusal_of(connection, info, table)
             if why:
                 return TableLook(treated, ordinal_of(position), {}, why)
             return TableLook(treated, ordinal_of(position), unread(connection, treated, chunks(table)))

@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from deltalake import DeltaTable
 
 from raycdc.testing.compare import read_delta
 from raycdc.testing.jobs import Job, catch_up
@@ -156,6 +157,29 @@ def test_a_database_target_that_refuses_a_value_is_parked_and_the_others_go_on(
         catch_up(job)
         for name in names:
             assert held(name) == [(1, 1), (2, 2), (3, 99)], name
+
+
+def test_other_partitions_park_their_table_until_its_target_is_deleted(mariadb: MariaDbServer, tmp_path: Path) -> None:
+    names = ("healthy", "parts")
+    make(
+        mariadb,
+        "partitions",
+        *(f"CREATE TABLE {name} (id INT PRIMARY KEY, v INT, w INT)" for name in names),
+        *(f"INSERT INTO {name} VALUES (1, 1, 1), (2, 2, 2)" for name in names),
+    )
+    by = '[[transform]]\ntable = "partitions.parts"\npartition_by = ["{}"]\n'
+    job = Job(tmp_path, mariadb, "partitions", names, local=True, sections=by.format("v"))
+    catch_up(job)
+    job.sections = by.format("w")
+    mariadb.execute(*(f"INSERT INTO {name} VALUES (3, 3, 3)" for name in names), database="partitions")
+    story = parked_run(job, "parts")
+    assert "or delete the target; then: raycdc tables resnapshot CONFIG partitions.parts" in story
+    lake_equals_source(job, "healthy")
+    shutil.rmtree(job.lake / "partitions" / "parts")
+    tables_command(job, "resnapshot", "partitions.parts")
+    catch_up(job)
+    lake_equals_source(job, "healthy", "parts")
+    assert DeltaTable(job.lake / "partitions" / "parts").metadata().partition_columns == ["w"]
 
 
 @pytest.mark.parametrize("trouble", ["deleted", "same key"])

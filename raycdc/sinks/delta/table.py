@@ -42,7 +42,7 @@ from deltalake import Schema as DeltaSchema
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction, RemoveAction
 
-from raycdc.errors import ColumnsRefusedError, SinkError, TargetGoneError, TargetTouchedError
+from raycdc.errors import SinkError, TargetGoneError, TargetTouchedError
 from raycdc.model import TableId, key_hashes
 from raycdc.model.layout import ANY_LAYOUT, TableLayout
 from raycdc.sinks.absence import is_absent
@@ -182,7 +182,7 @@ class DeltaTarget:
     def check_layout(self, layout: TableLayout) -> None:
         """`SinkError` when the table has other partitions than those asked for."""
         if layout.partitions and (there := self.partition_columns) != list(layout.columns):
-            raise ColumnsRefusedError(
+            raise TargetTouchedError(
                 f"The Delta table {self.path} ({self.name}) is partitioned by {_listed(there)}, and partition_by asks "
                 f"for {_listed(layout.columns)}: a table keeps the partitions that it was made with. Take partition_by "
                 "back, or delete the table and take a new snapshot of its source table."

@@ -50,7 +50,6 @@ from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 from raycdc.checkpoint.folder import sync_folder
 from raycdc.errors import (
     ChangeRefusedError,
-    ColumnsRefusedError,
     FencedError,
     SinkError,
     TargetGoneError,
@@ -259,7 +258,7 @@ class IcebergTarget:
         if layout.partitions and there != [(field.column, transform_text(field)) for field in layout.partitions]:
             shown = ", ".join(f"{transform}({column})" for column, transform in there) or "nothing"
             asked = ", ".join(f"{transform_text(field)}({field.column})" for field in layout.partitions)
-            raise ColumnsRefusedError(
+            raise TargetTouchedError(
                 f"The Iceberg table {self.name} is partitioned by {shown}, and partition_by asks for {asked}: a table "
                 "keeps the partitions that it was made with. Take partition_by back, change the table (ALTER TABLE … "
                 "REPLACE PARTITION FIELD), or drop it and take a new snapshot of its source table."

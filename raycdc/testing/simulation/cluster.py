@@ -22,6 +22,7 @@ from raycdc.source.link import Identity, Link, read_packet
 from raycdc.source.reader import IncrementalReader
 from raycdc.source.source_event import Message, ReaderRegistration, Shutdown
 from raycdc.source.table_requests import refusals_of
+from raycdc.testing.simulation.chunk_source import SimChunkSource
 from raycdc.testing.simulation.database import SimDatabase
 from raycdc.testing.simulation.network import Address, Clock, Datagram, FaultyNetwork
 from raycdc.testing.simulation.source import SimEnumeratorDialect, SimFailoverDialect, SimReaderDialect
@@ -316,4 +317,13 @@ class Cluster:
                 self.network.send(Datagram(reader.address, to_coordinator=True, data=reader.speak()))
             case _:
                 if reader.dialect.chunks is not None:
-                    reader.dialect.chunks.step()
+                    self._step_chunks(reader, reader.dialect.chunks)
+
+    def _step_chunks(self, reader: SimReader, chunks: SimChunkSource) -> None:
+        try:
+            chunks.step()
+        except FileNotFoundError:
+            # The job deletes what a lost reader had read; one that still folds it ends, and nobody heeds that.
+            if self._incarnations.get(reader.address[0]) == reader.address[1]:
+                raise
+            reader.ended = True

@@ -103,6 +103,8 @@ class World:
     table_options: tuple[tuple[str, str], ...] = ()
     #: Which tables' targets are.
     partitioned: str = ".*"
+    #: Whether `restart` asks first what the recovery will come to. Not where others write meanwhile.
+    foresees: bool = True
 
     @property
     def write(self) -> str:
@@ -152,8 +154,7 @@ class World:
         if self.kind.startswith("mongodb-parts"):
             assert isinstance(made, MongoDbSink)
             made.small_bytes_max = -1
-        assert isinstance(made, LooksFirst)
-        (made.look if looks else made.open)(
+        (made.look if looks and isinstance(made, LooksFirst) else made.open)(
             SinkContext(
                 self.store.app_id,
                 self.write,
@@ -197,21 +198,31 @@ class World:
         loop = self.loop(**options)
         recovery = recovered(loop)
         if isinstance(recovery, RaycdcError):
-            assert isinstance(recovery, TableRefusedError) or str(recovery) == foreseen
+            # That a disk is full shows when something is written.
+            untold = foreseen is None or isinstance(recovery, TableRefusedError) or "takes no more" in str(recovery)
+            assert untold or str(recovery) == foreseen
             raise recovery
-        assert foreseen == ""
+        assert not foreseen, foreseen
         if loop.committed < self.store.next_epoch() - 1 and self.store.sealed_epochs(loop.committed):
             loop.run()
         return recovery
 
-    def foreseen(self, **options: Any) -> str:
-        """What ``raycdc check`` says that the recovery ends with; empty where it does not. Asking changes nothing."""
+    def foreseen(self, **options: Any) -> str | None:
+        """What ``raycdc check`` says that the recovery ends with; empty where it does not. Asking changes nothing.
+
+        None where nobody could tell: a sink of somebody's own (`LooksFirst` is no duty), an own way to begin again.
+        """
+        plugin = load_plugin(PluginGroup.SINKS, self.settings["type"])
+        looks = isinstance(plugin.create(plugin.config(**self.settings)), LooksFirst)
+        if not (self.foresees and looks) or options.keys() & {"sink", "begin_again"}:
+            return None
         before = self.files()
         sink = self.sink(looks=True)
         try:
             self.loop(**{**options, "sink": sink}).look()
         except (SinkError, StateError) as error:
-            return str(error)
+            # A transaction that the driver left open hides what a topic holds; the recovery ends it.
+            return None if self.kafka is not None and "committed offsets" in str(error) else str(error)
         finally:
             sink.close()
             assert self.files() == before

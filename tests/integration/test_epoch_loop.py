@@ -129,6 +129,8 @@ def test_an_error_at_any_point_loses_and_doubles_nothing(
 def require_exact_after_an_error(world: World, point: str, count: int, fail_at: Callable[[str, int], None]) -> None:
     play(world)
     fail_at(point, count)
+    # A topic says nothing while a transaction is open.
+    world.foresees = not (world.kafka is not None and point == "in_commit")
     with pytest.raises(FailpointError):
         world.loop().run()
     world.restart()
@@ -157,6 +159,7 @@ def test_a_killed_driver_loses_and_doubles_nothing(
     command = [sys.executable, "-c", DRIVER, str(tmp_path), json.dumps(world.settings)]
     killed = subprocess.run(command, env=environment, check=False)
     assert killed.returncode == -9
+    world.foresees = not (world.kafka is not None and point == "in_commit")
     world.restart()
     world.check()
 

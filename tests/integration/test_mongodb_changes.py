@@ -119,7 +119,8 @@ def test_a_transaction_comes_whole_and_one_that_ended_otherwise_never(
     with mongodb.client() as client:
         orders = client[database].orders
         orders.insert_one({"_id": 0, "n": 0})
-        catch_up(tmp_path, mongodb, database)
+        for epoch in pipeline(tmp_path, mongodb, database).epochs(until="caught-up"):
+            epoch.ack()
         with client.start_session() as session:
             with session.start_transaction():
                 orders.insert_many([{"_id": number, "n": number} for number in range(1, 400)], session=session)

@@ -124,27 +124,20 @@ def test_a_document_that_is_found_again_is_a_row(emulated: MongoDbServer, databa
     assert letters(tmp_path) == []
 
 
-@pytest.mark.parametrize("ends", ["run", "epochs"])
 def test_a_row_that_is_missing_ends_the_run_until_somebody_decides(
-    emulated: MongoDbServer, database: str, tmp_path: Path, ends: str
+    emulated: MongoDbServer, database: str, tmp_path: Path
 ) -> None:
-    """Where that is asked for, and a sink of one's own whatever is asked for."""
-
-    def epochs() -> None:
-        for epoch in pipeline(tmp_path, emulated, database).epochs(until="caught-up"):
-            epoch.ack()
-
     def run() -> None:
         catch_up(tmp_path, emulated, database, pipeline={"on_bad_record": "fail"})
 
     with emulated.client() as client:
         client[database].orders.insert_many([{"_id": number, "n": number} for number in range(3)])
-        catch_up(tmp_path, emulated, database)
+        run()
         emulated.hide(f"{database}.orders", times=-1)
         client[database].orders.update_one({"_id": 1}, {"$set": {"n": -1}})
         for _ in range(2):
             with pytest.raises(DataError, match=r'the key {"_id": 1}, which changed at .*on_bad_record = "skip"'):
-                run() if ends == "run" else epochs()
+                run()
         emulated.unfail()
     assert [row["_op"] for row in changes(tmp_path)] == ["+I"] * 3
     with pytest.raises(DataError, match=r'the key {"_id": 1}'):
@@ -153,6 +146,30 @@ def test_a_row_that_is_missing_ends_the_run_until_somebody_decides(
     assert [(row["_op"], row["_id"]) for row in changes(tmp_path)[3:]] == [("-D", 1)]
     assert counted(tmp_path) == {f"{database}.orders": 1}
     assert letters(tmp_path) == []
+
+
+def test_a_sink_of_ones_own_is_refused_a_row_that_is_missing(
+    emulated: MongoDbServer, database: str, tmp_path: Path
+) -> None:
+    def epochs(**options: Any) -> list[tuple[str, int]]:
+        found = []
+        for epoch in pipeline(tmp_path, emulated, database, **options).epochs(until="caught-up"):
+            for table in epoch.tables:
+                for batch in epoch.batches(table):
+                    found += list(zip(batch["_op"].to_pylist(), batch["_id"].to_pylist(), strict=True))
+            epoch.ack()
+        return found
+
+    with emulated.client() as client:
+        client[database].orders.insert_many([{"_id": number, "n": number} for number in range(3)])
+        assert sorted(epochs()) == [("+I", 0), ("+I", 1), ("+I", 2)]
+        emulated.hide(f"{database}.orders", times=-1)
+        client[database].orders.update_one({"_id": 1}, {"$set": {"n": -1}})
+        for _ in range(2):
+            with pytest.raises(DataError, match=r'the key {"_id": 1}, which changed at .*on_bad_record = "skip"'):
+                epochs()
+        emulated.unfail()
+    assert epochs(pipeline={"on_bad_record": "skip"}) == [("-D", 1)]
 
 
 def test_a_row_that_is_missing_parks_its_collection_until_it_is_read_anew(
@@ -183,7 +200,11 @@ def test_a_full_changelog_stays_one_without_the_row(emulated: MongoDbServer, dat
         catch_up(tmp_path, emulated, database, **options)
         emulated.hide(f"{database}.orders", times=-1)
         orders.update_one({"_id": 1}, {"$set": {"n": -1}})
-        catch_up(tmp_path, emulated, database, **options)
+        # A run may end before the stream has passed what its last look-up saw; the next one goes on with the question.
+        for _ in range(10):
+            catch_up(tmp_path, emulated, database, **options)
+            if letters(tmp_path):
+                break
         emulated.unfail()
         orders.update_one({"_id": 1}, {"$set": {"n": -2}})
         catch_up(tmp_path, emulated, database, **options)

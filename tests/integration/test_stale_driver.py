@@ -40,6 +40,7 @@ def test_a_driver_whose_lease_was_replaced_commits_and_records_nothing_more(
     world: World, monkeypatch: pytest.MonkeyPatch, point: str
 ) -> None:
     play(world)
+    world.foresees = False
     stale = world.loop(world.sink())
     own = world.script.generation
     stale._generation = stale._shares._generation = lambda: own

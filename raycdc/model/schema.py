@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,7 +31,7 @@ class Column:
         return {**told, "hidden": True} if self.hidden else told
 
     @classmethod
-    def from_json(cls, data: dict[str, Any]) -> Column:
+    def from_json(cls, data: Mapping[str, Any]) -> Column:
         known = (data["name"], LogicalType.from_json(data["type"]), data["nullable"], data["default"])
         return cls(*known, hidden=data.get("hidden", False))
 
@@ -66,5 +67,5 @@ class TableSchema:
         return {"columns": [c.to_json() for c in self.columns], "primary_key": list(self.primary_key)}
 
     @classmethod
-    def from_json(cls, data: dict[str, Any]) -> TableSchema:
+    def from_json(cls, data: Mapping[str, Any]) -> TableSchema:
         return cls(tuple(Column.from_json(c) for c in data["columns"]), tuple(data["primary_key"]))

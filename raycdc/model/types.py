@@ -20,6 +20,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -80,7 +81,7 @@ class LogicalType:
         return out
 
     @classmethod
-    def from_json(cls, data: dict[str, Any]) -> LogicalType:
+    def from_json(cls, data: Mapping[str, Any]) -> LogicalType:
         return cls(**{**data, "kind": TypeKind(data["kind"])})
 
     def arrow(self) -> pa.DataType:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import queue
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -23,7 +23,7 @@ from raycdc.runtime.stopwatch import Stopwatch
 from raycdc.source.api import ChunkRead
 from raycdc.source.fold import fold
 from raycdc.source.reading import ChunkReader
-from raycdc.source.split import SnapshotSplit
+from raycdc.source.split import OpenedAt, SnapshotSplit
 from raycdc.transform.masking import masked
 
 
@@ -52,10 +52,10 @@ class ChunkFetcher:
         self._thread = threading.Thread(target=self._run, name="chunk-fetcher", daemon=True)
         self._thread.start()
 
-    def read(self, split: SnapshotSplit, *, opened_at: dict[str, Any], document: dict[str, Any]) -> None:
+    def read(self, split: SnapshotSplit, *, opened_at: OpenedAt, document: Mapping[str, Any]) -> None:
         self._tasks.put(lambda reader: self._read(reader, split, opened_at, document))
 
-    def fold(self, *, read: ChunkRead, delta: Sequence[dict[str, Any]], document: dict[str, Any]) -> None:
+    def fold(self, *, read: ChunkRead, delta: Sequence[Segment], document: Mapping[str, Any]) -> None:
         self._tasks.put(lambda _: self._fold(read, delta, document))
 
     def poll(self) -> ChunkRead | None:
@@ -67,9 +67,8 @@ class ChunkFetcher:
             raise result
         return result
 
-    def discard(self, segments: Sequence[dict[str, Any]]) -> None:
-        for data in segments:
-            segment = Segment.from_json(data)
+    def discard(self, segments: Sequence[Segment]) -> None:
+        for segment in segments:
             if segment.node == self._spool.node:
                 (self._spool.folder / segment.name).unlink(missing_ok=True)
             elif segment.flight:
@@ -95,7 +94,7 @@ class ChunkFetcher:
             self._notify()
 
     def _read(
-        self, reader: ChunkReader, split: SnapshotSplit, opened_at: dict[str, Any], document: dict[str, Any]
+        self, reader: ChunkReader, split: SnapshotSplit, opened_at: OpenedAt, document: Mapping[str, Any]
     ) -> ChunkRead:
         try:
             return self._read_rows(reader, split, opened_at, document)
@@ -103,12 +102,10 @@ class ChunkFetcher:
             reader.close()
             self._reader = self._open_reader()
             end = self._reader.log_end(opened_at)
-            log_end = end.log_end
-            nothing: dict[str, Any] = {"exact": False, "segments": (), "log_end": log_end, "misfit": str(changed)}
-            return ChunkRead(split, end.ordinal, end.position, **nothing)
+            return ChunkRead(split, end.ordinal, exact=False, segments=(), log_end=end.log_end, misfit=str(changed))
 
     def _read_rows(
-        self, reader: ChunkReader, split: SnapshotSplit, opened_at: dict[str, Any], document: dict[str, Any]
+        self, reader: ChunkReader, split: SnapshotSplit, opened_at: OpenedAt, document: Mapping[str, Any]
     ) -> ChunkRead:
         self._masks.check_key(split.table, document["primary_key"])
         writer = self._writer(split, document["fingerprint"])
@@ -123,14 +120,14 @@ class ChunkFetcher:
                 writer.abort()
             raise
         with self._stopwatch.running("chunk_write"):
-            segments = (writer.finish().to_json(),) if writer.rows else ()
-        return ChunkRead(split, high.ordinal, high.position, high.exact, segments, log_end=high.log_end)
+            segments = (writer.finish(),) if writer.rows else ()
+        return ChunkRead(split, high.ordinal, high.exact, segments, log_end=high.log_end)
 
     def _next(self, batches: Iterator[pa.RecordBatch]) -> pa.RecordBatch | None:
         with self._stopwatch.running("chunk_read"):
             return next(batches, None)
 
-    def _fold(self, read: ChunkRead, delta: Sequence[dict[str, Any]], document: dict[str, Any]) -> ChunkRead:
+    def _fold(self, read: ChunkRead, delta: Sequence[Segment], document: Mapping[str, Any]) -> ChunkRead:
         split = read.split
         changes = self._table(delta)
         chunk = self._table(read.segments) if read.segments else changes.slice(0, 0)
@@ -138,16 +135,14 @@ class ChunkFetcher:
         writer = self._writer(split, document["fingerprint"])
         for batch in folded.to_batches():
             writer.append(batch)
-        writer.lost = sum(Segment.from_json(data).lost for data in (*read.segments, *delta))
-        segments = (writer.finish().to_json(),) if writer.rows else ()
+        writer.lost = sum(segment.lost for segment in (*read.segments, *delta))
+        segments = (writer.finish(),) if writer.rows else ()
         self.discard([*read.segments, *delta])
         return dataclasses.replace(read, exact=True, segments=segments)
 
-    def _table(self, segments: Sequence[dict[str, Any]]) -> pa.Table:
+    def _table(self, segments: Sequence[Segment]) -> pa.Table:
         batches = [
-            batch
-            for data in segments
-            for batch in read_segment(Segment.from_json(data), node=self._spool.node, token=self._token)
+            batch for segment in segments for batch in read_segment(segment, node=self._spool.node, token=self._token)
         ]
         return pa.Table.from_batches(batches)
 

@@ -23,9 +23,10 @@ from raycdc.runtime.reader_worker import ReaderIdentity, ReaderSource, ReaderWor
 from raycdc.runtime.restarts import ProcessEnd
 from raycdc.source.api import SplitEnumerator, SplitEnumeratorContext
 from raycdc.source.coordinator import CoordinatorSettings
-from raycdc.source.enumerator import EnumeratorDialect, restore_or_create
+from raycdc.source.enumerator import restore_or_create
 from raycdc.source.parking import Refusal, Requests
 from raycdc.source.partitioned import PartitionedSource
+from raycdc.source.snapshot_plan import EnumeratorDialect
 from raycdc.source.table_requests import refusals_of
 
 

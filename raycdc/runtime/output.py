@@ -20,7 +20,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path, PurePath
-from typing import Any, Protocol
+from typing import Protocol
 
 import pyarrow as pa
 
@@ -157,9 +157,8 @@ class EpochOutput:
             self._writers[table, partition] = writer
         return writer
 
-    def publish(self, segments: Sequence[dict[str, Any]]) -> None:
-        for data in segments:
-            segment = Segment.from_json(data)
+    def publish(self, segments: Sequence[Segment]) -> None:
+        for segment in segments:
             self._published.append(segment)
             self._published_bytes += segment.bytes
 
@@ -168,16 +167,16 @@ class EpochOutput:
         with self._stopwatch.running("log_write"):
             return HeldFile(self._spool.folder / f"{segment_name('held')}{SUFFIX_OPEN}", hidden)
 
-    def write_delta(self, rows: Iterable[LogRows], *, fingerprint: str, split_id: str) -> tuple[dict[str, Any], ...]:
+    def write_delta(self, rows: Iterable[LogRows], *, fingerprint: str, split_id: str) -> tuple[Segment, ...]:
         writer: OpenSegment | None = None
         for part in rows:
             writer = writer or self._writer(part.table, fingerprint, split_id, kind="delta")
             # Chunks are masked before these are folded into them, by the key, which is not masked.
             writer.append(self._masked(part.batch, part.table, ()))
         assert writer is not None, "a delta without rows"
-        return (writer.finish().to_json(),)
+        return (writer.finish(),)
 
-    def cut(self, epoch: int) -> tuple[dict[str, Any], ...]:
+    def cut(self, epoch: int) -> tuple[Segment, ...]:
         first, last = self._seqs or (0, 0)
         if last - first >= 1 << SEQ_COUNTER_BITS:
             raise DataError(
@@ -201,16 +200,15 @@ class EpochOutput:
         self._published.clear()
         self._published_bytes = 0
         self._seqs = None
-        return tuple(segment.to_json() for segment in segments)
+        return tuple(segments)
 
     def release(self, paths: Sequence[str]) -> None:
         for path in paths:
             (self._spool.folder / PurePath(path).name).unlink(missing_ok=True)
 
-    def discard(self, segments: Sequence[dict[str, Any]]) -> None:
-        found = [Segment.from_json(data) for data in segments]
-        self.release([segment.path for segment in found if segment.node == self._spool.node])
-        there = [segment for segment in found if segment.node != self._spool.node and segment.flight]
+    def discard(self, segments: Sequence[Segment]) -> None:
+        self.release([segment.path for segment in segments if segment.node == self._spool.node])
+        there = [segment for segment in segments if segment.node != self._spool.node and segment.flight]
         if there:
             # In a thread of its own: a node that is gone lets one wait.
             threading.Thread(target=_delete_there, args=(there, self._token), name="discard", daemon=True).start()

@@ -13,14 +13,14 @@ from typing import Any, Protocol, runtime_checkable
 
 import pyarrow as pa
 
-from raycdc.checkpoint.manifest import TableEpoch
+from raycdc.checkpoint.manifest import Segment, TableEpoch
 from raycdc.checkpoint.missing import MissingRow
 from raycdc.model import TableId
 from raycdc.source.hand_off import LogRows
 from raycdc.source.held_rows import SpilledRows
 from raycdc.source.parking import Parked, Refusal
-from raycdc.source.source_event import Heartbeat, Message
-from raycdc.source.split import SnapshotSplit, SourceSplit
+from raycdc.source.source_event import Heartbeat, Message, SourceEvent
+from raycdc.source.split import OpenedAt, SnapshotSplit, SourceSplit
 from raycdc.transform.followed import TargetRules
 from raycdc.transform.hiding import Hiding
 
@@ -44,7 +44,10 @@ class SplitEnumeratorContext(Protocol):
 
     def assign_splits(self, assignment: Mapping[int, Sequence[SourceSplit]]) -> None: ...
 
-    def send_event(self, subtask_id: int, event: dict[str, Any]) -> None: ...
+    def send_event(self, subtask_id: int, event: SourceEvent) -> None: ...
+
+    def end_split(self, split_id: str, *, attempt: int) -> None:
+        """No reader works at this attempt of a bounded split any more; harmless where none did."""
 
     def remove_splits(self, subtask_id: int, split_ids: Sequence[str]) -> None:
         """Take partitions from a reader that lives: they come to `add_splits_back` after its next seal.
@@ -91,7 +94,7 @@ class SplitEnumerator(Protocol):
 
     def add_reader(self, subtask_id: int) -> None: ...
 
-    def handle_source_event(self, subtask_id: int, event: dict[str, Any]) -> None: ...
+    def handle_source_event(self, subtask_id: int, event: SourceEvent) -> None: ...
 
     def handle_splits_finished(self, split_ids: Sequence[str]) -> None:
         """The rows of these bounded splits are part of the epoch whose manifest is being written."""
@@ -200,9 +203,8 @@ class ChunkRead:
 
     split: SnapshotSplit
     high: int
-    high_position: dict[str, Any]
     exact: bool
-    segments: tuple[dict[str, Any], ...]
+    segments: tuple[Segment, ...]
     log_end: int = field(kw_only=True)
     misfit: str = ""
 
@@ -210,19 +212,19 @@ class ChunkRead:
 class ChunkSource(Protocol):
     """Reads chunks, one after the other, in the background. Calls come from the reader's thread and never block."""
 
-    def read(self, split: SnapshotSplit, *, opened_at: dict[str, Any], document: dict[str, Any]) -> None:
+    def read(self, split: SnapshotSplit, *, opened_at: OpenedAt, document: Mapping[str, Any]) -> None:
         """Queue a chunk that the log reader has opened at `opened_at`; `document` is the table's schema there.
 
         A schema document has at least ``fingerprint``, ``columns`` and ``primary_key``.
         """
 
-    def fold(self, *, read: ChunkRead, delta: Sequence[dict[str, Any]], document: dict[str, Any]) -> None:
+    def fold(self, *, read: ChunkRead, delta: Sequence[Segment], document: Mapping[str, Any]) -> None:
         """Queue the folding of the held rows in the `delta` segments into what `read` has written."""
 
     def poll(self) -> ChunkRead | None:
         """A finished read or fold, or None. Raises what went wrong in the background."""
 
-    def discard(self, segments: Sequence[dict[str, Any]]) -> None:
+    def discard(self, segments: Sequence[Segment]) -> None:
         """Delete the segments of a chunk that was voided."""
 
     def close(self) -> None: ...
@@ -245,22 +247,22 @@ class ReaderOutput(Protocol):
     ) -> None:
         """Append rows of the log; order per table is kept, or per value of `key` where it is given."""
 
-    def publish(self, segments: Sequence[dict[str, Any]]) -> None:
+    def publish(self, segments: Sequence[Segment]) -> None:
         """Make finished snapshot segments part of the open epoch."""
 
     def spill(self, rows: Sequence[LogRows]) -> SpilledRows:
         """Put held rows of one table down where they need no memory; masked, if they are to be."""
 
-    def write_delta(self, rows: Iterable[LogRows], *, fingerprint: str, split_id: str) -> tuple[dict[str, Any], ...]:
+    def write_delta(self, rows: Iterable[LogRows], *, fingerprint: str, split_id: str) -> tuple[Segment, ...]:
         """Write held rows as segments of no epoch, for another reader to fold."""
 
-    def cut(self, epoch: int) -> tuple[dict[str, Any], ...]:
+    def cut(self, epoch: int) -> tuple[Segment, ...]:
         """End the open epoch as `epoch`: all its segments, durable on disk. The next one is open then."""
 
     def release(self, paths: Sequence[str]) -> None:
         """Delete segment files of epochs the sink holds."""
 
-    def discard(self, segments: Sequence[dict[str, Any]]) -> None:
+    def discard(self, segments: Sequence[Segment]) -> None:
         """Delete segments that nobody needs, wherever they are. Does not wait for other nodes."""
 
     def close(self) -> None: ...

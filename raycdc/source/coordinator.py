@@ -45,6 +45,7 @@ from raycdc.source.source_event import (
     RequestSplit,
     SealEpoch,
     Shutdown,
+    SourceEvent,
     SourceEventWrapper,
     SplitsAdded,
     SplitsRemoved,
@@ -198,7 +199,7 @@ class SourceCoordinator:
         self._enumerator.notify_checkpoint_complete(epoch)
         segments = [segment for manifest in done for segment in manifest.segments]
         nodes = {reader.node for reader in self._readers.values()}
-        elsewhere = tuple(segment.to_json() for segment in segments if segment.node not in nodes)
+        elsewhere = tuple(segment for segment in segments if segment.node not in nodes)
         for reader in self._readers.values():
             mine = tuple(segment.path for segment in segments if segment.node == reader.node)
             reader.link.send(CheckpointComplete(epoch, mine, elsewhere))
@@ -285,9 +286,9 @@ class SourceCoordinator:
                 if isinstance(split, StreamSplit):
                     for fingerprint, document in split.schemas.items():
                         self._writer.put_document(fingerprint, document)
-            reader.link.send(AddSplits(tuple(split.to_json() for split in splits)))
+            reader.link.send(AddSplits(tuple(splits)))
 
-    def send_event(self, subtask_id: int, event: dict[str, Any]) -> None:
+    def send_event(self, subtask_id: int, event: SourceEvent) -> None:
         reader = self._readers.get(subtask_id)
         if reader is not None:
             reader.link.send(SourceEventWrapper(event))
@@ -302,6 +303,12 @@ class SourceCoordinator:
     @property
     def open_epoch(self) -> int:
         return self._sealed + (2 if self._sealing is not None else 1)
+
+    def end_split(self, split_id: str, *, attempt: int) -> None:
+        for reader in self._readers.values():
+            split = reader.splits.get(split_id)
+            if isinstance(split, SnapshotSplit) and split.attempt == attempt:
+                del reader.splits[split_id]
 
     def signal_no_more_splits(self, subtask_id: int) -> None:
         reader = self._readers.get(subtask_id)
@@ -324,7 +331,7 @@ class SourceCoordinator:
             case RequestSplit():
                 self._enumerator.handle_split_request(subtask_id)
             case SourceEventWrapper(event):
-                self._on_event(subtask_id, reader, event)
+                self._enumerator.handle_source_event(subtask_id, event)
             case SplitsAdded():
                 return
             case SplitsRemoved(states):
@@ -342,14 +349,6 @@ class SourceCoordinator:
                 self._failure = self._failure or error_by_name(error)(text)
             case _:
                 raise ProtocolError(f"{type(message).__name__} is not a message for the coordinator")
-
-    def _on_event(self, subtask_id: int, reader: LiveReader, event: dict[str, Any]) -> None:
-        if event.get("type") in {"chunk_published", "chunk_voided"}:
-            for other in self._readers.values():
-                split = other.splits.get(event["split_id"])
-                if isinstance(split, SnapshotSplit) and split.attempt == event["attempt"]:
-                    del other.splits[event["split_id"]]
-        self._enumerator.handle_source_event(subtask_id, event)
 
     def _lose(self, subtask_id: int, reason: str) -> None:
         reader = self._readers.pop(subtask_id)
@@ -457,8 +456,8 @@ class SourceCoordinator:
         tables: dict[TableId, TableEpoch] = {}
         for report in sealing.reports:
             to_splits.update(report.splits)
-            segments.extend(Segment.from_json(s) for s in report.segments)
-            tables.update({TableId.parse(t): TableEpoch.from_json(e) for t, e in report.tables.items()})
+            segments.extend(report.segments)
+            tables.update({TableId.parse(t): e for t, e in report.tables.items()})
             self._enumerator.handle_splits_finished(report.finished)
         for fingerprint, document in (pair for report in sealing.reports for pair in report.schemas.items()):
             self._writer.put_document(fingerprint, document)

@@ -25,13 +25,30 @@ import dataclasses
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, assert_never
 
-from raycdc.checkpoint.manifest import Manifest
+from raycdc.checkpoint.manifest import Manifest, Segment
 from raycdc.errors import ProtocolError
 from raycdc.model import TableId
 from raycdc.source.api import EpochShare, SplitEnumeratorContext
 from raycdc.source.as_of import Turns
+from raycdc.source.chunk_events import (
+    ChunkDelta,
+    ChunkMisfit,
+    ChunkOpened,
+    ChunkPublished,
+    ChunkReaderEvent,
+    ChunkVoided,
+    CloseChunk,
+    DiscardSegments,
+    Fate,
+    LogEvent,
+    OpenChunk,
+    ParkTable,
+    RelayedEvent,
+    StopAt,
+    VoidChunk,
+)
 from raycdc.source.log_reader import STATE_VERSION as LOG_STATE_VERSION
 from raycdc.source.parking import Refusal, Requests, with_refusals, with_requests
 from raycdc.source.selection import without_left
@@ -44,26 +61,16 @@ from raycdc.source.snapshot_plan import (
     PlannedChunks,
     ResumePoint,
     StartPoint,
-    TablePlan,
     TableState,
     captured_state,
     first_state,
-    name_of,
     snapshot_progress,
     unknown_document,
 )
+from raycdc.source.source_event import SourceEvent
 from raycdc.source.split import STREAM_SPLIT_ID, PartitionSplit, SnapshotSplit, SourceSplit, StreamSplit
 
-__all__ = [
-    "PLANNED_AHEAD",
-    "EnumeratorDialect",
-    "IncrementalSnapshotEnumerator",
-    "PlannedChunks",
-    "ResumePoint",
-    "StartPoint",
-    "TablePlan",
-    "restore_or_create",
-]
+__all__ = ["IncrementalSnapshotEnumerator", "restore_or_create"]
 
 #: Version of this enumerator's state.
 STATE_VERSION = 1
@@ -98,7 +105,7 @@ class IncrementalSnapshotEnumerator:
         self._documents: dict[str, dict[str, Any]] = {}
         self._pending: deque[SnapshotSplit] = deque()
         self._out: dict[str, OutChunk] = {}
-        self._rubbish: list[dict[str, Any]] = []
+        self._rubbish: list[Segment] = []
         self._chunk_readers, self._turns = ChunkReaders(), Turns()
         self._stream: StreamSplit | None = None
         self._stream_owner: int | None = None
@@ -150,39 +157,40 @@ class IncrementalSnapshotEnumerator:
         self._give_stream()
         self._assign()
 
-    def handle_source_event(self, subtask_id: int, event: dict[str, Any]) -> None:
-        kind = event["type"]
-        if kind == "open_chunk":
-            split = SnapshotSplit.from_json(event["split"])
-            if self._is_current(split.split_id, split.attempt):
-                self._to_log(event)
-            return
-        out = self._out.get(event["split_id"])
-        if out is None or out.split.attempt != event["attempt"]:
+    def handle_source_event(self, subtask_id: int, event: SourceEvent) -> None:
+        if not isinstance(event, RelayedEvent):
+            raise ProtocolError(f"The enumerator does not know the event {type(event).__name__}")
+        chunk = event.split.chunk_id if isinstance(event, OpenChunk) else event.chunk
+        if isinstance(event, ChunkPublished | ChunkVoided):
+            self._context.end_split(chunk.split_id, attempt=chunk.attempt)
+        out = self._out.get(chunk.split_id)
+        if out is None or out.split.attempt != chunk.attempt:
             return  # About an attempt that is over; its sender has been told, or is gone.
-        match kind:
-            case "close_chunk":
-                self._high = max(self._high, event["high"])
-                out.segments = event["segments"]
+        match event:
+            case OpenChunk():
                 self._to_log(event)
-            case "chunk_opened" | "chunk_delta":
+            case CloseChunk() | ChunkMisfit():
+                self._high = max(self._high, event.high)
+                out.segments = event.segments if isinstance(event, CloseChunk) else ()
+                self._to_log(event)
+            case ChunkOpened() | ChunkDelta():
                 self._to_owner(out, event)
-            case "chunk_published":
+            case ChunkPublished():
                 out.published = True
                 self._to_owner(out, event)
                 self._maybe_stop()
-            case "chunk_voided" if out.published:
+            case ChunkVoided() if out.published:
                 return  # The answer about a reader that died: too late, the chunk is out.
-            case "chunk_voided":
+            case ChunkVoided(fate=fate):
                 self._to_owner(out, event)
                 self._put_back(out.split)
-                if event["gone"] and self._is_of_now(out.split):
+                if fate is Fate.TABLE_GONE and self._is_of_now(out.split):
                     self._forget_table(out.split.table)
-                elif event.get("over") and self._is_of_now(out.split):
+                elif fate is Fate.NEXT_MANIFEST and self._is_of_now(out.split):
                     self._over.add(out.split.table)
                 self._assign()
             case _:
-                raise ProtocolError(f"The enumerator does not know the event {kind!r}")
+                assert_never(event)
 
     def handle_splits_finished(self, split_ids: Sequence[str]) -> None:
         for split_id in split_ids:
@@ -224,7 +232,7 @@ class IncrementalSnapshotEnumerator:
         """The log reader parks them; one that takes its place is given a state in which they are."""
         self._refusals += refusals
         for refusal in refusals:
-            self._to_log({"type": "park_table", **refusal.to_json()})
+            self._to_log(ParkTable(refusal))
         if self._stream is not None and self._stream_owner is None:
             self._take_stream(self._stream)
 
@@ -306,7 +314,7 @@ class IncrementalSnapshotEnumerator:
         out.owner = None
         if self._stream_owner is not None:
             # The log reader may be about to publish it: only its answer tells. Should it be gone, `_lose_log` follows.
-            self._to_log({"type": "void_chunk", **name_of(out.split)})
+            self._to_log(VoidChunk(out.split.chunk_id))
         else:
             self._put_back(out.split)
 
@@ -317,7 +325,7 @@ class IncrementalSnapshotEnumerator:
         self._over.clear()
         for out in list(self._out.values()):
             if out.owner is not None:
-                self._to_owner(out, {"type": "chunk_voided", **name_of(out.split), "reason": "the log reader is gone"})
+                self._to_owner(out, ChunkVoided(out.split.chunk_id, "the log reader is gone"))
             self._put_back(out.split)
 
     def _is_of_now(self, split: SnapshotSplit) -> bool:
@@ -367,7 +375,7 @@ class IncrementalSnapshotEnumerator:
         self._pending = deque(split for split in self._pending if split.table != table)
         for out in self._out.values():
             if out.split.table == table:
-                self._to_log({"type": "void_chunk", **name_of(out.split)})
+                self._to_log(VoidChunk(out.split.chunk_id))
 
     def _plan(self) -> None:
         # Tables that are read as of one place come one at a time, so that the place is as late as can be.
@@ -425,26 +433,21 @@ class IncrementalSnapshotEnumerator:
         if bounded and self._stream_owner is not None and self._all_published():
             self._stop_sent = True
             assert self._run_start is not None
-            known = {"changes": self._changes} if self._changes else {}
-            self._to_log({"type": "stop_at", "ordinal": max(self._run_start, self._high), **known})
+            self._to_log(StopAt(max(self._run_start, self._high), self._changes))
 
-    def _is_current(self, split_id: str, attempt: int) -> bool:
-        out = self._out.get(split_id)
-        return out is not None and out.split.attempt == attempt
-
-    def _to_log(self, event: dict[str, Any]) -> None:
+    def _to_log(self, event: LogEvent) -> None:
         if self._stream_owner is not None:
             self._context.send_event(self._stream_owner, event)
 
-    def _discard(self, segments: Sequence[dict[str, Any]]) -> None:
+    def _discard(self, segments: Sequence[Segment]) -> None:
         """Some reader deletes segments of a chunk that is read again: the first that there is."""
         self._rubbish += segments
         reader = next(iter(self._context.registered_readers()), None)
         if self._rubbish and reader is not None:
             rubbish, self._rubbish = self._rubbish, []
-            self._context.send_event(reader, {"type": "discard_segments", "segments": rubbish})
+            self._context.send_event(reader, DiscardSegments(tuple(rubbish)))
 
-    def _to_owner(self, out: OutChunk, event: dict[str, Any]) -> None:
+    def _to_owner(self, out: OutChunk, event: ChunkReaderEvent) -> None:
         if out.owner is not None:
             self._context.send_event(out.owner, event)
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from raycdc.checkpoint.manifest import TableEpoch
 from raycdc.model import TableId
 
 
@@ -53,17 +54,12 @@ class FollowedTables(dict[TableId, FollowedTable]):
             if not table.announced and name not in self.touched:
                 self.touch(name)
 
-    def report(self, in_snapshot: Callable[[TableId], bool]) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+    def report(self, in_snapshot: Callable[[TableId], bool]) -> tuple[dict[str, TableEpoch], dict[str, dict[str, Any]]]:
         """What `EpochSealed` says of the tables of the open epoch, and the schemas that it is the first to name."""
         self.announce_all()
         told = [table for table in self.touched if table in self]
         tables = {
-            str(t): {
-                "schema": self[t].fingerprint,
-                "snapshot": in_snapshot(t),
-                "changes": self._changes.get(t, []),
-            }
-            for t in told
+            str(t): TableEpoch(self[t].fingerprint, in_snapshot(t), tuple(self._changes.get(t, ()))) for t in told
         }
         schemas = {name: document for name, document in self.documents.items() if name not in self._reported}
         self._reported.update(schemas)

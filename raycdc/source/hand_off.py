@@ -58,6 +58,7 @@ from typing import Any, Protocol, assert_never
 import numpy as np
 import pyarrow as pa
 
+from raycdc.checkpoint.manifest import Segment
 from raycdc.errors import ProtocolError
 from raycdc.model import TableId
 from raycdc.source.as_of import AsOf, Passed
@@ -66,7 +67,7 @@ from raycdc.source.held_rows import Spill
 from raycdc.source.intervals import Interval, IntervalSet, SortKey, cells
 from raycdc.source.log_rows import LogRows, key_values, removes, split_moves, take
 from raycdc.source.open_chunk import Decision, FoldChunk, OpenChunk, PublishChunk, RetryChunk
-from raycdc.source.split import ChunkKey, SnapshotSplit, key_from_json, key_names
+from raycdc.source.split import ChunkId, ChunkKey, SnapshotSplit, key_from_json, key_names
 
 __all__ = [
     "DROP",
@@ -261,32 +262,22 @@ class HandOff:
             self._recall(table, chunk, rows)
         return True
 
-    def close(
-        self,
-        split_id: str,
-        table: TableId,
-        *,
-        attempt: int,
-        high: int,
-        log_end: int,
-        exact: bool,
-        segments: Sequence[dict[str, Any]],
-    ) -> None:
+    def close(self, chunk: ChunkId, *, high: int, log_end: int, exact: bool, segments: Sequence[Segment]) -> None:
         """The chunk was read: its SELECT saw no row after `high` and no table after `log_end`. Also called with the
         folded segments.
 
         A chunk or attempt not open here is ignored: it was voided meanwhile, and its reader is told so.
         """
-        found = self._found(split_id, table, attempt)
+        found = self._found(chunk)
         if found is None:
             return
         found[1].close(high=high, log_end=log_end, exact=exact, segments=segments)
 
-    def misfit(self, split_id: str, table: TableId, *, attempt: int, high: int, reason: str, now_s: float) -> None:
+    def misfit(self, chunk_id: ChunkId, *, high: int, reason: str, now_s: float) -> None:
         """The chunk could not be read: its table is another one than the log has said so far. The log says so before
         `high`, where the chunk is read again in any case; until then it holds nothing. Else as `close`.
         """
-        found = self._found(split_id, table, attempt)
+        found = self._found(chunk_id)
         if found is None:
             return
         known, chunk = found
@@ -295,9 +286,9 @@ class HandOff:
         if known.as_of is not None:
             known.as_of.lost = max(high, known.as_of.lost or 0)
 
-    def void(self, split_id: str, table: TableId, *, attempt: int, now_s: float) -> bool:
+    def void(self, chunk: ChunkId, *, now_s: float) -> bool:
         """Make the chunk unopened again. False when that attempt is not open here (published, or never opened)."""
-        found = self._found(split_id, table, attempt)
+        found = self._found(chunk)
         if found is None:
             return False
         self._forget(*found, now_s)
@@ -421,11 +412,11 @@ class HandOff:
                 assert_never(decision)
         return decision
 
-    def _found(self, split_id: str, table: TableId, attempt: int) -> tuple[_Table, OpenChunk] | None:
+    def _found(self, chunk_id: ChunkId) -> tuple[_Table, OpenChunk] | None:
         """The open chunk of this attempt, with its table."""
-        known = self._tables.get(table)
-        chunk = known.open.get(split_id) if known else None
-        return None if known is None or chunk is None or chunk.split.attempt != attempt else (known, chunk)
+        known = self._tables.get(chunk_id.table)
+        chunk = known.open.get(chunk_id.split_id) if known else None
+        return None if known is None or chunk is None or chunk.split.attempt != chunk_id.attempt else (known, chunk)
 
     def _forget(self, table: _Table, chunk: OpenChunk, now_s: float) -> None:
         del table.open[chunk.split.split_id]

@@ -3,14 +3,7 @@
 Exactly one reader of a job owns it. It alone decides what an epoch contains: rows of live keys, chunks it publishes,
 schema changes. Its `state` after a cut is everything needed to go on from there.
 
-| event | from | meaning |
-|---|---|---|
-| `open_chunk` | chunk reader | answer `chunk_opened` with our position and `ring_s`, hold from there |
-| `close_chunk` | chunk reader | the SELECT saw nothing after H; segments are durable; or why there are none |
-| `void_chunk` | enumerator | the chunk's reader is gone; answer `chunk_voided`, published or not |
-| `stop_at` | enumerator | end of input at this position |
-| `park_table` | enumerator | the table's target could not take an epoch: nothing more of it (`Refusal`) |
-| `chunk_opened`, `chunk_delta`, `chunk_published`, `chunk_voided` | to the enumerator, which relays | |
+It acts on the events of `raycdc.source.chunk_events` that are for the log reader.
 
 Events act only between two transactions; inside one they wait. Where nothing tells when a transaction becomes visible
 (`ring_s`), chunks open only once this reader has passed the log for that long: what came before is visible then. A
@@ -23,25 +16,53 @@ the incarnation of the table it was about.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, assert_never
 
+from raycdc.checkpoint.manifest import TableEpoch
 from raycdc.checkpoint.missing import MissingRows
 from raycdc.errors import ProtocolError, SchemaError
 from raycdc.failpoints import reach
 from raycdc.model import TableId
 from raycdc.source.api import NOWHERE, LogUnit, ReaderOutput, SchemaUpdate
+from raycdc.source.chunk_events import (
+    ChunkDelta,
+    ChunkMisfit,
+    ChunkOpened,
+    ChunkPublished,
+    ChunkVoided,
+    CloseChunk,
+    Fate,
+    LogEvent,
+    OpenChunk,
+    ParkTable,
+    StopAt,
+    VoidChunk,
+)
 from raycdc.source.followed_tables import FollowedTable, FollowedTables
 from raycdc.source.hand_off import Decision, FoldChunk, HandOff, KeyOrder, LogRows, PublishChunk, RetryChunk
 from raycdc.source.open_chunk import Retries
 from raycdc.source.parking import Parked, Refusal, RefusedTables
-from raycdc.source.split import STREAM_SPLIT_ID, SnapshotSplit, StreamSplit, key_from_json
+from raycdc.source.source_event import SourceEvent
+from raycdc.source.split import STREAM_SPLIT_ID, OpenedAt, SnapshotSplit, StreamSplit, key_from_json
 
 #: Version of the stream split's state, and that of one with a table that is read as of one place.
 STATE_VERSION = 1
 _AS_OF_VERSION = 2
 #: Missing rows of an epoch, which its manifest names one by one; about, as a unit may have some.
 _MISSING_MAX = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class LogReport:
+    """What `EpochSealed` says of the log, in its terms."""
+
+    tables: Mapping[str, TableEpoch] = field(default_factory=dict)
+    schemas: Mapping[str, Any] = field(default_factory=dict)
+    finished: tuple[str, ...] = ()
+    watermark_ms: int | None = None
+    end_of_input: bool = False
 
 
 class LogReader:
@@ -53,7 +74,7 @@ class LogReader:
         *,
         key_order: KeyOrder,
         output: ReaderOutput,
-        send_event: Callable[[dict[str, Any]], None],
+        send_event: Callable[[SourceEvent], None],
         ring_s: float,
         epoch_bytes_max: int,
         now_s: float,
@@ -100,7 +121,7 @@ class LogReader:
                 self._hand_off.add_table(table_id, table["snapshot"], primary_key=primary_key)
         self._stop_ordinal: int | None = None
         self._in_transaction = False
-        self._waiting: deque[dict[str, Any]] = deque()
+        self._waiting: deque[LogEvent] = deque()
         self._schema_unit: LogUnit | None = None
         #: What may not be passed on yet, as a table is read as of a place before it.
         self._barred: LogUnit | None = None
@@ -179,8 +200,8 @@ class LogReader:
         if not self._in_transaction:
             self._between_transactions(now_s=now_s)
 
-    def on_event(self, event: dict[str, Any], *, now_s: float) -> None:
-        """A connector event for the log reader; waits while a transaction or a schema change is pending."""
+    def on_event(self, event: LogEvent, *, now_s: float) -> None:
+        """An event for the log reader; waits while a transaction or a schema change is pending."""
         self._waiting.append(event)
         if self._at_boundary:
             self._between_transactions(now_s=now_s)
@@ -229,16 +250,10 @@ class LogReader:
             "tables": tables,
         }
 
-    def report(self) -> dict[str, Any]:
+    def report(self) -> LogReport:
         """The log reader's part of `EpochSealed` beside segments and state; call before `after_cut`."""
         tables, schemas = self._tables.report(self._hand_off.in_snapshot)
-        return {
-            "tables": tables,
-            "schemas": schemas,
-            "finished": tuple(self._finished),
-            "watermark_ms": self._watermark_ms,
-            "end_of_input": self.end_of_input,
-        }
+        return LogReport(tables, schemas, tuple(self._finished), self._watermark_ms, self.end_of_input)
 
     def _touch(self, table_id: TableId) -> None:
         self._tables.touch(table_id)
@@ -281,38 +296,32 @@ class LogReader:
             unit, self._barred = self._barred, None
             self.on_unit(unit, now_s=now_s)
 
-    def _control(self, event: dict[str, Any], *, now_s: float) -> None:
-        match event["type"]:
-            case "open_chunk":
-                self._open(SnapshotSplit.from_json(event["split"]), asked_s=now_s, now_s=now_s)
-            case "close_chunk":
-                chunk, attempt = (event["split_id"], TableId.parse(event["table"])), event["attempt"]
-                high = event["high"]
-                if why := event.get("misfit"):
-                    self._hand_off.misfit(*chunk, attempt=attempt, high=high, reason=why, now_s=now_s)
-                else:
-                    read = {name: event[name] for name in ("high", "log_end", "exact", "segments")}
-                    self._hand_off.close(*chunk, attempt=attempt, **read)
-            case "void_chunk":
+    def _control(self, event: LogEvent, *, now_s: float) -> None:
+        match event:
+            case OpenChunk(split):
+                self._open(split, asked_s=now_s, now_s=now_s)
+            case CloseChunk(chunk, high, log_end, exact, segments):
+                self._hand_off.close(chunk, high=high, log_end=log_end, exact=exact, segments=segments)
+            case ChunkMisfit(chunk, high, reason):
+                self._hand_off.misfit(chunk, high=high, reason=reason, now_s=now_s)
+            case VoidChunk(chunk):
                 # Answered whatever became of the chunk: published ones were reported before, others must be read again.
-                table, attempt = TableId.parse(event["table"]), event["attempt"]
-                self._hand_off.void(event["split_id"], table, attempt=attempt, now_s=now_s)
-                gone = (event["split_id"], attempt)
-                self._early_opens = [e for e in self._early_opens if (e[1].split_id, e[1].attempt) != gone]
-                self._send_event({**event, "type": "chunk_voided", "reason": "its reader is gone", "gone": False})
-            case "stop_at":
+                self._hand_off.void(chunk, now_s=now_s)
+                self._early_opens = [e for e in self._early_opens if e[1].chunk_id != chunk]
+                self._send_event(ChunkVoided(chunk, "its reader is gone"))
+            case StopAt(ordinal, changes):
                 # Else said by somebody who does not know yet that a table has more to read.
-                if event.get("changes", 0) == self._changes_made:
-                    self._stop_ordinal = event["ordinal"]
-            case "park_table":
-                self._refuse(Refusal.from_json(event), now_s=now_s)
-            case kind:
-                raise ProtocolError(f"The log reader does not know the event {kind!r}")
+                if changes == self._changes_made:
+                    self._stop_ordinal = ordinal
+            case ParkTable(refusal):
+                self._refuse(refusal, now_s=now_s)
+            case _:
+                assert_never(event)
 
     def _open(self, split: SnapshotSplit, *, asked_s: float, now_s: float) -> None:
         known = self._tables.get(split.table)
         if split.table in self._parked or (known is not None and known.incarnation != split.incarnation):
-            self._voided(split, "the table begins again", over=True)
+            self._voided(split, "the table begins again", Fate.NEXT_MANIFEST)
             return
         if (as_of := self._hand_off.as_of(split.table)) is not None and as_of.lost is not None:
             if self._ordinal >= as_of.lost:
@@ -320,7 +329,7 @@ class LogReader:
                     f"{split.table} is another one than when its snapshot began, and the log does not say how. Read it "
                     f"anew with: raycdc tables resnapshot CONFIG {split.table}"
                 )
-                self._voided(split, why, over=True)
+                self._voided(split, why, Fate.NEXT_MANIFEST)
                 self._give_up(split.table, why, now_s=now_s)
                 return
             self._early_opens.append((asked_s, split))
@@ -331,24 +340,16 @@ class LogReader:
             self._early_opens.append((asked_s, split))
             return
         if not self._hand_off.open(split, now_s=now_s, ordinal=self._ordinal):
-            self._voided(split, "the table was dropped", gone=True)
+            self._voided(split, "the table was dropped", Fate.TABLE_GONE)
             return
         as_of = self._hand_off.as_of(split.table)
-        where = {**self._position, "ring_s": self._ring_s, **({} if as_of is None else {"as_of": as_of.at})}
-        self._send_event(
-            {
-                "type": "chunk_opened",
-                "split_id": split.split_id,
-                "attempt": split.attempt,
-                "position": where,
-                "document": self._tables.document(split.table),
-            }
-        )
+        opened_at = OpenedAt(self._position, self._ring_s, None if as_of is None else as_of.at)
+        self._send_event(ChunkOpened(split.chunk_id, opened_at, self._tables.document(split.table)))
         reach("after_open")
 
     def _carry_out(self, decision: Decision, *, now_s: float) -> None:
         if decision.split.table in self._parked:
-            self._voided(decision.split, "another chunk of the table was given up", over=True)
+            self._voided(decision.split, "another chunk of the table was given up", Fate.NEXT_MANIFEST)
             return
         match decision:
             case PublishChunk(split, segments, released):
@@ -358,22 +359,21 @@ class LogReader:
                     self._collect(rows)
                 self._finished.append(split.split_id)
                 self._retries.forget(split)
-                self._send_event({"type": "chunk_published", "split_id": split.split_id, "attempt": split.attempt})
+                self._send_event(ChunkPublished(split.chunk_id))
             case FoldChunk(split, delta):
                 fingerprint = self._tables[split.table].fingerprint
                 segments = self._output.write_delta(delta, fingerprint=fingerprint, split_id=split.split_id)
-                read = {"split_id": split.split_id, "attempt": split.attempt, "segments": list(segments)}
-                self._send_event({"type": "chunk_delta", **read})
+                self._send_event(ChunkDelta(split.chunk_id, segments))
             case RetryChunk(split, reason):
                 why = self._retries.count(decision)
-                self._voided(split, why or reason, over=bool(why))
+                self._voided(split, why or reason, Fate.NEXT_MANIFEST if why else Fate.READ_AGAIN)
                 if why:
                     self._give_up(split.table, why, now_s=now_s)
+            case _:
+                assert_never(decision)
 
-    def _voided(self, split: SnapshotSplit, reason: str, *, gone: bool = False, over: bool = False) -> None:
-        """`over`: the next manifest says what becomes of the table; until then the enumerator leaves it alone."""
-        named = {"split_id": split.split_id, "table": str(split.table), "attempt": split.attempt}
-        self._send_event({"type": "chunk_voided", **named, "reason": reason, "gone": gone, "over": over})
+    def _voided(self, split: SnapshotSplit, reason: str, fate: Fate = Fate.READ_AGAIN) -> None:
+        self._send_event(ChunkVoided(split.chunk_id, reason, fate))
 
     def _apply_schema(self, *, now_s: float) -> None:
         unit = self._schema_unit
@@ -392,7 +392,8 @@ class LogReader:
     def _update_table(self, update: SchemaUpdate, *, now_s: float) -> None:
         over = update.parked is not None or update.snapshot is not None
         for split in self._hand_off.void_table(update.table, now_s=now_s):
-            self._voided(split, "the table's schema changed while the chunk was read", over=over)
+            why = "the table's schema changed while the chunk was read"
+            self._voided(split, why, Fate.NEXT_MANIFEST if over else Fate.READ_AGAIN)
         if update.parked is not None:
             self._check_parking(update.table, update.parked)
             self._park(update.table, update.parked)
@@ -429,7 +430,7 @@ class LogReader:
 
     def _park_here(self, table: TableId, why: Parked, *, now_s: float) -> None:
         for split in self._hand_off.void_table(table, now_s=now_s):
-            self._voided(split, "its table is parked", over=True)
+            self._voided(split, "its table is parked", Fate.NEXT_MANIFEST)
         self._refused.add(table)
         self._park(table, why)
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
+from raycdc.checkpoint.manifest import Segment
 from raycdc.source.held_rows import HeldRows
 from raycdc.source.intervals import Interval
 from raycdc.source.log_rows import LogRows, behind, removes, up_to
@@ -24,7 +24,7 @@ class PublishChunk:
     """The chunk's `segments` go out now, then `released`, in order and once; from here its keys are emitted."""
 
     split: SnapshotSplit
-    segments: tuple[dict[str, Any], ...]
+    segments: tuple[Segment, ...]
     released: Iterable[LogRows]
 
 
@@ -83,11 +83,11 @@ class OpenChunk:
     #: Where the log ended after the SELECT.
     log_end: int = 0
     exact: bool = False
-    segments: tuple[dict[str, Any], ...] = ()
+    segments: tuple[Segment, ...] = ()
     misfit: str = ""
     folding: bool = False
 
-    def close(self, *, high: int, log_end: int, exact: bool, segments: Sequence[dict[str, Any]]) -> None:
+    def close(self, *, high: int, log_end: int, exact: bool, segments: Sequence[Segment]) -> None:
         """It was read, or folded."""
         self.high, self.log_end, self.segments = high, max(high, log_end), tuple(segments)
         self.exact = exact or self.folding

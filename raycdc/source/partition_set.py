@@ -12,12 +12,12 @@ a gap. Each addition therefore has a number, which fetchers put on what they fet
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Generic, TypeVar
 
 from raycdc.errors import ProtocolError
 from raycdc.source.source_event import Message, SplitsAdded, SplitsRemoved
-from raycdc.source.split import PartitionSplit, decode_split
+from raycdc.source.split import PartitionSplit, SourceSplit
 
 S = TypeVar("S")
 
@@ -69,11 +69,9 @@ class PartitionSet(Generic[S]):
         """Whether somebody waits for a split of ours, which a cut sets free."""
         return bool(self._leaving)
 
-    def add(self, splits: Sequence[Mapping[str, Any]]) -> None:
+    def add(self, splits: Sequence[SourceSplit]) -> None:
         """`AddSplits` arrived."""
-        added = []
-        for data in splits:
-            split = decode_split(dict(data))
+        for split in splits:
             if not isinstance(split, PartitionSplit):
                 raise ProtocolError(f"{split.split_id} is not a partition")
             if split.split_id in self._splits:
@@ -81,8 +79,7 @@ class PartitionSet(Generic[S]):
             self._additions += 1
             self._splits[split.split_id] = self._open(split, self._additions)
             self._numbers[split.split_id] = self._additions
-            added.append(split.split_id)
-        self._send(SplitsAdded(tuple(added)))
+        self._send(SplitsAdded(tuple(split.split_id for split in splits)))
 
     def remove(self, split_ids: Sequence[str]) -> None:
         """`RemoveSplits` arrived: read nothing of them any more."""

@@ -4,22 +4,34 @@ One class, no thread of its own: the shell (`raycdc.runtime.reader_worker`, or a
 message and `poll_next` until it answers NOTHING_AVAILABLE. What blocks (sockets, SELECTs) is behind `LogSource` and
 `ChunkSource`, which run in fetcher threads and are polled.
 
-A chunk's life here: `AddSplits` → `open_chunk` sent → `chunk_opened` arrives → read in the background →
-`close_chunk` sent with finished segments → `chunk_delta` maybe arrives → folded, `close_chunk` again →
-`chunk_published` (its segments belong to the log reader's epoch now) or `chunk_voided` (its segments are deleted).
+A chunk's life here: `AddSplits` → `OpenChunk` sent → `ChunkOpened` arrives → read in the background → `CloseChunk`
+sent with finished segments → `ChunkDelta` maybe arrives → folded, `CloseChunk` again → `ChunkPublished` (its segments
+belong to the log reader's epoch now) or `ChunkVoided` (its segments are deleted).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, assert_never
 
 from raycdc.errors import ProtocolError
 from raycdc.failpoints import reach
 from raycdc.source.api import ChunkRead, ChunkSource, InputStatus, LogSource, ReaderOutput
+from raycdc.source.chunk_events import (
+    ChunkDelta,
+    ChunkMisfit,
+    ChunkOpened,
+    ChunkPublished,
+    ChunkReaderEvent,
+    ChunkVoided,
+    CloseChunk,
+    DiscardSegments,
+    LogEvent,
+    OpenChunk,
+)
 from raycdc.source.hand_off import KeyOrder
-from raycdc.source.log_reader import LogReader
+from raycdc.source.log_reader import LogReader, LogReport
 from raycdc.source.source_event import (
     AddSplits,
     CheckpointComplete,
@@ -31,11 +43,12 @@ from raycdc.source.source_event import (
     RemoveSplits,
     RequestSplit,
     SealEpoch,
+    SourceEvent,
     SourceEventWrapper,
     SplitsAdded,
     SplitsRemoved,
 )
-from raycdc.source.split import PartitionSplit, SnapshotSplit, StreamSplit, decode_split
+from raycdc.source.split import ChunkId, PartitionSplit, SnapshotSplit, SourceSplit, StreamSplit
 
 #: Chunks a reader works at: one being read, one being opened, so that the handshake overlaps the SELECT.
 CHUNKS_IN_FLIGHT = 2
@@ -58,7 +71,7 @@ class ReaderDialect(Protocol):
 @dataclass(slots=True)
 class _Chunk:
     split: SnapshotSplit
-    document: dict[str, Any] | None = None
+    document: Mapping[str, Any] | None = None
     read: ChunkRead | None = None
     folding: bool = False
 
@@ -174,22 +187,21 @@ class IncrementalReader:
             self._requested += 1
             self._send(RequestSplit())
 
-    def _add(self, splits: Sequence[dict[str, Any]]) -> None:
-        added = []
-        for data in splits:
-            split = decode_split(data)
-            added.append(split.split_id)
+    def _add(self, splits: Sequence[SourceSplit]) -> None:
+        for split in splits:
             match split:
                 case SnapshotSplit():
                     # A table may begin again after it was said that there are no more.
                     self._requested, self._no_more = max(0, self._requested - 1), False
                     self._chunks[split.split_id] = _Chunk(split)
-                    self._event({"type": "open_chunk", "split": split.to_json()})
+                    self._event(OpenChunk(split))
                 case StreamSplit():
                     self._start_log(split)
                 case PartitionSplit():
                     raise ProtocolError(f"{split.split_id} is not a split for this reader")
-        self._send(SplitsAdded(tuple(added)))
+                case _:
+                    assert_never(split)
+        self._send(SplitsAdded(tuple(split.split_id for split in splits)))
 
     def _start_log(self, split: StreamSplit) -> None:
         if self._log is not None:
@@ -218,40 +230,46 @@ class IncrementalReader:
         self._send(SplitsRemoved(dict.fromkeys(split_ids)))
         self._ask_for_chunks()
 
-    def _on_event(self, event: dict[str, Any]) -> None:
-        match event["type"]:
-            case "open_chunk" | "close_chunk" | "void_chunk" | "stop_at" | "park_table":
-                if self._log is not None:  # Otherwise meant for a log reader that this process is not any more.
-                    self._log.on_event(event, now_s=self._now_s())
-            case "chunk_opened":
-                chunk = self._chunk(event)
+    def _on_event(self, event: SourceEvent) -> None:
+        if isinstance(event, LogEvent):
+            if self._log is not None:  # Otherwise meant for a log reader that this process is not any more.
+                self._log.on_event(event, now_s=self._now_s())
+        elif isinstance(event, ChunkReaderEvent):
+            self._on_chunk_event(event)
+        else:
+            raise ProtocolError(f"A reader does not know the event {type(event).__name__}")
+
+    def _on_chunk_event(self, event: ChunkReaderEvent) -> None:
+        match event:
+            case ChunkOpened(chunk_id, opened_at, document):
+                chunk = self._chunk(chunk_id)
                 if chunk is not None:
-                    chunk.document = event["document"]
-                    self._chunk_io().read(chunk.split, opened_at=event["position"], document=event["document"])
-            case "chunk_delta":
-                chunk = self._chunk(event)
+                    chunk.document = document
+                    self._chunk_io().read(chunk.split, opened_at=opened_at, document=document)
+            case ChunkDelta(chunk_id, segments):
+                chunk = self._chunk(chunk_id)
                 if chunk is not None and chunk.read is not None and chunk.document is not None:
                     chunk.folding = True
-                    self._chunk_io().fold(read=chunk.read, delta=event["segments"], document=chunk.document)
-            case "chunk_published":
-                if self._chunk(event) is not None:
-                    del self._chunks[event["split_id"]]
+                    self._chunk_io().fold(read=chunk.read, delta=segments, document=chunk.document)
+            case ChunkPublished(chunk_id):
+                if self._chunk(chunk_id) is not None:
+                    del self._chunks[chunk_id.split_id]
                 self._ask_for_chunks()
-            case "chunk_voided":
-                chunk = self._chunk(event)
+            case ChunkVoided(chunk_id):
+                chunk = self._chunk(chunk_id)
                 if chunk is not None:
-                    del self._chunks[event["split_id"]]
+                    del self._chunks[chunk_id.split_id]
                     self._discard(chunk)
                 self._ask_for_chunks()
-            case "discard_segments":
-                self._output.discard(event["segments"])
-            case kind:
-                raise ProtocolError(f"A reader does not know the event {kind!r}")
+            case DiscardSegments(segments):
+                self._output.discard(segments)
+            case _:
+                assert_never(event)
 
-    def _chunk(self, event: dict[str, Any]) -> _Chunk | None:
+    def _chunk(self, chunk_id: ChunkId) -> _Chunk | None:
         """The chunk an event is about, if this reader still works at that very attempt."""
-        chunk = self._chunks.get(event["split_id"])
-        return chunk if chunk is not None and chunk.split.attempt == event["attempt"] else None
+        chunk = self._chunks.get(chunk_id.split_id)
+        return chunk if chunk is not None and chunk.split.chunk_id == chunk_id else None
 
     def _discard(self, chunk: _Chunk) -> None:
         if chunk.read is not None and not chunk.folding:  # A fold reads these now, and deletes them itself.
@@ -269,18 +287,9 @@ class IncrementalReader:
             return True
         chunk.read, chunk.folding = read, False
         self._event(
-            {
-                "type": "close_chunk",
-                "split_id": read.split.split_id,
-                "table": str(read.split.table),
-                "attempt": read.split.attempt,
-                "high": read.high,
-                "high_position": read.high_position,
-                "exact": read.exact,
-                "log_end": read.log_end,
-                "segments": list(read.segments),
-                "misfit": read.misfit,
-            }
+            ChunkMisfit(read.split.chunk_id, read.high, read.misfit)
+            if read.misfit
+            else CloseChunk(read.split.chunk_id, read.high, read.log_end, read.exact, read.segments)
         )
         reach("after_close")
         return True
@@ -290,7 +299,7 @@ class IncrementalReader:
             self._chunk_source = self._dialect.open_chunks()
         return self._chunk_source
 
-    def _event(self, event: dict[str, Any]) -> None:
+    def _event(self, event: SourceEvent) -> None:
         self._send(SourceEventWrapper(event))
 
     def _cut(self, epoch: int) -> None:
@@ -299,18 +308,18 @@ class IncrementalReader:
             return  # Sealed before; the report is on its way or was handled.
         reach("before_seal")
         log = self._log
-        report = log.report() if log else {}
+        report = log.report() if log else LogReport()
         segments = self._output.cut(epoch)
         self._send(
             EpochSealed(
                 epoch=epoch,
                 splits={"stream": log.state()} if log else {},
                 segments=segments,
-                tables=report.get("tables", {}),
-                schemas=report.get("schemas", {}),
-                finished=report.get("finished", ()),
-                watermark_ms=report.get("watermark_ms"),
-                end_of_input=report.get("end_of_input", False),
+                tables=report.tables,
+                schemas=report.schemas,
+                finished=report.finished,
+                watermark_ms=report.watermark_ms,
+                end_of_input=report.end_of_input,
             )
         )
         reach("after_seal")

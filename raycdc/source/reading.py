@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import pyarrow as pa
 
-from raycdc.source.split import SnapshotSplit
+from raycdc.source.split import OpenedAt, SnapshotSplit
 
 
 @dataclass(frozen=True, slots=True)
 class HighWatermark:
-    """An upper bound of what a chunk's SELECT saw, as ordinal and as the source writes it; `exact`: just that.
+    """An upper bound of what a chunk's SELECT saw, as an ordinal; `exact`: just that.
 
     `log_end` bounds which tables the SELECT may have seen under the chunk's name: the log's end, asked for after the
     SELECT, or H itself where nothing can take the name between the place of H and the SELECT.
     """
 
     ordinal: int
-    position: dict[str, Any]
     exact: bool
     log_end: int
 
@@ -29,14 +28,14 @@ class ChunkReader(Protocol):
     """A connector's blocking reader of chunks. Used by one thread."""
 
     def read(
-        self, split: SnapshotSplit, *, opened_at: dict[str, Any], document: dict[str, Any]
+        self, split: SnapshotSplit, *, opened_at: OpenedAt, document: Mapping[str, Any]
     ) -> Iterator[pa.RecordBatch]:
         """Rows of the chunk as changelog batches (inserts, `_seq` from 0), begun only when `opened_at` is visible."""
 
     def high_watermark(self) -> HighWatermark:
         """Of the chunk just read to its end."""
 
-    def log_end(self, opened_at: dict[str, Any]) -> HighWatermark:
+    def log_end(self, opened_at: OpenedAt) -> HighWatermark:
         """The end now of the log that `opened_at` is a place in: before it the log says how a table was changed that a
         chunk did not find as described.
 

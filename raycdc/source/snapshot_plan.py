@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
+from raycdc.checkpoint.manifest import Segment
 from raycdc.errors import ProtocolError, SchemaError
 from raycdc.model import TableId
 from raycdc.source.parking import Parked, progress_of
@@ -142,7 +143,7 @@ class OutChunk:
     owner: int | None
     published: bool = False
     #: What its reader wrote last. Once it is published, or its reader is gone, no reader remembers it.
-    segments: Sequence[dict[str, Any]] = ()
+    segments: Sequence[Segment] = ()
 
 
 def snapshot_progress(tables: Mapping[TableId, TableState], out: Iterable[OutChunk]) -> dict[str, Any]:
@@ -217,11 +218,6 @@ class ChunkReaders:
         untold = sorted(set(self.asking) - self._told - {but})
         self._told.update(untold)
         return untold
-
-
-def name_of(split: SnapshotSplit) -> dict[str, Any]:
-    """How events name a chunk's attempt."""
-    return {"split_id": split.split_id, "table": str(split.table), "attempt": split.attempt}
 
 
 def unknown_document(fingerprint: str) -> dict[str, Any]:

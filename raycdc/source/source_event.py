@@ -10,7 +10,7 @@
 | `RemoveSplits` | coordinator → reader | `SplitsRemoved` with the positions reached |
 | `SplitsRemoved` | reader → coordinator | `AddSplits` to the new owner |
 | `NoMoreSplits` | coordinator → reader | – |
-| `SourceEventWrapper` | both | as the connector's events say (`raycdc.source.hand_off`) |
+| `SourceEventWrapper` | both | as the connector's events say (`raycdc.source.chunk_events`, `…kafka.events`) |
 | `SealEpoch` | coordinator → reader | `EpochSealed` |
 | `EpochSealed` | reader → coordinator | `CheckpointComplete`, once the sink holds the epoch |
 | `CheckpointComplete` | coordinator → reader | – |
@@ -18,22 +18,52 @@
 | `ReaderFailed` | reader → coordinator | `Shutdown` |
 | `Shutdown` | coordinator → reader | – |
 
-On the wire a message is ``[type name, fields…]`` in msgpack, inside a packet of `raycdc.source.link`, which numbers,
-acknowledges, repeats and fences. A type this page does not list is a `ProtocolError` that names it.
-Split states, positions and connector events travel as msgpack-able values (dict, list, str, int, bytes, None).
+On the wire a message is ``[type name, fields…]`` in msgpack (`raycdc.source.wire`), inside a packet of
+`raycdc.source.link`, which numbers, acknowledges, repeats and fences. It is decoded there, once, into the classes of
+this page. A type this page does not list is a `ProtocolError` that names it. Split states, positions and schema
+documents are JSON that only their connector knows.
+
+A connector's own messages are `SourceEvent`s: frozen dataclasses, which the coordinator carries without looking inside.
 """
 
 from __future__ import annotations
 
-import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, get_args
+from typing import Any, ClassVar, get_args
 
 import msgpack
 
+from raycdc.checkpoint.manifest import Segment, TableEpoch
 from raycdc.errors import ProtocolError
+from raycdc.source import wire
+from raycdc.source.split import SourceSplit
 
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 2
+
+
+class SourceEvent:
+    """Base of what a connector's enumerator and readers tell each other (FLIP-27's SourceEvent).
+
+    A subclass is a frozen dataclass whose fields `raycdc.source.wire` can write. Its name is what it is known by on the
+    wire, so no two may share one: that is a `TypeError` where the second is defined.
+    """
+
+    __slots__ = ()
+    _members: ClassVar[dict[str, type[SourceEvent]]] = {}
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        known = SourceEvent._members.setdefault(cls.__name__, cls)
+        # A dataclass with slots is made twice, as one class.
+        if (known.__module__, known.__qualname__) != (cls.__module__, cls.__qualname__):
+            raise TypeError(f"{cls.__module__} and {known.__module__} both define the source event {cls.__name__}")
+        SourceEvent._members[cls.__name__] = cls
+
+    @classmethod
+    def members(cls) -> Mapping[str, type[SourceEvent]]:
+        """Every kind of event that is defined in this process, by name."""
+        return cls._members
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +89,9 @@ class RequestSplit:
 
 @dataclass(frozen=True, slots=True)
 class AddSplits:
-    """Read these splits, each ``{"id", "kind", …}`` as `raycdc.source.split` encodes it."""
+    """Read these splits."""
 
-    splits: tuple[dict[str, Any], ...]
+    splits: tuple[SourceSplit, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +115,7 @@ class RemoveSplits:
 class SplitsRemoved:
     """The splits stopped; `states` are their states at the reader's last seal, since which nothing was read of them."""
 
-    states: dict[str, Any]
+    states: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,9 +125,9 @@ class NoMoreSplits:
 
 @dataclass(frozen=True, slots=True)
 class SourceEventWrapper:
-    """A connector's own event, ``{"type": …}``."""
+    """A connector's own event."""
 
-    event: dict[str, Any]
+    event: SourceEvent
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,19 +139,18 @@ class SealEpoch:
 
 @dataclass(frozen=True, slots=True)
 class EpochSealed:
-    """The reader's part of `epoch`: state of each unbounded split after it, and its segments (JSON, durable on disk).
+    """The reader's part of `epoch`: state of each unbounded split after it, and its segments, durable on disk.
 
-    `tables` maps table name → ``{"schema", "snapshot", "changes"}`` as `checkpoint.manifest.TableEpoch`; `schemas`
-    maps fingerprint → schema for versions not reported before by this incarnation. `finished` are bounded splits
-    whose rows this epoch publishes. `end_of_input` says that an unbounded split reached its end. `boundary` is True
-    when the cut begins a schema change, so that the next epoch starts with it.
+    `tables` are the tables that the epoch names, by name; `schemas` the documents, by fingerprint, of schema versions
+    that this incarnation did not report before. `finished` are bounded splits whose rows this epoch publishes.
+    `end_of_input` says that an unbounded split reached its end.
     """
 
     epoch: int
-    splits: dict[str, Any]
-    segments: tuple[dict[str, Any], ...]
-    tables: dict[str, Any]
-    schemas: dict[str, Any]
+    splits: Mapping[str, Any]
+    segments: tuple[Segment, ...]
+    tables: Mapping[str, TableEpoch]
+    schemas: Mapping[str, Any]
     finished: tuple[str, ...]
     watermark_ms: int | None
     end_of_input: bool
@@ -131,12 +160,12 @@ class EpochSealed:
 class CheckpointComplete:
     """The sink holds `epoch`; `release` are segment files on the reader's node that nobody needs any more.
 
-    `elsewhere` are such segments (JSON) on nodes that have no reader any more: one reader is told of them.
+    `elsewhere` are such segments on nodes that have no reader any more: one reader is told of them.
     """
 
     epoch: int
     release: tuple[str, ...]
-    elsewhere: tuple[dict[str, Any], ...] = ()
+    elsewhere: tuple[Segment, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +174,7 @@ class Heartbeat:
 
     open_bytes: int
     wants_seal: bool
-    metrics: dict[str, Any]
+    metrics: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,21 +215,12 @@ _BY_NAME: dict[str, type[Any]] = {cls.__name__: cls for cls in get_args(Message)
 
 def encode(message: Message) -> list[Any]:
     """The message as a msgpack-able list; `pack` makes bytes of it."""
-    return [type(message).__name__, *(getattr(message, f.name) for f in dataclasses.fields(message))]
+    return wire.write_named(message)
 
 
 def decode(data: Any) -> Message:
-    """Inverse of `encode`. Raises `ProtocolError` naming an unknown type or a wrong number of fields."""
-    if not isinstance(data, list | tuple) or not data or not isinstance(data[0], str):
-        raise ProtocolError(f"A message must be [type, fields...], got {data!r:.200}")
-    cls = _BY_NAME.get(data[0])
-    if cls is None:
-        raise ProtocolError(f"Unknown message {data[0]!r}; this side speaks protocol version {PROTOCOL_VERSION}")
-    fields = dataclasses.fields(cls)
-    if len(fields) != len(data) - 1:
-        raise ProtocolError(f"{data[0]} has {len(data) - 1} fields instead of {len(fields)}")
-    values = [tuple(v) if isinstance(v, list) else v for v in data[1:]]
-    message: Message = cls(*values)
+    """Inverse of `encode`. Raises `ProtocolError` naming an unknown type, or what of a known one is wrong."""
+    message: Message = wire.read_named(_BY_NAME, data, what="message")
     return message
 
 

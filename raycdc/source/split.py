@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from raycdc.checkpoint.manifest import STREAM_SPLIT_ID
-from raycdc.errors import ProtocolError
 from raycdc.model import TableId
 
 __all__ = [
     "STREAM_SPLIT_ID",
+    "ChunkId",
     "ChunkKey",
+    "OpenedAt",
     "PartitionSplit",
     "SnapshotSplit",
     "SourceSplit",
     "StreamSplit",
-    "decode_split",
     "key_from_json",
     "key_names",
 ]
@@ -33,6 +34,28 @@ def key_names(key: ChunkKey | None) -> tuple[str, ...]:
 def key_from_json(data: Any) -> ChunkKey | None:
     """A chunk key as state and messages hold it."""
     return data if data is None or isinstance(data, str) else tuple(data)
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkId:
+    """One attempt at one chunk: whatever is said of another attempt is out of date."""
+
+    table: TableId
+    split_id: str
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedAt:
+    """Where the log reader opened a chunk: its SELECT must see everything up to `position`.
+
+    `ring_s` is how long the log reader remembers rows that it dropped, where nothing tells when a transaction becomes
+    visible; 0 elsewhere. `as_of` is the place that all chunks of the table are read as of, if there is one.
+    """
+
+    position: Mapping[str, Any]
+    ring_s: float = 0.0
+    as_of: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +83,11 @@ class SnapshotSplit:
     @property
     def split_id(self) -> str:
         return f"{self.table}#{self.incarnation}.{self.index}"
+
+    @property
+    def chunk_id(self) -> ChunkId:
+        """The attempt at the chunk that this is."""
+        return ChunkId(self.table, self.split_id, self.attempt)
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -89,13 +117,6 @@ class StreamSplit:
     def split_id(self) -> str:
         return STREAM_SPLIT_ID
 
-    def to_json(self) -> dict[str, Any]:
-        return {"kind": "stream", "state": self.state, "schemas": self.schemas}
-
-    @classmethod
-    def from_json(cls, data: dict[str, Any]) -> StreamSplit:
-        return cls(data["state"], data["schemas"])
-
 
 @dataclass(frozen=True, slots=True)
 class PartitionSplit:
@@ -109,25 +130,5 @@ class PartitionSplit:
     state: dict[str, Any]
     until: int | None = None
 
-    def to_json(self) -> dict[str, Any]:
-        return {"kind": "partition", "id": self.split_id, "state": self.state, "until": self.until}
-
-    @classmethod
-    def from_json(cls, data: dict[str, Any]) -> PartitionSplit:
-        return cls(data["id"], data["state"], data["until"])
-
 
 SourceSplit = SnapshotSplit | StreamSplit | PartitionSplit
-
-
-def decode_split(data: dict[str, Any]) -> SourceSplit:
-    """Inverse of ``to_json``; an unknown kind is a `ProtocolError`."""
-    match data.get("kind"):
-        case "snapshot":
-            return SnapshotSplit.from_json(data)
-        case "stream":
-            return StreamSplit.from_json(data)
-        case "partition":
-            return PartitionSplit.from_json(data)
-        case kind:
-            raise ProtocolError(f"Unknown kind of split {kind!r}")

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from raycdc.checkpoint.manifest import Segment
 from raycdc.config import load_config
 from raycdc.pipeline import Pipeline
 from raycdc.runtime import output
@@ -25,9 +25,9 @@ def test_an_upsert_target_is_right_when_a_tables_changes_are_in_partitions(
     seen: list[tuple[str, int]] = []
     cut = EpochOutput.cut
 
-    def watched(self: EpochOutput, epoch: int) -> tuple[dict[str, Any], ...]:
+    def watched(self: EpochOutput, epoch: int) -> tuple[Segment, ...]:
         segments = cut(self, epoch)
-        seen.extend((segment["kind"], segment["partition"]) for segment in segments)
+        seen.extend((segment.kind, segment.partition) for segment in segments)
         return segments
 
     monkeypatch.setattr(EpochOutput, "cut", watched)

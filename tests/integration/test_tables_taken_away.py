@@ -21,6 +21,7 @@ from raycdc.connectors.mysql.log_split_reader import MySqlLogSplitReader
 from raycdc.connectors.mysql.snapshot import visibility
 from raycdc.connectors.mysql.source import MySqlChunkReader
 from raycdc.pipeline import Pipeline
+from raycdc.source.chunk_events import ChunkMisfit, CloseChunk, LogEvent
 from raycdc.source.log_reader import LogReader
 from raycdc.testing.servers import DatabaseServer, MariaDbServer
 
@@ -134,14 +135,14 @@ class Meddler:
             self._reading = split.table.table
             yield from reading(reader, split, **named)
 
-        def control(reader: LogReader, event: dict[str, Any], **named: Any) -> None:
-            if event["type"] == "close_chunk":
-                self._reach("closed", event["table"].partition(".")[2])
+        def control(reader: LogReader, event: LogEvent, **named: Any) -> None:
+            if isinstance(event, CloseChunk | ChunkMisfit):
+                self._reach("closed", event.chunk.table.table)
             controlling(reader, event, **named)
 
-        def after_event(reader: LogReader, event: dict[str, Any], **named: Any) -> None:
+        def after_event(reader: LogReader, event: LogEvent, **named: Any) -> None:
             on_event(reader, event, **named)
-            if event["type"] == "close_chunk":
+            if isinstance(event, CloseChunk | ChunkMisfit):
                 self._on_time.set()
 
         def fetch(reader: MySqlLogSplitReader) -> Any:

@@ -6,18 +6,14 @@ import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from raycdc.checkpoint.manifest import Manifest
+from raycdc.checkpoint.manifest import Manifest, Segment
 from raycdc.errors import FencedError
 from raycdc.model import TableId
+from raycdc.source.chunk_events import ChunkOpened, ChunkPublished, ChunkVoided, CloseChunk, Fate
 from raycdc.source.coordinator import CoordinatorSettings, SourceCoordinator
-from raycdc.source.enumerator import (
-    IncrementalSnapshotEnumerator,
-    PlannedChunks,
-    StartPoint,
-    TablePlan,
-    restore_or_create,
-)
+from raycdc.source.enumerator import IncrementalSnapshotEnumerator, restore_or_create
 from raycdc.source.link import Identity, Link, read_packet
+from raycdc.source.snapshot_plan import PlannedChunks, StartPoint, TablePlan
 from raycdc.source.source_event import (
     AddSplits,
     EpochSealed,
@@ -26,15 +22,21 @@ from raycdc.source.source_event import (
     NoMoreSplits,
     ReaderRegistration,
     SealEpoch,
+    SourceEvent,
     SourceEventWrapper,
 )
-from raycdc.source.split import SnapshotSplit, StreamSplit, decode_split
+from raycdc.source.split import OpenedAt, SnapshotSplit, StreamSplit
 
 TABLE = TableId("shop", "orders")
 DOCUMENT: dict[str, Any] = {"fingerprint": "f1", "columns": [], "primary_key": ["id"]}
 SETTINGS = CoordinatorSettings(
     epoch_interval_s=2, epoch_bytes_max=1000, epoch_bytes_idle=400, in_flight_max=2, reader_timeout_s=10
 )
+
+
+def segment(path: str, *, node: str = "here", flight: str = "") -> Segment:
+    """A segment of the log's rows at `path`; what is in it does not matter."""
+    return Segment(node, path, flight, TABLE, "f1", "stream", 0, "log", 0, 1, 1, 0)
 
 
 class Store:
@@ -115,12 +117,20 @@ class FakeReader:
     def register(self) -> FakeReader:
         return self.send(ReaderRegistration("here", 100 + self.subtask, ""))
 
-    def event(self, kind: str, **fields: Any) -> FakeReader:
-        return self.send(SourceEventWrapper({"type": kind, **fields}))
+    def event(self, event: SourceEvent) -> FakeReader:
+        return self.send(SourceEventWrapper(event))
 
-    def about(self, kind: str, split: SnapshotSplit, **fields: Any) -> FakeReader:
-        names = {"split_id": split.split_id, "table": str(split.table), "attempt": split.attempt}
-        return self.event(kind, **names, **fields)
+    def opened(self, split: SnapshotSplit) -> FakeReader:
+        return self.event(ChunkOpened(split.chunk_id, OpenedAt({}), {}))
+
+    def closed(self, split: SnapshotSplit, *segments: Segment, high: int = 100) -> FakeReader:
+        return self.event(CloseChunk(split.chunk_id, high, high, exact=True, segments=segments))
+
+    def published(self, split: SnapshotSplit) -> FakeReader:
+        return self.event(ChunkPublished(split.chunk_id))
+
+    def voided(self, split: SnapshotSplit, reason: str, fate: Fate = Fate.READ_AGAIN) -> FakeReader:
+        return self.event(ChunkVoided(split.chunk_id, reason, fate))
 
     def take(self, kind: type[Any]) -> list[Any]:
         """Messages of a kind received since the last time, oldest first; the rest stays."""
@@ -131,19 +141,19 @@ class FakeReader:
 
     def chunks(self) -> list[SnapshotSplit]:
         """Chunks given to this reader since the last look."""
-        splits = [decode_split(s) for m in self.take(AddSplits) for s in m.splits]
-        self.got.extend(AddSplits((s.to_json(),)) for s in splits if isinstance(s, StreamSplit))
+        splits = [s for m in self.take(AddSplits) for s in m.splits]
+        self.got.extend(AddSplits((s,)) for s in splits if isinstance(s, StreamSplit))
         return [s for s in splits if isinstance(s, SnapshotSplit)]
 
     def stream(self) -> StreamSplit | None:
         """The stream, if it was given to this reader since the last look."""
-        splits = [decode_split(s) for m in self.take(AddSplits) for s in m.splits]
-        self.got.extend(AddSplits((s.to_json(),)) for s in splits if isinstance(s, SnapshotSplit))
+        splits = [s for m in self.take(AddSplits) for s in m.splits]
+        self.got.extend(AddSplits((s,)) for s in splits if isinstance(s, SnapshotSplit))
         return next((s for s in splits if isinstance(s, StreamSplit)), None)
 
-    def events(self) -> list[str]:
+    def events(self) -> list[type[SourceEvent]]:
         """Types of connector events received since the last look."""
-        return [m.event["type"] for m in self.take(SourceEventWrapper)]
+        return [type(m.event) for m in self.take(SourceEventWrapper)]
 
     def is_finished(self) -> bool:
         return bool(self.take(NoMoreSplits))

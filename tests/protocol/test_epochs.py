@@ -6,6 +6,7 @@ import pytest
 
 from raycdc.checkpoint.manifest import Manifest
 from raycdc.errors import FencedError, ProtocolError, StateError
+from raycdc.source.chunk_events import StopAt
 from raycdc.source.source_event import CheckpointComplete, Heartbeat, RequestSplit, SourceEventWrapper
 from tests.protocol.pair import SETTINGS, FakeReader, Job
 
@@ -163,7 +164,7 @@ def test_a_reader_crash_after_the_report_before_its_ack_reassigns_nothing_that_w
     log = job.reader(0)
     log.send(RequestSplit())
     (split,) = log.chunks()
-    log.about("chunk_published", split)
+    log.published(split)
     job.begin_seal()
     log.sealed(1, at=140, finished=[split])
     job.lose(log)
@@ -200,7 +201,7 @@ def test_a_new_generation_goes_on_from_the_last_manifest_and_reads_open_chunks_a
     log = job.reader(0)
     log.send(RequestSplit(), RequestSplit())
     first, second = log.chunks()
-    log.about("chunk_published", first)
+    log.published(first)
     job.begin_seal()
     log.sealed(1, at=150, finished=[first])
     again = Job(cuts=[10], generation=2, store=job.store)
@@ -238,11 +239,11 @@ def test_until_caught_up_stops_at_the_run_start_or_the_greatest_high_watermark_o
     log = job.reader(0)
     log.send(RequestSplit())
     (split,) = log.chunks()
-    log.about("close_chunk", split, high=170, log_end=170, exact=True, segments=[])
+    log.closed(split, high=170)
     log.events()
-    log.about("chunk_published", split)
-    stops = [m.event for m in log.take(SourceEventWrapper) if m.event["type"] == "stop_at"]
-    assert stops == [{"type": "stop_at", "ordinal": 170}]
+    log.published(split)
+    stops = [m.event for m in log.take(SourceEventWrapper) if isinstance(m.event, StopAt)]
+    assert stops == [StopAt(170)]
 
 
 def test_until_caught_up_with_nothing_left_to_do_stops_at_once() -> None:
@@ -250,11 +251,11 @@ def test_until_caught_up_with_nothing_left_to_do_stops_at_once() -> None:
     log = job.reader(0)
     log.send(RequestSplit())
     (split,) = log.chunks()
-    log.about("chunk_published", split)
+    log.published(split)
     job.begin_seal()
     log.sealed(1, at=150, finished=[split])
     again = Job(generation=2, store=job.store, until="caught-up")
-    assert "stop_at" in again.reader(0).events()
+    assert StopAt in again.reader(0).events()
 
 
 def test_a_state_that_another_driver_took_over_ends_the_job_and_not_the_reader_that_reported(

@@ -6,10 +6,21 @@ from dataclasses import replace
 
 import pytest
 
-from raycdc.checkpoint.manifest import Segment
 from raycdc.errors import FencedError, ProtocolError
+from raycdc.source.chunk_events import (
+    ChunkOpened,
+    ChunkPublished,
+    ChunkVoided,
+    CloseChunk,
+    DiscardSegments,
+    Fate,
+    OpenChunk,
+    StopAt,
+    VoidChunk,
+)
 from raycdc.source.link import Identity
 from raycdc.source.source_event import (
+    PROTOCOL_VERSION,
     CheckpointComplete,
     EpochSealed,
     Heartbeat,
@@ -23,7 +34,7 @@ from raycdc.source.source_event import (
     pack,
 )
 from raycdc.source.split import SnapshotSplit
-from tests.protocol.pair import DOCUMENT, SETTINGS, TABLE, FakeReader, Job
+from tests.protocol.pair import DOCUMENT, SETTINGS, TABLE, FakeReader, Job, segment
 
 
 def two_readers(*cuts: int) -> tuple[Job, FakeReader, FakeReader]:
@@ -38,17 +49,17 @@ def two_readers(*cuts: int) -> tuple[Job, FakeReader, FakeReader]:
 def opened(log: FakeReader, chunks: FakeReader) -> SnapshotSplit:
     """A chunk that reader 1 has and the log reader has opened."""
     (split,) = chunks.chunks()
-    chunks.event("open_chunk", split=split.to_json())
-    assert log.events() == ["open_chunk"]
-    log.about("chunk_opened", split, position={}, document={})
-    assert chunks.events() == ["chunk_opened"]
+    chunks.event(OpenChunk(split))
+    assert log.events() == [OpenChunk]
+    log.opened(split)
+    assert chunks.events() == [ChunkOpened]
     return split
 
 
 def closed(log: FakeReader, chunks: FakeReader) -> SnapshotSplit:
     split = opened(log, chunks)
-    chunks.about("close_chunk", split, high=100, log_end=100, exact=True, segments=[])
-    assert log.events() == ["close_chunk"]
+    chunks.closed(split)
+    assert log.events() == [CloseChunk]
     return split
 
 
@@ -131,7 +142,7 @@ def test_an_unknown_message_is_an_error_that_names_it() -> None:
     job = Job()
     job.reader(0)
     with pytest.raises(ProtocolError, match="'Gossip'"):
-        job.coordinator.receive(0, pack([1, 1, 1, 0, [[2, ["Gossip"]]]]), now_s=0)
+        job.coordinator.receive(0, pack([PROTOCOL_VERSION, 1, 1, 0, [[2, ["Gossip"]]]]), now_s=0)
 
 
 @pytest.mark.parametrize("message", [SealEpoch(1), Shutdown("bye")])
@@ -184,9 +195,9 @@ def test_a_chunk_whose_reader_dies_is_read_again_once_the_log_reader_has_voided_
     third = job.reader(2)
     third.send(RequestSplit())
     job.lose(chunks)
-    assert log.events() == ["void_chunk"]
+    assert log.events() == [VoidChunk]
     assert third.chunks() == []
-    log.about("chunk_voided", split, reason="its reader is gone", gone=False)
+    log.voided(split, "its reader is gone")
     assert [(c.index, c.attempt) for c in third.chunks()] == [(0, 1)]
 
 
@@ -194,8 +205,8 @@ def test_a_chunk_published_just_before_its_reader_died_is_not_read_again() -> No
     job, log, chunks = two_readers()
     split = closed(log, chunks)
     job.lose(chunks)
-    log.about("chunk_published", split)
-    log.about("chunk_voided", split, reason="its reader is gone", gone=False)
+    log.published(split)
+    log.voided(split, "its reader is gone")
     third = job.reader(2)
     third.send(RequestSplit())
     assert third.chunks() == []
@@ -205,7 +216,7 @@ def test_a_chunk_whose_reader_died_before_opening_it_is_read_again() -> None:
     job, log, chunks = two_readers()
     (split,) = chunks.chunks()
     job.lose(chunks)
-    log.about("chunk_voided", split, reason="its reader is gone", gone=False)
+    log.voided(split, "its reader is gone")
     third = job.reader(2)
     third.send(RequestSplit())
     assert [(c.index, c.attempt) for c in third.chunks()] == [(0, 1)]
@@ -214,12 +225,12 @@ def test_a_chunk_whose_reader_died_before_opening_it_is_read_again() -> None:
 def test_the_death_of_the_log_reader_voids_every_chunk_that_no_manifest_has() -> None:
     job, log, chunks = two_readers(10)
     published = closed(log, chunks)
-    log.about("chunk_published", published)
-    assert chunks.events() == ["chunk_published"]
+    log.published(published)
+    assert chunks.events() == [ChunkPublished]
     chunks.send(RequestSplit())
     under_way = opened(log, chunks)
     job.lose(log)
-    assert chunks.events() == ["chunk_voided", "chunk_voided"]
+    assert chunks.events() == [ChunkVoided, ChunkVoided]
     chunks.send(RequestSplit(), RequestSplit())
     again = {(c.index, c.attempt) for c in chunks.chunks()}
     assert again == {(published.index, 1), (under_way.index, 1)}
@@ -231,29 +242,29 @@ def test_what_a_fenced_chunk_reader_still_says_about_its_chunk_is_refused() -> N
     job.reader(1, incarnation=2)
     log.events()
     with pytest.raises(FencedError):
-        chunks.about("close_chunk", split, high=100, log_end=100, exact=True, segments=[])
+        chunks.closed(split)
     assert log.events() == []
 
 
 def test_an_event_about_an_attempt_that_is_over_is_ignored() -> None:
     _, log, chunks = two_readers()
     split = opened(log, chunks)
-    log.about("chunk_voided", split, reason="schema changed", gone=False)
-    chunks.about("close_chunk", split, high=100, log_end=100, exact=True, segments=[])
+    log.voided(split, "schema changed")
+    chunks.closed(split)
     assert log.events() == []
 
 
 def test_an_unknown_event_is_an_error_that_names_it() -> None:
     _, log, chunks = two_readers()
     split = opened(log, chunks)
-    with pytest.raises(ProtocolError, match="'chunk_painted'"):
-        log.about("chunk_painted", split)
+    with pytest.raises(ProtocolError, match="does not know the event StopAt"):
+        log.event(StopAt(split.index))
 
 
 def test_the_chunks_of_a_dropped_table_are_not_read_again() -> None:
     job, log, chunks = two_readers(10, 20)
     split = opened(log, chunks)
-    log.about("chunk_voided", split, reason="the table was dropped", gone=True)
+    log.voided(split, "the table was dropped", Fate.TABLE_GONE)
     chunks.send(RequestSplit())
     assert chunks.chunks() == []
     assert chunks.is_finished()
@@ -266,7 +277,7 @@ def test_a_successor_of_a_dead_reader_gets_its_own_requests_answered() -> None:
     chunks.send(RequestSplit())
     successor = job.reader(1, incarnation=2)
     successor.send(RequestSplit())
-    log.about("chunk_voided", split, reason="its reader is gone", gone=False)
+    log.voided(split, "its reader is gone")
     assert [(c.index, c.attempt) for c in successor.chunks()] == [(0, 1)]
 
 
@@ -288,7 +299,7 @@ def test_no_more_splits_is_said_only_when_every_chunk_is_in_a_manifest() -> None
     job, log, chunks = two_readers()
     split = closed(log, chunks)
     chunks.send(RequestSplit())
-    log.about("chunk_published", split)
+    log.published(split)
     assert not chunks.is_finished()
     job.begin_seal()
     chunks.sealed(1)
@@ -300,7 +311,7 @@ def test_a_reader_that_was_told_of_no_more_chunks_reads_those_of_a_table_that_be
     job, log, chunks = two_readers()
     split = closed(log, chunks)
     chunks.send(RequestSplit())
-    log.about("chunk_published", split)
+    log.published(split)
     job.begin_seal()
     chunks.sealed(1)
     log.sealed(1, at=150, finished=[split])
@@ -320,8 +331,8 @@ def test_a_reader_with_nothing_to_do_can_be_retired_and_one_with_a_chunk_cannot(
     split = opened(log, chunks)
     assert not job.coordinator.retire(1)
     assert not job.coordinator.retire(0)
-    chunks.about("close_chunk", split, high=100, log_end=100, exact=True, segments=[])
-    log.about("chunk_published", split)
+    chunks.closed(split)
+    log.published(split)
     assert job.coordinator.retire(1)
     with pytest.raises(FencedError):
         chunks.send(Heartbeat(0, wants_seal=False, metrics={}))
@@ -342,7 +353,7 @@ def test_the_only_reader_gets_the_chunks_of_a_table_that_begins_again_after_all_
     log = job.reader(0)
     log.send(RequestSplit())
     (split,) = log.chunks()
-    log.about("chunk_published", split)
+    log.published(split)
     job.begin_seal()
     log.sealed(1, at=140, finished=[split])
     log.send(RequestSplit())
@@ -383,16 +394,15 @@ def test_the_time_in_which_the_coordinator_was_busy_itself_is_no_silence_of_its_
 def discarded(reader: FakeReader) -> list[str]:
     """What a reader was told to delete since the last look."""
     told = [message.event for message in reader.take(SourceEventWrapper)]
-    return [s["path"] for event in told if event["type"] == "discard_segments" for s in event["segments"]]
+    return [s.path for event in told if isinstance(event, DiscardSegments) for s in event.segments]
 
 
 def test_what_a_published_chunk_wrote_is_deleted_when_the_log_reader_dies_before_the_manifest() -> None:
     job, log, chunks = two_readers()
     split = opened(log, chunks)
-    read = {"high": 100, "log_end": 100, "exact": True}
-    chunks.about("close_chunk", split, segments=[{"path": "first"}], **read)
-    chunks.about("close_chunk", split, segments=[{"path": "folded"}], **read)
-    log.about("chunk_published", split)
+    chunks.closed(split, segment("first"))
+    chunks.closed(split, segment("folded"))
+    log.published(split)
     job.lose(log)
     job.work()
     assert discarded(chunks) == ["folded"]
@@ -401,10 +411,10 @@ def test_what_a_published_chunk_wrote_is_deleted_when_the_log_reader_dies_before
 def test_what_a_dead_readers_chunk_wrote_is_deleted_once_the_chunk_is_void_and_not_while_it_may_be_published() -> None:
     job, log, chunks = two_readers()
     split = opened(log, chunks)
-    chunks.about("close_chunk", split, segments=[{"path": "read"}], high=100, log_end=100, exact=True)
+    chunks.closed(split, segment("read"))
     job.lose(chunks)
     assert discarded(log) == []
-    log.about("chunk_voided", split, reason="its reader is gone", gone=False)
+    log.voided(split, "its reader is gone")
     assert discarded(log) == ["read"]
 
 
@@ -413,8 +423,8 @@ def test_without_any_reader_the_next_one_deletes_what_is_left() -> None:
     log = job.reader(0)
     log.send(RequestSplit())
     (split,) = log.chunks()
-    log.about("close_chunk", split, segments=[{"path": "read"}], high=100, log_end=100, exact=True)
-    log.about("chunk_published", split)
+    log.closed(split, segment("read"))
+    log.published(split)
     job.lose(log)
     successor = job.reader(0, incarnation=2)
     assert discarded(successor) == ["read"]
@@ -423,10 +433,10 @@ def test_without_any_reader_the_next_one_deletes_what_is_left() -> None:
 def test_segments_on_a_node_that_has_no_reader_any_more_are_deleted_by_another_one() -> None:
     job, log, chunks = two_readers()
     job.begin_seal()
-    segment = Segment("far", "/there/s.arrow", "grpc://far", TABLE, "f1", "stream", 0, "log", 0, 1, 1, 0).to_json()
-    chunks.send(EpochSealed(1, {}, (segment,), {}, {}, (), None, end_of_input=False))
+    far = segment("/there/s.arrow", node="far", flight="grpc://far")
+    chunks.send(EpochSealed(1, {}, (far,), {}, {}, (), None, end_of_input=False))
     log.sealed(1, at=120)
     chunks.take(CheckpointComplete)
     job.coordinator.epoch_committed(1)
     told = [message.elsewhere for reader in (log, chunks) for message in reader.take(CheckpointComplete)]
-    assert sorted(told) == [(), (segment,)]
+    assert sorted(told, key=len) == [(), (replace(far, path="/there/s.arrow"),)]

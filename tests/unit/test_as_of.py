@@ -10,9 +10,11 @@ from raycdc.errors import ProtocolError
 from raycdc.model import TableId
 from raycdc.source.api import LogUnit, SchemaUpdate
 from raycdc.source.as_of import Turns
+from raycdc.source.chunk_events import ChunkOpened, ChunkVoided, Fate
 from raycdc.source.log_reader import LogReader
 from raycdc.source.snapshot_plan import OutChunk
-from raycdc.source.split import SnapshotSplit, StreamSplit, decode_split
+from raycdc.source.source_event import AddSplits, decode, encode
+from raycdc.source.split import OpenedAt, SnapshotSplit, StreamSplit
 from tests.unit.test_log_reader import TABLE, Numbers, Reader
 
 FIRST = SnapshotSplit(TABLE, 0, "id", None, 10, as_of=90)
@@ -24,7 +26,8 @@ def begun(*, ahead: int = 0) -> Reader:
     reader = Reader()
     reader.open(SnapshotSplit(TABLE, 0, "id", None, 10, as_of=100 + ahead))
     (opened,) = reader.said
-    assert opened["position"]["as_of"] == 100 + ahead
+    assert isinstance(opened, ChunkOpened)
+    assert opened.opened_at.as_of == 100 + ahead
     reader.said.clear()
     return reader
 
@@ -47,7 +50,9 @@ def restored(state: dict[str, Any]) -> Reader:
 def test_the_place_is_that_of_the_log_reader_where_it_is_further() -> None:
     reader = Reader()
     reader.open(FIRST)
-    assert reader.said[0]["position"] == {"at": 100, "ring_s": 0.0, "as_of": 100}
+    (opened,) = reader.said
+    assert isinstance(opened, ChunkOpened)
+    assert opened.opened_at == OpenedAt({"at": 100}, as_of=100)
 
 
 def test_the_log_stands_before_what_comes_later_until_all_chunks_are_out() -> None:
@@ -72,7 +77,7 @@ def test_changes_up_to_the_place_are_in_the_chunks_though_these_came_first() -> 
     for chunk in (FIRST, LAST):
         reader.close(chunk, high=100)
     assert reader.output.epoch == ["chunk 0", "chunk 1"]
-    state = reader.cut()["state"]
+    state = reader.cut().state
     assert (state["version"], state["tables"][str(TABLE)]["passed"]) == (2, 110)
     for after in (reader, restored(state)):
         after.rows(1, at=108)
@@ -105,7 +110,7 @@ def test_a_state_has_the_place_and_no_position_behind_it() -> None:
     reader = begun(ahead=10)
     reader.rows(1, at=111)
     reader.close(FIRST, high=110)
-    state = reader.cut()["state"]
+    state = reader.cut().state
     snapshot = state["tables"][str(TABLE)]["snapshot"]
     assert (state["version"], state["ordinal"]) == (2, 100)
     assert (snapshot["closed"], snapshot["as_of"]) == ([[None, 10]], {"at": 110, "lost": None})
@@ -114,7 +119,9 @@ def test_a_state_has_the_place_and_no_position_behind_it() -> None:
     again.rows(6, at=112)
     # Planned anew, it would be another place.
     again.open(SnapshotSplit(TABLE, 1, "id", 10, None, as_of=500))
-    assert again.said[0]["position"]["as_of"] == 110
+    (opened,) = again.said
+    assert isinstance(opened, ChunkOpened)
+    assert opened.opened_at.as_of == 110
     again.close(LAST, high=110)
     assert again.output.epoch == ["chunk 1", 6]
 
@@ -127,7 +134,7 @@ def test_a_schema_change_before_the_place_comes_before_the_chunks() -> None:
     reader.kinds()
     reader.alter(at=105)
     reader.cut()
-    assert reader.kinds() == ["chunk_voided", "chunk_voided"]
+    assert reader.kinds() == [ChunkVoided, ChunkVoided]
 
 
 def test_a_table_that_is_another_one_is_left_to_the_log() -> None:
@@ -135,10 +142,9 @@ def test_a_table_that_is_another_one_is_left_to_the_log() -> None:
     reader.open(LAST)
     reader.rows(1, at=101)
     reader.said.clear()
-    misfit = {"split_id": FIRST.split_id, "table": str(TABLE), "attempt": 0, "high": 120, "misfit": "dropped"}
-    reader.log.on_event({"type": "close_chunk", "exact": False, "segments": [], **misfit}, now_s=0.0)
+    reader.misfit(FIRST, high=120, reason="dropped")
     reader.close(LAST, high=100)
-    assert [event["type"] for event in reader.said] == ["chunk_voided", "chunk_voided"]
+    assert [type(event) for event in reader.said] == [ChunkVoided, ChunkVoided]
     reader.said.clear()
     # The log goes on without its rows; a chunk waits for what it says.
     assert (reader.log.ordinal, reader.output.epoch) == (101, [])
@@ -152,17 +158,19 @@ def test_a_table_that_is_another_one_is_left_to_the_log() -> None:
     reader.log.on_unit(LogUnit({"at": 120}, 120, schema=(SchemaUpdate(TABLE, (), None, None),)), now_s=1.0)
     reader.log.on_time(now_s=1.0)
     (voided,) = reader.said
-    assert voided["gone"]
+    assert isinstance(voided, ChunkVoided)
+    assert voided.fate is Fate.TABLE_GONE
 
 
 def test_a_table_that_the_log_says_nothing_of_is_parked() -> None:
     reader = begun()
-    misfit = {"split_id": FIRST.split_id, "table": str(TABLE), "attempt": 0, "high": 120, "misfit": "dropped"}
-    reader.log.on_event({"type": "close_chunk", "exact": False, "segments": [], **misfit}, now_s=0.0)
+    reader.misfit(FIRST, high=120, reason="dropped")
     reader.rows(2, at=120)
     reader.said.clear()
     reader.open(SnapshotSplit(TABLE, 0, "id", None, 10, attempt=1, as_of=90))
-    assert [(event["type"], event["over"]) for event in reader.said] == [("chunk_voided", True)]
+    (voided,) = reader.said
+    assert isinstance(voided, ChunkVoided)
+    assert voided.fate is Fate.NEXT_MANIFEST
     assert f"tables resnapshot CONFIG {TABLE}" in reader.log.state()["parked"][str(TABLE)]["reason"]
 
 
@@ -172,7 +180,7 @@ def test_a_reader_that_does_not_know_such_tables_refuses_the_state() -> None:
 
 
 def test_a_split_keeps_its_place_on_the_wire() -> None:
-    assert decode_split(FIRST.to_json()) == FIRST
+    assert decode(encode(AddSplits((FIRST,)))) == AddSplits((FIRST,))
     assert "as_of" not in SnapshotSplit(TABLE, 0, "id", None, 10).to_json()
 
 

@@ -14,7 +14,8 @@ from raycdc.errors import SourceError, SourceUnavailableError
 from raycdc.model import TableId
 from raycdc.runtime.coordinator_host import BUSY_S, CoordinatorHost
 from raycdc.source.coordinator import CoordinatorSettings
-from raycdc.source.enumerator import PlannedChunks, StartPoint, restore_or_create
+from raycdc.source.enumerator import restore_or_create
+from raycdc.source.snapshot_plan import PlannedChunks, StartPoint
 
 
 class Dialect:

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from raycdc.source.enumerator import IncrementalSnapshotEnumerator, ResumePoint
+from raycdc.source.chunk_events import StopAt
+from raycdc.source.enumerator import IncrementalSnapshotEnumerator
+from raycdc.source.snapshot_plan import ResumePoint
+from raycdc.source.source_event import SourceEvent
 from raycdc.source.split import SourceSplit, StreamSplit
 from tests.protocol.pair import Dialect
 
@@ -19,7 +22,7 @@ class Context:
 
     def __init__(self) -> None:
         self.assigned: list[SourceSplit] = []
-        self.events: list[dict[str, Any]] = []
+        self.events: list[SourceEvent] = []
         self.calls: list[tuple[Callable[[], Any], Callable[[Any], None]]] = []
 
     def registered_readers(self) -> Sequence[int]:
@@ -28,8 +31,10 @@ class Context:
     def assign_splits(self, assignment: Mapping[int, Sequence[SourceSplit]]) -> None:
         self.assigned += [split for splits in assignment.values() for split in splits]
 
-    def send_event(self, subtask_id: int, event: dict[str, Any]) -> None:
+    def send_event(self, subtask_id: int, event: SourceEvent) -> None:
         self.events.append(event)
+
+    def end_split(self, split_id: str, *, attempt: int) -> None: ...
 
     def remove_splits(self, subtask_id: int, split_ids: Sequence[str]) -> None: ...
 
@@ -82,4 +87,4 @@ def test_a_bounded_run_stops_where_the_new_servers_log_ends() -> None:
     context = Context()
     restored(context, until="caught-up")
     context.make_calls()
-    assert [event for event in context.events if event["type"] == "stop_at"] == [{"type": "stop_at", "ordinal": 50}]
+    assert [event for event in context.events if isinstance(event, StopAt)] == [StopAt(50)]

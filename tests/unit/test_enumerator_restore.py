@@ -8,6 +8,7 @@ from typing import Any
 from raycdc.checkpoint.manifest import Manifest
 from raycdc.model import TableId
 from raycdc.source.enumerator import restore_or_create
+from raycdc.source.source_event import SourceEvent
 from raycdc.source.split import STREAM_SPLIT_ID, SnapshotSplit, SourceSplit, StreamSplit
 from tests.protocol.pair import Dialect
 
@@ -26,7 +27,9 @@ class Context:
     def assign_splits(self, assignment: Mapping[int, Sequence[SourceSplit]]) -> None:
         self.assigned += [split for splits in assignment.values() for split in splits]
 
-    def send_event(self, subtask_id: int, event: dict[str, Any]) -> None: ...
+    def send_event(self, subtask_id: int, event: SourceEvent) -> None: ...
+
+    def end_split(self, split_id: str, *, attempt: int) -> None: ...
 
     def remove_splits(self, subtask_id: int, split_ids: Sequence[str]) -> None: ...
 

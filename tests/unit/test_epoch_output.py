@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -41,7 +41,7 @@ def collect(output: EpochOutput, *seqs: int, table: TableId = ORDERS) -> None:
 
 
 def cut(output: EpochOutput, epoch: int) -> list[Segment]:
-    return [Segment.from_json(data) for data in output.cut(epoch)]
+    return list(output.cut(epoch))
 
 
 def numbered(segments: list[Segment]) -> list[int]:
@@ -72,13 +72,13 @@ def test_numbers_of_one_epoch_are_shared_by_its_tables(output: EpochOutput) -> N
 
 
 def test_snapshot_rows_precede_the_log_rows_of_their_epoch(output: EpochOutput, tmp_path: Path) -> None:
-    chunks: list[dict[str, Any]] = []
+    chunks: list[Segment] = []
     for _ in range(2):
         made = EpochOutput(SpoolAddress(tmp_path, "here"))
         collect(made, 0, 1)
         chunks += made.cut(1)
     collect(output, 5)
-    output.publish([{**chunk, "kind": "snapshot"} for chunk in chunks])
+    output.publish([replace(chunk, kind="snapshot") for chunk in chunks])
     segments = cut(output, 4)
     assert [(s.kind, s.seq_base - seq_base(4, log=False)) for s in segments if s.kind == "snapshot"] == [
         ("snapshot", 0),
@@ -110,7 +110,7 @@ def test_an_empty_epoch_has_no_segments_and_the_next_starts_afresh(output: Epoch
 def test_held_rows_are_written_for_another_reader_without_entering_the_epoch(output: EpochOutput) -> None:
     parts = [LogRows(ORDERS, rows(1, 2), np.array([1, 2])), LogRows(ORDERS, rows(5), np.array([5]))]
     (delta,) = output.write_delta(parts, fingerprint="f", split_id="c")
-    assert numbered([Segment.from_json(delta)]) == [1, 2, 5]
+    assert numbered([delta]) == [1, 2, 5]
     assert output.open_bytes == 0
     assert cut(output, 1) == []
 

@@ -13,6 +13,7 @@ from raycdc.errors import ProtocolError
 from raycdc.model import RowKind, TableId
 from raycdc.source.hand_off import FoldChunk, HandOff, LogRows, PublishChunk, RetryChunk
 from raycdc.source.split import ChunkKey, SnapshotSplit
+from tests.protocol.pair import segment
 
 TABLE = TableId("shop", "orders")
 SCHEMA = pa.schema([("id", pa.int64()), ("grp", pa.int64()), ("_op", pa.int8())])
@@ -65,9 +66,8 @@ def shown(rows: LogRows | Iterable[LogRows] | None) -> list[tuple[RowKind, int]]
 
 
 def close(made: HandOff, split: SnapshotSplit, *, high: int, log_end: int = 0, exact: bool = False) -> None:
-    segments = [{"path": split.split_id}]
-    read: dict[str, Any] = {"high": high, "log_end": max(high, log_end), "exact": exact, "segments": segments}
-    made.close(split.split_id, TABLE, attempt=split.attempt, **read)
+    segments = (segment(split.split_id),)
+    made.close(split.chunk_id, high=high, log_end=max(high, log_end), exact=exact, segments=segments)
 
 
 def publish(made: HandOff, split: SnapshotSplit, *, high: int = 0) -> PublishChunk:
@@ -97,7 +97,7 @@ def test_a_row_is_dropped_held_or_emitted_by_its_own_chunk() -> None:
 
 def test_a_chunk_without_changes_is_published_as_it_was_read() -> None:
     decision = publish(hand_off(), chunk(0, None, None))
-    assert decision == PublishChunk(chunk(0, None, None), ({"path": chunk(0, None, None).split_id},), ())
+    assert decision == PublishChunk(chunk(0, None, None), (segment(chunk(0, None, None).split_id),), ())
 
 
 def test_a_chunk_waits_until_the_log_has_passed_its_high_watermark() -> None:
@@ -133,7 +133,7 @@ def test_a_chunk_whose_table_did_not_fit_is_read_again_where_the_log_must_have_s
     split = chunk(0, None, None)
     made.open(split, now_s=0)
     made.rows(log((INSERT, 1, None), at=2), now_s=0)
-    made.misfit(split.split_id, split.table, attempt=0, high=7, reason="no column b", now_s=0)
+    made.misfit(split.chunk_id, high=7, reason="no column b", now_s=0)
     assert made.statistics()["held_bytes"] == 0
     assert made.rows(log((INSERT, 3, None), at=6), now_s=0) is None
     assert made.statistics() == {"tables": 1, "open_chunks": 1, "held_bytes": 0, "dropped_bytes": 0}
@@ -148,7 +148,7 @@ def test_what_a_chunk_held_that_did_not_fit_is_remembered_where_its_next_select_
     split = chunk(0, None, None)
     made.open(split, now_s=0)
     made.rows(log((INSERT, 1, None), at=2), now_s=1)
-    made.misfit(split.split_id, split.table, attempt=0, high=7, reason="no column b", now_s=2)
+    made.misfit(split.chunk_id, high=7, reason="no column b", now_s=2)
     made.rows(log((INSERT, 2, None), at=6), now_s=3)
     assert made.advance(7, now_s=4) == [RetryChunk(split, "no column b")]
     again = chunk(0, None, None, attempt=1)
@@ -227,10 +227,10 @@ def test_a_voided_chunk_is_unopened_again_and_a_late_close_of_it_is_ignored() ->
     split = chunk(0, None, None)
     made.open(split, now_s=0)
     made.rows(log((INSERT, 1, None)), now_s=0)
-    assert made.void(split.split_id, TABLE, attempt=0, now_s=0)
+    assert made.void(split.chunk_id, now_s=0)
     close(made, split, high=0)
     assert made.advance(5, now_s=0) == []
-    assert not made.void(split.split_id, TABLE, attempt=0, now_s=0)
+    assert not made.void(split.chunk_id, now_s=0)
     assert publish(made, chunk(0, None, None, attempt=1), high=5).released == ()
 
 
@@ -270,7 +270,7 @@ def test_what_a_voided_chunk_held_is_remembered_once_for_its_next_attempt(foldin
     if folding:
         close(made, split, high=2)
         made.advance(3, now_s=1)
-    made.void(split.split_id, TABLE, attempt=0, now_s=2)
+    made.void(split.chunk_id, now_s=2)
     assert publish_at(made, 3, attempt=1) == [(INSERT, 1), (INSERT, 2), (INSERT, 3)]
 
 
@@ -388,13 +388,13 @@ def test_rows_that_were_put_down_are_deleted_with_whatever_ends_their_chunk(how:
     assert down
     match how:
         case "void":
-            made.void(split.split_id, TABLE, attempt=0, now_s=0)
+            made.void(split.chunk_id, now_s=0)
         case "void_table":
             made.void_table(TABLE, now_s=0)
         case "drop_table":
             made.drop_table(TABLE)
         case _:
-            made.misfit(split.split_id, TABLE, attempt=0, high=3, reason="another", now_s=0)
+            made.misfit(split.chunk_id, high=3, reason="another", now_s=0)
     assert all(rows.deleted for rows in down)
 
 
@@ -405,7 +405,7 @@ def test_what_was_put_down_and_may_be_invisible_to_the_next_select_is_waited_for
     for number in range(1, 4):
         made.rows(log((INSERT, number, None), at=number), now_s=1)
     assert made.opens_from_s(TABLE) == 0
-    made.void(split.split_id, TABLE, attempt=0, now_s=2)
+    made.void(split.chunk_id, now_s=2)
     assert (all(rows.deleted for rows in down), made.opens_from_s(TABLE)) == (True, 12)
 
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
 
+from raycdc.checkpoint.manifest import Segment
+from raycdc.connectors.kafka.events import CheckKeys
 from raycdc.errors import ProtocolError
 from raycdc.model import TableId
 from raycdc.source.api import ChunkRead, InputStatus, LogSource, ReaderOutput
+from raycdc.source.chunk_events import ChunkDelta, ChunkOpened, ChunkPublished, ChunkVoided, CloseChunk
 from raycdc.source.hand_off import KeyOrder
 from raycdc.source.reader import CHUNKS_IN_FLIGHT, IncrementalReader
 from raycdc.source.source_event import (
@@ -22,9 +26,11 @@ from raycdc.source.source_event import (
     Registered,
     RequestSplit,
     SealEpoch,
+    SourceEvent,
     SourceEventWrapper,
 )
-from raycdc.source.split import SnapshotSplit, StreamSplit
+from raycdc.source.split import OpenedAt, SnapshotSplit, StreamSplit
+from tests.protocol.pair import segment
 
 TABLE = TableId("shop", "orders")
 CHUNK = SnapshotSplit(TABLE, 0, "id", None, None)
@@ -39,17 +45,17 @@ class Chunks:
         self.results: list[ChunkRead] = []
         self.deleted: list[str] = []
 
-    def read(self, split: SnapshotSplit, *, opened_at: dict[str, Any], document: dict[str, Any]) -> None:
+    def read(self, split: SnapshotSplit, *, opened_at: OpenedAt, document: Mapping[str, Any]) -> None:
         self.asked.append(f"read {split.index}.{split.attempt}")
 
-    def fold(self, *, read: ChunkRead, delta: Sequence[dict[str, Any]], document: dict[str, Any]) -> None:
-        self.asked.append(f"fold {[s['path'] for s in (*read.segments, *delta)]}")
+    def fold(self, *, read: ChunkRead, delta: Sequence[Segment], document: Mapping[str, Any]) -> None:
+        self.asked.append(f"fold {[s.path for s in (*read.segments, *delta)]}")
 
     def poll(self) -> ChunkRead | None:
         return self.results.pop(0) if self.results else None
 
-    def discard(self, segments: Sequence[dict[str, Any]]) -> None:
-        self.deleted.extend(segment["path"] for segment in segments)
+    def discard(self, segments: Sequence[Segment]) -> None:
+        self.deleted.extend(segment.path for segment in segments)
 
     def close(self) -> None: ...
 
@@ -60,11 +66,11 @@ class Output:
     def __init__(self) -> None:
         self.released: list[str] = []
 
-    def cut(self, epoch: int) -> tuple[dict[str, Any], ...]:
+    def cut(self, epoch: int) -> tuple[Segment, ...]:
         return ()
 
-    def discard(self, segments: Sequence[dict[str, Any]]) -> None:
-        self.release([segment["path"] for segment in segments])
+    def discard(self, segments: Sequence[Segment]) -> None:
+        self.release([segment.path for segment in segments])
 
     def release(self, paths: Sequence[str]) -> None:
         self.released.extend(paths)
@@ -104,23 +110,25 @@ class Harness:
             epoch_bytes_max=1000,
         )
         self.reader.handle(Registered(1))
-        self.reader.handle(AddSplits((CHUNK.to_json(),)))
+        self.reader.handle(AddSplits((CHUNK,)))
 
-    def event(self, kind: str, *, attempt: int = 0, **fields: Any) -> None:
-        names = {"split_id": CHUNK.split_id, "attempt": attempt}
-        self.reader.handle(SourceEventWrapper({"type": kind, **names, **fields}))
+    def event(self, event: SourceEvent) -> None:
+        self.reader.handle(SourceEventWrapper(event))
 
-    def open(self) -> None:
-        self.event("chunk_opened", position={}, document=DOCUMENT)
+    def open(self, split: SnapshotSplit = CHUNK) -> None:
+        self.event(ChunkOpened(split.chunk_id, OpenedAt({}), DOCUMENT))
+
+    def void(self, split: SnapshotSplit = CHUNK) -> None:
+        self.event(ChunkVoided(split.chunk_id, "a test says so"))
 
     def finish(self, path: str) -> None:
         """The background is done with a read or a fold, which wrote `path`."""
-        self.chunks.results.append(ChunkRead(CHUNK, 7, {}, exact=False, segments=({"path": path},), log_end=9))
+        self.chunks.results.append(ChunkRead(CHUNK, 7, exact=False, segments=(segment(path),), log_end=9))
         assert self.reader.poll_next() is InputStatus.MORE_AVAILABLE
 
     def closed_with(self) -> list[list[str]]:
         events = [m.event for m in self.said if isinstance(m, SourceEventWrapper)]
-        return [[s["path"] for s in e["segments"]] for e in events if e["type"] == "close_chunk"]
+        return [[s.path for s in e.segments] for e in events if isinstance(e, CloseChunk)]
 
     def requests(self) -> int:
         return sum(isinstance(message, RequestSplit) for message in self.said)
@@ -139,7 +147,7 @@ def test_a_folded_chunk_is_closed_again_with_what_folding_wrote() -> None:
     harness = Harness()
     harness.open()
     harness.finish("chunk")
-    harness.event("chunk_delta", segments=[{"path": "delta"}])
+    harness.event(ChunkDelta(CHUNK.chunk_id, (segment("delta"),)))
     assert harness.chunks.asked[-1] == "fold ['chunk', 'delta']"
     harness.finish("folded")
     assert harness.closed_with() == [["chunk"], ["folded"]]
@@ -149,8 +157,8 @@ def test_a_published_chunk_is_never_deleted_by_its_reader() -> None:
     harness = Harness()
     harness.open()
     harness.finish("chunk")
-    harness.event("chunk_published")
-    harness.event("chunk_voided")
+    harness.event(ChunkPublished(CHUNK.chunk_id))
+    harness.void()
     assert harness.chunks.deleted == []
 
 
@@ -158,14 +166,14 @@ def test_a_voided_chunk_is_deleted() -> None:
     harness = Harness()
     harness.open()
     harness.finish("chunk")
-    harness.event("chunk_voided")
+    harness.void()
     assert harness.chunks.deleted == ["chunk"]
 
 
 def test_a_chunk_voided_while_it_was_read_is_deleted_when_it_arrives() -> None:
     harness = Harness()
     harness.open()
-    harness.event("chunk_voided")
+    harness.void()
     harness.finish("chunk")
     assert harness.chunks.deleted == ["chunk"]
     assert harness.closed_with() == []
@@ -175,8 +183,8 @@ def test_a_chunk_voided_while_it_is_folded_keeps_what_the_fold_reads() -> None:
     harness = Harness()
     harness.open()
     harness.finish("chunk")
-    harness.event("chunk_delta", segments=[{"path": "delta"}])
-    harness.event("chunk_voided")
+    harness.event(ChunkDelta(CHUNK.chunk_id, (segment("delta"),)))
+    harness.void()
     assert harness.chunks.deleted == []
     harness.finish("folded")
     assert harness.chunks.deleted == ["folded"]
@@ -184,8 +192,9 @@ def test_a_chunk_voided_while_it_is_folded_keeps_what_the_fold_reads() -> None:
 
 def test_events_of_another_attempt_are_not_meant_for_this_one() -> None:
     harness = Harness()
-    harness.event("chunk_opened", attempt=1, position={}, document=DOCUMENT)
-    harness.event("chunk_voided", attempt=1)
+    another = replace(CHUNK, attempt=1)
+    harness.open(another)
+    harness.void(another)
     assert harness.chunks.asked == []
     harness.open()
     assert harness.chunks.asked == ["read 0.0"]
@@ -194,7 +203,7 @@ def test_events_of_another_attempt_are_not_meant_for_this_one() -> None:
 def test_a_reader_asks_for_as_many_chunks_as_it_works_at_and_again_when_one_is_done() -> None:
     harness = Harness()
     assert harness.requests() == CHUNKS_IN_FLIGHT
-    harness.event("chunk_voided")
+    harness.void()
     assert harness.requests() == CHUNKS_IN_FLIGHT + 1
     harness.reader.handle(NoMoreSplits())
     assert harness.reader.poll_next() is InputStatus.END_OF_INPUT
@@ -222,5 +231,5 @@ def test_a_message_that_is_not_for_a_reader_is_named(message: Message) -> None:
 
 
 def test_an_unknown_event_is_named() -> None:
-    with pytest.raises(ProtocolError, match="'dance'"):
-        Harness().event("dance")
+    with pytest.raises(ProtocolError, match="does not know the event CheckKeys"):
+        Harness().event(CheckKeys())

@@ -10,10 +10,13 @@ import pytest
 from raycdc.checkpoint.manifest import Manifest
 from raycdc.connectors.kafka.client import Topic
 from raycdc.connectors.kafka.enumerator import KafkaEnumerator
+from raycdc.connectors.kafka.events import SchemaChangeRequest, SchemasInForce, TableEmptied, TableHome
 from raycdc.connectors.kafka.offsets import Partition
 from raycdc.connectors.kafka.plugin import KafkaSourceConfig, StopMode, StopOptions
 from raycdc.connectors.kafka.split import PartitionState
 from raycdc.errors import DataError, LogLostError, SourceUnavailableError
+from raycdc.model import Column, LogicalType, TableId, TableSchema, TypeKind
+from raycdc.source.source_event import SourceEvent
 from raycdc.source.split import PartitionSplit, SourceSplit
 
 
@@ -51,6 +54,10 @@ class Cluster:
         self.committed_offsets.append(offsets)
 
 
+PRODUCT = TableId("shop", "product")
+KEYED = TableSchema((Column("id", LogicalType(TypeKind.INT64)),), ("id",))
+
+
 class Context:
     """The enumerator's surroundings; asynchronous calls run when the test says so."""
 
@@ -59,7 +66,7 @@ class Context:
         self.assigned: dict[int, dict[str, PartitionSplit]] = {}
         self.removed: list[tuple[int, str]] = []
         self.finished: list[int] = []
-        self.events: list[tuple[int, dict[str, Any]]] = []
+        self.events: list[tuple[int, SourceEvent]] = []
         self.calls: list[tuple[Callable[[], Any], Callable[[Any], None]]] = []
         self.open_epoch = 1
 
@@ -72,10 +79,12 @@ class Context:
                 assert isinstance(split, PartitionSplit)
                 self.assigned.setdefault(reader, {})[split.split_id] = split
 
+    def end_split(self, split_id: str, *, attempt: int) -> None: ...
+
     def remove_splits(self, subtask_id: int, split_ids: Sequence[str]) -> None:
         self.removed += [(subtask_id, split_id) for split_id in split_ids]
 
-    def send_event(self, subtask_id: int, event: dict[str, Any]) -> None:
+    def send_event(self, subtask_id: int, event: SourceEvent) -> None:
         self.events.append((subtask_id, event))
 
     def signal_no_more_splits(self, subtask_id: int) -> None:
@@ -286,11 +295,10 @@ def test_offsets_go_to_the_group_when_the_sink_holds_the_epoch() -> None:
 
 def test_everyone_hears_of_a_schema_and_its_changes_are_in_the_epoch_it_begins_with() -> None:
     enumerator, context = start(Cluster(m=2), readers=2)
-    columns = [{"name": "id", "type": {"kind": "int64"}, "nullable": True, "default": None}]
-    request = {"type": "schema_request", "table": "shop.product", "schema": {"columns": columns, "primary_key": ["id"]}}
+    request = SchemaChangeRequest(PRODUCT, KEYED)
     enumerator.handle_source_event(0, request)
     enumerator.handle_source_event(1, request)
-    told = [(reader, event["from_epoch"]) for reader, event in context.events if event["type"] == "schemas"]
+    told = [(reader, event.from_epoch) for reader, event in context.events if isinstance(event, SchemasInForce)]
     assert told == [(0, 2), (1, 2)]
     assert seal(enumerator, context, states(context)).tables == {}
     (entry,) = seal(enumerator, context, states(context), epoch=2).tables.values()
@@ -298,15 +306,12 @@ def test_everyone_hears_of_a_schema_and_its_changes_are_in_the_epoch_it_begins_w
 
 
 def know(enumerator: KafkaEnumerator) -> None:
-    columns = [{"name": "id", "type": {"kind": "int64"}, "nullable": True, "default": None}]
-    schema = {"columns": columns, "primary_key": ["id"]}
-    enumerator.handle_source_event(0, {"type": "schema_request", "table": "shop.product", "schema": schema})
+    enumerator.handle_source_event(0, SchemaChangeRequest(PRODUCT, KEYED))
 
 
 def empty(enumerator: KafkaEnumerator, *, offset: int, split: str = "m:0") -> None:
     change = {"type": "truncate_table", "db": "shop", "table": "product"}
-    told = {"table": "shop.product", "split": split, "offset": offset, "change": change}
-    enumerator.handle_source_event(0, {"type": "emptied", **told})
+    enumerator.handle_source_event(0, TableEmptied(PRODUCT, split, offset, change))
 
 
 def test_a_truncation_is_in_the_epoch_that_passes_it_and_not_in_that_of_a_lost_reader() -> None:
@@ -326,7 +331,7 @@ def test_a_truncation_of_a_table_with_rows_in_another_partition_is_refused_also_
     cluster = Cluster(m=2)
     enumerator, context = start(cluster)
     know(enumerator)
-    enumerator.handle_source_event(0, {"type": "home", "table": "shop.product", "split": "m:1"})
+    enumerator.handle_source_event(0, TableHome(PRODUCT, "m:1"))
     last = seal(enumerator, context, states(context))
     with pytest.raises(DataError, match=r"partition m:0 removes all rows of shop.product, and partition m:1"):
         empty(enumerator, offset=20)
@@ -341,7 +346,7 @@ def test_a_truncation_is_forgotten_where_ddl_messages_are_passed_over_since() ->
     know(enumerator)
     empty(enumerator, offset=20)
     last = seal(enumerator, context, states(context))
-    row = {"type": "home", "table": "shop.product", "split": "m:1"}
+    row = TableHome(PRODUCT, "m:1")
     again, _ = start(cluster, last=last)
     with pytest.raises(DataError, match=r'source\.format\.ddl = "ignore"'):
         again.handle_source_event(0, row)
@@ -354,4 +359,4 @@ def test_rows_that_come_from_elsewhere_after_a_truncation_are_refused() -> None:
     enumerator, _ = start(Cluster(m=2))
     empty(enumerator, offset=20)
     with pytest.raises(DataError, match="partition m:1 has rows of it"):
-        enumerator.handle_source_event(0, {"type": "home", "table": "shop.product", "split": "m:1"})
+        enumerator.handle_source_event(0, TableHome(PRODUCT, "m:1"))

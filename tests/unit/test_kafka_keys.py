@@ -23,8 +23,8 @@ def tell(owners: KeyOwners, reader: NewKeys) -> int:
     """Hand over what a reader has to say; how many keys that was."""
     events = reader.take()
     for event in events:
-        owners.told(event["table"], event["split"], event["hashes"], all_told=event["all"])
-    return sum(len(event["hashes"]) // 8 for event in events)
+        owners.told(event.table, event.split_id, event.hashes, all_told=event.all_told)
+    return sum(len(event.hashes) // 8 for event in events)
 
 
 def test_hashes_tell_keys_apart_column_by_column() -> None:

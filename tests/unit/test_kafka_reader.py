@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
+from raycdc.checkpoint.manifest import Segment
+from raycdc.connectors.kafka.events import AlignWatermarks, SchemaChangeRequest, SchemasInForce, TableEmptied, TableHome
 from raycdc.connectors.kafka.held import ReaderSettings
 from raycdc.connectors.kafka.messages import Fetched
 from raycdc.connectors.kafka.partition_reader import Fetch
@@ -32,6 +35,7 @@ from raycdc.source.source_event import (
     Registered,
     RemoveSplits,
     SealEpoch,
+    SourceEvent,
     SourceEventWrapper,
     SplitsRemoved,
 )
@@ -61,16 +65,16 @@ class Output:
     def collect(self, table: TableId, *, fingerprint: str, batch: pa.RecordBatch, **_: Any) -> None:
         self.open.append((str(table), fingerprint, batch))
 
-    def publish(self, segments: Sequence[dict[str, Any]]) -> None:
+    def publish(self, segments: Sequence[Segment]) -> None:
         raise AssertionError("no chunks here")
 
     def spill(self, rows: Sequence[LogRows]) -> SpilledRows:
         raise AssertionError("there is room in memory")
 
-    def write_delta(self, rows: Iterable[LogRows], *, fingerprint: str, split_id: str) -> tuple[dict[str, Any], ...]:
+    def write_delta(self, rows: Iterable[LogRows], *, fingerprint: str, split_id: str) -> tuple[Segment, ...]:
         raise AssertionError("no chunks here")
 
-    def cut(self, epoch: int) -> tuple[dict[str, Any], ...]:
+    def cut(self, epoch: int) -> tuple[Segment, ...]:
         self.sealed[epoch] = [row for _, _, batch in self.open for row in batch.to_pylist()]
         self.fingerprints[epoch] = {fingerprint for _, fingerprint, _ in self.open}
         self.open = []
@@ -78,7 +82,7 @@ class Output:
 
     def release(self, paths: Sequence[str]) -> None: ...
 
-    def discard(self, segments: Sequence[dict[str, Any]]) -> None: ...
+    def discard(self, segments: Sequence[Segment]) -> None: ...
 
     def close(self) -> None: ...
 
@@ -146,7 +150,7 @@ class Rig:
 
     def add(self, *, offset: int = 0, stop: int | None = None, partition: int = 0, until: int | None = None) -> None:
         state = PartitionState("m", partition, "id", offset, stop)
-        self.reader.handle(AddSplits((PartitionSplit(state.split_id, state.to_json(), until).to_json(),)))
+        self.reader.handle(AddSplits((PartitionSplit(state.split_id, state.to_json(), until),)))
 
     def bring(
         self, *messages: bytes | None, first: int = 0, partition: int = 0, next_offset: int | None = None
@@ -171,12 +175,14 @@ class Rig:
 
     def allow(self) -> None:
         """Answer the schema requests as the enumerator does: from the next epoch on."""
-        asked = [
-            m.event for m in self.sent if isinstance(m, SourceEventWrapper) and m.event["type"] == "schema_request"
-        ]
-        tables = {event["table"]: event["schema"] for event in asked}
-        self.reader.handle(SourceEventWrapper({"type": "schemas", "from_epoch": 0, "tables": tables}))
+        self.hear(SchemasInForce(0, {event.table: event.schema for event in self.asked()}))
         self.work()
+
+    def asked(self) -> list[SchemaChangeRequest]:
+        return [event for event in told(self.sent) if isinstance(event, SchemaChangeRequest)]
+
+    def hear(self, event: SourceEvent) -> None:
+        self.reader.handle(SourceEventWrapper(event))
 
     def seal(self, epoch: int) -> EpochSealed:
         self.reader.handle(SealEpoch(epoch))
@@ -187,6 +193,10 @@ class Rig:
         return int(report.splits[split]["position"]["offset"])
 
 
+def told(sent: Sequence[Message]) -> list[SourceEvent]:
+    return [message.event for message in sent if isinstance(message, SourceEventWrapper)]
+
+
 def test_a_batch_waits_for_its_schema_and_its_position_with_it() -> None:
     rig = Rig()
     rig.add()
@@ -194,9 +204,8 @@ def test_a_batch_waits_for_its_schema_and_its_position_with_it() -> None:
     assert rig.reader.seal_matters == (True, False)
     first = rig.seal(1)
     assert (rig.output.sealed[1], rig.offset(first), first.tables) == ([], 0, {})
-    asked = next(m.event for m in rig.sent if isinstance(m, SourceEventWrapper))
-    event = {"type": "schemas", "from_epoch": 3, "tables": {asked["table"]: asked["schema"]}}
-    rig.reader.handle(SourceEventWrapper(event))
+    (asked,) = rig.asked()
+    rig.hear(SchemasInForce(3, {asked.table: asked.schema}))
     second = rig.seal(2)
     assert (rig.output.sealed[2], rig.offset(second)) == ([], 0)
     rig.work()
@@ -353,16 +362,11 @@ def test_a_dropped_table_is_a_row_in_its_place_and_told_with_the_seal() -> None:
     report = rig.seal(1)
     rows = [(row["_op"], row["id"], row["_pos"]) for row in rig.output.sealed[1]]
     assert rows == [(RowKind.INSERT, 1, None), (RowKind.TRUNCATE, None, "m:0:1:0"), (RowKind.INSERT, 2, None)]
-    told = [m.event for m in rig.sent[: rig.sent.index(report)] if isinstance(m, SourceEventWrapper)]
-    assert [event for event in told if event["type"] in ("home", "emptied")] == [
-        {"type": "home", "table": "shop.product", "split": "m:0"},
-        {
-            "type": "emptied",
-            "table": "shop.product",
-            "split": "m:0",
-            "offset": 1,
-            "change": {"type": "drop_table", "db": "shop", "table": "product"},
-        },
+    before = told(rig.sent[: rig.sent.index(report)])
+    product = TableId("shop", "product")
+    assert [event for event in before if isinstance(event, TableHome | TableEmptied)] == [
+        TableHome(product, "m:0"),
+        TableEmptied(product, "m:0", 1, {"type": "drop_table", "db": "shop", "table": "product"}),
     ]
 
 
@@ -387,7 +391,7 @@ def test_a_dropped_column_cannot_come_back_also_after_a_restart() -> None:
     rig.allow()
     report = rig.seal(1)
     again = Rig(statements=Statements(events_of_statement))
-    again.reader.handle(AddSplits((PartitionSplit("m:0", report.splits["m:0"], None).to_json(),)))
+    again.reader.handle(AddSplits((PartitionSplit("m:0", report.splits["m:0"], None),)))
     again.bring(maxwell({"id": 3}), first=3)
     again.allow()
     again.seal(1)
@@ -403,10 +407,8 @@ def test_rows_behind_a_dropped_column_do_not_have_its_default() -> None:
     rig.allow()
     added = altered("product ADD COLUMN n INT NOT NULL DEFAULT 5")
     rig.bring(added, maxwell({"id": 2}), altered("product DROP COLUMN n"), maxwell({"id": 3}), first=1)
-    asked = [m.event for m in rig.sent if isinstance(m, SourceEventWrapper) and m.event["type"] == "schema_request"]
-    with_default = next(event["schema"] for event in asked if len(event["schema"]["columns"]) == 2)
-    tables = {"shop.product": with_default}
-    rig.reader.handle(SourceEventWrapper({"type": "schemas", "from_epoch": 0, "tables": tables}))
+    with_default = next(event for event in rig.asked() if len(event.schema.columns) == 2)
+    rig.hear(SchemasInForce(0, {with_default.table: with_default.schema}))
     rig.work()
     rig.seal(1)
     assert [(row["id"], row.get("n")) for row in rig.output.sealed[1]] == [(1, None), (2, 5), (3, None)]
@@ -418,10 +420,9 @@ def test_a_default_that_another_partitions_rows_came_before_is_refused() -> None
     rig.bring(maxwell({"id": 1, "name": "a"}))
     rig.allow()
     rig.bring(altered("product ADD COLUMN qty INT NOT NULL DEFAULT 5"), first=1)
-    asked = [m.event for m in rig.sent if isinstance(m, SourceEventWrapper) and m.event["type"] == "schema_request"]
-    columns = [{**column, "default": None} for column in asked[-1]["schema"]["columns"]]
-    tables = {"shop.product": {**asked[-1]["schema"], "columns": columns}}
-    rig.reader.handle(SourceEventWrapper({"type": "schemas", "from_epoch": 0, "tables": tables}))
+    asked = rig.asked()[-1]
+    columns = tuple(replace(column, default=None) for column in asked.schema.columns)
+    rig.hear(SchemasInForce(0, {asked.table: replace(asked.schema, columns=columns)}))
     with pytest.raises(SchemaError, match=r"ADD COLUMN qty.*rows with 'qty' came before it"):
         rig.work()
 
@@ -456,9 +457,9 @@ def test_a_partition_that_is_too_far_ahead_waits() -> None:
     rig.add()
     rig.bring(maxwell({"id": 1, "name": "a"}))
     rig.allow()
-    rig.reader.handle(SourceEventWrapper({"type": "align", "limit_ms": 1_699_999_999_000}))
+    rig.hear(AlignWatermarks(1_699_999_999_000))
     rig.work()
-    rig.reader.handle(SourceEventWrapper({"type": "align", "limit_ms": 1_700_000_009_000}))
+    rig.hear(AlignWatermarks(1_700_000_009_000))
     rig.work()
     assert [call for call in rig.partitions.calls if call[1] == ["m:0"]] == [("pause", ["m:0"]), ("resume", ["m:0"])]
 
@@ -468,10 +469,10 @@ def test_a_partition_that_ended_while_it_waited_does_not_go_on() -> None:
     rig.add(stop=2)
     rig.bring(named(0))
     rig.allow()
-    rig.reader.handle(SourceEventWrapper({"type": "align", "limit_ms": 1_699_999_999_000}))
+    rig.hear(AlignWatermarks(1_699_999_999_000))
     rig.work()
     rig.bring(named(1), first=1)  # Fetched before it had to wait.
-    rig.reader.handle(SourceEventWrapper({"type": "align", "limit_ms": 1_700_000_009_000}))
+    rig.hear(AlignWatermarks(1_700_000_009_000))
     rig.work()
     about = [call for call in rig.partitions.calls if call[1] in ("m:0", ["m:0"])]
     assert about == [("pause", ["m:0"]), ("remove", "m:0")]

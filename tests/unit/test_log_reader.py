@@ -5,22 +5,35 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
-from raycdc.checkpoint.manifest import Manifest
+from raycdc.checkpoint.manifest import Manifest, Segment, TableEpoch
 from raycdc.checkpoint.missing import MissingRow, missing_rows
-from raycdc.errors import ProtocolError
 from raycdc.model import RowKind, TableId
 from raycdc.source import open_chunk
 from raycdc.source.api import LogUnit, SchemaUpdate
+from raycdc.source.chunk_events import (
+    ChunkDelta,
+    ChunkMisfit,
+    ChunkOpened,
+    ChunkPublished,
+    ChunkVoided,
+    CloseChunk,
+    Fate,
+    OpenChunk,
+    StopAt,
+    VoidChunk,
+)
 from raycdc.source.hand_off import LogRows
 from raycdc.source.held_rows import SpilledRows
-from raycdc.source.log_reader import LogReader
-from raycdc.source.split import ChunkKey, SnapshotSplit, StreamSplit
+from raycdc.source.log_reader import LogReader, LogReport
+from raycdc.source.source_event import SourceEvent
+from raycdc.source.split import ChunkKey, OpenedAt, SnapshotSplit, StreamSplit
+from tests.protocol.pair import segment
 
 TABLE = TableId("shop", "orders")
 SCHEMA = pa.schema([("id", pa.int64()), ("_op", pa.int8())])
@@ -50,24 +63,31 @@ class Output:
     def collect(self, table: TableId, *, batch: pa.RecordBatch, **_: Any) -> None:
         self.epoch.extend(batch.column("id").to_pylist())
 
-    def publish(self, segments: Sequence[dict[str, Any]]) -> None:
-        self.epoch.extend(segment["path"] for segment in segments)
+    def publish(self, segments: Sequence[Segment]) -> None:
+        self.epoch.extend(segment.path for segment in segments)
 
     def spill(self, rows: Sequence[LogRows]) -> SpilledRows:
         raise AssertionError("there is room in memory")
 
-    def write_delta(self, rows: Iterable[LogRows], *, fingerprint: str, split_id: str) -> tuple[dict[str, Any], ...]:
-        return ({"delta": [i for part in rows for i in part.batch.column("id").to_pylist()]},)
+    def write_delta(self, rows: Iterable[LogRows], *, fingerprint: str, split_id: str) -> tuple[Segment, ...]:
+        return (segment(f"delta {[i for part in rows for i in part.batch.column('id').to_pylist()]}"),)
 
-    def cut(self, epoch: int) -> tuple[dict[str, Any], ...]:
+    def cut(self, epoch: int) -> tuple[Segment, ...]:
         self.epoch.clear()
         return ()
 
     def release(self, paths: Sequence[str]) -> None: ...
 
-    def discard(self, segments: Sequence[dict[str, Any]]) -> None: ...
+    def discard(self, segments: Sequence[Segment]) -> None: ...
 
     def close(self) -> None: ...
+
+
+class Cut(NamedTuple):
+    """What the log reader said of an epoch, and its state then."""
+
+    report: LogReport
+    state: dict[str, Any]
 
 
 class Reader:
@@ -85,7 +105,7 @@ class Reader:
         document = {"fingerprint": "f1", "columns": [], "primary_key": ["id"] if foldable else []}
         state = {"version": 1, "position": {"at": 100}, "ordinal": 100, "tables": {str(TABLE): table}}
         self.output = Output()
-        self.said: list[dict[str, Any]] = []
+        self.said: list[SourceEvent] = []
         self.log = LogReader(
             StreamSplit(state, {"f1": document}),
             key_order=Numbers(),
@@ -118,34 +138,28 @@ class Reader:
         )
 
     def open(self, split: SnapshotSplit, *, now_s: float = 0.0) -> None:
-        self.log.on_event({"type": "open_chunk", "split": split.to_json()}, now_s=now_s)
+        self.log.on_event(OpenChunk(split), now_s=now_s)
 
     def close(self, split: SnapshotSplit, *, high: int, log_end: int = 0) -> None:
-        names = {"split_id": split.split_id, "table": str(TABLE), "attempt": split.attempt}
-        segments = [{"path": f"chunk {split.index}"}]
-        close = {
-            "type": "close_chunk",
-            **names,
-            "high": high,
-            "log_end": max(high, log_end),
-            "exact": False,
-            "segments": segments,
-        }
-        self.log.on_event(close, now_s=0.0)
+        segments = (segment(f"chunk {split.index}"),)
+        closed = CloseChunk(split.chunk_id, high, max(high, log_end), exact=False, segments=segments)
+        self.log.on_event(closed, now_s=0.0)
+
+    def misfit(self, split: SnapshotSplit, *, high: int, reason: str) -> None:
+        self.log.on_event(ChunkMisfit(split.chunk_id, high, reason), now_s=0.0)
 
     def void(self, split: SnapshotSplit) -> None:
-        names = {"split_id": split.split_id, "table": str(TABLE), "attempt": split.attempt}
-        self.log.on_event({"type": "void_chunk", **names}, now_s=0.0)
+        self.log.on_event(VoidChunk(split.chunk_id), now_s=0.0)
 
-    def cut(self) -> dict[str, Any]:
+    def cut(self) -> Cut:
         report = self.log.report()
         self.output.cut(1)
-        report["state"] = self.log.state()
+        state = self.log.state()
         self.log.after_cut(now_s=0.0)
-        return report
+        return Cut(report, state)
 
-    def kinds(self) -> list[str]:
-        kinds = [event["type"] for event in self.said]
+    def kinds(self) -> list[type[SourceEvent]]:
+        kinds = [type(event) for event in self.said]
         self.said.clear()
         return kinds
 
@@ -155,11 +169,8 @@ def test_a_chunk_is_opened_at_the_position_of_the_log() -> None:
     reader.rows(1, at=110)
     reader.open(CHUNK)
     (answer,) = reader.said
-    assert (answer["type"], answer["position"], answer["document"]["fingerprint"]) == (
-        "chunk_opened",
-        {"at": 110, "ring_s": 0.0},
-        "f1",
-    )
+    document = {"fingerprint": "f1", "columns": [], "primary_key": ["id"]}
+    assert answer == ChunkOpened(CHUNK.chunk_id, OpenedAt({"at": 110}), document)
 
 
 def test_events_wait_for_the_end_of_a_transaction() -> None:
@@ -169,7 +180,9 @@ def test_events_wait_for_the_end_of_a_transaction() -> None:
     assert reader.kinds() == []
     assert not reader.log.can_cut
     reader.rows(2, at=110)
-    assert reader.said[0]["position"] == {"at": 110, "ring_s": 0.0}
+    (answer,) = reader.said
+    assert isinstance(answer, ChunkOpened)
+    assert answer.opened_at == OpenedAt({"at": 110})
 
 
 def test_a_chunk_and_what_follows_it_enter_the_epoch_together() -> None:
@@ -180,8 +193,8 @@ def test_a_chunk_and_what_follows_it_enter_the_epoch_together() -> None:
     assert reader.output.epoch == []
     reader.close(CHUNK, high=110)
     assert reader.output.epoch == ["chunk 0", 5]
-    assert reader.kinds() == ["chunk_opened", "chunk_published"]
-    assert reader.cut()["finished"] == (CHUNK.split_id,)
+    assert reader.kinds() == [ChunkOpened, ChunkPublished]
+    assert reader.cut().report.finished == (CHUNK.split_id,)
 
 
 def test_a_chunk_with_changes_is_folded_by_its_reader_first() -> None:
@@ -189,12 +202,7 @@ def test_a_chunk_with_changes_is_folded_by_its_reader_first() -> None:
     reader.open(CHUNK)
     reader.rows(5, at=105)
     reader.close(CHUNK, high=105)
-    assert reader.said[-1] == {
-        "type": "chunk_delta",
-        "split_id": CHUNK.split_id,
-        "attempt": 0,
-        "segments": [{"delta": [5]}],
-    }
+    assert reader.said[-1] == ChunkDelta(CHUNK.chunk_id, (segment("delta [5]"),))
     assert reader.output.epoch == []
     reader.close(CHUNK, high=105)
     assert reader.output.epoch == ["chunk 0"]
@@ -217,9 +225,9 @@ def test_a_table_goes_live_when_its_last_chunk_is_out() -> None:
     for split in (CHUNK, REST):
         reader.open(split)
         reader.close(split, high=100)
-    report = reader.cut()
-    assert report["tables"][str(TABLE)]["snapshot"] is False
-    assert report["state"]["tables"][str(TABLE)]["snapshot"] is None
+    report, state = reader.cut()
+    assert report.tables[str(TABLE)].snapshot is False
+    assert state["tables"][str(TABLE)]["snapshot"] is None
     reader.rows(5, 50, at=130)
     assert reader.output.epoch == [5, 50]
 
@@ -229,7 +237,7 @@ def test_void_is_answered_for_open_unknown_and_published_chunks_alike() -> None:
     reader.void(REST)
     reader.open(CHUNK)
     reader.void(CHUNK)
-    assert reader.kinds() == ["chunk_voided", "chunk_opened", "chunk_voided"]
+    assert reader.kinds() == [ChunkVoided, ChunkOpened, ChunkVoided]
     reader.close(CHUNK, high=100)
     assert reader.output.epoch == []
 
@@ -242,19 +250,21 @@ def test_a_table_that_is_read_for_nothing_again_and_again_is_parked_with_all_its
     for attempt in range(3):
         split = replace(CHUNK, attempt=attempt)
         reader.open(split)
-        misfit = {"split_id": split.split_id, "table": str(TABLE), "attempt": attempt, "high": 100, "misfit": "no b"}
         if attempt == 2:
             # Of the same table, and decided about in the same step.
             reader.open(REST)
             reader.log.on_unit(LogUnit({"at": 150}, 150, in_transaction=True), now_s=0.0)
             reader.close(REST, high=100)
-        reader.log.on_event({"type": "close_chunk", "exact": False, "segments": [], **misfit}, now_s=0.0)
+        reader.misfit(split, high=100, reason="no b")
     reader.said.clear()
     reader.rows(5, at=160)
-    voided = [(event["type"], event["split_id"], event["over"]) for event in reader.said]
-    assert sorted(voided) == sorted(("chunk_voided", split.split_id, True) for split in (CHUNK, REST))
+    voided = [event for event in reader.said if isinstance(event, ChunkVoided)]
+    assert len(voided) == len(reader.said)
+    assert {(event.chunk.split_id, event.fate) for event in voided} == {
+        (split.split_id, Fate.NEXT_MANIFEST) for split in (CHUNK, REST)
+    }
     assert reader.output.epoch == []
-    entry = reader.cut()["state"]["parked"][str(TABLE)]
+    entry = reader.cut().state["parked"][str(TABLE)]
     assert "read 2 times and not once usable: no b" in entry["reason"]
     # Its log goes on, as nobody told it.
     reader.rows(5, at=170)
@@ -265,7 +275,7 @@ def test_nothing_held_is_state_and_a_cut_leaves_open_chunks_open() -> None:
     reader = Reader()
     reader.open(CHUNK)
     reader.rows(5, at=120)
-    state = reader.cut()["state"]
+    state = reader.cut().state
     assert state["ordinal"] == 120
     assert state["tables"][str(TABLE)]["snapshot"]["closed"] == []
     reader.close(CHUNK, high=110)
@@ -278,32 +288,28 @@ def test_a_schema_change_ends_the_epoch_voids_chunks_and_begins_the_next_one() -
     reader.rows(5, at=110)
     reader.alter(at=120)
     assert (reader.log.ready, reader.log.wants_seal) == (False, True)
-    assert reader.kinds() == ["chunk_opened"]
-    report = reader.cut()
-    assert report["state"]["ordinal"] == 110
-    assert report["state"]["tables"][str(TABLE)]["schema"] == "f1"
-    assert reader.kinds() == ["chunk_voided"]
-    report = reader.cut()
-    assert report["tables"][str(TABLE)] == {
-        "schema": "f120",
-        "snapshot": True,
-        "changes": [{"type": "add_column", "at": 120}],
-    }
-    assert list(report["schemas"]) == ["f120"]
+    assert reader.kinds() == [ChunkOpened]
+    _, state = reader.cut()
+    assert state["ordinal"] == 110
+    assert state["tables"][str(TABLE)]["schema"] == "f1"
+    assert reader.kinds() == [ChunkVoided]
+    report, _ = reader.cut()
+    assert report.tables[str(TABLE)] == TableEpoch("f120", snapshot=True, changes=({"type": "add_column", "at": 120},))
+    assert list(report.schemas) == ["f120"]
 
 
 def test_two_schema_changes_in_a_row_are_two_epochs() -> None:
     reader = Reader()
     reader.alter(at=120)
     reader.alter(at=130)
-    assert [c["at"] for c in reader.cut()["tables"][str(TABLE)]["changes"]] == [120]
-    assert [c["at"] for c in reader.cut()["tables"][str(TABLE)]["changes"]] == [130]
+    assert [c["at"] for c in reader.cut().report.tables[str(TABLE)].changes] == [120]
+    assert [c["at"] for c in reader.cut().report.tables[str(TABLE)].changes] == [130]
 
 
 def test_the_first_epoch_creates_every_table_and_no_other_does() -> None:
     reader = Reader(announced=False)
-    assert [c["type"] for c in reader.cut()["tables"][str(TABLE)]["changes"]] == ["create_table"]
-    assert reader.cut()["tables"] == {}
+    assert [c["type"] for c in reader.cut().report.tables[str(TABLE)].changes] == ["create_table"]
+    assert reader.cut().report.tables == {}
 
 
 def test_a_chunk_of_a_table_that_was_dropped_is_gone() -> None:
@@ -311,19 +317,19 @@ def test_a_chunk_of_a_table_that_was_dropped_is_gone() -> None:
     update = SchemaUpdate(TABLE, (), None, None)
     reader.log.on_unit(LogUnit({"at": 120}, 120, schema=(update,)), now_s=0.0)
     reader.open(CHUNK)
-    assert [(e["type"], e["gone"]) for e in reader.said] == [("chunk_voided", True)]
+    assert reader.said == [ChunkVoided(CHUNK.chunk_id, "the table was dropped", Fate.TABLE_GONE)]
 
 
 def test_input_ends_at_the_stop_position_between_transactions() -> None:
     reader = Reader()
-    reader.log.on_event({"type": "stop_at", "ordinal": 120}, now_s=0.0)
+    reader.log.on_event(StopAt(120), now_s=0.0)
     ended = [reader.log.end_of_input]
     reader.rows(1, at=119, in_transaction=True)
     ended.append(reader.log.end_of_input)
     reader.rows(1, at=121)
     ended.append(reader.log.end_of_input)
     assert ended == [False, False, True]
-    assert reader.cut()["end_of_input"] is True
+    assert reader.cut().report.end_of_input
 
 
 def test_where_visibility_is_unknown_chunks_open_once_the_log_was_passed_for_long_enough() -> None:
@@ -332,7 +338,7 @@ def test_where_visibility_is_unknown_chunks_open_once_the_log_was_passed_for_lon
     reader.log.on_time(now_s=9.9)
     assert reader.kinds() == []
     reader.log.on_time(now_s=10)
-    assert reader.kinds() == ["chunk_opened"]
+    assert reader.kinds() == [ChunkOpened]
 
 
 def test_a_waiting_chunk_whose_reader_died_is_not_opened() -> None:
@@ -340,7 +346,7 @@ def test_a_waiting_chunk_whose_reader_died_is_not_opened() -> None:
     reader.open(CHUNK, now_s=3)
     reader.void(CHUNK)
     reader.log.on_time(now_s=10)
-    assert reader.kinds() == ["chunk_voided"]
+    assert reader.kinds() == [ChunkVoided]
 
 
 def test_a_chunk_that_cannot_be_folded_waits_for_a_quiet_table_but_not_for_ever() -> None:
@@ -353,17 +359,11 @@ def test_a_chunk_that_cannot_be_folded_waits_for_a_quiet_table_but_not_for_ever(
         reader.log.on_time(now_s=14)
         assert reader.kinds() == []
     quiet.log.on_time(now_s=16)
-    assert quiet.kinds() == ["chunk_opened"]
+    assert quiet.kinds() == [ChunkOpened]
     busy.log.on_time(now_s=21.9)
     assert busy.kinds() == []
     busy.log.on_time(now_s=22)
-    assert busy.kinds() == ["chunk_opened"]
-
-
-def test_an_unknown_event_is_an_error_that_names_it() -> None:
-    reader = Reader()
-    with pytest.raises(ProtocolError, match="'sing'"):
-        reader.log.on_event({"type": "sing"}, now_s=0.0)
+    assert busy.kinds() == [ChunkOpened]
 
 
 def test_missing_rows_are_told_once_and_not_of_chunks_that_are_still_to_be_read() -> None:

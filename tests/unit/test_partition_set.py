@@ -20,7 +20,7 @@ class Reader:
             state_of=lambda cursor: {"position": cursor[0]},
             close_split=self.closed.append,
         )
-        self.partitions.add([PartitionSplit(name, {"position": 5}).to_json() for name in ("a", "b")])
+        self.partitions.add([PartitionSplit(name, {"position": 5}) for name in ("a", "b")])
 
 
 def test_what_somebody_wants_back_is_read_no_more_but_reported_once_more() -> None:
@@ -47,7 +47,7 @@ def test_what_the_reader_does_not_have_is_answered_at_once_and_a_cut_says_nothin
 
 def test_a_partition_given_twice_is_a_bug_and_named() -> None:
     with pytest.raises(ProtocolError, match="a was given to its own reader"):
-        Reader().partitions.add([PartitionSplit("a", {"position": 0}).to_json()])
+        Reader().partitions.add([PartitionSplit("a", {"position": 0})])
 
 
 def test_what_was_fetched_for_an_earlier_addition_is_of_no_split() -> None:
@@ -56,5 +56,5 @@ def test_what_was_fetched_for_an_earlier_addition_is_of_no_split() -> None:
     reader.partitions.remove(["a"])
     assert reader.partitions.read("a", 1) is None
     reader.partitions.after_cut()
-    reader.partitions.add([PartitionSplit("a", {"position": 5}).to_json()])
+    reader.partitions.add([PartitionSplit("a", {"position": 5})])
     assert (reader.partitions.read("a", 1), reader.partitions.read("a", 3)) == (None, [5])

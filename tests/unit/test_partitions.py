@@ -12,7 +12,6 @@ import pyarrow as pa
 import pytest
 
 from raycdc.bridge.partitions import PARTITION_BYTES, PARTITIONS_MAX, partition_numbers, partitions_for, split_by_key
-from raycdc.checkpoint.manifest import Segment
 from raycdc.model import RowKind, TableId
 from raycdc.model.batch import lost_values, with_lost_values
 from raycdc.runtime.output import EpochOutput, SpoolAddress
@@ -121,7 +120,7 @@ def test_a_large_table_is_partitioned_from_its_second_epoch_on(
     for epoch in (1, 2, 3):
         for rows in (batch(pa.int64(), list(range(100))),) if epoch < 3 else (batch(pa.int64(), [1]),):
             epochs.collect(table, fingerprint="f", batch=rows, split_id="stream", key=key)
-        found.append({Segment.from_json(segment).partition for segment in epochs.cut(epoch)})
+        found.append({segment.partition for segment in epochs.cut(epoch)})
     epochs.close()
     assert found[0] == {0}
     assert len(found[1]) == wanted

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 import types
+from collections.abc import Mapping
+from enum import Enum
 from typing import Any, get_args, get_origin, get_type_hints
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from raycdc.connectors.kafka.events import EnumeratorEvent, ReaderEvent
 from raycdc.errors import ProtocolError
+from raycdc.model import Column, LogicalType, TableId, TableSchema, TypeKind
+from raycdc.model.view import RowView
 from raycdc.source import source_event
-from raycdc.source.source_event import Message, SealEpoch, decode, encode, pack, unpack
+from raycdc.source.chunk_events import ChunkReaderEvent, LogEvent
+from raycdc.source.source_event import Message, SealEpoch, SourceEvent, SourceEventWrapper, decode, encode, pack, unpack
 
 values = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.text(max_size=8) | st.binary(max_size=8),
@@ -21,34 +27,50 @@ values = st.recursive(
 )
 
 
+names = st.text(st.sampled_from("abc_"), min_size=1, max_size=8)
+column_types = st.sampled_from([LogicalType(TypeKind.INT64), LogicalType(TypeKind.STRING)])
+schemas = st.lists(st.builds(Column, names, column_types), max_size=3).map(lambda cs: TableSchema(tuple(cs), ()))
+
+
 def field_values(hint: Any) -> st.SearchStrategy[Any]:
-    origin = get_origin(hint)
-    if hint is Any:
-        return values
-    if origin is tuple:
-        return st.lists(field_values(get_args(hint)[0]), max_size=3).map(tuple)
-    if origin is dict:
-        return st.dictionaries(st.text(max_size=5), field_values(get_args(hint)[1]), max_size=3)
-    if origin is types.UnionType:
-        return st.one_of(*(field_values(arg) for arg in get_args(hint)))
+    """Values of a field's type, as deep as it goes."""
+    origin, arguments = get_origin(hint), get_args(hint)
     simple: dict[Any, st.SearchStrategy[Any]] = {
+        Any: values,
         int: st.integers(-(2**63), 2**63 - 1),
         bool: st.booleans(),
+        float: st.floats(allow_nan=False),
         str: st.text(max_size=8),
+        bytes: st.binary(max_size=8),
         type(None): st.none(),
+        TableId: st.builds(TableId, names, names),
+        TableSchema: schemas,
+        RowView: st.nothing(),
+        SourceEvent: st.deferred(lambda: st.one_of(*(dataclass_values(kind) for kind in EVENTS))),
     }
-    return simple[hint]
+    if hint in simple:
+        return simple[hint]
+    if origin is tuple:
+        return st.lists(field_values(arguments[0]), max_size=3).map(tuple)
+    if origin in (dict, Mapping):
+        return st.dictionaries(field_values(arguments[0]), field_values(arguments[1]), max_size=3)
+    if origin is types.UnionType:
+        return st.one_of(*(field_values(argument) for argument in arguments))
+    if issubclass(hint, Enum):
+        return st.sampled_from(hint)
+    return dataclass_values(hint)
 
 
-@st.composite
-def messages(draw: st.DrawFn) -> Message:
-    kind = draw(st.sampled_from(get_args(Message)))
+def dataclass_values(kind: Any) -> st.SearchStrategy[Any]:
     hints = get_type_hints(kind)
-    message: Message = kind(*(draw(field_values(hints[f.name])) for f in dataclasses.fields(kind)))
-    return message
+    return st.builds(kind, **{field.name: field_values(hints[field.name]) for field in dataclasses.fields(kind)})
 
 
-@given(messages())
+EVENTS = [*get_args(LogEvent), *get_args(ChunkReaderEvent), *get_args(EnumeratorEvent), *get_args(ReaderEvent)]
+messages = st.one_of(*(dataclass_values(kind) for kind in get_args(Message)))
+
+
+@given(messages)
 def test_every_message_survives_the_wire(message: Message) -> None:
     assert decode(unpack(pack(encode(message)))) == message
 
@@ -56,6 +78,52 @@ def test_every_message_survives_the_wire(message: Message) -> None:
 def test_every_message_of_the_page_is_in_its_table() -> None:
     table = source_event.__doc__ or ""
     assert [kind.__name__ for kind in get_args(Message) if f"| `{kind.__name__}` |" not in table] == []
+
+
+@pytest.mark.parametrize("kind", EVENTS)
+def test_every_source_event_survives_the_wire(kind: type[SourceEvent]) -> None:
+    @given(dataclass_values(kind))
+    @settings(max_examples=20)
+    def survives(event: SourceEvent) -> None:
+        message = SourceEventWrapper(event)
+        assert decode(unpack(pack(encode(message)))) == message
+
+    survives()
+
+
+def test_every_source_event_of_the_built_in_connectors_is_tried() -> None:
+    ours = {kind for kind in SourceEvent.members().values() if kind.__module__.startswith("raycdc.")}
+    assert ours == set(EVENTS)
+
+
+def test_two_source_events_of_one_name_are_refused_where_the_second_is_defined() -> None:
+    def define() -> None:
+        @dataclasses.dataclass(frozen=True)
+        class StopAt(SourceEvent):
+            ordinal: int
+
+    with pytest.raises(TypeError, match="both define the source event StopAt"):
+        define()
+
+
+def test_an_unknown_source_event_is_named() -> None:
+    with pytest.raises(ProtocolError, match=r"SourceEventWrapper\.event: Unknown SourceEvent 'Dance'"):
+        decode(["SourceEventWrapper", ["Dance", 1]])
+
+
+@pytest.mark.parametrize(
+    ("data", "complaint"),
+    [
+        (["SealEpoch", "7"], "SealEpoch.epoch: '7' is no int"),
+        (["SealEpoch", True], "SealEpoch.epoch: True is no int"),
+        (["SplitsAdded", "ab"], "SplitsAdded.split_ids: not an array: 'ab'"),
+        (["SplitsRemoved", []], r"SplitsRemoved.states: not a map: \[\]"),
+        (["SourceEventWrapper", ["ChunkVoided", ["d.t", "s", 0], "why", "burnt"]], "ChunkVoided.fate: 'burnt'"),
+    ],
+)
+def test_a_field_of_another_type_is_named(data: list[Any], complaint: str) -> None:
+    with pytest.raises(ProtocolError, match=complaint):
+        decode(data)
 
 
 def test_an_unknown_message_is_named() -> None:

@@ -98,7 +98,7 @@ def test_what_another_node_wrote_for_a_chunk_is_deleted_there(tmp_path: Path) ->
         notify=lambda: None,
         stopwatch=Stopwatch(),
     )
-    fetcher.discard([segment.to_json(), own.to_json()])
+    fetcher.discard([segment, own])
     fetcher.close()
     assert [path.name for path in tmp_path.rglob("*.arrow")] == []
     spool.close()

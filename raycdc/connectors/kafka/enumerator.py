@@ -11,10 +11,21 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, assert_never
 
 from raycdc.checkpoint.manifest import Manifest, TableEpoch
 from raycdc.connectors.kafka.client import Topic
+from raycdc.connectors.kafka.events import (
+    AlignWatermarks,
+    CheckKeys,
+    EnumeratorEvent,
+    KeysRead,
+    ReaderEvent,
+    SchemaChangeRequest,
+    TableEmptied,
+    TableHome,
+    WatermarksReached,
+)
 from raycdc.connectors.kafka.homes import TableHomes
 from raycdc.connectors.kafka.keys import KeyOwners
 from raycdc.connectors.kafka.offsets import Offsets, Partition, in_range, new_states
@@ -28,6 +39,7 @@ from raycdc.schema import event_to_json
 from raycdc.source.api import EpochShare, SplitEnumeratorContext
 from raycdc.source.assigner import PartitionAssigner
 from raycdc.source.parking import Refusal
+from raycdc.source.source_event import SourceEvent
 from raycdc.source.split import PartitionSplit, SourceSplit
 
 #: What to do about a sealed position that a partition does not have.
@@ -194,7 +206,7 @@ class KafkaEnumerator:
         self._found_once = self._looked = True
         if not self._checking and self._keys_may_meet():
             self._checking = True
-            self._tell_all({"type": "check_keys"})
+            self._tell_all(CheckKeys())
         self._assigner.add(s for s, p in self._states.items() if self._config.selects(p.topic) and not self._ended(s))
 
     def _keys_may_meet(self) -> bool:
@@ -228,9 +240,9 @@ class KafkaEnumerator:
             if update.schemas:
                 self._context.send_event(subtask_id, update.to_event())
         if self._checking:
-            self._context.send_event(subtask_id, {"type": "check_keys"})
+            self._context.send_event(subtask_id, CheckKeys())
         if self._limit_ms is not None:
-            self._context.send_event(subtask_id, {"type": "align", "limit_ms": self._limit_ms})
+            self._context.send_event(subtask_id, AlignWatermarks(self._limit_ms))
         self._assigner.give()
         self._assigner.balance()
         if self._looked and (self._bounded or self._config.discovery_interval is None):
@@ -270,28 +282,34 @@ class KafkaEnumerator:
 
     # -- events
 
-    def handle_source_event(self, subtask_id: int, event: dict[str, Any]) -> None:
-        match event["type"]:
-            case "schema_request":
-                table = TableId.parse(event["table"])
-                update = self._schemas.request(table, TableSchema.from_json(event["schema"]))
+    def handle_source_event(self, subtask_id: int, event: SourceEvent) -> None:
+        if not isinstance(event, EnumeratorEvent):
+            raise ProtocolError(f"The Kafka enumerator does not know the event {type(event).__name__}")
+        match event:
+            case SchemaChangeRequest(table, schema):
+                update = self._schemas.request(table, schema)
                 if update is not None:
                     self._tell_all(update.to_event())
-            case "home":
-                self._homes.read(event["table"], event["split"])
-            case "emptied":
-                self._homes.emptied(event["table"], event["split"], offset=event["offset"], change=event["change"])
-            case "keys":
-                self._keys.told(event["table"], event["split"], event["hashes"], all_told=event["all"])
-            case "watermarks" if self._alignment is not None:
-                self._alignment.report(subtask_id, event["splits"])
-                if self._alignment.limit_ms != self._limit_ms:
-                    self._limit_ms = self._alignment.limit_ms
-                    self._tell_all({"type": "align", "limit_ms": self._limit_ms})
-            case kind:
-                raise ProtocolError(f"The Kafka enumerator does not know the event {kind!r}")
+            case TableHome(table, split_id):
+                self._homes.read(table, split_id)
+            case TableEmptied(table, split_id, offset, change):
+                self._homes.emptied(table, split_id, offset=offset, change=change)
+            case KeysRead(name, split_id, hashes, all_told):
+                self._keys.told(name, split_id, hashes, all_told=all_told)
+            case WatermarksReached(splits):
+                self._align(subtask_id, splits)
+            case _:
+                assert_never(event)
 
-    def _tell_all(self, event: dict[str, Any]) -> None:
+    def _align(self, subtask_id: int, splits: Mapping[str, int]) -> None:
+        if self._alignment is None:
+            raise ProtocolError("A reader told watermarks, which nobody asked for")
+        self._alignment.report(subtask_id, splits)
+        if self._alignment.limit_ms != self._limit_ms:
+            self._limit_ms = self._alignment.limit_ms
+            self._tell_all(AlignWatermarks(self._limit_ms))
+
+    def _tell_all(self, event: ReaderEvent) -> None:
         for reader in self._context.registered_readers():
             self._context.send_event(reader, event)
 

@@ -23,7 +23,7 @@ class _Told:
     table: TableId
     split_id: str
     offset: int
-    change: dict[str, Any]
+    change: Mapping[str, Any]
 
 
 class TableHomes:
@@ -35,24 +35,24 @@ class TableHomes:
         self._emptied: dict[str, str] = dict(state.get("emptied", {}))
         self._open: list[_Told] = []
 
-    def read(self, table: str, split_id: str) -> None:
+    def read(self, table: TableId, split_id: str) -> None:
         """Rows of `table` came from a partition. Raises `DataError` where another one emptied the table."""
-        homes = self._homes.setdefault(table, [])
+        homes = self._homes.setdefault(str(table), [])
         if split_id not in homes and len(homes) < REMEMBERED:
             homes.append(split_id)
-        self._check(table)
+        self._check(str(table))
 
-    def emptied(self, table: str, split_id: str, *, offset: int, change: dict[str, Any]) -> None:
+    def emptied(self, table: TableId, split_id: str, *, offset: int, change: Mapping[str, Any]) -> None:
         """A message emptied `table`. Raises `DataError` where its rows are not all in this partition."""
         self.read(table, split_id)
-        self._emptied[table] = split_id
-        self._open.append(_Told(TableId.parse(table), split_id, offset, change))
-        self._check(table)
+        self._emptied[str(table)] = split_id
+        self._open.append(_Told(table, split_id, offset, change))
+        self._check(str(table))
 
-    def sealed(self, splits: Mapping[str, Any]) -> dict[TableId, list[dict[str, Any]]]:
+    def sealed(self, splits: Mapping[str, Any]) -> dict[TableId, list[Mapping[str, Any]]]:
         """The changes of the epoch that ends at `splits`; those that a lost reader had told are not among them."""
         ends = {told.split_id: PartitionState.from_json(splits[told.split_id]).offset for told in self._open}
-        found: dict[TableId, list[dict[str, Any]]] = {}
+        found: dict[TableId, list[Mapping[str, Any]]] = {}
         for told in self._open:
             if told.offset < ends[told.split_id]:
                 found.setdefault(told.table, []).append(told.change)

@@ -12,11 +12,10 @@ tables. Pure.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import numpy.typing as npt
 
+from raycdc.connectors.kafka.events import KeysRead
 from raycdc.errors import DataError
 from raycdc.model import TableId
 
@@ -43,7 +42,7 @@ class NewKeys:
         if (str(table), split_id) not in self._full:
             self._read.setdefault((str(table), split_id), []).append(np.unique(hashes))
 
-    def take(self) -> list[dict[str, Any]]:
+    def take(self) -> list[KeysRead]:
         """Events that tell what was read since the last call."""
         events = []
         for (table, split_id), parts in self._read.items():
@@ -59,8 +58,7 @@ class NewKeys:
                 self._told.pop((table, split_id), None)
             else:
                 self._told[table, split_id] = np.sort(np.concatenate([told, fresh]), kind="stable")
-            event = {"type": "keys", "table": table, "split": split_id, "hashes": fresh.tobytes()}
-            events.append({**event, "all": len(fresh) <= room})
+            events.append(KeysRead(table, split_id, fresh.tobytes(), all_told=len(fresh) <= room))
         self._read.clear()
         return events
 

@@ -8,9 +8,9 @@ emitted into the open epoch, and only then its partition's state moves. A cut in
 |---|---|
 | `AddSplits` | starts reading from the state's offset |
 | `RemoveSplits` | stops reading; answered after the next cut, with the states it sealed |
-| ``schemas`` | schemas that hold from an epoch on |
-| ``align`` | partitions whose events are later than this wait |
-| ``check_keys`` | from now on the enumerator is told which keys come from which partition |
+| `SchemasInForce` | schemas that hold from an epoch on |
+| `AlignWatermarks` | partitions whose events are later than this wait |
+| `CheckKeys` | from now on the enumerator is told which keys come from which partition |
 """
 
 from __future__ import annotations
@@ -19,12 +19,23 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, assert_never
 
 import numpy as np
 import pyarrow as pa
 
+from raycdc.checkpoint.manifest import TableEpoch
 from raycdc.connectors.kafka.decoding import DEAD_LETTER_SCHEMA, DEAD_LETTERS, dead_letters, without_contents
+from raycdc.connectors.kafka.events import (
+    AlignWatermarks,
+    CheckKeys,
+    ReaderEvent,
+    SchemaChangeRequest,
+    SchemasInForce,
+    TableEmptied,
+    TableHome,
+    WatermarksReached,
+)
 from raycdc.connectors.kafka.held import (
     HeldBatch,
     Judged,
@@ -39,7 +50,7 @@ from raycdc.connectors.kafka.identities import Identities
 from raycdc.connectors.kafka.keys import NewKeys
 from raycdc.connectors.kafka.messages import Fetched, within
 from raycdc.connectors.kafka.ordering import new_images
-from raycdc.connectors.kafka.schemas import Update, conform, emptied_row, fits, with_hidden_defaults
+from raycdc.connectors.kafka.schemas import conform, emptied_row, fits, with_hidden_defaults
 from raycdc.connectors.kafka.split import PartitionState
 from raycdc.connectors.kafka.statements import Emptied, Statements, check_default, refusal
 from raycdc.connectors.kafka.watermark import Watermarks
@@ -61,6 +72,7 @@ from raycdc.source.source_event import (
     Registered,
     RemoveSplits,
     SealEpoch,
+    SourceEvent,
     SourceEventWrapper,
 )
 from raycdc.source.split import PartitionSplit
@@ -105,7 +117,7 @@ class KafkaReader:
         self._held: HeldBatch | None = None
         self._asked: set[tuple[TableId, str]] = set()
         self._schemas: dict[TableId, tuple[TableSchema, str]] = {}
-        self._updates: list[Update] = []
+        self._updates: list[SchemasInForce] = []
         self._touched: set[TableId] = set()
         self._rows = 0
         self._dirty = False
@@ -122,7 +134,7 @@ class KafkaReader:
         #: Partitions in which each table's rows were met, and whether the enumerator was told.
         self._homes: dict[tuple[TableId, str], bool] = {}
         #: What removed all rows of tables in the open epoch, for the enumerator.
-        self._emptied: list[dict[str, Any]] = []
+        self._emptied: list[TableEmptied] = []
 
     def __repr__(self) -> str:
         return f"KafkaReader(epoch={self._epoch}, {self._splits!r}, held={self._held is not None})"
@@ -181,17 +193,19 @@ class KafkaReader:
         if self._held is not None and self._held.split.state.split_id in split_ids:
             self._held = None  # It was not emitted: whoever has the partition next reads it again.
 
-    def _on_event(self, event: dict[str, Any]) -> None:
-        match event["type"]:
-            case "schemas":
-                self._updates.append(Update.from_event(event))
+    def _on_event(self, event: SourceEvent) -> None:
+        if not isinstance(event, ReaderEvent):
+            raise ProtocolError(f"A Kafka reader does not know the event {type(event).__name__}")
+        match event:
+            case SchemasInForce():
+                self._updates.append(event)
                 self._apply_updates()
-            case "check_keys":
+            case CheckKeys():
                 self._keys = self._keys or NewKeys()
-            case "align":
-                self._limit_ms = event["limit_ms"]
-            case kind:
-                raise ProtocolError(f"A Kafka reader does not know the event {kind!r}")
+            case AlignWatermarks(limit_ms):
+                self._limit_ms = limit_ms
+            case _:
+                assert_never(event)
 
     def _apply_updates(self) -> None:
         due = [update for update in self._updates if update.from_epoch <= self._epoch]
@@ -279,8 +293,7 @@ class KafkaReader:
             question = (table, schema.fingerprint())
             if question not in self._asked:
                 self._asked.add(question)
-                event = {"type": "schema_request", "table": str(table), "schema": schema.to_json()}
-                self._context.send(SourceEventWrapper(event))
+                self._context.send(SourceEventWrapper(SchemaChangeRequest(table, schema)))
         self._wants_seal = True
 
     def _emit(self, held: HeldBatch) -> None:
@@ -333,8 +346,7 @@ class KafkaReader:
             schema = self._schemas[event.table][0]
             ts_ms = self._wall_ms() if times is None else int(times[item.message])
             self._collect(event.table, emptied_row(schema, ts_ms=ts_ms, place=f"{split_id}:{offset}:0"), split_id)
-            told = {"table": str(event.table), "split": split_id, "offset": offset, "change": event_to_json(event)}
-            self._emptied.append({"type": "emptied", **told})
+            self._emptied.append(TableEmptied(event.table, split_id, offset, event_to_json(event)))
 
     def _collect(self, table: TableId, batch: pa.RecordBatch, split_id: str, *, without: Collection[str] = ()) -> None:
         if batch.num_rows == 0:
@@ -382,9 +394,7 @@ class KafkaReader:
             self._watermarks.waits(split_id, now_s=now_s)
         if now_s >= self._told_s + WATERMARKS_EVERY_S:
             self._told_s = now_s
-            self._context.send(
-                SourceEventWrapper({"type": "watermarks", "splits": self._watermarks.active(now_s=now_s)})
-            )
+            self._context.send(SourceEventWrapper(WatermarksReached(self._watermarks.active(now_s=now_s))))
 
     # -- epochs
 
@@ -395,15 +405,13 @@ class KafkaReader:
         reach("before_seal")
         homes = [home for home, told in self._homes.items() if not told]
         self._homes.update(dict.fromkeys(homes, True))
-        events = [{"type": "home", "table": str(table), "split": split_id} for table, split_id in homes]
-        for event in (*events, *self._emptied, *(self._keys.take() if self._keys is not None else ())):
+        keys = self._keys.take() if self._keys is not None else ()
+        for event in (*(TableHome(table, split_id) for table, split_id in homes), *self._emptied, *keys):
             self._context.send(SourceEventWrapper(event))
         self._emptied.clear()
         segments = self._context.output.cut(epoch)
         active = self._watermarks.active(now_s=self._context.now_s())
-        tables = {
-            str(t): {"schema": self._schemas[t][1], "snapshot": False, "changes": []} for t in sorted(self._touched)
-        }
+        tables = {str(t): TableEpoch(self._schemas[t][1], snapshot=False) for t in sorted(self._touched)}
         self._context.send(
             EpochSealed(
                 epoch=epoch,

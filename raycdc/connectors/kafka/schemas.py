@@ -11,11 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from raycdc.connectors.kafka.events import SchemasInForce
 from raycdc.errors import SchemaError
 from raycdc.model import META_FIELDS, LogicalType, RowKind, TableId, TableSchema, TypeKind
 from raycdc.model.batch import reserved_column
@@ -197,15 +197,9 @@ class Update:
     schemas: dict[TableId, TableSchema]
     changes: dict[TableId, tuple[SchemaChangeEvent, ...]] = field(default_factory=dict)
 
-    def to_event(self) -> dict[str, Any]:
+    def to_event(self) -> SchemasInForce:
         """For the readers."""
-        tables = {str(table): schema.to_json() for table, schema in self.schemas.items()}
-        return {"type": "schemas", "from_epoch": self.from_epoch, "tables": tables}
-
-    @classmethod
-    def from_event(cls, event: dict[str, Any]) -> Update:
-        tables = {TableId.parse(name): TableSchema.from_json(data) for name, data in event["tables"].items()}
-        return cls(event["from_epoch"], tables)
+        return SchemasInForce(self.from_epoch, dict(self.schemas))
 
 
 class SchemaRegistry:

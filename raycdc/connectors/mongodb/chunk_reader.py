@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
-from dataclasses import replace
 from typing import Any, cast
 
 import pyarrow as pa
@@ -27,7 +26,7 @@ from raycdc.connectors.mongodb.selection import Selection
 from raycdc.errors import SourceError, TableChangedError
 from raycdc.model import TableId, as_inserts, changelog_schema
 from raycdc.source.reading import HighWatermark
-from raycdc.source.split import SnapshotSplit
+from raycdc.source.split import OpenedAt, SnapshotSplit
 
 #: Documents asked for at once; the server ends a batch at 16 MiB before.
 _BATCH_DOCUMENTS = 100_000
@@ -53,22 +52,22 @@ class MongoDbChunkReader:
         self._client = client
         self._large = large or LargeDocuments()
         self._selection_of = selection_of
-        self._high = HighWatermark(NO_LOG, no_position(), exact=True, log_end=NO_LOG)
+        self._high = HighWatermark(NO_LOG, exact=True, log_end=NO_LOG)
 
     def read(
-        self, split: SnapshotSplit, *, opened_at: dict[str, Any], document: dict[str, Any]
+        self, split: SnapshotSplit, *, opened_at: OpenedAt, document: Mapping[str, Any]
     ) -> Iterator[pa.RecordBatch]:
         layout = Layout.from_document(document)
         schema = changelog_schema(layout.schema())
         decoder = DocumentDecoder(layout, collection=str(split.table))
         read_ms = time.time_ns() // 1_000_000
-        opened = None if "cluster_time" not in opened_at else StreamPosition.from_json(opened_at)
+        position = opened_at.position
+        opened = None if "cluster_time" not in position else StreamPosition.from_json(position)
         self._require_same(split.table, layout, followed=opened is not None)
         rows = 0
-        as_of: int | None = opened_at.get("as_of")
+        as_of = opened_at.as_of
         if as_of is not None and opened is not None:
-            place = replace(opened, cluster_time=as_of).to_json()
-            self._high = HighWatermark(as_of, place, exact=True, log_end=as_of)
+            self._high = HighWatermark(as_of, exact=True, log_end=as_of)
         after = None if opened is None or as_of is not None else opened.cluster_time
         with nullcontext() if after is None else session_after(self._client, after) as session:
             for raw in self._raw_batches(split, layout, session, as_of):
@@ -80,17 +79,16 @@ class MongoDbChunkReader:
                 yield as_inserts(filled(batch, layout, split.table), schema, first=rows, read_ms=read_ms)
             if opened is not None and session is not None:
                 seen = seen_by(self._client, session, split.table)
-                high = replace(opened, cluster_time=max(seen, opened.cluster_time))
-                time_seen = high.cluster_time
-                self._high = HighWatermark(time_seen, high.to_json(), exact=False, log_end=time_seen)
+                high = max(seen, opened.cluster_time)
+                self._high = HighWatermark(high, exact=False, log_end=high)
         self._require_same(split.table, layout, followed=opened is not None)
 
     def high_watermark(self) -> HighWatermark:
         return self._high
 
-    def log_end(self, opened_at: dict[str, Any]) -> HighWatermark:
-        end = replace(StreamPosition.from_json(opened_at), cluster_time=log_end(self._client))
-        return HighWatermark(end.cluster_time, end.to_json(), exact=False, log_end=end.cluster_time)
+    def log_end(self, opened_at: OpenedAt) -> HighWatermark:
+        end = log_end(self._client)
+        return HighWatermark(end, exact=False, log_end=end)
 
     def wake_up(self) -> None:
         self._client.close()

@@ -155,7 +155,7 @@ class Layout:
         return {**body, "fingerprint": hashlib.sha256(text.encode()).hexdigest()[:16]}
 
     @classmethod
-    def from_document(cls, data: dict[str, Any]) -> Layout:
+    def from_document(cls, data: Mapping[str, Any]) -> Layout:
         """Inverse of `document`."""
         how = data["mongodb"]
         columns = tuple(Column.from_json(column) for column in data["columns"])

@@ -29,7 +29,7 @@ from raycdc.connectors.mysql.values.types import MySqlTable, TypeOptions
 from raycdc.errors import SourceError
 from raycdc.model import TableId, TableSchema
 from raycdc.model.selector import TableSelector
-from raycdc.source.enumerator import PLANNED_AHEAD, PlannedChunks, ResumePoint, StartPoint, TablePlan
+from raycdc.source.snapshot_plan import PLANNED_AHEAD, PlannedChunks, ResumePoint, StartPoint, TablePlan
 from raycdc.source.split import SnapshotSplit, key_from_json, key_names
 from raycdc.transform.hiding import Hiding
 

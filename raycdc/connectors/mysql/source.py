@@ -10,7 +10,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from functools import partial
 from typing import Any
@@ -57,7 +57,7 @@ from raycdc.model import TableId, as_inserts, changelog_schema
 from raycdc.source.parking import Refusal, TableLooks
 from raycdc.source.reading import HighWatermark
 from raycdc.source.selection import Selection
-from raycdc.source.split import ChunkKey, SnapshotSplit, StreamSplit, key_from_json, key_names
+from raycdc.source.split import ChunkKey, OpenedAt, SnapshotSplit, StreamSplit, key_from_json, key_names
 from raycdc.transform.followed import TargetRules
 from raycdc.transform.hiding import Hiding
 
@@ -409,9 +409,9 @@ class MySqlChunkReader:
         self._select: ChunkRead | None = None
 
     def read(
-        self, split: SnapshotSplit, *, opened_at: dict[str, Any], document: dict[str, Any]
+        self, split: SnapshotSplit, *, opened_at: OpenedAt, document: Mapping[str, Any]
     ) -> Iterator[pa.RecordBatch]:
-        position = BinlogOffset.from_json(opened_at)
+        position = BinlogOffset.from_json(opened_at.position)
         _require_same_server(self._connection, self._info, position)
         table = table_of(document)
         chunk = ChunkRange.from_json(
@@ -425,7 +425,7 @@ class MySqlChunkReader:
         )
         capture = capture_of(document)
         condition = capture.filter
-        remembered = opened_at.get("ring_s", 0.0) > 0
+        remembered = opened_at.ring_s > 0
         self._select = read_chunk(
             self._connection,
             self._info,
@@ -452,14 +452,13 @@ class MySqlChunkReader:
 
     def high_watermark(self) -> HighWatermark:
         assert self._select is not None
-        high = self._select.high_watermark
         log_end = ordinal_of(self._select.log_end)
-        return HighWatermark(ordinal_of(high), high.to_json(), exact=self._select.exact, log_end=log_end)
+        return HighWatermark(ordinal_of(self._select.high_watermark), exact=self._select.exact, log_end=log_end)
 
-    def log_end(self, opened_at: dict[str, Any]) -> HighWatermark:
-        _require_same_server(self._connection, self._info, BinlogOffset.from_json(opened_at))
-        end = current_place(self._connection, self._info)
-        return HighWatermark(ordinal_of(end), end.to_json(), exact=False, log_end=ordinal_of(end))
+    def log_end(self, opened_at: OpenedAt) -> HighWatermark:
+        _require_same_server(self._connection, self._info, BinlogOffset.from_json(opened_at.position))
+        end = ordinal_of(current_place(self._connection, self._info))
+        return HighWatermark(end, exact=False, log_end=end)
 
     def wake_up(self) -> None:
         if self._pace is not None:

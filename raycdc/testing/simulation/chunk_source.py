@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
 
+from raycdc.checkpoint.manifest import Segment
 from raycdc.model import RowKind, TableId, TableSchema
 from raycdc.source.api import ChunkRead
 from raycdc.source.fold import fold
-from raycdc.source.split import SnapshotSplit
+from raycdc.source.split import OpenedAt, SnapshotSplit
 from raycdc.testing.simulation.chunks import in_chunk
 from raycdc.testing.simulation.database import Row, RowKey, SimDatabase, SimTable, Visibility, changelog_batch
 from raycdc.testing.simulation.spool import Author, MemorySegmentWriter, MemorySpool
@@ -41,11 +42,11 @@ class _Task:
     """
 
     split: SnapshotSplit
-    document: dict[str, Any]
+    document: Mapping[str, Any]
     opened_at: int = 0
     as_of: int | None = None
     read: ChunkRead | None = None
-    delta: tuple[dict[str, Any], ...] = ()
+    delta: tuple[Segment, ...] = ()
     snapshot: SimSnapshot | None = None
     view: list[Row] | None = None
     view_end: int = 0
@@ -76,19 +77,20 @@ class SimChunkSource:
         task = self._tasks[0] if self._tasks else None
         return None if task is None or task.snapshot is None or task.view is not None else task.split.table
 
-    def read(self, split: SnapshotSplit, *, opened_at: dict[str, Any], document: dict[str, Any]) -> None:
-        self._asked_elsewhere = self._asked_elsewhere or opened_at["server"] != self._server
-        self._tasks.append(_Task(split, document, opened_at["ordinal"], opened_at.get("as_of")))
+    def read(self, split: SnapshotSplit, *, opened_at: OpenedAt, document: Mapping[str, Any]) -> None:
+        place = opened_at.position
+        self._asked_elsewhere = self._asked_elsewhere or place["server"] != self._server
+        self._tasks.append(_Task(split, document, place["ordinal"], opened_at.as_of))
 
-    def fold(self, *, read: ChunkRead, delta: Sequence[dict[str, Any]], document: dict[str, Any]) -> None:
+    def fold(self, *, read: ChunkRead, delta: Sequence[Segment], document: Mapping[str, Any]) -> None:
         self._tasks.append(_Task(read.split, document, read=read, delta=tuple(delta)))
 
     def poll(self) -> ChunkRead | None:
         return self._results.popleft() if self._results else None
 
-    def discard(self, segments: Sequence[dict[str, Any]]) -> None:
+    def discard(self, segments: Sequence[Segment]) -> None:
         for segment in segments:
-            self._spool.delete(segment["path"])
+            self._spool.delete(segment.path)
 
     def close(self) -> None:
         self._tasks.clear()
@@ -108,13 +110,12 @@ class SimChunkSource:
     def _read_to_its_end(self, task: _Task) -> ChunkRead:
         segments = self._write(task.split, task.document, self._rows(task))
         if task.as_of is not None:
-            place = {"ordinal": task.as_of}
-            return ChunkRead(task.split, task.as_of, place, exact=True, segments=segments, log_end=task.as_of)
+            return ChunkRead(task.split, task.as_of, exact=True, segments=segments, log_end=task.as_of)
         end = self._database.end
         high = end if task.snapshot is None else task.snapshot.log_end
         exact = task.snapshot is not None and task.snapshot.end == high
         counted, log_end = (self._database.counted(ordinal, self._server) for ordinal in (high, end))
-        return ChunkRead(task.split, counted, {"ordinal": high}, exact, segments, log_end=log_end)
+        return ChunkRead(task.split, counted, exact, segments, log_end=log_end)
 
     def _finish(self, read: ChunkRead) -> None:
         self._tasks.popleft()
@@ -144,7 +145,7 @@ class SimChunkSource:
     def _misfit(self, task: _Task, why: str) -> ChunkRead:
         end = self._database.end
         counted = self._database.counted(end, self._server)
-        return ChunkRead(task.split, counted, {"ordinal": end}, exact=False, segments=(), log_end=counted, misfit=why)
+        return ChunkRead(task.split, counted, exact=False, segments=(), log_end=counted, misfit=why)
 
     def _select_as_of(self, task: _Task, table: SimTable, as_of: int) -> None:
         rows = self._database.rows_at(table, as_of)
@@ -162,15 +163,15 @@ class SimChunkSource:
         return pa.Table.from_batches([changelog_batch(schema, rows)])
 
     def _fold(self, task: _Task, read: ChunkRead) -> ChunkRead:
-        changes = pa.concat_tables(self._spool.read(segment["path"]) for segment in task.delta)
-        parts = [self._spool.read(segment["path"]) for segment in read.segments]
+        changes = pa.concat_tables(self._spool.read(segment.path) for segment in task.delta)
+        parts = [self._spool.read(segment.path) for segment in read.segments]
         chunk = pa.concat_tables(parts) if parts else changes.slice(0, 0)
         folded = fold(chunk, changes, key=task.document["primary_key"])
         segments = self._write(task.split, task.document, folded)
         self.discard([*read.segments, *task.delta])
         return replace(read, exact=True, segments=segments)
 
-    def _write(self, split: SnapshotSplit, document: dict[str, Any], rows: pa.Table) -> tuple[dict[str, Any], ...]:
+    def _write(self, split: SnapshotSplit, document: Mapping[str, Any], rows: pa.Table) -> tuple[Segment, ...]:
         writer = MemorySegmentWriter(
             self._spool,
             self._author,
@@ -181,4 +182,4 @@ class SimChunkSource:
         )
         for batch in rows.to_batches():
             writer.append(batch)
-        return (writer.finish().to_json(),) if writer.rows else ()
+        return (writer.finish(),) if writer.rows else ()

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from raycdc.checkpoint.manifest import Segment
 from raycdc.errors import FencedError
 from raycdc.model import TableId
 from raycdc.runtime.output import EpochOutput, OpenSegment, SpoolAddress
@@ -69,8 +70,8 @@ class MemoryOutput(EpochOutput):
     def spill(self, rows: Sequence[LogRows]) -> MemoryRows:
         return MemoryRows(rows)
 
-    def discard(self, segments: Sequence[dict[str, Any]]) -> None:
-        self.release([segment["path"] for segment in segments])
+    def discard(self, segments: Sequence[Segment]) -> None:
+        self.release([segment.path for segment in segments])
 
     def _partitions_of(self, table: TableId, key: Sequence[str]) -> int:
         """Any number; the real one follows from sizes that no simulation has."""

@@ -29,6 +29,7 @@ from raycdc.source.source_event import (
     Registered,
     RemoveSplits,
     SealEpoch,
+    SourceEvent,
 )
 from raycdc.source.split import PartitionSplit, SourceSplit
 
@@ -104,7 +105,7 @@ class PartitionEnumerator:
         self.assigner.give()
         self.assigner.balance()
 
-    def handle_source_event(self, subtask_id: int, event: dict[str, Any]) -> None:
+    def handle_source_event(self, subtask_id: int, event: SourceEvent) -> None:
         raise ProtocolError(f"nobody sends {event}")
 
     def handle_splits_finished(self, split_ids: Sequence[str]) -> None:
@@ -261,8 +262,8 @@ class PartitionReader:
         report = EpochSealed(
             epoch=epoch,
             splits=self.partitions.states(),
-            segments=tuple(s.to_json() for s in segments),
-            tables={str(s.table): TableEpoch("f", snapshot=False).to_json() for s in segments},
+            segments=tuple(segments),
+            tables={str(s.table): TableEpoch("f", snapshot=False) for s in segments},
             schemas={},
             finished=(),
             watermark_ms=None,

@@ -18,9 +18,9 @@ import pyarrow as pa
 from raycdc.model import Column, RowKind, TableId, TableSchema
 from raycdc.schema.events import CreateTableEvent, TruncateTableEvent, event_to_json
 from raycdc.source.api import LogUnit, SchemaUpdate
-from raycdc.source.enumerator import PlannedChunks, ResumePoint, StartPoint, TablePlan
 from raycdc.source.hand_off import LogRows
 from raycdc.source.parking import Parked, TableLooks
+from raycdc.source.snapshot_plan import PlannedChunks, ResumePoint, StartPoint, TablePlan
 from raycdc.source.split import ChunkKey, StreamSplit
 from raycdc.testing.simulation.chunk_source import SimChunkSource
 from raycdc.testing.simulation.chunks import all_chunks, sort_key, unread

@@ -112,7 +112,7 @@ class SimulatedOutput:
     def collect(self, table: TableId, *, batch: pa.RecordBatch, **_: Any) -> None:
         self._rows += [(str(table), row) for row in batch.to_pylist()]
 
-    def cut(self, epoch: int) -> tuple[dict[str, Any], ...]:
+    def cut(self, epoch: int) -> tuple[Segment, ...]:
         rows, self._rows = self._rows, []
         if not rows:
             return ()
@@ -120,20 +120,20 @@ class SimulatedOutput:
         self._spool[name] = rows
         count = len(rows)
         table = TableId("topic", "all")
-        return (Segment("sim", name, "", table, "f", "", 0, "log", 0, count, count * 100, 0).to_json(),)
+        return (Segment("sim", name, "", table, "f", "", 0, "log", 0, count, count * 100, 0),)
 
-    def publish(self, segments: Sequence[dict[str, Any]]) -> None:
+    def publish(self, segments: Sequence[Segment]) -> None:
         raise AssertionError("no chunks here")
 
     def spill(self, rows: Any) -> Any:
         raise AssertionError("no chunks here")
 
-    def write_delta(self, rows: Any, *, fingerprint: str, split_id: str) -> tuple[dict[str, Any], ...]:
+    def write_delta(self, rows: Any, *, fingerprint: str, split_id: str) -> tuple[Segment, ...]:
         raise AssertionError("no chunks here")
 
     def release(self, paths: Sequence[str]) -> None: ...
 
-    def discard(self, segments: Sequence[dict[str, Any]]) -> None: ...
+    def discard(self, segments: Sequence[Segment]) -> None: ...
 
     def close(self) -> None: ...
 

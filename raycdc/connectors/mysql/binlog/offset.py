@@ -7,6 +7,7 @@ compared. The GTID set travels along for visibility waits and fail-over, as text
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import total_ordering
 from typing import Any
@@ -66,7 +67,7 @@ class BinlogOffset:
         return data
 
     @classmethod
-    def from_json(cls, data: dict[str, Any]) -> BinlogOffset:
+    def from_json(cls, data: Mapping[str, Any]) -> BinlogOffset:
         optional = {name: data[name] for name in _OPTIONAL if name in data}
         return cls(data["file"], data["pos"], data["gtid_set"], **optional)
 

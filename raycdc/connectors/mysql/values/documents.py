@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -50,12 +51,12 @@ def document_of(table: MySqlTable, capture: Capture = ALL) -> dict[str, Any]:
     return {**body, "filter": capture.filter, "fingerprint": hashlib.sha256(text.encode()).hexdigest()[:16]}
 
 
-def capture_of(document: dict[str, Any]) -> Capture:
+def capture_of(document: Mapping[str, Any]) -> Capture:
     """What the document's table was captured by."""
     listed = document.get("listed")
     return Capture(document.get("filter"), None if listed is None else tuple(listed))
 
 
-def table_of(document: dict[str, Any]) -> MySqlTable:
+def table_of(document: Mapping[str, Any]) -> MySqlTable:
     """The source's table, with all its columns."""
     return MySqlTable.from_json(document["source"])

@@ -1,0 +1,94 @@
+"""The source events of topics: what the enumerator and the readers of partitions tell each other.
+
+| event | direction | meaning |
+|---|---|---|
+| `SchemaChangeRequest` | reader → enumerator | a batch waits for this schema (Flink CDC's `SchemaChangeRequest`) |
+| `SchemasInForce` | enumerator → reader | these schemas hold from an epoch on; it answers the request, to all readers |
+| `AlignWatermarks` | enumerator → reader | partitions whose events are later than the limit wait |
+| `WatermarksReached` | reader → enumerator | what the partitions of this reader have reached |
+| `CheckKeys` | enumerator → reader | from now on, tell which keys come from which partition |
+| `KeysRead` | reader → enumerator | keys of a table that were read of a partition for the first time |
+| `TableHome` | reader → enumerator | a table's rows were met in a partition |
+| `TableEmptied` | reader → enumerator | a message removed all rows of a table |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from raycdc.model import TableId, TableSchema
+from raycdc.source.source_event import SourceEvent
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaChangeRequest(SourceEvent):
+    """Answered by `SchemasInForce`, unless one that fits was sent already."""
+
+    table: TableId
+    schema: TableSchema
+
+
+@dataclass(frozen=True, slots=True)
+class SchemasInForce(SourceEvent):
+    """The schemas of these tables from the epoch `from_epoch` on."""
+
+    from_epoch: int
+    schemas: Mapping[TableId, TableSchema]
+
+
+@dataclass(frozen=True, slots=True)
+class AlignWatermarks(SourceEvent):
+    """`limit_ms` is event time in Unix milliseconds; None: no partition waits."""
+
+    limit_ms: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class WatermarksReached(SourceEvent):
+    """Event time in Unix milliseconds of each partition that is not idle."""
+
+    splits: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class CheckKeys(SourceEvent):
+    """Keys of one table may come from several partitions."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeysRead(SourceEvent):
+    """`hashes` are 64-bit hashes of keys, sorted, each once, as bytes of this machine's order.
+
+    Not `all_told`: the reader will tell no more of them, as they are too many.
+    """
+
+    table: str
+    split_id: str
+    hashes: bytes
+    all_told: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TableHome(SourceEvent):
+    """Sent before the reader's seal is reported."""
+
+    table: TableId
+    split_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class TableEmptied(SourceEvent):
+    """The message at `offset` did it; `change` is the schema change event for the manifest, as JSON."""
+
+    table: TableId
+    split_id: str
+    offset: int
+    change: Mapping[str, Any]
+
+
+#: What the enumerator acts on.
+EnumeratorEvent = SchemaChangeRequest | WatermarksReached | KeysRead | TableHome | TableEmptied
+#: What readers act on.
+ReaderEvent = SchemasInForce | AlignWatermarks | CheckKeys

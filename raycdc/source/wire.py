@@ -1,0 +1,164 @@
+r"""Frozen dataclasses ⇄ msgpack-able values, by their type hints alone.
+
+A dataclass is the list of its fields' values, in their order; a member of a union of dataclasses is preceded by its
+class's name. What may be a field's type:
+
+| type | on the wire |
+|---|---|
+| `int`, `float`, `str`, `bool`, `bytes`, `None` | itself, checked when it is read |
+| `X \| None`, `tuple[X, ...]`, `Mapping[K, X]`, an `Enum` | nil or X, an array, a map, the member's value |
+| a class with `to_json` and `from_json` | what these say |
+| `TableId` | its name |
+| a frozen dataclass, a union of them | a list; with its name first |
+| `Any`, `Mapping[str, Any]` | itself: JSON that only its connector knows |
+
+Whatever does not fit is a `ProtocolError` that names the class and the field. How a class is written is found out once,
+when it is first met.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from raycdc.errors import ProtocolError
+from raycdc.model import TableId
+
+_PLAIN = (int, float, str, bool, bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class _Form:
+    """How values of one type are written and read; `read` raises `ProtocolError` without saying where."""
+
+    write: Callable[[Any], Any]
+    read: Callable[[Any], Any]
+
+
+#: How the fields of each class are written, once it was met.
+_KNOWN: dict[type[Any], tuple[tuple[str, _Form], ...]] = {}
+
+
+def write(value: Any) -> list[Any]:
+    """The fields of a dataclass as a msgpack-able list."""
+    return [form.write(getattr(value, name)) for name, form in _fields_of(type(value))]
+
+
+def read(cls: type[Any], values: Sequence[Any]) -> Any:
+    """Inverse of `write`. Raises `ProtocolError` naming the class and what of it is wrong."""
+    fields = _fields_of(cls)
+    if len(fields) != len(values):
+        raise ProtocolError(f"{cls.__name__} has {len(values)} fields instead of {len(fields)}")
+    found = []
+    for (name, form), value in zip(fields, values, strict=True):
+        try:
+            found.append(form.read(value))
+        except (ProtocolError, KeyError, TypeError, ValueError, AttributeError) as cause:
+            raise ProtocolError(f"{cls.__name__}.{name}: {cause}") from cause
+    return cls(*found)
+
+
+def write_named(value: Any) -> list[Any]:
+    """A member of a union: its class's name, and its fields, or its JSON where the class says itself what that is."""
+    cls = type(value)
+    return [cls.__name__, value.to_json()] if hasattr(cls, "from_json") else [cls.__name__, *write(value)]
+
+
+def read_named(members: Mapping[str, type[Any]], data: Any, *, what: str) -> Any:
+    """Inverse of `write_named`; a name that `members` does not have is a `ProtocolError`."""
+    if not isinstance(data, list | tuple) or not data or not isinstance(data[0], str):
+        raise ProtocolError(f"A {what} must be [type, fields...], got {data!r:.200}")
+    cls = members.get(data[0])
+    if cls is None:
+        raise ProtocolError(f"Unknown {what} {data[0]!r}")
+    if hasattr(cls, "from_json") and len(data) == 2:
+        return _form(cls).read(data[1])
+    return read(cls, data[1:])
+
+
+def _fields_of(cls: Any) -> tuple[tuple[str, _Form], ...]:
+    known = _KNOWN.get(cls)
+    if known is None:
+        known = _KNOWN[cls] = _found_fields(cls)
+    return known
+
+
+def _found_fields(cls: Any) -> tuple[tuple[str, _Form], ...]:
+    hints: dict[str, Any] = typing.get_type_hints(cls)
+    return tuple((field.name, _form(hints[field.name])) for field in dataclasses.fields(cls))
+
+
+def _form(hint: Any) -> _Form:
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if hint is Any:
+        return _Form(_same, _same)
+    if hint in _PLAIN:
+        return _Form(_same, _checked(hint))
+    if hint is TableId:
+        return _Form(str, lambda data: TableId.parse(_checked(str)(data)))
+    if origin in (typing.Union, types.UnionType):
+        return _union(arguments)
+    if origin is tuple:
+        return _array(_form(arguments[0]))
+    if origin in (Mapping, dict):
+        return _map(_form(arguments[0]), _form(arguments[1]))
+    if not isinstance(hint, type):
+        raise TypeError(f"No form on the wire for {hint!r}")
+    if issubclass(hint, Enum):
+        return _Form(lambda value: value.value, hint)
+    if hasattr(hint, "from_json"):
+        return _Form(lambda value: value.to_json(), hint.from_json)
+    if dataclasses.is_dataclass(hint):
+        return _Form(write, lambda data: read(hint, data))
+    base: Any = hint  # of which each member is known by its name
+    return _Form(write_named, lambda data: read_named(base.members(), data, what=base.__name__))
+
+
+def _union(arguments: tuple[Any, ...]) -> _Form:
+    rest = [argument for argument in arguments if argument is not types.NoneType]
+    if len(rest) < len(arguments):
+        form = _form(rest[0]) if len(rest) == 1 else _union(tuple(rest))
+        return _Form(
+            lambda value: None if value is None else form.write(value),
+            lambda data: None if data is None else form.read(data),
+        )
+    members = {member.__name__: member for member in rest}
+    return _Form(write_named, lambda data: read_named(members, data, what="value"))
+
+
+def _array(form: _Form) -> _Form:
+    def read_all(data: Any) -> tuple[Any, ...]:
+        if not isinstance(data, list | tuple):
+            raise ProtocolError(f"not an array: {data!r:.200}")
+        return tuple(form.read(value) for value in data)
+
+    return _Form(lambda values: [form.write(value) for value in values], read_all)
+
+
+def _map(key: _Form, form: _Form) -> _Form:
+    def read_all(data: Any) -> dict[str, Any]:
+        if not isinstance(data, dict):
+            raise ProtocolError(f"not a map: {data!r:.200}")
+        return {key.read(name): form.read(value) for name, value in data.items()}
+
+    return _Form(lambda values: {key.write(name): form.write(value) for name, value in values.items()}, read_all)
+
+
+def _checked(kind: type[Any]) -> Callable[[Any], Any]:
+    allowed = (int, float) if kind is float else kind
+
+    def check(value: Any) -> Any:
+        if not isinstance(value, allowed) or (isinstance(value, bool) and kind is not bool):
+            raise ProtocolError(f"{value!r:.200} is no {kind.__name__}")
+        return value
+
+    return check
+
+
+def _same(value: Any) -> Any:
+    return value

@@ -135,6 +135,7 @@ def _read(config: Any, document: dict[str, Any], chunks: Sequence[Any], readers:
     """Read every chunk, each reader taking the next one when it is free."""
     from raycdc.connectors.mongodb.chunk_reader import MongoDbChunkReader
     from raycdc.connectors.mongodb.client import connect
+    from raycdc.source.split import OpenedAt
 
     waiting: queue.SimpleQueue[Any] = queue.SimpleQueue()
     for chunk in chunks:
@@ -148,7 +149,7 @@ def _read(config: Any, document: dict[str, Any], chunks: Sequence[Any], readers:
         try:
             while True:
                 chunk = waiting.get_nowait()
-                size = sum(batch.num_rows for batch in reader.read(chunk, opened_at={}, document=document))
+                size = sum(batch.num_rows for batch in reader.read(chunk, opened_at=OpenedAt({}), document=document))
                 rows[number] += size
                 sizes.append(size)
         except queue.Empty:

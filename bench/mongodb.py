@@ -87,16 +87,18 @@ def _read(uri: str, passes: int, document: dict[str, Any]) -> dict[str, Any]:
     from raycdc.connectors.mongodb.chunk_reader import MongoDbChunkReader
     from raycdc.connectors.mongodb.client import connect
     from raycdc.model import TableId
-    from raycdc.source.split import SnapshotSplit
+    from raycdc.source.split import OpenedAt, SnapshotSplit
 
     split = SnapshotSplit(TableId("bench", "orders"), 0, "_id", None, None)
     reader = MongoDbChunkReader(connect(Secret(uri)))
     figures: dict[str, Any] = {"rows": 0}
-    for _ in reader.read(split, opened_at={}, document=document):
+    for _ in reader.read(split, opened_at=OpenedAt({}), document=document):
         pass
     with measured(figures):
         for _ in range(passes):
-            figures["rows"] += sum(batch.num_rows for batch in reader.read(split, opened_at={}, document=document))
+            figures["rows"] += sum(
+                batch.num_rows for batch in reader.read(split, opened_at=OpenedAt({}), document=document)
+            )
     reader.close()
     return figures
 

@@ -109,7 +109,10 @@ def raycdc(uri: str, begin: int, events: int, types: dict[str, str]) -> dict[str
     from raycdc.connectors.mongodb.layout import OnMisfit, Spelling, declared, parse_type
     from raycdc.connectors.mongodb.position import StreamPosition
     from raycdc.connectors.mongodb.source import MongoDbSource
+    from raycdc.model import TableId
     from raycdc.source.split import StreamSplit
+    from raycdc.source.stream_state import StreamState
+    from raycdc.source.table_life import Live
 
     config = _config(uri)
     layout = declared(
@@ -120,7 +123,8 @@ def raycdc(uri: str, begin: int, events: int, types: dict[str, str]) -> dict[str
     document = layout.document()
     with connect(config.uri) as client:
         position = StreamPosition(begin, replica_set=probe(client).replica_set).to_json()
-    state = {"position": position, "tables": {"bench.orders": {"schema": document["fingerprint"]}}}
+    followed = {TableId("bench", "orders"): Live(document["fingerprint"], announced=True, incarnation=0)}
+    state = StreamState(position, begin, followed)
     source, split = MongoDbSource(config), StreamSplit(state, {document["fingerprint"]: document})
 
     def read() -> int:

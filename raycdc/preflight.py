@@ -50,7 +50,7 @@ from raycdc.source.api import (
 )
 from raycdc.source.parking import RESNAPSHOT, Refusal
 from raycdc.source.selection import Selection, SelectionChanges, SelectsTables, changes_of, known_tables
-from raycdc.source.split import STREAM_SPLIT_ID
+from raycdc.source.stream_state import stream_of
 from raycdc.source.table_requests import ask, ask_to_begin_again, requests_of
 from raycdc.transform.followed import TargetRules
 from raycdc.transform.hiding import Hiding
@@ -118,13 +118,13 @@ def require_fitting(config: PipelineConfig, store: CheckpointStore, *, has_sink:
     if other := _other_reader(was, has_sink=has_sink):
         raise ConfigError(other)
     problems = [f"{d}: {_NEW_STATE}" for d in found if d.change is Change.NEW_STATE]
-    stream = last.to_splits.get(STREAM_SPLIT_ID)
+    stream = stream_of(last)
     for difference in (d for d in found if d.change is Change.NEW_SNAPSHOT):
         if stream is None:
             problems.append(f"{difference}: {_NEW_STATE}")
             continue
         requests = requests_of(store)
-        followed = [name for name in stream["tables"] if config.source.captures(TableId.parse(name))]
+        followed = [str(table) for table in stream.followed if config.source.captures(table)]
         stay = [n for n in difference.tables(followed) if not requests.acts_on(n, stream)]
         if stay:
             each = "; ".join(f"raycdc tables resnapshot CONFIG {name}" for name in stay)
@@ -258,8 +258,7 @@ def _follow_selection(
 
 def refused_at_start(config: PipelineConfig, store: CheckpointStore, source: Any) -> tuple[Refusal, ...]:
     """Followed tables that the source can follow no further, which are parked; `SchemaError` where none is to be."""
-    last = store.last_manifest()
-    stream = None if last is None else last.to_splits.get(STREAM_SPLIT_ID)
+    stream = stream_of(store.last_manifest())
     if stream is None or not isinstance(source, RefusesFollowed):
         return ()
     refused = tuple(source.unfollowable(stream))
@@ -282,12 +281,12 @@ def _reach_back(config: PipelineConfig, store: CheckpointStore, source: Any, war
     """Ask the source what it lacks; where its log is lost, ask for new snapshots if the configuration wants them."""
     last = store.last_manifest()
     try:
-        source.preflight(last.to_splits if last else None)
+        source.preflight(last)
     except LogLostError as lost:
         has_snapshots = hasattr(source, "restart")
         if config.pipeline.on_log_lost != "resnapshot" or last is None or not has_snapshots:
             raise
-        position, ordinal, tables = source.restart(last.to_splits)
+        position, ordinal, tables = source.restart(last)
         ask_to_begin_again(store, last, position, ordinal, tables)
         warn(f"{lost} All tables are read again, as pipeline.on_log_lost says.")
 

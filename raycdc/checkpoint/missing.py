@@ -25,39 +25,53 @@ class MissingRow:
     pos: str
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
+class MissingState:
+    """What a stream's state has of them: `count` since it began, and the `rows` of the epoch that it ends."""
+
+    count: int = 0
+    rows: tuple[MissingRow, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        return {"count": self.count, "rows": [{**asdict(row), "table": str(row.table)} for row in self.rows]}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any] | None) -> MissingState:
+        """Inverse of `to_json`; None where there never were any."""
+        if data is None:
+            return cls()
+        rows = (MissingRow(**{**row, "table": TableId.parse(row["table"])}) for row in data["rows"])
+        return cls(data["count"], tuple(rows))
+
+
 class MissingRows:
     """Those of an open epoch, and how many there were before. One thread."""
 
-    count: int
-    rows: list[MissingRow]
+    def __init__(self, before: MissingState) -> None:
+        self._count = before.count
+        self.rows: list[MissingRow] = []
 
-    @classmethod
-    def after(cls, state: Mapping[str, Any]) -> MissingRows:
-        """None yet in the epoch that follows a stream's `state`."""
-        return cls(state.get("missing", {}).get("count", 0), [])
+    def __repr__(self) -> str:
+        return f"MissingRows({self._count} before, {len(self.rows)} in the open epoch)"
 
     def add(self, rows: Sequence[MissingRow]) -> None:
         self.rows += rows
 
     def begin_epoch(self) -> None:
-        self.count += len(self.rows)
+        self._count += len(self.rows)
         self.rows = []
 
-    def entry(self) -> dict[str, Any]:
-        """What the stream's state has of them; empty where there never were any."""
-        if not self.count and not self.rows:
-            return {}
-        rows = [{**asdict(row), "table": str(row.table)} for row in self.rows]
-        return {"missing": {"count": self.count + len(self.rows), "rows": rows}}
+    def state(self) -> MissingState:
+        """As the stream's state has them."""
+        return MissingState(self._count + len(self.rows), tuple(self.rows))
 
 
 def missing_rows(manifest: Manifest) -> list[MissingRow]:
     """Those of one epoch."""
     found: list[MissingRow] = []
     for name, state in manifest.to_splits.items():
-        before = MissingRows.after(manifest.from_splits.get(name, {})).count
-        told = state.get("missing", {"count": 0, "rows": []})
-        if told["count"] > before:
-            found += [MissingRow(**{**row, "table": TableId.parse(row["table"])}) for row in told["rows"]]
+        before = MissingState.from_json(manifest.from_splits.get(name, {}).get("missing"))
+        told = MissingState.from_json(state.get("missing"))
+        if told.count > before.count:
+            found += told.rows
     return found

@@ -53,7 +53,8 @@ from raycdc.source.api import TellsBefore
 from raycdc.source.checks import CheckResult
 from raycdc.source.parking import with_requests
 from raycdc.source.selection import known_tables
-from raycdc.source.split import STREAM_SPLIT_ID, StreamSplit
+from raycdc.source.split import StreamSplit
+from raycdc.source.stream_state import stream_of
 from raycdc.source.table_requests import requests_of
 from raycdc.startup_checks import DECISIVE, START_CHECKS, Start, require_known_rows
 
@@ -245,7 +246,7 @@ def check_start(config: PipelineConfig) -> list[CheckResult]:
     try:
         source = source_maker(config, upsert=upsert, full_by=FullBy.NOTHING, naming=naming)()
         selection = selection_of(source, store)
-        source.preflight(last.to_splits if last else None)
+        source.preflight(last)
         changes = [] if store is None or selection is None else described(selection_changes(config, store, selection))
         if store is not None and last is not None:
             _as_begun(config, store, last, source)
@@ -264,13 +265,13 @@ def check_start(config: PipelineConfig) -> list[CheckResult]:
 def _as_begun(config: PipelineConfig, store: CheckpointStore, last: Manifest, source: Any) -> None:
     """`ConfigError` where tables would be read in another way than they were begun with."""
     begun_with(store, full=config.source.full_changelog)
-    state = last.to_splits.get(STREAM_SPLIT_ID)
+    state = stream_of(last)
     if state is not None:
         # What is to be read anew is so in the way that is asked for now.
         state = with_requests(state, requests_of(store))
-        tables = {name: one for name, one in state["tables"].items() if config.source.captures(TableId.parse(name))}
-        documents = {one["schema"]: store.document(one["schema"]) for one in tables.values()}
-        source.key_order(StreamSplit({**state, "tables": tables}, documents))
+        state = state.only(filter(config.source.captures, state.followed))
+        documents = {one.schema: store.document(one.schema) for one in state.followed.values()}
+        source.key_order(StreamSplit(state, documents))
 
 
 def check_tables(config: PipelineConfig, schemas: Mapping[TableId, TableSchema]) -> list[CheckResult]:

@@ -6,7 +6,7 @@ import json
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, assert_never
 
 from raycdc.checkpoint.bad_rows import bad_rows
 from raycdc.checkpoint.store import CheckpointStore, CommitRecord
@@ -14,7 +14,9 @@ from raycdc.cli.inspect_checkpoint import state_folder
 from raycdc.errors import ConfigError, ExitCode
 from raycdc.model import TableId
 from raycdc.plugins import PluginGroup, load_plugin
-from raycdc.source.parking import PARKED, PAUSE, PAUSED, REMOVE, REMOVED, RESNAPSHOT, with_refusals
+from raycdc.source.parking import PAUSE, REMOVE, RESNAPSHOT, with_refusals
+from raycdc.source.stream_state import StreamState
+from raycdc.source.table_life import AsOf, Behind, Gone, InSnapshot, Live, Parked, Phase, TableState, Unknown
 from raycdc.source.table_requests import (
     ask,
     left_behind,
@@ -60,20 +62,19 @@ def table_list(store: CheckpointStore) -> list[dict[str, Any]]:
     state, requests = _with_refusals(stream_state(manifest), record), requests_of(store)
     lost = bad_rows(store, record.epoch if record else 0)
     found = []
-    for name in sorted({*state["tables"], *state["parked"], *requests.tables}):
-        entry = state["parked"].get(name, {})
-        followed = state["tables"].get(name)
-        phase = entry.get("phase") or ("new" if followed is None else "snapshot" if followed["snapshot"] else "stream")
-        if phase == "new" and not requests.acts_on(name, state):
+    for name in sorted({*state.names, *requests.tables}):
+        table = state.named(name)
+        if isinstance(table, Unknown) and not requests.acts_on(name, state):
             continue
+        parked = table if isinstance(table, Parked) else None
         found.append(
             {
                 "table": name,
-                "phase": phase,
-                "again": entry.get("again", False),
-                "reason": entry.get("reason"),
-                "position": entry.get("position"),
-                "ts_ms": entry.get("ts_ms"),
+                "phase": _phase(table),
+                "again": parked is not None and parked.again,
+                "reason": parked.reason if parked else None,
+                "position": parked.position if parked else None,
+                "ts_ms": parked.ts_ms if parked else None,
                 "asked": requests.tables[name] if requests.acts_on(name, state) else None,
                 **({"bad_rows": lost[name]} if name in lost else {}),
             }
@@ -81,7 +82,21 @@ def table_list(store: CheckpointStore) -> list[dict[str, Any]]:
     return found
 
 
-def _with_refusals(state: dict[str, Any], record: CommitRecord | None) -> dict[str, Any]:
+def _phase(table: TableState) -> str:
+    match table:
+        case Parked(phase=phase):
+            return str(phase)
+        case InSnapshot() | AsOf():
+            return "snapshot"
+        case Behind() | Live() | Gone():
+            return "stream"
+        case Unknown():
+            return "new"
+        case _:
+            assert_never(table)
+
+
+def _with_refusals(state: StreamState, record: CommitRecord | None) -> StreamState:
     """The log's state as the next start finds it: with the tables parked that the record says a target refused."""
     return state if record is None else with_refusals(state, refusals_of(record.parked))
 
@@ -93,21 +108,23 @@ def change_table(config: Path, name: str, action: str) -> int:
     store = CheckpointStore(state_folder(config), create=False)
     with store.lease():
         state = _with_refusals(stream_state(store.last_manifest()), store.last_commit())
-        parked = state["parked"].get(table)
-        known = parked is not None or table in state["tables"]
-        removed = parked is not None and parked["phase"] == REMOVED
+        now = state.named(table)
+        parked = now if isinstance(now, Parked) else None
+        known = not isinstance(now, Unknown)
+        removed = parked is not None and parked.phase is Phase.REMOVED
         if action == "add":
             _check_selected(config, table, known=known and not removed)
         elif not known:
-            followed = ", ".join(sorted({*state["tables"], *state["parked"]}))
-            raise ConfigError(f"{table} is none of the pipeline's tables ({followed}). Add it with: raycdc tables add.")
+            raise ConfigError(
+                f"{table} is none of the pipeline's tables ({', '.join(state.names)}). Add it with: raycdc tables add."
+            )
         if removed and action in ("resume", "resnapshot"):
             raise ConfigError(f"{table} was removed. Add it with: raycdc tables add.")
-        if action == "resume" and (parked is None or parked["phase"] != PAUSED):
+        if action == "resume" and (parked is None or parked.phase is not Phase.PAUSED):
             raise ConfigError(f"{table} is not paused. For a new snapshot of it: raycdc tables resnapshot.")
-        idle = parked is not None and parked["phase"] != PARKED
+        idle = parked is not None and parked.phase is not Phase.PARKED
         if parked is not None and ((action == "pause" and idle) or (action == "remove" and removed)):
-            raise ConfigError(f"{table} is {parked['phase']} already: {parked['reason']}")
+            raise ConfigError(f"{table} is {parked.phase} already: {parked.reason}")
         record = store.last_commit() if asked == RESNAPSHOT and _updates_rows(config) else None
         together = read_together(record, [table], state)
         ask(store, sorted(together), asked)

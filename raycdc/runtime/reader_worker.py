@@ -27,10 +27,11 @@ from raycdc.runtime.chunk_fetcher import ChunkFetcher
 from raycdc.runtime.client import CoordinatorClient
 from raycdc.runtime.output import CutProgress, EpochOutput, SpoolAddress
 from raycdc.runtime.stopwatch import Stopwatch
-from raycdc.source.api import ChunkSource, InputStatus, LogSource, LogUnit, SourceReader
+from raycdc.source.api import ChunkSource, InputStatus, SourceReader
 from raycdc.source.fetcher import SplitFetcher, SplitReader
 from raycdc.source.hand_off import KeyOrder
 from raycdc.source.link import Identity, Link, read_packet
+from raycdc.source.log_unit import LogSource, LogUnit
 from raycdc.source.partitioned import PartitionedSource, ReaderContext
 from raycdc.source.reader import IncrementalReader
 from raycdc.source.reading import ChunkReader

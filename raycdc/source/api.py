@@ -14,18 +14,15 @@ from typing import Any, Protocol, runtime_checkable
 import pyarrow as pa
 
 from raycdc.checkpoint.manifest import Segment, TableEpoch
-from raycdc.checkpoint.missing import MissingRow
 from raycdc.model import TableId
 from raycdc.source.hand_off import LogRows
 from raycdc.source.held_rows import SpilledRows
-from raycdc.source.parking import Parked, Refusal
+from raycdc.source.parking import Refusal
 from raycdc.source.source_event import Heartbeat, Message, SourceEvent
 from raycdc.source.split import OpenedAt, SnapshotSplit, SourceSplit
+from raycdc.source.stream_state import StreamState
 from raycdc.transform.followed import TargetRules
 from raycdc.transform.hiding import Hiding
-
-#: Behind every place of a log.
-NOWHERE = 1 << 64
 
 
 class InputStatus(Enum):
@@ -131,68 +128,6 @@ class SplitEnumerator(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class SchemaUpdate:
-    """A table's schema changed, or the table appeared or vanished, at this point of the log.
-
-    `fingerprint` and `document` describe the schema in force from here on (None: the table is gone); `changes` are
-    elementary events in order. `parked` says that the table is not followed from here on, and why. `snapshot`, as
-    `HandOff.add_table` wants it, that a parked one begins again, with every chunk unopened (`raycdc.source.parking`).
-    """
-
-    table: TableId
-    changes: tuple[dict[str, Any], ...]
-    fingerprint: str | None
-    document: dict[str, Any] | None
-    parked: Parked | None = None
-    snapshot: dict[str, Any] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class LogUnit:
-    """A run of the log, cut at the end of a transaction unless `in_transaction`.
-
-    `position` and `ordinal` (the log's total order) say where the log stands after the unit; inside a transaction they
-    repeat the last boundary. A unit holds either rows or one `schema` update; the rows beside a schema update are what
-    it does itself (truncations), and follow it. `parked` are tables whose rows turned out not to fit: they are parked
-    with the unit's own position, in the same step, never in a unit that leaves a transaction open.
-    `bytes` bounds memory. `source_state` is what the source itself must know to go on after the unit, beside position
-    and schemas; None when that is as it was. `missing` are rows that the source cannot give, one for each of the unit's
-    `rows` in their order, which are their deletions then.
-    """
-
-    position: dict[str, Any]
-    ordinal: int
-    rows: tuple[LogRows, ...] = ()
-    schema: tuple[SchemaUpdate, ...] = ()
-    in_transaction: bool = False
-    event_ms: int | None = None
-    fetched_ms: int | None = None
-    bytes: int = 0
-    source_state: dict[str, Any] | None = None
-    parked: tuple[SchemaUpdate, ...] = ()
-    missing: tuple[MissingRow, ...] = ()
-
-    @property
-    def end(self) -> int:
-        """The last place that the unit says anything of: its rows' may be behind its own, within a transaction.
-
-        One that begins a transaction and has nothing of it does not tell where that is: it is `NOWHERE`.
-        """
-        if self.in_transaction and not self.rows and self.source_state is None:
-            return NOWHERE
-        return max(self.ordinal, *(int(rows.ordinals[-1]) for rows in self.rows if rows.ordinals.size), 0)
-
-
-class LogSource(Protocol):
-    """A log being read from a position on. `poll` is called from the reader's thread and never blocks."""
-
-    def poll(self) -> LogUnit | None:
-        """The next unit, or None when there is none now. Raises what went wrong in the background."""
-
-    def close(self) -> None: ...
-
-
-@dataclass(frozen=True, slots=True)
 class ChunkRead:
     """A chunk was read into finished segments that belong to no epoch yet; see `raycdc.source.hand_off`.
 
@@ -288,7 +223,7 @@ class FollowsTargets(Protocol):
 class RefusesFollowed(Protocol):
     """A source that may find at a start that tables cannot be followed any more."""
 
-    def unfollowable(self, stream: dict[str, Any]) -> list[Refusal]:
+    def unfollowable(self, stream: StreamState) -> list[Refusal]:
         """The followed tables of a log's sealed state that are to park. Blocks; `SourceError` where nobody answers."""
 
 

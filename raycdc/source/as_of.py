@@ -20,65 +20,23 @@ goes on, dropping its rows, until it has said what became of the table; if it sa
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any
 
 from raycdc.model import TableId
 from raycdc.source.log_rows import LogRows, take
 from raycdc.source.snapshot_plan import OutChunk
 from raycdc.source.split import SnapshotSplit
+from raycdc.source.table_life import Behind
 
 
-@dataclass(slots=True)
-class AsOf:
-    """T of one table; `lost`: its chunks are of no use, and the log says why up to there."""
-
-    at: int
-    lost: int | None = None
-
-    def to_json(self) -> dict[str, Any]:
-        return {"at": self.at, "lost": self.lost}
-
-    @classmethod
-    def from_json(cls, data: dict[str, Any] | None) -> AsOf | None:
-        """Inverse of `to_json`; None for a table that is read otherwise."""
-        return None if data is None else cls(data["at"], data["lost"])
-
-    def bars(self, ordinal: int) -> bool:
-        """Whether the log may not pass `ordinal` yet."""
-        return self.lost is None and ordinal > self.at
+def have(state: Behind, rows: LogRows) -> list[bool]:
+    """Of each row of a table that is behind its T whether a chunk has it."""
+    found: list[bool] = (rows.ordinals <= state.at).tolist()
+    return found
 
 
-class Passed:
-    """Tables that are live but for changes up to their T, which their chunks have."""
-
-    def __init__(self) -> None:
-        self._at: dict[TableId, int] = {}
-
-    def begin(self, table: TableId, at: int) -> None:
-        self._at[table] = at
-
-    def forget(self, table: TableId) -> None:
-        self._at.pop(table, None)
-
-    def of(self, table: TableId) -> int | None:
-        """T, until a change behind it was seen."""
-        return self._at.get(table)
-
-    def have(self, rows: LogRows) -> list[bool]:
-        """Of each row of a live table whether a chunk has it."""
-        found: list[bool] = (rows.ordinals <= self._at.get(rows.table, -1)).tolist()
-        return found
-
-    def rows(self, rows: LogRows) -> LogRows | None:
-        """Those of a live table's rows that go out."""
-        at = self._at.get(rows.table)
-        if at is None:
-            return rows
-        later = take(rows, rows.ordinals > at)
-        if later is not None:
-            del self._at[rows.table]
-        return later
+def later(state: Behind, rows: LogRows) -> LogRows | None:
+    """Those rows of a table that is behind its T which no chunk has."""
+    return take(rows, rows.ordinals > state.at)
 
 
 class Turns:

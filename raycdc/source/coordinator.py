@@ -51,6 +51,7 @@ from raycdc.source.source_event import (
     SplitsRemoved,
 )
 from raycdc.source.split import STREAM_SPLIT_ID, PartitionSplit, SnapshotSplit, SourceSplit, StreamSplit
+from raycdc.source.stream_state import StreamState
 
 __all__ = ["CoordinatorSettings", "ManifestWriter", "SourceCoordinator"]
 
@@ -281,9 +282,10 @@ class SourceCoordinator:
             reader = self._readers[subtask_id]
             for split in splits:
                 reader.splits[split.split_id] = split
-                if not isinstance(split, SnapshotSplit):
+                if isinstance(split, PartitionSplit):
                     self._splits[split.split_id] = split.state
                 if isinstance(split, StreamSplit):
+                    self._splits[split.split_id] = split.state.to_json()
                     for fingerprint, document in split.schemas.items():
                         self._writer.put_document(fingerprint, document)
             reader.link.send(AddSplits(tuple(splits)))
@@ -383,8 +385,8 @@ class SourceCoordinator:
         """
         for reader in self._readers.values():
             reader.splits.clear()
-        state = self._splits[STREAM_SPLIT_ID]
-        fingerprints = {table["schema"] for table in state["tables"].values()}
+        state = StreamState.from_json(self._splits[STREAM_SPLIT_ID])
+        fingerprints = {table.schema for table in state.followed.values()}
         split = StreamSplit(state, {f: self._writer.document(f) for f in fingerprints})
         self._enumerator.add_splits_back([split], subtask_id)
 

@@ -49,7 +49,6 @@ from raycdc.source.chunk_events import (
     StopAt,
     VoidChunk,
 )
-from raycdc.source.log_reader import STATE_VERSION as LOG_STATE_VERSION
 from raycdc.source.parking import Refusal, Requests, with_refusals, with_requests
 from raycdc.source.selection import without_left
 from raycdc.source.snapshot_plan import (
@@ -61,7 +60,7 @@ from raycdc.source.snapshot_plan import (
     PlannedChunks,
     ResumePoint,
     StartPoint,
-    TableState,
+    TablePlanning,
     captured_state,
     first_state,
     snapshot_progress,
@@ -69,6 +68,8 @@ from raycdc.source.snapshot_plan import (
 )
 from raycdc.source.source_event import SourceEvent
 from raycdc.source.split import STREAM_SPLIT_ID, PartitionSplit, SnapshotSplit, SourceSplit, StreamSplit
+from raycdc.source.stream_state import StreamState, stream_of
+from raycdc.source.table_life import AsOf, InSnapshot
 
 __all__ = ["IncrementalSnapshotEnumerator", "restore_or_create"]
 
@@ -101,7 +102,7 @@ class IncrementalSnapshotEnumerator:
         self._context = context
         self._dialect = dialect
         self._until = until
-        self._tables: dict[TableId, TableState] = {}
+        self._tables: dict[TableId, TablePlanning] = {}
         self._documents: dict[str, dict[str, Any]] = {}
         self._pending: deque[SnapshotSplit] = deque()
         self._out: dict[str, OutChunk] = {}
@@ -202,7 +203,7 @@ class IncrementalSnapshotEnumerator:
 
     def epoch_sealed(self, epoch: int, splits: Mapping[str, Any]) -> EpochShare:
         """The log reader reports tables and the end by itself; its state says which tables begin again."""
-        if STREAM_SPLIT_ID in splits and self._follow(splits[STREAM_SPLIT_ID]):
+        if STREAM_SPLIT_ID in splits and self._follow(StreamState.from_json(splits[STREAM_SPLIT_ID])):
             self._assign()
             self._maybe_stop()
         return EpochShare()
@@ -254,7 +255,7 @@ class IncrementalSnapshotEnumerator:
         self._high = state["high"]
         self._started = state["started"]
         for name, table in state["tables"].items():
-            self._tables[TableId.parse(name)] = TableState.from_json(table)
+            self._tables[TableId.parse(name)] = TablePlanning.from_json(table)
             if table["document"] is not None:
                 self._documents[table["schema"]] = table["document"]
         for data in state["unfinished"]:
@@ -266,13 +267,13 @@ class IncrementalSnapshotEnumerator:
         schemas = {plan.fingerprint: plan.document for plan in start.tables if not plan.refused}
         for plan in start.tables:
             if plan.refused:
-                self._tables[plan.table] = TableState("", None, parked=plan.entry(start.position))
+                self._tables[plan.table] = TablePlanning("", None, parked=plan.parked(start.position))
                 continue
             # The key is settled here: the log reader compares by it from now on, whatever the configuration says later.
-            planner = {"key": plan.snapshot["key"]} if plan.snapshot is not None else None
-            self._tables[plan.table] = TableState(plan.fingerprint, planner)
+            planner = {"key": plan.snapshot.key} if plan.snapshot is not None else None
+            self._tables[plan.table] = TablePlanning(plan.fingerprint, planner)
         self._documents.update(schemas)
-        self._stream, self._stream_placed = StreamSplit(first_state(start, LOG_STATE_VERSION), schemas), True
+        self._stream, self._stream_placed = StreamSplit(first_state(start), schemas), True
         self._give_stream()
         self._plan()
 
@@ -285,7 +286,7 @@ class IncrementalSnapshotEnumerator:
         """Another server's positions begin anew: what was compared with the old one's is of no use any more."""
         self._placing, self._stream_placed = False, True
         if point is not None and self._stream is not None:
-            state = {**self._stream.state, "position": point.position, "ordinal": point.ordinal}
+            state = dataclasses.replace(self._stream.state, position=point.position, ordinal=point.ordinal)
             self._stream = dataclasses.replace(self._stream, state=state)
             self._relocated, self._high = True, 0
             if self._until == "caught-up":
@@ -298,7 +299,7 @@ class IncrementalSnapshotEnumerator:
             return
         if not self._stream_placed and isinstance(self._dialect, FailoverDialect):
             self._placing = True
-            resume_point = partial(self._dialect.resume_point, self._stream.state["position"])
+            resume_point = partial(self._dialect.resume_point, self._stream.state.position)
             self._context.call_async(resume_point, self._on_resume_point)
             return
         self._stream_owner = min(readers)
@@ -346,25 +347,22 @@ class IncrementalSnapshotEnumerator:
         self._tables[table].planner = None
         self._pending = deque(split for split in self._pending if split.table != table)
 
-    def _follow(self, stream: Mapping[str, Any]) -> bool:
+    def _follow(self, stream: StreamState) -> bool:
         """Take over what the stream's state says about tables that are parked or have begun again, if it is new."""
-        changes: int = stream.get("changes", 0)
-        changed, self._changes = self._changes != changes, changes
-        for name, parked in stream.get("parked", {}).items():
-            table = TableId.parse(name)
+        changed, self._changes = self._changes != stream.changes, stream.changes
+        for table, parked in stream.parked.items():
             known = self._tables.get(table)
             if known is None or known.parked != parked:
-                self._tables[table] = TableState(
-                    parked["schema"] or "", None, incarnation=parked["incarnation"], parked=dict(parked)
+                self._tables[table] = TablePlanning(
+                    parked.schema or "", None, incarnation=parked.incarnation, parked=parked
                 )
                 self._end_chunks(table)
-        for name, told in stream["tables"].items():
-            table = TableId.parse(name)
+        for table, state in stream.followed.items():
             known = self._tables.get(table)
-            if told.get("incarnation", 0) > (known.incarnation if known else 0):
-                self._documents[told["schema"]] = self._document(told["schema"])
-                planner = {"key": told["snapshot"]["key"]} if told["snapshot"] is not None else None
-                self._tables[table] = TableState(told["schema"], planner, incarnation=told["incarnation"])
+            if state.incarnation > (known.incarnation if known else 0):
+                self._documents[state.schema] = self._document(state.schema)
+                planner = {"key": state.snapshot.key} if isinstance(state, InSnapshot | AsOf) else None
+                self._tables[table] = TablePlanning(state.schema, planner, incarnation=state.incarnation)
                 self._end_chunks(table)
         return changed
 
@@ -390,7 +388,7 @@ class IncrementalSnapshotEnumerator:
                 self._context.call_async(plan, partial(self._on_planned, table, state))
                 return
 
-    def _on_planned(self, table: TableId, asked: TableState, chunks: PlannedChunks) -> None:
+    def _on_planned(self, table: TableId, asked: TablePlanning, chunks: PlannedChunks) -> None:
         self._planning = False
         state = self._tables[table]
         if state is not asked or state.planner is None:
@@ -425,7 +423,7 @@ class IncrementalSnapshotEnumerator:
 
     def _all_published(self) -> bool:
         planned = self._started and all(s.planner is None for s in self._tables.values())
-        planned = planned and not any(s.parked is not None and s.parked["again"] for s in self._tables.values())
+        planned = planned and not any(s.parked is not None and s.parked.again for s in self._tables.values())
         return planned and not self._pending and all(o.published for o in self._out.values())
 
     def _maybe_stop(self) -> None:
@@ -461,7 +459,7 @@ class IncrementalSnapshotEnumerator:
         """Hold the stream as it goes on: with what was asked for done, where it was not sealed yet."""
         state = with_refusals(with_requests(split.state, self._requested), self._refusals)
         state = without_left(state, self._dialect.captures)
-        if state["ordinal"] != split.state["ordinal"]:
+        if state.ordinal != split.state.ordinal:
             self._high = 0  # Another log, or another place of it.
         self._stream = dataclasses.replace(split, state=state)
         self._follow(state)
@@ -478,7 +476,8 @@ def restore_or_create(
     refusals: Sequence[Refusal] = (),
 ) -> IncrementalSnapshotEnumerator:
     """The enumerator as `last` left it, or a new one; `document` gives schema documents by fingerprint."""
-    if last is None or STREAM_SPLIT_ID not in last.to_splits:
+    state = stream_of(last)
+    if last is None or state is None:
         # A run that was stopped before it knew where to start has sealed nothing but its end.
         return IncrementalSnapshotEnumerator(context, dialect, until=until, document=document)
     # A table left out by now has ended: its changes are passed over, so nobody may go on with it as if none were.
@@ -486,7 +485,6 @@ def restore_or_create(
     how: dict[str, Any] = {"until": until, "restored": restored, "document": document, "requests": requests}
     how["refusals"] = [refusal for refusal in refusals if dialect.captures(refusal.table)]
     enumerator = IncrementalSnapshotEnumerator(context, dialect, **how)
-    state = last.to_splits[STREAM_SPLIT_ID]
-    documents = {table["schema"]: document(table["schema"]) for table in state["tables"].values()}
+    documents = {table.schema: document(table.schema) for table in state.followed.values()}
     enumerator.restore_stream(StreamSplit(state, documents))
     return enumerator

@@ -61,13 +61,15 @@ import pyarrow as pa
 from raycdc.checkpoint.manifest import Segment
 from raycdc.errors import ProtocolError
 from raycdc.model import TableId
-from raycdc.source.as_of import AsOf, Passed
+from raycdc.source.as_of import have, later
+from raycdc.source.chunk_key import ChunkKey, key_names
 from raycdc.source.dropped_rows import DroppedRows
 from raycdc.source.held_rows import Spill
 from raycdc.source.intervals import Interval, IntervalSet, SortKey, cells
 from raycdc.source.log_rows import LogRows, key_values, removes, split_moves, take
-from raycdc.source.open_chunk import Decision, FoldChunk, OpenChunk, PublishChunk, RetryChunk
-from raycdc.source.split import ChunkId, ChunkKey, SnapshotSplit, key_from_json, key_names
+from raycdc.source.open_chunk import Decision, FoldChunk, Misfit, OpenChunk, PublishChunk, RetryChunk
+from raycdc.source.split import ChunkId, SnapshotSplit
+from raycdc.source.table_life import AsOf, Behind, InSnapshot, Reading, TableLives
 
 __all__ = [
     "DROP",
@@ -108,13 +110,10 @@ class KeyOrder(Protocol):
 
 @dataclass(slots=True)
 class _Table:
-    """One table in snapshot. `key` is None for a table that is a single chunk (no usable key)."""
+    """What the hand-off knows of a table in snapshot beside its state: the chunks that are open, and an index."""
 
-    key: ChunkKey | None
-    foldable: bool
-    needs_null: bool
+    #: The state's closed ranges, with the keys that they are compared by.
     closed: IntervalSet
-    null_closed: bool
     dropped: DroppedRows
     #: The primary key, when the chunk key is no part of it: a row may then be in several chunks over time.
     movable: tuple[str, ...] = ()
@@ -126,28 +125,28 @@ class _Table:
     #: The open epoch has removed rows of the table; `truncated`: all of them.
     removed: bool = False
     truncated: bool = False
-    #: Where all chunks are read as of, once the first one of such a table was opened.
-    as_of: AsOf | None = None
-
-    @property
-    def complete(self) -> bool:
-        return self.closed.covers_all and (self.null_closed or not self.needs_null)
 
 
 class HandOff:
     """Which rows of tables in snapshot go out, and when chunks do. Tables it does not know are live."""
 
     def __init__(
-        self, key_order: KeyOrder, *, ring_s: float = 0.0, held_bytes_max: int = 0, spill: Spill | None = None
+        self,
+        key_order: KeyOrder,
+        lives: TableLives,
+        *,
+        ring_s: float = 0.0,
+        held_bytes_max: int = 0,
+        spill: Spill | None = None,
     ) -> None:
-        """What open chunks hold beyond `held_bytes_max` is put down by `spill`, and what is remembered of dropped rows
-        beyond as much is forgotten; without `spill` all is in memory.
+        """`lives` has the tables' states. What open chunks hold beyond `held_bytes_max` is put down by `spill`, and
+        what is remembered of dropped rows beyond as much is forgotten; without `spill` all is in memory.
         """
         self._held_bytes_max, self._spill = held_bytes_max, spill
         self._order = key_order
+        self._lives = lives
         self._ring_s = ring_s
         self._tables: dict[TableId, _Table] = {}
-        self._passed = Passed()
 
     def __repr__(self) -> str:
         return f"HandOff({self.statistics()})"
@@ -162,28 +161,18 @@ class HandOff:
             "dropped_bytes": sum(t.dropped.bytes for t in self._tables.values()),
         }
 
-    def add_table(self, table: TableId, state: dict[str, Any], *, primary_key: Sequence[str]) -> None:
-        """Start or restore a table in snapshot; `state` as `table_state` gives it."""
-        key = key_from_json(state["key"])
+    def add_table(self, table: TableId, *, primary_key: Sequence[str]) -> None:
+        """Begin, or go on after a restart, with a table whose chunks are to be read."""
+        snapshot = self._reading(table).snapshot
         closed = IntervalSet()
-        for lower, upper in state["closed"]:
+        for lower, upper in snapshot.closed:
             closed.add(self._interval(table, lower, upper))
-        self._tables[table] = _Table(
-            key=key,
-            foldable=state["foldable"],
-            needs_null=state["needs_null"],
-            closed=closed,
-            null_closed=state["null_closed"],
-            dropped=DroppedRows(self._ring_s),
-            movable=() if set(key_names(key)) <= set(primary_key) else tuple(primary_key),
-            as_of=AsOf.from_json(state.get("as_of")),
-        )
-        self._passed.forget(table)
+        movable = () if set(key_names(snapshot.key)) <= set(primary_key) else tuple(primary_key)
+        self._tables[table] = _Table(closed, DroppedRows(self._ring_s), movable)
 
     def drop_table(self, table: TableId) -> list[SnapshotSplit]:
-        """Forget the table: it is live, or gone, from here on. Returns the chunks that were open."""
+        """No chunk of the table is read from here on. Returns the chunks that were open."""
         known = self._tables.pop(table, None)
-        self._passed.forget(table)
         if known is None:
             return []
         self._order.forget(table)
@@ -193,47 +182,20 @@ class HandOff:
 
     def go_live(self, table: TableId) -> None:
         """A complete table is live from here on, but for changes that its chunks have."""
-        as_of = self._tables[table].as_of
         self.drop_table(table)
-        if as_of is not None:
-            self._passed.begin(table, as_of.at)
-
-    def go_on_behind(self, table: TableId, at: int) -> None:
-        """Restore a live table whose chunks have all changes up to `at`; see `passed_up_to`."""
-        self._passed.begin(table, at)
-
-    def passed_up_to(self, table: TableId) -> int | None:
-        """For the state of a live table: its changes up to there are dropped, as its chunks have them."""
-        return self._passed.of(table)
+        self._lives.completed(table)
 
     def bars(self, ordinal: int) -> bool:
         """Whether the log may not be passed as far as `ordinal` yet (`raycdc.source.as_of`)."""
-        return any(t.as_of is not None and t.as_of.bars(ordinal) for t in self._tables.values())
-
-    def as_of(self, table: TableId) -> AsOf | None:
-        """Where a table in snapshot is read as of, if it is such a one and begun."""
-        known = self._tables.get(table)
-        return None if known is None else known.as_of
+        return any(state.bars(ordinal) for table in self._tables if isinstance(state := self._lives[table], AsOf))
 
     def in_snapshot(self, table: TableId) -> bool:
         return table in self._tables
 
-    def table_state(self, table: TableId) -> dict[str, Any]:
-        """JSON-able state of a table in snapshot: its closed key ranges. Nothing held is in it."""
-        known = self._tables[table]
-        return {
-            "key": known.key,
-            "foldable": known.foldable,
-            "needs_null": known.needs_null,
-            "null_closed": known.null_closed,
-            "closed": [[i.lower_raw, i.upper_raw] for i in known.closed],
-            **({} if known.as_of is None else {"as_of": known.as_of.to_json()}),
-        }
-
     def would_be_read_again(self, table: TableId, *, now_s: float) -> bool:
         """Whether a chunk opened now is sure to be a `RetryChunk`: what was dropped lately cannot be folded into it."""
         known = self._tables.get(table)
-        if known is None or known.foldable:
+        if known is None or self._reading(table).snapshot.foldable:
             return False
         known.dropped.trim(now_s=now_s)
         return bool(known.dropped)
@@ -251,8 +213,8 @@ class HandOff:
             return current.split.attempt == split.attempt
         if current is not None:
             self._forget(table, current, now_s)
-        if split.as_of is not None and table.as_of is None:
-            table.as_of = AsOf(max(split.as_of, ordinal))
+        if split.as_of is not None and isinstance(self._lives[split.table], InSnapshot):
+            self._lives.opened_as_of(split.table, max(split.as_of, ordinal))
         interval = None if split.only_null else self._interval(split.table, split.lower, split.upper)
         chunk = OpenChunk(split, interval, split.includes_null)
         table.open[split.split_id] = chunk
@@ -282,9 +244,9 @@ class HandOff:
             return
         known, chunk = found
         self._let_go(known, chunk, now_s)
-        chunk.high, chunk.log_end, chunk.misfit = high, high, reason
-        if known.as_of is not None:
-            known.as_of.lost = max(high, known.as_of.lost or 0)
+        chunk.misfit(high=high, reason=reason)
+        if isinstance(self._lives[chunk_id.table], AsOf):
+            self._lives.lost(chunk_id.table, high)
 
     def void(self, chunk: ChunkId, *, now_s: float) -> bool:
         """Make the chunk unopened again. False when that attempt is not open here (published, or never opened)."""
@@ -319,11 +281,12 @@ class HandOff:
     def rows(self, rows: LogRows, *, now_s: float) -> LogRows | None:
         """What of `rows` goes out now; holds or drops the rest."""
         table = self._tables.get(rows.table)
+        state = self._lives[rows.table]
         if table is None:
-            return self._passed.rows(rows)
-        if table.as_of is not None:
-            if rows.ordinals.size and table.as_of.bars(int(rows.ordinals[-1])):
-                raise ProtocolError(f"The log was passed on before {rows.table} was read as of {table.as_of.at}")
+            return self._rows_behind(state, rows) if isinstance(state, Behind) else rows
+        if isinstance(state, AsOf):
+            if rows.ordinals.size and state.bars(int(rows.ordinals[-1])):
+                raise ProtocolError(f"The log was passed on before {rows.table} was read as of {state.at}")
             return None
         codes = self._codes(table, rows)
         if not table.movable and codes.size and (codes == EMIT).all():
@@ -343,6 +306,12 @@ class HandOff:
         self._spill_what_is_too_much()
         emitted = take(moved, codes == EMIT)
         return None if emitted is None else _emit(table, emitted)
+
+    def _rows_behind(self, state: Behind, rows: LogRows) -> LogRows | None:
+        emitted = later(state, rows)
+        if emitted is not None:
+            self._lives.passed(rows.table)
+        return emitted
 
     def _spill_what_is_too_much(self) -> None:
         chunks = [chunk.rows for table in self._tables.values() for chunk in table.open.values()]
@@ -366,9 +335,10 @@ class HandOff:
     def awaits(self, rows: LogRows) -> list[bool]:
         """Of each row whether its chunk is unopened: whatever became of it, the chunk will tell."""
         table = self._tables.get(rows.table)
+        state = self._lives[rows.table]
         if table is None:
-            return self._passed.have(rows)
-        if table.as_of is not None:
+            return have(state, rows) if isinstance(state, Behind) else [False] * rows.batch.num_rows
+        if isinstance(state, AsOf):
             return [True] * rows.batch.num_rows
         found: list[bool] = (self._codes(table, rows) == DROP).tolist()
         return found
@@ -379,24 +349,29 @@ class HandOff:
         `barred`: what comes next is behind what the log may pass, which is as good as having passed that.
         """
         decisions: list[Decision] = []
-        for table in self._tables.values():
-            stands = table.as_of is not None and (barred or table.as_of.lost is not None)
+        for table_id, table in self._tables.items():
+            state = self._lives[table_id]
+            stands = isinstance(state, AsOf) and (barred or state.lost is not None)
             for chunk in list(table.open.values()):
-                if not chunk.is_read or _must_wait(table) or (chunk.log_end > ordinal and not stands):
-                    continue
-                decisions.append(self._decide(table, chunk, now_s))
+                at = chunk.decided_at
+                if at is not None and not _must_wait(table) and (at <= ordinal or stands):
+                    decisions.append(self._decide(table, chunk, now_s))
         return decisions
 
     def complete_tables(self) -> list[TableId]:
         """Tables whose every key is closed: `go_live` makes them live."""
-        return [table_id for table_id, table in self._tables.items() if table.complete]
+        return [table_id for table_id, table in self._tables.items() if self._is_complete(table_id, table)]
+
+    def _is_complete(self, table_id: TableId, table: _Table) -> bool:
+        snapshot = self._reading(table_id).snapshot
+        return table.closed.covers_all and (snapshot.null_closed or not snapshot.needs_null)
 
     def _decide(self, table: _Table, chunk: OpenChunk, now_s: float) -> Decision:
-        assert chunk.high is not None
-        if chunk.misfit or (table.as_of is not None and table.as_of.lost is not None):
+        state = self._reading(chunk.split.table)
+        if isinstance(state, AsOf) and state.lost is not None and not isinstance(chunk.state, Misfit):
             self._forget(table, chunk, now_s)
-            return RetryChunk(chunk.split, chunk.misfit or "the table was another one for a later chunk")
-        decision = chunk.decide(foldable=table.foldable, movable=bool(table.movable))
+            return RetryChunk(chunk.split, "the table was another one for a later chunk")
+        decision = chunk.decide(foldable=state.snapshot.foldable, movable=bool(table.movable))
         match decision:
             case RetryChunk():
                 self._forget(table, chunk, now_s)
@@ -404,13 +379,20 @@ class HandOff:
                 del table.open[chunk.split.split_id]
                 if chunk.interval is not None:
                     table.closed.add(chunk.interval)
-                table.null_closed = table.null_closed or chunk.split.includes_null
+                closed = tuple((interval.lower_raw, interval.upper_raw) for interval in table.closed)
+                null_closed = state.snapshot.null_closed or chunk.split.includes_null
+                self._lives.published(chunk.split.table, closed, null_closed=null_closed)
                 table.bounds = None
             case FoldChunk():
                 pass  # It is closed again with what was folded.
             case _:
                 assert_never(decision)
         return decision
+
+    def _reading(self, table: TableId) -> Reading:
+        state = self._lives.reading(table)
+        assert state is not None, f"{table} is in the hand-off and is {self._lives[table]}"
+        return state
 
     def _found(self, chunk_id: ChunkId) -> tuple[_Table, OpenChunk] | None:
         """The open chunk of this attempt, with its table."""
@@ -454,10 +436,12 @@ class HandOff:
             table.bounds, cell_codes = cells(layers, default=DROP)
             table.codes = np.array(cell_codes, np.int64)
             nulls = [HOLD + n for n, s in enumerate(table.order) if table.open[s].holds_null]
-            table.null_code = nulls[0] if nulls else EMIT if table.null_closed else DROP
-        if table.key is None:
+            null_closed = self._reading(rows.table).snapshot.null_closed
+            table.null_code = nulls[0] if nulls else EMIT if null_closed else DROP
+        key = self._reading(rows.table).snapshot.key
+        if key is None:
             return np.full(rows.batch.num_rows, table.codes[0], np.int64)
-        cell = self._order.classify(rows.table, key_values(rows.batch, table.key), table.bounds)
+        cell = self._order.classify(rows.table, key_values(rows.batch, key), table.bounds)
         codes: np.ndarray = np.where(cell < 0, table.null_code, table.codes[np.maximum(cell, 0)])
         return codes
 

@@ -16,16 +16,16 @@ the incarnation of the table it was about.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, assert_never
 
 from raycdc.checkpoint.manifest import TableEpoch
 from raycdc.checkpoint.missing import MissingRows
-from raycdc.errors import ProtocolError, SchemaError
+from raycdc.errors import SchemaError
 from raycdc.failpoints import reach
 from raycdc.model import TableId
-from raycdc.source.api import NOWHERE, LogUnit, ReaderOutput, SchemaUpdate
+from raycdc.source.api import ReaderOutput
 from raycdc.source.chunk_events import (
     ChunkDelta,
     ChunkMisfit,
@@ -40,16 +40,23 @@ from raycdc.source.chunk_events import (
     StopAt,
     VoidChunk,
 )
-from raycdc.source.followed_tables import FollowedTable, FollowedTables
+from raycdc.source.epoch_tables import EpochTables
 from raycdc.source.hand_off import Decision, FoldChunk, HandOff, KeyOrder, LogRows, PublishChunk, RetryChunk
+from raycdc.source.log_unit import NOWHERE, LogUnit, SchemaUpdate, TableAltered, TableBegun, TableDropped, TableParked
 from raycdc.source.open_chunk import Retries
-from raycdc.source.parking import Parked, Refusal, RefusedTables
+from raycdc.source.parking import Refusal, RefusedTables
 from raycdc.source.source_event import SourceEvent
-from raycdc.source.split import STREAM_SPLIT_ID, OpenedAt, SnapshotSplit, StreamSplit, key_from_json
+from raycdc.source.split import STREAM_SPLIT_ID, OpenedAt, SnapshotSplit, StreamSplit
+from raycdc.source.stream_state import StreamState
+from raycdc.source.table_life import (
+    AsOf,
+    Parked,
+    Parking,
+    TableLives,
+    Unknown,
+    is_announced,
+)
 
-#: Version of the stream split's state, and that of one with a table that is read as of one place.
-STATE_VERSION = 1
-_AS_OF_VERSION = 2
 #: Missing rows of an epoch, which its manifest names one by one; about, as a unit may have some.
 _MISSING_MAX = 10_000
 
@@ -85,40 +92,28 @@ class LogReader:
         memory: as much as an epoch may have, if that is None.
         """
         state = split.state
-        if state["version"] not in (STATE_VERSION, _AS_OF_VERSION):
-            known = f"{STATE_VERSION} and {_AS_OF_VERSION}"
-            raise ProtocolError(f"Stream split state has version {state['version']}, this reader knows {known}")
         self._output = output
         self._send_event = send_event
         self._epoch_bytes_max = epoch_bytes_max
-        self._tables = FollowedTables(split.schemas)
-        self._position: dict[str, Any] = state["position"]
-        self._ordinal: int = state["ordinal"]
+        self._lives = TableLives({**state.followed, **state.parked}, changes=state.changes)
+        self._tables = EpochTables(self._lives, split.schemas)
+        self._position, self._ordinal = state.position, state.ordinal
         #: The source's own, passed through; states written before there was any have none.
-        self._source_state: dict[str, Any] = state.get("source", {})
-        self._missing = MissingRows.after(state)
+        self._source_state = state.source
+        self._missing = MissingRows(state.missing)
         self._key_order = key_order
         self._parking = parking
-        self._changes_made: int = state.get("changes", 0)
-        self._parked: dict[TableId, dict[str, Any]] = {
-            TableId.parse(name): entry for name, entry in state.get("parked", {}).items()
-        }
         self._refused = RefusedTables()
         self._retries = Retries()
         held_bytes_max = epoch_bytes_max if held_bytes_max is None else held_bytes_max
-        self._hand_off = HandOff(key_order, ring_s=ring_s, held_bytes_max=held_bytes_max, spill=output.spill)
+        how: dict[str, Any] = {"ring_s": ring_s, "held_bytes_max": held_bytes_max, "spill": output.spill}
+        self._hand_off = HandOff(key_order, self._lives, **how)
         self._ring_s = ring_s
         self._opens_from_s = now_s + ring_s
         self._early_opens: list[tuple[float, SnapshotSplit]] = []
-        for name, table in state["tables"].items():
-            table_id = TableId.parse(name)
-            begun = table.get("incarnation", 0)
-            self._tables[table_id] = FollowedTable(table["schema"], table["announced"], incarnation=begun)
-            if "passed" in table:
-                self._hand_off.go_on_behind(table_id, table["passed"])
-            if table["snapshot"] is not None:
-                primary_key = self._tables.documents[table["schema"]]["primary_key"]
-                self._hand_off.add_table(table_id, table["snapshot"], primary_key=primary_key)
+        for table in self._lives:
+            if self._lives.reading(table) is not None:
+                self._hand_off.add_table(table, primary_key=self._tables.document(table)["primary_key"])
         self._stop_ordinal: int | None = None
         self._in_transaction = False
         self._waiting: deque[LogEvent] = deque()
@@ -126,7 +121,7 @@ class LogReader:
         #: What may not be passed on yet, as a table is read as of a place before it.
         self._barred: LogUnit | None = None
         self._finished: list[str] = []
-        self._dirty = any(not table.announced for table in self._tables.values())
+        self._dirty = self._tables.has_news()
         self._event_ms: int | None = None
         self._watermark_ms: int | None = None
 
@@ -219,40 +214,22 @@ class LogReader:
         self._missing.begin_epoch()
         self._dirty = False
         self._tables.begin_epoch()
+        self._lives.cut()
         self._finished.clear()
         if self._schema_unit is not None:
             self._apply_schema(now_s=now_s)
         else:
             self._between_transactions(now_s=now_s)
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> StreamState:
         """The split's state between two transactions."""
-        tables: dict[str, dict[str, Any]] = {
-            str(table_id): {
-                "incarnation": table.incarnation,
-                "schema": table.fingerprint,
-                "announced": table.announced or table_id in self._tables.touched,
-                "snapshot": self._hand_off.table_state(table_id) if self._hand_off.in_snapshot(table_id) else None,
-                **({} if (at := self._hand_off.passed_up_to(table_id)) is None else {"passed": at}),
-            }
-            for table_id, table in self._tables.items()
-            if not table.gone
-        }
-        as_of = any("passed" in table or "as_of" in (table["snapshot"] or ()) for table in tables.values())
-        return {
-            "version": _AS_OF_VERSION if as_of else STATE_VERSION,
-            "position": self._position,
-            "ordinal": self._ordinal,
-            **({"source": self._source_state} if self._source_state else {}),
-            **self._missing.entry(),
-            "changes": self._changes_made,
-            "parked": {str(table_id): entry for table_id, entry in self._parked.items()},
-            "tables": tables,
-        }
+        followed, parked = self._lives.sealed(self._tables)
+        missing, changes = self._missing.state(), self._lives.changes
+        return StreamState(self._position, self._ordinal, followed, parked, changes, self._source_state, missing)
 
     def report(self) -> LogReport:
         """The log reader's part of `EpochSealed` beside segments and state; call before `after_cut`."""
-        tables, schemas = self._tables.report(self._hand_off.in_snapshot)
+        tables, schemas = self._tables.report()
         return LogReport(tables, schemas, tuple(self._finished), self._watermark_ms, self.end_of_input)
 
     def _touch(self, table_id: TableId) -> None:
@@ -266,10 +243,12 @@ class LogReader:
         self._dirty = True
 
     def _collect(self, rows: LogRows) -> None:
+        state = self._lives[rows.table]
+        assert not isinstance(state, Parked | Unknown), f"rows of {rows.table} came, which is {state}"
         self._touch(rows.table)
-        fingerprint = self._tables[rows.table].fingerprint
-        key = self._tables.documents[fingerprint]["primary_key"]
-        self._output.collect(rows.table, fingerprint=fingerprint, batch=rows.batch, split_id=STREAM_SPLIT_ID, key=key)
+        document = self._tables.document(rows.table)
+        named = {"fingerprint": document["fingerprint"], "key": document["primary_key"]}
+        self._output.collect(rows.table, batch=rows.batch, split_id=STREAM_SPLIT_ID, **named)
 
     def _moved(self, unit: LogUnit) -> None:
         self._in_transaction = unit.in_transaction
@@ -311,7 +290,7 @@ class LogReader:
                 self._send_event(ChunkVoided(chunk, "its reader is gone"))
             case StopAt(ordinal, changes):
                 # Else said by somebody who does not know yet that a table has more to read.
-                if changes == self._changes_made:
+                if changes == self._lives.changes:
                     self._stop_ordinal = ordinal
             case ParkTable(refusal):
                 self._refuse(refusal, now_s=now_s)
@@ -319,12 +298,12 @@ class LogReader:
                 assert_never(event)
 
     def _open(self, split: SnapshotSplit, *, asked_s: float, now_s: float) -> None:
-        known = self._tables.get(split.table)
-        if split.table in self._parked or (known is not None and known.incarnation != split.incarnation):
+        state = self._lives[split.table]
+        if not isinstance(state, Unknown) and (isinstance(state, Parked) or state.incarnation != split.incarnation):
             self._voided(split, "the table begins again", Fate.NEXT_MANIFEST)
             return
-        if (as_of := self._hand_off.as_of(split.table)) is not None and as_of.lost is not None:
-            if self._ordinal >= as_of.lost:
+        if isinstance(state, AsOf) and state.lost is not None:
+            if self._ordinal >= state.lost:
                 why = (
                     f"{split.table} is another one than when its snapshot began, and the log does not say how. Read it "
                     f"anew with: raycdc tables resnapshot CONFIG {split.table}"
@@ -342,13 +321,13 @@ class LogReader:
         if not self._hand_off.open(split, now_s=now_s, ordinal=self._ordinal):
             self._voided(split, "the table was dropped", Fate.TABLE_GONE)
             return
-        as_of = self._hand_off.as_of(split.table)
-        opened_at = OpenedAt(self._position, self._ring_s, None if as_of is None else as_of.at)
+        opened = self._lives[split.table]
+        opened_at = OpenedAt(self._position, self._ring_s, opened.at if isinstance(opened, AsOf) else None)
         self._send_event(ChunkOpened(split.chunk_id, opened_at, self._tables.document(split.table)))
         reach("after_open")
 
     def _carry_out(self, decision: Decision, *, now_s: float) -> None:
-        if decision.split.table in self._parked:
+        if isinstance(self._lives[decision.split.table], Parked):
             self._voided(decision.split, "another chunk of the table was given up", Fate.NEXT_MANIFEST)
             return
         match decision:
@@ -361,7 +340,7 @@ class LogReader:
                 self._retries.forget(split)
                 self._send_event(ChunkPublished(split.chunk_id))
             case FoldChunk(split, delta):
-                fingerprint = self._tables[split.table].fingerprint
+                fingerprint = self._tables.document(split.table)["fingerprint"]
                 segments = self._output.write_delta(delta, fingerprint=fingerprint, split_id=split.split_id)
                 self._send_event(ChunkDelta(split.chunk_id, segments))
             case RetryChunk(split, reason):
@@ -390,51 +369,50 @@ class LogReader:
             self._between_transactions(now_s=now_s)
 
     def _update_table(self, update: SchemaUpdate, *, now_s: float) -> None:
-        over = update.parked is not None or update.snapshot is not None
+        over = isinstance(update, TableParked | TableBegun)
         for split in self._hand_off.void_table(update.table, now_s=now_s):
             why = "the table's schema changed while the chunk was read"
             self._voided(split, why, Fate.NEXT_MANIFEST if over else Fate.READ_AGAIN)
-        if update.parked is not None:
-            self._check_parking(update.table, update.parked)
-            self._park(update.table, update.parked)
-            return
-        if update.snapshot is not None:
-            self._begin_again(update, update.snapshot)
-            return
-        known = self._tables.get(update.table)
-        if update.fingerprint is None or update.document is None:
-            self._hand_off.drop_table(update.table)
-            if known is not None:
-                known.gone = True
-                self._note_changes(update, known)
-            return
-        self._tables.documents[update.fingerprint] = update.document
-        if known is None:
-            self._tables[update.table] = FollowedTable(update.fingerprint, announced=False)
-            self._touch(update.table)
-            return
-        known.fingerprint, known.gone = update.fingerprint, False
-        self._note_changes(update, known)
+        match update:
+            case TableParked(table, parking):
+                self._check_parking(table, parking)
+                self._park(table, parking)
+            case TableBegun():
+                self._begin_again(update)
+            case TableDropped(table, changes):
+                known = not isinstance(self._lives[table], Unknown | Parked)
+                self._hand_off.drop_table(table)
+                self._lives.dropped(table)
+                if known:
+                    self._note_changes(table, changes)
+            case TableAltered(table, changes, document):
+                self._tables.documents[update.fingerprint] = document
+                if isinstance(self._lives[table], Unknown):
+                    self._lives.found(table, update.fingerprint)
+                    self._touch(table)
+                else:
+                    self._lives.altered(table, update.fingerprint)
+                    self._note_changes(table, changes)
+            case _:
+                assert_never(update)
 
     def _refuse(self, refusal: Refusal, *, now_s: float) -> None:
-        known = self._tables.get(refusal.table)
-        followed_as = None if known is None else known.incarnation
-        if refusal.acts_on(parked=refusal.table in self._parked, incarnation=followed_as):
-            self._park_here(refusal.table, refusal.parked, now_s=now_s)
+        if refusal.acts_on(self._lives[refusal.table]):
+            self._park_here(refusal.table, refusal.parking, now_s=now_s)
 
     def _give_up(self, table: TableId, reason: str, *, now_s: float) -> None:
         """The table cannot be read: it is parked here, between two transactions, and the log is not to know it."""
-        why = Parked(reason, self._position, self._event_ms or 0)
+        why = Parking(reason, self._position, self._event_ms or 0)
         self._check_parking(table, why)
         self._park_here(table, why, now_s=now_s)
 
-    def _park_here(self, table: TableId, why: Parked, *, now_s: float) -> None:
+    def _park_here(self, table: TableId, why: Parking, *, now_s: float) -> None:
         for split in self._hand_off.void_table(table, now_s=now_s):
             self._voided(split, "its table is parked", Fate.NEXT_MANIFEST)
         self._refused.add(table)
         self._park(table, why)
 
-    def _check_parking(self, table: TableId, why: Parked) -> None:
+    def _check_parking(self, table: TableId, why: Parking) -> None:
         if not self._parking:
             raise SchemaError(
                 f'{why.reason}\n{table} is not parked: pipeline.schema_change = "exception", or on_table_error = '
@@ -442,45 +420,32 @@ class LogReader:
                 "(source.exclude)."
             )
 
-    def _park(self, table: TableId, why: Parked) -> None:
+    def _park(self, table: TableId, why: Parking) -> None:
         """Nothing of the table is passed on from here; the chunks it had are nobody's."""
         self._hand_off.drop_table(table)
-        known, before = self._tables.get(table), self._parked.get(table)
-        if known is not None and table in self._tables.touched:
-            known.gone = True  # The open epoch has rows of it.
-        elif known is not None:
-            del self._tables[table]
-        schema = known.fingerprint if known else before["schema"] if before else None
         # A table that the open epoch announces has a target once that is sealed, as this is.
-        announced = known.announced or table in self._tables.touched if known else bool(before and before["announced"])
-        self._count_change()
-        self._parked[table] = why.entry(schema=schema, announced=announced, incarnation=self._changes_made)
+        self._lives.parked(table, why, announced=table in self._tables)
+        self._stop_ordinal = None
         self._dirty = True
 
-    def _begin_again(self, update: SchemaUpdate, snapshot: dict[str, Any]) -> None:
-        """All chunks are unopened, and the target empty: the rows of the schema change say so."""
-        assert update.fingerprint is not None
-        assert update.document is not None
-        self._hand_off.drop_table(update.table)
-        self._tables.documents[update.fingerprint] = update.document
-        known, before = self._tables.get(update.table), self._parked.pop(update.table, None)
-        announced = known.announced if known else bool(before and before["announced"])
-        self._count_change()
-        table = FollowedTable(update.fingerprint, announced, incarnation=self._changes_made)
-        self._tables[update.table] = table
-        self._key_order.use(update.table, key_from_json(snapshot["key"]), update.document)
-        self._hand_off.add_table(update.table, snapshot, primary_key=update.document["primary_key"])
+    def _begin_again(self, update: TableBegun) -> None:
+        """All chunks are unopened, and the target empty: the rows of the schema change say so.
+
+        Whoever said where to stop did not know of it, and will say it again.
+        """
+        table, document, snapshot = update.table, update.document, update.snapshot
+        self._hand_off.drop_table(table)
+        self._tables.documents[update.fingerprint] = document
+        self._lives.begun_again(table, update.fingerprint, snapshot)
+        self._stop_ordinal = None
+        self._key_order.use(table, snapshot.key, document)
+        self._hand_off.add_table(table, primary_key=document["primary_key"])
         # Also of a table that is new here: it may have been another one before, which was dropped, and then its target
         # is there, with columns that only an emptied one can exchange.
-        self._tables.note_changes(update.table, update.changes)
-        self._touch(update.table)
+        self._tables.note_changes(table, update.changes)
+        self._touch(table)
 
-    def _count_change(self) -> None:
-        """Number a parking or a new beginning. Who said where to stop did not know of it, and will say it again."""
-        self._changes_made += 1
-        self._stop_ordinal = None
-
-    def _note_changes(self, update: SchemaUpdate, known: FollowedTable) -> None:
-        if known.announced:
-            self._tables.note_changes(update.table, update.changes)
-        self._touch(update.table)
+    def _note_changes(self, table: TableId, changes: Iterable[dict[str, Any]]) -> None:
+        if is_announced(self._lives[table]):
+            self._tables.note_changes(table, changes)
+        self._touch(table)

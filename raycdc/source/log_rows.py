@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from raycdc.errors import ProtocolError
 from raycdc.model import RowKind, TableId, part_of
-from raycdc.source.split import ChunkKey
+from raycdc.source.chunk_key import ChunkKey
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,13 +1,22 @@
 """One chunk while it is open: what is held for it, and what becomes of it once the log is past its reading.
 
-The rules are `raycdc.source.hand_off`'s, which owns these; nothing here knows of other chunks.
+The rules are `raycdc.source.hand_off`'s, which owns these; nothing here knows of other chunks. An open chunk is in one
+of four states, and `CHUNK_TRANSITIONS` says what may follow which:
+
+| state | means |
+|---|---|
+| `Held` | its SELECT is on its way |
+| `Read` | it was read, or folded; once the log is past its reading, it is published, folded, or read again |
+| `Folding` | its reader folds what was held up to H into its rows, and closes it again |
+| `Misfit` | its SELECT found another table; it is read again once the log has said why |
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import assert_never
 
 from raycdc.checkpoint.manifest import Segment
 from raycdc.source.held_rows import HeldRows
@@ -70,6 +79,45 @@ class Retries:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class Held:
+    """Its SELECT is on its way, so that nobody knows yet what it sees."""
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """Its SELECT saw no row after `high` and no table after `log_end`; it saw exactly `high` if it is `exact`."""
+
+    high: int
+    log_end: int
+    exact: bool
+    segments: tuple[Segment, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Folding:
+    """Its reader folds what was held up to H into its rows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Misfit:
+    """Its SELECT found another table, and holds nothing; the log says why up to `high`."""
+
+    high: int
+    reason: str
+
+
+ChunkState = Held | Read | Folding | Misfit
+
+#: What may follow each state of an open chunk; from all of them it may be voided.
+CHUNK_TRANSITIONS: Mapping[type[ChunkState], frozenset[type[ChunkState]]] = {
+    Held: frozenset({Read, Misfit}),
+    Read: frozenset({Folding}),
+    Folding: frozenset({Read}),
+    Misfit: frozenset(),
+}
+
+
 @dataclass(slots=True)
 class OpenChunk:
     """Its keys are `interval`, but NULL (None: no others), and NULL where it `holds_null`."""
@@ -79,19 +127,16 @@ class OpenChunk:
     holds_null: bool
     #: Dropped rows it was opened over, and rows held since.
     rows: HeldRows = field(default_factory=HeldRows)
-    high: int | None = None
-    #: Where the log ended after the SELECT.
-    log_end: int = 0
-    exact: bool = False
-    segments: tuple[Segment, ...] = ()
-    misfit: str = ""
-    folding: bool = False
+    state: ChunkState = Held()
 
     def close(self, *, high: int, log_end: int, exact: bool, segments: Sequence[Segment]) -> None:
         """It was read, or folded."""
-        self.high, self.log_end, self.segments = high, max(high, log_end), tuple(segments)
-        self.exact = exact or self.folding
-        self.folding = False
+        folded = isinstance(self.state, Folding)
+        self._become(Read(high, max(high, log_end), exact or folded, tuple(segments)))
+
+    def misfit(self, *, high: int, reason: str) -> None:
+        """It found another table; the caller has let go of its rows."""
+        self._become(Misfit(high, reason))
 
     def let_go(self) -> HeldRows:
         """It holds nothing from here on; what it held, for the caller to clear."""
@@ -100,25 +145,40 @@ class OpenChunk:
         return held
 
     @property
-    def is_read(self) -> bool:
-        """Whether it was closed, and its reader does not have it again."""
-        return self.high is not None and not self.folding
+    def decided_at(self) -> int | None:
+        """The ordinal at which the log says all that matters to the chunk; None while its reader works at it."""
+        match self.state:
+            case Held() | Folding():
+                return None
+            case Read(log_end=log_end):
+                return log_end
+            case Misfit(high=high):
+                return high
+            case _:
+                assert_never(self.state)
 
     def decide(self, *, foldable: bool, movable: bool) -> Decision:
         """What becomes of it, now that the log is past its reading."""
-        assert self.high is not None
-        high = self.high
+        if isinstance(self.state, Misfit):
+            return RetryChunk(self.split, self.state.reason)
+        assert isinstance(self.state, Read), f"{self.split.split_id} is {self.state} and was decided about"
+        high, exact = self.state.high, self.state.exact
         early = next(up_to(self.rows, high), None) is not None
-        if early and not self.exact and not foldable:
+        if early and not exact and not foldable:
             return RetryChunk(
                 self.split, "rows changed while a table without primary key was read, and cannot be matched to them"
             )
         if movable and any(removes(rows) for rows in behind(self.rows, high)):
             return RetryChunk(self.split, "a row left the chunk before it was published")
-        if early and not self.exact:
-            self.folding = True
+        if early and not exact:
+            self._become(Folding())
             return FoldChunk(self.split, _as_needed(self.rows, up_to(self.rows, high)))
-        return PublishChunk(self.split, self.segments, _as_needed(self.rows, _released(self.rows, high)))
+        return PublishChunk(self.split, self.state.segments, _as_needed(self.rows, _released(self.rows, high)))
+
+    def _become(self, state: ChunkState) -> None:
+        allowed = CHUNK_TRANSITIONS[type(self.state)]
+        assert type(state) in allowed, f"{self.split.split_id} is {self.state} and cannot become {state}"
+        self.state = state
 
 
 def _released(rows: HeldRows, high: int) -> Iterator[LogRows]:

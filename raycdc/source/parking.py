@@ -21,60 +21,37 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar, assert_never
 
 from raycdc.model import TableId
-
-if TYPE_CHECKING:
-    from raycdc.source.api import LogUnit
+from raycdc.source.log_unit import LogUnit, TableBegun, TableParked
+from raycdc.source.stream_state import StreamState
+from raycdc.source.table_life import (
+    AsOf,
+    Behind,
+    Gone,
+    InSnapshot,
+    Live,
+    Parked,
+    Parking,
+    Phase,
+    TableState,
+    Unknown,
+    incarnation_of,
+)
 
 #: What a user may ask for (`Requests.tables`).
 RESNAPSHOT = "resnapshot"
 PAUSE = "pause"
 REMOVE = "remove"
 
-#: Why a table is parked: it cannot be followed, which somebody must decide about; the user paused it, or left it out;
-#: it is no more under its name (its target keeps what it had).
-PARKED = "parked"
-PAUSED = "paused"
-REMOVED = "removed"
-ENDED = "ended"
-
 #: What parks a table at the user's request: its phase from there, and the reason.
-_PARKING = {PAUSE: (PAUSED, "paused by the user"), REMOVE: (REMOVED, "removed by the user")}
+_PARKING = {PAUSE: (Phase.PAUSED, "paused by the user"), REMOVE: (Phase.REMOVED, "removed by the user")}
 
 
-@dataclass(frozen=True, slots=True)
-class Parked:
-    """Why a table is not followed from `position` on. `again`: until it begins anew by itself.
-
-    `phase` is `PARKED`, `PAUSED`, `REMOVED` or `ENDED`; only the first is anything to complain about. `ts_ms` is the
-    event's commit time.
-    """
-
-    reason: str
-    position: Mapping[str, Any]
-    ts_ms: int
-    again: bool = False
-    phase: str = PARKED
-
-    def entry(self, *, schema: str | None, announced: bool, incarnation: int) -> dict[str, Any]:
-        """As the state has it; `schema` is the last one followed (None: never), `announced` whether a target exists."""
-        return {
-            "schema": schema,
-            "announced": announced,
-            "incarnation": incarnation,
-            "again": self.again,
-            "phase": self.phase,
-            "reason": self.reason,
-            "position": dict(self.position),
-            "ts_ms": self.ts_ms,
-        }
-
-
-def progress_of(entry: Mapping[str, Any]) -> dict[str, Any]:
+def progress_of(parked: Parked) -> dict[str, Any]:
     """What people are told about a parked table."""
-    return {"phase": entry["phase"], "chunks_done": 0, "chunks_total": 0, "parked": dict(entry)}
+    return {"phase": str(parked.phase), "chunks_done": 0, "chunks_total": 0, "parked": parked.to_json()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,49 +75,45 @@ class Requests:
         start = data["start"]
         return cls(data["number"], data["tables"], None if start is None else (start["position"], start["ordinal"]))
 
-    def and_also(self, tables: Iterable[str], action: str, state: Mapping[str, Any]) -> Requests:
+    def and_also(self, tables: Iterable[str], action: str, state: StreamState) -> Requests:
         """These requests, as far as a stream split's `state` still has them to do, and `action` on `tables`."""
         left = self.left(state)
-        return Requests(state.get("changes", 0), {**left.tables, **dict.fromkeys(tables, action)}, left.start)
+        return Requests(state.changes, {**left.tables, **dict.fromkeys(tables, action)}, left.start)
 
-    def left(self, state: Mapping[str, Any]) -> Requests:
+    def left(self, state: StreamState) -> Requests:
         """What of them a stream split's `state` still has to do. Once that is committed the rest may be forgotten, and
         must be: a table that is dropped and made again is not known as one that has begun again.
         """
         waiting = {name: what for name, what in self.tables.items() if self.acts_on(name, state)}
-        return replace(self, tables=waiting, start=self.start if state.get("changes", 0) <= self.number else None)
+        return replace(self, tables=waiting, start=self.start if state.changes <= self.number else None)
 
-    def of_leaving(self, state: Mapping[str, Any]) -> dict[str, str]:
+    def of_leaving(self, state: StreamState) -> dict[str, str]:
         """Tables that are to be paused or removed and still are not: no new snapshot of theirs is wanted meanwhile."""
         return {name: what for name, what in self.tables.items() if what in _PARKING and self.acts_on(name, state)}
 
-    def acts_on(self, name: str, state: Mapping[str, Any]) -> bool:
+    def acts_on(self, name: str, state: StreamState) -> bool:
         """Whether the table is still to do in a stream split's state."""
-        known = state["tables"].get(name) or state.get("parked", {}).get(name)
-        changed = state.get("changes", 0) if known is None else known.get("incarnation", 0)
-        return bool(name in self.tables and changed <= self.number)
+        changed = incarnation_of(state.named(name))
+        return name in self.tables and (state.changes if changed is None else changed) <= self.number
 
 
-def with_requests(state: dict[str, Any], requests: Requests) -> dict[str, Any]:
+def with_requests(state: StreamState, requests: Requests) -> StreamState:
     """The stream split's state after `requests`: what they name is parked. Itself when nothing is left to do."""
     due = [name for name in requests.tables if requests.acts_on(name, state)]
-    start = requests.start if state.get("changes", 0) <= requests.number else None
+    start = requests.start if state.changes <= requests.number else None
     if not due and start is None:
         return state
-    tables, parked = dict(state["tables"]), dict(state.get("parked", {}))
-    number = state.get("changes", 0)
+    number, place = state.changes, state.position
     for name in due:
         number = max(number, requests.number) + 1
-        known = tables.pop(name, None) or parked.get(name) or {"schema": None, "announced": False}
         action = requests.tables[name]
-        phase, reason = _PARKING.get(action, (PARKED, "a new snapshot was asked for"))
-        why = Parked(reason, state["position"], 0, again=action not in _PARKING, phase=phase)
-        parked[name] = why.entry(schema=known["schema"], announced=known["announced"], incarnation=number)
-    state = {**state, "tables": tables, "parked": parked, "changes": max(number, requests.number + 1)}
+        phase, reason = _PARKING.get(action, (Phase.PARKED, "a new snapshot was asked for"))
+        parking = Parking(reason, place, 0, again=action not in _PARKING, phase=phase)
+        state = state.park(TableId.parse(name), parking, number=number)
+    state = replace(state, changes=max(number, requests.number + 1))
     if start is not None:
         # What the source noted of the log before is of no use behind a gap.
-        state = {name: value for name, value in state.items() if name != "source"}
-        state |= {"position": dict(start[0]), "ordinal": start[1]}
+        state = replace(state, source={}, position=dict(start[0]), ordinal=start[1])
     return state
 
 
@@ -174,27 +147,27 @@ class Refusal:
         return cls(table, data["incarnation"], data["reason"], data["position"], data["ts_ms"])
 
     @property
-    def parked(self) -> Parked:
-        return Parked(self.reason, self.position, self.ts_ms)
+    def parking(self) -> Parking:
+        return Parking(self.reason, self.position, self.ts_ms)
 
-    def acts_on(self, *, parked: bool, incarnation: int | None) -> bool:
-        """Whether a table that is `parked` or followed as `incarnation` (None: neither) is still to be parked."""
-        return not parked and (incarnation is None or incarnation <= self.incarnation)
+    def acts_on(self, state: TableState) -> bool:
+        """Whether a table in this state is still to be parked."""
+        match state:
+            case Parked():
+                return False
+            case Unknown():
+                return True
+            case InSnapshot() | AsOf() | Behind() | Live() | Gone():
+                return state.incarnation <= self.incarnation
+            case _:
+                assert_never(state)
 
 
-def with_refusals(state: dict[str, Any], refusals: Iterable[Refusal]) -> dict[str, Any]:
+def with_refusals(state: StreamState, refusals: Iterable[Refusal]) -> StreamState:
     """The stream split's state with the tables of `refusals` parked; itself where that is done already."""
     for refusal in refusals:
-        name = str(refusal.table)
-        known = state["tables"].get(name)
-        followed_as = None if known is None else known.get("incarnation", 0)
-        if not refusal.acts_on(parked=name in state.get("parked", {}), incarnation=followed_as):
-            continue
-        number = state.get("changes", 0) + 1
-        was = known or {"schema": None, "announced": False}
-        entry = refusal.parked.entry(schema=was["schema"], announced=was["announced"], incarnation=number)
-        tables = {table: told for table, told in state["tables"].items() if table != name}
-        state = {**state, "tables": tables, "parked": {**state.get("parked", {}), name: entry}, "changes": number}
+        if refusal.acts_on(state[refusal.table]):
+            state = state.park(refusal.table, refusal.parking, number=state.changes + 1)
     return state
 
 
@@ -214,8 +187,8 @@ class RefusedTables:
         """What of the unit is to be followed; itself where nothing was refused."""
         if not self._tables:
             return unit
-        self._tables -= {update.table for update in unit.schema if update.snapshot is not None}
-        schema = tuple(u for u in unit.schema if u.table not in self._tables or u.parked is not None)
+        self._tables -= {update.table for update in unit.schema if isinstance(update, TableBegun)}
+        schema = tuple(u for u in unit.schema if u.table not in self._tables or isinstance(u, TableParked))
         return replace(
             unit,
             rows=tuple(rows for rows in unit.rows if rows.table not in self._tables),

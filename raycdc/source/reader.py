@@ -17,7 +17,7 @@ from typing import Any, Protocol, assert_never
 
 from raycdc.errors import ProtocolError
 from raycdc.failpoints import reach
-from raycdc.source.api import ChunkRead, ChunkSource, InputStatus, LogSource, ReaderOutput
+from raycdc.source.api import ChunkRead, ChunkSource, InputStatus, ReaderOutput
 from raycdc.source.chunk_events import (
     ChunkDelta,
     ChunkMisfit,
@@ -32,6 +32,7 @@ from raycdc.source.chunk_events import (
 )
 from raycdc.source.hand_off import KeyOrder
 from raycdc.source.log_reader import LogReader, LogReport
+from raycdc.source.log_unit import LogSource
 from raycdc.source.source_event import (
     AddSplits,
     CheckpointComplete,
@@ -48,7 +49,7 @@ from raycdc.source.source_event import (
     SplitsAdded,
     SplitsRemoved,
 )
-from raycdc.source.split import ChunkId, PartitionSplit, SnapshotSplit, SourceSplit, StreamSplit
+from raycdc.source.split import STREAM_SPLIT_ID, ChunkId, PartitionSplit, SnapshotSplit, SourceSplit, StreamSplit
 
 #: Chunks a reader works at: one being read, one being opened, so that the handshake overlaps the SELECT.
 CHUNKS_IN_FLIGHT = 2
@@ -313,7 +314,7 @@ class IncrementalReader:
         self._send(
             EpochSealed(
                 epoch=epoch,
-                splits={"stream": log.state()} if log else {},
+                splits={STREAM_SPLIT_ID: log.state().to_json()} if log else {},
                 segments=segments,
                 tables=report.tables,
                 schemas=report.schemas,

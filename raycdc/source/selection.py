@@ -16,13 +16,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 from raycdc.checkpoint.manifest import Manifest
 from raycdc.model import TableId
 from raycdc.plugins import did_you_mean
-from raycdc.source.parking import ENDED, Parked, Requests
-from raycdc.source.split import STREAM_SPLIT_ID
+from raycdc.source.parking import Requests
+from raycdc.source.stream_state import StreamState, stream_of
+from raycdc.source.table_life import Parked, Parking, Phase, TableState, Unknown
 
 #: Why a table has ended that the source still has.
 _LEFT = "the configuration does not select it any more; its target keeps what it had"
@@ -96,45 +97,41 @@ def known_tables(last: Manifest | None) -> set[str]:
     """All that the state knows or knew, also those that were dropped at the source."""
     if last is None:
         return set()
-    stream = last.to_splits.get(STREAM_SPLIT_ID, {})
-    return {*stream.get("tables", {}), *stream.get("parked", {}), *last.enumerator.get("tables", {})}
+    stream = stream_of(last)
+    return {*(stream.names if stream is not None else ()), *last.enumerator.get("tables", {})}
 
 
 def changes_of(
     selection: Selection, last: Manifest | None, requests: Requests, captures: Callable[[TableId], bool]
 ) -> SelectionChanges:
     """What is new, put back and left; nothing before the first start, which reads all that is selected."""
-    stream = last.to_splits.get(STREAM_SPLIT_ID) if last is not None else None
+    stream = stream_of(last)
     if stream is None:
         return SelectionChanges()
-    parked: Mapping[str, Any] = stream.get("parked", {})
-    names = [str(table) for table in selection.tables]
-    new = [n for n in names if n not in stream["tables"] and n not in parked]
-    back = [n for n in names if n in parked and parked[n]["phase"] == ENDED and not parked[n]["again"]]
+    new = [str(table) for table in selection.tables if isinstance(stream[table], Unknown)]
+    back = [str(table) for table in selection.tables if _has_ended(stream[table])]
     asked = {name for name in (*new, *back) if requests.acts_on(name, stream)}
-    left = [n for n in (*stream["tables"], *parked) if not captures(TableId.parse(n)) and not _has_ended(parked.get(n))]
+    left = [str(table) for table in _left(stream, captures)]
     return SelectionChanges(
         tuple(n for n in new if n not in asked), tuple(n for n in back if n not in asked), tuple(sorted(left))
     )
 
 
-def without_left(state: dict[str, Any], captures: Callable[[TableId], bool]) -> dict[str, Any]:
+def without_left(state: StreamState, captures: Callable[[TableId], bool]) -> StreamState:
     """The stream split's state with the tables ended that are selected no more; itself where there are none.
 
     Decided anew from the same configuration until a manifest has it, so nothing of it needs to be durable before.
     """
-    parked = dict(state.get("parked", {}))
-    tables = dict(state["tables"])
-    left = [n for n in (*tables, *parked) if not captures(TableId.parse(n)) and not _has_ended(parked.get(n))]
-    if not left:
-        return state
-    number = state.get("changes", 0) + 1
-    why = Parked(_LEFT, state["position"], 0, phase=ENDED)
-    for name in left:
-        known = tables.pop(name, None) or parked[name]
-        parked[name] = why.entry(schema=known["schema"], announced=known["announced"], incarnation=number)
-    return {**state, "tables": tables, "parked": parked, "changes": number}
+    number = state.changes + 1
+    for table in _left(state, captures):
+        state = state.park(table, Parking(_LEFT, state.position, 0, phase=Phase.ENDED), number=number)
+    return state
 
 
-def _has_ended(entry: Mapping[str, Any] | None) -> bool:
-    return entry is not None and entry["phase"] == ENDED and not entry["again"]
+def _left(state: StreamState, captures: Callable[[TableId], bool]) -> list[TableId]:
+    """Tables that are selected no more, and have not ended for it yet."""
+    return [t for t in (*state.followed, *state.parked) if not captures(t) and not _has_ended(state[t])]
+
+
+def _has_ended(state: TableState) -> bool:
+    return isinstance(state, Parked) and state.phase is Phase.ENDED and not state.again

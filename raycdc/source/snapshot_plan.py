@@ -10,8 +10,11 @@ from typing import Any, Protocol, runtime_checkable
 from raycdc.checkpoint.manifest import Segment
 from raycdc.errors import ProtocolError, SchemaError
 from raycdc.model import TableId
-from raycdc.source.parking import Parked, progress_of
+from raycdc.source.parking import progress_of
 from raycdc.source.split import SnapshotSplit
+from raycdc.source.stream_state import StreamState
+from raycdc.source.table_life import Followed, Parked, Parking, SnapshotState, Unknown, parked_from
+from raycdc.source.table_life import first_state as first_table_state
 
 #: Chunks planned ahead of demand; keeps the enumerator's state and the server's planning queries small.
 PLANNED_AHEAD = 32
@@ -21,21 +24,23 @@ PLANNED_AHEAD = 32
 class TablePlan:
     """A table at the start position: its schema document and how it is cut into chunks.
 
-    `snapshot` as `HandOff.add_table` wants it, or None for a table that is followed without a snapshot. `refused` says
-    why its targets cannot hold it: it is parked from there.
+    `snapshot` is None for a table that is followed without one. `refused` says why its targets cannot hold it: it is
+    parked from there.
     """
 
     table: TableId
     fingerprint: str
     document: dict[str, Any]
-    snapshot: dict[str, Any] | None
+    snapshot: SnapshotState | None
     refused: str = ""
 
-    def entry(self, start: Mapping[str, Any]) -> dict[str, Any]:
-        """The table in the first state of a stream split that begins at the position `start`."""
-        if self.refused:
-            return Parked(self.refused, start, 0).entry(schema=None, announced=False, incarnation=0)
-        return {"schema": self.fingerprint, "announced": False, "snapshot": self.snapshot, "incarnation": 0}
+    def followed(self) -> Followed:
+        """The table in the first state of a stream split, unless it is `refused`."""
+        return first_table_state(self.fingerprint, self.snapshot)
+
+    def parked(self, start: Mapping[str, Any]) -> Parked:
+        """The `refused` table in the first state of a stream split that begins at the position `start`."""
+        return parked_from(Unknown(), Parking(self.refused, start, 0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,10 +50,10 @@ class StartPoint:
     `parks` is False where a table that its targets cannot hold is to end the run: `SchemaError`.
     """
 
-    position: dict[str, Any]
+    position: Mapping[str, Any]
     ordinal: int
     tables: tuple[TablePlan, ...]
-    source: dict[str, Any] | None = None
+    source: Mapping[str, Any] | None = None
     parks: bool = True
 
     def __post_init__(self) -> None:
@@ -70,7 +75,7 @@ class PlannedChunks:
 class ResumePoint:
     """Where a log goes on at another server: the place and the log's end, as that server counts them."""
 
-    position: dict[str, Any]
+    position: Mapping[str, Any]
     ordinal: int
     end: int
 
@@ -79,7 +84,7 @@ class ResumePoint:
 class FailoverDialect(Protocol):
     """What a dialect has more if another server may take over: its positions are no places in the old one's log."""
 
-    def resume_point(self, position: dict[str, Any]) -> ResumePoint | None:
+    def resume_point(self, position: Mapping[str, Any]) -> ResumePoint | None:
         """Where the log goes on at the server that answers now; None if that is the one of `position`. Blocks."""
 
 
@@ -104,7 +109,7 @@ class EnumeratorDialect(Protocol):
 
 
 @dataclass(slots=True)
-class TableState:
+class TablePlanning:
     """How far a table's planning and reading are, as the enumerator counts."""
 
     fingerprint: str
@@ -114,7 +119,7 @@ class TableState:
     estimate: int = 0
     incarnation: int = 0
     #: Why the table is not followed, as the stream's state has it.
-    parked: dict[str, Any] | None = None
+    parked: Parked | None = None
 
     def to_json(self, document: dict[str, Any] | None) -> dict[str, Any]:
         """As manifests have it; `document` is the schema's, while it is needed for planning."""
@@ -129,7 +134,7 @@ class TableState:
         }
 
     @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> TableState:
+    def from_json(cls, data: Mapping[str, Any]) -> TablePlanning:
         """Inverse of `to_json`, but for the document."""
         counts = data["planned"], data["finished"], data["estimate"]
         return cls(data["schema"], data["planner"], *counts, incarnation=data.get("incarnation", 0))
@@ -146,7 +151,7 @@ class OutChunk:
     segments: Sequence[Segment] = ()
 
 
-def snapshot_progress(tables: Mapping[TableId, TableState], out: Iterable[OutChunk]) -> dict[str, Any]:
+def snapshot_progress(tables: Mapping[TableId, TablePlanning], out: Iterable[OutChunk]) -> dict[str, Any]:
     """How far each table is, for people."""
     published = Counter(chunk.split.table for chunk in out if chunk.published)
     told = {}
@@ -164,15 +169,11 @@ def snapshot_progress(tables: Mapping[TableId, TableState], out: Iterable[OutChu
     return told
 
 
-def first_state(start: StartPoint, version: int) -> dict[str, Any]:
+def first_state(start: StartPoint) -> StreamState:
     """The stream split's state where reading begins."""
-    entries = {
-        refused: {str(p.table): p.entry(start.position) for p in start.tables if bool(p.refused) is refused}
-        for refused in (False, True)
-    }
-    place = {"position": start.position, "ordinal": start.ordinal, "changes": 0}
-    source = {"source": start.source} if start.source else {}
-    return {"version": version, **place, "tables": entries[False], "parked": entries[True], **source}
+    followed = {plan.table: plan.followed() for plan in start.tables if not plan.refused}
+    parked = {plan.table: plan.parked(start.position) for plan in start.tables if plan.refused}
+    return StreamState(start.position, start.ordinal, followed, parked, source=start.source or {})
 
 
 def captured_of(tables: Mapping[str, Any], dialect: EnumeratorDialect) -> dict[str, Any]:

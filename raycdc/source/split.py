@@ -8,32 +8,10 @@ from typing import Any
 
 from raycdc.checkpoint.manifest import STREAM_SPLIT_ID
 from raycdc.model import TableId
+from raycdc.source.chunk_key import ChunkKey, key_from_json
+from raycdc.source.stream_state import StreamState
 
-__all__ = [
-    "STREAM_SPLIT_ID",
-    "ChunkId",
-    "ChunkKey",
-    "OpenedAt",
-    "PartitionSplit",
-    "SnapshotSplit",
-    "SourceSplit",
-    "StreamSplit",
-    "key_from_json",
-    "key_names",
-]
-
-#: What a table is cut by: a column, or several, compared one after the other.
-ChunkKey = str | tuple[str, ...]
-
-
-def key_names(key: ChunkKey | None) -> tuple[str, ...]:
-    """The columns of a chunk key; none for a table that is a single chunk."""
-    return () if key is None else (key,) if isinstance(key, str) else tuple(key)
-
-
-def key_from_json(data: Any) -> ChunkKey | None:
-    """A chunk key as state and messages hold it."""
-    return data if data is None or isinstance(data, str) else tuple(data)
+__all__ = ["STREAM_SPLIT_ID", "ChunkId", "OpenedAt", "PartitionSplit", "SnapshotSplit", "SourceSplit", "StreamSplit"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,13 +83,10 @@ class SnapshotSplit:
 
 @dataclass(frozen=True, slots=True)
 class StreamSplit:
-    """A log from `state` on. `state` is the log reader's own (position, tables, closed key ranges).
+    """A log from `state` on. `schemas` holds the schema documents (by fingerprint) that `state` refers to."""
 
-    `schemas` holds the schema documents (by fingerprint) that `state` refers to.
-    """
-
-    state: dict[str, Any]
-    schemas: dict[str, Any] = field(default_factory=dict)
+    state: StreamState
+    schemas: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def split_id(self) -> str:
@@ -127,7 +102,7 @@ class PartitionSplit:
     """
 
     split_id: str
-    state: dict[str, Any]
+    state: Mapping[str, Any]
     until: int | None = None
 
 

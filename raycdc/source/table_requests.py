@@ -13,19 +13,20 @@ from raycdc.checkpoint.parked import ParkedTarget
 from raycdc.checkpoint.store import CheckpointStore, CommitRecord
 from raycdc.errors import SchemaError, StateError
 from raycdc.model import TableId
-from raycdc.source.parking import PARKED, RESNAPSHOT, Refusal, Requests
+from raycdc.source.parking import RESNAPSHOT, Refusal, Requests
 from raycdc.source.split import STREAM_SPLIT_ID
+from raycdc.source.stream_state import StreamState, stream_of
+from raycdc.source.table_life import Parked, Phase, Unknown
 
 
-def stream_state(manifest: Manifest | None) -> dict[str, Any]:
+def stream_state(manifest: Manifest | None) -> StreamState:
     """The log's state in `manifest`. `StateError` when there is none: nothing was read yet, or the source has none."""
-    state = manifest.to_splits.get(STREAM_SPLIT_ID) if manifest is not None else None
+    state = stream_of(manifest)
     if state is None:
         raise StateError(
             "This pipeline has no table with a log yet. Run it first; its first start reads every table anyway."
         )
-    found: dict[str, Any] = state
-    return found
+    return state
 
 
 def requests_of(store: CheckpointStore) -> Requests:
@@ -39,7 +40,7 @@ def settle(store: CheckpointStore, epoch: int) -> None:
     asked = requests_of(store)
     if not asked.tables and asked.start is None:
         return
-    stream = store.manifest(epoch).to_splits.get(STREAM_SPLIT_ID)
+    stream = stream_of(store.manifest(epoch))
     if stream is not None and (left := asked.left(stream)) != asked:
         store.write_requests(left.to_json())
 
@@ -58,11 +59,11 @@ def ask_to_begin_again(
 ) -> None:
     """Ask for new snapshots of all `tables`, and of all that are known, with the log from another place on."""
     state = stream_state(last)
-    names = {*tables, *state["tables"], *state["parked"]}
     # Paused tables and those that have ended stay as they are.
-    names -= {name for name, entry in state["parked"].items() if entry["phase"] != PARKED}
+    staying = {str(table) for table, parked in state.parked.items() if parked.phase is not Phase.PARKED}
+    names = {*tables, *state.names} - staying
     asked = dict.fromkeys(sorted(names), RESNAPSHOT) | requests_of(store).of_leaving(state)
-    store.write_requests(Requests(state["changes"], asked, (position, ordinal)).to_json())
+    store.write_requests(Requests(state.changes, asked, (position, ordinal)).to_json())
 
 
 def ask_for_lost_rows(store: CheckpointStore, manifest: Manifest, tables: Sequence[str]) -> None:
@@ -73,7 +74,7 @@ def ask_for_lost_rows(store: CheckpointStore, manifest: Manifest, tables: Sequen
     ask(store, [name for name in tables if name not in leaving], RESNAPSHOT, manifest=manifest)
 
 
-def read_together(record: CommitRecord | None, tables: Sequence[str], state: Mapping[str, Any]) -> dict[str, str]:
+def read_together(record: CommitRecord | None, tables: Sequence[str], state: StreamState) -> dict[str, str]:
     """`tables` and all that begin again with them, each with the target that they share ("": none): rows of several
     tables in a target with one row per key cannot be told apart, so it is emptied for all of them.
 
@@ -101,14 +102,15 @@ def merged_targets(record: CommitRecord) -> dict[str, tuple[str, ...]]:
     return {name: tuple(sorted(sources)) for name, sources in found.items() if len(sources) > 1}
 
 
-def begins_again(name: str, requests: Requests, state: Mapping[str, Any]) -> bool:
+def begins_again(name: str, requests: Requests, state: StreamState) -> bool:
     """Whether a new snapshot of the table is asked for, and not under way."""
     return requests.tables.get(name) == RESNAPSHOT and requests.acts_on(name, state)
 
 
-def goes_on(name: str, state: Mapping[str, Any]) -> bool:
+def goes_on(name: str, state: StreamState) -> bool:
     """Whether rows of the table are still to come."""
-    return name in state["tables"] or state.get("parked", {}).get(name, {}).get("phase") == PARKED
+    table = state.named(name)
+    return table.phase is Phase.PARKED if isinstance(table, Parked) else not isinstance(table, Unknown)
 
 
 def left_behind(record: CommitRecord | None, together: Mapping[str, str]) -> list[str]:
@@ -133,12 +135,12 @@ def parked_at_sink(manifest: Manifest | None, record: CommitRecord | None) -> di
     """
     if record is None or manifest is None:
         return {}
-    stream = manifest.to_splits.get(STREAM_SPLIT_ID)
+    stream = stream_of(manifest)
     found = {}
     for _, entry in sorted(record.parked.items()):
         for name, number in entry.sources.items():
-            followed = None if stream is None else stream["tables"].get(name)
-            if stream is None or (followed is not None and followed.get("incarnation", 0) <= number):
+            followed = None if stream is None else stream.followed.get(TableId.parse(name))
+            if stream is None or (followed is not None and followed.incarnation <= number):
                 found[name] = entry
     return found
 
@@ -152,9 +154,9 @@ def complain_of_parked(
     """Raise `SchemaError` for tables that a run which has read everything else leaves behind. Those of topics
     that the configuration `selects` no more owe nothing; where there is a log, a start has ended them.
     """
-    stream = manifest.to_splits.get(STREAM_SPLIT_ID) if manifest is not None else None
-    parked = {} if stream is None else stream.get("parked", {})
-    left = {name: entry["reason"] for name, entry in parked.items() if entry["phase"] == PARKED and not entry["again"]}
+    stream = stream_of(manifest)
+    parked = {} if stream is None else stream.parked
+    left = {str(t): p.reason for t, p in parked.items() if p.phase is Phase.PARKED and not p.again}
     left |= {name: entry.text for name, entry in parked_at_sink(manifest, record).items()}
     if stream is None:
         left = {name: reason for name, reason in left.items() if selects(TableId.parse(name))}

@@ -40,6 +40,7 @@ from raycdc.model import TableId
 from raycdc.model.routes import Router
 from raycdc.schema.events import RenameColumnEvent
 from raycdc.sinks.api import Sink, TableWork
+from raycdc.source.stream_state import stream_of
 from raycdc.source.table_requests import goes_on
 from raycdc.spark.epoch_writer import NODE_PATIENCE_S, EpochWriter, Prepared, by_changes
 from raycdc.spark.holdings import Holdings
@@ -432,7 +433,7 @@ class EpochLoop:
         """The targets with one row per key that tables share with `sources`, or with one that shares with them, and all
         of whose rows are to come: they are filled anew together, as their rows there cannot be told apart.
         """
-        stream = manifest.to_splits.get(STREAM_SPLIT_ID)
+        stream = stream_of(manifest)
         if stream is None or not self._routing.upsert:
             return {}
         names = {*map(TableId.parse, self._routes), *targets}

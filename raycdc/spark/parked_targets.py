@@ -33,7 +33,8 @@ from raycdc.checkpoint.store import CheckpointStore
 from raycdc.config import PipelineOptions
 from raycdc.errors import ParkReason, TableRefusedError
 from raycdc.model import TableId
-from raycdc.source.parking import ENDED, REMOVED
+from raycdc.source.stream_state import stream_of
+from raycdc.source.table_life import Parked, Phase
 from raycdc.source.table_requests import begins_again, goes_on, requests_of
 
 
@@ -214,14 +215,13 @@ class Followed:
     """Which source tables still are, as of the newest manifest and the configuration (`selects`)."""
 
     def __init__(self, store: CheckpointStore, selects: Callable[[TableId], bool]) -> None:
-        last = store.last_manifest()
-        self._stream = None if last is None else last.to_splits.get(STREAM_SPLIT_ID)
+        self._stream = stream_of(store.last_manifest())
         self._selects = selects
         self._requests = requests_of(store)
 
     def __call__(self, source: TableId) -> bool:
         """Whether its target must be what it was: rows of it go on from there."""
-        return self._selects(source) and (self._stream is None or str(source) in self._stream["tables"])
+        return self._selects(source) and (self._stream is None or source in self._stream.followed)
 
     def is_asked_for(self, source: TableId) -> bool:
         """Whether the user has decided what becomes of it at this start: no matter how its target is."""
@@ -240,8 +240,9 @@ class Followed:
 
 def _is_over(source: str, manifest: Manifest) -> bool:
     """Whether nobody follows the table any more; where it ever begins again, it does so by itself."""
-    stream = manifest.to_splits.get(STREAM_SPLIT_ID, {})
-    return stream.get("parked", {}).get(source, {}).get("phase") in (ENDED, REMOVED)
+    stream = stream_of(manifest)
+    state = None if stream is None else stream.named(source)
+    return isinstance(state, Parked) and state.phase in (Phase.ENDED, Phase.REMOVED)
 
 
 def _told(target: TableId, sources: Collection[str], manifest: Manifest, error: TableRefusedError) -> str:

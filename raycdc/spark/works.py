@@ -30,7 +30,7 @@ from raycdc.model.view import RowView
 from raycdc.schema.events import event_from_json, event_to_json
 from raycdc.schema.targets import Tables, Target, TargetEpoch, changed_routes, emptied, routed_to, target_of
 from raycdc.sinks.api import TableWork
-from raycdc.source.split import STREAM_SPLIT_ID
+from raycdc.source.stream_state import stream_of
 from raycdc.spark.known_rows import slot_of
 from raycdc.spark.left_out import LeftOut
 from raycdc.spark.parked_targets import ParkedTargets
@@ -136,8 +136,9 @@ class Works:
         """Tables that were not followed when `record` was written: their next rows come with a new snapshot."""
         if record is None:
             return ()
-        stream = self._store.manifest(record.epoch).to_splits.get(STREAM_SPLIT_ID, {})
-        return [*stream.get("parked", {}), *(source for entry in record.parked.values() for source in entry.sources)]
+        stream = stream_of(self._store.manifest(record.epoch))
+        parked = () if stream is None else map(str, stream.parked)
+        return [*parked, *(source for entry in record.parked.values() for source in entry.sources)]
 
     def _check_transforms(self, known: Mapping[TableId, RoutedTarget], parked: Collection[str]) -> None:
         """`StateError` when rows of a table that is there would be others from now on."""

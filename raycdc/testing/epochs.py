@@ -19,6 +19,8 @@ from raycdc.checkpoint.manifest import STATE_NODE, STREAM_SPLIT_ID, Manifest, Se
 from raycdc.checkpoint.store import CheckpointStore
 from raycdc.model import Column, LogicalType, RowKind, TableId, TableSchema, TypeKind, changelog_schema
 from raycdc.schema.events import CreateTableEvent, event_to_json
+from raycdc.source.stream_state import StreamState
+from raycdc.source.table_life import Live
 
 Row = dict[str, Any]
 
@@ -173,5 +175,5 @@ class EpochScript:
 
 
 def _stream(epoch: int, incarnations: Mapping[str, int]) -> dict[str, Any]:
-    tables = {name: {"incarnation": number} for name, number in incarnations.items()}
-    return {"position": {"pos": epoch}, "tables": tables, "parked": {}}
+    followed = {TableId.parse(name): Live("", announced=True, incarnation=n) for name, n in incarnations.items()}
+    return StreamState({"pos": epoch}, epoch, followed).to_json()

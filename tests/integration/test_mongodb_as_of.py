@@ -124,7 +124,7 @@ class Reads:
 
         def noted(reader: MongoDbChunkReader, split: SnapshotSplit, **named: Any) -> Any:
             with lock:
-                self.made.append((split.split_id, named["opened_at"].get("as_of")))
+                self.made.append((split.split_id, named["opened_at"].as_of))
                 number = len(self.made)
             self.before(number)
             return reading(reader, split, **named)

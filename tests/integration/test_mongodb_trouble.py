@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import bson
 import pytest
 
+from raycdc.checkpoint.manifest import Manifest
 from raycdc.checkpoint.store import CheckpointStore
 from raycdc.config import Secret
 from raycdc.connectors.mongodb.causal import Found, log_end, look_up
@@ -88,13 +90,16 @@ def test_a_server_that_was_set_back_is_told_by_its_time(mongodb: MongoDb, databa
     assert last is not None
     (state,) = last.to_splits.values()
     source = job._make_source()()
-    source.preflight({"log": state})
-    later = {**state["position"], "cluster_time": state["position"]["cluster_time"] + (3600 << 32)}
+    source.preflight(last)
+
+    def moved(**position: Any) -> Manifest:
+        return replace(last, to_splits={"stream": {**state, "position": {**state["position"], **position}}})
+
     with pytest.raises(LogLostError, match="was restored, or is another replica set of the same name"):
-        source.preflight({"log": {**state, "position": later}})
+        source.preflight(moved(cluster_time=state["position"]["cluster_time"] + (3600 << 32)))
     for other in ("rs1", ""):
         with pytest.raises(SourceError, match="belongs to the replica set"):
-            source.preflight({"log": {**state, "position": {**state["position"], "replica_set": other}}})
+            source.preflight(moved(replica_set=other))
 
 
 @pytest.mark.parametrize("code", [63, 133, 222, 234, 13388])

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from raycdc.checkpoint.manifest import STREAM_SPLIT_ID, Manifest
+from raycdc.checkpoint.manifest import Manifest
 from raycdc.checkpoint.parked import WAYS_OUT, ParkedTarget
 from raycdc.checkpoint.store import CommitRecord
 from raycdc.errors import ParkReason, SinkError, TableRefusedError, TargetTouchedError, ValueRefusedError
@@ -79,22 +79,8 @@ class Story:
 
     def seal(self, *, final: bool = False) -> Manifest:
         """As a source with a log seals: its state says which beginning each table has."""
-        script = self.world.script
-        real = script.store.write_manifest
-        tables = {"shop.orders": {"incarnation": 0}, "shop.items": {"incarnation": self.incarnation}}
-        stream = {"position": {"pos": script.store.next_epoch()}, "tables": tables, "parked": {}}
-        sealed: list[Manifest] = []
-
-        def write(manifest: Manifest) -> None:
-            sealed.append(replace(manifest, to_splits={STREAM_SPLIT_ID: stream}))
-            real(sealed[0])
-
-        script.store.write_manifest = write  # type: ignore[method-assign]
-        try:
-            script.seal(final=final)
-        finally:
-            script.store.write_manifest = real  # type: ignore[method-assign]
-        return sealed[0]
+        incarnations = {"shop.orders": 0, "shop.items": self.incarnation}
+        return self.world.script.seal(final=final, incarnations=incarnations)
 
     def play(self) -> None:
         """Epochs 2 to 5."""

@@ -26,6 +26,7 @@ from raycdc.source.source_event import (
     SourceEventWrapper,
 )
 from raycdc.source.split import OpenedAt, SnapshotSplit, StreamSplit
+from raycdc.source.table_life import SnapshotState
 
 TABLE = TableId("shop", "orders")
 DOCUMENT: dict[str, Any] = {"fingerprint": "f1", "columns": [], "primary_key": ["id"]}
@@ -66,13 +67,7 @@ class Dialect:
         self.chunk_readers_max = 0
 
     def start_point(self) -> StartPoint:
-        snapshot: dict[str, Any] = {
-            "key": "id",
-            "foldable": True,
-            "needs_null": False,
-            "null_closed": False,
-            "closed": [],
-        }
+        snapshot = SnapshotState("id", foldable=True, needs_null=False)
         return StartPoint({"at": self.end}, self.end, (TablePlan(TABLE, "f1", DOCUMENT, snapshot),))
 
     def plan(

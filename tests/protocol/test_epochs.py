@@ -124,7 +124,7 @@ def test_a_reader_lost_before_its_report_is_not_waited_for_and_its_rows_are_not_
     assert manifest.to_splits == manifest.from_splits
     stream = other.stream()
     assert stream is not None
-    assert stream.state["ordinal"] == 100
+    assert stream.state.ordinal == 100
 
 
 def test_a_reader_lost_after_its_report_keeps_it_and_the_stream_goes_on_behind_it() -> None:
@@ -138,7 +138,7 @@ def test_a_reader_lost_after_its_report_keeps_it_and_the_stream_goes_on_behind_i
     assert job.store.manifests[0].to_splits["stream"]["ordinal"] == 130
     stream = other.stream()
     assert stream is not None
-    assert stream.state["ordinal"] == 130
+    assert stream.state.ordinal == 130
 
 
 def test_a_successor_that_registers_before_the_manifest_keeps_its_requests_and_chunks() -> None:
@@ -152,7 +152,7 @@ def test_a_successor_that_registers_before_the_manifest_keeps_its_requests_and_c
     other.sealed(1)
     given = successor.stream()
     assert given is not None
-    assert given.state["ordinal"] == 130
+    assert given.state.ordinal == 130
     assert len(successor.chunks()) <= 1
     successor.send(RequestSplit(), RequestSplit())
     assert {c.index for c in successor.chunks()} <= {0, 1}
@@ -172,7 +172,7 @@ def test_a_reader_crash_after_the_report_before_its_ack_reassigns_nothing_that_w
     successor.send(RequestSplit())
     stream = successor.stream()
     assert stream is not None
-    assert stream.state["ordinal"] == 140
+    assert stream.state.ordinal == 140
     assert successor.chunks() == []
     # It has the log, and may be given chunks of a table that begins again.
     assert not successor.is_finished()
@@ -210,7 +210,7 @@ def test_a_new_generation_goes_on_from_the_last_manifest_and_reads_open_chunks_a
     again.work()
     stream = reader.stream()
     assert stream is not None
-    assert stream.state["ordinal"] == 150
+    assert stream.state.ordinal == 150
     assert [c.index for c in reader.chunks()] == [second.index]
 
 

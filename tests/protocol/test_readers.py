@@ -34,6 +34,7 @@ from raycdc.source.source_event import (
     pack,
 )
 from raycdc.source.split import SnapshotSplit
+from raycdc.source.table_life import InSnapshot, SnapshotState, followed_to_json
 from tests.protocol.pair import DOCUMENT, SETTINGS, TABLE, FakeReader, Job, segment
 
 
@@ -360,7 +361,9 @@ def test_the_only_reader_gets_the_chunks_of_a_table_that_begins_again_after_all_
     assert log.chunks() == []
     assert not log.is_finished()
     state = dict(job.stream_state(150), changes=1)
-    state["tables"] = {str(TABLE): {"schema": "f1", "incarnation": 1, "snapshot": {"key": "id"}}}
+    snapshot = SnapshotState("id", foldable=True, needs_null=False)
+    begun = InSnapshot("f1", announced=True, incarnation=1, snapshot=snapshot)
+    state["tables"] = {str(TABLE): followed_to_json(begun)}
     job.begin_seal()
     log.send(EpochSealed(2, {"stream": state}, (), {}, {}, (), None, end_of_input=False))
     job.work()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -11,7 +10,10 @@ import pytest
 from raycdc.checkpoint.parked import ParkedTarget
 from raycdc.source.enumerator import IncrementalSnapshotEnumerator
 from raycdc.source.log_reader import LogReader
+from raycdc.source.log_unit import TableBegun
 from raycdc.source.parking import RefusedTables, Requests, TableLooks
+from raycdc.source.stream_state import StreamState
+from raycdc.source.table_life import InSnapshot, Live, Parked
 from raycdc.testing.simulation import Settings, TableKind, Visibility
 from raycdc.testing.simulation.driver import SimDriver
 from raycdc.testing.simulation.source import SimLogSource
@@ -79,10 +81,10 @@ def take_chunks_of_any_incarnation(patch: pytest.MonkeyPatch) -> None:
 def forget_where_tables_are_parked(patch: pytest.MonkeyPatch) -> None:
     real = LogReader.state
 
-    def state(self: LogReader) -> dict[str, Any]:
+    def state(self: LogReader) -> StreamState:
         found = real(self)
-        known = {name: {**e, "snapshot": None} for name, e in found["parked"].items() if e["schema"] is not None}
-        return {**found, "tables": {**found["tables"], **known}, "parked": {}}
+        known = {t: Live(p.schema, p.announced, p.incarnation) for t, p in found.parked.items() if p.schema is not None}
+        return replace(found, followed={**found.followed, **known}, parked={})
 
     patch.setattr(LogReader, "state", state)
 
@@ -91,16 +93,18 @@ def plan_anew_before_the_manifest_says_so(patch: pytest.MonkeyPatch) -> None:
     """Chunks of the new incarnation in a manifest whose log state knows only the old one."""
     real = LogReader._begin_again
 
-    def begin_again(self: LogReader, update: Any, snapshot: Any) -> None:
-        real(self, update, snapshot)
-        self._tables[update.table].incarnation = 0
+    def begin_again(self: LogReader, update: TableBegun) -> None:
+        real(self, update)
+        begun = self._lives._states[update.table]
+        assert isinstance(begun, InSnapshot)
+        self._lives._states[update.table] = replace(begun, incarnation=0)
 
     patch.setattr(LogReader, "_begin_again", begin_again)
 
 
 def carry_requests_out_again_and_again(patch: pytest.MonkeyPatch) -> None:
-    def acts_on(self: Requests, name: str, state: Mapping[str, Any]) -> bool:
-        return name in self.tables and name not in state["parked"]
+    def acts_on(self: Requests, name: str, state: StreamState) -> bool:
+        return name in self.tables and not isinstance(state.named(name), Parked)
 
     patch.setattr(Requests, "acts_on", acts_on)
 

@@ -6,7 +6,7 @@ unnoticed is either not needed or not tested; both are bugs of the simulation.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -15,7 +15,7 @@ import pytest
 
 from raycdc.bridge import partitions
 from raycdc.errors import FencedError
-from raycdc.source import as_of, hand_off, open_chunk
+from raycdc.source import hand_off, open_chunk, stream_state, table_life
 from raycdc.source.coordinator import SourceCoordinator
 from raycdc.source.dropped_rows import DroppedRows
 from raycdc.source.enumerator import IncrementalSnapshotEnumerator
@@ -343,15 +343,22 @@ def partition_by_number_instead_of_key(patch: pytest.MonkeyPatch) -> None:
 
 
 def let_changes_pass_that_chunks_have(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(as_of.Passed, "rows", lambda self, rows: rows)
+    patch.setattr(hand_off, "later", lambda state, rows: rows)
 
 
 def let_the_log_pass_a_table_that_is_read_as_of_a_place(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(as_of.AsOf, "bars", lambda self, ordinal: False)
+    patch.setattr(table_life.AsOf, "bars", lambda self, ordinal: False)
 
 
 def forget_the_place_at_a_restart(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(as_of.AsOf, "from_json", lambda data: None)
+    real = table_life.followed_from_json
+
+    def from_json(data: Mapping[str, Any]) -> table_life.Followed:
+        snapshot = data["snapshot"]
+        kept = None if snapshot is None else {name: value for name, value in snapshot.items() if name != "as_of"}
+        return real({**data, "snapshot": kept})
+
+    patch.setattr(stream_state, "followed_from_json", from_json)
 
 
 def open_chunks_as_of_a_place_before_the_log_reader(patch: pytest.MonkeyPatch) -> None:

@@ -8,13 +8,14 @@ import pytest
 
 from raycdc.errors import ProtocolError
 from raycdc.model import TableId
-from raycdc.source.api import LogUnit, SchemaUpdate
 from raycdc.source.as_of import Turns
 from raycdc.source.chunk_events import ChunkOpened, ChunkVoided, Fate
 from raycdc.source.log_reader import LogReader
+from raycdc.source.log_unit import LogUnit, TableDropped
 from raycdc.source.snapshot_plan import OutChunk
 from raycdc.source.source_event import AddSplits, decode, encode
 from raycdc.source.split import OpenedAt, SnapshotSplit, StreamSplit
+from raycdc.source.stream_state import StreamState
 from tests.unit.test_log_reader import TABLE, Numbers, Reader
 
 FIRST = SnapshotSplit(TABLE, 0, "id", None, 10, as_of=90)
@@ -36,7 +37,7 @@ def restored(state: dict[str, Any]) -> Reader:
     reader = Reader()
     document = {"fingerprint": "f1", "columns": [], "primary_key": ["id"]}
     reader.log = LogReader(
-        StreamSplit({**state, "parked": {}}, {"f1": document}),
+        StreamSplit(StreamState.from_json({**state, "parked": {}}), {"f1": document}),
         key_order=Numbers(),
         output=reader.output,
         send_event=reader.said.append,
@@ -84,7 +85,7 @@ def test_changes_up_to_the_place_are_in_the_chunks_though_these_came_first() -> 
         after.rows(2, at=110)
         after.rows(3, at=111)
         assert after.output.epoch == [3]
-        assert after.log.state()["version"] == 1
+        assert after.log.state().to_json()["version"] == 1
 
 
 def test_a_unit_with_rows_behind_the_place_waits_as_a_whole() -> None:
@@ -148,14 +149,14 @@ def test_a_table_that_is_another_one_is_left_to_the_log() -> None:
     reader.said.clear()
     # The log goes on without its rows; a chunk waits for what it says.
     assert (reader.log.ordinal, reader.output.epoch) == (101, [])
-    assert reader.log.state()["tables"][str(TABLE)]["snapshot"]["as_of"] == {"at": 100, "lost": 120}
+    assert reader.log.state().to_json()["tables"][str(TABLE)]["snapshot"]["as_of"] == {"at": 100, "lost": 120}
     again = SnapshotSplit(TABLE, 0, "id", None, 10, attempt=1, as_of=90)
     reader.open(again)
     reader.rows(2, at=119)
     reader.log.on_time(now_s=1.0)
     assert reader.said == []
     reader.cut()
-    reader.log.on_unit(LogUnit({"at": 120}, 120, schema=(SchemaUpdate(TABLE, (), None, None),)), now_s=1.0)
+    reader.log.on_unit(LogUnit({"at": 120}, 120, schema=(TableDropped(TABLE),)), now_s=1.0)
     reader.log.on_time(now_s=1.0)
     (voided,) = reader.said
     assert isinstance(voided, ChunkVoided)
@@ -171,7 +172,7 @@ def test_a_table_that_the_log_says_nothing_of_is_parked() -> None:
     (voided,) = reader.said
     assert isinstance(voided, ChunkVoided)
     assert voided.fate is Fate.NEXT_MANIFEST
-    assert f"tables resnapshot CONFIG {TABLE}" in reader.log.state()["parked"][str(TABLE)]["reason"]
+    assert f"tables resnapshot CONFIG {TABLE}" in reader.log.state().to_json()["parked"][str(TABLE)]["reason"]
 
 
 def test_a_reader_that_does_not_know_such_tables_refuses_the_state() -> None:

@@ -22,7 +22,7 @@ from raycdc.checkpoint.parked import ParkedTarget
 from raycdc.checkpoint.store import KEEP_COMMITTED, CheckpointStore, CommitRecord, RoutedTarget
 from raycdc.errors import FencedError, ParkReason, StateError
 from raycdc.model import TableId
-from raycdc.source.parking import Parked
+from raycdc.source.table_life import Live, Parking, parked_from
 from raycdc.testing.epochs import simple_schema
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -33,8 +33,9 @@ def parked_manifest() -> Manifest:
     """`manifest` with one table that is followed and one that is parked."""
     followed = {"schema": "0123456789abcdef", "announced": True, "incarnation": 2, "snapshot": None}
     place = {"file": "binlog.000001", "pos": 4, "gtid_set": ""}
-    why = Parked("ALTER TABLE `ä` … cannot be followed", place, 1_700_000_000_000)
-    parked = why.entry(schema="0123456789abcdef", announced=True, incarnation=1)
+    why = Parking("ALTER TABLE `ä` … cannot be followed", place, 1_700_000_000_000)
+    before = Live("0123456789abcdef", announced=True, incarnation=0)
+    parked = parked_from(before, why, incarnation=1).to_json()
     stream = {"position": place, "ordinal": 4, "changes": 2, "tables": {"shop.orders": followed}}
     return replace(manifest(1), to_splits={"stream": {**stream, "parked": {"shop.ä": parked}}})
 

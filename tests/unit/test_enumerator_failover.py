@@ -10,6 +10,7 @@ from raycdc.source.enumerator import IncrementalSnapshotEnumerator
 from raycdc.source.snapshot_plan import ResumePoint
 from raycdc.source.source_event import SourceEvent
 from raycdc.source.split import SourceSplit, StreamSplit
+from raycdc.source.stream_state import StreamState
 from tests.protocol.pair import Dialect
 
 HERE, THERE = {"server": "a", "at": 900}, {"server": "b", "at": 4}
@@ -62,7 +63,7 @@ class TwoServers(Dialect):
 def restored(context: Context, *, until: str | None) -> IncrementalSnapshotEnumerator:
     state = {"version": 1, "started": True, "high": 950, "tables": {}, "unfinished": []}
     enumerator = IncrementalSnapshotEnumerator(context, TwoServers(), until=until, restored=state)
-    enumerator.restore_stream(StreamSplit({"version": 1, "position": HERE, "ordinal": 900, "tables": {}}))
+    enumerator.restore_stream(StreamSplit(StreamState(HERE, 900)))
     enumerator.start()
     enumerator.add_reader(0)
     return enumerator
@@ -77,7 +78,7 @@ def test_the_stream_is_given_away_only_with_a_place_of_the_server_that_answers()
 
     (stream,) = context.assigned
     assert isinstance(stream, StreamSplit)
-    assert (stream.state["position"], stream.state["ordinal"]) == (THERE, 4)
+    assert (stream.state.position, stream.state.ordinal) == (THERE, 4)
     enumerator.add_splits_back([stream], 0)
     context.make_calls()
     assert context.assigned == [stream, stream]

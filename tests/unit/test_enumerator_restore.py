@@ -10,6 +10,7 @@ from raycdc.model import TableId
 from raycdc.source.enumerator import restore_or_create
 from raycdc.source.source_event import SourceEvent
 from raycdc.source.split import STREAM_SPLIT_ID, SnapshotSplit, SourceSplit, StreamSplit
+from raycdc.source.table_life import Phase
 from tests.protocol.pair import Dialect
 
 KEPT, LEFT_OUT = TableId("shop", "kept"), TableId("shop", "left_out")
@@ -81,10 +82,10 @@ def test_a_table_left_out_meanwhile_has_ended_and_its_chunks_are_forgotten() -> 
     enumerator.handle_split_request(0)
 
     streams = [split for split in context.assigned if isinstance(split, StreamSplit)]
-    assert [list(split.state["tables"]) for split in streams] == [[str(KEPT)]]
+    assert [list(split.state.followed) for split in streams] == [[KEPT]]
     assert [split.table for split in context.assigned if isinstance(split, SnapshotSplit)] == [KEPT]
     assert {name: table["phase"] for name, table in enumerator.progress().items()} == {
         str(KEPT): "snapshot",
         str(LEFT_OUT): "ended",
     }
-    assert [(s.state["changes"], s.state["parked"][str(LEFT_OUT)]["phase"]) for s in streams] == [(1, "ended")]
+    assert [(s.state.changes, s.state.parked[LEFT_OUT].phase) for s in streams] == [(1, Phase.ENDED)]

@@ -11,8 +11,10 @@ import pytest
 
 from raycdc.errors import ProtocolError
 from raycdc.model import RowKind, TableId
+from raycdc.source.chunk_key import ChunkKey
 from raycdc.source.hand_off import FoldChunk, HandOff, LogRows, PublishChunk, RetryChunk
-from raycdc.source.split import ChunkKey, SnapshotSplit
+from raycdc.source.split import SnapshotSplit
+from raycdc.source.table_life import InSnapshot, SnapshotState, TableLives
 from tests.protocol.pair import segment
 
 TABLE = TableId("shop", "orders")
@@ -38,16 +40,15 @@ class Numbers:
 
 
 def hand_off(*, key: str | None = "id", foldable: bool = True, needs_null: bool = False, **how: Any) -> HandOff:
-    made = HandOff(Numbers(), **how)
-    state: dict[str, Any] = {
-        "key": key,
-        "foldable": foldable,
-        "needs_null": needs_null,
-        "null_closed": False,
-        "closed": [],
-    }
-    made.add_table(TABLE, state, primary_key=("id",) if foldable else ())
+    snapshot = SnapshotState(key, foldable=foldable, needs_null=needs_null)
+    made = HandOff(Numbers(), lives(snapshot), **how)
+    made.add_table(TABLE, primary_key=("id",) if foldable else ())
     return made
+
+
+def lives(snapshot: SnapshotState, *tables: TableId) -> TableLives:
+    begun = InSnapshot("f", announced=True, incarnation=0, snapshot=snapshot)
+    return TableLives(dict.fromkeys((TABLE, *tables), begun))
 
 
 def chunk(index: int, lower: int | None, upper: int | None, *, attempt: int = 0, **options: Any) -> SnapshotSplit:
@@ -319,17 +320,11 @@ def test_state_is_what_is_closed_and_never_what_is_held() -> None:
     publish(made, chunk(0, None, 10))
     made.open(chunk(2, 20, None), now_s=0)
     made.rows(log((INSERT, 25, None)), now_s=0)
-    state = made.table_state(TABLE)
-    assert state == {
-        "key": "id",
-        "foldable": True,
-        "needs_null": True,
-        "null_closed": False,
-        "closed": [[None, 20]],
-    }
-    restored = HandOff(Numbers())
-    restored.add_table(TABLE, state, primary_key=("id",))
-    assert restored.table_state(TABLE) == state
+    state = made._lives.reading(TABLE)
+    assert state is not None
+    assert state.snapshot == SnapshotState("id", foldable=True, needs_null=True, closed=((None, 20),))
+    restored = HandOff(Numbers(), lives(state.snapshot))
+    restored.add_table(TABLE, primary_key=("id",))
     assert shown(restored.rows(log((INSERT, 19, None), (INSERT, 20, None)), now_s=0)) == [(INSERT, 19)]
 
 
@@ -441,10 +436,11 @@ def test_what_is_remembered_of_dropped_rows_has_a_bound_and_chunks_open_later_in
 
 def test_tables_share_the_bound_and_the_largest_gives_way() -> None:
     row = log((INSERT, 1, 1))
-    made = hand_off(ring_s=60.0, held_bytes_max=3 * row.batch.nbytes, spill=PutDown)
     other = TableId("shop", "items")
-    state: dict[str, Any] = {"key": "id", "foldable": True, "needs_null": False, "null_closed": False, "closed": []}
-    made.add_table(other, state, primary_key=("id",))
+    both = lives(SnapshotState("id", foldable=True, needs_null=False), other)
+    made = HandOff(Numbers(), both, ring_s=60.0, held_bytes_max=3 * row.batch.nbytes, spill=PutDown)
+    for table in both:
+        made.add_table(table, primary_key=("id",))
     for second in range(3):
         made.rows(row, now_s=second)
     made.rows(LogRows(other, row.batch, row.ordinals), now_s=3)

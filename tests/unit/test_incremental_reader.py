@@ -12,9 +12,10 @@ from raycdc.checkpoint.manifest import Segment
 from raycdc.connectors.kafka.events import CheckKeys
 from raycdc.errors import ProtocolError
 from raycdc.model import TableId
-from raycdc.source.api import ChunkRead, InputStatus, LogSource, ReaderOutput
+from raycdc.source.api import ChunkRead, InputStatus, ReaderOutput
 from raycdc.source.chunk_events import ChunkDelta, ChunkOpened, ChunkPublished, ChunkVoided, CloseChunk
 from raycdc.source.hand_off import KeyOrder
+from raycdc.source.log_unit import LogSource
 from raycdc.source.reader import CHUNKS_IN_FLIGHT, IncrementalReader
 from raycdc.source.source_event import (
     AddSplits,

@@ -15,7 +15,6 @@ from raycdc.checkpoint.manifest import Manifest, Segment, TableEpoch
 from raycdc.checkpoint.missing import MissingRow, missing_rows
 from raycdc.model import RowKind, TableId
 from raycdc.source import open_chunk
-from raycdc.source.api import LogUnit, SchemaUpdate
 from raycdc.source.chunk_events import (
     ChunkDelta,
     ChunkMisfit,
@@ -28,11 +27,14 @@ from raycdc.source.chunk_events import (
     StopAt,
     VoidChunk,
 )
+from raycdc.source.chunk_key import ChunkKey
 from raycdc.source.hand_off import LogRows
 from raycdc.source.held_rows import SpilledRows
 from raycdc.source.log_reader import LogReader, LogReport
+from raycdc.source.log_unit import LogUnit, TableAltered, TableDropped
 from raycdc.source.source_event import SourceEvent
-from raycdc.source.split import ChunkKey, OpenedAt, SnapshotSplit, StreamSplit
+from raycdc.source.split import OpenedAt, SnapshotSplit, StreamSplit
+from raycdc.source.stream_state import StreamState
 from tests.protocol.pair import segment
 
 TABLE = TableId("shop", "orders")
@@ -103,11 +105,11 @@ class Reader:
         }
         table = {"schema": "f1", "announced": announced, "snapshot": snapshot}
         document = {"fingerprint": "f1", "columns": [], "primary_key": ["id"] if foldable else []}
-        state = {"version": 1, "position": {"at": 100}, "ordinal": 100, "tables": {str(TABLE): table}}
+        state: dict[str, Any] = {"version": 1, "position": {"at": 100}, "ordinal": 100, "tables": {str(TABLE): table}}
         self.output = Output()
         self.said: list[SourceEvent] = []
         self.log = LogReader(
-            StreamSplit(state, {"f1": document}),
+            StreamSplit(StreamState.from_json(state), {"f1": document}),
             key_order=Numbers(),
             output=self.output,
             send_event=self.said.append,
@@ -133,9 +135,7 @@ class Reader:
     def alter(self, at: int) -> None:
         document = {"fingerprint": f"f{at}", "columns": [], "primary_key": ["id"]}
         change = {"type": "add_column", "at": at}
-        self.log.on_unit(
-            LogUnit({"at": at}, at, schema=(SchemaUpdate(TABLE, (change,), f"f{at}", document),)), now_s=0.0
-        )
+        self.log.on_unit(LogUnit({"at": at}, at, schema=(TableAltered(TABLE, (change,), document),)), now_s=0.0)
 
     def open(self, split: SnapshotSplit, *, now_s: float = 0.0) -> None:
         self.log.on_event(OpenChunk(split), now_s=now_s)
@@ -154,7 +154,7 @@ class Reader:
     def cut(self) -> Cut:
         report = self.log.report()
         self.output.cut(1)
-        state = self.log.state()
+        state = self.log.state().to_json()
         self.log.after_cut(now_s=0.0)
         return Cut(report, state)
 
@@ -314,7 +314,7 @@ def test_the_first_epoch_creates_every_table_and_no_other_does() -> None:
 
 def test_a_chunk_of_a_table_that_was_dropped_is_gone() -> None:
     reader = Reader()
-    update = SchemaUpdate(TABLE, (), None, None)
+    update = TableDropped(TABLE)
     reader.log.on_unit(LogUnit({"at": 120}, 120, schema=(update,)), now_s=0.0)
     reader.open(CHUNK)
     assert reader.said == [ChunkVoided(CHUNK.chunk_id, "the table was dropped", Fate.TABLE_GONE)]
@@ -368,18 +368,18 @@ def test_a_chunk_that_cannot_be_folded_waits_for_a_quiet_table_but_not_for_ever(
 
 def test_missing_rows_are_told_once_and_not_of_chunks_that_are_still_to_be_read() -> None:
     reader = Reader()
-    before = reader.log.state()
+    before = reader.log.state().to_json()
     reader.open(CHUNK)
     reader.missing(3, 15, at=101)
     reader.close(CHUNK, high=102)
     reader.rows(20, at=103)
     states = [before]
     for at in (104, 105):
-        states.append(reader.log.state())
+        states.append(reader.log.state().to_json())
         reader.cut()
         reader.missing(4, at=at)
     # A state that comes again without news, as where nobody reads for an epoch.
-    states += [reader.log.state()] * 2
+    states += [reader.log.state().to_json()] * 2
     told = []
     for epoch, (first, last) in enumerate(itertools.pairwise(states), start=1):
         manifest = Manifest(epoch, 1, 0, {"stream": first}, {"stream": last}, {})

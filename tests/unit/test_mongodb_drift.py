@@ -16,6 +16,7 @@ from raycdc.connectors.mongodb.followed import FollowedCollections, Place
 from raycdc.connectors.mongodb.layout import Layout, OnConflict, OnMisfit, Spelling, declared, parse_type
 from raycdc.model import TableId
 from raycdc.model.mask import Mask, Masks
+from raycdc.source.log_unit import TableAltered
 from raycdc.transform.followed import TargetRules
 
 ORDERS = TableId("shop", "orders")
@@ -178,7 +179,9 @@ def test_a_collection_that_widens_all_the_time_does_so_less_often() -> None:
             (rows,) = writer.rows(batch.data, batch.events, numbers=numbers, ranks=numbers)
             again = followed.widen(ORDERS, batch.data, at_once=True)
         told = followed.widenings(Place({}, 1, 0), seq=0)
-        return rows.batch.num_columns, [event["column"]["name"] for one in told for event in one.update.changes]
+        altered = [one.update for one in told if isinstance(one.update, TableAltered)]
+        assert len(altered) == len(told)
+        return rows.batch.num_columns, [event["column"]["name"] for update in altered for event in update.changes]
 
     begun, _ = changed(0)
     for number in range(1, 10):

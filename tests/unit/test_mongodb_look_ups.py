@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import bson
@@ -13,7 +14,7 @@ from raycdc.connectors.mongodb.position import StreamPosition
 from raycdc.connectors.mongodb.token import ordinal_of
 from raycdc.errors import StateError
 from raycdc.model import RowKind
-from raycdc.source.api import LogUnit
+from raycdc.source.log_unit import LogUnit
 from tests.unit.test_mongodb_stream import ORDERS, Script, answer, event, reader, token, units
 
 
@@ -104,7 +105,7 @@ def test_a_reader_that_goes_on_settles_what_waited(left: int) -> None:
     ]
     script = Script(*answers)
     passed = units(reader(script, look_up=Server(30)), script)[: left + 1]
-    state: dict[str, Any] = {}
+    state: Mapping[str, Any] = {}
     for unit in passed:
         state = state if unit.source_state is None else unit.source_state
     begin = StreamPosition.from_json(passed[-1].position)
@@ -117,7 +118,7 @@ def test_a_reader_that_goes_on_settles_what_waited(left: int) -> None:
         ]
     ]
     script = Script(*rest)
-    more = units(reader(script, look_up=Server(30), state=state, start=begin), script)
+    more = units(reader(script, look_up=Server(30), state=dict(state), start=begin), script)
     expected = [(RowKind.INSERT, 9), (RowKind.DELETE, 1), (RowKind.DELETE, 2)]
     assert rows([*passed, *more]) == expected
     assert [row.key for unit in more for row in unit.missing] == ['{"_id": 2}']

@@ -23,7 +23,7 @@ from raycdc.connectors.mongodb.token import ordinal_of
 from raycdc.errors import DataError, SourceError, SourceUnavailableError
 from raycdc.model import TableId
 from raycdc.model.selector import TableSelector
-from raycdc.source.api import LogUnit
+from raycdc.source.log_unit import LogUnit, TableBegun, TableParked
 
 ORDERS = TableId("shop", "orders")
 UUID = "00" * 16
@@ -225,8 +225,7 @@ def test_a_document_that_does_not_fit_parks_its_collection() -> None:
     assert [told(unit) for unit in passed] == [
         ([1], 11, False), ([], 12, False), ([], 13, False), ([], 14, False)
     ]  # fmt: skip
-    (why,) = [update.parked for unit in passed for update in unit.parked]
-    assert why is not None
+    (why,) = [update.parking for unit in passed for update in unit.parked]
     assert not why.again
     assert "the document with _id 2: n, a column of type long, is of type string" in why.reason
 
@@ -235,7 +234,8 @@ def test_a_collection_that_cannot_be_followed_is_parked_with_the_reason() -> Non
     looks = iter([Look(None, ordinal_of(11, 1), "it has a collation")])
     script = Script(answer(event(11, 1, key=1)), answer(event(12, 1, key=2)), answer(behind=token(13)))
     passed = units(reader(script, follows=False, look=lambda _: next(looks)), script)
-    reasons = [u.parked.reason for unit in passed for u in (*unit.parked, *unit.schema) if u.parked]
+    updates = [update for unit in passed for update in (*unit.parked, *unit.schema)]
+    reasons = [update.parking.reason for update in updates if isinstance(update, TableParked)]
     assert reasons == ["shop.orders appeared, and is read from its beginning", "it has a collation"]
     assert [key for unit in passed for key in told(unit)[0]] == []
 
@@ -288,7 +288,7 @@ def test_an_update_without_its_document_is_looked_up_and_one_that_is_gone_has_no
 def test_what_becomes_of_a_collection_is_passed_before_the_place_behind_it() -> None:
     script = Script(answer(event(11, 1, key=1), event(12, 1, "drop"), event(13, 1, key=3)), answer(behind=token(14)))
     passed = units(reader(script), script)
-    kinds = [(told(unit), [u.parked is not None for u in unit.schema], len(unit.parked)) for unit in passed]
+    kinds = [(told(unit), [isinstance(u, TableParked) for u in unit.schema], len(unit.parked)) for unit in passed]
     assert kinds == [
         (([1], 11, False), [], 0),
         (([None], 11, False), [False], 0),
@@ -312,7 +312,7 @@ def test_a_collection_that_appears_begins_when_its_look_was_passed() -> None:
     begun = [n for n, unit in enumerate(passed) if unit.schema]
     assert len(begun) == 1
     assert passed[begun[0]].ordinal == ordinal_of(13, 1)
-    assert passed[begun[0]].schema[0].snapshot is not None
+    assert isinstance(passed[begun[0]].schema[0], TableBegun)
     assert [told(unit)[0] for unit in passed[begun[0] + 1 :]] == [[4], []]
     assert [len(unit.parked) for unit in passed[: begun[0]]].count(1) == 1
 
@@ -329,7 +329,7 @@ def test_a_drop_of_the_collection_that_had_the_name_before_changes_nothing() -> 
 def test_an_event_of_an_unknown_kind_parks_its_collection(kind: str, parked: int) -> None:
     script = Script(answer(event(11, 1, kind), event(12, 1, key=1)), answer(behind=token(13)))
     passed = units(reader(script), script)
-    assert sum(update.parked is not None for unit in passed for update in unit.schema) == parked
+    assert sum(isinstance(update, TableParked) for unit in passed for update in unit.schema) == parked
     assert [key for unit in passed for key in told(unit)[0]] == ([] if parked else [1])
 
 

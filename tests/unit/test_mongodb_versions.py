@@ -17,6 +17,7 @@ from raycdc.errors import SourceError
 from raycdc.model import TableId
 from raycdc.model.selector import TableSelector
 from raycdc.source.split import StreamSplit
+from raycdc.source.stream_state import StreamState
 
 EVENT = {"_data": "82612F653E000000022B022C0100296E5A1004" + "00" * 16 + "46645F696400" + "04"}
 INVALIDATION = {"_data": "82612F653E000000022B022C0100296F5A1004" + "00" * 16 + "04"}
@@ -82,7 +83,7 @@ def test_servers_before_4_0_7_are_warned_of(
     source = MongoDbSource(MongoDbSourceConfig.model_validate(config))
     position = StreamPosition(ordinal_of(*PLACE), replica_set="rs0").to_json()
     with pytest.raises(AskedError):
-        source.log_reader(StreamSplit({"position": position, "tables": {}}, {}))
+        source.log_reader(StreamSplit(StreamState(position, 0)))
     assert len([r for r in caplog.records if "a quiet stream keeps no place" in r.message]) == warned
 
 

@@ -183,7 +183,7 @@ def test_rows_that_are_kept_beside_the_state_lie_in_tables_of_deltas() -> None:
 
 def test_a_start_parks_what_is_refused_or_ends_where_nothing_is_parked() -> None:
     fine, odd = TablePlan(T, "f1", {}, None), TablePlan(TableId("shop", "odd"), "", {}, None, "it has no key")
-    assert StartPoint({"at": 1}, 1, (fine, odd)).tables[1].entry({"at": 1}) == {
+    assert StartPoint({"at": 1}, 1, (fine, odd)).tables[1].parked({"at": 1}).to_json() == {
         "schema": None,
         "announced": False,
         "incarnation": 0,

@@ -3,49 +3,45 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from raycdc.model import TableId
-from raycdc.source.parking import PAUSE, PAUSED, RESNAPSHOT, Requests, TableLooks, with_requests
+from raycdc.source.parking import PAUSE, RESNAPSHOT, Requests, TableLooks, with_requests
+from raycdc.source.stream_state import StreamState
+from raycdc.source.table_life import Live, Phase
 
 ORDERS, NEW = TableId("shop", "orders"), TableId("shop", "new")
 
 
-def state(**tables: int) -> dict[str, Any]:
+def state(**tables: int) -> StreamState:
     """A stream's state of followed tables with their incarnations."""
-    followed = {
-        f"shop.{name}": {"schema": "f", "announced": True, "snapshot": None, "incarnation": number}
-        for name, number in tables.items()
-    }
+    followed = {TableId("shop", name): Live("f", announced=True, incarnation=n) for name, n in tables.items()}
     position = {"file": "binlog.000002", "pos": 4}
-    known = {"position": position, "ordinal": 9, "changes": max(tables.values()), "source": {"shadows": {}}}
-    return {**known, "tables": followed, "parked": {}}
+    return StreamState(position, 9, followed, changes=max(tables.values()), source={"shadows": {}})
 
 
 def test_a_request_parks_its_table_once_and_leaves_the_others() -> None:
     before = state(orders=0, items=3)
     requests = Requests(3, {"shop.orders": RESNAPSHOT, "shop.new": RESNAPSHOT})
     after = with_requests(before, requests)
-    assert list(after["tables"]) == ["shop.items"]
-    parked = after["parked"]
-    assert [(name, entry["again"], entry["announced"]) for name, entry in sorted(parked.items())] == [
-        ("shop.new", True, False),
-        ("shop.orders", True, True),
+    assert list(after.followed) == [TableId("shop", "items")]
+    assert [(table, parked.again, parked.announced) for table, parked in sorted(after.parked.items())] == [
+        (NEW, True, False),
+        (ORDERS, True, True),
     ]
-    assert after["source"] == before["source"]
+    assert after.source == before.source
     assert with_requests(after, requests) is after
 
 
 def test_a_paused_table_does_not_begin_again_by_itself() -> None:
     after = with_requests(state(orders=0), Requests(0, {"shop.orders": PAUSE}))
-    assert (after["parked"]["shop.orders"]["again"], after["parked"]["shop.orders"]["phase"]) == (False, PAUSED)
+    assert (after.parked[ORDERS].again, after.parked[ORDERS].phase) == (False, Phase.PAUSED)
 
 
 def test_a_log_read_from_elsewhere_forgets_what_was_noted_of_it() -> None:
     start = {"file": "binlog.000009", "pos": 4}
     requests = Requests(0, {"shop.orders": RESNAPSHOT}, (start, 99))
     after = with_requests(state(orders=0), requests)
-    assert (after["position"], after["ordinal"], "source" in after) == (start, 99, False)
+    assert (after.position, after.ordinal, after.source) == (start, 99, {})
     assert with_requests(after, requests) is after
 
 

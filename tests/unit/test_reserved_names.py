@@ -11,6 +11,7 @@ from raycdc.connectors.mysql.ddl.history import DdlHistory
 from raycdc.connectors.mysql.ddl.statements import DdlDialect
 from raycdc.errors import SchemaError
 from raycdc.model import Column, LogicalType, TableId, TableSchema, TypeKind, changelog_schema
+from raycdc.source.log_unit import TableParked
 from tests.unit.test_mysql_ddl_tools import Followed
 
 NAMES = ("_table", "_db", "_OP", "_seq", "_pos", "_ts_ms", "_deleted")
@@ -49,8 +50,8 @@ def test_where_tables_may_be_parked_only_that_one_is() -> None:
     statement = "ALTER TABLE orders ADD COLUMN _pos INT"
     history.on_ddl(DdlItem("shop", statement, place, place, 0, in_transaction=False))
     (update,) = history.take_updates()[0]
-    assert update.parked is not None
-    assert "column '_pos' has a name that raycdc uses" in update.parked.reason
+    assert isinstance(update, TableParked)
+    assert "column '_pos' has a name that raycdc uses" in update.parking.reason
 
 
 def test_messages_with_such_a_field_are_refused() -> None:

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from raycdc.checkpoint.missing import MissingRow, MissingState
 from raycdc.connectors.kafka.events import EnumeratorEvent, ReaderEvent
 from raycdc.errors import ProtocolError
 from raycdc.model import Column, LogicalType, TableId, TableSchema, TypeKind
@@ -19,6 +20,7 @@ from raycdc.model.view import RowView
 from raycdc.source import source_event
 from raycdc.source.chunk_events import ChunkReaderEvent, LogEvent
 from raycdc.source.source_event import Message, SealEpoch, SourceEvent, SourceEventWrapper, decode, encode, pack, unpack
+from raycdc.source.table_life import SnapshotState
 
 values = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.text(max_size=8) | st.binary(max_size=8),
@@ -30,6 +32,10 @@ values = st.recursive(
 names = st.text(st.sampled_from("abc_"), min_size=1, max_size=8)
 column_types = st.sampled_from([LogicalType(TypeKind.INT64), LogicalType(TypeKind.STRING)])
 schemas = st.lists(st.builds(Column, names, column_types), max_size=3).map(lambda cs: TableSchema(tuple(cs), ()))
+
+
+bounds = st.lists(st.tuples(st.none() | values, values), max_size=2).map(tuple)
+missing = st.lists(st.builds(MissingRow, st.builds(TableId, names, names), key=names), max_size=2).map(tuple)
 
 
 def field_values(hint: Any) -> st.SearchStrategy[Any]:
@@ -46,6 +52,8 @@ def field_values(hint: Any) -> st.SearchStrategy[Any]:
         TableId: st.builds(TableId, names, names),
         TableSchema: schemas,
         RowView: st.nothing(),
+        SnapshotState: st.builds(SnapshotState, st.none() | names, st.booleans(), st.booleans(), st.booleans(), bounds),
+        MissingState: st.just(MissingState()) | st.builds(MissingState, st.integers(1, 99), missing),
         SourceEvent: st.deferred(lambda: st.one_of(*(dataclass_values(kind) for kind in EVENTS))),
     }
     if hint in simple:

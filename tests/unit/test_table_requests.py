@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from raycdc.checkpoint.manifest import Manifest
 from raycdc.checkpoint.store import CheckpointStore
+from raycdc.model import TableId
 from raycdc.source.parking import PAUSE, REMOVE, RESNAPSHOT, with_requests
 from raycdc.source.split import STREAM_SPLIT_ID
-from raycdc.source.table_requests import ask, ask_for_lost_rows, ask_to_begin_again, requests_of, settle
+from raycdc.source.stream_state import StreamState
+from raycdc.source.table_life import Live
+from raycdc.source.table_requests import ask, ask_for_lost_rows, ask_to_begin_again, requests_of, settle, stream_state
 
 A, B, C = "shop.a", "shop.b", "shop.c"
 
@@ -21,8 +23,8 @@ A, B, C = "shop.a", "shop.b", "shop.c"
 def store(tmp_path: Path) -> CheckpointStore:
     """A pipeline that follows three tables and stands still."""
     store = CheckpointStore(tmp_path, pipeline="shop")
-    tables: dict[str, Any] = {name: {"incarnation": 0, "schema": "x", "announced": True} for name in (A, B, C)}
-    stream = {"position": {}, "ordinal": 9, "changes": 4, "tables": tables, "parked": {}}
+    followed = {TableId.parse(name): Live("x", announced=True, incarnation=0) for name in (A, B, C)}
+    stream = StreamState({}, 9, followed, changes=4).to_json()
     generation = store.next_generation()
     store.write_manifest(Manifest(1, generation, 0, from_splits={}, to_splits={STREAM_SPLIT_ID: stream}, enumerator={}))
     return store
@@ -57,7 +59,7 @@ def test_the_user_may_change_their_mind(store: CheckpointStore) -> None:
 
 def test_a_request_that_is_done_does_not_act_on_a_table_that_is_dropped_and_made_again(store: CheckpointStore) -> None:
     ask(store, [A, B], RESNAPSHOT)
-    before = last(store).to_splits[STREAM_SPLIT_ID]
+    before = stream_state(last(store))
     settle(store, 1)
     assert requests_of(store).tables == {A: RESNAPSHOT, B: RESNAPSHOT}
     # The first one has begun again, the second is still to.
@@ -67,10 +69,11 @@ def test_a_request_that_is_done_does_not_act_on_a_table_that_is_dropped_and_made
     settle(store, 2)
     assert requests_of(store).tables == {B: RESNAPSHOT}
     # As a source knows one of a later CREATE TABLE.
-    seal(store, {**stream, "tables": {**stream["tables"], A: {"incarnation": 0}}, "parked": {}})
-    assert not requests_of(store).acts_on(A, last(store).to_splits[STREAM_SPLIT_ID])
+    made_again = {TableId.parse(A): Live("f", announced=False, incarnation=0)}
+    seal(store, replace(stream, followed={**stream.followed, **made_again}, parked={}))
+    assert not requests_of(store).acts_on(A, stream_state(last(store)))
 
 
-def seal(store: CheckpointStore, stream: dict[str, Any]) -> None:
-    before, after = last(store), {STREAM_SPLIT_ID: stream}
+def seal(store: CheckpointStore, stream: StreamState) -> None:
+    before, after = last(store), {STREAM_SPLIT_ID: stream.to_json()}
     store.write_manifest(Manifest(before.epoch + 1, before.generation, 0, before.to_splits, after, enumerator={}))

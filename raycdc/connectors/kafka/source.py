@@ -54,8 +54,8 @@ class KafkaSource:
         """Load the formats' compiled loops (or compile them) before there is a message to decode."""
         compile_all()
 
-    def preflight(self, splits: dict[str, Any] | None) -> None:
-        """Refuse early, in the driver, what could not work: `splits` are the last sealed states, None at a first start.
+    def preflight(self, last: Manifest | None) -> None:
+        """Refuse early, in the driver, what could not work after the epoch `last`, None at a first start.
 
         Raises `SourceError` with the fix; `LogLostError` when a topic does not have our position.
         """
@@ -67,9 +67,9 @@ class KafkaSource:
                 f'Topic "{missing[0]}" does not exist at {self._config.bootstrap_servers}. '
                 "Create it, or correct source.topics."
             )
-        if splits is None or self._config.on_out_of_range != "fail":
+        if last is None or self._config.on_out_of_range != "fail":
             return
-        states = [PartitionState.from_json(data) for data in splits.values()]
+        states = [PartitionState.from_json(data) for data in last.to_splits.values()]
         identities = {(topic.name, number): topic.identity for topic in topics for number in topic.partitions}
         in_range(
             cluster,

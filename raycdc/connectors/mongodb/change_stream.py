@@ -48,8 +48,8 @@ from raycdc.connectors.mongodb.raw_stream import EventTooLargeError, RawBatch, S
 from raycdc.connectors.mongodb.token import cluster_time_of, seconds_of
 from raycdc.errors import DataError, SourceError, SourceUnavailableError
 from raycdc.model import TableId
-from raycdc.source.api import LogUnit, SchemaUpdate
 from raycdc.source.hand_off import LogRows
+from raycdc.source.log_unit import LogUnit, TableAltered, TableParked
 
 _log = logging.getLogger(__name__)
 
@@ -275,11 +275,11 @@ class ChangeStreamReader:
             moment, event_ms = int(part.times[-1]), _event_ms(part)
             abouts, self._late = [*self._late, *self._abouts(part)], []
             place = Place(self._position.to_json(), moment, event_ms)
-            parked: list[SchemaUpdate] = []
+            parked: list[TableParked] = []
             for of, number in abouts:
                 changes = self._followed.change(of.event(number), place, seq=self._numbered, whole=not self._open)
                 if self._open:
-                    parked += [change.update for change in changes]
+                    parked += [change.update for change in changes if isinstance(change.update, TableParked)]
                 else:
                     self._changed(changes, event_ms)
             rows, known_bytes = self._rows(part, rank=rank)
@@ -301,12 +301,12 @@ class ChangeStreamReader:
         known_bytes: int,
         *,
         event_ms: int | None,
-        parked: Sequence[SchemaUpdate] = (),
+        parked: Sequence[TableParked] = (),
         open_: bool = False,
         missing: tuple[MissingRow, ...] = (),
     ) -> None:
         self._open = open_
-        new: list[SchemaUpdate] = []
+        new: list[TableParked] = []
         if not open_:
             place = self._place(event_ms or _now_ms())
             new = [self._followed.first_seen(table, place) for table in self._new if self._followed.is_new(table)]
@@ -336,7 +336,7 @@ class ChangeStreamReader:
         for change in changes:
             self._numbered += len(change.rows)
             update = change.update
-            if update.snapshot is not None or update.parked is not None or update.document is None:
+            if not isinstance(update, TableAltered):
                 self._look_ups.forget(update.table)
             unit = LogUnit(
                 self._position.to_json(),

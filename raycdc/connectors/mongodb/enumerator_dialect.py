@@ -58,7 +58,7 @@ class MongoDbEnumeratorDialect:
         for table, uuid in tables.items():
             layout = layout_of(client, self._config, table, uuid)
             document, refused = layout.document(), self._rules.refusal(table, layout.schema())
-            state = dict(UNREAD) if unread and not refused else None
+            state = UNREAD if unread and not refused else None
             plans.append(TablePlan(table, document["fingerprint"], document, state, refused))
         return tuple(plans)
 

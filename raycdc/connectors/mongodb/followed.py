@@ -33,9 +33,10 @@ from raycdc.connectors.mongodb.new_beginnings import begins_again, emptied
 from raycdc.model import TableId
 from raycdc.schema import event_to_json
 from raycdc.schema.events import DropTableEvent, TruncateTableEvent
-from raycdc.source.api import SchemaUpdate
 from raycdc.source.hand_off import LogRows
-from raycdc.source.parking import ENDED, PARKED, Parked, TableLooks
+from raycdc.source.log_unit import SchemaUpdate, TableAltered, TableDropped, TableParked
+from raycdc.source.parking import TableLooks
+from raycdc.source.table_life import Parked, Parking, Phase
 from raycdc.transform.followed import TargetRules
 
 _log = logging.getLogger(__name__)
@@ -90,7 +91,7 @@ class FollowedCollections:
         self,
         layouts: Mapping[TableId, Layout],
         *,
-        parked: Mapping[TableId, Mapping[str, Any]],
+        parked: Mapping[TableId, Parked],
         captures: Callable[[TableId], bool],
         look: Callable[[TableId], Look | None],
         left_out: Collection[str] = (),
@@ -114,11 +115,11 @@ class FollowedCollections:
         #: When collections widened lately.
         self._widened_s: dict[TableId, deque[float]] = {}
         self._told: set[TableId] = set()
-        waiting = [table for table, entry in parked.items() if entry["again"]]
+        waiting = [table for table, state in parked.items() if state.again]
         self._waiting = set(waiting)
         #: Collections of which targets have, or may have, rows.
-        self._known = {*layouts, *(table for table, entry in parked.items() if entry["announced"])}
-        self._left = {t for t, entry in parked.items() if not entry["again"] and entry["phase"] != ENDED}
+        self._known = {*layouts, *(table for table, state in parked.items() if state.announced)}
+        self._left = {t for t, state in parked.items() if not state.again and state.phase is not Phase.ENDED}
         self._looks: TableLooks[Look] = TableLooks(look, waiting)
 
     def __repr__(self) -> str:
@@ -132,11 +133,11 @@ class FollowedCollections:
         """Whether a change of the collection is the first that is heard of it."""
         return table not in self._writers and table not in self._waiting and table not in self._left
 
-    def first_seen(self, table: TableId, place: Place) -> SchemaUpdate:
+    def first_seen(self, table: TableId, place: Place) -> TableParked:
         """A captured collection appeared: it is parked, to begin again."""
         return self._again(table, f"{table} appeared, and is read from its beginning", place)
 
-    def unfit(self, table: TableId, why: str, place: Place) -> SchemaUpdate:
+    def unfit(self, table: TableId, why: str, place: Place) -> TableParked:
         """The collection cannot be followed: it is parked until somebody decides."""
         self._left.add(table)
         return self._parked(table, why, place)
@@ -148,7 +149,7 @@ class FollowedCollections:
             self._waiting.discard(table)
             if look is None:
                 why = f"there is no collection {table} any more; the target keeps what it had"
-                changes.append(Change(self._parked(table, why, place, phase=ENDED)))
+                changes.append(Change(self._parked(table, why, place, phase=Phase.ENDED)))
                 continue
             if look.layout is None:
                 changes.append(Change(self.unfit(table, look.refused, place)))
@@ -205,9 +206,7 @@ class FollowedCollections:
                 changes.append(Change(begins_again(table, layout), (rows,)))
                 seq += 1
                 continue
-            document = layout.document()
-            told = tuple(map(event_to_json, events))
-            changes.append(Change(SchemaUpdate(table, told, document["fingerprint"], document)))
+            changes.append(Change(TableAltered(table, tuple(map(event_to_json, events)), layout.document())))
         return changes
 
     def _may_widen(self, table: TableId) -> bool:
@@ -266,14 +265,14 @@ class FollowedCollections:
             case "drop":
                 del self._writers[table]
                 self._known.discard(table)
-                update = SchemaUpdate(table, (event_to_json(DropTableEvent(table)),), None, None)
+                update = TableDropped(table, (event_to_json(DropTableEvent(table)),))
                 if DropTableEvent.type in self._left_out:
                     return [Change(update)]
                 rows = emptied(table, writer.layout, seq=seq, ts_ms=place.ts_ms, ordinal=place.ordinal)
                 return [Change(update, (rows,))]
             case "rename":
                 why = f"{table} was renamed to {_table(event.get('to'))}; the target keeps what it had"
-                return [Change(self._parked(table, why, place, phase=ENDED))]
+                return [Change(self._parked(table, why, place, phase=Phase.ENDED))]
             case "create" if not other:
                 return []
             case "create" | "reshardCollection":
@@ -286,7 +285,7 @@ class FollowedCollections:
     def _touched(self, table: TableId, place: Place) -> None:
         self._looks.touched(table, place.ordinal)
 
-    def _again(self, table: TableId, why: str, place: Place) -> SchemaUpdate:
+    def _again(self, table: TableId, why: str, place: Place) -> TableParked:
         if table in self._known and (shared := self._rules.shared(table, self._known)):
             return self.unfit(table, f"{why}\nIt cannot begin again by itself: {shared}.", place)
         self._waiting.add(table)
@@ -294,11 +293,10 @@ class FollowedCollections:
         return self._parked(table, why, place, again=True)
 
     def _parked(
-        self, table: TableId, why: str, place: Place, *, again: bool = False, phase: str = PARKED
-    ) -> SchemaUpdate:
+        self, table: TableId, why: str, place: Place, *, again: bool = False, phase: Phase = Phase.PARKED
+    ) -> TableParked:
         self._writers.pop(table, None)
-        parked = Parked(why, place.position, place.ts_ms, again=again, phase=phase)
-        return SchemaUpdate(table, (), None, None, parked=parked)
+        return TableParked(table, Parking(why, place.position, place.ts_ms, again=again, phase=phase))
 
 
 def _table(namespace: Mapping[str, Any] | None) -> TableId | None:

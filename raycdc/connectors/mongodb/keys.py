@@ -23,8 +23,8 @@ from bson.json_util import JSONMode, JSONOptions
 from raycdc.connectors.mongodb.layout import ID, VALUE, Layout, subtype_of
 from raycdc.errors import ProtocolError
 from raycdc.model import LogicalType, TableId, TypeKind
+from raycdc.source.chunk_key import ChunkKey
 from raycdc.source.intervals import SortKey
-from raycdc.source.split import ChunkKey
 
 _MILLIS: bson.CodecOptions[dict[str, Any]] = bson.CodecOptions(
     datetime_conversion=bson.codec_options.DatetimeConversion.DATETIME_MS

@@ -21,14 +21,14 @@ from raycdc.connectors.mongodb.layout import ID, Layout
 from raycdc.model import RowKind, TableId, changelog_schema
 from raycdc.schema import event_to_json
 from raycdc.schema.events import CreateTableEvent, TruncateTableEvent
-from raycdc.source.api import LogUnit, SchemaUpdate
 from raycdc.source.hand_off import LogRows
-from raycdc.source.parking import ENDED, Parked
+from raycdc.source.log_unit import LogUnit, SchemaUpdate, TableBegun, TableParked
+from raycdc.source.table_life import Parking, Phase, SnapshotState
 
 #: Longest that a log without entries keeps its thread from leaving.
 _IDLE_S = 1.0
-#: A collection of which no chunk is read, as `HandOff.add_table` wants it. Every document has a key, and none is NULL.
-UNREAD: Mapping[str, Any] = {"key": ID, "foldable": True, "needs_null": False, "null_closed": False, "closed": []}
+#: A collection of which no chunk is read. Every document has a key, and none is NULL.
+UNREAD = SnapshotState(ID, foldable=True, needs_null=False)
 
 
 class NewBeginnings:
@@ -58,8 +58,7 @@ class NewBeginnings:
         now_ms = time.time_ns() // 1_000_000
         if layout is None:
             why = f"there is no collection {table} any more; the target keeps what it had"
-            ended = Parked(why, self._position, now_ms, phase=ENDED)
-            return self._unit(SchemaUpdate(table, (), None, None, parked=ended))
+            return self._unit(TableParked(table, Parking(why, self._position, now_ms, phase=Phase.ENDED)))
         update = begins_again(table, layout)
         rows = emptied(table, layout, seq=self._rows, ts_ms=now_ms, ordinal=NO_LOG)
         self._rows += 1
@@ -83,9 +82,7 @@ def emptied(table: TableId, layout: Layout, *, seq: int, ts_ms: int, ordinal: in
     return LogRows(table, pa.RecordBatch.from_arrays(arrays, schema=schema), np.array([ordinal], np.int64))
 
 
-def begins_again(table: TableId, layout: Layout) -> SchemaUpdate:
+def begins_again(table: TableId, layout: Layout) -> TableBegun:
     """The schema change with which a collection begins again, every chunk of it unread."""
     events = (TruncateTableEvent(table), CreateTableEvent(table, layout.schema()))
-    document = layout.document()
-    changes = tuple(event_to_json(event) for event in events)
-    return SchemaUpdate(table, changes, document["fingerprint"], document, snapshot=dict(UNREAD))
+    return TableBegun(table, tuple(event_to_json(event) for event in events), layout.document(), UNREAD)

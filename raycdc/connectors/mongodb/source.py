@@ -12,6 +12,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from raycdc.checkpoint.manifest import Manifest
 from raycdc.connectors.mongodb.catalog import (
     COLLECTION,
     discover,
@@ -49,6 +50,7 @@ from raycdc.errors import ConfigError, LogLostError, SourceError, SourceUnavaila
 from raycdc.model import TableId
 from raycdc.source.selection import Selection
 from raycdc.source.split import StreamSplit
+from raycdc.source.stream_state import stream_of
 from raycdc.transform.followed import TargetRules
 
 _log = logging.getLogger(__name__)
@@ -98,30 +100,31 @@ class MongoDbSource:
         """`raycdc.source.api.TellsBefore`."""
         self._demands_images = True
 
-    def preflight(self, splits: dict[str, Any] | None) -> None:
-        """Refuse early, in the driver, what could not work: `splits` are the last sealed states, None at a first start.
+    def preflight(self, last: Manifest | None) -> None:
+        """Refuse early, in the driver, what could not work after the epoch `last`, None at a first start.
 
         Raises `SourceError` with the fix, also for another replica set than the one that was begun with, and
         `LogLostError` when the server's log no longer reaches back to our position.
         """
+        state = stream_of(last)
         with connect(self._config.uri) as client:
             info = probe(client)
             # One that is missing by now was dropped, which the stream says.
-            first = splits is None or self._config.bounded
+            first = last is None or self._config.bounded
             tables = discover(client, self._config.selector(), complete=first)
-            for state in (splits or {}).values():
-                self._require_same_set(info, state["position"]["replica_set"])
+            if state is not None:
+                self._require_same_set(info, state.position["replica_set"])
             for table in tables:
                 require_selectable(client, table, self._config.snapshot.selection_of(table))
-            followed = {name for state in (splits or {}).values() for name in state["tables"]}
+            followed = set() if state is None else set(state.followed)
             # Those that came since are judged where they are looked at, and parked.
-            judged = [table for table in tables if first or str(table) in followed]
+            judged = [table for table in tables if first or table in followed]
             require_hidden(client, self._config, judged, self._rules.masks)
             if not self._config.bounded:
                 require_followable(client, judged)
-                for state in (splits or {}).values():
-                    self._try(client, StreamPosition.from_json(state["position"]))
-                if not splits:
+                if state is not None:
+                    self._try(client, StreamPosition.from_json(state.position))
+                else:
                     self._open(client, StreamPosition(log_end(client), replica_set=info.replica_set)).close()
 
     def _try(self, client: Client, place: StreamPosition) -> None:
@@ -144,12 +147,12 @@ class MongoDbSource:
         names = selector.plain_names, selector.patterns
         return Selection("source.collections", selected, tuple(there), *names, others=others, noun=COLLECTION)
 
-    def restart(self, splits: dict[str, Any]) -> tuple[dict[str, Any], int, list[str]]:
+    def restart(self, last: Manifest) -> tuple[dict[str, Any], int, list[str]]:
         """Where the changes can be read from instead of a place that is lost, and all collections to read again."""
         with connect(self._config.uri) as client:
             info = probe(client)
-            for state in splits.values():
-                self._require_same_set(info, state["position"]["replica_set"])
+            if (state := stream_of(last)) is not None:
+                self._require_same_set(info, state.position["replica_set"])
             begin = log_end(client)
             position = StreamPosition(begin, replica_set=info.replica_set)
             tables = discover(client, self._config.selector(), complete=False)
@@ -168,11 +171,10 @@ class MongoDbSource:
     def log_reader(self, split: StreamSplit) -> NewBeginnings | ChangeStreamReader:
         """Connect and open the change stream where the split says. Blocks; raises `LogLostError`."""
         # Of a collection that was left out nothing is followed, whatever takes its name.
-        every = {TableId.parse(name): entry for name, entry in split.state.get("parked", {}).items()}
-        parked = {table: entry for table, entry in every.items() if self._config.captures(table)}
-        if is_bounded(split.state["position"]):
-            again = [table for table, entry in parked.items() if entry["again"]]
-            return NewBeginnings(self._layout_now, again, split.state["position"])
+        parked = {table: state for table, state in split.state.parked.items() if self._config.captures(table)}
+        if is_bounded(split.state.position):
+            again = [table for table, state in parked.items() if state.again]
+            return NewBeginnings(self._layout_now, again, split.state.position)
         client = connect(self._config.uri)
         try:
             info = probe(client)
@@ -194,10 +196,10 @@ class MongoDbSource:
             )
             return ChangeStreamReader(
                 open_stream=partial(self._open, client),
-                start=StreamPosition.from_json(split.state["position"]),
+                start=StreamPosition.from_json(split.state.position),
                 followed=followed,
                 scanner=Scanner(captures),
-                look_ups=LookUps(partial(look_up, client), split.state.get("source", {})),
+                look_ups=LookUps(partial(look_up, client), split.state.source),
                 large=self._large,
                 whole_when_idle=not info.is_mongos,
                 close=client.close,
@@ -267,19 +269,19 @@ class MongoDbSource:
 
     def key_order(self, split: StreamSplit) -> SnapshotKeyOrder | StreamKeyOrder:
         """Raises `ConfigError` where a collection was begun in another way than it would be now."""
-        for name, table in split.state["tables"].items():
-            begun = Layout.from_document(split.schemas[table["schema"]]).asked
-            now = self._config.asked_of(TableId.parse(name))
+        for table, state in split.state.followed.items():
+            begun = Layout.from_document(split.schemas[state.schema]).asked
+            now = self._config.asked_of(table)
             if begun != now:
                 raise ConfigError(
-                    f"source.schema, source.columns, source.snapshot: {name} was begun with {begun}, and has {now} "
+                    f"source.schema, source.columns, source.snapshot: {table} was begun with {begun}, and has {now} "
                     "now; the target would mix both. Put the old ones back, or begin with a new pipeline.state and an "
                     "empty target, or pipeline.on_existing."
                 )
-        return SnapshotKeyOrder() if is_bounded(split.state["position"]) else StreamKeyOrder(layouts_of(split))
+        return SnapshotKeyOrder() if is_bounded(split.state.position) else StreamKeyOrder(layouts_of(split))
 
 
 def layouts_of(split: StreamSplit) -> dict[TableId, Layout]:
     """How documents of the collections that a state follows become rows."""
-    tables = split.state["tables"].items()
-    return {TableId.parse(name): Layout.from_document(split.schemas[table["schema"]]) for name, table in tables}
+    tables = split.state.followed.items()
+    return {table: Layout.from_document(split.schemas[state.schema]) for table, state in tables}

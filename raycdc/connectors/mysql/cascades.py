@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 from pymysql.connections import Connection
@@ -20,6 +20,7 @@ from raycdc.errors import SchemaError, SourceError, SourceUnavailableError
 from raycdc.model import TableId
 from raycdc.source.checks import CheckResult
 from raycdc.source.parking import Refusal
+from raycdc.source.stream_state import StreamState
 
 _CASCADE = re.compile(
     r"FOREIGN KEY \(.*?\) REFERENCES .*? ON (?:DELETE|UPDATE) (?:CASCADE|SET NULL|SET DEFAULT)", re.IGNORECASE
@@ -63,11 +64,11 @@ def check_cascades(
     ]
 
 
-def unfollowable(connection: Connection[Any], stream: Mapping[str, Any], followed: Iterable[TableId]) -> list[Refusal]:
+def unfollowable(connection: Connection[Any], stream: StreamState, followed: Iterable[TableId]) -> list[Refusal]:
     """The `followed` tables of a sealed log state that have such a key by now: they are parked where it stands."""
     info, now_ms = probe(connection), time.time_ns() // 1_000_000
     return [
-        Refusal(table, stream["tables"][str(table)].get("incarnation", 0), why, stream["position"], now_ms)
+        Refusal(table, stream.followed[table].incarnation, why, stream.position, now_ms)
         for table in sorted(followed)
         if (why := refusal_of(connection, info, table))
     ]

@@ -29,8 +29,10 @@ from raycdc.connectors.mysql.values.types import MySqlTable, TypeOptions
 from raycdc.errors import SourceError
 from raycdc.model import TableId, TableSchema
 from raycdc.model.selector import TableSelector
+from raycdc.source.chunk_key import key_from_json, key_names
 from raycdc.source.snapshot_plan import PLANNED_AHEAD, PlannedChunks, ResumePoint, StartPoint, TablePlan
-from raycdc.source.split import SnapshotSplit, key_from_json, key_names
+from raycdc.source.split import SnapshotSplit
+from raycdc.source.table_life import SnapshotState
 from raycdc.transform.hiding import Hiding
 
 #: Times the start point is looked for while tables keep changing their shape.
@@ -192,5 +194,5 @@ class MySqlEnumeratorDialect:
             plans.append(TablePlan(table_id, document["fingerprint"], document, state, refused))
         return tuple(plans)
 
-    def _state(self, connection: Connection[Any], table: MySqlTable) -> dict[str, Any] | None:
+    def _state(self, connection: Connection[Any], table: MySqlTable) -> SnapshotState | None:
         return unread(connection, table, self._chunks(table.id)) if self._snapshot else None

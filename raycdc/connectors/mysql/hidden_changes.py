@@ -7,9 +7,9 @@ change tool's tables have of them is not kept: where it is needed after a restar
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, assert_never
 
 from raycdc.connectors.mysql.binlog.events import DdlItem
 from raycdc.connectors.mysql.values.documents import capture_of, document_of, table_of
@@ -18,7 +18,7 @@ from raycdc.errors import DataError, SchemaError
 from raycdc.model import TableId
 from raycdc.model.mask import Masks
 from raycdc.schema import event_from_json, event_to_json
-from raycdc.source.api import SchemaUpdate
+from raycdc.source.log_unit import SchemaUpdate, TableAltered, TableBegun, TableDropped, TableParked
 from raycdc.transform.hidden_texts import without_values
 from raycdc.transform.hiding import Hiding
 from raycdc.transform.masked import hidden_changes
@@ -52,14 +52,24 @@ def hidden_update(update: SchemaUpdate, hiding: Hiding, statement: str) -> Schem
     masks = hiding.masks
     if not masks:
         return update
-    if update.parked is not None:
-        if not hiding.concerns(update.table):
-            return update
-        return replace(update, parked=replace(update.parked, reason=without_values(update.parked.reason, statement)))
-    events = hidden_changes(update.table, [event_from_json(change) for change in update.changes], masks)
-    document = None if update.document is None else hidden_document(update.document, masks)
-    fingerprint = update.fingerprint if document is None else document["fingerprint"]
-    return replace(update, changes=tuple(map(event_to_json, events)), fingerprint=fingerprint, document=document)
+    match update:
+        case TableParked(table, parking):
+            if not hiding.concerns(table):
+                return update
+            return TableParked(table, replace(parking, reason=without_values(parking.reason, statement)))
+        case TableDropped(table, changes):
+            return TableDropped(table, _hidden(table, changes, masks))
+        case TableAltered(table, changes, document):
+            return TableAltered(table, _hidden(table, changes, masks), hidden_document(document, masks))
+        case TableBegun(table, changes, document, snapshot):
+            return TableBegun(table, _hidden(table, changes, masks), hidden_document(document, masks), snapshot)
+        case _:
+            assert_never(update)
+
+
+def _hidden(table: TableId, changes: Sequence[dict[str, Any]], masks: Masks) -> tuple[dict[str, Any], ...]:
+    events = hidden_changes(table, [event_from_json(change) for change in changes], masks)
+    return tuple(map(event_to_json, events))
 
 
 def hidden_state(state: dict[str, Any] | None, masks: Masks) -> dict[str, Any] | None:

@@ -34,7 +34,7 @@ from raycdc.connectors.mysql.values.documents import ALL, Capture, document_of
 from raycdc.connectors.mysql.values.types import MySqlTable
 from raycdc.errors import SourceUnavailableError
 from raycdc.model import META_COLUMNS, RowKind, TableId, part_of
-from raycdc.source.api import SchemaUpdate
+from raycdc.source.log_unit import SchemaUpdate, TableAltered, TableBegun
 
 
 class LogFilter:
@@ -80,13 +80,14 @@ class LogFilter:
     def update(self, update: SchemaUpdate) -> SchemaUpdate:
         """A schema change as the target sees it; one of columns that are not captured changes nothing there."""
         capture = self._captures.get(update.table, ALL)
-        described = None if update.document is None else self._table_of(update.table)
-        if capture == ALL or described is None:
+        if capture == ALL or not isinstance(update, TableAltered | TableBegun):
+            return update
+        described = self._table_of(update.table)
+        if described is None:
             return update
         listed = capture.columns
         changes = tuple(c for c in update.changes if listed is None or _column_of(c) in (None, *listed))
-        document = document_of(described, capture)
-        return replace(update, changes=changes, fingerprint=document["fingerprint"], document=document)
+        return replace(update, changes=changes, document=document_of(described, capture))
 
     def _filtered(
         self, table: MySqlTable, capture: Capture, batch: pa.RecordBatch, row_pos: np.ndarray

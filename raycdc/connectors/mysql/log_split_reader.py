@@ -35,8 +35,8 @@ from raycdc.connectors.mysql.ddl.history import DdlHistory
 from raycdc.connectors.mysql.hidden_changes import hidden_state, hidden_update
 from raycdc.connectors.mysql.log_filter import LogFilter
 from raycdc.connectors.mysql.table_look import TableLook
-from raycdc.source.api import LogUnit, SchemaUpdate
 from raycdc.source.hand_off import LogRows
+from raycdc.source.log_unit import LogUnit, SchemaUpdate, TableParked
 from raycdc.source.parking import TableLooks
 from raycdc.transform.hiding import Hiding
 
@@ -138,14 +138,14 @@ class MySqlLogSplitReader:
         if updates:
             self._append_change(updates, truncations)
 
-    def _note_parked(self, updates: tuple[SchemaUpdate, ...]) -> None:
+    def _note_parked(self, updates: Sequence[SchemaUpdate]) -> None:
         """Tables to be looked at, and looks that a statement made worthless."""
         if self._looks is None:
             return
         for table, ordinal in self._history.parked.take_touched().items():
             self._looks.touched(table, ordinal)
         for update in updates:
-            if update.parked is not None and update.parked.again:
+            if isinstance(update, TableParked) and update.parking.again:
                 self._looks.want(update.table)
 
     def _rows_unit(

@@ -18,6 +18,7 @@ from typing import Any
 import pyarrow as pa
 from pymysql.connections import Connection
 
+from raycdc.checkpoint.manifest import Manifest
 from raycdc.connectors.mysql.binlog.decoder import BinlogDecoder
 from raycdc.connectors.mysql.binlog.far_places import PlaceFinder
 from raycdc.connectors.mysql.binlog.offset import BinlogOffset, ordinal_of
@@ -54,10 +55,13 @@ from raycdc.connectors.mysql.values.types import MySqlTable
 from raycdc.connectors.mysql.warm_up import compile_all
 from raycdc.errors import ConfigError, LogLostError, SourceError, SourceUnavailableError, TableChangedError
 from raycdc.model import TableId, as_inserts, changelog_schema
+from raycdc.source.chunk_key import ChunkKey, key_names
 from raycdc.source.parking import Refusal, TableLooks
 from raycdc.source.reading import HighWatermark
 from raycdc.source.selection import Selection
-from raycdc.source.split import ChunkKey, OpenedAt, SnapshotSplit, StreamSplit, key_from_json, key_names
+from raycdc.source.split import OpenedAt, SnapshotSplit, StreamSplit
+from raycdc.source.stream_state import StreamState, stream_of
+from raycdc.source.table_life import AsOf, InSnapshot
 from raycdc.transform.followed import TargetRules
 from raycdc.transform.hiding import Hiding
 
@@ -108,8 +112,8 @@ class MySqlSource:
         """`raycdc.source.api.HidesValues`."""
         self._hiding = hiding
 
-    def preflight(self, splits: dict[str, Any] | None) -> None:
-        """Refuse early, in the driver, what could not work: `splits` are the last sealed states, None at a first start.
+    def preflight(self, last: Manifest | None) -> None:
+        """Refuse early, in the driver, what could not work after the epoch `last`, None at a first start.
 
         Raises `SourceError` with the fix; `LogLostError` when the log no longer reaches back to our position.
         """
@@ -119,15 +123,15 @@ class MySqlSource:
             tables = discover_tables(connection, selector, named=selector.plain_names)
             require_ok(check_source(connection, info, tables, accept_cascades=self._accept_cascades), info)
             self._check_table_options(connection, tables)
-            if splits is not None:
-                for state in splits.values():
-                    resume_position(connection, info, BinlogOffset.from_json(state["position"]))
+            if (state := stream_of(last)) is not None:
+                resume_position(connection, info, BinlogOffset.from_json(state.position))
 
-    def unfollowable(self, stream: dict[str, Any]) -> list[Refusal]:
+    def unfollowable(self, stream: StreamState) -> list[Refusal]:
         """`raycdc.source.api.RefusesFollowed`."""
-        followed = [table for name in stream["tables"] if self._config.captures(table := TableId.parse(name))]
+        if self._accept_cascades:
+            return []
         with closing(self._connect()) as connection:
-            return [] if self._accept_cascades else unfollowable(connection, stream, followed)
+            return unfollowable(connection, stream, filter(self._config.captures, stream.followed))
 
     def selection(self) -> Selection:
         """`raycdc.source.selection.SelectsTables`."""
@@ -137,21 +141,21 @@ class MySqlSource:
             tables = discover_tables(connection, selector, named=selector.plain_names)
         return Selection("source.tables", tuple(tables), tuple(there), selector.plain_names, selector.patterns)
 
-    def restart(self, splits: dict[str, Any]) -> tuple[dict[str, Any], int, list[str]]:
+    def restart(self, last: Manifest) -> tuple[dict[str, Any], int, list[str]]:
         """Where the log can be read from instead of a place that is lost, and all tables there are to read again.
 
         Raises `LogLostError` when the server is known to be another one: its data may be anything.
         """
         with closing(self._connect()) as connection:
             info = probe(connection)
-            for state in splits.values():
-                known = BinlogOffset.from_json(state["position"]).server
-                if known and not info.is_mariadb and known != info.identity:
-                    raise LogLostError(
-                        f"{info.address} is another server than the one the state belongs to; no table is read again "
-                        "from it (pipeline.on_log_lost). Point source.host at the old one, or begin with another "
-                        "pipeline.state."
-                    )
+            state = stream_of(last)
+            known = "" if state is None else BinlogOffset.from_json(state.position).server
+            if known and not info.is_mariadb and known != info.identity:
+                raise LogLostError(
+                    f"{info.address} is another server than the one the state belongs to; no table is read again "
+                    "from it (pipeline.on_log_lost). Point source.host at the old one, or begin with another "
+                    "pipeline.state."
+                )
             position = start_position(connection, info)
             tables = discover_tables(connection, self._config.selector(), named=self._config.selector().plain_names)
             return position.to_json(), ordinal_of(position), [str(table) for table in tables]
@@ -198,12 +202,11 @@ class MySqlSource:
 
     def log_reader(self, split: StreamSplit) -> MySqlLogSplitReader:
         """Connect and start the dump where the split says. Blocks; raises `LogLostError` when that is purged."""
-        start = BinlogOffset.from_json(split.state["position"])
+        start = BinlogOffset.from_json(split.state.position)
         tables = tables_of(split)
         selector = self._config.selector()
         # Of a table that was left out nothing is followed, whatever takes its name.
-        every = {TableId.parse(name): entry for name, entry in split.state.get("parked", {}).items()}
-        parked = {table: entry for table, entry in every.items() if selector.matches(table)}
+        parked = {table: state for table, state in split.state.parked.items() if selector.matches(table)}
         snapshot = self._config.snapshot
         captures = {t: self._capture(t) for t in map(TableId.parse, {**snapshot.filter, **self._config.columns})}
         info = self._server()
@@ -216,10 +219,10 @@ class MySqlSource:
                 info.variables.get("collation_server", ""),
             ),
             databases=self._database_charsets(),
-            state=split.state.get("source"),
+            state=split.state.source or None,
             left_out=self._left_out,
             resolve=ServerResolver(partial(self._connect_to, start), info, self._open_stream),
-            parked={table: entry["phase"] for table, entry in parked.items()},
+            parked={table: state.phase for table, state in parked.items()},
             snapshots=SnapshotKeys(_chunk_keys(split), self._snapshots_over),
             led_to=IndirectChanges(partial(self._connect_to, start)),
             rules=self._rules,
@@ -246,9 +249,7 @@ class MySqlSource:
             decoder=decoder,
             start=start,
             row_filter=row_filter,
-            looks=TableLooks(
-                partial(self._look_at, start), [table for table, entry in parked.items() if entry["again"]]
-            ),
+            looks=TableLooks(partial(self._look_at, start), [table for table, state in parked.items() if state.again]),
             hiding=self._hiding,
         )
 
@@ -311,11 +312,11 @@ class MySqlSource:
 
     def _check_captures(self, split: StreamSplit) -> None:
         """The target holds what was captured when it was begun; something else needs another snapshot."""
-        for name, table in split.state["tables"].items():
-            begun, now = capture_of(split.schemas[table["schema"]]), self._capture(TableId.parse(name))
+        for table, state in split.state.followed.items():
+            begun, now = capture_of(split.schemas[state.schema]), self._capture(table)
             if begun != now:
                 raise ConfigError(
-                    f"source.snapshot.filter, source.columns: {name} was begun with {begun}, and has {now} now; the "
+                    f"source.snapshot.filter, source.columns: {table} was begun with {begun}, and has {now} now; the "
                     f"target would mix both. Put the old ones back, or take a new snapshot (a new pipeline.state, and "
                     f"an empty target or pipeline.on_existing)."
                 )
@@ -471,9 +472,7 @@ class MySqlChunkReader:
 
 def tables_of(split: StreamSplit) -> dict[TableId, MySqlTable]:
     """The tables the split's state names, in the schema version in force at its position."""
-    return {
-        TableId.parse(name): table_of(split.schemas[table["schema"]]) for name, table in split.state["tables"].items()
-    }
+    return {table: table_of(split.schemas[state.schema]) for table, state in split.state.followed.items()}
 
 
 def _require_same_server(connection: Connection[Any], info: ServerInfo, offset: BinlogOffset) -> None:
@@ -487,9 +486,8 @@ def _require_same_server(connection: Connection[Any], info: ServerInfo, offset: 
 
 def _chunk_keys(split: StreamSplit) -> dict[TableId, ChunkKey]:
     """What tables whose snapshot is under way are cut by, where that is more than one chunk."""
-    tables = split.state["tables"].items()
-    keys = {name: key_from_json(t["snapshot"]["key"]) for name, t in tables if t["snapshot"] is not None}
-    return {TableId.parse(name): key for name, key in keys.items() if key is not None}
+    reading = [(t, s.snapshot.key) for t, s in split.state.followed.items() if isinstance(s, InSnapshot | AsOf)]
+    return {table: key for table, key in reading if key is not None}
 
 
 def _captured(loaded: dict[TableId, MySqlTable], option: str, name: str) -> MySqlTable:

@@ -23,6 +23,7 @@ from raycdc.connectors.mysql.snapshot.key_columns import KeyColumns
 from raycdc.connectors.mysql.values.types import MySqlTable, TypeOptions
 from raycdc.errors import SourceError
 from raycdc.model import TableId
+from raycdc.source.table_life import SnapshotState
 
 #: Times a table is looked at while it keeps changing its shape.
 _TRIES = 10
@@ -34,7 +35,7 @@ class TableLook:
 
     table: MySqlTable
     ordinal: int
-    snapshot: dict[str, Any]
+    snapshot: SnapshotState | None
     refused: str = ""
 
 
@@ -66,7 +67,7 @@ def look_at(
             if not why and not accept_cascades:
                 why = refusal_of(connection, info, table)
             if why:
-                return TableLook(treated, ordinal_of(position), {}, why)
+                return TableLook(treated, ordinal_of(position), None, why)
             return TableLook(treated, ordinal_of(position), unread(connection, treated, chunks(table)))
         raise SourceError(
             f"{table} on {info.address} changed its shape each time it was looked at. "
@@ -74,14 +75,9 @@ def look_at(
         )
 
 
-def unread(connection: Connection[Any], table: MySqlTable, chosen: ChunkSettings) -> dict[str, Any]:
-    """The table's snapshot state before its first chunk, as `HandOff.add_table` wants it."""
+def unread(connection: Connection[Any], table: MySqlTable, chosen: ChunkSettings) -> SnapshotState:
+    """The table's snapshot state before its first chunk."""
     several = chosen.strategy is not Strategy.EVEN
     key = best_key(connection, table, chosen.key, chunk_rows=chosen.chunk_rows, several=several)
-    return {
-        "key": key,
-        "foldable": bool(table.primary_key),
-        "needs_null": key is None or KeyColumns.named(table, key).has_null_chunk,
-        "null_closed": False,
-        "closed": [],
-    }
+    needs_null = key is None or KeyColumns.named(table, key).has_null_chunk
+    return SnapshotState(key, foldable=bool(table.primary_key), needs_null=needs_null)

@@ -6,6 +6,7 @@ import itertools
 from typing import Any
 
 from raycdc.source.split import SnapshotSplit
+from raycdc.source.table_life import SnapshotState
 from raycdc.testing.simulation.database import Row, SimTable, TableKind
 
 #: Bounds between chunks; fewer than keys, so that chunks hold several.
@@ -23,15 +24,13 @@ def cuts(table: SimTable) -> list[int | None]:
     return [None, *inner, None]
 
 
-def unread(table: SimTable) -> dict[str, Any]:
+def unread(table: SimTable) -> SnapshotState:
     """A table's snapshot before its first chunk."""
-    return {
-        "key": "id" if table.kind is TableKind.AS_OF else table.key,
-        "foldable": bool(table.schema.primary_key),
-        "needs_null": table.kind in (TableKind.MOVING, TableKind.KEYLESS, TableKind.AS_OF),
-        "null_closed": False,
-        "closed": [],
-    }
+    return SnapshotState(
+        key="id" if table.kind is TableKind.AS_OF else table.key,
+        foldable=bool(table.schema.primary_key),
+        needs_null=table.kind in (TableKind.MOVING, TableKind.KEYLESS, TableKind.AS_OF),
+    )
 
 
 def all_chunks(table: SimTable, *, end: int = 0) -> list[SnapshotSplit]:

@@ -10,8 +10,7 @@ from raycdc.checkpoint.recovery import STEP_LAST, CommitVector, Frozen, Record, 
 from raycdc.errors import TargetTouchedError
 from raycdc.model import TableId, TableSchema
 from raycdc.source.parking import RESNAPSHOT
-from raycdc.source.split import STREAM_SPLIT_ID
-from raycdc.source.table_requests import refusals_of
+from raycdc.source.table_requests import refusals_of, stream_state
 from raycdc.spark.parked_targets import ParkedTargets, Parks
 from raycdc.testing.simulation.cluster import Cluster
 from raycdc.testing.simulation.sinks import ModelSink
@@ -70,7 +69,7 @@ class SimDriver:
         self._parked.after(manifest, {table: [table] for table in manifest.tables})
         self._state.committed, self._state.parked = manifest.epoch, self._parked.entries
         self._state.maybe_crash()
-        self._state.requests = self._state.requests.left(manifest.to_splits[STREAM_SPLIT_ID])
+        self._state.requests = self._state.requests.left(stream_state(manifest))
 
     def crash(self) -> None:
         """Forget what was under way; `recover` brings sink and record together again."""
@@ -107,7 +106,7 @@ class SimDriver:
 
     def _freeze(self, manifest: Manifest, again: Sequence[TableId], replay: Sequence[TableId]) -> None:
         """`raycdc.spark.epochs.EpochLoop._freeze`, with a chance to die at each step."""
-        stream = manifest.to_splits[STREAM_SPLIT_ID]
+        stream = stream_state(manifest)
         self._state.requests = self._state.requests.and_also(map(str, again), RESNAPSHOT, stream)
         self._state.maybe_crash()
         self._state.drop_after(manifest.epoch)

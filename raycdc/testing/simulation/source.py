@@ -17,11 +17,13 @@ import pyarrow as pa
 
 from raycdc.model import Column, RowKind, TableId, TableSchema
 from raycdc.schema.events import CreateTableEvent, TruncateTableEvent, event_to_json
-from raycdc.source.api import LogUnit, SchemaUpdate
+from raycdc.source.chunk_key import ChunkKey
 from raycdc.source.hand_off import LogRows
-from raycdc.source.parking import Parked, TableLooks
+from raycdc.source.log_unit import LogUnit, SchemaUpdate, TableAltered, TableBegun, TableParked
+from raycdc.source.parking import TableLooks
 from raycdc.source.snapshot_plan import PlannedChunks, ResumePoint, StartPoint, TablePlan
-from raycdc.source.split import ChunkKey, StreamSplit
+from raycdc.source.split import StreamSplit
+from raycdc.source.table_life import Parking
 from raycdc.testing.simulation.chunk_source import SimChunkSource
 from raycdc.testing.simulation.chunks import all_chunks, sort_key, unread
 from raycdc.testing.simulation.database import (
@@ -158,21 +160,19 @@ class SimLogSource:
 
     def __init__(self, database: SimDatabase, split: StreamSplit, chance: random.Random) -> None:
         state = split.state
-        ordinal = state["position"]["ordinal"]
-        self._server = state["position"]["server"]
+        ordinal = state.position["ordinal"]
+        self._server = state.position["server"]
         #: At another server than before the place is found anew, and said even if nothing follows.
-        self._says_place = state["ordinal"] != database.counted(ordinal, self._server)
+        self._says_place = state.ordinal != database.counted(ordinal, self._server)
         #: Times nothing comes yet while a new server looks for the place in its log.
         self._searches = chance.randrange(SEARCHES_MAX) if self._says_place else 0
         #: The schemas in force, as far as the log says.
         self._in_force = {
-            TableId.parse(name): TableSchema.from_json(split.schemas[table["schema"]])
-            for name, table in state["tables"].items()
+            table: TableSchema.from_json(split.schemas[followed.schema]) for table, followed in state.followed.items()
         }
-        self._misfits: list[SchemaUpdate] = []
-        parked = {TableId.parse(name): entry for name, entry in state.get("parked", {}).items()}
-        self._parked = set(parked)
-        self._looks = TableLooks(self._look, [table for table, entry in parked.items() if entry["again"]])
+        self._misfits: list[TableParked] = []
+        self._parked = set(state.parked)
+        self._looks = TableLooks(self._look, [table for table, parked in state.parked.items() if parked.again])
         self._database = database
         self._random = chance
         self._next = next((n for n, t in enumerate(database.log) if t.ordinal > ordinal), None)
@@ -230,7 +230,7 @@ class SimLogSource:
             self._in_force[table] = look.schema
             changes = (TruncateTableEvent(table), CreateTableEvent(table, look.schema))
             events = tuple(event_to_json(change) for change in changes)
-            updates.append(SchemaUpdate(table, events, document["fingerprint"], document, snapshot=unread(look.table)))
+            updates.append(TableBegun(table, events, document, unread(look.table)))
             rows.append(self._truncation(table, look.schema, None))
         return LogUnit(self._at(self._boundary), self._counted(self._boundary), tuple(rows), tuple(updates))
 
@@ -290,7 +290,7 @@ class SimLogSource:
                     images.append((kind, row, seq + n, str(change.ordinal)))
                     ordinals.append(self._counted(change.ordinal))
             rows.append(LogRows(table, changelog_batch(entries[0][0].schema, images), np.array(ordinals, np.int64)))
-        parked: tuple[SchemaUpdate, ...] = ()
+        parked: tuple[TableParked, ...] = ()
         if not in_transaction:
             parked, self._misfits = tuple(self._misfits), []
         return LogUnit(
@@ -312,8 +312,7 @@ class SimLogSource:
         if change.schema == self._in_force[change.table]:
             return True
         self._parked.add(change.table)
-        why = Parked("misfit", {"ordinal": self._boundary}, 0)
-        self._misfits.append(SchemaUpdate(change.table, (), None, None, why))
+        self._misfits.append(TableParked(change.table, Parking("misfit", {"ordinal": self._boundary}, 0)))
         return False
 
     def _schema_change(self, transaction: Transaction) -> LogUnit:
@@ -326,14 +325,14 @@ class SimLogSource:
             schema = self._in_force[table] = self._after_ddl(table, schema, event)
         document = document_of(schema)
         events = () if event["type"] == "swap" else (event,)
-        update = SchemaUpdate(table, events, document["fingerprint"], document)
+        update: SchemaUpdate = TableAltered(table, events, document)
         position, ordinal = self._at(transaction.ordinal), self._counted(transaction.ordinal)
         if table in self._parked:
             self._looks.touched(table, transaction.ordinal)
             return LogUnit(position, ordinal, event_ms=transaction.event_ms)
         if event["type"] in ("rewrite", "puzzle"):
             again = event["type"] == "rewrite"
-            update = SchemaUpdate(table, (), None, None, Parked(event["type"], position, 0, again=again))
+            update = TableParked(table, Parking(event["type"], position, 0, again=again))
             self._parked.add(table)
             if again:
                 self._looks.want(table)

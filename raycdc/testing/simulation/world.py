@@ -14,6 +14,9 @@ from raycdc.checkpoint.manifest import Manifest
 from raycdc.errors import FencedError, StateError
 from raycdc.model import TableId
 from raycdc.source.parking import RESNAPSHOT
+from raycdc.source.stream_state import stream_of
+from raycdc.source.table_life import AsOf, InSnapshot
+from raycdc.source.table_requests import stream_state
 from raycdc.testing.simulation.cluster import Cluster
 from raycdc.testing.simulation.database import SimDatabase
 from raycdc.testing.simulation.driver import SimDriver
@@ -111,34 +114,31 @@ class Simulation:
 
     def _is_at_the_end(self) -> bool:
         last = self.state.last
-        stream = last.to_splits.get("stream") if last is not None and last.epoch == self.state.committed else None
-        return stream is not None and bool(stream["position"]["ordinal"] == self.database.end)
+        stream = stream_of(last) if last is not None and last.epoch == self.state.committed else None
+        return stream is not None and bool(stream.position["ordinal"] == self.database.end)
 
     def _caught_up(self) -> bool:
         if not self._is_at_the_end():
             return False
-        assert self.state.last is not None
-        stream = self.state.last.to_splits["stream"]
-        return (
-            not stream["parked"]
-            and not self.state.parked
-            and all(table["snapshot"] is None for table in stream["tables"].values())
-        )
+        stream = stream_state(self.state.last)
+        reading = [state for state in stream.followed.values() if isinstance(state, InSnapshot | AsOf)]
+        return not (stream.parked or self.state.parked or reading)
 
     def _parked(self) -> list[str]:
         """Tables that nobody but the user can set going again, in the last manifest."""
-        stream = self.state.last.to_splits.get("stream") if self.state.last is not None else None
+        stream = stream_of(self.state.last)
         asked = self.state.requests
         if stream is None:
             return []
-        waiting = {name for name, entry in stream["parked"].items() if not entry["again"]}
+        waiting = {str(table) for table, parked in stream.parked.items() if not parked.again}
+        followed = set(map(str, stream.followed))
         # The last epoch of a run may be the one that a target refuses.
-        refused = {name for entry in self.state.parked.values() for name in entry.sources if name in stream["tables"]}
+        refused = {name for entry in self.state.parked.values() for name in entry.sources if name in followed}
         return [name for name in sorted(waiting | refused) if not asked.acts_on(name, stream)]
 
     def _ask(self, tables: list[str], *, start: int | None = None) -> None:
         """Ask for new snapshots; from `start` on, where the log before is lost."""
-        stream = self.state.last.to_splits.get("stream") if self.state.last is not None else None
+        stream = stream_of(self.state.last)
         if stream is None or not (tables or start is not None):
             return
         server = self.database.server

@@ -64,16 +64,10 @@ from raycdc.errors import DataError, SchemaError
 from raycdc.model import TableId
 from raycdc.model.batch import reserved_column
 from raycdc.model.selector import TableSelector
-from raycdc.schema import (
-    AlterTableCommentEvent,
-    CreateTableEvent,
-    DropTableEvent,
-    TruncateTableEvent,
-    event_to_json,
-)
-from raycdc.source.api import SchemaUpdate
+from raycdc.schema import AlterTableCommentEvent, CreateTableEvent, DropTableEvent, TruncateTableEvent, event_to_json
 from raycdc.source.hand_off import LogRows
-from raycdc.source.parking import ENDED, PARKED
+from raycdc.source.log_unit import SchemaUpdate, TableAltered, TableDropped, TableParked
+from raycdc.source.table_life import Phase
 from raycdc.transform.followed import TargetRules
 
 #: Asks the server for the table right after a place in the log; or says why that cannot be known (`resolver`).
@@ -101,7 +95,7 @@ class DdlHistory:
         resolve: Resolver | None = None,
         state: Mapping[str, Any] | None = None,
         left_out: Collection[str] = (),
-        parked: Mapping[TableId, str] | None = None,
+        parked: Mapping[TableId, Phase] | None = None,
         snapshots: SnapshotKeys | None = None,
         led_to: Callable[[str], str | None] | None = None,
         rules: TargetRules | None = None,
@@ -186,7 +180,7 @@ class DdlHistory:
             # Of several tables nobody knows which are concerned how: each is looked at.
             again = refusal.again or new or len(tables) > 1
             for table in tables:
-                self._park(item, table, str(refusal), again=again, phase=PARKED if again else refusal.phase)
+                self._park(item, table, str(refusal), again=again, phase=Phase.PARKED if again else refusal.phase)
 
     def _follow(self, item: DdlItem, touched: Touched, dialect: DdlDialect) -> None:
         captured = [t for t in touched.tables if self.captures(t)]
@@ -272,7 +266,7 @@ class DdlHistory:
                 gone = self._shadows.pop(ddl.table)
                 if gone is not None and gone.owner in self._away and gone.table is not None:
                     why = f"{gone.owner} was renamed away, and what was to take its place is gone"
-                    raise self._refusal(item, why, phase=ENDED, tables=[gone.owner])
+                    raise self._refusal(item, why, phase=Phase.ENDED, tables=[gone.owner])
             case _:
                 pass
 
@@ -308,7 +302,7 @@ class DdlHistory:
             return
         found = None if to is None else role_of(to, self._tables)
         if found is None or found[0] != table or not self._shadows.shadow_of(table):
-            raise self._refusal(item, f"rename_table is not followed (to {to})", phase=ENDED)
+            raise self._refusal(item, f"rename_table is not followed (to {to})", phase=Phase.ENDED)
         self._away.add(table)
 
     def _replaced(self, item: DdlItem, table: TableId, before: TableId, shadow: Shadow | None) -> None:
@@ -401,14 +395,13 @@ class DdlHistory:
             self._decoder.remove_table(table)
             if now is None:
                 self._dropped.add(before, read=not self._snapshots.under_way(table))
-            self._updates.append(SchemaUpdate(table, events if now is None else events[:1], None, None))
+            self._updates.append(TableDropped(table, events if now is None else events[:1]))
             events = events[1:]
         if now is not None:
             if now != before or replaced:
                 self._tables[table] = now
                 self._decoder.set_table(now)
-            document = document_of(now)
-            self._updates.append(SchemaUpdate(table, events, document["fingerprint"], document))
+            self._updates.append(TableAltered(table, events, document_of(now)))
         if any(event.type not in self._left_out for event in emptying):
             gone = now or before
             assert gone is not None
@@ -425,7 +418,7 @@ class DdlHistory:
         if known is not None:
             self._misfits[table] = known
 
-    def misfits(self, ts_ms: int) -> tuple[SchemaUpdate, ...]:
+    def misfits(self, ts_ms: int) -> tuple[TableParked, ...]:
         """Between two transactions: the tables that are parked as their rows did not fit, once."""
         assert self._decoder is not None
         updates = self.parked.take_misfits(ts_ms)
@@ -442,17 +435,18 @@ class DdlHistory:
             self.leave(replace(look, refused=why), position, ts_ms)
             return
         self.parked.follow(table.id)
-        self._snapshots.begin(table.id, look.snapshot["key"])
+        assert look.snapshot is not None, "a table that is not refused has a snapshot"
+        self._snapshots.begin(table.id, look.snapshot.key)
         self._tables[table.id] = table
         self._decoder.set_table(table)
-        update, rows = new_beginning(look, position, ts_ms=ts_ms, seq=self._decoder.take_seq())
+        update, rows = new_beginning(table, look.snapshot, position, ts_ms=ts_ms, seq=self._decoder.take_seq())
         self._updates.append(update)
         self._rows.append(rows)
 
     def end(self, table: TableId, position: BinlogOffset, ts_ms: int) -> None:
         """A parked table that was to begin again, and is not there any more."""
         why = f"there is no table {table} any more; the target keeps what it had"
-        self._updates.append(self.parked.park(table, why, position, ts_ms, phase=ENDED))
+        self._updates.append(self.parked.park(table, why, position, ts_ms, phase=Phase.ENDED))
 
     def leave(self, look: TableLook, position: BinlogOffset, ts_ms: int) -> None:
         """A parked table that was to begin again, and is one that cannot be followed."""
@@ -489,7 +483,13 @@ class DdlHistory:
         self.parked.touch(reached, (), item.position)
 
     def _refusal(
-        self, item: DdlItem, reason: str, *, again: bool = False, phase: str = PARKED, tables: Sequence[TableId] = ()
+        self,
+        item: DdlItem,
+        reason: str,
+        *,
+        again: bool = False,
+        phase: Phase = Phase.PARKED,
+        tables: Sequence[TableId] = (),
     ) -> RefusedStatementError:
         text = f"{item.position}: this statement cannot be followed: {reason}.\n  {shown(item.statement)}"
         if not self.parked.allowed:

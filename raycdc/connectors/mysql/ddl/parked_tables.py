@@ -16,22 +16,23 @@ from typing import Any, Protocol
 
 from raycdc.connectors.mysql.binlog.offset import BinlogOffset, ordinal_of
 from raycdc.connectors.mysql.ddl.truncation import emptied
-from raycdc.connectors.mysql.table_look import TableLook
 from raycdc.connectors.mysql.values.documents import document_of
 from raycdc.connectors.mysql.values.types import MySqlTable
 from raycdc.errors import DataError, PartialRowsError, SchemaError
 from raycdc.model import RowKind, TableId
 from raycdc.schema import CreateTableEvent, SchemaChangeEvent, TruncateTableEvent, event_to_json
-from raycdc.source.api import SchemaUpdate
 from raycdc.source.hand_off import LogRows
-from raycdc.source.parking import ENDED, PARKED, Parked
+from raycdc.source.log_unit import TableBegun, TableParked
+from raycdc.source.table_life import Parking, Phase, SnapshotState
 from raycdc.transform.followed import TargetRules
 
 
 class RefusedStatementError(SchemaError):
-    """A statement that cannot be followed, for all captured tables it names; see `Parked` for `again` and `phase`."""
+    """A statement that cannot be followed, for all captured tables it names; see `Parking` for `again` and `phase`."""
 
-    def __init__(self, text: str, *, again: bool = False, phase: str = PARKED, tables: Sequence[TableId] = ()) -> None:
+    def __init__(
+        self, text: str, *, again: bool = False, phase: Phase = Phase.PARKED, tables: Sequence[TableId] = ()
+    ) -> None:
         super().__init__(text)
         self.again = again
         self.phase = phase
@@ -57,7 +58,7 @@ class ParkedTables:
 
     def __init__(
         self,
-        phases: Mapping[TableId, str] | None,
+        phases: Mapping[TableId, Phase] | None,
         tables: Mapping[TableId, MySqlTable] | None = None,
         rules: TargetRules | None = None,
     ) -> None:
@@ -74,13 +75,13 @@ class ParkedTables:
     def __iter__(self) -> Any:
         return iter(self._phases)
 
-    def park(self, table: TableId, reason: str, place: BinlogOffset, ts_ms: int, **how: Any) -> SchemaUpdate:
-        """`how` are `again` and `phase` of `Parked`."""
+    def park(self, table: TableId, reason: str, place: BinlogOffset, ts_ms: int, **how: Any) -> TableParked:
+        """`how` are `again` and `phase` of `Parking`."""
         if how.get("again") and (shared := self.rules.shared(table, [*self._tables, *self._phases])):
             reason, how = f"{reason}\nIt cannot begin again by itself: {shared}.", {}
-        why = Parked(reason, _for_people(place), ts_ms, **how)
+        why = Parking(reason, _for_people(place), ts_ms, **how)
         self._phases[table] = why.phase
-        return SchemaUpdate(table, (), None, None, parked=why)
+        return TableParked(table, why)
 
     def objection(
         self, before: MySqlTable | None, after: MySqlTable | None, events: Sequence[SchemaChangeEvent]
@@ -99,7 +100,7 @@ class ParkedTables:
         """A statement that ends at `end` names these; returns the ended tables among them."""
         named = [table for table in self._phases if table in tables or table.db in databases]
         self._touched.update(dict.fromkeys(named, ordinal_of(end)))
-        return [table for table in named if self._phases[table] == ENDED]
+        return [table for table in named if self._phases[table] is Phase.ENDED]
 
     def take_touched(self) -> dict[TableId, int]:
         """Where each parked table was named last since this was asked before."""
@@ -115,25 +116,26 @@ class ParkedTables:
             raise error
         again = unknown or (isinstance(error, PartialRowsError) and self.rules.lost_rows_again)
         self._misfits.setdefault(table, (before, str(error), again))
-        self._phases[table] = PARKED
+        self._phases[table] = Phase.PARKED
 
     def believed_up_to(self, table: TableId) -> int | None:
         """The ordinal after which rows of `table` are not to be believed; None: all are."""
         found = self._misfits.get(table)
         return None if found is None else ordinal_of(found[0])
 
-    def take_misfits(self, ts_ms: int) -> list[SchemaUpdate]:
+    def take_misfits(self, ts_ms: int) -> list[TableParked]:
         """Between two transactions: what is parked as its rows did not fit, once."""
         found, self._misfits = self._misfits, {}
         return [self.park(table, text, at, ts_ms, again=again) for table, (at, text, again) in found.items()]
 
 
-def new_beginning(look: TableLook, position: BinlogOffset, *, ts_ms: int, seq: int) -> tuple[SchemaUpdate, LogRows]:
+def new_beginning(
+    table: MySqlTable, snapshot: SnapshotState, position: BinlogOffset, *, ts_ms: int, seq: int
+) -> tuple[TableBegun, LogRows]:
     """The schema change with which a table begins again at `position`, and the row that says that its rows are gone."""
-    table, document = look.table, document_of(look.table)
     events = (TruncateTableEvent(table.id), CreateTableEvent(table.id, table.schema()))
     changes = tuple(event_to_json(event) for event in events)
-    update = SchemaUpdate(table.id, changes, document["fingerprint"], document, snapshot=look.snapshot)
+    update = TableBegun(table.id, changes, document_of(table), snapshot)
     # Without a place: nothing in the log emptied the table.
     return update, emptied(table, {"_op": int(RowKind.TRUNCATE), "_seq": seq, "_ts_ms": ts_ms}, position)
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from raycdc.connectors.mysql.values.types import MySqlTable
 from raycdc.model import TableId
-from raycdc.source.split import ChunkKey, key_from_json, key_names
+from raycdc.source.chunk_key import ChunkKey, key_names
 
 
 class SnapshotKeys:
@@ -26,9 +26,9 @@ class SnapshotKeys:
         self._begun = Counter(self._keys.keys())
         self._over = {} if over is None else over
 
-    def begin(self, table: TableId, key: Any) -> None:
-        """The next snapshot of `table` begins, cut by `key` as state has it."""
-        self._keys[table] = key_from_json(key)
+    def begin(self, table: TableId, key: ChunkKey | None) -> None:
+        """The next snapshot of `table` begins, cut by `key`."""
+        self._keys[table] = key
         self._begun[table] += 1
 
     def under_way(self, table: TableId) -> bool:

@@ -25,7 +25,7 @@ from raycdc.connectors.mysql.values.documents import table_of
 from raycdc.connectors.mysql.values.types import MySqlColumn, MySqlTable
 from raycdc.errors import SourceUnavailableError
 from raycdc.model import TableId
-from raycdc.source.split import ChunkKey
+from raycdc.source.chunk_key import ChunkKey
 from raycdc.transform.hiding import Hiding
 
 

@@ -1,0 +1,468 @@
+"""One table's life, as the reader of the log tells it: its states, what leads from one to the other, and their JSON.
+
+Theory of operation. Every table of a log is in exactly one of these states, and only `TableLives` moves it:
+
+| state | the log's rows of the table are | its chunks |
+|---|---|---|
+| `InSnapshot` | dropped, held or passed on, by the chunk of their key (`raycdc.source.hand_off`) | are being read |
+| `AsOf` | dropped up to a place T, where the log stands until all chunks are out (`raycdc.source.as_of`) | are read |
+| `Behind` | dropped up to T, which the chunks have; the first one after T makes it `Live` | are all published |
+| `Live` | passed on | are all published, or it has no snapshot |
+| `Parked` | dropped; its reason and place are kept until somebody decides (`raycdc.source.parking`) | none |
+| `Gone` | none: it was dropped, which the open epoch says | none |
+| `Unknown` | none: no state has it | none |
+
+`TRANSITIONS` is the whole of what may happen; anything else is a bug and an `AssertionError` where it happens. A state
+is a value: it is replaced, never changed, and its JSON is what a manifest holds. `Gone` and `Unknown` are in no
+manifest.
+
+*Announced* says that an epoch has told the targets of the table; a table's first epoch does (its CreateTableEvent), so
+the flag is part of every state. The *incarnation* counts the parkings and new beginnings of all tables: a table that
+begins again has the next number, which voids whatever was said of it before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterator, Mapping
+from dataclasses import dataclass, replace
+from enum import Enum, StrEnum
+from typing import Any, assert_never
+
+from raycdc.model import TableId
+from raycdc.source.chunk_key import ChunkKey, key_from_json
+
+
+class Phase(StrEnum):
+    """Why a table is parked. Only the first is anything to complain about."""
+
+    #: It cannot be followed, which somebody must decide about.
+    PARKED = "parked"
+    PAUSED = "paused"
+    #: The user removed it; its target keeps what it had.
+    REMOVED = "removed"
+    #: It is no more under its name, or not selected any more; its target keeps what it had.
+    ENDED = "ended"
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotState:
+    """How a table is cut into chunks, and which of its keys are published.
+
+    `key` is None for a table that is a single chunk. Rows of a `foldable` table can be told apart, so that held changes
+    may be folded into its chunks. `closed` are ranges of keys [lower, upper) as the source writes them, None being
+    unbounded; `null_closed` says it of NULL, which is a key of a table that `needs_null`.
+    """
+
+    key: ChunkKey | None
+    foldable: bool
+    needs_null: bool
+    null_closed: bool = False
+    closed: tuple[tuple[Any, Any], ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "key": self.key,
+            "foldable": self.foldable,
+            "needs_null": self.needs_null,
+            "null_closed": self.null_closed,
+            "closed": [list(bounds) for bounds in self.closed],
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> SnapshotState:
+        closed = tuple((lower, upper) for lower, upper in data["closed"])
+        return cls(key_from_json(data["key"]), data["foldable"], data["needs_null"], data["null_closed"], closed)
+
+
+@dataclass(frozen=True, slots=True)
+class InSnapshot:
+    """Chunks of the table are read, and its rows judged by the chunk of their key."""
+
+    schema: str
+    announced: bool
+    incarnation: int
+    snapshot: SnapshotState
+
+
+@dataclass(frozen=True, slots=True)
+class AsOf:
+    """All chunks of the table are read as of the ordinal `at`.
+
+    `lost`: a chunk found the table to be another one, so the chunks are of no use; the log says why up to that ordinal.
+    """
+
+    schema: str
+    announced: bool
+    incarnation: int
+    snapshot: SnapshotState
+    at: int
+    lost: int | None = None
+
+    def bars(self, ordinal: int) -> bool:
+        """Whether the log may not pass `ordinal` yet."""
+        return self.lost is None and ordinal > self.at
+
+
+@dataclass(frozen=True, slots=True)
+class Behind:
+    """The chunks of the table have all changes up to the ordinal `at`, which the log is still to pass."""
+
+    schema: str
+    announced: bool
+    incarnation: int
+    at: int
+
+
+@dataclass(frozen=True, slots=True)
+class Live:
+    """Every change of the table is passed on."""
+
+    schema: str
+    announced: bool
+    incarnation: int
+
+
+@dataclass(frozen=True, slots=True)
+class Parked:
+    """Nothing of the table is passed on from `position` on. `again`: it begins anew by itself.
+
+    `schema` is the last one that was followed (None: never), `ts_ms` the commit time of the event that parked it.
+    """
+
+    schema: str | None
+    announced: bool
+    incarnation: int
+    phase: Phase
+    reason: str
+    position: Mapping[str, Any]
+    ts_ms: int
+    again: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "schema": self.schema,
+            "announced": self.announced,
+            "incarnation": self.incarnation,
+            "again": self.again,
+            "phase": str(self.phase),
+            "reason": self.reason,
+            "position": dict(self.position),
+            "ts_ms": self.ts_ms,
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Parked:
+        return cls(
+            data["schema"],
+            data["announced"],
+            data["incarnation"],
+            Phase(data["phase"]),
+            data["reason"],
+            data["position"],
+            data["ts_ms"],
+            data["again"],
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Gone:
+    """The table was dropped, and the open epoch says so; the next one knows nothing of it."""
+
+    schema: str
+    announced: bool
+    incarnation: int
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """No table of this name."""
+
+
+Reading = InSnapshot | AsOf
+Followed = InSnapshot | AsOf | Behind | Live
+TableState = InSnapshot | AsOf | Behind | Live | Parked | Gone | Unknown
+
+
+class Step(Enum):
+    """What may happen to a table."""
+
+    FOUND = "the log has a table of this name"
+    ALTERED = "another schema is in force"
+    ANNOUNCED = "an epoch tells the targets of it"
+    OPENED = "its first chunk is opened as of a place"
+    LOST = "a chunk found another table"
+    PUBLISHED = "a chunk is published"
+    COMPLETED = "every key is published"
+    PASSED = "a change after T was seen"
+    DROPPED = "it is no more"
+    PARKED = "it cannot be followed, or is not to be"
+    BEGUN = "it begins again, all chunks unopened"
+    CUT = "the epoch is cut"
+
+
+#: The state that each step leads to. What is not here cannot happen.
+TRANSITIONS: Mapping[type[TableState], Mapping[Step, type[TableState]]] = {
+    Unknown: {Step.FOUND: Live, Step.DROPPED: Unknown, Step.PARKED: Parked, Step.BEGUN: InSnapshot},
+    InSnapshot: {
+        Step.ALTERED: InSnapshot,
+        Step.ANNOUNCED: InSnapshot,
+        Step.OPENED: AsOf,
+        Step.PUBLISHED: InSnapshot,
+        Step.COMPLETED: Live,
+        Step.DROPPED: Gone,
+        Step.PARKED: Parked,
+        Step.BEGUN: InSnapshot,
+    },
+    AsOf: {
+        Step.ALTERED: AsOf,
+        Step.ANNOUNCED: AsOf,
+        Step.LOST: AsOf,
+        Step.PUBLISHED: AsOf,
+        Step.COMPLETED: Behind,
+        Step.DROPPED: Gone,
+        Step.PARKED: Parked,
+        Step.BEGUN: InSnapshot,
+    },
+    Behind: {
+        Step.ALTERED: Behind,
+        Step.ANNOUNCED: Behind,
+        Step.PASSED: Live,
+        Step.DROPPED: Gone,
+        Step.PARKED: Parked,
+        Step.BEGUN: InSnapshot,
+    },
+    Live: {
+        Step.ALTERED: Live,
+        Step.ANNOUNCED: Live,
+        Step.DROPPED: Gone,
+        Step.PARKED: Parked,
+        Step.BEGUN: InSnapshot,
+    },
+    Parked: {Step.DROPPED: Parked, Step.PARKED: Parked, Step.BEGUN: InSnapshot},
+    Gone: {
+        Step.ALTERED: Live,
+        Step.ANNOUNCED: Gone,
+        Step.DROPPED: Gone,
+        Step.PARKED: Parked,
+        Step.BEGUN: InSnapshot,
+        Step.CUT: Unknown,
+    },
+}
+
+_UNKNOWN = Unknown()
+
+
+class TableLives:
+    """Every table of one log, each in its state. The only writer of a table's state; one owner, the log reader.
+
+    `changes` counts parkings and new beginnings.
+    """
+
+    def __init__(self, states: Mapping[TableId, TableState], *, changes: int = 0) -> None:
+        self._states = dict(states)
+        self.changes = changes
+
+    def __repr__(self) -> str:
+        states = ", ".join(f"{table}: {type(state).__name__}" for table, state in self._states.items())
+        return f"TableLives({states})"
+
+    def __getitem__(self, table: TableId) -> TableState:
+        return self._states.get(table, _UNKNOWN)
+
+    def __iter__(self) -> Iterator[TableId]:
+        return iter(self._states)
+
+    def items(self) -> list[tuple[TableId, TableState]]:
+        return list(self._states.items())
+
+    def reading(self, table: TableId) -> Reading | None:
+        """The table's state while its chunks are read."""
+        state = self[table]
+        return state if isinstance(state, InSnapshot | AsOf) else None
+
+    def found(self, table: TableId, schema: str) -> None:
+        """The log has a table of this name, without a snapshot: all its rows are in the log."""
+        self._move(table, Step.FOUND, Live(schema, announced=False, incarnation=0))
+
+    def altered(self, table: TableId, schema: str) -> None:
+        """`schema` is in force from here on; a table that was dropped in the open epoch is there again."""
+        state = self[table]
+        assert not isinstance(state, Unknown | Parked), f"{table} is {state} and was altered"
+        if isinstance(state, Gone):
+            self._move(table, Step.ALTERED, Live(schema, state.announced, state.incarnation))
+        else:
+            self._move(table, Step.ALTERED, replace(state, schema=schema))
+
+    def announced(self, table: TableId) -> None:
+        """The open epoch tells the targets of the table."""
+        state = self[table]
+        assert not isinstance(state, Unknown | Parked), f"{table} is {state} and was announced"
+        self._move(table, Step.ANNOUNCED, replace(state, announced=True))
+
+    def opened_as_of(self, table: TableId, at: int) -> None:
+        """The first chunk of a table that is read as of one place is opened, and `at` is that place."""
+        state = self[table]
+        assert isinstance(state, InSnapshot), f"{table} is {state} and was opened"
+        read = AsOf(state.schema, state.announced, state.incarnation, state.snapshot, at)
+        self._move(table, Step.OPENED, read)
+
+    def lost(self, table: TableId, high: int) -> None:
+        """A chunk found another table, of which the log tells up to `high`."""
+        state = self[table]
+        assert isinstance(state, AsOf), f"{table} is {state} and was lost"
+        self._move(table, Step.LOST, replace(state, lost=max(high, state.lost or 0)))
+
+    def published(self, table: TableId, closed: tuple[tuple[Any, Any], ...], *, null_closed: bool) -> None:
+        """A chunk is out, after which these ranges of keys are."""
+        state = self[table]
+        assert isinstance(state, InSnapshot | AsOf), f"{table} is {state} and a chunk of it was published"
+        snapshot = replace(state.snapshot, closed=closed, null_closed=null_closed)
+        self._move(table, Step.PUBLISHED, replace(state, snapshot=snapshot))
+
+    def completed(self, table: TableId) -> None:
+        """Every key is published."""
+        match state := self[table]:
+            case InSnapshot(schema, announced, incarnation):
+                self._move(table, Step.COMPLETED, Live(schema, announced, incarnation))
+            case AsOf(schema, announced, incarnation, _, at):
+                self._move(table, Step.COMPLETED, Behind(schema, announced, incarnation, at))
+            case _:
+                raise AssertionError(f"{table} is {state} and was completed")
+
+    def passed(self, table: TableId) -> None:
+        """A change was seen that the chunks do not have."""
+        state = self[table]
+        assert isinstance(state, Behind), f"{table} is {state} and was passed"
+        self._move(table, Step.PASSED, Live(state.schema, state.announced, state.incarnation))
+
+    def dropped(self, table: TableId) -> None:
+        """The table is no more; one that was parked or never known stays that."""
+        match state := self[table]:
+            case Unknown() | Parked() | Gone():
+                self._move(table, Step.DROPPED, state)
+            case InSnapshot() | AsOf() | Behind() | Live():
+                self._move(table, Step.DROPPED, Gone(state.schema, state.announced, state.incarnation))
+            case _:
+                assert_never(state)
+
+    def parked(self, table: TableId, parking: Parking, *, announced: bool) -> None:
+        """Nothing of the table is passed on from here; `changes` counts it.
+
+        It is `announced` by the open epoch, if not by an earlier one.
+        """
+        self.changes += 1
+        parked = parked_from(self[table], parking, incarnation=self.changes)
+        self._move(table, Step.PARKED, replace(parked, announced=parked.announced or announced))
+
+    def begun_again(self, table: TableId, schema: str, snapshot: SnapshotState) -> None:
+        """All chunks of the table are unopened, and its target is emptied; `changes` counts it."""
+        announced = is_announced(self[table])
+        self.changes += 1
+        self._move(table, Step.BEGUN, InSnapshot(schema, announced, self.changes, snapshot))
+
+    def sealed(self, announced: Container[TableId]) -> tuple[dict[TableId, Followed], dict[TableId, Parked]]:
+        """The tables followed and parked, as they are once the open epoch is sealed, which has `announced` some."""
+        followed: dict[TableId, Followed] = {}
+        parked: dict[TableId, Parked] = {}
+        for table, state in self._states.items():
+            match state:
+                case InSnapshot() | AsOf() | Behind() | Live():
+                    followed[table] = replace(state, announced=state.announced or table in announced)
+                case Parked():
+                    parked[table] = state
+                case Gone() | Unknown():
+                    pass
+                case _:
+                    assert_never(state)
+        return followed, parked
+
+    def cut(self) -> None:
+        """The open epoch is over: tables that it says are gone are not known any more."""
+        for table, state in self.items():
+            if isinstance(state, Gone):
+                self._move(table, Step.CUT, _UNKNOWN)
+
+    def _move(self, table: TableId, step: Step, state: TableState) -> None:
+        before = self[table]
+        allowed = TRANSITIONS[type(before)].get(step)
+        assert type(state) is allowed, f"{table}: {step.name} does not lead from {before} to {state}"
+        if isinstance(state, Unknown):
+            self._states.pop(table, None)
+        else:
+            self._states[table] = state
+
+
+def first_state(schema: str, snapshot: SnapshotState | None) -> Followed:
+    """A table where reading begins: all its chunks are unread, or it is followed without any."""
+    if snapshot is None:
+        return Live(schema, announced=False, incarnation=0)
+    return InSnapshot(schema, announced=False, incarnation=0, snapshot=snapshot)
+
+
+def is_announced(state: TableState) -> bool:
+    """Whether an epoch has told targets of the table."""
+    return not isinstance(state, Unknown) and state.announced
+
+
+def incarnation_of(state: TableState) -> int | None:
+    """Which beginning of the table it is; None for one that is neither followed nor parked."""
+    return None if isinstance(state, Unknown | Gone) else state.incarnation
+
+
+def parked_from(state: TableState, parking: Parking, *, incarnation: int = 0) -> Parked:
+    """`state` after it was parked because of `parking`."""
+    schema = None if isinstance(state, Unknown) else state.schema
+    return Parked(
+        schema,
+        is_announced(state),
+        incarnation,
+        parking.phase,
+        parking.reason,
+        parking.position,
+        parking.ts_ms,
+        parking.again,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Parking:
+    """Why a table is not followed from `position` on. `again`: until it begins anew by itself.
+
+    `ts_ms` is the commit time of the event that did it.
+    """
+
+    reason: str
+    position: Mapping[str, Any]
+    ts_ms: int
+    again: bool = False
+    phase: Phase = Phase.PARKED
+
+
+def followed_to_json(state: Followed) -> dict[str, Any]:
+    """A followed table as a manifest has it."""
+    entry = {"incarnation": state.incarnation, "schema": state.schema, "announced": state.announced}
+    match state:
+        case InSnapshot(snapshot=snapshot):
+            return {**entry, "snapshot": snapshot.to_json()}
+        case AsOf(snapshot=snapshot, at=at, lost=lost):
+            return {**entry, "snapshot": {**snapshot.to_json(), "as_of": {"at": at, "lost": lost}}}
+        case Behind(at=at):
+            return {**entry, "snapshot": None, "passed": at}
+        case Live():
+            return {**entry, "snapshot": None}
+        case _:
+            assert_never(state)
+
+
+def followed_from_json(data: Mapping[str, Any]) -> Followed:
+    """Inverse of `followed_to_json`; states that were written before tables could begin again have no incarnation."""
+    schema, announced, incarnation = data["schema"], data["announced"], data.get("incarnation", 0)
+    if data["snapshot"] is not None:
+        snapshot = SnapshotState.from_json(data["snapshot"])
+        as_of = data["snapshot"].get("as_of")
+        if as_of is not None:
+            return AsOf(schema, announced, incarnation, snapshot, as_of["at"], as_of["lost"])
+        return InSnapshot(schema, announced, incarnation, snapshot)
+    if "passed" in data:
+        return Behind(schema, announced, incarnation, data["passed"])
+    return Live(schema, announced, incarnation)

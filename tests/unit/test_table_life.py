@@ -1,0 +1,172 @@
+"""A table is in one state, and only what the table of transitions has leads from it to another."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import raycdc
+from raycdc.errors import ProtocolError
+from raycdc.model import TableId
+from raycdc.source.open_chunk import CHUNK_TRANSITIONS
+from raycdc.source.stream_state import StreamState
+from raycdc.source.table_life import (
+    TRANSITIONS,
+    AsOf,
+    Behind,
+    Followed,
+    Gone,
+    InSnapshot,
+    Live,
+    Parked,
+    Parking,
+    Phase,
+    SnapshotState,
+    Step,
+    TableLives,
+    TableState,
+    Unknown,
+)
+
+TABLE = TableId("shop", "orders")
+SNAPSHOT = SnapshotState("id", foldable=True, needs_null=False)
+WHY = Parking("a test says so", {"at": 7}, 0)
+
+STATES: dict[type[TableState], TableState] = {
+    Unknown: Unknown(),
+    InSnapshot: InSnapshot("f1", announced=True, incarnation=2, snapshot=SNAPSHOT),
+    AsOf: AsOf("f1", announced=True, incarnation=2, snapshot=SNAPSHOT, at=5),
+    Behind: Behind("f1", announced=True, incarnation=2, at=5),
+    Live: Live("f1", announced=True, incarnation=2),
+    Parked: Parked("f1", True, 2, Phase.PARKED, "a test says so", {"at": 7}, 0),
+    Gone: Gone("f1", announced=True, incarnation=2),
+}
+
+STEPS: dict[Step, Callable[[TableLives], None]] = {
+    Step.FOUND: lambda lives: lives.found(TABLE, "f2"),
+    Step.ALTERED: lambda lives: lives.altered(TABLE, "f2"),
+    Step.ANNOUNCED: lambda lives: lives.announced(TABLE),
+    Step.OPENED: lambda lives: lives.opened_as_of(TABLE, 5),
+    Step.LOST: lambda lives: lives.lost(TABLE, 9),
+    Step.PUBLISHED: lambda lives: lives.published(TABLE, ((None, 10),), null_closed=False),
+    Step.COMPLETED: lambda lives: lives.completed(TABLE),
+    Step.PASSED: lambda lives: lives.passed(TABLE),
+    Step.DROPPED: lambda lives: lives.dropped(TABLE),
+    Step.PARKED: lambda lives: lives.parked(TABLE, WHY, announced=False),
+    Step.BEGUN: lambda lives: lives.begun_again(TABLE, "f2", SNAPSHOT),
+    Step.CUT: lambda lives: lives.cut(),
+}
+
+
+@pytest.mark.parametrize("step", Step)
+@pytest.mark.parametrize("kind", STATES)
+def test_every_step_leads_where_the_table_says_and_no_other_is_taken(kind: type[TableState], step: Step) -> None:
+    lives = TableLives({} if kind is Unknown else {TABLE: STATES[kind]}, changes=2)
+    wanted = TRANSITIONS[kind].get(step)
+    if wanted is not None:
+        STEPS[step](lives)
+        assert type(lives[TABLE]) is wanted
+    elif step is Step.CUT:
+        # It is about all tables, and concerns those that are gone.
+        STEPS[step](lives)
+        assert lives[TABLE] == STATES[kind]
+    else:
+        with pytest.raises(AssertionError, match=str(TABLE)):
+            STEPS[step](lives)
+        assert lives[TABLE] == STATES[kind]
+
+
+def test_a_parking_and_a_new_beginning_have_the_next_number_and_keep_what_targets_were_told() -> None:
+    lives = TableLives({TABLE: Live("f1", announced=False, incarnation=0)}, changes=4)
+    lives.parked(TABLE, WHY, announced=True)
+    lives.begun_again(TABLE, "f2", SNAPSHOT)
+    assert lives[TABLE] == InSnapshot("f2", announced=True, incarnation=6, snapshot=SNAPSHOT)
+    assert lives.changes == 6
+
+
+def test_a_table_that_is_complete_is_behind_the_place_it_was_read_as_of() -> None:
+    lives = TableLives({TABLE: STATES[InSnapshot]})
+    lives.opened_as_of(TABLE, 40)
+    lives.published(TABLE, ((None, None),), null_closed=True)
+    lives.completed(TABLE)
+    assert lives[TABLE] == Behind("f1", announced=True, incarnation=2, at=40)
+
+
+json_values = st.none() | st.integers(-9, 9) | st.text(max_size=3)
+snapshots = st.builds(
+    SnapshotState,
+    st.none() | st.just("id") | st.just(("a", "b")),
+    st.booleans(),
+    st.booleans(),
+    st.booleans(),
+    st.lists(st.tuples(json_values, json_values), max_size=3).map(tuple),
+)
+followed: st.SearchStrategy[Followed] = st.one_of(
+    st.builds(InSnapshot, st.just("f"), st.booleans(), st.integers(0, 9), snapshots),
+    st.builds(AsOf, st.just("f"), st.booleans(), st.integers(0, 9), snapshots, st.integers(0), st.none() | st.just(7)),
+    st.builds(Behind, st.just("f"), st.booleans(), st.integers(0, 9), st.integers(0)),
+    st.builds(Live, st.just("f"), st.booleans(), st.integers(0, 9)),
+)
+
+
+@given(followed)
+@settings(max_examples=200)
+def test_a_followed_table_comes_back_from_a_manifest_as_it_was(state: Followed) -> None:
+    stream = StreamState({"at": 1}, 1, {TABLE: state}, changes=9)
+    document = stream.to_json()
+    assert StreamState.from_json(document) == stream
+    assert document["version"] == (2 if isinstance(state, AsOf | Behind) else 1)
+
+
+def test_a_state_of_a_newer_version_is_refused() -> None:
+    with pytest.raises(ProtocolError, match="has version 3, this reader knows 1 and 2"):
+        StreamState.from_json({**StreamState({}, 0).to_json(), "version": 3})
+
+
+def test_a_state_of_before_tables_could_be_parked_is_read() -> None:
+    table = {"schema": "f", "announced": True, "snapshot": None}
+    old = {"version": 1, "position": {"at": 1}, "ordinal": 1, "tables": {str(TABLE): table}}
+    assert StreamState.from_json(old) == StreamState({"at": 1}, 1, {TABLE: Live("f", announced=True, incarnation=0)})
+
+
+def test_nothing_but_table_life_makes_a_state() -> None:
+    states = {kind.__name__ for kind in STATES} - {Unknown.__name__}
+    package = Path(raycdc.__file__).parent
+    makers = set()
+    for path in package.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in states:
+                makers.add(path.relative_to(package).as_posix())
+    # MongoDB's read concern and a library's screen have names of states, too; the test kit writes states of its own.
+    others = {"connectors/mongodb/chunk_reader.py", "cli/progress.py", "testing/epochs.py"}
+    assert makers - others == {"source/table_life.py"}
+
+
+def drawn() -> str:
+    """The lives of a table and of a chunk, as ARCHITECTURE.md shows them."""
+    everywhere = {Step.DROPPED, Step.PARKED, Step.BEGUN, Step.ALTERED, Step.ANNOUNCED}
+    lines = []
+    for kind, steps in TRANSITIONS.items():
+        led = [f"{step.name} → {after.__name__}" for step, after in steps.items() if step not in everywhere]
+        lines.append(f"{kind.__name__:<11}{', '.join(led) or '–'}")
+    for chunk, after_chunk in CHUNK_TRANSITIONS.items():
+        names = sorted(f"→ {after.__name__}" for after in after_chunk)
+        lines.append(f"chunk {chunk.__name__:<9}{', '.join(names) or '–'}")
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def test_the_picture_of_both_lives_is_drawn_from_their_tables() -> None:
+    architecture = Path(raycdc.__file__).parent.parent / "ARCHITECTURE.md"
+    assert drawn() in architecture.read_text(encoding="utf-8")
+
+
+def test_what_the_picture_leaves_out_is_the_same_for_every_table_that_is_there() -> None:
+    for kind in (InSnapshot, AsOf, Behind, Live):
+        steps = TRANSITIONS[kind]
+        assert (steps[Step.DROPPED], steps[Step.PARKED], steps[Step.BEGUN]) == (Gone, Parked, InSnapshot)
+        assert (steps[Step.ALTERED], steps[Step.ANNOUNCED]) == (kind, kind)

@@ -1,6 +1,6 @@
 # The tasks of this project. `make test` is what CI runs; `make check` is a synonym for people who look for it.
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-test demo test check test-fast test-kill test-races test-sinks test-blackbox test-mongodb-peer lint types imports format bench clean
+.PHONY: help setup setup-test demo test check test-fast test-kill test-races test-sinks test-blackbox test-mutants test-mongodb-peer lint types imports format bench clean
 SHELL := /bin/bash
 BIN := .venv/bin
 PYTEST := $(BIN)/python .ci/leaves-nothing $(BIN)/python -m pytest
@@ -46,6 +46,9 @@ test-sinks: setup-test ## Every way of writing of every sink, failing at every p
 
 test-blackbox: setup-test ## Stories of DDL, types, broken surroundings, damaged state: both servers, three sinks
 	$(PYTEST) $(THREE_AT_ONCE) tests/blackbox
+
+test-mutants: setup-test ## Take 80 rules out of the source, one at a time: a test must notice each (about ten minutes)
+	$(BIN)/python -m tests.mutants.run
 
 test-mongodb-peer: setup-test ## MongoDB's tests on SecantusDB, a server of its protocol by others (from PyPI; README)
 	RAYCDC_TEST_MONGODB_URI=secantusdb $(PYTEST) $(THREE_AT_ONCE) -m "not long" $(wildcard tests/kill/test_mongodb*.py \

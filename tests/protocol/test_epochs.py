@@ -271,3 +271,12 @@ def test_a_state_that_another_driver_took_over_ends_the_job_and_not_the_reader_t
     monkeypatch.setattr(job.store, "write_manifest", refuse)
     with pytest.raises(StateError, match="another driver"):
         log.sealed(1, at=120)
+
+
+def test_a_seal_does_not_wait_for_a_reader_that_has_not_registered() -> None:
+    job = Job()
+    log = job.reader(0)
+    FakeReader(job, 1, 1, generation=1).exchange()  # Its process is there, and has said nothing yet.
+    job.begin_seal()
+    log.sealed(1, at=120)
+    assert [manifest.epoch for manifest in job.store.manifests] == [1]

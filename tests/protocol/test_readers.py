@@ -443,3 +443,16 @@ def test_segments_on_a_node_that_has_no_reader_any_more_are_deleted_by_another_o
     job.coordinator.epoch_committed(1)
     told = [message.elsewhere for reader in (log, chunks) for message in reader.take(CheckpointComplete)]
     assert sorted(told, key=len) == [(), (replace(far, path="/there/s.arrow"),)]
+
+
+def test_the_death_of_the_log_reader_takes_the_chunks_of_all_other_readers() -> None:
+    job = Job(cuts=(10, 20))
+    log, idle, chunks = (job.reader(subtask) for subtask in range(3))
+    chunks.send(RequestSplit())
+    job.work()
+    opened(log, chunks)
+    job.lose(log)
+    assert idle.stream() is not None
+    readers = {reader["subtask"]: reader["splits"] for reader in job.coordinator.status()["readers"]}
+    assert readers == {1: ["stream"], 2: []}
+    assert job.coordinator.retire(2)

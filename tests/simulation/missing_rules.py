@@ -4,12 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import pyarrow as pa
 import pytest
 
+from raycdc.errors import RaycdcError
 from raycdc.testing.simulation import Settings, Simulation, SimulationError
 
 #: Runs after which a rule counts as not needed. Most are missed at once, the rarest in one run of ten.
 SEEDS_MAX = 120
+
+#: How a run that has no fault in its promises may end where a rule is missing: an assertion of the model or of the
+#: product, an error that the product has a name for, a segment that was deleted while somebody needed it, and rows of
+#: two schemas in one chunk. Whatever else is raised is an accident of the switch, which says nothing about the rule.
+NOTICED = (AssertionError, RaycdcError, FileNotFoundError, pa.ArrowInvalid)
 
 #: Turns a rule off.
 Switch = Callable[[pytest.MonkeyPatch], None]
@@ -21,10 +28,11 @@ def name_of(value: object) -> str:
 
 
 def is_noticed(circumstances: Settings, first: int) -> bool:
-    """Whether one of the runs from seed `first` on fails."""
+    """Whether one of the runs from seed `first` on breaks a promise, or is refused by name."""
     for seed in range(first, first + SEEDS_MAX):
         try:
             Simulation(seed, settings=circumstances).run()
-        except SimulationError:
-            return True
+        except SimulationError as error:
+            if error.__cause__ is None or isinstance(error.__cause__, NOTICED):
+                return True
     return False

@@ -269,11 +269,12 @@ def accept_stale_incarnations(patch: pytest.MonkeyPatch) -> None:
             reader = self._readers[subtask_id]
             links[self, subtask_id, packet.identity] = reader.link
         except FencedError:
-            stale = links.get((self, subtask_id, packet.identity))
-            if stale is None:
+            stale, successor = links.get((self, subtask_id, packet.identity)), self._readers.get(subtask_id)
+            if stale is None or successor is None:
                 raise
             for message in stale.receive(packet):
-                self._handle(subtask_id, self._readers[subtask_id], message)
+                if subtask_id in self._readers:
+                    self._handle(subtask_id, successor, message)
 
     patch.setattr(SourceCoordinator, "receive", receive)
 

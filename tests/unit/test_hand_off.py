@@ -446,3 +446,39 @@ def test_tables_share_the_bound_and_the_largest_gives_way() -> None:
     made.rows(LogRows(other, row.batch, row.ordinals), now_s=3)
     assert (made.opens_from_s(TABLE), made.opens_from_s(other)) == (60.0, 0.0)
     assert made.statistics()["dropped_bytes"] == 3 * row.batch.nbytes
+
+
+def test_a_table_whose_null_chunk_is_unread_is_not_complete() -> None:
+    made = hand_off(needs_null=True)
+    publish(made, chunk(0, None, None))
+    assert made.complete_tables() == []
+    publish(made, chunk(1, None, None, includes_null=True, only_null=True))
+    assert made.complete_tables() == [TABLE]
+
+
+def test_only_the_attempt_that_is_open_can_be_voided_closed_or_found_misfit() -> None:
+    made = hand_off()
+    split, older = chunk(0, None, None, attempt=2), chunk(0, None, None, attempt=1)
+    made.open(split, now_s=0)
+    made.rows(log((INSERT, 1, None), at=2), now_s=0)
+    assert not made.void(older.chunk_id, now_s=0)
+    made.misfit(older.chunk_id, high=1, reason="another", now_s=0)
+    close(made, older, high=1)
+    assert made.advance(5, now_s=0) == []
+    assert made.statistics()["held_bytes"] > 0
+    close(made, split, high=1)
+    (decision,) = made.advance(5, now_s=0)
+    assert isinstance(decision, PublishChunk)
+    assert shown(decision.released) == [(INSERT, 1)]
+
+
+def test_opening_the_attempt_that_is_open_again_keeps_what_it_holds() -> None:
+    made = hand_off()
+    split = chunk(0, None, None)
+    made.open(split, now_s=0)
+    made.rows(log((INSERT, 1, None), at=2), now_s=0)
+    assert made.open(split, now_s=0)
+    close(made, split, high=1)
+    (decision,) = made.advance(5, now_s=0)
+    assert isinstance(decision, PublishChunk)
+    assert shown(decision.released) == [(INSERT, 1)]

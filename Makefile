@@ -9,9 +9,9 @@ PYTEST := $(BIN)/python .ci/leaves-nothing $(BIN)/python -m pytest
 # slowest folder on.
 ALL_CORES := -n logical --dist worksteal
 THREE_AT_ONCE := -n 3 --dist loadfile --no-loadscope-reorder
-# From what fails fast to what takes long; folders that have no tests yet are left out.
-FAST := $(wildcard tests/unit tests/protocol tests/simulation)
-SERVERS := $(wildcard tests/kill tests/e2e tests/blackbox tests/integration)
+# From what fails fast to what takes long. What plays epochs into files computes all the time, too, wherever it lies.
+FAST := tests/unit tests/protocol tests/simulation
+SERVERS := tests/kill tests/e2e tests/blackbox tests/integration
 
 help: ## This list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -26,8 +26,8 @@ demo: setup ## A small shop in a private MariaDB, followed into a Delta lake in 
 	@$(BIN)/raycdc demo
 
 test: setup-test lint types imports ## Everything: style, types, layers and all tests on real servers
-	RAYCDC_FUZZ_MUTATIONS=6000 $(PYTEST) $(ALL_CORES) -m "not long" $(FAST)
-	$(PYTEST) $(THREE_AT_ONCE) -m "not long and not blackbox_long" $(SERVERS)
+	RAYCDC_FUZZ_MUTATIONS=6000 $(PYTEST) $(ALL_CORES) --durations=20 -m "bare and not long" $(FAST) tests/integration
+	$(PYTEST) $(THREE_AT_ONCE) --durations=20 -m "not bare and not long and not blackbox_long" $(SERVERS)
 
 check: test
 

@@ -32,8 +32,45 @@ settings.load_profile("raycdc")
 os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1")
 
 
+#: Tests that play epochs into files or computed states: those of them that need neither a server nor Spark compute all
+#: the time, so that they belong to the phase that uses every core.
+PLAYED = frozenset(
+    {
+        "test_delta_neighbours.py",
+        "test_delta_partitions.py",
+        "test_delta_rewrite.py",
+        "test_delta_upkeep.py",
+        "test_epoch_behaviors.py",
+        "test_epoch_defaults.py",
+        "test_epoch_loop.py",
+        "test_epoch_loop_known.py",
+        "test_epoch_loop_merged.py",
+        "test_epoch_loop_nodes.py",
+        "test_epoch_loop_routes.py",
+        "test_epoch_schema.py",
+        "test_iceberg_neighbours.py",
+        "test_iceberg_partitions.py",
+        "test_parked_targets.py",
+        "test_restored_targets.py",
+        "test_sink_names.py",
+        "test_table_refusals.py",
+    }
+)
+COMPUTED = frozenset({"unit", "protocol", "simulation"})
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     expect_its_faults(items)
+    for item in items:
+        if item.path.parent.name in COMPUTED or (item.path.name in PLAYED and not _needs_more(item)):
+            item.add_marker("bare")
+
+
+def _needs_more(item: pytest.Item) -> bool:
+    """Whether the test is given a server, or Spark."""
+    marked = item.get_closest_marker("server") or item.get_closest_marker("spark")
+    return marked is not None or "spark" in getattr(item, "fixturenames", ())
 
 
 @pytest.fixture(scope="session")

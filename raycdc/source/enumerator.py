@@ -21,9 +21,9 @@ Until then nothing of such a table is given out (`over`).
 
 from __future__ import annotations
 
-import dataclasses
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, assert_never
 
@@ -68,6 +68,7 @@ from raycdc.source.snapshot_plan import (
 )
 from raycdc.source.source_event import SourceEvent
 from raycdc.source.split import STREAM_SPLIT_ID, PartitionSplit, SnapshotSplit, SourceSplit, StreamSplit
+from raycdc.source.stream_placement import NoStream, Owned, Placed, Placement, Placing, Unplaced
 from raycdc.source.stream_state import StreamState, stream_of
 from raycdc.source.table_life import AsOf, InSnapshot
 
@@ -108,21 +109,18 @@ class IncrementalSnapshotEnumerator:
         self._out: dict[str, OutChunk] = {}
         self._rubbish: list[Segment] = []
         self._chunk_readers, self._turns = ChunkReaders(), Turns()
-        self._stream: StreamSplit | None = None
-        self._stream_owner: int | None = None
-        #: Whether the stream's position is one of the server that answers now; asked before each time it is given away.
-        self._stream_placed = self._placing = self._relocated = False
+        self._placement: Placement = NoStream()
+        self._relocated = False
         self._planning = False
         self._high = 0
         self._run_start: int | None = None
-        self._stop_sent = False
         self._started = restored is not None
         if restored is not None:
             self._restore(restored)
 
     def __repr__(self) -> str:
         chunks = f"pending={len(self._pending)}, out={len(self._out)}"
-        return f"IncrementalSnapshotEnumerator({chunks}, log={self._stream_owner})"
+        return f"IncrementalSnapshotEnumerator({chunks}, log={self._log_reader})"
 
     def start(self) -> None:
         """Find the start point, unless restored; and where the log ends now, when the run is bounded."""
@@ -234,8 +232,8 @@ class IncrementalSnapshotEnumerator:
         self._refusals += refusals
         for refusal in refusals:
             self._to_log(ParkTable(refusal))
-        if self._stream is not None and self._stream_owner is None:
-            self._take_stream(self._stream)
+        if isinstance(self._placement, Unplaced | Placing | Placed):
+            self._placement = replace(self._placement, split=self._as_it_goes_on(self._placement.split))
 
     def progress(self) -> dict[str, Any]:
         return snapshot_progress(self._tables, self._out.values())
@@ -260,7 +258,7 @@ class IncrementalSnapshotEnumerator:
                 self._documents[table["schema"]] = table["document"]
         for data in state["unfinished"]:
             split = SnapshotSplit.from_json(data)
-            self._pending.append(dataclasses.replace(split, attempt=split.attempt + 1))
+            self._pending.append(replace(split, attempt=split.attempt + 1))
 
     def _on_start_point(self, start: StartPoint) -> None:
         self._started = True
@@ -273,7 +271,7 @@ class IncrementalSnapshotEnumerator:
             planner = {"key": plan.snapshot.key} if plan.snapshot is not None else None
             self._tables[plan.table] = TablePlanning(plan.fingerprint, planner)
         self._documents.update(schemas)
-        self._stream, self._stream_placed = StreamSplit(first_state(start), schemas), True
+        self._placement = Placed(StreamSplit(first_state(start), schemas))
         self._give_stream()
         self._plan()
 
@@ -284,36 +282,46 @@ class IncrementalSnapshotEnumerator:
 
     def _on_resume_point(self, point: ResumePoint | None) -> None:
         """Another server's positions begin anew: what was compared with the old one's is of no use any more."""
-        self._placing, self._stream_placed = False, True
-        if point is not None and self._stream is not None:
-            state = dataclasses.replace(self._stream.state, position=point.position, ordinal=point.ordinal)
-            self._stream = dataclasses.replace(self._stream, state=state)
+        assert isinstance(self._placement, Placing), f"{self._placement} was not asked for"
+        split = self._placement.split
+        if point is not None:
+            split = replace(split, state=replace(split.state, position=point.position, ordinal=point.ordinal))
             self._relocated, self._high = True, 0
             if self._until == "caught-up":
                 self._run_start = point.end
+        self._placement = Placed(split)
         self._give_stream()
 
     def _give_stream(self) -> None:
         readers = self._context.registered_readers()
-        if self._stream is None or self._stream_owner is not None or not readers or self._placing:
-            return
-        if not self._stream_placed and isinstance(self._dialect, FailoverDialect):
-            self._placing = True
-            resume_point = partial(self._dialect.resume_point, self._stream.state.position)
-            self._context.call_async(resume_point, self._on_resume_point)
-            return
-        self._stream_owner = min(readers)
-        self._stop_sent = False
-        self._context.assign_splits({self._stream_owner: [self._stream]})
-        self._assign()
-        self._maybe_stop()
+        match self._placement:
+            case NoStream() | Placing() | Owned():
+                return
+            case Unplaced(split) if isinstance(self._dialect, FailoverDialect) and readers:
+                self._placement = Placing(split)
+                resume_point = partial(self._dialect.resume_point, split.state.position)
+                self._context.call_async(resume_point, self._on_resume_point)
+            case Unplaced(split) | Placed(split) if readers:
+                self._placement = Owned(split, min(readers))
+                self._context.assign_splits({min(readers): [split]})
+                self._assign()
+                self._maybe_stop()
+            case Unplaced() | Placed():
+                return  # The first reader that registers gets it.
+            case _:
+                assert_never(self._placement)
+
+    @property
+    def _log_reader(self) -> int | None:
+        """Who has the stream split."""
+        return self._placement.reader if isinstance(self._placement, Owned) else None
 
     def _lose_chunk(self, split: SnapshotSplit) -> None:
         out = self._out.get(split.split_id)
         if out is None or out.split.attempt != split.attempt or out.published:
             return
         out.owner = None
-        if self._stream_owner is not None:
+        if self._log_reader is not None:
             # The log reader may be about to publish it: only its answer tells. Should it be gone, `_lose_log` follows.
             self._to_log(VoidChunk(out.split.chunk_id))
         else:
@@ -321,8 +329,8 @@ class IncrementalSnapshotEnumerator:
 
     def _lose_log(self, split: StreamSplit) -> None:
         """The log reader died with everything open or published since the last manifest."""
-        self._stream_owner, self._stream_placed = None, False
-        self._take_stream(split)
+        self._placement = Unplaced(split)
+        self._placement = Unplaced(self._as_it_goes_on(split))
         self._over.clear()
         for out in list(self._out.values()):
             if out.owner is not None:
@@ -340,7 +348,7 @@ class IncrementalSnapshotEnumerator:
             self._discard(out.segments)
         if not self._is_of_now(split):
             return
-        self._pending.appendleft(dataclasses.replace(split, attempt=split.attempt + 1))
+        self._pending.appendleft(replace(split, attempt=split.attempt + 1))
 
     def _forget_table(self, table: TableId) -> None:
         """The table was dropped at the source: nothing of it is left to read."""
@@ -369,7 +377,8 @@ class IncrementalSnapshotEnumerator:
     def _end_chunks(self, table: TableId) -> None:
         """Chunks of an earlier incarnation are over; those that are out come back by the log reader's answer."""
         self._over.discard(table)
-        self._stop_sent = False
+        if isinstance(self._placement, Owned):
+            self._placement = replace(self._placement, told_to_stop=False)
         self._pending = deque(split for split in self._pending if split.table != table)
         for out in self._out.values():
             if out.split.table == table:
@@ -397,14 +406,14 @@ class IncrementalSnapshotEnumerator:
         state.planner, state.estimate = chunks.planner, chunks.estimate
         state.planned += len(chunks.splits)
         incarnation = state.incarnation
-        self._pending.extend(dataclasses.replace(split, incarnation=incarnation) for split in chunks.splits)
+        self._pending.extend(replace(split, incarnation=incarnation) for split in chunks.splits)
         self._assign()
         self._plan()
         self._maybe_stop()
 
     def _assign(self) -> None:
         """Give pending chunks to waiting readers, only while there is a log reader to open them."""
-        while self._chunk_readers.asking and self._stream_owner is not None:
+        while self._chunk_readers.asking and self._log_reader is not None:
             split = self._turns.next_of(self._pending, self._out.values(), self._over)
             if split is None:
                 break
@@ -418,7 +427,7 @@ class IncrementalSnapshotEnumerator:
         if self._all_published() and not self._out:
             # Only when every chunk is in a manifest: until then the log reader's death makes chunks pending again.
             # The log's reader stays: it is not told.
-            for subtask_id in self._chunk_readers.take_untold(but=self._stream_owner):
+            for subtask_id in self._chunk_readers.take_untold(but=self._log_reader):
                 self._context.signal_no_more_splits(subtask_id)
 
     def _all_published(self) -> bool:
@@ -427,15 +436,15 @@ class IncrementalSnapshotEnumerator:
         return planned and not self._pending and all(o.published for o in self._out.values())
 
     def _maybe_stop(self) -> None:
-        bounded = self._until is not None and self._run_start is not None and not self._stop_sent
-        if bounded and self._stream_owner is not None and self._all_published():
-            self._stop_sent = True
-            assert self._run_start is not None
+        if self._until is None or self._run_start is None or not self._all_published():
+            return
+        if isinstance(self._placement, Owned) and not self._placement.told_to_stop:
+            self._placement = replace(self._placement, told_to_stop=True)
             self._to_log(StopAt(max(self._run_start, self._high), self._changes))
 
     def _to_log(self, event: LogEvent) -> None:
-        if self._stream_owner is not None:
-            self._context.send_event(self._stream_owner, event)
+        if self._log_reader is not None:
+            self._context.send_event(self._log_reader, event)
 
     def _discard(self, segments: Sequence[Segment]) -> None:
         """Some reader deletes segments of a chunk that is read again: the first that there is."""
@@ -453,16 +462,16 @@ class IncrementalSnapshotEnumerator:
         """The stream split as the last manifest has it; called once, before `start`, when restored."""
         if split.split_id != STREAM_SPLIT_ID:
             raise ProtocolError(f"{split.split_id} is not the stream split")
-        self._take_stream(split)
+        self._placement = Unplaced(self._as_it_goes_on(split))
 
-    def _take_stream(self, split: StreamSplit) -> None:
-        """Hold the stream as it goes on: with what was asked for done, where it was not sealed yet."""
+    def _as_it_goes_on(self, split: StreamSplit) -> StreamSplit:
+        """The stream with what was asked for done, where that was not sealed yet; planning follows it."""
         state = with_refusals(with_requests(split.state, self._requested), self._refusals)
         state = without_left(state, self._dialect.captures)
         if state.ordinal != split.state.ordinal:
             self._high = 0  # Another log, or another place of it.
-        self._stream = dataclasses.replace(split, state=state)
         self._follow(state)
+        return replace(split, state=state)
 
 
 def restore_or_create(

@@ -12,7 +12,7 @@ import pytest
 from raycdc import failpoints
 from raycdc.spark.session import spark_session
 from raycdc.testing.cache import locked
-from raycdc.testing.servers import MongoDb, MongoDbServer
+from raycdc.testing.servers import DatabaseServer, MongoDb, MongoDbServer
 from tests.integration.sink_world import HOME
 
 
@@ -26,6 +26,22 @@ def fail_at(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str, i
         monkeypatch.setattr(failpoints, "_reached", {})
 
     return plan
+
+
+@pytest.fixture(params=["mariadb", "mysql80"])
+def server(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> DatabaseServer:
+    """MariaDB and MySQL in turn, for what must be the same on both; the account's password is in the environment."""
+    monkeypatch.setenv("RAYCDC_TEST_PASSWORD", "cdc")
+    found = request.getfixturevalue(request.param)
+    assert isinstance(found, DatabaseServer)
+    return found
+
+
+@pytest.fixture
+def database(server: DatabaseServer) -> Iterator[str]:
+    """The name of an empty database on `server`, dropped after the test."""
+    with server.fresh_database() as name:
+        yield name
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,20 +21,6 @@ from raycdc.testing.sessions import session
 from tests.integration.test_mysql_binlog import log_end, read_log, replay, snapshot
 
 pytestmark = pytest.mark.server
-
-
-@pytest.fixture(params=["mariadb", "mysql80"])
-def server(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> DatabaseServer:
-    monkeypatch.setenv("RAYCDC_TEST_PASSWORD", "cdc")
-    found = request.getfixturevalue(request.param)
-    assert isinstance(found, DatabaseServer)
-    return found
-
-
-@pytest.fixture
-def database(server: DatabaseServer) -> Iterator[str]:
-    with server.fresh_database() as name:
-        yield name
 
 
 def pipeline(server: DatabaseServer, database: str, folder: Path, **snapshot: Any) -> Pipeline:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
@@ -281,20 +281,6 @@ STORIES = (
         FORGIVING,
     ),
 )  # fmt: skip
-
-
-@pytest.fixture(params=["mariadb", "mysql80"])
-def server(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> DatabaseServer:
-    monkeypatch.setenv("RAYCDC_TEST_PASSWORD", "cdc")
-    found = request.getfixturevalue(request.param)
-    assert isinstance(found, DatabaseServer)
-    return found
-
-
-@pytest.fixture
-def database(server: DatabaseServer) -> Iterator[str]:
-    with server.fresh_database("conv") as name:
-        yield name
 
 
 def catch_up(server: DatabaseServer, database: str, folder: Path) -> dict[str, str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,20 +11,6 @@ from tests.integration.one_table_job import Job
 from tests.leaks import leaks
 
 pytestmark = pytest.mark.server
-
-
-@pytest.fixture(params=["mariadb", "mysql80"])
-def server(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> DatabaseServer:
-    monkeypatch.setenv("RAYCDC_TEST_PASSWORD", "cdc")
-    found = request.getfixturevalue(request.param)
-    assert isinstance(found, DatabaseServer)
-    return found
-
-
-@pytest.fixture
-def database(server: DatabaseServer) -> Iterator[str]:
-    with server.fresh_database("hide") as name:
-        yield name
 
 
 def test_a_table_that_masks_cannot_hide_is_parked_beside_the_others(

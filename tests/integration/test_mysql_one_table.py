@@ -9,7 +9,6 @@ import datetime
 import os
 import shutil
 import threading
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -21,20 +20,6 @@ from raycdc.testing.servers import DatabaseServer, MariaDbServer
 from tests.integration.one_table_job import Job
 
 pytestmark = pytest.mark.server
-
-
-@pytest.fixture(params=["mariadb", "mysql80"])
-def server(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> DatabaseServer:
-    monkeypatch.setenv("RAYCDC_TEST_PASSWORD", "cdc")
-    found = request.getfixturevalue(request.param)
-    assert isinstance(found, DatabaseServer)
-    return found
-
-
-@pytest.fixture
-def database(server: DatabaseServer) -> Iterator[str]:
-    with server.fresh_database("one") as name:
-        yield name
 
 
 def warnings(job: Job) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,20 +17,6 @@ from raycdc.testing.servers import DatabaseServer
 from raycdc.testing.sessions import session
 
 pytestmark = pytest.mark.server
-
-
-@pytest.fixture(params=["mariadb", "mysql80"])
-def server(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> DatabaseServer:
-    monkeypatch.setenv("RAYCDC_TEST_PASSWORD", "cdc")
-    found = request.getfixturevalue(request.param)
-    assert isinstance(found, DatabaseServer)
-    return found
-
-
-@pytest.fixture
-def database(server: DatabaseServer) -> Iterator[str]:
-    with server.fresh_database("names") as name:
-        yield name
 
 
 def pipeline(server: DatabaseServer, database: str, folder: Path) -> Pipeline:

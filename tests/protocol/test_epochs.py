@@ -280,3 +280,20 @@ def test_a_seal_does_not_wait_for_a_reader_that_has_not_registered() -> None:
     job.begin_seal()
     log.sealed(1, at=120)
     assert [manifest.epoch for manifest in job.store.manifests] == [1]
+
+
+def test_a_report_of_another_epoch_than_the_one_that_is_sealed_is_an_error() -> None:
+    job = Job()
+    log = job.reader(0)
+    job.begin_seal()
+    with pytest.raises(ProtocolError, match="sealed epoch 2, which nobody asked it for"):
+        log.sealed(2, at=120)
+
+
+def test_a_second_report_of_one_reader_is_an_error() -> None:
+    job = Job()
+    log, _ = job.reader(0), job.reader(1)
+    job.begin_seal()
+    log.sealed(1, at=120)
+    with pytest.raises(ProtocolError, match="Reader 0 sealed epoch 1, which nobody asked it for"):
+        log.sealed(1, at=120)

@@ -482,3 +482,13 @@ def test_opening_the_attempt_that_is_open_again_keeps_what_it_holds() -> None:
     (decision,) = made.advance(5, now_s=0)
     assert isinstance(decision, PublishChunk)
     assert shown(decision.released) == [(INSERT, 1)]
+
+
+def test_a_chunk_does_not_enter_the_epoch_that_truncated_its_table() -> None:
+    made = hand_off()
+    made.truncate(TABLE)
+    made.open(chunk(0, None, None), now_s=0)
+    close(made, chunk(0, None, None), high=1)
+    assert made.advance(5, now_s=0) == []
+    made.begin_epoch()
+    assert [type(decision) for decision in made.advance(5, now_s=0)] == [PublishChunk]

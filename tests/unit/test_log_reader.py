@@ -31,10 +31,11 @@ from raycdc.source.chunk_key import ChunkKey
 from raycdc.source.hand_off import LogRows
 from raycdc.source.held_rows import SpilledRows
 from raycdc.source.log_reader import LogReader, LogReport
-from raycdc.source.log_unit import LogUnit, TableAltered, TableDropped
+from raycdc.source.log_unit import LogUnit, TableAltered, TableBegun, TableDropped, TableParked
 from raycdc.source.source_event import SourceEvent
 from raycdc.source.split import OpenedAt, SnapshotSplit, StreamSplit
 from raycdc.source.stream_state import StreamState
+from raycdc.source.table_life import Parking, SnapshotState
 from tests.protocol.pair import segment
 
 TABLE = TableId("shop", "orders")
@@ -326,9 +327,11 @@ def test_input_ends_at_the_stop_position_between_transactions() -> None:
     ended = [reader.log.end_of_input]
     reader.rows(1, at=119, in_transaction=True)
     ended.append(reader.log.end_of_input)
+    reader.rows(1, at=119)
+    ended.append(reader.log.end_of_input)
     reader.rows(1, at=121)
     ended.append(reader.log.end_of_input)
-    assert ended == [False, False, True]
+    assert ended == [False, False, False, True]
     assert reader.cut().report.end_of_input
 
 
@@ -385,3 +388,33 @@ def test_missing_rows_are_told_once_and_not_of_chunks_that_are_still_to_be_read(
         manifest = Manifest(epoch, 1, 0, {"stream": first}, {"stream": last}, {})
         told.append([row.key for row in missing_rows(manifest)])
     assert told == [['{"id": 3}'], ['{"id": 4}'], ['{"id": 4}'], []]
+
+
+def park(reader: Reader, at: int) -> None:
+    why = Parking("a test says so", {"at": at}, 0)
+    reader.log.on_unit(LogUnit({"at": at}, at, schema=(TableParked(TABLE, why),)), now_s=0.0)
+
+
+def test_a_stop_of_somebody_who_does_not_know_of_a_parking_does_not_count() -> None:
+    reader = Reader()
+    park(reader, at=110)
+    reader.log.on_event(StopAt(105, changes=0), now_s=0.0)
+    assert not reader.log.end_of_input
+    reader.log.on_event(StopAt(105, changes=1), now_s=0.0)
+    assert reader.log.end_of_input
+
+
+def test_a_chunk_of_an_earlier_beginning_is_not_opened() -> None:
+    reader = Reader()
+    park(reader, at=110)
+    reader.open(CHUNK)
+    document = {"fingerprint": "f1", "columns": [], "primary_key": ["id"]}
+    begun = TableBegun(TABLE, (), document, SnapshotState("id", foldable=True, needs_null=False))
+    reader.cut()
+    reader.log.on_unit(LogUnit({"at": 120}, 120, schema=(begun,)), now_s=0.0)
+    reader.open(CHUNK)
+    fates = [event.fate for event in reader.said if isinstance(event, ChunkVoided)]
+    assert fates == [Fate.NEXT_MANIFEST, Fate.NEXT_MANIFEST]
+    reader.said.clear()
+    reader.open(replace(CHUNK, incarnation=2))
+    assert reader.kinds() == [ChunkOpened]

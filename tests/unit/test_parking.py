@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from raycdc.model import TableId
-from raycdc.source.parking import PAUSE, RESNAPSHOT, Requests, TableLooks, with_requests
+from raycdc.source.parking import PAUSE, RESNAPSHOT, Refusal, Requests, TableLooks, with_refusals, with_requests
 from raycdc.source.stream_state import StreamState
 from raycdc.source.table_life import Live, Phase
 
@@ -66,3 +66,12 @@ def test_a_table_that_is_gone_is_said_once() -> None:
     looks.want(NEW)
     assert looks.ready(1) == [(NEW, None)]
     assert looks.ready(2) == []
+
+
+def test_a_refusal_acts_on_the_beginning_that_was_refused_and_on_those_before_it() -> None:
+    refusal = Refusal(ORDERS, 2, "the target says no", {"at": 1}, 0)
+    live = [Live("f", announced=True, incarnation=number) for number in (1, 2, 3)]
+    assert [refusal.acts_on(state) for state in live] == [True, True, False]
+    parked = with_refusals(state(orders=2), [refusal])
+    assert not refusal.acts_on(parked[ORDERS])
+    assert with_refusals(parked, [refusal]) is parked

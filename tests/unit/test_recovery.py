@@ -16,7 +16,9 @@ from raycdc.checkpoint.recovery import (
     Record,
     Refuse,
     Replay,
+    Sealed,
     Tombstone,
+    ahead,
     decide,
 )
 from raycdc.model import TableId
@@ -150,3 +152,16 @@ def test_a_table_ahead_of_the_state_is_refused() -> None:
             assert "shop.a holds epoch 10, but this state knows epochs up to 9" in text
         case other:
             pytest.fail(f"{other}")
+
+
+@pytest.mark.parametrize(
+    ("generation", "targets", "refused"),
+    [(3, (A,), False), (4, (A,), True), (3, (), True), (2, (A,), False)],
+)
+def test_what_a_table_holds_beyond_the_record_must_be_an_epoch_of_ours_that_has_something_for_it(
+    generation: int, targets: tuple[TableId, ...], refused: bool
+) -> None:
+    """`generation` is of the epoch that is sealed here; the table was written in generation 3."""
+    holds = {A: CommitVector(EPOCH, STEP_LAST, 3)}
+    found = ahead(holds, recorded={}, sealed={EPOCH: Sealed(generation, targets)})
+    assert isinstance(found, Refuse) == refused

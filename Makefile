@@ -47,7 +47,7 @@ test-sinks: setup-test ## Every way of writing of every sink, failing at every p
 test-blackbox: setup-test ## Stories of DDL, types, broken surroundings, damaged state: both servers, three sinks
 	$(PYTEST) $(THREE_AT_ONCE) tests/blackbox
 
-test-mutants: setup-test ## Take 80 rules out of the source, one at a time: a test must notice each (about ten minutes)
+test-mutants: setup-test ## Take some eighty rules out of the source, one at a time: a test must notice each (about ten minutes)
 	$(BIN)/python -m tests.mutants.run
 
 test-mongodb-peer: setup-test ## MongoDB's tests on SecantusDB, a server of its protocol by others (from PyPI; README)

@@ -385,6 +385,8 @@ class LogReader:
                 self._lives.dropped(table)
                 if known:
                     self._note_changes(table, changes)
+            case TableAltered(table) if isinstance(self._lives[table], Parked):
+                return  # Nothing of a parked table passes before it begins again, with the schema that it has then.
             case TableAltered(table, changes, document):
                 self._tables.documents[update.fingerprint] = document
                 if isinstance(self._lives[table], Unknown):

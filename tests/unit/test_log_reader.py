@@ -418,3 +418,14 @@ def test_a_chunk_of_an_earlier_beginning_is_not_opened() -> None:
     reader.said.clear()
     reader.open(replace(CHUNK, incarnation=2))
     assert reader.kinds() == [ChunkOpened]
+
+
+def test_a_statement_about_a_parked_table_leaves_it_parked() -> None:
+    reader = Reader()
+    park(reader, at=110)
+    reader.cut()
+    before = reader.log.state()
+    reader.alter(at=120)
+    after = reader.log.state()
+    assert (after.parked, after.followed, after.ordinal) == (before.parked, {}, 120)
+    assert reader.cut().report.tables == {}

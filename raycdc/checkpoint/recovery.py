@@ -49,6 +49,11 @@ class CommitVector:
     step: int
     generation: int = 0
 
+    @property
+    def place(self) -> tuple[int, int]:
+        """(epoch, step): how far, whoever wrote it."""
+        return self.epoch, self.step
+
 
 @dataclass(frozen=True, slots=True)
 class Record:

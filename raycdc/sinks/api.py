@@ -29,6 +29,7 @@ from raycdc.checkpoint.recovery import (
 from raycdc.model import TableId, TableSchema
 from raycdc.model.layout import ANY_LAYOUT, TableLayout
 from raycdc.schema.behavior import SchemaChangeBehavior
+from raycdc.sinks.plan import Input
 
 __all__ = [
     "CHANGELOG",
@@ -105,6 +106,19 @@ class SinkContext:
     spark: Any = None
     order_by: str = ""
     private: str = ""
+
+    @property
+    def upsert(self) -> bool:
+        return self.write == UPSERT
+
+    def task_args(self, work: TableWork, inputs: Sequence[Input]) -> dict[str, Any]:
+        """The arguments of every stage task that reads segments of a table."""
+        return {
+            "inputs": [entry.to_json() for entry in inputs],
+            "schema": work.schema.to_json(),
+            "node": self.node,
+            "token": self.flight_token,
+        }
 
 
 class Sink(Protocol):

@@ -18,7 +18,7 @@ from raycdc.model import META_COLUMNS, Column, TableId, TableSchema
 from raycdc.model.constants import constant
 from raycdc.schema.behavior import SchemaChangeBehavior
 from raycdc.schema.events import AlterPrimaryKeyEvent, CreateTableEvent, RenameTableEvent, event_from_json
-from raycdc.sinks.api import TableWork
+from raycdc.sinks.api import SinkContext, TableWork
 
 
 def check_changes(work: TableWork, behavior: SchemaChangeBehavior, left_out: Collection[str] = ()) -> None:
@@ -75,6 +75,15 @@ def may_lack(behavior: SchemaChangeBehavior, left_out: Collection[str]) -> bool:
 def fitted(schema: TableSchema, names: Collection[str]) -> TableSchema:
     """The columns of `schema` that are written to a target with the columns `names`, where it `may_lack` some."""
     return replace(schema, columns=tuple(c for c in schema.columns if c.name in names))
+
+
+def fitted_to(work: TableWork, context: SinkContext, names: Collection[str]) -> TableWork:
+    """`work` with those of its columns that a target with the columns `names` takes; all of them, unless the user wants
+    changes left out.
+    """
+    if not may_lack(context.schema_change, context.left_out):
+        return work
+    return replace(work, schema=fitted(work.schema, names))
 
 
 def check_constant(target: TableId, column: Column) -> pa.Scalar:

@@ -19,6 +19,7 @@ may have the same key, which shows in the number of rows that come to have it an
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -27,12 +28,19 @@ import pyarrow.compute as pc
 from raycdc.errors import OriginsRefusedError
 from raycdc.model import RowKind
 from raycdc.model.keys import comparable
+from raycdc.sinks.api import TableWork
 from raycdc.sinks.rows import DELETED
 
 #: Column of compacted rows of a merged target: True where the target must not have the key yet.
 CLAIMED = "_claimed"
 
 ORIGIN = ("_db", "_table")
+
+
+def origins_of(work: TableWork) -> dict[str, Any]:
+    """What `last_per_origin` must know of a target that several tables go to, or one under another key."""
+    beginning = [str(table) for table in work.beginning]
+    return {"target": str(work.target), "beginning": beginning, "alone": len(work.merged) == 1}
 
 
 def last_per_origin(

@@ -62,6 +62,23 @@ def share_out(
     return [task for task in tasks if task]
 
 
+def split(
+    segments: Sequence[Segment], *, upsert: bool, may_append: bool
+) -> tuple[Sequence[Segment], list[list[Input]]]:
+    """The segments of a table's epoch whose rows are appended, and the inputs of tasks that each merge rows.
+
+    A changelog appends all. An upsert target appends snapshot rows where it `may_append`: where this pipeline made or
+    emptied it and no other table writes to it, so that none of them can be there. The rest is merged.
+    """
+    if not upsert:
+        return segments, []
+    if may_append:
+        log = [segment for segment in segments if segment.kind != "snapshot"]
+        return [segment for segment in segments if segment.kind == "snapshot"], by_partition(log)
+    # Chunks are not hash-partitioned as the log is: one task sees all rows of a key.
+    return [], [_in_order([Input(segment) for segment in segments])] if segments else []
+
+
 def by_partition(segments: Iterable[Segment]) -> list[list[Input]]:
     """Inputs of tasks for rows whose order per key matters: a hash partition is never split."""
     groups: dict[int, list[Input]] = {}

@@ -23,8 +23,9 @@ from raycdc.sinks.api import TableWork
 from raycdc.sinks.delta.columns import FORMAT, default_sql
 from raycdc.sinks.delta.layout import unfit
 from raycdc.sinks.delta.reading import Rewritten
-from raycdc.sinks.delta.table import DeltaTarget, Stamp
+from raycdc.sinks.delta.table import DeltaTarget
 from raycdc.sinks.lake_columns import LakeColumn, constant_of, plan_columns
+from raycdc.sinks.steps import Stamp
 
 
 def evolve(

@@ -15,8 +15,9 @@ from deltalake.exceptions import CommitFailedError
 from raycdc.errors import ColumnsRefusedError, SinkError, TargetTouchedError
 from raycdc.model import TableSchema
 from raycdc.sinks.absence import is_absent
-from raycdc.sinks.delta.table import DeltaTarget, Stamp, vector_to_version
+from raycdc.sinks.delta.table import DeltaTarget, vector_to_version
 from raycdc.sinks.rows import DELETED
+from raycdc.sinks.steps import Stamp
 
 #: By which an error of the JVM is about the table: Delta's classes and exceptions, and a file of its that is gone.
 _TABLES_OWN = ("[DELTA_", "io.delta.exceptions", "FAILED_READ_FILE", "java.io.FileNotFoundException")

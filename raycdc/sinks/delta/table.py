@@ -19,11 +19,9 @@ What delta-rs does not do, and is done here:
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +52,7 @@ from raycdc.sinks.delta.rewrite import rewrite
 from raycdc.sinks.library_errors import raised_in
 from raycdc.sinks.rows import DELETED
 from raycdc.sinks.statistics import for_table, properties
+from raycdc.sinks.steps import Stamp, holds
 from raycdc.sinks.targets import is_of_pipeline
 
 #: Table property that says which pipeline created (or emptied) the table, so that plain appends are right.
@@ -81,25 +80,6 @@ def version_to_vector(version: int) -> CommitVector:
     generation = version & ((1 << _GENERATION_BITS) - 1)
     rest = version >> _GENERATION_BITS
     return CommitVector(rest >> _STEP_BITS, rest & ((1 << _STEP_BITS) - 1), generation)
-
-
-@dataclass(frozen=True, slots=True)
-class Stamp:
-    """What a commit carries besides its rows: the vector, and the source positions for people to see."""
-
-    vector: CommitVector
-    positions: Mapping[str, Any]
-
-    def text(self, app_id: str) -> str:
-        return json.dumps(
-            {
-                "pipeline": app_id,
-                "epoch": self.vector.epoch,
-                "step": self.vector.step,
-                "generation": self.vector.generation,
-                "positions": dict(self.positions),
-            }
-        )
 
 
 class DeltaTarget:
@@ -389,8 +369,7 @@ class DeltaTarget:
     def mark(self, stamp: Stamp) -> None:
         """Commit nothing but the vector, unless the table is there already."""
         self.refresh()
-        held = self.vector()
-        if held is None or (held.epoch, held.step) < (stamp.vector.epoch, stamp.vector.step):
+        if not self._holds(stamp):
             self.append([], stamp)
 
     # -- helpers ----------------------------------------------------------------------------------------------------
@@ -448,8 +427,7 @@ class DeltaTarget:
             self.append([], stamp)
 
     def _holds(self, stamp: Stamp) -> bool:
-        held = self.vector()
-        return held is not None and (held.epoch, held.step) >= (stamp.vector.epoch, stamp.vector.step)
+        return holds(self.vector(), stamp.vector, self.name)
 
     def _guarded(self, what: str, run: Callable[[], Any]) -> None:
         try:

@@ -50,7 +50,6 @@ from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 from raycdc.checkpoint.folder import sync_folder
 from raycdc.errors import (
     ChangeRefusedError,
-    FencedError,
     SinkError,
     TargetGoneError,
     TargetTouchedError,
@@ -64,6 +63,7 @@ from raycdc.sinks.iceberg.files import StoredColumn, is_known, type_text
 from raycdc.sinks.iceberg.metadata import data_file, iceberg_schema, partition_spec
 from raycdc.sinks.iceberg.partitions import StoredPartition, transform_text
 from raycdc.sinks.library_errors import raised_in
+from raycdc.sinks.steps import Stamp, holds
 from raycdc.sinks.targets import is_of_pipeline
 
 #: Table property that says which pipeline created (or emptied) the table, so that plain appends are right.
@@ -93,28 +93,6 @@ PROPERTIES = {
     "write.update.mode": "copy-on-write",
     "write.merge.mode": "copy-on-write",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Stamp:
-    """What a commit carries besides its rows: the vector, and the source positions for people to see."""
-
-    vector: CommitVector
-    positions: Mapping[str, Any]
-
-    def text(self, app_id: str, *, snapshot: int | None) -> str:
-        """As a table property; `snapshot` is the id of the commit's snapshot, None for the table's creation."""
-        vector = self.vector
-        return json.dumps(
-            {
-                "pipeline": app_id,
-                "epoch": vector.epoch,
-                "step": vector.step,
-                "generation": vector.generation,
-                "snapshot": snapshot,
-                "positions": dict(self.positions),
-            }
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -333,10 +311,7 @@ class IcebergTarget:
         for attempt in range(CONFLICT_RETRIES + 1):
             if not self.refresh():
                 raise TargetGoneError(f"The Iceberg table {self.name} disappeared. Read its source table anew.")
-            held = self.vector()
-            if held is not None and held.generation > stamp.vector.generation:
-                raise FencedError(f"{self.name} was written by a newer driver (generation {held.generation}).")
-            if held is not None and (held.epoch, held.step) >= (stamp.vector.epoch, stamp.vector.step):
+            if holds(self.vector(), stamp.vector, self.name):
                 return
             try:
                 self._publish(plan(), stamp)

@@ -1,0 +1,207 @@
+"""The verbs of `raycdc.sinks.steps` for a Delta table. What each commit is made of is `table`'s business.
+
+Log rows of an upsert table are merged in one of three ways, as `raycdc.sinks.delta.sink` says.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from raycdc.checkpoint.manifest import STATE_NODE
+from raycdc.errors import TargetTakenError, TargetTouchedError
+from raycdc.failpoints import reach
+from raycdc.model.layout import TableLayout
+from raycdc.sinks.api import STEP_APPEND, STEP_LAST, STEP_MERGE, SinkContext, TableWork
+from raycdc.sinks.changes import fitted_to
+from raycdc.sinks.delta import spark_merge
+from raycdc.sinks.delta.columns import check_mergeable
+from raycdc.sinks.delta.evolution import evolve
+from raycdc.sinks.delta.layout import BY_SPARK, check_values, set_by_us
+from raycdc.sinks.delta.table import DeltaTarget
+from raycdc.sinks.origins import CLAIMED, same_key
+from raycdc.sinks.plan import Input
+from raycdc.sinks.rows import DELETED, Compacted, alive, changelog_arrow
+from raycdc.sinks.steps import Begun, Missing, Ours, Stamp, Standing, Taken, Target
+from raycdc.sinks.tasks import compacted_rows
+
+#: Compacted rows up to this size (in memory) are merged in this process. Measured into 5 M rows: 655,000 rows in 6 s
+#: with 1.1 GB of memory where Spark's MERGE took 43 s; 20,000 rows in 1.4 s, and 0.13 s into a small table.
+MERGE_IN_PROCESS_BYTES_MAX = 128 << 20
+
+
+@dataclass(slots=True)
+class Staged:
+    """Results of a table's stage tasks: files to append, and compacted files to merge; or what is small to merge."""
+
+    append: list[dict[str, Any]] = field(default_factory=list)
+    merge: list[dict[str, Any]] = field(default_factory=list)
+    small: list[Input] = field(default_factory=list)
+
+
+class DeltaSteps(Target):
+    """A Delta table in the hands of one thread. `with_options` are the targets that were seen to have the properties
+    that the configuration asks for; the sink keeps it.
+    """
+
+    def __init__(self, table: DeltaTarget, context: SinkContext, with_options: set[str]) -> None:
+        super().__init__(table.name)
+        self._table = table
+        self._context = context
+        self._with_options = with_options
+
+    @property
+    def place(self) -> str:
+        return f"The Delta table {self._table.path} of {self.name}"
+
+    def standing(self, epoch: int | None = None) -> Standing:
+        table = self._table
+        if not table.refresh():
+            present = sorted(p.name for p in table.path.iterdir()) if table.path.is_dir() else []
+            if any(not name.startswith(("_", ".", "part-")) for name in present):
+                odd = f"{table.path} holds files that are not a Delta table ({present[0]}); choose another path."
+                return Taken(unusable=odd)
+            return Missing()
+        vector = table.vector()
+        if vector is not None or table.created_by_us():
+            return Ours(vector)
+        return Begun() if table.left_empty() else Taken()
+
+    def create(self, work: TableWork, stamp: Stamp) -> None:
+        self._table.create(columns_of(work, self._context), stamp, work.layout)
+
+    def replace(self, work: TableWork, stamp: Stamp) -> None:
+        self._table.create(columns_of(work, self._context), stamp, work.layout, replace=True)
+
+    def adopt(self, work: TableWork, stamp: Stamp) -> None:
+        wanted = columns_of(work, self._context)
+        self._table.check_layout(work.layout)
+        check_mergeable(self._table, wanted)
+        missing = [f for f in wanted if f.name not in self._table.arrow().names]
+        if missing:
+            self._table.add_columns(missing, stamp)
+        self._table.mark(stamp)
+
+    def evolve(self, work: TableWork, stamp: Stamp) -> None:
+        evolve(
+            self._table,
+            work,
+            columns_of(work, self._context),
+            stamp,
+            upsert=self._context.upsert,
+            behavior=self._context.schema_change,
+            left_out=self._context.left_out,
+        )
+
+    def steps(self, work: TableWork, staged: Staged) -> Sequence[int]:
+        self._table.check_layout(work.layout)
+        if str(self.name) not in self._with_options:
+            self._set_options(work.layout)
+        there = ((STEP_APPEND, staged.append), (STEP_MERGE, staged.merge or staged.small))
+        return [step for step, rows in there if rows]
+
+    def write(self, work: TableWork, staged: Staged, step: int, stamp: Stamp) -> None:
+        reach("in_commit")
+        if step == STEP_LAST:
+            self._table.mark(stamp)
+            return
+        names = self._table.arrow().names
+        work = fitted_to(work, self._context, names)
+        there = {name.casefold() for name in names}
+        if missing := [column.name for column in work.schema.columns if column.name.casefold() not in there]:
+            raise TargetTouchedError(
+                f"The Delta table {self._table.path} ({self.name}) lacks the column {missing[0]!r} of the rows to "
+                "come: somebody else changed the table."
+            )
+        if step == STEP_APPEND:
+            self._table.append(staged.append, stamp)
+        elif staged.small:
+            order_by = order_column(work, self._context)
+            compacted = compacted_rows(staged.small, work.schema, node=STATE_NODE, token="", order_by=order_by)
+            self._merge(work, compacted, stamp)
+        else:
+            self._merge_files(work, staged.merge, stamp)
+
+    def skip(self, staged: Staged, step: int) -> None:
+        if step == STEP_APPEND:
+            delete(staged.append)
+
+    def bar(self, work: TableWork, stamp: Stamp) -> None:
+        if self._table.refresh():
+            self._table.mark(stamp)
+        else:
+            self.create(work, stamp)
+
+    def taken(self) -> TargetTakenError:
+        return TargetTakenError(
+            f"The Delta table {self._table.path} exists and was not created by this pipeline (or its state was "
+            f'deleted). Set pipeline.on_existing to "merge" to write into it or "replace" to empty it first, '
+            f"or choose another sink.path."
+        )
+
+    # -- rows
+
+    def _merge_files(self, work: TableWork, staged: Sequence[Mapping[str, Any]], stamp: Stamp) -> None:
+        table, context = self._table, self._context
+        files = [file["path"] for file in staged]
+        emptied = any(file["truncated"] for file in staged)
+        if work.merged and not emptied and (key := self._already_there(files, work.schema.primary_key)) is not None:
+            raise same_key(str(work.target), key, alone=len(work.merged) == 1)
+        names = [name for name in table.partition_columns if name in work.schema.arrow().names]
+        for path in files if names else ():
+            check_values(alive(pq.read_table(path, columns=[*names, DELETED])), names, str(work.target))
+        size = sum(file["memory_bytes"] for file in staged)
+        if not emptied and context.spark is not None and size > MERGE_IN_PROCESS_BYTES_MAX:
+            order_by = order_column(work, context)
+            spark_merge.merge(context.spark, table, work.schema, files, stamp, order_by=order_by)
+            return
+        columns = [*work.schema.arrow().names, DELETED]
+        rows = pa.concat_tables([pq.read_table(path, columns=columns) for path in files])
+        if work.merged and not emptied and all(file["new"] for file in staged):
+            # Nothing to find in the table: the keys were just found not to be there.
+            table.add_rows(rows.drop_columns([DELETED]), stamp)
+        else:
+            self._merge(work, Compacted(rows, emptied), stamp)
+
+    def _merge(self, work: TableWork, compacted: Compacted, stamp: Stamp) -> None:
+        if names := self._table.partition_columns:
+            check_values(alive(compacted.rows), names, str(work.target))
+        if compacted.truncated:
+            self._table.overwrite(alive(compacted.rows), stamp)
+        else:
+            order_by = order_column(work, self._context)
+            self._table.merge(compacted.rows, work.schema.primary_key, stamp, order_by=order_by)
+
+    def _already_there(self, files: Sequence[str], key: Sequence[str]) -> dict[str, Any] | None:
+        """The key of a claimed row (`raycdc.sinks.origins`) that the table has from another source table."""
+        claims = pa.concat_tables([pq.read_table(path, columns=[*key, CLAIMED]) for path in files])
+        return self._table.first_of(claims.filter(claims.column(CLAIMED)).select(list(key)))
+
+    def _set_options(self, layout: TableLayout) -> None:
+        self._table.set_options(set_by_us(layout))
+        if by_spark := self._table.lacking({n: v for n, v in layout.options if n in BY_SPARK}):
+            spark_merge.set_options(self._context.spark, self._table, by_spark)
+        self._with_options.add(str(self.name))
+
+
+def columns_of(work: TableWork, context: SinkContext) -> pa.Schema:
+    """The columns of the rows to come, as the table has them."""
+    return work.schema.arrow() if context.upsert else changelog_arrow(work.schema)
+
+
+def order_column(work: TableWork, context: SinkContext) -> str:
+    """The column that says which of a key's rows wins; the source has seen to it that its tables have it."""
+    return context.order_by if context.order_by in [column.name for column in work.schema.columns] else ""
+
+
+def delete(files: Sequence[Mapping[str, Any]]) -> None:
+    """Staged files nobody will read; one that cannot be deleted only costs space."""
+    for file in files:
+        with contextlib.suppress(OSError):
+            Path(file["path"]).unlink(missing_ok=True)

@@ -1,0 +1,234 @@
+"""The verbs of `raycdc.sinks.steps` for an Iceberg table: what each commit takes in and out. Commits are `table`'s.
+
+A change is worked out against the table as it is when the commit is tried, and anew where another writer was faster.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyiceberg.manifest import DataFile
+
+from raycdc.bridge.tasks import StageTask, run_in_process
+from raycdc.errors import TargetTakenError, TargetTouchedError
+from raycdc.failpoints import reach
+from raycdc.sinks.api import STEP_APPEND, STEP_LAST, STEP_MERGE, SinkContext, TableWork
+from raycdc.sinks.changes import fitted_to
+from raycdc.sinks.iceberg import evolution
+from raycdc.sinks.iceberg.catalog import local_path
+from raycdc.sinks.iceberg.evolution import Plan
+from raycdc.sinks.iceberg.files import Bounds, StoredColumn, stored, type_text
+from raycdc.sinks.iceberg.partitions import StoredPartition
+from raycdc.sinks.iceberg.table import CREATED_BY, Change, IcebergTarget, remove
+from raycdc.sinks.lake_columns import type_error
+from raycdc.sinks.rows import changelog_arrow
+from raycdc.sinks.steps import Begun, Missing, Ours, Stamp, Standing, Taken, Target
+
+#: Data files up to this size together are written anew in this process, larger ones by tasks: a Spark job costs more
+#: than reading so much.
+REWRITE_IN_PROCESS_BYTES_MAX = 32 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """Results of a table's stage tasks, and the field ids and partitions that their files were written for."""
+
+    append: list[dict[str, Any]] = field(default_factory=list)
+    merge: list[dict[str, Any]] = field(default_factory=list)
+    columns: list[StoredColumn] = field(default_factory=list)
+    partitions: list[StoredPartition] = field(default_factory=list)
+
+    def files(self, step: int) -> list[dict[str, Any]]:
+        """Descriptions of the data files of a step."""
+        results = self.append if step == STEP_APPEND else self.merge
+        return [file for result in results for file in result["files"]]
+
+
+class IcebergSteps(Target):
+    """An Iceberg table in the hands of one thread."""
+
+    def __init__(self, table: IcebergTarget, context: SinkContext) -> None:
+        super().__init__(table.name)
+        self._table = table
+        self._context = context
+
+    @property
+    def place(self) -> str:
+        return f"The Iceberg table {self.name}"
+
+    def standing(self, epoch: int | None = None) -> Standing:
+        table = self._table
+        if not table.refresh():
+            return Missing()
+        vector = table.vector()
+        if vector is not None or table.created_by_us():
+            return Ours(vector)
+        return Begun() if table.left_empty() else Taken()
+
+    def create(self, work: TableWork, stamp: Stamp) -> None:
+        self._table.create(stored(rows_of(work, self._context)), stamp, work.layout)
+
+    def replace(self, work: TableWork, stamp: Stamp) -> None:
+        self._table.check_layout(work.layout)
+        wanted = stored(rows_of(work, self._context))
+        self._table.commit(stamp, lambda: self._replaced(wanted))
+
+    def adopt(self, work: TableWork, stamp: Stamp) -> None:
+        table, wanted = self._table, stored(rows_of(work, self._context))
+        table.check_layout(work.layout)
+        table.check_plain()
+
+        def change() -> Change:
+            return self._planned(work, evolution.mergeable(table.columns(), wanted, work, next_id=table.next_id))
+
+        table.commit(stamp, change)
+
+    def evolve(self, work: TableWork, stamp: Stamp) -> None:
+        self._table.commit(stamp, lambda: self._evolved(work, stored(rows_of(work, self._context))))
+
+    def steps(self, work: TableWork, staged: Staged) -> Sequence[int]:
+        self._table.check_layout(work.layout)
+        self._table.options = dict(work.layout.options)
+        return [step for step, rows in ((STEP_APPEND, staged.append), (STEP_MERGE, staged.merge)) if rows]
+
+    def write(self, work: TableWork, staged: Staged, step: int, stamp: Stamp) -> None:
+        reach("in_commit")
+        work = fitted_to(work, self._context, self._table.arrow().names)
+        self._table.commit(stamp, lambda: self._change(work, staged, step))
+
+    def skip(self, staged: Staged, step: int) -> None:
+        remove([file["path"] for file in staged.files(step)])
+
+    def bar(self, work: TableWork, stamp: Stamp) -> None:
+        if self._table.refresh():
+            self._table.mark(stamp)
+        else:
+            self.create(work, stamp)
+
+    def taken(self) -> TargetTakenError:
+        return TargetTakenError(
+            f"The Iceberg table {self.name} exists and was not created by this pipeline (or its state was "
+            f'deleted). Set pipeline.on_existing to "merge" to write into it or "replace" to empty it first, '
+            f"or route the table to another name."
+        )
+
+    # -- changes, against the table as it is now
+
+    def _change(self, work: TableWork, staged: Staged, step: int) -> Change:
+        """The rows of one step of an epoch."""
+        table = self._table
+        if step == STEP_LAST:
+            return Change()
+        table.check_plain()
+        if columns_of(work, table, self._context) != staged.columns or table.partitions() != staged.partitions:
+            raise TargetTouchedError(
+                f"{work.target}: somebody changed the columns or partitions of the Iceberg table while an epoch was "
+                "written to it. Start again."
+            )
+        added = staged.files(step)
+        if step == STEP_APPEND:
+            return Change(add=added)
+        if any(result["truncated"] for result in staged.merge):
+            return Change(add=added, delete=table.data_files())
+        results = [result for result in staged.merge if result["touched"]]
+        if not results:
+            return Change()
+        keys = [result["keys"] for result in results]
+        key = [column for column in staged.columns if column.name in work.schema.primary_key]
+        touched = pa.concat_tables([pq.read_table(path, columns=[column.name for column in key]) for path in keys])
+        bounds = Bounds(key, touched)
+        old = [file for file in table.data_files() if bounds.may_have(file.lower_bounds, file.upper_bounds)]
+        columns = [{**column.to_json(), "from": column.id} for column in table.columns()]
+        args = {
+            "columns": columns,
+            "key": list(work.schema.primary_key),
+            "keys": keys,
+            "target": str(work.target),
+            "alone": len(work.merged) == 1,
+        }
+        written = self._rewritten(work, old, args)
+        gone = [file for file, result in zip(old, written, strict=True) if result["gone"]]
+        new = [file for result in written for file in result["files"]]
+        return Change(add=[*added, *new], delete=gone)
+
+    def _evolved(self, work: TableWork, wanted: pa.Schema) -> Change:
+        """The schema changes of an epoch."""
+        plan = evolution.plan(
+            self._table.columns(),
+            work,
+            wanted,
+            next_id=self._table.next_id,
+            upsert=self._context.upsert,
+            behavior=self._context.schema_change,
+            left_out=self._context.left_out,
+        )
+        return self._planned(work, plan)
+
+    def _planned(self, work: TableWork, plan: Plan) -> Change:
+        table = self._table
+        columns = [planned.column for planned in plan.columns]
+        table.check_sources(columns)
+        if plan.emptied:
+            return Change(delete=table.data_files(), columns=columns)
+        if not plan.rewritten:
+            return Change(columns=columns)
+        table.check_plain()
+        old = table.data_files()
+        described = [{**p.column.to_json(), "from": p.origin, "constant": p.constant} for p in plan.columns]
+        written = self._rewritten(work, old, {"columns": described})
+        new = [file for result in written for file in result["files"]]
+        return Change(add=new, delete=old, columns=columns)
+
+    def _rewritten(self, work: TableWork, files: Sequence[DataFile], args: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """Results of `tasks.rewrite` for `files`."""
+        given = {**args, "partitions": [one.to_json() for one in self._table.partitions()]}
+        tasks = [
+            StageTask(
+                "raycdc.sinks.iceberg.tasks:rewrite",
+                {**given, "path": str(local_path(file.file_path)), "into": new_file(self._table, work)},
+                file.file_size_in_bytes,
+            )
+            for file in files
+        ]
+        small = sum(task.input_bytes for task in tasks) <= REWRITE_IN_PROCESS_BYTES_MAX
+        return run_in_process(tasks) if small else self._context.run_tasks(tasks)
+
+    def _replaced(self, wanted: pa.Schema) -> Change:
+        """An empty table of `wanted` in place of what was there; columns that stay the same keep their ids."""
+        table = self._table
+        table.check_plain()
+        here = {(column.name, column.arrow): column for column in table.columns()}
+        fresh = iter(range(table.next_id, table.next_id + len(wanted)))
+        columns = [here.get((f.name, f.type)) or StoredColumn(next(fresh), f.name, type_text(f.type)) for f in wanted]
+        table.check_sources(columns)
+        return Change(delete=table.data_files(), columns=columns, properties={CREATED_BY: self._context.app_id})
+
+
+def rows_of(work: TableWork, context: SinkContext) -> pa.Schema:
+    """The columns of the rows to come."""
+    return work.schema.arrow() if context.upsert else changelog_arrow(work.schema)
+
+
+def columns_of(work: TableWork, table: IcebergTarget, context: SinkContext) -> list[StoredColumn]:
+    """The table's columns that rows of `work` have, in their order."""
+    there = {column.name: column for column in table.columns()}
+    wanted = stored(rows_of(work, context))
+    if missing := [name for name in wanted.names if name not in there]:
+        raise TargetTouchedError(
+            f"The Iceberg table {work.target} lacks the column {missing[0]!r} of the rows to come: somebody else "
+            "changed the table. Add the column again, or take a new snapshot of the table."
+        )
+    for want in wanted:
+        if there[want.name].arrow != want.type:
+            raise type_error(evolution.FORMAT, work.target, pa.field(want.name, there[want.name].arrow), want)
+    return [there[name] for name in wanted.names]
+
+
+def new_file(table: IcebergTarget, work: TableWork) -> str:
+    """The path of a data file that nobody else writes."""
+    return str(table.data_folder / f"{work.epoch:010d}-{uuid.uuid4()}.parquet")

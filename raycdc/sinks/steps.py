@@ -1,0 +1,384 @@
+"""One exactly-once protocol between the epoch loop and a target, for every sink that can read its own record.
+
+`ExactlyOnceSink` decides, `Target` has the verbs that a sink supplies. Before each decision the sink opens the target
+(under a lock or in a transaction, where the store has them) and asks where it stands:
+
+| standing | means | `apply_schema` | `commit` | `tombstone` |
+|---|---|---|---|---|
+| `Missing` | nothing lies there | `create` where the epoch creates the table, else refused | refused | `bar` |
+| `Begun` | an earlier start of this pipeline made it and wrote no row | `begin` | refused | `bar` |
+| `Taken` | it is somebody else's | refused, `adopt` or `replace`, as ``pipeline.on_existing`` says | refused | `bar` |
+| `Ours` | it holds epochs of this pipeline | `evolve` | `write`, for each step of the epoch | `bar` |
+
+What a target holds already is never done again: every verb gets a `Stamp` and must write its vector in the same
+transaction as what it does. Three refusals come before everything else:
+
+* *fencing*: a record of a newer generation ends this driver (`FencedError`);
+* *going back*: a target that holds less than this driver saw or left there was restored from an older copy, and what
+  came in between would be missing without a word (`TargetGoneError`);
+* *a tombstone over rows*: an epoch that was half written cannot be dropped (`SinkError`).
+
+Where the process dies: before the verb's transaction ends the target stands as it stood; after it, it holds the step. A
+verb that needs several transactions leaves in its record what is to be finished, and `recover` finishes it first.
+
+The Kafka sink keeps the same rules inside its tasks (`raycdc.sinks.kafka.tasks`), because a transaction of Kafka cannot
+be handed from a task to the driver; it uses `holds` for them.
+"""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, ClassVar, Generic, TypeVar
+
+from raycdc.bridge.tasks import StageTask, TaskRunner
+from raycdc.errors import FencedError, SinkError, TargetGoneError, TargetTakenError
+from raycdc.model import TableId
+from raycdc.sinks.api import (
+    STEP_LAST,
+    STEP_SCHEMA,
+    STEP_TOMBSTONE,
+    UPSERT,
+    CommitVector,
+    SinkContext,
+    TableWork,
+)
+from raycdc.sinks.changes import check_changes, creates
+from raycdc.sinks.targets import check_write
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """Nothing lies at the target. `lost` is what a record says that it held while it was there; `vector` counts all the
+    same, because it was written about a target that nobody had made yet (a tombstone).
+    """
+
+    lost: CommitVector | None = None
+    vector: CommitVector | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """A start of this pipeline made the target and died, or was given another state, before it wrote a row."""
+
+    vector: CommitVector | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """Something lies at the target that this pipeline neither made nor took over. `unusable` says why it can be neither
+    adopted nor replaced, where that is so.
+    """
+
+    vector: CommitVector | None = None
+    unusable: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Ours:
+    """The target is this pipeline's; `vector` is None only where it made the target and committed nothing yet."""
+
+    vector: CommitVector | None = None
+
+
+Standing = Missing | Begun | Taken | Ours
+
+
+@dataclass(frozen=True, slots=True)
+class Stamp:
+    """What a commit carries besides its rows: the vector, and the source positions for people to see."""
+
+    vector: CommitVector
+    positions: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, work: TableWork, step: int) -> Stamp:
+        return cls(CommitVector(work.epoch, step, work.generation), work.positions)
+
+    def text(self, app_id: str, **more: Any) -> str:
+        """The stamp as a JSON document, with `more` in it, for a place where people read it."""
+        vector = self.vector
+        named = {"pipeline": app_id, "epoch": vector.epoch, "step": vector.step, "generation": vector.generation}
+        return json.dumps({**named, **more, "positions": dict(self.positions)})
+
+
+def holds(held: CommitVector | None, goal: CommitVector, target: TableId) -> bool:
+    """Whether a target with the record `held` has the step `goal`. `FencedError` where a newer driver wrote it."""
+    if held is not None and held.generation > goal.generation:
+        raise fenced(target, held.generation)
+    return held is not None and held.place >= goal.place
+
+
+def fenced(target: TableId, generation: int) -> FencedError:
+    """A driver of a newer `generation` has taken over."""
+    return FencedError(f"{target} was written by a newer driver (generation {generation}).")
+
+
+class Target(ABC):
+    """One target in the hands of one thread, from the moment that its record can be read until it is left.
+
+    A verb does what it says and writes the stamp's vector in one transaction, or leaves its record such that `recover`
+    completes it. It may raise any `SinkError`; a `TableRefusedError` concerns this target only.
+    """
+
+    #: Whether a target that holds less than before was put back by somebody; False where people may take rows away.
+    remembers: ClassVar[bool] = True
+
+    def __init__(self, name: TableId) -> None:
+        self.name = name
+
+    @property
+    @abstractmethod
+    def place(self) -> str:
+        """Where people find it, as the subject of a sentence: ``The Delta table /lake/shop/orders``."""
+
+    @abstractmethod
+    def standing(self, epoch: int | None = None) -> Standing:
+        """Where the target stands now, read from the store itself. `epoch` is the one that is to be applied, if any."""
+
+    def recover(self, stamp: Stamp) -> bool:
+        """Finish what a driver that died left half done, under the generation of `stamp`; whether there was such."""
+        return False
+
+    @abstractmethod
+    def create(self, work: TableWork, stamp: Stamp) -> None:
+        """Make the target, empty, with the columns of `work`."""
+
+    def begin(self, work: TableWork, stamp: Stamp) -> None:
+        """Make a target that was only begun fit for `work`."""
+        self.replace(work, stamp)
+
+    @abstractmethod
+    def replace(self, work: TableWork, stamp: Stamp) -> None:
+        """Put an empty target of `work` in the place of what lies there."""
+
+    @abstractmethod
+    def adopt(self, work: TableWork, stamp: Stamp) -> None:
+        """Go on with somebody's target, rows and all; refuse where its columns or rows do not allow that."""
+
+    @abstractmethod
+    def evolve(self, work: TableWork, stamp: Stamp) -> None:
+        """Carry out the changes of `work` on a target that does not hold them."""
+
+    def steps(self, work: TableWork, staged: Any) -> Sequence[int]:
+        """The steps in which `staged` is written, in order; none means a single one. Refuses where the target is not
+        fit for the rows any more.
+        """
+        return ()
+
+    @abstractmethod
+    def write(self, work: TableWork, staged: Any, step: int, stamp: Stamp) -> None:
+        """Make the rows of `step` visible (`STEP_LAST` where there are none, or no single steps). Calls
+        ``raycdc.failpoints.reach("in_commit")`` before the moment from which the rows are there.
+        """
+
+    def skip(self, staged: Any, step: int) -> None:
+        """The target holds `step` already: what was staged for it may go."""
+
+    @abstractmethod
+    def bar(self, work: TableWork, stamp: Stamp) -> None:
+        """Write an empty commit, whatever lies there: the epoch of `stamp` can never be written any more."""
+
+    def disappeared(self) -> SinkError:
+        """The target should be there and is not."""
+        return TargetGoneError(f"{self.place} disappeared. Read its source table anew.")
+
+    def taken(self) -> SinkError:
+        """The target is somebody else's, and the configuration does not say what becomes of it."""
+        return TargetTakenError(
+            f"{self.place} exists and was not created by this pipeline (or its state was deleted). Set "
+            'pipeline.on_existing to "merge" to write into it or "replace" to empty it first, or route the table to '
+            "another name."
+        )
+
+    def went_back(self, reached: int, record: CommitVector | None) -> SinkError:
+        """The target held epoch `reached` and now holds `record`."""
+        return TargetGoneError(
+            f"{self.place} held epoch {reached} and now holds {has_only(record)}: it was restored from an older copy. "
+            "Nothing more was written. Bring back a copy that has the epoch and start again, or read its source table "
+            "anew."
+        )
+
+
+def has_only(record: CommitVector | None) -> str:
+    """What is left in a target that went back in time, for people."""
+    return "nothing of this pipeline" if record is None else f"only epoch {record.epoch}"
+
+
+TargetT = TypeVar("TargetT", bound=Target)
+
+
+class Batch:
+    """The stage tasks of several targets, which run together; each result goes to whoever added its task."""
+
+    def __init__(self) -> None:
+        self._tasks: list[StageTask] = []
+        self._takers: list[Callable[[dict[str, Any]], None]] = []
+
+    def add(self, task: StageTask, take: Callable[[dict[str, Any]], None]) -> None:
+        self._tasks.append(task)
+        self._takers.append(take)
+
+    def run(self, run_tasks: TaskRunner) -> None:
+        results = run_tasks(self._tasks) if self._tasks else []
+        for take, result in zip(self._takers, results, strict=True):
+            take(result)
+
+
+class ExactlyOnceSink(ABC, Generic[TargetT]):
+    """Everything of `raycdc.sinks.api.Sink` but the verbs; see the module's docstring.
+
+    A sink implements `opened`, `prepare` and, as far as it needs, `check` and `after_commit`. Different targets are in
+    different threads' hands, one target in one thread's at a time.
+    """
+
+    writes: ClassVar[tuple[str, ...]]
+    durable: ClassVar[bool] = True
+    #: What the configuration calls the sink.
+    kind: ClassVar[str]
+
+    _context: SinkContext
+
+    def __init__(self) -> None:
+        #: The record that each target was last found or left with.
+        self._reached: dict[TableId, CommitVector] = {}
+
+    # -- supplied by a sink
+
+    @abstractmethod
+    def opened(self, target: TableId, *, writes: bool) -> AbstractContextManager[TargetT]:
+        """The target until the block ends. With `writes` nobody else commits to it meanwhile, or whoever does makes
+        the verbs fail; what a transaction holds is committed when the block ends without an error.
+        """
+
+    def check(self, work: TableWork) -> None:
+        """`SinkError` for columns, a key or a name that this kind of target cannot have. Changes nothing."""
+
+    @abstractmethod
+    def prepare(self, work: TableWork, batch: Batch) -> Any:
+        """Add the tasks to `batch` that write the rows of `work` where no reader of the target sees them. Returns the
+        ``staged`` of the verbs, which the tasks' results have filled before these are called.
+        """
+
+    def after_commit(self, work: TableWork, staged: Any) -> None:
+        """The target holds the epoch: remove what was staged, do what is due."""
+
+    # -- the protocol
+
+    def open(self, context: SinkContext) -> None:
+        self.look(context)
+
+    def look(self, context: SinkContext) -> None:
+        check_write(self.kind, self.writes, context.write)
+        self._context = context
+
+    def close(self) -> None:
+        """Let go of what is held."""
+
+    def committed(self, target: TableId) -> CommitVector | None:
+        with self.opened(target, writes=False) as handle:
+            standing = handle.standing()
+        if standing.vector is not None:
+            self._remember(target, standing.vector)
+        return standing.vector
+
+    def require_free(self, target: TableId) -> None:
+        with self.opened(target, writes=False) as handle:
+            standing = handle.standing()
+            if isinstance(standing, Taken):
+                self._on_existing(handle, standing)
+
+    def apply_schema(self, work: TableWork) -> None:
+        check_changes(work, self._context.schema_change, self._context.left_out)
+        self.check(work)
+        stamp = Stamp.of(work, STEP_SCHEMA)
+        with self.opened(work.target, writes=True) as target:
+            standing = self._standing(target, stamp)
+            match standing:
+                case Missing(lost):
+                    if not creates(work) or (lost is not None and lost.epoch >= work.epoch):
+                        raise target.disappeared()
+                    target.create(work, stamp)
+                case Begun():
+                    target.begin(work, stamp)
+                case Taken():
+                    on_existing = self._on_existing(target, standing)
+                    (target.replace if on_existing == "replace" else target.adopt)(work, stamp)
+                case Ours(vector):
+                    if not holds(vector, stamp.vector, work.target):
+                        target.evolve(work, stamp)
+        self._remember(work.target, stamp.vector)
+
+    def stage(self, works: Sequence[TableWork]) -> Mapping[TableId, Any]:
+        batch = Batch()
+        staged = {work.target: self.prepare(work, batch) for work in works}
+        batch.run(self._context.run_tasks)
+        return staged
+
+    def commit(self, work: TableWork, staged: Any) -> None:
+        stamp = Stamp.of(work, STEP_LAST)
+        with self.opened(work.target, writes=True) as target:
+            standing = self._standing(target, stamp)
+            if not isinstance(standing, Ours):
+                raise target.disappeared()
+            steps = target.steps(work, staged) or (STEP_LAST,)
+            for number, step in enumerate(steps, 1):
+                # Whichever step is the last one says that the target holds the epoch.
+                stamp = Stamp.of(work, STEP_LAST if number == len(steps) else step)
+                if holds(standing.vector, stamp.vector, work.target):
+                    target.skip(staged, step)
+                else:
+                    target.write(work, staged, step, stamp)
+        self._remember(work.target, stamp.vector)
+        self.after_commit(work, staged)
+
+    def tombstone(self, work: TableWork) -> None:
+        stamp = Stamp.of(work, STEP_TOMBSTONE)
+        with self.opened(work.target, writes=True) as target:
+            record = _record(self._standing(target, stamp))
+            if record is not None and record.epoch == work.epoch and STEP_SCHEMA < record.step < STEP_TOMBSTONE:
+                raise SinkError(
+                    f"Epoch {work.epoch} reached {work.target} while it was being dropped: a driver that was replaced "
+                    "had not ended. Start again; the epoch will be kept."
+                )
+            if not holds(record, stamp.vector, work.target):
+                target.bar(work, stamp)
+        self._remember(work.target, stamp.vector)
+
+    @property
+    def _upsert(self) -> bool:
+        return self._context.write == UPSERT
+
+    def _standing(self, target: TargetT, stamp: Stamp) -> Standing:
+        """Where `target` stands, of no newer driver, not behind what it was, and with nothing left half done."""
+        standing = target.standing(stamp.vector.epoch)
+        record = _record(standing)
+        holds(record, stamp.vector, target.name)
+        reached = self._reached.get(target.name)
+        if target.remembers and reached is not None and (record is None or record.place < reached.place):
+            raise target.went_back(reached.epoch, record)
+        if target.recover(stamp):
+            standing = target.standing(stamp.vector.epoch)
+            record = _record(standing)
+        if record is not None:
+            self._remember(target.name, record)
+        return standing
+
+    def _on_existing(self, target: TargetT, standing: Taken) -> str:
+        """What becomes of a target that is somebody else's."""
+        if standing.unusable:
+            raise TargetTakenError(standing.unusable)
+        if self._context.on_existing == "fail":
+            raise target.taken()
+        return self._context.on_existing
+
+    def _remember(self, target: TableId, record: CommitVector) -> None:
+        self._reached[target] = max(record, self._reached.get(target, record), key=lambda one: one.place)
+
+
+def _record(standing: Standing) -> CommitVector | None:
+    """What the record says, whether or not the target is still there."""
+    return standing.vector or (standing.lost if isinstance(standing, Missing) else None)

@@ -69,12 +69,12 @@ class Begun:
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """Something lies at the target that this pipeline neither made nor took over. `unusable` says why it can be neither
-    adopted nor replaced, where that is so.
+    """Something lies at the target that this pipeline neither made nor took over. `unusable` is raised where it can be
+    neither adopted nor replaced.
     """
 
     vector: CommitVector | None = None
-    unusable: str = ""
+    unusable: SinkError | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +175,7 @@ class Target(ABC):
         ``raycdc.failpoints.reach("in_commit")`` before the moment from which the rows are there.
         """
 
-    def skip(self, staged: Any, step: int) -> None:
+    def skip(self, staged: Any, step: int) -> None:  # noqa: B027
         """The target holds `step` already: what was staged for it may go."""
 
     @abstractmethod
@@ -369,8 +369,8 @@ class ExactlyOnceSink(ABC, Generic[TargetT]):
 
     def _on_existing(self, target: TargetT, standing: Taken) -> str:
         """What becomes of a target that is somebody else's."""
-        if standing.unusable:
-            raise TargetTakenError(standing.unusable)
+        if standing.unusable is not None:
+            raise standing.unusable
         if self._context.on_existing == "fail":
             raise target.taken()
         return self._context.on_existing

@@ -16,6 +16,8 @@ from raycdc.schema import RenameColumnEvent, TruncateTableEvent, event_to_json
 from raycdc.sinks.api import TableWork
 from raycdc.sinks.jdbc.mysql import MySqlSession
 from raycdc.sinks.jdbc.sink import JdbcSink
+from raycdc.sinks.jdbc.target import JdbcSteps
+from raycdc.sinks.steps import Standing
 from raycdc.testing.servers import DatabaseServer, PostgresServer
 from tests.integration.sink_world import HOME, World, world_of
 
@@ -142,29 +144,31 @@ def test_what_a_start_found_counts_too(world: World) -> None:
 
 
 @pytest.mark.parametrize("on_existing", ["fail", "replace"])
-def test_a_driver_paused_before_the_first_record_is_fenced(world: World, on_existing: str) -> None:
+def test_a_driver_paused_before_the_first_record_is_fenced(
+    world: World, on_existing: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     three_epochs(world)
     if on_existing == "replace":
         schema = "SCHEMA" if isinstance(world.server, PostgresServer) else "DATABASE"
         execute(world, f"CREATE {schema} shop", "CREATE TABLE shop.t (id BIGINT PRIMARY KEY, a BIGINT, b BIGINT)")
     old, late = sink_of(world, on_existing=on_existing), work_of(world, 1)
-    held = old._held
+    standing = JdbcSteps.standing
 
-    def paused(session: Any, work: TableWork) -> Any:
-        found = held(session, work)
+    def paused(target: JdbcSteps, epoch: int | None = None) -> Standing:
+        found = standing(target, epoch)
+        monkeypatch.undo()
         waiting, errors = started(lambda: new_driver(world, on_existing=on_existing))
         waiting.join(timeout=1)
         assert waiting.is_alive(), "the new driver did not wait for the one before it"
-        end_session(world, session)
+        end_session(world, target._session)
         waiting.join()
         assert errors == []
         return found
 
-    old._held = paused  # type: ignore[method-assign]
+    monkeypatch.setattr(JdbcSteps, "standing", paused)
     with pytest.raises(SinkError):
         old.apply_schema(late)
     world.check()
-    old._held = held  # type: ignore[method-assign]
     with pytest.raises(FencedError, match="newer driver"):
         old.apply_schema(late)
     world.check()

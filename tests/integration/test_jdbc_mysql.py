@@ -23,6 +23,7 @@ from raycdc.schema import (
 )
 from raycdc.sinks.api import TableWork
 from raycdc.sinks.jdbc.sink import JdbcSink
+from raycdc.sinks.jdbc.target import marker_of
 from raycdc.testing.epochs import ScriptedTable
 from raycdc.testing.servers import DatabaseServer, MariaDbServer
 from tests.integration.sink_world import HOME, World, new_world
@@ -164,9 +165,10 @@ def test_a_table_made_for_a_dropped_epoch_is_made_again_in_the_shape_that_counts
     world.script.seal()
     sink, work = world.sink(), work_of(world, 1)
     assert isinstance(sink, JdbcSink)
+    marker = marker_of(sink._context.app_id, work.target, 1)
     with sink._database.session() as session:
         # The driver dies before it wrote the record.
-        session.create(work.target, work.schema.columns, ["id"], sink._marker(work), replace=False)
+        session.create(work.target, work.schema.columns, ["id"], marker, replace=False)
     sink.tombstone(replace(work, generation=2))
     schema = keyed(("id", INT), ("d", decimal(12, 4)))
     created = event_to_json(CreateTableEvent(TableId("shop", "t"), schema))

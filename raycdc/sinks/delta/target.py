@@ -66,7 +66,7 @@ class DeltaSteps(Target):
             present = sorted(p.name for p in table.path.iterdir()) if table.path.is_dir() else []
             if any(not name.startswith(("_", ".", "part-")) for name in present):
                 odd = f"{table.path} holds files that are not a Delta table ({present[0]}); choose another path."
-                return Taken(unusable=odd)
+                return Taken(unusable=TargetTakenError(odd))
             return Missing()
         vector = table.vector()
         if vector is not None or table.created_by_us():

@@ -6,11 +6,12 @@ import os
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from raycdc.bridge.tasks import StageTask
 from raycdc.sinks.api import TableWork
 from raycdc.sinks.files.sink import FileSink
-from raycdc.sinks.plan import share_out
+from raycdc.sinks.plan import Input, share_out
 
 
 class JsonlSink(FileSink):
@@ -18,20 +19,11 @@ class JsonlSink(FileSink):
 
     kind = "jsonl"
 
-    def tasks(self, work: TableWork) -> list[StageTask]:
-        return [
-            StageTask(
-                "raycdc.sinks.tasks:write_json_lines",
-                {
-                    "inputs": [entry.to_json() for entry in inputs],
-                    "schema": work.schema.to_json(),
-                    "path": self.part(work, index),
-                    **self.task_args(),
-                },
-                input_bytes=sum(entry.bytes for entry in inputs),
-            )
-            for index, inputs in enumerate(share_out(work.segments, parallelism=self.parallelism))
-        ]
+    def shares(self, work: TableWork) -> list[list[Input]]:
+        return share_out(work.segments, parallelism=self._context.parallelism)
+
+    def task(self, args: dict[str, Any], input_bytes: int) -> StageTask:
+        return StageTask("raycdc.sinks.tasks:write_json_lines", args, input_bytes)
 
     def join(self, parts: Sequence[Path], whole: Path, work: TableWork) -> None:
         if len(parts) == 1:

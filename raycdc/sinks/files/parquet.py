@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from raycdc.bridge.tasks import StageTask
 from raycdc.sinks.api import TableWork
@@ -18,21 +19,11 @@ class ParquetSink(FileSink):
 
     kind = "parquet"
 
-    def tasks(self, work: TableWork) -> list[StageTask]:
-        if not work.segments:
-            return []
-        task = StageTask(
-            "raycdc.sinks.tasks:write_parquet",
-            {
-                "inputs": [Input(segment).to_json() for segment in work.segments],
-                "schema": work.schema.to_json(),
-                "path": self.part(work, 0),
-                "changelog": True,
-                **self.task_args(),
-            },
-            input_bytes=work.input_bytes,
-        )
-        return [task]
+    def shares(self, work: TableWork) -> list[list[Input]]:
+        return [[Input(segment) for segment in work.segments]] if work.segments else []
+
+    def task(self, args: dict[str, Any], input_bytes: int) -> StageTask:
+        return StageTask("raycdc.sinks.tasks:write_parquet", {**args, "changelog": True}, input_bytes)
 
     def join(self, parts: Sequence[Path], whole: Path, work: TableWork) -> None:
         if parts:

@@ -53,7 +53,7 @@ def _load(
     token: str,
     origins: dict[str, Any] | None,
 ) -> dict[str, Any]:
-    from raycdc.sinks.jdbc.sink import target_columns
+    from raycdc.sinks.jdbc.target import target_columns
 
     table = TableSchema.from_json(schema)
     database = open_database(Address.of_task(address))

@@ -1,0 +1,161 @@
+"""The verbs of `raycdc.sinks.steps` for a folder of files: a file becomes visible, and its epoch held, by one ``link``.
+
+`raycdc.sinks.files.sink` shows the folder. A link fails where the name exists: whoever comes second changes nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import uuid
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+from raycdc.checkpoint.folder import LocalFolder, sync_folder
+from raycdc.errors import FencedError, TargetTakenError
+from raycdc.failpoints import reach
+from raycdc.model import TableId
+from raycdc.sinks.api import STEP_LAST, STEP_TOMBSTONE, CommitVector, SinkContext, TableWork
+from raycdc.sinks.steps import Ours, Stamp, Standing, Taken, Target
+
+_NAME = re.compile(r"epoch-(\d{10})\.(\d)-([0-9a-f]{8})\.")
+
+#: Makes one durable file of parts (none: an empty one of the work's schema); they may be consumed.
+Join = Callable[[Sequence[Path], Path, TableWork], None]
+
+
+class FileSteps(Target):
+    """The folder of one target. `join` makes a file of an epoch; `accepted` are the targets whose folders this run was
+    allowed to write to, whatever lies in them; the sink keeps it.
+    """
+
+    #: People may take files away once they have read them.
+    remembers: ClassVar[bool] = False
+
+    def __init__(
+        self, name: TableId, folder: Path, context: SinkContext, *, kind: str, join: Join, accepted: set[TableId]
+    ) -> None:
+        super().__init__(name)
+        self.folder = folder
+        self._context = context
+        self._kind = kind
+        self._join = join
+        self._accepted = accepted
+        self._identity = hashlib.sha256(context.app_id.encode()).hexdigest()[:8]
+
+    @property
+    def place(self) -> str:
+        return str(self.folder)
+
+    def standing(self, epoch: int | None = None) -> Standing:
+        vector = self._vector()
+        if vector is None and self.name not in self._accepted and self._foreign():
+            return Taken()
+        return Ours(vector)
+
+    def create(self, work: TableWork, stamp: Stamp) -> None:
+        self.evolve(work, stamp)
+
+    def replace(self, work: TableWork, stamp: Stamp) -> None:
+        for name in self._foreign():
+            (self.folder / name).unlink()
+        self.evolve(work, stamp)
+
+    def adopt(self, work: TableWork, stamp: Stamp) -> None:
+        self.evolve(work, stamp)
+
+    def evolve(self, work: TableWork, stamp: Stamp) -> None:
+        """Files carry their own schema: all they need is a folder."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._accepted.add(self.name)
+
+    def write(self, work: TableWork, staged: Sequence[dict[str, Any]], step: int, stamp: Stamp) -> None:
+        parts = [Path(part["path"]) for part in staged]
+        self._publish(parts, work, stamp, rows=sum(part["rows"] for part in staged))
+
+    def bar(self, work: TableWork, stamp: Stamp) -> None:
+        self._publish([], work, stamp, rows=0)
+        self.unstage(work.epoch)
+
+    def taken(self) -> TargetTakenError:
+        return TargetTakenError(
+            f"{self.folder} has files that this pipeline did not write. Set pipeline.on_existing to "
+            f'"merge" to write beside them or "replace" to delete them, or choose another sink.path.'
+        )
+
+    def part(self, work: TableWork, index: int) -> str:
+        """Path of the `index`-th staged part of `work`; names of generations differ, so that two never mix."""
+        return str(self._stage(work.epoch) / f"part-{work.generation}-{index}.{self._kind}")
+
+    def unstage(self, epoch: int) -> None:
+        """Remove what was staged for `epoch`."""
+        shutil.rmtree(self._stage(epoch), ignore_errors=True)
+
+    def _publish(self, parts: Sequence[Path], work: TableWork, stamp: Stamp, *, rows: int) -> None:
+        stage = self._stage(work.epoch)
+        stage.mkdir(parents=True, exist_ok=True)
+        file = stage / f"whole.{uuid.uuid4().hex}"
+        self._join(parts, file, work)
+        note = {
+            "pipeline": self._context.app_id,
+            "epoch": work.epoch,
+            "generation": work.generation,
+            "rows": rows,
+            "tombstone": stamp.vector.step == STEP_TOMBSTONE,
+            "inode": file.stat().st_ino,
+            "positions": dict(stamp.positions),
+        }
+        # Whole or not at all: a recovery may read it when this process died right here.
+        name = f"{self._stem(work.epoch)}-g{work.generation}.json"
+        LocalFolder(self.folder / "_raycdc").write(name, json.dumps(note).encode())
+        reach("in_commit")
+        try:
+            os.link(file, self.folder / f"{self._stem(work.epoch)}.{self._kind}")
+        except FileExistsError as cause:
+            raise FencedError(
+                f"Epoch {work.epoch} of {work.target} was committed by another driver meanwhile."
+            ) from cause
+        sync_folder(self.folder)
+        file.unlink()
+
+    def _vector(self) -> CommitVector | None:
+        """What the names of visible files and the note of the newest say."""
+        vectors = [vector for vector in map(self._vector_of, self._visible()) if vector is not None]
+        if not vectors:
+            return None
+        newest = max(vectors)
+        note = self._note(newest.epoch)
+        step = STEP_TOMBSTONE if note.get("tombstone") else newest.step
+        return CommitVector(newest.epoch, step, note.get("generation", 0))
+
+    def _note(self, epoch: int) -> dict[str, Any]:
+        """What was written about the visible file of `epoch`. Of several generations that tried, the one whose file it
+        is: a link keeps the inode. (In a copied folder inodes say nothing; there the newest is as good as any.)
+        """
+        stem = self._stem(epoch)
+        inode = (self.folder / f"{stem}.{self._kind}").stat().st_ino
+        notes = [json.loads(path.read_text()) for path in (self.folder / "_raycdc").glob(f"{stem}-g*.json")]
+        return max(notes, key=lambda note: (note["inode"] == inode, note["generation"]), default={})
+
+    def _stem(self, epoch: int) -> str:
+        return f"epoch-{epoch:010d}.{STEP_LAST}-{self._identity}"
+
+    def _stage(self, epoch: int) -> Path:
+        return self.folder / "_raycdc" / "stage" / f"{epoch:010d}-{self._identity}"
+
+    def _visible(self) -> list[str]:
+        try:
+            return [path.name for path in self.folder.iterdir() if not path.name.startswith(("_", "."))]
+        except FileNotFoundError:
+            return []
+
+    def _vector_of(self, name: str) -> CommitVector | None:
+        match = _NAME.match(name)
+        return CommitVector(int(match[1]), int(match[2])) if match and match[3] == self._identity else None
+
+    def _foreign(self) -> list[str]:
+        return [name for name in self._visible() if self._vector_of(name) is None]

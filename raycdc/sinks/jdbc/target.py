@@ -1,0 +1,247 @@
+"""The verbs of `raycdc.sinks.steps` for a table of a database: each writes ``raycdc_commit`` in its own transaction.
+
+DDL is in the transaction too (PostgreSQL), or is one statement that leaves a mark on the table, by which the next try
+sees it (MySQL): the mark of this epoch on a table without a record says that the statement was done and its record was
+not written.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from raycdc.errors import NameRefusedError, SinkError, TargetGoneError, TargetTakenError
+from raycdc.failpoints import reach
+from raycdc.model import META_COLUMNS, Column, TableId, TableSchema
+from raycdc.sinks.api import CommitVector, SinkContext
+from raycdc.sinks.api import TableWork as Work
+from raycdc.sinks.changes import fitted_to
+from raycdc.sinks.columns import Plan, key_after, plan, same_everywhere
+from raycdc.sinks.jdbc.database import STAGE_PREFIX, Database, Session, StagedTable
+from raycdc.sinks.jdbc.plugin import Address
+from raycdc.sinks.origins import same_key
+from raycdc.sinks.record import Held, Intent, again, renamed
+from raycdc.sinks.rows import META_TYPES
+from raycdc.sinks.steps import Begun, Missing, Ours, Stamp, Standing, Taken, Target, has_only
+from raycdc.sinks.targets import is_of_pipeline
+
+Staged = Mapping[str, Sequence[StagedTable]]
+
+
+class JdbcSteps(Target):
+    """A table of a database and its row of ``raycdc_commit``, which `session` has locked where it `writes`.
+
+    `prepared` says whether the server has the commit table; only who looks before the first run finds none.
+    """
+
+    def __init__(
+        self,
+        name: TableId,
+        session: Session,
+        database: Database,
+        address: Address,
+        context: SinkContext,
+        *,
+        writes: bool,
+        prepared: bool,
+    ) -> None:
+        super().__init__(name)
+        self._session = session
+        self._database = database
+        self._address = address
+        self._context = context
+        self._writes = writes
+        self._prepared = prepared
+        #: The record as it was read or last written.
+        self._held: Held | None = None
+
+    @property
+    def place(self) -> str:
+        return f"The table {self.name} in {self._address}"
+
+    def standing(self, epoch: int | None = None) -> Standing:
+        session, app_id = self._session, self._context.app_id
+        held = session.held(app_id, self.name, lock=self._writes) if self._prepared else None
+        self._held = held
+        vector = held.vector if held is not None else None
+        if not session.exists(self.name):
+            return Missing(lost=vector)
+        if held is not None and held.columns:
+            return Ours(vector)
+        if self._prepared and (other := session.folded(app_id, self.name)):
+            same = NameRefusedError(
+                f"{self.name} and {other} are one table in {self._address}, whose names ignore case "
+                "(lower_case_table_names). Give one of them another name by a [[route]], or exclude it."
+            )
+            return Taken(vector, unusable=same)
+        marker = session.marker(self.name) or ""
+        if epoch is None and marker.startswith(f"{short(app_id)}:"):
+            return Begun(vector)
+        if epoch is not None and self._is_of(marker, epoch):
+            return Begun(vector)
+        if held is not None and marker.startswith(marker_of(app_id, self.name, "")) and session.is_empty(self.name):
+            # Made for an epoch that was dropped, maybe in another shape; no row was ever committed to it.
+            return Begun(vector)
+        owners = session.owners(self.name) if self._prepared else {}
+        others = [(owner, made) for owner, made in owners.items() if owner != app_id]
+        ours = bool(others) and all(made and is_of_pipeline(owner, app_id) for owner, made in others)
+        # Made by an earlier start of this pipeline, with another state, that wrote no row.
+        return Begun(vector) if ours and session.is_empty(self.name) else Taken(vector)
+
+    def create(self, work: Work, stamp: Stamp) -> None:
+        self._make(work, stamp, instead=False)
+
+    def begin(self, work: Work, stamp: Stamp) -> None:
+        if self._is_of(self._session.marker(self.name) or "", work.epoch):
+            self._hold(_new(work, stamp, created=True), stamp)
+        else:
+            self.replace(work, stamp)
+
+    def replace(self, work: Work, stamp: Stamp) -> None:
+        self._make(work, stamp, instead=True)
+        self._session.forget_others(self._context.app_id, self.name)
+
+    def adopt(self, work: Work, stamp: Stamp) -> None:
+        columns = target_columns(work.schema, changelog=not self._context.upsert)
+        self._session.adopt(self.name, columns, target_key(work, self._context))
+        self._hold(_new(work, stamp, created=False), stamp)
+
+    def evolve(self, work: Work, stamp: Stamp) -> None:
+        held, context = self._held, self._context
+        assert held is not None
+        shape = held.shape()
+        planned = plan(
+            shape.columns,
+            shape.key,
+            work,
+            upsert=context.upsert,
+            behavior=context.schema_change,
+            left_out=context.left_out,
+            fold=str.casefold if self._database.ignores_case else str,
+            may_rekey=held.created and not work.merged,
+        )
+        before = renamed(shape, planned)
+        planned = again(self.name, held, planned)
+        columns = tuple(p.column for p in planned.columns)
+        key = work.schema.primary_key if context.upsert else held.key
+        # What the target has now counts: an epoch that was dropped since may have given it its key already.
+        planned = replace(planned, rekeyed=context.upsert and key_after(held.key, planned.columns) != key)
+        self._database.check_columns(self.name, columns, target_key(work, context))
+        if planned.emptied or planned.filled or planned.rekeyed or not self._is_same(held, planned, key):
+            marker = marker_of(self._context.app_id, self.name, work.epoch)
+            if not self._session.transactional_ddl:
+                vector = replace(held.vector, generation=work.generation)
+                intent = Intent(marker, columns, key, before)
+                self._hold(replace(held, vector=vector, intent=intent), stamp)
+            self._session.alter(self.name, held.columns, planned, target_key(work, context), marker)
+        self._hold(Held(stamp.vector, columns, key, held.created, before), stamp)
+
+    def write(self, work: Work, staged: Staged, step: int, stamp: Stamp) -> None:
+        held, session = self._held, self._session
+        assert held is not None
+        work = fitted_to(work, self._context, {column.name for column in held.columns})
+        columns = target_columns(work.schema, changelog=not self._context.upsert)
+        for table in (*staged["append"], *staged["merge"]):
+            if (rows := session.staged_rows(table.name)) != table.rows:
+                raise SinkError(
+                    f"{work.target}: staging table {table.name} in {self._address} has {rows} rows instead of "
+                    f"{table.rows}: the server restarted, or somebody changed it. Start again."
+                )
+        if any(table.truncated for table in staged["merge"]):
+            session.empty(work.target)
+        else:
+            for table in staged["merge"] if work.merged else ():
+                if (key := session.taken(work.target, work.schema.primary_key, table.name)) is not None:
+                    raise same_key(str(work.target), key, alone=len(work.merged) == 1)
+            for table in staged["append"]:
+                session.append(work.target, columns, table.name)
+        written = {column.name for column in work.schema.columns}
+        gone = [column.name for column in held.columns if column.name not in written]
+        for table in staged["merge"]:
+            session.merge(work.target, columns, work.schema.primary_key, gone, table)
+        self._hold(held.written(stamp.vector), stamp)
+        reach("in_commit")
+
+    def bar(self, work: Work, stamp: Stamp) -> None:
+        held = self._held
+        if held is None and self._session.exists(self.name):
+            # Somebody else's table, which the epoch never touched: only the record says that it never will.
+            held = Held(CommitVector(0, 0), (), (), created=False)
+        if held is None:
+            self.create(work, stamp)
+        else:
+            self._hold(replace(held, vector=stamp.vector), stamp)
+
+    def disappeared(self) -> TargetGoneError:
+        return TargetGoneError(f"The table {self.name} in {self._address} disappeared. Read its source table anew.")
+
+    def taken(self) -> TargetTakenError:
+        return TargetTakenError(
+            f"The table {self.name} exists in {self._address} and was not created by this pipeline (or its state was "
+            'deleted). Set pipeline.on_existing to "merge" to write into it or "replace" to make it anew, or '
+            "choose another database in sink.url."
+        )
+
+    def went_back(self, reached: int, record: CommitVector | None) -> TargetGoneError:
+        return TargetGoneError(
+            f"{self.name} in {self._address} held epoch {reached} and now holds {has_only(record)}: the server went "
+            "back in time (a failover to an older copy, or a restore), or somebody changed raycdc_commit. Nothing more "
+            "was written. Bring back a copy that has the epoch and start again, or take a new snapshot of "
+            "the table."
+        )
+
+    # -- the record
+
+    def _make(self, work: Work, stamp: Stamp, *, instead: bool) -> None:
+        columns = target_columns(work.schema, changelog=not self._context.upsert)
+        key = target_key(work, self._context)
+        self._session.create(
+            self.name, columns, key, marker_of(self._context.app_id, self.name, work.epoch), replace=instead
+        )
+        self._hold(_new(work, stamp, created=True), stamp)
+
+    def _hold(self, held: Held, stamp: Stamp) -> None:
+        self._session.hold(self._context.app_id, self.name, held, stamp.positions)
+        self._held = held
+
+    def _is_same(self, held: Held, planned: Plan, key: tuple[str, ...]) -> bool:
+        def retyped(old: Column, new: Column) -> bool:
+            return self._database.retyped(old, new, key=self._context.upsert and new.name in key)
+
+        return same_everywhere(retyped, held.columns, planned)
+
+    def _is_of(self, marker: str, epoch: int) -> bool:
+        """Whether the table was made for this epoch; an older version left out the table's name."""
+        app_id = self._context.app_id
+        return marker in (marker_of(app_id, self.name, epoch), f"{short(app_id)}:{epoch}")
+
+
+def target_columns(schema: TableSchema, *, changelog: bool) -> list[Column]:
+    """The columns of a target: the table's, then the metadata of a changelog."""
+    meta = [Column(name, META_TYPES[name]) for name in META_COLUMNS] if changelog else []
+    return [*schema.columns, *meta]
+
+
+def marker_of(app_id: str, target: TableId, epoch: int | str) -> str:
+    """What a table says of who last changed it, for databases whose DDL outruns the record."""
+    return f"{short(app_id)}:{short(str(target))}:{epoch}"
+
+
+def target_key(work: Work, context: SinkContext) -> tuple[str, ...]:
+    """The key of a target; a changelog has none."""
+    return work.schema.primary_key if context.upsert else ()
+
+
+def stage_prefix(target: TableId, app_id: str) -> str:
+    """How the names of the target's staging tables begin."""
+    return f"{STAGE_PREFIX}{short(app_id)}_{short(str(target))}_"
+
+
+def short(text: str) -> str:
+    """A name for `text` that fits where names have few characters."""
+    return hashlib.sha256(text.encode()).hexdigest()[:8]
+
+
+def _new(work: Work, stamp: Stamp, *, created: bool) -> Held:
+    return Held(stamp.vector, work.schema.columns, work.schema.primary_key, created)

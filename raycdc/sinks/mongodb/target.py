@@ -1,0 +1,340 @@
+"""The verbs of `raycdc.sinks.steps` for a collection: each writes the record of `commits` in its own transactions.
+
+`raycdc.sinks.mongodb.sink` says which epochs are one transaction and which are many.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from raycdc.bridge.tasks import StageTask
+from raycdc.errors import ChangeRefusedError, SinkError, TargetGoneError, TargetTakenError
+from raycdc.failpoints import reach
+from raycdc.model import Column, TableId
+from raycdc.sinks.api import STEP_APPEND, CommitVector, SinkContext
+from raycdc.sinks.api import TableWork as Work
+from raycdc.sinks.changes import fitted_to
+from raycdc.sinks.columns import Plan, plan, type_error
+from raycdc.sinks.mongodb.adopt import check_collection, check_keys
+from raycdc.sinks.mongodb.commits import Commits, Kept
+from raycdc.sinks.mongodb.migration import empty, migrate, operations_of
+from raycdc.sinks.mongodb.server import DuplicateError, Server, Session, uuid_of
+from raycdc.sinks.mongodb.tasks import check_claims, deletions, merged_rows, merges, statements
+from raycdc.sinks.mongodb.types import ID, any_key, check_columns, same_form, same_key, spread
+from raycdc.sinks.mongodb.writing import Layout, Statement, short, updates_of
+from raycdc.sinks.origins import origins_of
+from raycdc.sinks.plan import Input, share_out, split
+from raycdc.sinks.record import Before, Held, Intent, again, renamed
+from raycdc.sinks.steps import Begun, Missing, Ours, Stamp, Standing, Taken, Target, has_only
+
+
+class MongoDbSteps(Target):
+    """A collection and its record in the hands of one thread. An epoch of up to `small_bytes_max` of segments is one
+    transaction; `may_insert` says whether its snapshot rows can be inserted, and `uri_file` where tasks read an address
+    that holds secrets.
+    """
+
+    def __init__(
+        self,
+        name: TableId,
+        server: Server,
+        commits: Commits,
+        context: SinkContext,
+        *,
+        small_bytes_max: int,
+        uri_file: str,
+    ) -> None:
+        super().__init__(name)
+        self._server = server
+        self._commits = commits
+        self._context = context
+        self._small_bytes_max = small_bytes_max
+        self._uri_file = uri_file
+        #: The record as it was read or last written, and the collection as the server describes it.
+        self._kept: Kept | None = None
+        self._described: Mapping[str, Any] | None = None
+
+    @property
+    def place(self) -> str:
+        return f"{self.name} in {self._server.where}"
+
+    def standing(self, epoch: int | None = None) -> Standing:
+        kept, described = self._commits.read(self.name), self._server.described(self.name)
+        self._kept, self._described = kept, described
+        vector = None if kept is None else kept.held.vector
+        touched = kept is not None and bool(kept.held.columns)
+        if described is None:
+            return Missing(lost=vector) if touched else Missing(vector=vector)
+        if touched:
+            return Ours(vector)
+        try:
+            check_collection(self.name, described, self._server.where)
+        except SinkError as odd:
+            return Taken(vector, unusable=odd)
+        collection = self._server.collection(self.name)
+        if collection.find_one({}, {"_id": 1}) is None and not self._commits.others(self.name):
+            # Ours, made before the process died, or somebody's who has nothing to lose.
+            return Begun(vector)
+        return Taken(vector)
+
+    def recover(self, stamp: Stamp) -> bool:
+        kept = self._kept
+        if kept is None or kept.operations is None:
+            return False
+        kept = self._same(kept)
+        vector = replace(kept.held.vector, generation=stamp.vector.generation)
+        held = replace(kept.held, vector=vector)
+        kept = self._write(kept, held, stamp, operations=kept.operations, progress=kept.progress)
+        self._migrate(kept, stamp)
+        return True
+
+    def create(self, work: Work, stamp: Stamp) -> None:
+        self._server.create(self.name)
+        made = uuid_of(self._server.described(self.name) or {})
+        self._write(self._kept, _new(work, stamp, created=True), stamp, uuid=made)
+
+    def begin(self, work: Work, stamp: Stamp) -> None:
+        self._write(self._kept, _new(work, stamp, created=True), stamp, uuid=uuid_of(self._described or {}))
+
+    def replace(self, work: Work, stamp: Stamp) -> None:
+        kept = self._kept
+        new = _new(work, stamp, created=True)
+        shape = Before(new.columns, new.key, tuple(column.name for column in new.columns))
+        intent = Intent(str(work.epoch), new.columns, new.key, shape)
+        before = kept.held.vector if kept else CommitVector(0, 0)
+        begun = Held(replace(before, generation=work.generation), (), (), created=True, intent=intent)
+        found = uuid_of(self._described or {})
+        kept = self._write(kept, begun, stamp, operations={"empty": True}, uuid=found, alone=True)
+        self._write(self._migrate(kept, stamp), new, stamp)
+
+    def adopt(self, work: Work, stamp: Stamp) -> None:
+        if self._context.upsert and spread(work.schema.columns):
+            raise TargetTakenError(
+                f"The collection {self.name} exists in {self._server.where}, and documents are copied as a whole, "
+                "which keeps no fields of others. Choose another target, or empty it with "
+                'pipeline.on_existing = "replace".'
+            )
+        if self._context.upsert:
+            check_keys(self._server.collection(self.name), self.name, work.schema, self._server.where)
+        self._write(self._kept, _new(work, stamp, created=False), stamp, uuid=uuid_of(self._described or {}))
+
+    def evolve(self, work: Work, stamp: Stamp) -> None:
+        kept, context = self._same(self._recorded), self._context
+        held = kept.held
+        shape = held.shape()
+        planned = plan(
+            shape.columns,
+            shape.key,
+            work,
+            upsert=context.upsert,
+            behavior=context.schema_change,
+            left_out=context.left_out,
+        )
+        before = renamed(shape, planned)
+        planned = again(self.name, held, planned)
+        columns = tuple(p.column for p in planned.columns)
+        key = work.schema.primary_key if context.upsert else held.key
+        check_columns(self.name, columns, key, upsert=context.upsert)
+        self._check_forms(work, held.columns, held.key, planned)
+        if operations := operations_of(self.name, held.columns, held.key if context.upsert else (), planned):
+            intent = Intent(str(work.epoch), columns, key, before)
+            begun = replace(held, vector=replace(held.vector, generation=work.generation), intent=intent)
+            kept = self._migrate(self._write(kept, begun, stamp, operations=operations), stamp)
+        self._write(kept, Held(stamp.vector, columns, key, held.created, before), stamp)
+
+    def steps(self, work: Work, staged: bool) -> Sequence[int]:
+        self._kept = self._same(self._recorded)
+        return ()
+
+    def write(self, work: Work, staged: bool, step: int, stamp: Stamp) -> None:
+        kept = self._recorded
+        work = fitted_to(work, self._context, {column.name for column in kept.held.columns})
+        may_insert = self._context.upsert and not work.merged and kept.held.created
+        appended, merged = split(work.segments, upsert=self._context.upsert, may_append=may_insert)
+        if not staged and work.input_bytes <= self._small_bytes_max and not _in_part(kept, work):
+            self._write_at_once(work, [Input(segment) for segment in appended], merged, stamp)
+            return
+        inserted = [] if staged else share_out(appended, parallelism=self._context.parallelism)
+        rounds = [] if staged else [("insert", inserted)]
+        if self._context.upsert and any_key(work.schema):
+            # A key of one task may be, for the server, one that another task's row has.
+            rounds.append(("delete", merged))
+        self._write_in_parts(work, [*rounds, ("merge", merged)], stamp, emptied=staged)
+
+    def bar(self, work: Work, stamp: Stamp) -> None:
+        # Where nothing was touched only the record says that it never will be.
+        held = self._kept.held if self._kept is not None else Held(CommitVector(0, 0), (), (), created=False)
+        self._write(self._kept, replace(held, vector=stamp.vector), stamp)
+
+    def disappeared(self) -> TargetGoneError:
+        return TargetGoneError(f"{self.name} in {self._server.where} disappeared. Read its source table anew.")
+
+    def taken(self) -> TargetTakenError:
+        return TargetTakenError(
+            f"The collection {self.name} exists in {self._server.where} and was not created by this pipeline (or its "
+            'state was deleted). Set pipeline.on_existing to "merge" to write into it or "replace" to empty it, or '
+            "choose another server in sink.uri."
+        )
+
+    def went_back(self, reached: int, record: CommitVector | None) -> TargetGoneError:
+        return TargetGoneError(
+            f"{self.name} in {self._server.where} held epoch {reached} and now holds {has_only(record)}: the servers "
+            "went back in time (a restore), or somebody changed raycdc_commit. Nothing more was written. Bring back a "
+            "copy that has the epoch and start again, or take a new snapshot of the "
+            "table."
+        )
+
+    # -- schema
+
+    def _check_forms(self, work: Work, present: Sequence[Column], key: Sequence[str], planned: Plan) -> None:
+        """Documents keep their values when a type becomes wider; one that would be written otherwise is refused."""
+        types = {column.name: column for column in present}
+        # Rows come as the source has them, whatever became of the change.
+        written = {column.name: column.type for column in work.schema.columns}
+        for p in planned.columns:
+            old = types.get(p.origin or "")
+            new = written.get(p.column.name, p.column.type)
+            if old is None or planned.emptied:
+                continue
+            if not same_form(old.type, new):
+                raise type_error(self.name, old, new)
+            if self._context.upsert and old.name in key and not same_key(old.type, new):
+                raise ChangeRefusedError(
+                    f"{self.name}: the key column {old.name} is a text in MongoDB, whose digits after the point "
+                    f"become others, and the {ID} of the documents that exist cannot change. Nothing was written. Take "
+                    "a new snapshot of the table, which empties the collection."
+                )
+
+    # -- rows
+
+    def _write_at_once(
+        self, work: Work, inserted: Sequence[Input], merged: Sequence[Sequence[Input]], stamp: Stamp
+    ) -> None:
+        kept = self._recorded
+        written = kept.held.written(stamp.vector)
+        layout, origins = self._layout(work, kept.held), self._origins(work)
+        node, token = self._context.node, self._context.flight_token
+        found = list(statements(layout, inserted, node=node, token=token))
+        groups = [merged_rows(layout, inputs, origins, node=node, token=token) for inputs in merged]
+        for writes in (deletions, merges):
+            found += [statement for rows in groups for statement in writes(layout, rows)]
+
+        def run(session: Session, chosen: Sequence[Statement]) -> Kept:
+            now = self._commits.write(session, work.target, kept, written, stamp.positions)
+            for rows in groups if origins else ():
+                check_claims(self._server, layout, rows, alone=len(work.merged) == 1, session=session)
+            for statement in chosen:
+                self._server.run(session, work.target, statement.command, statement.documents)
+            reach("in_commit")
+            return now
+
+        try:
+            self._kept = self._server.transaction(lambda session: run(session, found))
+        except DuplicateError:
+            found = updates_of(found)
+            self._kept = self._server.transaction(lambda session: run(session, found))
+
+    def _write_in_parts(
+        self, work: Work, rounds: Sequence[tuple[str, Sequence[Sequence[Input]]]], stamp: Stamp, *, emptied: bool
+    ) -> None:
+        """Rounds of tasks, each behind fences of its own: none begins before the one before it can write no more."""
+        kept = self._recorded
+        written = kept.held.written(stamp.vector)
+        begun = replace(kept.held, vector=replace(stamp.vector, step=STEP_APPEND))
+        layout = self._layout(work, begun)
+        if work.merged and self._context.upsert and not emptied and not _in_part(kept, work):
+            # Before the first row: what is found later may be this epoch's own.
+            self._run(work, layout, "check", [inputs for _, groups in rounds for inputs in groups])
+        kept = self._write(kept, begun, stamp)
+        if emptied:
+            kept = empty(self._server, self._commits, work.target, kept, stamp.positions)
+        for mode, groups in rounds:
+            fences = [uuid.uuid4().hex for _ in groups]
+            kept = self._write(kept, begun, stamp, fences=fences)
+            self._run(work, layout, mode, groups, fences)
+        self._described = self._server.described(self.name)
+        kept = self._same(kept)
+        reach("in_commit")
+        self._write(kept, written, stamp)
+
+    def _run(
+        self, work: Work, layout: Layout, mode: str, groups: Sequence[Sequence[Input]], fences: Sequence[str] = ()
+    ) -> None:
+        tasks = []
+        for number, inputs in enumerate(groups):
+            args = {
+                **self._context.task_args(work, inputs),
+                "target": [work.target.db, work.target.table],
+                "layout": layout.how(),
+                "mode": mode,
+                "origins": self._origins(work),
+                "address": {
+                    "uri": "" if self._server.secret else self._server.uri,
+                    "uri_file": self._uri_file,
+                    "record": self._server.record,
+                },
+                "app_id": self._context.app_id,
+                "fence": fences[number] if fences else "",
+            }
+            tasks.append(StageTask("raycdc.sinks.mongodb.tasks:load", args, sum(entry.bytes for entry in inputs)))
+        if tasks:
+            self._context.run_tasks(tasks)
+
+    def _origins(self, work: Work) -> dict[str, Any] | None:
+        return origins_of(work) if work.merged and self._context.upsert else None
+
+    def _layout(self, work: Work, held: Held) -> Layout:
+        written = {column.name for column in work.schema.columns}
+        gone = tuple(column.name for column in held.columns if column.name not in written)
+        upsert = self._context.upsert
+        by = short(self._context.app_id)
+        return Layout(
+            work.target,
+            work.schema,
+            by,
+            changelog=not upsert,
+            adopted=upsert and not held.created,
+            gone=gone,
+            made=work.made,
+        )
+
+    # -- the record
+
+    @property
+    def _recorded(self) -> Kept:
+        assert self._kept is not None, f"{self.name} has no record"
+        return self._kept
+
+    def _write(self, kept: Kept | None, held: Held, stamp: Stamp, **more: Any) -> Kept:
+        self._kept = self._commits.write(None, self.name, kept, held, stamp.positions, **more)
+        return self._kept
+
+    def _migrate(self, kept: Kept, stamp: Stamp) -> Kept:
+        self._kept = migrate(self._server, self._commits, self.name, kept, stamp.positions)
+        return self._kept
+
+    def _same(self, kept: Kept) -> Kept:
+        """`kept` of the collection that is there; `SinkError` where there is none, or another one."""
+        if self._described is None:
+            raise self.disappeared()
+        found = uuid_of(self._described)
+        if kept.uuid and found and kept.uuid != found:
+            raise TargetGoneError(
+                f"{self.name} in {self._server.where} is another collection than this pipeline wrote to: it was "
+                "dropped and made again, and what it held may be gone. Nothing was written. Drop the collection and "
+                "read its source table anew; if it is whole (resharded, or restored), "
+                f'set uuid to "" in its document of {self._server.record}.raycdc_commit, and start again.'
+            )
+        return replace(kept, uuid=kept.uuid or found)
+
+
+def _new(work: Work, stamp: Stamp, *, created: bool) -> Held:
+    return Held(stamp.vector, work.schema.columns, work.schema.primary_key, created)
+
+
+def _in_part(kept: Kept, work: Work) -> bool:
+    """Whether rows of the epoch may be there already."""
+    return kept.held.vector.place == (work.epoch, STEP_APPEND)

@@ -95,7 +95,7 @@ def require(results: list[CheckResult]) -> None:
 
 def no_merging(config: PipelineConfig, sink: Sink) -> str:
     """Why several tables cannot be merged into one target whose rows are updated; empty where they can."""
-    if not getattr(sink, "merges_origins", False):
+    if not sink.merges_origins:
         return f'{config.sink.type} with write = "upsert" cannot tell whether two of them have the same key.'
     if config.source.repeats_inserts:
         return (
@@ -145,7 +145,7 @@ def _options(start: Start) -> Iterator[CheckResult]:
     config = start.config
     if not start.has_sink:
         return
-    if order_by(config) and not getattr(start.sink, "keeps_greatest", False):
+    if order_by(config) and not start.sink.keeps_greatest:
         raise no_order(config.sink.type)
     problems = list(config.sink.problems(config.pipeline, local=start.local))
     if config.sink.write not in start.sink.writes:

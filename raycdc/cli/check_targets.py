@@ -22,7 +22,7 @@ from raycdc.model import TableId
 from raycdc.plugins import PluginGroup, load_plugin
 from raycdc.preflight import naming_place
 from raycdc.schema.behavior import SchemaChangeBehavior
-from raycdc.sinks.api import UPSERT, LooksFirst, SinkContext
+from raycdc.sinks.api import UPSERT, Sink, SinkContext
 from raycdc.source.checks import CheckResult
 from raycdc.spark.epochs import EpochLoop
 from raycdc.spark.known_rows import KnownRows
@@ -41,12 +41,9 @@ def check_targets(config: PipelineConfig, tables: Collection[TableId], *, again:
     """All findings; `tables` are those of the source that targets can hold. `again`: a start reads all of them anew, so
     it does not matter what their targets lack.
     """
-    sink: Any = load_plugin(PluginGroup.SINKS, config.sink.type).create(config.sink)
+    sink: Sink = load_plugin(PluginGroup.SINKS, config.sink.type).create(config.sink)
     if not sink.durable:
         return []
-    if not isinstance(sink, LooksFirst):
-        text = f"{config.sink.type} cannot be asked before a run what its targets hold: that is known when one begins."
-        return [CheckResult("targets", text, required=False)]
     store = known_store(config)
     if store is not None and (pid := store.driver()):
         text = (

@@ -12,9 +12,10 @@ last of the epoch carries `STEP_LAST`, so "holds the epoch" needs no knowledge o
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import Any, ClassVar
 
 from raycdc.bridge.tasks import TaskRunner
 from raycdc.checkpoint.manifest import Segment
@@ -40,7 +41,6 @@ __all__ = [
     "STEP_TOMBSTONE",
     "UPSERT",
     "CommitVector",
-    "LooksFirst",
     "Sink",
     "SinkContext",
     "TableWork",
@@ -111,56 +111,70 @@ class SinkContext:
     def upsert(self) -> bool:
         return self.write == UPSERT
 
-    def task_args(self, work: TableWork, inputs: Sequence[Input]) -> dict[str, Any]:
-        """The arguments of every stage task that reads segments of a table."""
+    def task_args(self, work: TableWork, inputs: Sequence[Input] | None = None) -> dict[str, Any]:
+        """The arguments of every stage task that reads segments of a table: `inputs`, or all of the epoch's."""
         return {
-            "inputs": [entry.to_json() for entry in inputs],
+            "inputs": [entry.to_json() for entry in ([*map(Input, work.segments)] if inputs is None else inputs)],
             "schema": work.schema.to_json(),
             "node": self.node,
             "token": self.flight_token,
         }
 
 
-class Sink(Protocol):
-    """See the module's docstring. Every method may block; errors are `SinkError` with the table in the text."""
+class Sink(ABC):
+    """See the module's docstring. Every method may block; errors are `SinkError` with the table in the text.
+
+    `raycdc.sinks.steps.ExactlyOnceSink` is all of it but the verbs of one kind of target; implement this page only
+    where a target cannot tell on the driver what it holds (Kafka), or keeps no record (the console).
+    """
 
     #: What ``sink.write`` may be; the first is its default.
     writes: ClassVar[tuple[str, ...]]
     #: False for a sink that remembers nothing (the console): it is never asked what it holds.
-    durable: ClassVar[bool]
+    durable: ClassVar[bool] = True
+    #: Whether rows of several source tables may go to one upsert target, because the sink finds a key that comes from
+    #: two of them.
+    merges_origins: ClassVar[bool] = False
+    #: Whether the sink leaves a row that has a greater value of ``source.order_by`` than the one that comes.
+    keeps_greatest: ClassVar[bool] = False
 
+    @abstractmethod
     def open(self, context: SinkContext) -> None:
         """Connect and check; called once before anything else."""
 
+    @abstractmethod
+    def look(self, context: SinkContext) -> None:
+        """Instead of `open`, with its errors, and nothing is changed: ``raycdc check`` asks whether a run could begin.
+        Only `committed`, `require_free` and `close` follow.
+        """
+
+    @abstractmethod
+    def require_free(self, target: TableId) -> None:
+        """`TargetTakenError`, in the words of `apply_schema`, where something lies at `target` with which it would not
+        begin. Asked of targets that hold nothing of this pipeline.
+        """
+
+    @abstractmethod
     def committed(self, target: TableId) -> CommitVector | None:
         """What `target` holds of this pipeline (by `app_id`); None when nothing. Reads the sink, never a cache."""
 
+    @abstractmethod
     def apply_schema(self, work: TableWork) -> None:
         """Create the target or apply ``work.changes`` to it; idempotent (judged by what the sink has)."""
 
+    @abstractmethod
     def stage(self, works: Sequence[TableWork]) -> Mapping[TableId, Any]:
         """Write all tables' rows where readers of the target do not see them; returns what `commit` needs."""
 
+    @abstractmethod
     def commit(self, work: TableWork, staged: Any) -> None:
         """Make the rows of `work` visible together with its vector; steps the target holds already are skipped."""
 
+    @abstractmethod
     def tombstone(self, work: TableWork) -> None:
         """Write an empty commit at `STEP_TOMBSTONE` of the epoch, so that a driver waking from a pause cannot commit
         it any more. `work` has no segments; its schema serves a target that does not exist yet.
         """
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027
         """Let go of connections; staged files that were not committed may stay for the next start to remove."""
-
-
-@runtime_checkable
-class LooksFirst(Sink, Protocol):
-    """A sink that says, before a run, whether one could begin: ``raycdc check`` asks it, and nothing is changed."""
-
-    def look(self, context: SinkContext) -> None:
-        """Instead of `Sink.open`, with its errors: only `Sink.committed`, `require_free` and `Sink.close` follow."""
-
-    def require_free(self, target: TableId) -> None:
-        """`TargetTakenError`, in the words of `Sink.apply_schema`, where something lies at `target` with which it would
-        not begin. Asked of targets that hold nothing of this pipeline.
-        """

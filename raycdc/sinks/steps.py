@@ -43,6 +43,7 @@ from raycdc.sinks.api import (
     STEP_TOMBSTONE,
     UPSERT,
     CommitVector,
+    Sink,
     SinkContext,
     TableWork,
 )
@@ -105,14 +106,14 @@ class Stamp:
         return json.dumps({**named, **more, "positions": dict(self.positions)})
 
 
-def holds(held: CommitVector | None, goal: CommitVector, target: TableId) -> bool:
+def holds(held: CommitVector | None, goal: CommitVector, target: TableId | str) -> bool:
     """Whether a target with the record `held` has the step `goal`. `FencedError` where a newer driver wrote it."""
     if held is not None and held.generation > goal.generation:
         raise fenced(target, held.generation)
     return held is not None and held.place >= goal.place
 
 
-def fenced(target: TableId, generation: int) -> FencedError:
+def fenced(target: TableId | str, generation: int) -> FencedError:
     """A driver of a newer `generation` has taken over."""
     return FencedError(f"{target} was written by a newer driver (generation {generation}).")
 
@@ -127,13 +128,10 @@ class Target(ABC):
     #: Whether a target that holds less than before was put back by somebody; False where people may take rows away.
     remembers: ClassVar[bool] = True
 
-    def __init__(self, name: TableId) -> None:
+    def __init__(self, name: TableId, place: str) -> None:
+        """`place` is where people find it, as the subject of a sentence: ``The Delta table /lake/shop/orders``."""
         self.name = name
-
-    @property
-    @abstractmethod
-    def place(self) -> str:
-        """Where people find it, as the subject of a sentence: ``The Delta table /lake/shop/orders``."""
+        self.place = place
 
     @abstractmethod
     def standing(self, epoch: int | None = None) -> Standing:
@@ -228,15 +226,13 @@ class Batch:
             take(result)
 
 
-class ExactlyOnceSink(ABC, Generic[TargetT]):
+class ExactlyOnceSink(Sink, Generic[TargetT]):
     """Everything of `raycdc.sinks.api.Sink` but the verbs; see the module's docstring.
 
     A sink implements `opened`, `prepare` and, as far as it needs, `check` and `after_commit`. Different targets are in
     different threads' hands, one target in one thread's at a time.
     """
 
-    writes: ClassVar[tuple[str, ...]]
-    durable: ClassVar[bool] = True
     #: What the configuration calls the sink.
     kind: ClassVar[str]
 
@@ -274,9 +270,6 @@ class ExactlyOnceSink(ABC, Generic[TargetT]):
     def look(self, context: SinkContext) -> None:
         check_write(self.kind, self.writes, context.write)
         self._context = context
-
-    def close(self) -> None:
-        """Let go of what is held."""
 
     def committed(self, target: TableId) -> CommitVector | None:
         with self.opened(target, writes=False) as handle:

@@ -115,7 +115,7 @@ class KnownRows(MadeSegments):
         if self._empties and _begins_again(work):
             self._make_way(work)
         held = self.committed(work.source)
-        if held is not None and (held.epoch, held.step) >= (work.epoch, STEP_LAST):
+        if held is not None and held.place >= (work.epoch, STEP_LAST):
             raise TargetGoneError(
                 f"{work.source}: its known rows hold epoch {work.epoch}, and a target lacks it: the target was "
                 "restored from an older copy. Bring the newer one back, or read the table anew."
@@ -153,7 +153,7 @@ class KnownRows(MadeSegments):
 
     def _add(self, work: TableWork, made: Mapping[str, Segment | None]) -> None:
         held = self.committed(work.source)
-        if held is not None and (held.epoch, held.step) >= (work.epoch, STEP_LAST):
+        if held is not None and held.place >= (work.epoch, STEP_LAST):
             return
         if any(segment.name not in made for segment in work.segments):
             made = self.exact(work)

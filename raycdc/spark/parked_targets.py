@@ -182,7 +182,7 @@ class ParkedTargets:
             splits = manifest.from_splits.items()
             entry = ParkedTarget(
                 epoch=manifest.epoch,
-                held=None if held is None else (held.epoch, held.step),
+                held=None if held is None else held.place,
                 reason=reason,
                 text=text(sorted(numbers)),
                 since_ms=time.time_ns() // 1_000_000,

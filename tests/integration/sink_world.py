@@ -35,7 +35,7 @@ from raycdc.plugins import PluginGroup, load_plugin
 from raycdc.schema import (
     SchemaChangeBehavior,
 )
-from raycdc.sinks.api import LooksFirst, Sink, SinkContext
+from raycdc.sinks.api import Sink, SinkContext
 from raycdc.sinks.delta.sink import DeltaSink
 from raycdc.sinks.mongodb.sink import MongoDbSink
 from raycdc.spark.epochs import EpochLoop
@@ -154,7 +154,7 @@ class World:
         if self.kind.startswith("mongodb-parts"):
             assert isinstance(made, MongoDbSink)
             made.small_bytes_max = -1
-        (made.look if looks and isinstance(made, LooksFirst) else made.open)(
+        (made.look if looks else made.open)(
             SinkContext(
                 self.store.app_id,
                 self.write,
@@ -210,11 +210,9 @@ class World:
     def foreseen(self, **options: Any) -> str | None:
         """What ``raycdc check`` says that the recovery ends with; empty where it does not. Asking changes nothing.
 
-        None where nobody could tell: a sink of somebody's own (`LooksFirst` is no duty), an own way to begin again.
+        None where nobody could tell: an own way to begin again.
         """
-        plugin = load_plugin(PluginGroup.SINKS, self.settings["type"])
-        looks = isinstance(plugin.create(plugin.config(**self.settings)), LooksFirst)
-        if not (self.foresees and looks) or options.keys() & {"sink", "begin_again"}:
+        if not self.foresees or options.keys() & {"sink", "begin_again"}:
             return None
         before = self.files()
         sink = self.sink(looks=True)

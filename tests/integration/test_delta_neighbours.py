@@ -20,8 +20,9 @@ from raycdc.sinks.api import STEP_LAST, CommitVector
 from raycdc.sinks.delta import rewrite as delta_rewrite
 from raycdc.sinks.delta import table as delta_table
 from raycdc.sinks.delta.reading import Rewritten
-from raycdc.sinks.delta.table import DeltaTarget, Stamp
+from raycdc.sinks.delta.table import DeltaTarget
 from raycdc.sinks.rows import DELETED
+from raycdc.sinks.steps import Stamp
 from raycdc.sinks.tasks import write_parquet_file
 
 NUMBERS = pa.schema([("k", pa.int64()), ("v", pa.int64())])

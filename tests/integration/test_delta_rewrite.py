@@ -20,8 +20,9 @@ from raycdc.model import TableId
 from raycdc.sinks.api import STEP_LAST, CommitVector
 from raycdc.sinks.delta import table as delta_table
 from raycdc.sinks.delta.rewrite import SMALL_FILES_MAX, Action, rewrite
-from raycdc.sinks.delta.table import DeltaTarget, Stamp
+from raycdc.sinks.delta.table import DeltaTarget
 from raycdc.sinks.rows import DELETED
+from raycdc.sinks.steps import Stamp
 
 Row = dict[str, Any]
 

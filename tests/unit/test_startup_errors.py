@@ -20,7 +20,7 @@ from raycdc.errors import SegmentUnavailableError
 from raycdc.model import TableId
 from raycdc.pipeline import Pipeline
 from raycdc.plugins import PluginGroup, list_plugins, load_plugin
-from raycdc.sinks.api import LooksFirst
+from raycdc.sinks.api import Sink
 from raycdc.startup_checks import START_CHECKS
 
 PACKAGE = Path(__file__).resolve().parents[2] / "raycdc"
@@ -37,13 +37,19 @@ STARTUP = {
     "runtime/ray_environment.py": set[str](),
     "runtime/ray_launcher.py": set[str](),
     "sinks/targets.py": set[str](),
+    "sinks/steps.py": set[str](),
     "sinks/delta/sink.py": set[str](),
+    "sinks/delta/target.py": set[str](),
     "sinks/delta/upkeep.py": set[str](),
     "sinks/files/sink.py": set[str](),
+    "sinks/files/target.py": set[str](),
     "sinks/iceberg/sink.py": set[str](),
+    "sinks/iceberg/target.py": set[str](),
     "sinks/jdbc/sink.py": set[str](),
+    "sinks/jdbc/target.py": set[str](),
     "sinks/kafka/sink.py": set[str](),
     "sinks/mongodb/sink.py": set[str](),
+    "sinks/mongodb/target.py": set[str](),
     "spark/epochs.py": {"_refuse"},
     "spark/holdings.py": {"Holdings.check_ours"},
     "connectors/mysql/source.py": {"MySqlChunkReader.read", "_require_same_server"},
@@ -51,7 +57,9 @@ STARTUP = {
     "connectors/kafka/source.py": set[str](),
 }
 #: Of sinks: what is asked of them before the first epoch.
-OF_SINKS = re.compile(r"(\w+\.)?(__init__|open|_open|look|require_free|_on_existing|_check_folder_free|check_write)$")
+OF_SINKS = re.compile(
+    r"(\w+\.)?(__init__|open|_open|look|require_free|_on_existing|_connect|standing|taken|check_write)$"
+)
 
 #: Where each error is raised → the check that finds it: a name of `START_CHECKS`, or a function of the command.
 FOUND_BY = {
@@ -71,15 +79,17 @@ FOUND_BY = {
     "spark/holdings.py: Holdings.check_record": "check_targets",
     "sinks/targets.py: check_write": "options",
     "sinks/delta/upkeep.py: Upkeep.__init__": "options",
-    "sinks/jdbc/sink.py: JdbcSink._open": "check_sink",
+    "sinks/jdbc/sink.py: JdbcSink._connect": "check_sink",
     "sinks/kafka/sink.py: KafkaSink.look": "check_sink",
     "sinks/mongodb/sink.py: MongoDbSink.look": "check_sink",
-    "sinks/delta/sink.py: DeltaSink._on_existing": "check_targets",
-    "sinks/delta/sink.py: DeltaSink._check_folder_free": "check_targets",
-    "sinks/iceberg/sink.py: IcebergSink._on_existing": "check_targets",
-    "sinks/jdbc/sink.py: JdbcSink._on_existing": "check_targets",
-    "sinks/mongodb/sink.py: MongoDbSink._on_existing": "check_targets",
-    "sinks/files/sink.py: FileSink.require_free": "check_targets",
+    "sinks/steps.py: Target.taken": "check_targets",
+    "sinks/delta/target.py: DeltaSteps.standing": "check_targets",
+    "sinks/delta/target.py: DeltaSteps.taken": "check_targets",
+    "sinks/iceberg/target.py: IcebergSteps.taken": "check_targets",
+    "sinks/jdbc/target.py: JdbcSteps.standing": "check_targets",
+    "sinks/jdbc/target.py: JdbcSteps.taken": "check_targets",
+    "sinks/mongodb/target.py: MongoDbSteps.taken": "check_targets",
+    "sinks/files/target.py: FileSteps.taken": "check_targets",
     "preflight.py: require_fitting": "check_fitting",
     "preflight.py: selection_of": "check_selection",
     "preflight.py: selection_changes": "check_start",
@@ -97,7 +107,7 @@ FOUND_BY = {
 
 
 def raised(module: str) -> set[str]:
-    """``module: function`` of each named error raised in it."""
+    """``module: function`` of each named error raised in it, or, in a sink, made there to be raised by the protocol."""
     found: set[str] = set()
 
     def visit(node: ast.AST, inside: tuple[str, ...]) -> None:
@@ -109,6 +119,8 @@ def raised(module: str) -> set[str]:
                 called = ast.unparse(child.exc.func)
                 if called in ERRORS or called in ("no_order", "result.error", "_not_started"):
                     found.add(".".join(inside))
+            if module.startswith("sinks/") and isinstance(child, ast.Call) and ast.unparse(child.func) in ERRORS:
+                found.add(".".join(inside))
             visit(child, inside)
 
     visit(ast.parse((PACKAGE / module).read_text()), ())
@@ -150,7 +162,7 @@ def test_every_sink_that_remembers_says_what_it_holds_before_a_run() -> None:
             "sink": {"type": name, **needed.get(name, {"path": "x"})},
         }
         sink: Any = load_plugin(PluginGroup.SINKS, name).create(config_from_dict(document).sink)
-        assert isinstance(sink, LooksFirst) is sink.durable, name
+        assert isinstance(sink, Sink), name
 
 
 def test_check_and_run_begin_with_the_same_list() -> None:

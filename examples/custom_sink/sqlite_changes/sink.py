@@ -1,131 +1,108 @@
 """Every change as a row of a table ``db.table`` in an SQLite database, exactly once.
 
-What makes it exactly once: rows and the commit record are written in one transaction, which first looks at the record.
-Here rows go through Python one by one; a sink for more of them would load the files of its tasks in bulk.
+Each verb runs in the transaction that `opened` began, and writes the record there. Rows go through Python one by one
+here; a sink for more of them would load the files of its tasks in bulk.
 """
 
 from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from raycdc.bridge.tasks import StageTask
-from raycdc.errors import FencedError, SinkError
 from raycdc.failpoints import reach
 from raycdc.model import TableId
-from raycdc.sinks.api import CHANGELOG, STEP_LAST, STEP_SCHEMA, STEP_TOMBSTONE, CommitVector, SinkContext, TableWork
-from raycdc.sinks.changes import check_changes
-from raycdc.sinks.plan import Input
+from raycdc.sinks.api import CHANGELOG, CommitVector, TableWork
 from raycdc.sinks.rows import changelog_names
+from raycdc.sinks.steps import Batch, ExactlyOnceSink, Missing, Ours, Stamp, Standing, Taken, Target
 from sqlite_changes.plugin import SqliteChangesConfig
 
-_RECORD = "CREATE TABLE IF NOT EXISTS raycdc_commit (app, target, epoch, step, generation, PRIMARY KEY (app, target))"
+#: What the one task of a table says of the file that it wrote.
+Staged = list[dict[str, Any]]
+_RECORD = "raycdc_commit (app, target, epoch, step, generation, touched, PRIMARY KEY (app, target))"
 
 
-class SqliteChangesSink:
+class SqliteTable(Target):
+    """A table within a transaction of `db`; `touched` says whether this pipeline made it or took it over."""
+
+    def __init__(self, name: TableId, place: str, db: sqlite3.Connection, app_id: str) -> None:
+        super().__init__(name, place)
+        self._db, self._key, self._quoted = db, (app_id, str(name)), _quoted(name)
+
+    def standing(self, epoch: int | None = None) -> Standing:
+        asked = "SELECT epoch, step, generation, touched FROM raycdc_commit WHERE (app, target) = (?, ?)"
+        *numbers, self._touched = self._db.execute(asked, self._key).fetchone() or (False,)
+        vector = CommitVector(*numbers) if numbers else None
+        if not self._columns():
+            return Missing(lost=vector) if self._touched else Missing(vector=vector)
+        return Ours(vector) if self._touched else Taken(vector)
+
+    def evolve(self, work: TableWork, stamp: Stamp) -> None:
+        """Give the table all columns of the rows to come; those that went stay, null from here on."""
+        for name in map(_quoted, (name for name in changelog_names(work.schema) if name not in self._columns())):
+            made = f"ALTER TABLE {self._quoted} ADD COLUMN {name}"
+            self._db.execute(made if self._columns() else f"CREATE TABLE {self._quoted} ({name})")
+        self._hold(stamp, touched=True)
+
+    create = adopt = evolve
+
+    def replace(self, work: TableWork, stamp: Stamp) -> None:
+        self._db.execute(f"DROP TABLE {self._quoted}")
+        self.evolve(work, stamp)
+
+    def write(self, work: TableWork, staged: Staged, step: int, stamp: Stamp) -> None:
+        names = changelog_names(work.schema)
+        into = f"INSERT INTO {self._quoted} ({', '.join(map(_quoted, names))}) VALUES ({', '.join('?' * len(names))})"
+        with Path(staged[0]["path"]).open() as lines:
+            rows = ([_value(row[name]) for name in names] for row in map(json.loads, lines))
+            self._db.executemany(into, rows)
+        self._hold(stamp, touched=True)
+        reach("in_commit")  # Where tests of exactly-once stop us.
+
+    def bar(self, work: TableWork, stamp: Stamp) -> None:
+        self._hold(stamp, touched=self._touched)
+
+    def _hold(self, stamp: Stamp, *, touched: bool) -> None:
+        vector = stamp.vector
+        record = (*self._key, vector.epoch, vector.step, vector.generation, touched)
+        self._db.execute("INSERT OR REPLACE INTO raycdc_commit VALUES (?, ?, ?, ?, ?, ?)", record)
+
+    def _columns(self) -> list[str]:
+        return [row[1] for row in self._db.execute(f"PRAGMA table_info({self._quoted})")]
+
+
+class SqliteChangesSink(ExactlyOnceSink[SqliteTable]):
     """See the module's docstring."""
 
-    writes: ClassVar[tuple[str, ...]] = (CHANGELOG,)
-    durable: ClassVar[bool] = True
+    kind = "sqlite-changes"
+    writes = (CHANGELOG,)
 
     def __init__(self, config: SqliteChangesConfig) -> None:
+        super().__init__()
         self._path = Path(config.path)
 
-    def open(self, context: SinkContext) -> None:
-        self._context = context
-        with self._transaction() as db:
-            db.execute(_RECORD)
-
-    def committed(self, target: TableId) -> CommitVector | None:
-        with self._transaction() as db:
-            return self._held(db, target) if _columns(db, target) else None
-
-    def apply_schema(self, work: TableWork) -> None:
-        check_changes(work, self._context.schema_change, self._context.left_out)
-        with self._transaction() as db:
-            held = self._held(db, work.target)
-            if held is None and _columns(db, work.target) and self._context.on_existing != "merge":
-                raise SinkError(
-                    f"{self._path} has a table {work.target} that is not of this pipeline. Set pipeline.on_existing to "
-                    '"merge" to write into it, or choose another sink.path.'
-                )
-            self._make(db, work)
-            self._hold(db, work, STEP_SCHEMA, held)
-
-    def stage(self, works: Sequence[TableWork]) -> Mapping[TableId, Any]:
-        written = self._context.run_tasks([self._task(work) for work in works])
-        return {work.target: result["path"] for work, result in zip(works, written, strict=True)}
-
-    def commit(self, work: TableWork, staged: Any) -> None:
-        names = changelog_names(work.schema)
-        with self._transaction() as db, Path(staged).open() as lines:
-            if self._hold(db, work, STEP_LAST, self._held(db, work.target)):
-                into = f"{_quoted(work.target)} ({', '.join(map(_quoted, names))})"
-                rows = ([_value(row[name]) for name in names] for row in map(json.loads, lines))
-                db.executemany(f"INSERT INTO {into} VALUES ({', '.join('?' * len(names))})", rows)
-            reach("in_commit")  # Where tests of exactly-once stop us.
-        Path(staged).unlink()
-
-    def tombstone(self, work: TableWork) -> None:
-        with self._transaction() as db:
-            held = self._held(db, work.target)
-            if held is not None and held.epoch == work.epoch and held.step == STEP_LAST:
-                raise SinkError(f"Epoch {work.epoch} reached {work.target} while it was being dropped. Start again.")
-            self._make(db, work)
-            self._hold(db, work, STEP_TOMBSTONE, held)
-
-    def close(self) -> None:
-        """Every transaction has a connection of its own."""
-
     @contextmanager
-    def _transaction(self) -> Iterator[sqlite3.Connection]:
-        """All or nothing, one at a time; others wait."""
+    def opened(self, target: TableId, *, writes: bool) -> Iterator[SqliteTable]:
         with closing(sqlite3.connect(self._path, timeout=60, isolation_level=None)) as db:
             db.execute("BEGIN IMMEDIATE")
-            yield db  # An error in the block closes the connection, which takes everything back.
-            db.execute("COMMIT")
+            db.execute(f"CREATE TABLE IF NOT EXISTS {_RECORD}")
+            yield SqliteTable(target, f"The table {target} in {self._path}", db, self._context.app_id)
+            if writes:  # An error in the block closes the connection, which takes everything back.
+                db.execute("COMMIT")
 
-    def _make(self, db: sqlite3.Connection, work: TableWork) -> None:
-        """The table with all columns of the rows to come; those that went stay, null from here on."""
-        there = _columns(db, work.target)
-        for name in (name for name in changelog_names(work.schema) if name not in there):
-            made = f"ALTER TABLE {_quoted(work.target)} ADD COLUMN" if there else f"CREATE TABLE {_quoted(work.target)}"
-            db.execute(f"{made} {_quoted(name)}" if there else f"{made} ({_quoted(name)})")
-            there = [*there, name]
+    def prepare(self, work: TableWork, batch: Batch) -> Staged:
+        path = f"{self._path}.staged/{work.target}-{work.epoch}-{work.generation}.jsonl"
+        args = self._context.task_args(work) | {"path": path}
+        staged: Staged = []
+        batch.add(StageTask("raycdc.sinks.tasks:write_json_lines", args, work.input_bytes), staged.append)
+        return staged
 
-    def _held(self, db: sqlite3.Connection, target: TableId) -> CommitVector | None:
-        asked = "SELECT epoch, step, generation FROM raycdc_commit WHERE app = ? AND target = ?"
-        found = db.execute(asked, (self._context.app_id, str(target))).fetchone()
-        return CommitVector(*found) if found else None
-
-    def _hold(self, db: sqlite3.Connection, work: TableWork, step: int, held: CommitVector | None) -> bool:
-        """Write the record; False where it says so already."""
-        if held is not None and held.generation > work.generation:
-            raise FencedError(f"{work.target} was written by a newer driver (generation {held.generation}).")
-        if held is not None and (held.epoch, held.step) >= (work.epoch, step):
-            return False
-        record = (self._context.app_id, str(work.target), work.epoch, step, work.generation)
-        db.execute("INSERT OR REPLACE INTO raycdc_commit VALUES (?, ?, ?, ?, ?)", record)
-        return True
-
-    def _task(self, work: TableWork) -> StageTask:
-        path = Path(f"{self._path}.staged") / f"{work.target}-{work.epoch}-{work.generation}.jsonl"
-        arguments = {
-            "inputs": [Input(segment).to_json() for segment in work.segments],
-            "schema": work.schema.to_json(),
-            "path": str(path),
-            "node": self._context.node,
-            "token": self._context.flight_token,
-        }
-        return StageTask("raycdc.sinks.tasks:write_json_lines", arguments, work.input_bytes)
-
-
-def _columns(db: sqlite3.Connection, target: TableId) -> list[str]:
-    return [row[1] for row in db.execute(f"PRAGMA table_info({_quoted(target)})")]
+    def after_commit(self, work: TableWork, staged: Staged) -> None:
+        Path(staged[0]["path"]).unlink()
 
 
 def _quoted(name: object) -> str:

@@ -51,14 +51,10 @@ class DeltaSteps(Target):
     """
 
     def __init__(self, table: DeltaTarget, context: SinkContext, with_options: set[str]) -> None:
-        super().__init__(table.name)
+        super().__init__(table.name, f"The Delta table {table.path} of {table.name}")
         self._table = table
         self._context = context
         self._with_options = with_options
-
-    @property
-    def place(self) -> str:
-        return f"The Delta table {self._table.path} of {self.name}"
 
     def standing(self, epoch: int | None = None) -> Standing:
         table = self._table

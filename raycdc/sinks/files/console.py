@@ -10,13 +10,12 @@ from typing import Any, ClassVar
 
 from raycdc.bridge.tasks import StageTask
 from raycdc.model import TableId
-from raycdc.sinks.api import CHANGELOG, CommitVector, SinkContext, TableWork
+from raycdc.sinks.api import CHANGELOG, CommitVector, Sink, SinkContext, TableWork
 from raycdc.sinks.files.plugin import ConsoleSinkConfig
-from raycdc.sinks.plan import Input
 from raycdc.sinks.targets import check_write
 
 
-class ConsoleSink:
+class ConsoleSink(Sink):
     """Rows are rendered by the stage tasks into a temporary folder and printed at the commit, epoch by epoch.
 
     At least once: an epoch whose printing a crash interrupted is printed again.
@@ -32,6 +31,12 @@ class ConsoleSink:
         check_write("console", self.writes, context.write)
         self._context = context
         self._folder = tempfile.TemporaryDirectory(prefix="raycdc-console-")
+
+    def look(self, context: SinkContext) -> None:
+        """There is nothing to look at."""
+
+    def require_free(self, target: TableId) -> None:
+        """Everything can be printed."""
 
     def committed(self, target: TableId) -> CommitVector | None:
         return None
@@ -59,11 +64,5 @@ class ConsoleSink:
 
     def _task(self, work: TableWork) -> StageTask:
         path = Path(self._folder.name) / f"{work.epoch}-{work.target}.jsonl"
-        args = {
-            "inputs": [Input(segment).to_json() for segment in work.segments],
-            "schema": work.schema.to_json(),
-            "path": str(path),
-            "node": self._context.node,
-            "token": self._context.flight_token,
-        }
+        args = self._context.task_args(work) | {"path": str(path)}
         return StageTask("raycdc.sinks.tasks:write_json_lines", args, work.input_bytes)

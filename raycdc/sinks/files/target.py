@@ -39,17 +39,13 @@ class FileSteps(Target):
     def __init__(
         self, name: TableId, folder: Path, context: SinkContext, *, kind: str, join: Join, accepted: set[TableId]
     ) -> None:
-        super().__init__(name)
+        super().__init__(name, str(folder))
         self.folder = folder
         self._context = context
         self._kind = kind
         self._join = join
         self._accepted = accepted
         self._identity = hashlib.sha256(context.app_id.encode()).hexdigest()[:8]
-
-    @property
-    def place(self) -> str:
-        return str(self.folder)
 
     def standing(self, epoch: int | None = None) -> Standing:
         vector = self._vector()

@@ -379,14 +379,14 @@ class IcebergTarget:
     def _check_seen(self, seen: CommitVector | None) -> None:
         """`SinkError` when the table holds less than `seen`: then what came in between is missing in it."""
         held = self.vector()
-        if seen is not None and (held is None or (held.epoch, held.step) < (seen.epoch, seen.step)):
+        if seen is not None and (held is None or held.place < seen.place):
             raise TargetGoneError(
                 f"The Iceberg table {self.name} holds less than before: it had epoch {seen.epoch} of this pipeline and "
                 f"has {f'epoch {held.epoch}' if held else 'nothing'} now. It was restored from an older copy, or "
                 f"another writer replaced its metadata. Bring that version back, or {_DROP_IT}."
             )
         known = self._seen.get(self.name)
-        if held is not None and (known is None or (known.epoch, known.step) < (held.epoch, held.step)):
+        if held is not None and (known is None or known.place < held.place):
             self._seen[self.name] = held
 
     def _check_descent(self) -> None:

@@ -53,13 +53,9 @@ class IcebergSteps(Target):
     """An Iceberg table in the hands of one thread."""
 
     def __init__(self, table: IcebergTarget, context: SinkContext) -> None:
-        super().__init__(table.name)
+        super().__init__(table.name, f"The Iceberg table {table.name}")
         self._table = table
         self._context = context
-
-    @property
-    def place(self) -> str:
-        return f"The Iceberg table {self.name}"
 
     def standing(self, epoch: int | None = None) -> Standing:
         table = self._table

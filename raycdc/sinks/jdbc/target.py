@@ -46,7 +46,7 @@ class JdbcSteps(Target):
         writes: bool,
         prepared: bool,
     ) -> None:
-        super().__init__(name)
+        super().__init__(name, f"The table {name} in {address}")
         self._session = session
         self._database = database
         self._address = address
@@ -55,10 +55,6 @@ class JdbcSteps(Target):
         self._prepared = prepared
         #: The record as it was read or last written.
         self._held: Held | None = None
-
-    @property
-    def place(self) -> str:
-        return f"The table {self.name} in {self._address}"
 
     def standing(self, epoch: int | None = None) -> Standing:
         session, app_id = self._session, self._context.app_id
@@ -172,9 +168,6 @@ class JdbcSteps(Target):
             self.create(work, stamp)
         else:
             self._hold(replace(held, vector=stamp.vector), stamp)
-
-    def disappeared(self) -> TargetGoneError:
-        return TargetGoneError(f"The table {self.name} in {self._address} disappeared. Read its source table anew.")
 
     def taken(self) -> TargetTakenError:
         return TargetTakenError(

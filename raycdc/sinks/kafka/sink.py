@@ -34,7 +34,16 @@ from raycdc.connectors.kafka.reachable import list_topics
 from raycdc.errors import SinkError, TargetTakenError
 from raycdc.failpoints import reach
 from raycdc.model import TableId
-from raycdc.sinks.api import CHANGELOG, STEP_LAST, STEP_SCHEMA, STEP_TOMBSTONE, CommitVector, SinkContext, TableWork
+from raycdc.sinks.api import (
+    CHANGELOG,
+    STEP_LAST,
+    STEP_SCHEMA,
+    STEP_TOMBSTONE,
+    CommitVector,
+    Sink,
+    SinkContext,
+    TableWork,
+)
 from raycdc.sinks.changes import check_changes
 from raycdc.sinks.kafka.keeper import RecordKeeper
 from raycdc.sinks.kafka.plugin import KafkaSinkConfig
@@ -47,11 +56,10 @@ _TASKS = "raycdc.sinks.kafka.tasks"
 PARTS_MAX = 8
 
 
-class KafkaSink:
+class KafkaSink(Sink):
     """See the module's docstring."""
 
     writes: ClassVar[tuple[str, ...]] = (CHANGELOG,)
-    durable: ClassVar[bool] = True
 
     def __init__(self, config: KafkaSinkConfig) -> None:
         self._config = config

@@ -27,11 +27,12 @@ import pyarrow as pa
 from raycdc.bridge.bad_rows import whole_updates
 from raycdc.bridge.partitions import partition_numbers
 from raycdc.checkpoint.recovery import STEP_APPEND, STEP_LAST, STEP_TOMBSTONE, CommitVector
-from raycdc.errors import ChangeRefusedError, FencedError, SinkError
+from raycdc.errors import ChangeRefusedError, SinkError
 from raycdc.formats.plugins import load_format
 from raycdc.model import RowKind, TableId, TableSchema
 from raycdc.schema import TruncateTableEvent, event_from_json
 from raycdc.sinks.kafka.transactions import Cut, Record, Target, Transactions, look
+from raycdc.sinks.steps import holds
 from raycdc.sinks.tasks import read_inputs
 
 #: Schema changes that are such a row among the rows. Sources write none for one that is left out, so each can be by
@@ -60,7 +61,7 @@ def write_epoch(
     goal = CommitVector(*vector)
     with Transactions(Target(**target)) as transactions:
         record = transactions.record()
-        if _holds(record.vector, goal, table):
+        if holds(record.vector, goal, table):
             return {"messages": 0, "parts": 1}
         if record.cut.of(goal.epoch) > 1:
             return {"messages": 0, "parts": record.cut.parts}
@@ -76,7 +77,7 @@ def plan_parts(target: dict[str, Any], vector: list[int], table: str, parts: int
     goal = CommitVector(*vector)
     with Transactions(Target(**target)) as transactions:
         record = transactions.record()
-        if _holds(record.vector, CommitVector(goal.epoch, STEP_LAST, goal.generation), table):
+        if holds(record.vector, CommitVector(goal.epoch, STEP_LAST, goal.generation), table):
             return {"parts": 0}
         if record.cut.epoch != goal.epoch:
             cut = Cut(goal.epoch, parts, max(record.cut.most, parts))
@@ -104,8 +105,8 @@ def write_part(
     with Transactions(whole.part(number)) as transactions:
         ours = transactions.held()
         # The table's record is read last: see the module's docstring. A tombstone counts once the table has it, too.
-        barred = ours is not None and (ours.epoch, ours.step) == (goal.epoch, STEP_TOMBSTONE)
-        if (_holds(ours, goal, table) and not barred) or _holds(look(whole).vector, goal, table):
+        barred = ours is not None and ours.place == (goal.epoch, STEP_TOMBSTONE)
+        if (holds(ours, goal, table) and not barred) or holds(look(whole).vector, goal, table):
             return {"messages": 0}
         messages = _rows_of(
             target, table, schema, format, inputs, node, token, left_out, transactions.partitions, part=(number, parts)
@@ -127,7 +128,7 @@ def write_changes(
     goal = CommitVector(*vector)
     with Transactions(Target(**target)) as transactions:
         record = transactions.record()
-        if _holds(record.vector, goal, table):
+        if holds(record.vector, goal, table):
             return {"messages": 0}
         encoder = open_format(format).encoder(TableId.parse(table), TableSchema.from_json(schema))
         told = [encoder.encode_change(event_from_json(change), ts_ms=ts_ms) for change in changes]
@@ -142,7 +143,7 @@ def bar(target: dict[str, Any], vector: list[int], table: str, barred: int | Non
     goal = CommitVector(*vector)
     with Transactions(Target(**target)) as transactions:
         record = transactions.record()
-        if _holds(record.vector, goal, table):
+        if holds(record.vector, goal, table):
             return {"most": record.cut.most}
         if record.vector is not None and record.vector.epoch == goal.epoch and record.vector.step >= STEP_APPEND:
             raise SinkError(
@@ -187,7 +188,7 @@ def _held(target: Target, record_of: Callable[[Target], Record]) -> CommitVector
     ahead: list[CommitVector] = []
     for number in range(record.cut.most):
         part = record_of(target.part(number)).vector
-        if part is not None and (record.vector is None or _place(part) > _place(record.vector)):
+        if part is not None and (record.vector is None or part.place > record.vector.place):
             ahead.append(replace(part, step=STEP_APPEND) if part.step == STEP_LAST else part)
     return min(ahead, key=lambda part: part.step, default=record.vector)
 
@@ -195,17 +196,6 @@ def _held(target: Target, record_of: Callable[[Target], Record]) -> CommitVector
 def open_format(section: Mapping[str, Any]) -> Any:
     """The format of ``sink.format``."""
     return load_format(section["type"], place="sink.format", **{k: v for k, v in section.items() if k != "type"})
-
-
-def _holds(held: CommitVector | None, goal: CommitVector, table: str) -> bool:
-    """Whether the step is done. A newer driver that was here fences us."""
-    if held is not None and held.generation > goal.generation:
-        raise FencedError(f"{table} was written by a newer driver (generation {held.generation}).")
-    return held is not None and _place(held) >= _place(goal)
-
-
-def _place(vector: CommitVector) -> tuple[int, int]:
-    return vector.epoch, vector.step
 
 
 def _rows_of(

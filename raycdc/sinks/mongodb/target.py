@@ -47,7 +47,7 @@ class MongoDbSteps(Target):
         small_bytes_max: int,
         uri_file: str,
     ) -> None:
-        super().__init__(name)
+        super().__init__(name, f"{name} in {server.where}")
         self._server = server
         self._commits = commits
         self._context = context
@@ -56,10 +56,6 @@ class MongoDbSteps(Target):
         #: The record as it was read or last written, and the collection as the server describes it.
         self._kept: Kept | None = None
         self._described: Mapping[str, Any] | None = None
-
-    @property
-    def place(self) -> str:
-        return f"{self.name} in {self._server.where}"
 
     def standing(self, epoch: int | None = None) -> Standing:
         kept, described = self._commits.read(self.name), self._server.described(self.name)
@@ -168,9 +164,6 @@ class MongoDbSteps(Target):
         # Where nothing was touched only the record says that it never will be.
         held = self._kept.held if self._kept is not None else Held(CommitVector(0, 0), (), (), created=False)
         self._write(self._kept, replace(held, vector=stamp.vector), stamp)
-
-    def disappeared(self) -> TargetGoneError:
-        return TargetGoneError(f"{self.name} in {self._server.where} disappeared. Read its source table anew.")
 
     def taken(self) -> TargetTakenError:
         return TargetTakenError(

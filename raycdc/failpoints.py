@@ -13,7 +13,8 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 POINTS = (
@@ -81,6 +82,25 @@ def left_out(name: str) -> bool:
         return False
     with _acting:
         return _act(name, *_plan[name])
+
+
+@contextmanager
+def planned(name: str, *, count: int, folder: Path) -> Iterator[None]:
+    """Within the block `FailpointError` is raised, once, when this process reaches `name` for the `count`-th time.
+    `folder` takes the mark that says that it was.
+    """
+    global _plan, _reached
+    before = _plan, _reached, os.environ.get("RAYCDC_FAILPOINT_DIR")
+    os.environ["RAYCDC_FAILPOINT_DIR"] = str(folder)
+    _plan, _reached = _parse(f"{name}=raise@{count}"), {}
+    try:
+        yield
+    finally:
+        _plan, _reached = before[:2]
+        if before[2] is None:
+            del os.environ["RAYCDC_FAILPOINT_DIR"]
+        else:
+            os.environ["RAYCDC_FAILPOINT_DIR"] = before[2]
 
 
 def _act(name: str, verb: str, count: int) -> bool:

@@ -1,5 +1,9 @@
 """The kit raycdc is tested with, shipped so that plug-ins are tested the same way.
 
 Private database servers, a seeded shop workload, and the comparison of a source with what a sink holds. Nothing in the
-product imports this package, except ``raycdc demo``.
+product imports this package, except ``raycdc demo``. A sink of your own inherits `SinkConformance` in its tests.
 """
+
+from raycdc.testing.sink_conformance import SinkConformance
+
+__all__ = ["SinkConformance"]

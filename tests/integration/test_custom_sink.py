@@ -7,55 +7,27 @@ import os
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from raycdc import plugins
-from raycdc.testing.epochs import Row, ScriptedTable
+from raycdc.model import TableId
+from raycdc.testing import SinkConformance
+from raycdc.testing.epochs import Row
 from raycdc.testing.servers import MariaDbServer
-from tests.integration import test_epoch_loop as conformance
-from tests.integration.sink_world import World, new_world
 
 ROOT = Path(__file__).resolve().parents[2]
-
-# Collected here, they are played in the world below.
-test_all_epochs = conformance.test_all_epochs_reach_the_sink_once
-test_tasks_that_run_twice = conformance.test_a_task_that_runs_twice_is_harmless
-test_dropped_epochs = conformance.test_epochs_whose_segments_are_gone_are_dropped_barred_and_read_again
-test_interrupted_dropping = conformance.test_an_interrupted_dropping_is_finished_by_the_next_start
-test_half_committed_epochs = conformance.test_lost_segments_of_a_half_committed_epoch_are_refused
-test_lost_tables = conformance.test_a_sink_that_lost_a_table_is_refused
-test_added_columns = conformance.test_added_columns_reach_the_sink
-
-
-@dataclass
-class SqliteWorld(World):
-    """Whose sink is the example."""
-
-    @property
-    def database(self) -> Path:
-        return self.root / "changes.db"
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        return {"type": "sqlite-changes", "path": str(self.database)}
-
-    def rows(self, table: ScriptedTable) -> list[Row]:
-        return rows_of(self.database, str(table.id))
-
-    def lose(self, table: ScriptedTable) -> None:
-        with closing(sqlite3.connect(self.database)) as database:
-            database.execute(f'DROP TABLE "{table.id}"')
 
 
 def rows_of(database: Path, table: str) -> list[Row]:
     with closing(sqlite3.connect(database)) as connection:
         connection.row_factory = sqlite3.Row
+        if not connection.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (table,)).fetchone():
+            return []
         return [dict(row) for row in connection.execute(f'SELECT * FROM "{table}" ORDER BY _seq')]
 
 
@@ -68,25 +40,34 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture
-def world(site: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SqliteWorld]:
+@pytest.fixture(autouse=True)
+def found(site: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The package is there for the tests of this module, and for no other."""
     monkeypatch.syspath_prepend(str(site))
     plugins._discover.cache_clear()
-    plain = new_world("sqlite", tmp_path)
-    yield SqliteWorld(**vars(plain))
-    # It is not there for other tests.
+    yield
     plugins._discover.cache_clear()
 
 
-@pytest.mark.parametrize("count", [1, 2])
-@pytest.mark.parametrize("point", [point for point in conformance.POINTS if point != "after_parts"])
-def test_errors_at_any_point(world: SqliteWorld, point: str, count: int, fail_at: Callable[[str, int], None]) -> None:
-    """Its epochs have no parts."""
-    conformance.require_exact_after_an_error(world, point, count, fail_at)
+class TestSqliteChanges(SinkConformance):
+    """As the tests of a package of one's own have it."""
 
+    def settings(self, folder: Path) -> dict[str, Any]:
+        return {"type": "sqlite-changes", "path": str(folder / "changes.db")}
 
-def test_named_errors(world: SqliteWorld) -> None:
-    conformance.require_named_errors(world)
+    def rows(self, folder: Path, target: TableId) -> list[Row]:
+        return rows_of(folder / "changes.db", str(target))
+
+    def lose(self, folder: Path, target: TableId) -> None:
+        self._execute(folder, f'DROP TABLE "{target}"')
+
+    def occupy(self, folder: Path, target: TableId) -> None:
+        self._execute(folder, f'CREATE TABLE "{target}" (_seq)', f'INSERT INTO "{target}" VALUES (1)')
+
+    def _execute(self, folder: Path, *statements: str) -> None:
+        with closing(sqlite3.connect(folder / "changes.db", isolation_level=None)) as database:
+            for statement in statements:
+                database.execute(statement)
 
 
 @pytest.mark.server

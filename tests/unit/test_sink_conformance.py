@@ -1,0 +1,306 @@
+"""The conformance suite of sinks: one that keeps every rule passes it, and each planted fault fails it."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+
+from raycdc.bridge.tasks import StageTask
+from raycdc.failpoints import reach
+from raycdc.model import TableId
+from raycdc.sinks.api import CHANGELOG, STEP_LAST, STEP_TOMBSTONE, CommitVector, TableWork
+from raycdc.sinks.steps import Batch, ExactlyOnceSink, Missing, Ours, Stamp, Standing, Taken, Target
+from raycdc.testing import SinkConformance
+from raycdc.testing.epochs import Row
+
+LOCK = threading.RLock()
+Document = dict[str, dict[str, Any]]
+
+
+class JsonTarget(Target):
+    """A target in a document that is written as a whole: ``{target: {"rows": […], "record": […]}}``."""
+
+    def __init__(self, name: TableId, document: Document) -> None:
+        super().__init__(name, f"The target {name}")
+        self.document = document
+
+    @property
+    def key(self) -> str:
+        return str(self.name)
+
+    def standing(self, epoch: int | None = None) -> Standing:
+        entry = self.document.get(self.key)
+        if entry is None:
+            return Missing()
+        return Ours(CommitVector(*entry["record"])) if entry["record"] else Taken()
+
+    def create(self, work: TableWork, stamp: Stamp) -> None:
+        self.document[self.key] = {"rows": [], "record": None}
+        self.hold(stamp)
+
+    replace = create
+
+    def adopt(self, work: TableWork, stamp: Stamp) -> None:
+        self.hold(stamp)
+
+    def evolve(self, work: TableWork, stamp: Stamp) -> None:
+        names = [column.name for column in work.schema.columns]
+        rows = self.document[self.key]["rows"]
+        self.document[self.key]["rows"] = [{**dict.fromkeys(names), **row} for row in rows]
+        self.hold(stamp)
+
+    def write(self, work: TableWork, staged: list[dict[str, Any]], step: int, stamp: Stamp) -> None:
+        self.document[self.key]["rows"] += self.staged_rows(staged)
+        self.hold(stamp)
+        reach("in_commit")
+
+    def bar(self, work: TableWork, stamp: Stamp) -> None:
+        self.document.setdefault(self.key, {"rows": [], "record": None})
+        self.hold(stamp)
+
+    def hold(self, stamp: Stamp) -> None:
+        vector = stamp.vector
+        self.document[self.key]["record"] = [vector.epoch, vector.step, vector.generation]
+
+    @staticmethod
+    def staged_rows(staged: list[dict[str, Any]]) -> list[Row]:
+        return [json.loads(line) for part in staged for line in Path(part["path"]).read_text().splitlines()]
+
+
+class JsonSink(ExactlyOnceSink[JsonTarget]):
+    """Keeps every rule."""
+
+    kind = "json-document"
+    writes: ClassVar[tuple[str, ...]] = (CHANGELOG,)
+    target_class: ClassVar[type[JsonTarget]] = JsonTarget
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self.folder = folder
+
+    @contextmanager
+    def opened(self, target: TableId, *, writes: bool) -> Iterator[JsonTarget]:
+        # Targets commit on several threads at once, and here all of them are one document.
+        with LOCK:
+            document = load(self.folder)
+            yield self.target_class(target, document)
+            if writes:
+                save(self.folder, document)
+
+    def prepare(self, work: TableWork, batch: Batch) -> list[dict[str, Any]]:
+        staged: list[dict[str, Any]] = []
+        path = str(self.folder / f"staged-{work.epoch}-{work.generation}-{work.target}")
+        args = self._context.task_args(work) | {"path": path}
+        batch.add(StageTask("raycdc.sinks.tasks:write_json_lines", args), staged.append)
+        return staged
+
+
+def load(folder: Path) -> Document:
+    path = folder / "document.json"
+    document: Document = json.loads(path.read_text()) if path.exists() else {}
+    return document
+
+
+def save(folder: Path, document: Document) -> None:
+    (folder / "document.json").write_text(json.dumps(document))
+
+
+class Conformance(SinkConformance):
+    """The suite for a class of sinks into a document."""
+
+    sink_class: type[JsonSink] = JsonSink
+
+    def new_sink(self, folder: Path) -> JsonSink:
+        return self.sink_class(folder)
+
+    def rows(self, folder: Path, target: TableId) -> list[Row]:
+        return list(load(folder).get(str(target), {"rows": []})["rows"])
+
+    def lose(self, folder: Path, target: TableId) -> None:
+        document = load(folder)
+        del document[str(target)]
+        save(folder, document)
+
+    def occupy(self, folder: Path, target: TableId) -> None:
+        save(folder, {**load(folder), str(target): {"rows": [{"id": 1}], "record": None}})
+
+
+class TestASinkThatKeepsEveryRule(Conformance):
+    pass
+
+
+# -- planted faults: each a sink or a target that does one thing wrong
+
+
+class WritesTheRecordLater(JsonSink):
+    """Rows and record are two transactions."""
+
+    class target_class(JsonTarget):  # noqa: N801
+        def write(self, work: TableWork, staged: list[dict[str, Any]], step: int, stamp: Stamp) -> None:
+            self.document[self.key]["rows"] += self.staged_rows(staged)
+            save(Path(staged[0]["path"]).parent, self.document)
+            self.hold(stamp)
+            reach("in_commit")
+
+
+class NeverLooksAtTheRecord(JsonSink):
+    """An epoch that comes again is written again."""
+
+    def commit(self, work: TableWork, staged: Any) -> None:
+        with self.opened(work.target, writes=True) as target:
+            target.write(work, staged, STEP_LAST, Stamp.of(work, STEP_LAST))
+
+
+class KnowsNoGenerations(JsonSink):
+    """A replaced driver is not fenced."""
+
+    class target_class(JsonTarget):  # noqa: N801
+        def hold(self, stamp: Stamp) -> None:
+            self.document[self.key]["record"] = [stamp.vector.epoch, stamp.vector.step, 0]
+
+
+class BarsNothing(JsonSink):
+    """A tombstone leaves no trace."""
+
+    def tombstone(self, work: TableWork) -> None:
+        pass
+
+
+class HidesRowsBehindATombstone(JsonSink):
+    """An epoch whose rows are there is said to be dropped."""
+
+    def tombstone(self, work: TableWork) -> None:
+        with self.opened(work.target, writes=True) as target:
+            target.bar(work, Stamp.of(work, STEP_TOMBSTONE))
+
+
+class BelievesItself(JsonSink):
+    """What a target holds is remembered, not read."""
+
+    def committed(self, target: TableId) -> CommitVector | None:
+        return self._reached.get(target) or super().committed(target)
+
+
+class MixesTwoTables(JsonSink):
+    """Rows of all tables of a stage job go to each of them."""
+
+    def stage(self, works: Sequence[TableWork]) -> dict[TableId, Any]:
+        staged = super().stage(works)
+        every = [part for parts in staged.values() for part in parts]
+        return dict.fromkeys(staged, every)
+
+
+class OneRecordForAll(JsonSink):
+    """The record of one target counts for all."""
+
+    class target_class(JsonTarget):  # noqa: N801
+        def standing(self, epoch: int | None = None) -> Standing:
+            records = [entry["record"] for entry in self.document.values() if entry["record"]]
+            return Ours(CommitVector(*max(records))) if records else super().standing(epoch)
+
+
+class ForgetsDeletions(JsonSink):
+    """Rows that went stay."""
+
+    class target_class(JsonTarget):  # noqa: N801
+        @staticmethod
+        def staged_rows(staged: list[dict[str, Any]]) -> list[Row]:
+            return [row for row in JsonTarget.staged_rows(staged) if row["_op"] != "-D"]
+
+
+class LosesTheOrder(JsonSink):
+    """Changes of an epoch are numbered the other way round."""
+
+    class target_class(JsonTarget):  # noqa: N801
+        @staticmethod
+        def staged_rows(staged: list[dict[str, Any]]) -> list[Row]:
+            rows = JsonTarget.staged_rows(staged)
+            numbers = [row["_seq"] for row in reversed(rows)]
+            return [{**row, "_seq": number} for row, number in zip(rows, numbers, strict=True)]
+
+
+class LosesAddedColumns(JsonSink):
+    """A target has the columns that it was made with."""
+
+    class target_class(JsonTarget):  # noqa: N801
+        @staticmethod
+        def staged_rows(staged: list[dict[str, Any]]) -> list[Row]:
+            return [{**row, "city": None} for row in JsonTarget.staged_rows(staged)]
+
+
+class SkipsEmptyEpochs(JsonSink):
+    """An epoch without rows leaves no record."""
+
+    def commit(self, work: TableWork, staged: Any) -> None:
+        if work.segments:
+            super().commit(work, staged)
+
+
+class ShowsStagedRows(JsonSink):
+    """Readers see rows before their epoch is committed."""
+
+    def stage(self, works: Sequence[TableWork]) -> dict[TableId, Any]:
+        staged = dict(super().stage(works))
+        for work in works:
+            with self.opened(work.target, writes=True) as target:
+                target.document[target.key]["rows"] += target.staged_rows(staged[work.target])
+        return {target: [] for target in staged}
+
+
+class TakesWhatIsThere(JsonSink):
+    """Somebody else's target is written to without being asked for."""
+
+    class target_class(JsonTarget):  # noqa: N801
+        def standing(self, epoch: int | None = None) -> Standing:
+            standing = super().standing(epoch)
+            return Ours() if isinstance(standing, Taken) else standing
+
+
+class MakesWhatItLooksAt(JsonSink):
+    """``raycdc check`` leaves a target behind."""
+
+    def committed(self, target: TableId) -> CommitVector | None:
+        document = load(self.folder)
+        document.setdefault(str(target), {"rows": [], "record": [0, 0, 0]})
+        save(self.folder, document)
+        return super().committed(target)
+
+
+#: Each fault, and the story that is there to find it.
+FAULTS: dict[type[JsonSink], str] = {
+    WritesTheRecordLater: "an_error_at_any_point_loses_and_doubles_nothing",
+    NeverLooksAtTheRecord: "an_epoch_that_comes_again_changes_nothing",
+    KnowsNoGenerations: "a_replaced_driver_writes_nothing",
+    BarsNothing: "a_tombstone_bars_its_epoch",
+    HidesRowsBehindATombstone: "a_tombstone_does_not_hide_rows",
+    BelievesItself: "what_a_target_holds_is_read_from_the_target",
+    MixesTwoTables: "every_change_is_there_once",
+    OneRecordForAll: "what_a_target_holds_is_read_from_the_target",
+    ForgetsDeletions: "every_change_is_there_once",
+    LosesTheOrder: "every_change_is_there_once",
+    LosesAddedColumns: "an_added_column_comes_with_its_values",
+    SkipsEmptyEpochs: "an_epoch_without_rows_is_held",
+    ShowsStagedRows: "staged_rows_are_not_seen",
+    TakesWhatIsThere: "somebody_elses_target_is_refused",
+    MakesWhatItLooksAt: "looking_changes_nothing",
+}
+
+
+@pytest.mark.parametrize("faulty", FAULTS, ids=lambda faulty: faulty.__name__)
+def test_a_planted_fault_is_found(faulty: type[JsonSink], tmp_path: Path) -> None:
+    story = getattr(type("Suite", (Conformance,), {"sink_class": faulty})(), f"test_{FAULTS[faulty]}")
+    assert fails(story, tmp_path), f"{faulty.__name__}: {faulty.__doc__}"
+
+
+def fails(story: Callable[[Path], None], folder: Path) -> bool:
+    try:
+        story(folder)
+    except Exception:  # noqa: BLE001 - whatever it is, the fault was noticed
+        return True
+    return False

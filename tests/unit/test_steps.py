@@ -1,0 +1,245 @@
+"""The exactly-once protocol of sinks, verb by verb: which one is called where a target stands, and what is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, ClassVar
+
+import pytest
+
+from raycdc.bridge import run_in_process
+from raycdc.errors import FencedError, SinkError, TargetGoneError, TargetTakenError
+from raycdc.model import TableId
+from raycdc.schema.events import CreateTableEvent, event_to_json
+from raycdc.sinks.api import (
+    CHANGELOG,
+    STEP_APPEND,
+    STEP_LAST,
+    STEP_MERGE,
+    STEP_SCHEMA,
+    STEP_TOMBSTONE,
+    CommitVector,
+    SinkContext,
+    TableWork,
+)
+from raycdc.sinks.steps import Batch, Begun, ExactlyOnceSink, Missing, Ours, Stamp, Standing, Taken, Target
+from raycdc.testing.epochs import simple_schema
+
+ORDERS = TableId("shop", "orders")
+CREATED = event_to_json(CreateTableEvent(ORDERS, simple_schema()))
+
+
+class Noted(Target):
+    """Stands where it is told to, and notes each verb with the step and the generation of its stamp."""
+
+    def __init__(self, standing: Standing, calls: list[Any], *, half_done: bool, steps: Sequence[int]) -> None:
+        super().__init__(ORDERS, "The target shop.orders")
+        self.now = standing
+        self._calls = calls
+        self._half_done = half_done
+        self._steps = steps
+
+    def standing(self, epoch: int | None = None) -> Standing:
+        return self.now
+
+    def recover(self, stamp: Stamp) -> bool:
+        if self._half_done:
+            self._calls.append(("recover", stamp.vector.generation))
+            self._half_done = False
+            self.now = Ours(CommitVector(5, STEP_SCHEMA, stamp.vector.generation))
+            return True
+        return False
+
+    def create(self, work: TableWork, stamp: Stamp) -> None:
+        self._calls.append(("create", stamp.vector.step))
+
+    def begin(self, work: TableWork, stamp: Stamp) -> None:
+        self._calls.append(("begin", stamp.vector.step))
+
+    def replace(self, work: TableWork, stamp: Stamp) -> None:
+        self._calls.append(("replace", stamp.vector.step))
+
+    def adopt(self, work: TableWork, stamp: Stamp) -> None:
+        self._calls.append(("adopt", stamp.vector.step))
+
+    def evolve(self, work: TableWork, stamp: Stamp) -> None:
+        self._calls.append(("evolve", stamp.vector.step))
+
+    def steps(self, work: TableWork, staged: Any) -> Sequence[int]:
+        return self._steps
+
+    def write(self, work: TableWork, staged: Any, step: int, stamp: Stamp) -> None:
+        self._calls.append(("write", step, stamp.vector.step))
+
+    def skip(self, staged: Any, step: int) -> None:
+        self._calls.append(("skip", step))
+
+    def bar(self, work: TableWork, stamp: Stamp) -> None:
+        self._calls.append(("bar", stamp.vector.step))
+
+
+class NotedSink(ExactlyOnceSink[Noted]):
+    """One target, which stands at `standing`."""
+
+    kind: ClassVar[str] = "noted"
+    writes: ClassVar[tuple[str, ...]] = (CHANGELOG,)
+
+    def __init__(
+        self, standing: Standing, *, on_existing: str = "fail", half_done: bool = False, steps: Sequence[int] = ()
+    ) -> None:
+        super().__init__()
+        self.standing = standing
+        self.calls: list[Any] = []
+        self._made: dict[str, Any] = {"half_done": half_done, "steps": steps}
+        self.open(SinkContext("app", CHANGELOG, run_in_process, on_existing))
+
+    @contextmanager
+    def opened(self, target: TableId, *, writes: bool) -> Iterator[Noted]:
+        yield Noted(self.standing, self.calls, **self._made)
+
+    def prepare(self, work: TableWork, batch: Batch) -> None:
+        return None
+
+    def after_commit(self, work: TableWork, staged: Any) -> None:
+        self.calls.append("after_commit")
+
+
+def work(epoch: int = 5, *, creates: bool = False, generation: int = 2) -> TableWork:
+    changes = (CREATED,) if creates else ()
+    return TableWork(epoch, generation, ORDERS, ORDERS, simple_schema(), changes, (), {})
+
+
+def held(epoch: int, step: int, generation: int = 1) -> CommitVector:
+    return CommitVector(epoch, step, generation)
+
+
+@pytest.mark.parametrize(
+    ("standing", "on_existing", "verb"),
+    [
+        (Missing(), "fail", "create"),
+        (Missing(lost=held(4, STEP_LAST)), "fail", "create"),
+        (Missing(vector=held(5, STEP_SCHEMA)), "fail", "create"),
+        (Begun(), "fail", "begin"),
+        (Taken(), "merge", "adopt"),
+        (Taken(), "replace", "replace"),
+        (Ours(held(4, STEP_LAST)), "fail", "evolve"),
+        (Ours(), "fail", "evolve"),
+    ],
+)
+def test_a_schema_change_does_what_the_standing_says(standing: Standing, on_existing: str, verb: str) -> None:
+    sink = NotedSink(standing, on_existing=on_existing)
+    sink.apply_schema(work(creates=True))
+    assert sink.calls == [(verb, STEP_SCHEMA)]
+
+
+@pytest.mark.parametrize("step", [STEP_SCHEMA, STEP_APPEND, STEP_LAST, STEP_TOMBSTONE])
+def test_a_schema_change_that_is_held_is_not_made_again(step: int) -> None:
+    sink = NotedSink(Ours(held(5, step)))
+    sink.apply_schema(work())
+    assert sink.calls == []
+
+
+def test_a_target_that_nobody_creates_disappeared() -> None:
+    with pytest.raises(TargetGoneError, match=r"The target shop\.orders disappeared"):
+        NotedSink(Missing()).apply_schema(work())
+
+
+def test_a_target_that_held_the_epoch_and_is_gone_is_not_made_again() -> None:
+    with pytest.raises(TargetGoneError, match="disappeared"):
+        NotedSink(Missing(lost=held(5, STEP_SCHEMA))).apply_schema(work(creates=True))
+
+
+@pytest.mark.parametrize("on_existing", ["merge", "replace"])
+def test_what_cannot_be_used_is_refused_whatever_is_allowed(on_existing: str) -> None:
+    sink = NotedSink(Taken(unusable=TargetTakenError("a view")), on_existing=on_existing)
+    with pytest.raises(TargetTakenError, match="a view"):
+        sink.apply_schema(work(creates=True))
+    with pytest.raises(TargetTakenError, match="a view"):
+        sink.require_free(ORDERS)
+
+
+@pytest.mark.parametrize("standing", [Missing(), Begun(), Taken(), Missing(lost=held(4, STEP_LAST))])
+def test_rows_are_committed_to_nothing_but_ones_own_target(standing: Standing) -> None:
+    with pytest.raises(TargetGoneError, match="disappeared"):
+        NotedSink(standing, on_existing="merge").commit(work(), None)
+
+
+@pytest.mark.parametrize(
+    ("step", "calls"),
+    [
+        (STEP_SCHEMA, [("write", STEP_APPEND, STEP_APPEND), ("write", STEP_MERGE, STEP_LAST)]),
+        (STEP_APPEND, [("skip", STEP_APPEND), ("write", STEP_MERGE, STEP_LAST)]),
+        (STEP_LAST, [("skip", STEP_APPEND), ("skip", STEP_MERGE)]),
+    ],
+)
+def test_each_step_is_written_once_and_the_last_one_says_that_it_is(step: int, calls: list[Any]) -> None:
+    sink = NotedSink(Ours(held(5, step)), steps=(STEP_APPEND, STEP_MERGE))
+    sink.commit(work(), None)
+    assert sink.calls == [*calls, "after_commit"]
+
+
+def test_an_epoch_without_steps_is_one() -> None:
+    sink = NotedSink(Ours(held(4, STEP_LAST)))
+    sink.commit(work(), None)
+    assert sink.calls == [("write", STEP_LAST, STEP_LAST), "after_commit"]
+
+
+def test_a_newer_driver_fences_every_verb() -> None:
+    for act in ("apply_schema", "commit", "tombstone"):
+        sink = NotedSink(Ours(held(3, STEP_LAST, generation=3)))
+        with pytest.raises(FencedError, match=r"newer driver \(generation 3\)"):
+            getattr(sink, act)(*((work(), None) if act == "commit" else (work(),)))
+        assert sink.calls == []
+
+
+def test_a_target_that_went_back_is_refused() -> None:
+    sink = NotedSink(Ours(held(4, STEP_LAST)))
+    sink.commit(work(), None)
+    sink.standing = Ours(held(4, STEP_LAST))
+    for act in (sink.apply_schema, sink.tombstone):
+        with pytest.raises(TargetGoneError, match="held epoch 5 and now holds only epoch 4"):
+            act(work(6))
+    sink.standing = Missing()
+    with pytest.raises(TargetGoneError, match="held epoch 5 and now holds nothing of this pipeline"):
+        sink.commit(work(6), None)
+
+
+def test_what_a_start_found_counts_when_a_target_goes_back() -> None:
+    sink = NotedSink(Ours(held(4, STEP_LAST)))
+    assert sink.committed(ORDERS) == held(4, STEP_LAST)
+    sink.standing = Ours(held(3, STEP_LAST))
+    with pytest.raises(TargetGoneError, match="held epoch 4"):
+        sink.commit(work(), None)
+
+
+def test_what_was_left_half_done_is_finished_first() -> None:
+    sink = NotedSink(Ours(held(5, STEP_SCHEMA)), half_done=True)
+    sink.commit(work(), None)
+    assert sink.calls == [("recover", 2), ("write", STEP_LAST, STEP_LAST), "after_commit"]
+
+
+@pytest.mark.parametrize("standing", [Missing(), Missing(lost=held(4, STEP_LAST)), Begun(), Taken(), Ours()])
+def test_a_tombstone_bars_whatever_lies_there(standing: Standing) -> None:
+    sink = NotedSink(standing)
+    sink.tombstone(work())
+    assert sink.calls == [("bar", STEP_TOMBSTONE)]
+
+
+def test_a_tombstone_that_is_held_is_not_written_again() -> None:
+    sink = NotedSink(Ours(held(5, STEP_TOMBSTONE)))
+    sink.tombstone(work())
+    assert sink.calls == []
+
+
+@pytest.mark.parametrize("step", [STEP_APPEND, STEP_MERGE, STEP_LAST])
+def test_a_tombstone_over_rows_is_refused(step: int) -> None:
+    sink = NotedSink(Ours(held(5, step)))
+    with pytest.raises(SinkError, match=r"Epoch 5 reached shop\.orders while it was being dropped"):
+        sink.tombstone(work())
+    assert sink.calls == []
+
+
+def test_what_is_gone_is_held_by_nobody() -> None:
+    assert NotedSink(Missing(lost=held(4, STEP_LAST))).committed(ORDERS) is None
+    assert NotedSink(Missing(vector=held(4, STEP_TOMBSTONE))).committed(ORDERS) == held(4, STEP_TOMBSTONE)

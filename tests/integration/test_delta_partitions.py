@@ -18,7 +18,7 @@ from raycdc.failpoints import FailpointError
 from raycdc.model import Column, LogicalType, TypeKind
 from raycdc.schema import AddColumnEvent, AlterColumnTypeEvent, First, TruncateTableEvent, event_to_json
 from raycdc.sinks.api import SinkContext
-from raycdc.sinks.delta import sink as delta_sink
+from raycdc.sinks.delta import target as delta_target
 from raycdc.sinks.delta.sink import DeltaSink
 from raycdc.spark.stage import SparkTaskRunner
 from raycdc.testing.epochs import ScriptedTable
@@ -269,7 +269,7 @@ def test_partitions_make_no_difference_to_rows_whatever_dies(
 def test_spark_merges_rows_that_move_and_reads_what_is_there(
     tmp_path: Path, spark: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(delta_sink, "MERGE_IN_PROCESS_BYTES_MAX", 0)
+    monkeypatch.setattr(delta_target, "MERGE_IN_PROCESS_BYTES_MAX", 0)
     world = new_world("delta-tasks-partitioned-upsert", tmp_path)
     world.partition_by = ("name",)
     orders = world.script.table("shop.orders")

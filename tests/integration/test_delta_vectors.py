@@ -15,7 +15,7 @@ from raycdc.model import Column, LogicalType, TypeKind
 from raycdc.schema import AddColumnEvent, First
 from raycdc.schema.behavior import SchemaChangeBehavior
 from raycdc.sinks.api import SinkContext
-from raycdc.sinks.delta import sink as delta_sink
+from raycdc.sinks.delta import target as delta_target
 from raycdc.sinks.delta.plugin import OptimizeOptions
 from raycdc.sinks.delta.sink import DeltaSink
 from raycdc.sinks.delta.table import DeltaTarget
@@ -71,7 +71,7 @@ def vectors_of(world: World) -> int:
 def test_rows_that_are_deleted_by_a_vector_never_come_back(
     kind: str, tmp_path: Path, spark: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(delta_sink, "MERGE_IN_PROCESS_BYTES_MAX", 0)
+    monkeypatch.setattr(delta_target, "MERGE_IN_PROCESS_BYTES_MAX", 0)
     world = new_world(kind, tmp_path)
     world.table_options = VECTORS
     orders = world.script.table("shop.orders")

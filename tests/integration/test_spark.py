@@ -18,6 +18,7 @@ from raycdc.model import Column, LogicalType, TableSchema, TypeKind
 from raycdc.sinks.api import SinkContext
 from raycdc.sinks.delta import rewrite as delta_rewrite
 from raycdc.sinks.delta import sink as delta_sink
+from raycdc.sinks.delta import target as delta_target
 from raycdc.sinks.delta.plugin import DeltaSinkConfig
 from raycdc.sinks.delta.sink import DeltaSink
 from raycdc.spark import session as session_module
@@ -106,7 +107,7 @@ def merge_by(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if way != "small":
         monkeypatch.setattr(delta_sink, "SMALL_BYTES_MAX", -1)
         monkeypatch.setattr(delta_rewrite, "CHANGES_BYTES_MAX", -1)
-        monkeypatch.setattr(delta_sink, "MERGE_IN_PROCESS_BYTES_MAX", 0 if way == "spark-merge" else 1 << 30)
+        monkeypatch.setattr(delta_target, "MERGE_IN_PROCESS_BYTES_MAX", 0 if way == "spark-merge" else 1 << 30)
 
 
 def by_key(rows: list[Row]) -> list[Row]:

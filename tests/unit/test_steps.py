@@ -193,6 +193,14 @@ def test_a_newer_driver_fences_every_verb() -> None:
         assert sink.calls == []
 
 
+def test_the_record_of_a_target_that_is_gone_fences_too() -> None:
+    sink = NotedSink(Missing(lost=held(3, STEP_LAST, generation=3)))
+    with pytest.raises(FencedError, match=r"newer driver \(generation 3\)"):
+        sink.apply_schema(work(creates=True))
+    with pytest.raises(SinkError, match="while it was being dropped"):
+        NotedSink(Missing(lost=held(5, STEP_APPEND))).tombstone(work())
+
+
 def test_a_target_that_went_back_is_refused() -> None:
     sink = NotedSink(Ours(held(4, STEP_LAST)))
     sink.commit(work(), None)

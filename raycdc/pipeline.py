@@ -37,6 +37,7 @@ from raycdc.runtime.launcher import JobSpec, Launcher, LocalLauncher
 from raycdc.runtime.supervisor import Supervisor, SupervisorSettings
 from raycdc.schema.behavior import SchemaChangeBehavior
 from raycdc.sinks.api import UPSERT, Sink, SinkContext
+from raycdc.source.connector import Source
 from raycdc.source.coordinator import CoordinatorSettings
 from raycdc.source.parking import Refusal
 from raycdc.source.split import STREAM_SPLIT_ID
@@ -232,9 +233,10 @@ class Pipeline:
         self._full_by = preflight(self.config, store, self._make_source(), warn=reporter.warning, has_sink=has_sink)
         self._refused = refused_at_start(self.config, store, self._make_source()())
 
-    def _make_source(self) -> Callable[[], Any]:
+    def _make_source(self) -> Callable[[], Source[Any]]:
         upsert = self._has_sink and self.config.sink.write == UPSERT
-        return source_maker(self.config, upsert=upsert, full_by=self._full_by, naming=self._naming)
+        how: dict[str, Any] = {"full_by": self._full_by, "naming": self._naming, "has_sink": self._has_sink}
+        return source_maker(self.config, upsert=upsert, **how)
 
     def _spec(self, store: CheckpointStore, until: str | None) -> JobSpec:
         options = self.config.pipeline

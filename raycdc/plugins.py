@@ -19,14 +19,6 @@ from typing import Any
 
 from raycdc.errors import ConfigError
 
-#: Types of the design that a later version brings; asking for one is answered by its name, not by "unknown".
-PLANNED: dict[str, tuple[str, ...]] = {
-    "raycdc.sources": ("datagen",),
-    "raycdc.sinks": ("jdbc", "mongodb"),
-    "raycdc.formats": (),
-}
-
-
 #: Packages that only some plug-ins of raycdc's own need, and the extra that installs each.
 _EXTRAS = {
     "pyiceberg": "iceberg",
@@ -58,7 +50,7 @@ class Plugin:
 
     `name` is the ``type`` in the configuration and the entry point's own name. `config` is the pydantic model of the
     component's TOML section (a subclass of `raycdc.config.SourceConfig` or `SinkConfig`); `factory` is
-    ``"module:callable"``, called with the validated configuration.
+    ``"module:callable"``, called with the validated configuration, and for a source with its `SourceContext`.
     """
 
     name: str
@@ -66,16 +58,19 @@ class Plugin:
     config: type[Any]
     factory: str
 
-    def create(self, config: Any) -> Any:
-        """Import the factory and call it with `config`. An import that fails is a `ConfigError` naming the plug-in."""
+    def create(self, config: Any, *given: Any) -> Any:
+        """Import the factory and call it with `config` and what is `given` beside it.
+
+        An import that fails is a `ConfigError` naming the plug-in.
+        """
         module_name, _, attribute = self.factory.partition(":")
         try:
-            factory: Callable[[Any], Any] = getattr(importlib.import_module(module_name), attribute)
+            factory: Callable[..., Any] = getattr(importlib.import_module(module_name), attribute)
         except (ImportError, AttributeError) as cause:
             if isinstance(cause, ModuleNotFoundError) and (missing := missing_extra(str(cause.name))):
                 raise ConfigError(f"type = {self.name!r} {missing}") from cause
             raise ConfigError(f"The plug-in for type {self.name!r} is broken: {self.factory}: {cause}") from cause
-        return factory(config)
+        return factory(config, *given)
 
 
 def missing_extra(module: str) -> str:
@@ -96,7 +91,7 @@ class PluginListing:
 
 
 def load_plugin(group: PluginGroup, plugin_type: str, *, place: str | None = None) -> Plugin:
-    """The plug-in for `plugin_type`. Raises `ConfigError` at `place` for an unknown, planned or broken one."""
+    """The plug-in for `plugin_type`. Raises `ConfigError` at `place` for an unknown or broken one."""
     at = f"{place or group.section + '.type'}: "
     found = _discover(group).get(plugin_type)
     if found is None:
@@ -131,9 +126,7 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 
 def _unknown(group: PluginGroup, plugin_type: str) -> str:
     available = ", ".join(sorted(_discover(group))) or "none"
-    if plugin_type in PLANNED[group]:
-        return f'"{plugin_type}" is not supported yet (available: {available})'
-    hint = did_you_mean(plugin_type, [*_discover(group), *PLANNED[group]])
+    hint = did_you_mean(plugin_type, _discover(group))
     return f'unknown type "{plugin_type}"{hint or "."} Available: {available}'
 
 

@@ -32,24 +32,18 @@ from raycdc.checkpoint.configured import (
     write_configured,
 )
 from raycdc.checkpoint.store import CheckpointStore
-from raycdc.config import PipelineConfig, SourceConfig
+from raycdc.config import PipelineConfig
 from raycdc.config.changes import Change
 from raycdc.errors import ConfigError, LogLostError, SchemaError, SinkError, SourceError
 from raycdc.model import TableId
 from raycdc.model.selector import TableSelector
 from raycdc.model.state_key import require_state_key
 from raycdc.plugins import PluginGroup, load_plugin
+from raycdc.schema.events import SchemaChangeEvent
 from raycdc.sinks.api import UPSERT
-from raycdc.source.api import (
-    FollowsTargets,
-    HidesValues,
-    LeavesOutChanges,
-    ReadsStatements,
-    RefusesFollowed,
-    TellsBefore,
-)
+from raycdc.source.connector import Source, SourceContext
 from raycdc.source.parking import RESNAPSHOT, Refusal
-from raycdc.source.selection import Selection, SelectionChanges, SelectsTables, changes_of, known_tables
+from raycdc.source.selection import Selection, SelectionChanges, changes_of, known_tables
 from raycdc.source.stream_state import stream_of
 from raycdc.source.table_requests import ask, ask_to_begin_again, requests_of
 from raycdc.transform.followed import TargetRules
@@ -60,7 +54,7 @@ from raycdc.transform.naming import Names, Naming
 def preflight(
     config: PipelineConfig,
     store: CheckpointStore,
-    make_source: Callable[[], Any],
+    make_source: Callable[[], Source[Any]],
     *,
     warn: Callable[[str], None],
     has_sink: bool = True,
@@ -76,7 +70,7 @@ def preflight(
         _follow_selection(config, store, selection, warn)
     full = config.source.full_changelog
     first = store.last_manifest() is None
-    tells = full and first and isinstance(source, TellsBefore) and source.tells_before()
+    tells = full and first and source.tells_before()
     full_by = settle_changelog(store, full=full, source_tells=tells)
     # Where the target is now is believed when it has shown what it holds (`settle_place`).
     places = {difference.key: difference.was for difference in changed if difference.change is Change.PLACE}
@@ -196,24 +190,36 @@ def target_rules(config: PipelineConfig, *, upsert: bool, naming: Naming, keeps_
 
 
 def source_maker(
-    config: PipelineConfig, *, upsert: bool, full_by: FullBy, naming: Naming | None = None
-) -> Callable[[], Any]:
+    config: PipelineConfig, *, upsert: bool, full_by: FullBy, naming: Naming | None = None, has_sink: bool = True
+) -> Callable[[], Source[Any]]:
     """What makes the configured source in every process. `upsert`: its targets hold one row per key."""
     plugin = load_plugin(PluginGroup.SOURCES, config.source.type)
     keeps_rows = full_by is FullBy.KNOWN_ROWS
-    rules = target_rules(config, upsert=upsert, naming=naming or naming_of(config, {}), keeps_rows=keeps_rows)
-    hiding = Hiding(config.masked(), config.state_key)
-    return partial(_source, plugin.create, config.source, rules, hiding, full_by)
+    context = SourceContext(
+        rules=target_rules(config, upsert=upsert, naming=naming or naming_of(config, {}), keeps_rows=keeps_rows),
+        hiding=Hiding(config.masked(), config.state_key),
+        sink=config.sink.type if has_sink else "",
+        demands_before=full_by is FullBy.SOURCE,
+        read_statement=_read_statement,
+    )
+    return partial(plugin.create, config.source, context)
 
 
-def selection_of(source: Any, store: CheckpointStore | None) -> Selection | None:
+def _read_statement(statement: str, default_db: str) -> tuple[SchemaChangeEvent, ...]:
+    """DDL in messages of any source is MySQL's, whose parser takes a moment to load."""
+    from raycdc.connectors.mysql.ddl.messages import events_of_statement
+
+    return events_of_statement(statement, default_db)
+
+
+def selection_of(source: Source[Any], store: CheckpointStore | None) -> Selection | None:
     """What the source has of what is selected; None for one whose tables are known by reading alone.
 
     `SourceError` for names that are nobody's.
     """
-    if not isinstance(source, SelectsTables):
-        return None
     selection = source.selection()
+    if selection is None:
+        return None
     if misspelt := selection.misspelt(known_tables(store.last_manifest() if store is not None else None)):
         raise SourceError("\n".join(misspelt))
     return selection
@@ -256,10 +262,10 @@ def _follow_selection(
         warn(text)
 
 
-def refused_at_start(config: PipelineConfig, store: CheckpointStore, source: Any) -> tuple[Refusal, ...]:
+def refused_at_start(config: PipelineConfig, store: CheckpointStore, source: Source[Any]) -> tuple[Refusal, ...]:
     """Followed tables that the source can follow no further, which are parked; `SchemaError` where none is to be."""
     stream = stream_of(store.last_manifest())
-    if stream is None or not isinstance(source, RefusesFollowed):
+    if stream is None:
         return ()
     refused = tuple(source.unfollowable(stream))
     if refused and config.pipeline.on_table_error == "fail":
@@ -277,35 +283,17 @@ def described(changes: SelectionChanges) -> list[str]:
     return [f"{', '.join(names)}: {text}." for text, names in said.items() if names]
 
 
-def _reach_back(config: PipelineConfig, store: CheckpointStore, source: Any, warn: Callable[[str], None]) -> None:
+def _reach_back(
+    config: PipelineConfig, store: CheckpointStore, source: Source[Any], warn: Callable[[str], None]
+) -> None:
     """Ask the source what it lacks; where its log is lost, ask for new snapshots if the configuration wants them."""
     last = store.last_manifest()
     try:
         source.preflight(last)
     except LogLostError as lost:
-        has_snapshots = hasattr(source, "restart")
-        if config.pipeline.on_log_lost != "resnapshot" or last is None or not has_snapshots:
+        again = config.pipeline.on_log_lost == "resnapshot" and last is not None
+        restart = source.restart(last) if again and last is not None else None
+        if restart is None or last is None:
             raise
-        position, ordinal, tables = source.restart(last)
-        ask_to_begin_again(store, last, position, ordinal, tables)
+        ask_to_begin_again(store, last, dict(restart.position), restart.ordinal, list(restart.tables))
         warn(f"{lost} All tables are read again, as pipeline.on_log_lost says.")
-
-
-def _source(
-    create: Callable[[Any], Any], config: SourceConfig, rules: TargetRules, hiding: Hiding, full_by: FullBy
-) -> Any:
-    """The configured source, told what its targets can follow, and which schema changes they are spared."""
-    source = create(config)
-    if full_by is FullBy.SOURCE and isinstance(source, TellsBefore):
-        source.demand_before()
-    if rules.left_out and isinstance(source, LeavesOutChanges):
-        source.leave_out(rules.left_out)
-    if isinstance(source, FollowsTargets):
-        source.follow_targets(rules)
-    if isinstance(source, HidesValues):
-        source.hide(hiding)
-    if isinstance(source, ReadsStatements):
-        from raycdc.connectors.mysql.ddl.messages import events_of_statement
-
-        source.read_statements(events_of_statement)
-    return source

@@ -124,7 +124,7 @@ def no_order(sink: str) -> ConfigError:
 
 def order_by(config: PipelineConfig) -> str:
     """The column by which the source's changes of one key are ordered; the sink must be able to go by it."""
-    column = getattr(config.source, "order_by", None) or ""
+    column = config.source.order_column
     if column and config.sink.write != UPSERT:
         raise no_order(f'{config.sink.type} with write = "{config.sink.write}"')
     return column

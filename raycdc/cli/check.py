@@ -4,29 +4,24 @@ from __future__ import annotations
 
 import json
 import sys
-import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from raycdc.checkpoint.changelog import FullBy, begun_with
+from raycdc.checkpoint.changelog import begun_with
 from raycdc.checkpoint.manifest import Manifest
 from raycdc.checkpoint.store import CheckpointStore
 from raycdc.cli.check_targets import check_targets
 from raycdc.cli.schemas import (
     CHUNKS_FIX,
-    SourceTable,
-    known_naming,
+    known_source,
     known_store,
-    source_tables,
     table_findings,
     transform_problems,
     transformed_tables,
 )
 from raycdc.config import PipelineConfig, RouteOptions, load_config
-from raycdc.connectors.mysql.checks import check_source
 from raycdc.errors import (
     ConfigError,
     DataError,
@@ -39,18 +34,16 @@ from raycdc.errors import (
 from raycdc.lookup.checks import check_lookup
 from raycdc.model import TableId, TableSchema
 from raycdc.model.selector import bare_dot
-from raycdc.plugins import PluginGroup, load_plugin
 from raycdc.preflight import (
     described,
     refused_at_start,
     require_fitting,
     selection_changes,
     selection_of,
-    source_maker,
     told,
 )
-from raycdc.source.api import TellsBefore
 from raycdc.source.checks import CheckResult
+from raycdc.source.connector import Source, SourceTable
 from raycdc.source.parking import with_requests
 from raycdc.source.selection import known_tables
 from raycdc.source.split import StreamSplit
@@ -104,36 +97,27 @@ def _findings(config: PipelineConfig, *, local: bool) -> Iterator[list[CheckResu
             return  # Nothing more can be asked.
     fitting = check_fitting(config)
     yield fitting
-    selected = check_selection(config)
-    match config.source.type:
-        case "mysql":
-            results, tables = check_mysql(config.source, known_tables(_last_manifest(config)))
-        case "kafka":
-            results, tables = check_kafka(config)
-        case "mongodb":
-            first = _last_manifest(config) is None or config.source.bounded
-            results, tables = check_mongodb(config.source, complete=first and not selected)
-            results += check_copies(config)
-        case other:
-            raise ConfigError(f'source.type: "{other}" has no check; start the pipeline to see')
+    source = known_source(config)
+    selected = check_selection(config, source)
+    findings = source.check(_last_manifest(config), names_told=bool(selected))
+    results, tables = list(findings.results), findings.tables
     fixes = {result.name: result.fix for result in results}
     selected = [replace(one, fix=fixes.get(one.name, "")) for one in selected]
     yield [*selected, *(result for result in results if result.name not in {one.name for one in selected})]
     yield check_patterns(config)
     if not _failed([*fitting, *selected, *(result for result in results if not result.parks)]):
-        results = check_start(config)
+        results = check_start(config, source)
         again = any(result.error is LogLostError and not result.required for result in results)
         yield results
     failed += _failed([*fitting, *selected, *(result for result in results if not result.parks)])
-    all_known = config.source.type in ("mysql", "mongodb")
-    described = _described(config.source, tables)
+    all_known = source.knows_tables
+    described = _described(source, tables)
     refused = check_tables(config, {table: found.schema for table, found in described.items()})
     yield refused
     yield [CheckResult("chunks", found.note, CHUNKS_FIX, required=False) for found in described.values() if found.note]
-    yield check_changelog(config, local=local) if tables else []
+    yield check_changelog(config, source, local=local) if tables else []
     yield check_routes(config.routes, tables, all_known=all_known)
     yield check_transforms(config, tables, described, all_known=all_known)
-    yield check_hidden(config, tables) if config.source.type == "mongodb" else []
     for number, options in enumerate(config.lookups):
         yield check_lookup(options, number)
     results = check_sink(config, tables)
@@ -159,9 +143,8 @@ def check_fitting(config: PipelineConfig) -> list[CheckResult]:
     return [CheckResult("state", text, required=False) for text in fits]
 
 
-def check_selection(config: PipelineConfig) -> list[CheckResult]:
+def check_selection(config: PipelineConfig, source: Source[Any]) -> list[CheckResult]:
     """Tables that the configuration names and nobody has or had, in the words of the run's own question."""
-    source = load_plugin(PluginGroup.SOURCES, config.source.type).create(config.source)
     store = known_store(config)
     try:
         selection_of(source, store)
@@ -171,10 +154,12 @@ def check_selection(config: PipelineConfig) -> list[CheckResult]:
     return []
 
 
-def _missing(source: Any, known: set[str]) -> list[CheckResult]:
+def _missing(source: Source[Any], known: set[str]) -> list[CheckResult]:
     try:
         selection = source.selection()
     except SourceError:
+        return []
+    if selection is None:
         return []
     return [
         CheckResult(f"table {table}", text)
@@ -184,28 +169,19 @@ def _missing(source: Any, known: set[str]) -> list[CheckResult]:
 
 def check_patterns(config: PipelineConfig) -> list[CheckResult]:
     """Regular expressions of tables whose dot between database and table stands for any character."""
-    source: Any = config.source
-    match source.type:
-        case "mysql" | "mongodb":
-            selector = source.selector()
-            texts = [*selector.include, *selector.exclude]
-        case "kafka":
-            texts = [text for key in ("include", "exclude") for text in source.format.get(key, ())]
-        case _:
-            texts = []
     return [
         CheckResult("tables", f"The first dot of {text} stands for any character.", f"Write {meant}", required=False)
-        for text in texts
+        for text in config.source.table_patterns
         if (meant := bare_dot(text))
     ]
 
 
-def _described(source: Any, tables: Collection[TableId]) -> dict[TableId, SourceTable]:
+def _described(source: Source[Any], tables: Collection[TableId]) -> dict[TableId, SourceTable]:
     """The tables with their columns; none where messages cannot be decoded, as the findings about their topic say."""
     if not tables:
         return {}
     try:
-        return source_tables(source)
+        return source.tables()
     except DataError:
         return {}
 
@@ -237,14 +213,11 @@ def check_sink(config: PipelineConfig, tables: Collection[TableId]) -> list[Chec
     return [replace(result, error=SinkError) for result in found]
 
 
-def check_start(config: PipelineConfig) -> list[CheckResult]:
+def check_start(config: PipelineConfig, source: Source[Any]) -> list[CheckResult]:
     """What the source says to a start from the state that there is, in the words of the run's own question."""
     store = known_store(config)
     last = None if store is None else store.last_manifest()
-    naming = known_naming(config)
-    upsert = config.sink.write == "upsert"
     try:
-        source = source_maker(config, upsert=upsert, full_by=FullBy.NOTHING, naming=naming)()
         selection = selection_of(source, store)
         source.preflight(last)
         changes = [] if store is None or selection is None else described(selection_changes(config, store, selection))
@@ -262,7 +235,7 @@ def check_start(config: PipelineConfig) -> list[CheckResult]:
     return [CheckResult("start", f"The source can be read from {place}.", ok=True), *more]
 
 
-def _as_begun(config: PipelineConfig, store: CheckpointStore, last: Manifest, source: Any) -> None:
+def _as_begun(config: PipelineConfig, store: CheckpointStore, last: Manifest, source: Source[Any]) -> None:
     """`ConfigError` where tables would be read in another way than they were begun with."""
     begun_with(store, full=config.source.full_changelog)
     state = stream_of(last)
@@ -271,7 +244,7 @@ def _as_begun(config: PipelineConfig, store: CheckpointStore, last: Manifest, so
         state = with_requests(state, requests_of(store))
         state = state.only(filter(config.source.captures, state.followed))
         documents = {one.schema: store.document(one.schema) for one in state.followed.values()}
-        source.key_order(StreamSplit(state, documents))
+        source.require_as_begun(StreamSplit(state, documents))
 
 
 def check_tables(config: PipelineConfig, schemas: Mapping[TableId, TableSchema]) -> list[CheckResult]:
@@ -290,101 +263,11 @@ def told_of_state(config: PipelineConfig, store: CheckpointStore) -> list[str]:
         return [f"A run refuses this. {problem}" for problem in refused.problems]
 
 
-def check_kafka(config: Any) -> tuple[list[CheckResult], list[TableId]]:
-    """All findings for topics, in the state that the pipeline has, and the tables they carry.
-
-    Raises `SourceError` when the cluster cannot be asked at all.
-    """
-    from raycdc.connectors.kafka.checks import check_source as check_topics
-    from raycdc.connectors.kafka.split import PartitionState
-
-    store = known_store(config)
-    last = None if store is None else store.last_manifest()
-    states = None if last is None else [PartitionState.from_json(data) for data in last.to_splits.values()]
-    now_ms, hides = time.time_ns() // 1_000_000, bool(config.masks)
-    return check_topics(config.source, states, now_ms=now_ms, hides=hides)
-
-
-def check_mongodb(source: Any, *, complete: bool = True) -> tuple[list[CheckResult], list[TableId]]:
-    """All findings for a `MongoDbSourceConfig`, and the collections it captures. `complete`: a named one must be.
-
-    Raises `SourceError` when the server cannot be asked at all.
-    """
-    from raycdc.connectors.mongodb.checks import check_source as check_collections
-    from raycdc.connectors.mongodb.client import connect, probe
-
-    with connect(source.uri) as client:
-        return check_collections(client, probe(client), source, complete=complete)
-
-
-def check_hidden(config: PipelineConfig, tables: Collection[TableId]) -> list[CheckResult]:
-    """Whether masks of collections' fields hide them. Raises `SourceError` when the server cannot be asked."""
-    from raycdc.connectors.mongodb.client import connect
-    from raycdc.connectors.mongodb.hidden import require_hidden
-
-    source: Any = config.source
-    if not config.masks or not tables:
-        return []
-    with connect(source.uri) as client:
-        try:
-            require_hidden(client, source, tables, config.masked())
-        except ConfigError as refused:
-            return [CheckResult("masks", str(refused), error=ConfigError)]
-    return [CheckResult("masks", "What masks hide stands in no other column.", ok=True)]
-
-
-def check_copies(config: PipelineConfig) -> list[CheckResult]:
-    """A warning where a MongoDB sink gets text of what were values of a MongoDB source."""
-    from raycdc.connectors.mongodb.layout import Spelling
-
-    source: Any = config.source
-    if config.sink.type != "mongodb" or source.spelling is Spelling.BSON:
-        return []
-    text = (
-        f'source.schema.json = "{source.spelling}": what is nested, of any type or in _rest or document arrives in '
-        "the copy as text."
-    )
-    return [CheckResult("documents", text, "Leave it out, and a MongoDB sink gets the values.", required=False)]
-
-
-def check_mysql(source: Any, known: Collection[str] = ()) -> tuple[list[CheckResult], list[TableId]]:
-    """All findings for a `MySqlSourceConfig`, and the tables it captures. `known` are those that the state has had.
-
-    Raises `SourceError` when the server cannot be asked at all.
-    """
-    from raycdc.connectors.mysql.catalog import discover_tables
-    from raycdc.connectors.mysql.connection import connect
-    from raycdc.connectors.mysql.server import probe
-
-    selector = source.selector()
-    with closing(connect(source.settings())) as connection:
-        info = probe(connection)
-        found = discover_tables(connection, selector, named=selector.plain_names)
-        server_ids = range(source.server_id.first, source.server_id.last + 1)
-        results = [
-            CheckResult(
-                "connection", f"Connected to {info.flavor_name} {info.version_text} at {info.address}.", ok=True
-            ),
-            *_patterns(selector.patterns, [str(table) for table in found]),
-            # Plain names are checked whether they were found or not: a missing one is an error, not a surprise later.
-            # One that was followed and is gone was dropped, which the log says.
-            *check_source(
-                connection,
-                info,
-                {*found, *(name for name in selector.plain_names if str(name) not in known)},
-                server_ids=server_ids,
-                accept_cascades=source.on_cascade == "accept",
-            ),
-        ]
-    return results, sorted(found)
-
-
-def check_changelog(config: PipelineConfig, *, local: bool = False) -> list[CheckResult]:
+def check_changelog(config: PipelineConfig, source: Source[Any], *, local: bool = False) -> list[CheckResult]:
     """What a full changelog costs, where one is asked for. Raises `SourceError` where the source does not answer."""
     if not config.source.full_changelog:
         return []
-    source = load_plugin(PluginGroup.SOURCES, config.source.type).create(config.source)
-    if isinstance(source, TellsBefore) and source.tells_before():
+    if source.tells_before():
         return [
             CheckResult("changelog", "It is full by the images of all collections; no rows are kept for it.", ok=True)
         ]
@@ -448,21 +331,6 @@ def check_transforms(
     except ConfigError as error:
         results.append(CheckResult("transforms", str(error), error=ConfigError))
     return results
-
-
-def _patterns(patterns: tuple[str, ...], found: list[str]) -> list[CheckResult]:
-    import re
-
-    return [
-        CheckResult(
-            "tables",
-            f"The pattern {pattern} of source.tables matches no table yet.",
-            "Tables that match it and are created while the pipeline runs are followed.",
-            required=False,
-        )
-        for pattern in patterns
-        if not any(re.fullmatch(pattern, name) for name in found)
-    ]
 
 
 def _print(result: CheckResult, *, as_json: bool) -> None:

@@ -11,9 +11,8 @@ from typing import Any
 from raycdc.cli.check import check_changelog, told_of_state
 from raycdc.cli.schemas import (
     CHUNKS_FIX,
-    SourceTable,
+    known_source,
     known_store,
-    source_tables,
     table_findings,
     transform_problems,
     transformed_tables,
@@ -24,6 +23,7 @@ from raycdc.model import TableId, TableSchema
 from raycdc.schema.events import CreateTableEvent, event_to_json
 from raycdc.schema.targets import targets_of
 from raycdc.sinks.statements import create_statement
+from raycdc.source.connector import SourceTable
 from raycdc.transform import ResolvedTransform, TransformedTables, layout_of
 
 
@@ -32,13 +32,12 @@ def plan_config(path: Path, *, as_json: bool) -> int:
     wrong; `SchemaError` for tables that cannot be merged.
     """
     config = load_config(path)
-    if config.source.type not in ("mysql", "mongodb", "kafka"):
-        raise ConfigError(f'source.type: "{config.source.type}" does not say its tables before a run has read some.')
-    if config.source.type == "kafka":
+    source = known_source(config)
+    if not source.knows_tables:
         print("Of topics the last messages are looked at; tables and columns may come that they do not show.",
               file=sys.stderr)  # fmt: skip
-    found = source_tables(config.source, hides=bool(config.masks))
-    for result in check_changelog(config) if found else ():
+    found = source.tables()
+    for result in check_changelog(config, source) if found else ():
         print(f"Changelog: {result.text}", file=sys.stderr)
     parked: set[TableId] = set()
     for name, table in found.items():

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from raycdc.bridge.bad_rows import DEAD_LETTER, SKIP
+from raycdc.checkpoint.changelog import FullBy
 from raycdc.checkpoint.names import column_names
 from raycdc.checkpoint.store import CheckpointStore
 from raycdc.config import PipelineConfig
@@ -17,90 +17,22 @@ from raycdc.errors import RaycdcError, SchemaError
 from raycdc.model import TableId, TableSchema
 from raycdc.model.transform import Transforms
 from raycdc.plugins import PluginGroup, load_plugin
-from raycdc.preflight import naming_of, target_rules
+from raycdc.preflight import naming_of, source_maker, target_rules
 from raycdc.source.checks import CheckResult
+from raycdc.source.connector import Source
 from raycdc.startup_checks import no_merging
 from raycdc.transform import PlainResolver, Resolver, TransformedTables, TransformUse
 from raycdc.transform.naming import Naming
 from raycdc.transform.plain import is_plain
 
-
-@dataclass(frozen=True, slots=True)
-class SourceTable:
-    """A captured table: its schema as it is read, and about how many rows it has and chunks these are; `note` says
-    where these are not what one would expect.
-    """
-
-    schema: TableSchema
-    rows: int
-    chunks: int
-    note: str = ""
-
-
-#: What to do about a `SourceTable.note`.
+#: What to do about a `raycdc.source.connector.SourceTable.note`.
 CHUNKS_FIX = "For chunks of another column, index it whole, and name it in source.snapshot.key."
 
 
-def source_tables(source: Any, *, hides: bool = False) -> dict[TableId, SourceTable]:
-    """The tables that a source captures, as they are now, or as the last messages show them. Raises `SourceError`, and
-    `DataError` for messages that cannot be decoded, without their contents where the pipeline `hides` some.
-    """
-    match source.type:
-        case "mongodb":
-            return mongodb_tables(source)
-        case "kafka":
-            return kafka_tables(source, hides=hides)
-        case _:
-            return mysql_tables(source)
-
-
-def kafka_tables(source: Any, *, hides: bool = False) -> dict[TableId, SourceTable]:
-    """The tables that a topic's last messages are of, with the columns known by them; how many rows is not known."""
-    from raycdc.connectors.kafka.checks import tables_of_last_messages
-
-    found = tables_of_last_messages(source, hides=hides)
-    return {table: SourceTable(schema, 0, 0) for table, schema in sorted(found.items())}
-
-
-def mongodb_tables(source: Any) -> dict[TableId, SourceTable]:
-    """The collections that a `MongoDbSourceConfig` captures, with the columns a run that starts now gives them."""
-    from raycdc.connectors.mongodb.catalog import discover, layout_of, size_of
-    from raycdc.connectors.mongodb.client import connect, probe
-    from raycdc.connectors.mongodb.splits import cut
-
-    with connect(source.uri) as client:
-        info = probe(client)
-        found = {}
-        for table, uuid in discover(client, source.selector()).items():
-            chunks = len(cut(client, info, table, source.snapshot).bounds) + 1
-            schema = layout_of(client, source, table, uuid).schema()
-            found[table] = SourceTable(schema, size_of(client, table).documents, chunks)
-    return found
-
-
-def mysql_tables(source: Any) -> dict[TableId, SourceTable]:
-    """The tables that a `MySqlSourceConfig` captures, as they are now. Raises `SourceError`."""
-    from raycdc.connectors.mysql.catalog import discover_tables, load_tables, table_sizes
-    from raycdc.connectors.mysql.connection import connect
-    from raycdc.connectors.mysql.snapshot.chunk_keys import prefix_note
-    from raycdc.connectors.mysql.values.documents import Capture
-
-    selector = source.selector()
-    with closing(connect(source.settings())) as connection:
-        names = discover_tables(connection, selector, named=selector.plain_names)
-        described, sizes = load_tables(connection, names), table_sizes(connection, names)
-        named = source.snapshot.key
-        notes = {table: prefix_note(connection, columns, named.get(str(table))) for table, columns in described.items()}
-    types = source.types.options()
-    found = {}
-    for table, columns in sorted(described.items()):
-        listed = source.columns.get(str(table))
-        capture = Capture(None, None if listed is None else tuple(listed))
-        rows = sizes[table].rows if table in sizes else 0
-        schema = capture.narrowed(types.treat_table(columns)).schema()
-        chunks = 1 if "one piece" in notes[table] else max(1, -(-rows // source.snapshot.chunk_rows))
-        found[table] = SourceTable(schema, rows, chunks, notes[table])
-    return found
+def known_source(config: PipelineConfig) -> Source[Any]:
+    """The source as a run would make it, but for what a run settles about the changelog. Changes nothing."""
+    upsert = config.sink.write == "upsert"
+    return source_maker(config, upsert=upsert, full_by=FullBy.NOTHING, naming=known_naming(config))()
 
 
 @contextmanager
@@ -110,7 +42,7 @@ def transformed_tables(config: PipelineConfig) -> Iterator[TransformedTables]:
     Raises `ConfigError` for functions that cannot be used.
     """
     transforms = config.transformed()
-    order_by = getattr(config.source, "order_by", None) or ""
+    order_by = config.source.order_column
     upsert = config.sink.write == "upsert"
     proof = ""
     if upsert and any(transform.primary_keys for transform in transforms.all):

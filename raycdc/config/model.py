@@ -201,6 +201,16 @@ class SourceConfig(Options):
         """Whether `table` is one that it captures; True where only reading tells."""
         return True
 
+    @property
+    def order_column(self) -> str:
+        """The column whose greatest value a key's row has; empty: changes come in their order."""
+        return ""
+
+    @property
+    def table_patterns(self) -> tuple[str, ...]:
+        """Names and regular expressions of tables, as they are written."""
+        return ()
+
     def chunk_keys(self) -> Mapping[TableId, str]:
         """The columns that tables are cut into chunks by, where that is the user's choice."""
         return {}

@@ -19,14 +19,17 @@ from typing import Any
 from raycdc.checkpoint.store import CheckpointStore
 from raycdc.errors import FencedError, RaycdcError
 from raycdc.runtime.restarts import ProcessEnd, RestartBudget
-from raycdc.source.api import SplitEnumerator
+from raycdc.source.acknowledging import Acknowledgements
+from raycdc.source.connector import EnumeratorStart, Source
 from raycdc.source.coordinator import CoordinatorSettings, SourceCoordinator
-from raycdc.source.parking import Refusal
+from raycdc.source.parking import Refusal, Requests
 
 #: How often timers are looked at.
 TICK_S = 0.02
 #: Work of the core that takes longer is no silence of the readers.
 BUSY_S = 0.1
+#: Longest the end of a run waits until the source has heard of the last commit.
+ACKNOWLEDGE_S = 5.0
 
 
 class CoordinatorHost:
@@ -38,9 +41,11 @@ class CoordinatorHost:
         store: CheckpointStore,
         generation: int,
         committed: int,
-        make_enumerator: Callable[..., SplitEnumerator],
+        source: Source[Any],
         until: str | None,
         settings: CoordinatorSettings,
+        requests: Requests | None = None,
+        refusals: Sequence[Refusal] = (),
     ) -> None:
         #: Process the coordinator lives in.
         self.pid = os.getpid()
@@ -55,9 +60,11 @@ class CoordinatorHost:
         self._trouble = ""
         self._store = store
         last = store.last_manifest()
+        self._acknowledgements = Acknowledgements(source.acknowledge, self._call_async)
+        begin = EnumeratorStart(until, last, store.document, requests, refusals)
         self._core = SourceCoordinator(
             generation=generation,
-            enumerator=lambda context: make_enumerator(context, until=until, last=last, document=store.document),
+            enumerator=lambda context: source.create_enumerator(context, begin),
             writer=store,
             settings=settings,
             last=last,
@@ -65,6 +72,7 @@ class CoordinatorHost:
             first_epoch=store.next_epoch(),
             call_async=self._call_async,
             wall_ms=lambda: time.time_ns() // 1_000_000,
+            acknowledgements=self._acknowledgements,
         )
         for manifest in store.manifests(committed):
             self._core.adopt(manifest)
@@ -132,9 +140,13 @@ class CoordinatorHost:
             self._core.stop()
 
     def shutdown_readers(self, reason: str) -> None:
+        """The run is over: readers leave, and the source hears of the last commit, unless that takes too long: the next
+        start tells it.
+        """
         with self._condition:
             self._core.shutdown_readers(reason)
             self._condition.notify_all()
+            self._condition.wait_for(lambda: self._error is not None or self._acknowledgements.idle, ACKNOWLEDGE_S)
 
     def close(self) -> None:
         with self._condition:

@@ -9,9 +9,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
 from raycdc.checkpoint.manifest import STATE_NODE
 from raycdc.checkpoint.store import CheckpointStore
@@ -19,28 +18,12 @@ from raycdc.model.mask import Masks
 from raycdc.runtime.client import CoordinatorClient
 from raycdc.runtime.coordinator_host import CoordinatorHost
 from raycdc.runtime.output import SpoolAddress
-from raycdc.runtime.reader_worker import ReaderIdentity, ReaderSource, ReaderWorker
+from raycdc.runtime.reader_worker import ReaderIdentity, ReaderWorker
 from raycdc.runtime.restarts import ProcessEnd
-from raycdc.source.api import SplitEnumerator, SplitEnumeratorContext
+from raycdc.source.connector import Source
 from raycdc.source.coordinator import CoordinatorSettings
-from raycdc.source.enumerator import restore_or_create
 from raycdc.source.parking import Refusal, Requests
-from raycdc.source.partitioned import PartitionedSource
-from raycdc.source.snapshot_plan import EnumeratorDialect
 from raycdc.source.table_requests import refusals_of
-
-
-@runtime_checkable
-class WarmsUp(Protocol):
-    """A source that can load what reading needs, compiled loops for instance, before there is anything to read."""
-
-    def warm_up(self) -> None: ...
-
-
-class IncrementalSource(ReaderSource, Protocol):
-    """A connector whose source is a snapshot followed by a log. Made from the configuration in every process."""
-
-    def enumerator_dialect(self) -> EnumeratorDialect: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +31,7 @@ class JobSpec:
     """What every process of a job is made from. Picklable; `make_source` is a module-level callable or partial."""
 
     state: Path
-    make_source: Callable[[], IncrementalSource | PartitionedSource]
+    make_source: Callable[[], Source[Any]]
     settings: CoordinatorSettings
     until: str | None
     #: Whether a table that cannot be followed is parked; otherwise it ends the run.
@@ -189,34 +172,23 @@ class LocalReader:
 
 def host_from(spec: JobSpec, start: CoordinatorStart) -> CoordinatorHost:
     """The coordinator of a job, in whatever process this runs."""
-    source = spec.make_source()
     store = CheckpointStore(spec.state, create=False)
     asked, record = store.requests(), store.last_commit()
-    how: dict[str, Any] = {
-        "requests": Requests.from_json(asked) if asked else None,
-        "refusals": [*spec.refused, *(refusals_of(record.parked) if record else ())],
-    }
     return CoordinatorHost(
         store=store,
         generation=start.generation,
         committed=start.committed,
-        make_enumerator=source.make_enumerator
-        if isinstance(source, PartitionedSource)
-        else partial(_incremental_enumerator, source, **how),
+        source=spec.make_source(),
         until=spec.until,
         settings=spec.settings,
+        requests=Requests.from_json(asked) if asked else None,
+        refusals=[*spec.refused, *(refusals_of(record.parked) if record else ())],
     )
-
-
-def _incremental_enumerator(source: IncrementalSource, context: SplitEnumeratorContext, **how: Any) -> SplitEnumerator:
-    return restore_or_create(context, source.enumerator_dialect(), **how)
 
 
 def warm_up(spec: JobSpec) -> None:
     """Load in this process, ahead of its work, what a reader of the job needs."""
-    source = spec.make_source()
-    if isinstance(source, WarmsUp):
-        source.warm_up()
+    spec.make_source().warm_up()
 
 
 def worker_from(

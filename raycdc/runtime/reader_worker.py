@@ -1,4 +1,4 @@
-"""A reader incarnation: the plain `IncrementalReader` with threads for the connector and the coordinator.
+"""A reader incarnation: the source's plain reader with threads for the connector and the coordinator.
 
 | thread | does |
 |---|---|
@@ -19,7 +19,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Protocol
+from typing import Any, Generic, TypeVar
 
 from raycdc.errors import FencedError, RaycdcError
 from raycdc.model.mask import Masks
@@ -27,16 +27,12 @@ from raycdc.runtime.chunk_fetcher import ChunkFetcher
 from raycdc.runtime.client import CoordinatorClient
 from raycdc.runtime.output import CutProgress, EpochOutput, SpoolAddress
 from raycdc.runtime.stopwatch import Stopwatch
-from raycdc.source.api import ChunkSource, InputStatus, SourceReader
+from raycdc.source.api import ChunkSource, InputStatus
+from raycdc.source.connector import ReaderContext, Source
 from raycdc.source.fetcher import SplitFetcher, SplitReader
-from raycdc.source.hand_off import KeyOrder
 from raycdc.source.link import Identity, Link, read_packet
-from raycdc.source.log_unit import LogSource, LogUnit
-from raycdc.source.partitioned import PartitionedSource, ReaderContext
-from raycdc.source.reader import IncrementalReader
 from raycdc.source.reading import ChunkReader
 from raycdc.source.source_event import Heartbeat, Message, ReaderFailed, ReaderRegistration, Shutdown
-from raycdc.source.split import StreamSplit
 
 #: A reader that has nothing to say still speaks this often, so that the coordinator knows it lives and how much it has
 #: read. What decides about sealing is told at once; each call costs both sides about a millisecond.
@@ -47,17 +43,7 @@ LONG_POLL_S = 1.0
 IDLE_S = 0.05
 
 
-class ReaderSource(Protocol):
-    """What a connector gives a reader process (built in that process from the configuration)."""
-
-    @property
-    def ring_s(self) -> float: ...
-
-    def log_reader(self, split: StreamSplit) -> SplitReader[LogUnit]: ...
-
-    def chunk_reader(self) -> ChunkReader: ...
-
-    def key_order(self, split: StreamSplit) -> KeyOrder: ...
+ItemT = TypeVar("ItemT")
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,41 +55,28 @@ class ReaderIdentity:
     incarnation: int
 
 
-class _Dialect:
-    """`raycdc.source.reader.ReaderDialect`: the connector's blocking readers behind fetcher threads."""
+class _Fetchers:
+    """`raycdc.source.connector.FetcherManager`: a thread for each; the time of all is counted."""
 
     def __init__(
-        self,
-        source: ReaderSource,
-        spool: SpoolAddress,
-        token: str | None,
-        notify: Callable[[], None],
-        stopwatch: Stopwatch,
-        masks: Masks,
+        self, spool: SpoolAddress, token: str | None, notify: Callable[[], None], stopwatch: Stopwatch, masks: Masks
     ) -> None:
         self._masks = masks
-        self._source = source
         self._spool = spool
         self._token = token
         self._notify = notify
         self._stopwatch = stopwatch
 
-    @property
-    def ring_s(self) -> float:
-        # Asks the server: not before the reader runs, where one that is away ends an incarnation and not the job.
-        return self._source.ring_s
-
-    def open_log(self, split: StreamSplit) -> LogSource:
+    def start(
+        self, open_reader: Callable[[], SplitReader[ItemT]], *, name: str, size: Callable[[ItemT], int]
+    ) -> SplitFetcher[ItemT]:
         return SplitFetcher(
-            lambda: _TimedReader(self._source.log_reader(split), self._stopwatch),
-            name="log-fetcher",
-            size=lambda unit: unit.bytes,
-            notify=self._notify,
+            lambda: _TimedReader(open_reader(), self._stopwatch, name), name=name, size=size, notify=self._notify
         )
 
-    def open_chunks(self) -> ChunkSource:
+    def chunks(self, open_chunks: Callable[[], ChunkReader]) -> ChunkSource:
         return ChunkFetcher(
-            self._source.chunk_reader,
+            open_chunks,
             spool=self._spool,
             token=self._token,
             notify=self._notify,
@@ -111,21 +84,19 @@ class _Dialect:
             masks=self._masks,
         )
 
-    def key_order(self, split: StreamSplit) -> KeyOrder:
-        return self._source.key_order(split)
 
+class _TimedReader(Generic[ItemT]):
+    """A `SplitReader` with its time counted under `name`."""
 
-class _TimedReader:
-    """A log's `SplitReader` with its time counted."""
-
-    def __init__(self, reader: SplitReader[LogUnit], stopwatch: Stopwatch) -> None:
+    def __init__(self, reader: SplitReader[ItemT], stopwatch: Stopwatch, name: str) -> None:
         self._reader = reader
         self._stopwatch = stopwatch
+        self._name = name
         self.wake_up = reader.wake_up
         self.close = reader.close
 
-    def fetch(self) -> LogUnit | None:
-        with self._stopwatch.running("log_read"):
+    def fetch(self) -> ItemT | None:
+        with self._stopwatch.running(self._name):
             return self._reader.fetch()
 
 
@@ -136,7 +107,7 @@ class ReaderWorker:
         self,
         identity: ReaderIdentity,
         *,
-        source: ReaderSource | PartitionedSource,
+        source: Source[Any],
         coordinator: CoordinatorClient,
         spool: SpoolAddress,
         token: str | None,
@@ -155,26 +126,23 @@ class ReaderWorker:
         self._awake = False
         self._unsent = False
         self._stopwatch = Stopwatch()
-        self._statistics: Callable[[], dict[str, Any]] = getattr(source, "statistics", dict)
+        self._statistics = source.statistics
         masks = masks or Masks()
         output = EpochOutput(
             spool, self._stopwatch, partitioned=partitioned, masks=masks, on_progress=self._tell_progress, token=token
         )
         self._next_heartbeat_s = 0.0
         self._told = Heartbeat(0, wants_seal=False, metrics={})
-        self._reader: SourceReader
-        if isinstance(source, PartitionedSource):
-            context = ReaderContext(output, self._send, self._wake, time.monotonic, epoch_bytes_max)
-            self._reader = source.make_reader(context)
-        else:
-            self._reader = IncrementalReader(
-                dialect=_Dialect(source, spool, token, self._wake, self._stopwatch, masks),
-                output=output,
-                send=self._send,
-                now_s=time.monotonic,
-                epoch_bytes_max=epoch_bytes_max,
-                parking=parking,
-            )
+        context = ReaderContext(
+            output,
+            send=self._send,
+            notify=self._wake,
+            now_s=time.monotonic,
+            epoch_bytes_max=epoch_bytes_max,
+            parking=parking,
+            fetchers=_Fetchers(spool, token, self._wake, self._stopwatch, masks),
+        )
+        self._reader = source.create_reader(context)
 
     def run(self) -> None:
         """The reader's life. Raises what ended it, if that was an error other than being fenced."""

@@ -1,4 +1,6 @@
-"""The FLIP-27 interfaces: what a source implements and what it is given.
+"""The FLIP-27 interfaces of a source's two sides, enumerator and reader, and what each is given.
+
+What a source is as a whole is `raycdc.source.connector`.
 
 Vocabulary and division of work follow Flink's FLIP-27 and ``flink-cdc-base``: the enumerator discovers and assigns
 splits and acts only through its context; readers read splits and know nothing of one another.
@@ -9,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
 import pyarrow as pa
 
@@ -20,9 +22,6 @@ from raycdc.source.held_rows import SpilledRows
 from raycdc.source.parking import Refusal
 from raycdc.source.source_event import Heartbeat, Message, SourceEvent
 from raycdc.source.split import OpenedAt, SnapshotSplit, SourceSplit
-from raycdc.source.stream_state import StreamState
-from raycdc.transform.followed import TargetRules
-from raycdc.transform.hiding import Hiding
 
 
 class InputStatus(Enum):
@@ -201,57 +200,6 @@ class ReaderOutput(Protocol):
         """Delete segments that nobody needs, wherever they are. Does not wait for other nodes."""
 
     def close(self) -> None: ...
-
-
-@runtime_checkable
-class LeavesOutChanges(Protocol):
-    """A source whose schema changes come with rows of their own (a truncation)."""
-
-    def leave_out(self, changes: frozenset[str]) -> None:
-        """No rows for these types of changes; called once, before anything else."""
-
-
-@runtime_checkable
-class FollowsTargets(Protocol):
-    """A source that parks a table where its targets could not follow a change of it."""
-
-    def follow_targets(self, rules: TargetRules) -> None:
-        """What targets can follow; called once, before anything else."""
-
-
-@runtime_checkable
-class RefusesFollowed(Protocol):
-    """A source that may find at a start that tables cannot be followed any more."""
-
-    def unfollowable(self, stream: StreamState) -> list[Refusal]:
-        """The followed tables of a log's sealed state that are to park. Blocks; `SourceError` where nobody answers."""
-
-
-@runtime_checkable
-class HidesValues(Protocol):
-    """A source whose state would have values of rows: bounds of chunks, or rows that wait."""
-
-    def hide(self, hiding: Hiding) -> None:
-        """What no state may have in the clear; called once, before anything else."""
-
-
-@runtime_checkable
-class TellsBefore(Protocol):
-    """A source that may have the rows before and after every change, as it stands now."""
-
-    def tells_before(self) -> bool:
-        """Whether it has them for all that it captures. Blocks; raises `SourceError`."""
-
-    def demand_before(self) -> None:
-        """A table is parked at a change that comes without them; called once, before anything else."""
-
-
-@runtime_checkable
-class ReadsStatements(Protocol):
-    """A source whose messages hold DDL statements of a database that another connector knows."""
-
-    def read_statements(self, read: Callable[[str, str], tuple[Any, ...]]) -> None:
-        """`read(statement, default_db)` gives schema-change events, or raises `SchemaError` with the reason."""
 
 
 class SourceReader(Protocol):

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from raycdc.checkpoint.manifest import Manifest
 from raycdc.source.link import Link
 from raycdc.source.source_event import EpochSealed, Heartbeat
-from raycdc.source.split import PartitionSplit, SourceSplit
+from raycdc.source.split import PartitionSplit, SnapshotSplit, SourceSplit
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +56,21 @@ class LiveReader:
     splits: dict[str, SourceSplit] = field(default_factory=dict)
     asked_back: set[str] = field(default_factory=set)
     heartbeat: Heartbeat = field(default_factory=lambda: Heartbeat(0, wants_seal=False, metrics={}))
+
+    def figures(self, subtask_id: int) -> dict[str, Any]:
+        """What people are shown of it, JSON-able."""
+        return {
+            "subtask": subtask_id,
+            "incarnation": self.link.identity.incarnation,
+            "pid": self.pid,
+            "node": self.node,
+            "splits": sorted(self.splits),
+            "chunks": sum(isinstance(split, SnapshotSplit) for split in self.splits.values()),
+            "partitions": sum(isinstance(split, PartitionSplit) for split in self.splits.values()),
+            "leaving": self.leaving,
+            "open_bytes": self.heartbeat.open_bytes,
+            "metrics": self.heartbeat.metrics,
+        }
 
 
 @dataclass(slots=True)

@@ -27,6 +27,7 @@ from raycdc.checkpoint.manifest import Manifest, Segment, TableEpoch
 from raycdc.errors import FencedError, ProtocolError, RaycdcError, StateError, error_by_name
 from raycdc.failpoints import reach
 from raycdc.model import TableId
+from raycdc.source.acknowledging import Acknowledgements, told_nobody
 from raycdc.source.api import SplitEnumerator
 from raycdc.source.coordination import CoordinatorSettings, LiveReader, ManifestWriter, Sealing
 from raycdc.source.link import Identity, Link, read_packet
@@ -63,7 +64,7 @@ class SourceCoordinator:
     """See the module's docstring. Not thread-safe; every method takes the shell's monotonic `now_s`.
 
     `last` is the newest manifest, `committed` the newest epoch the sink holds, `first_epoch` the first number that no
-    epoch ever had (dropped ones keep theirs).
+    epoch ever had (dropped ones keep theirs); `acknowledgements` hear of commits, None: nobody does.
     """
 
     def __init__(
@@ -78,6 +79,7 @@ class SourceCoordinator:
         first_epoch: int,
         call_async: Callable[[Callable[[], Any], Callable[[Any], None], float], None],
         wall_ms: Callable[[], int],
+        acknowledgements: Acknowledgements | None = None,
     ) -> None:
         self._generation = generation
         self._writer = writer
@@ -98,6 +100,10 @@ class SourceCoordinator:
         self._lost_values: dict[TableId, int] = dict(last.lost) if last else {}
         self._failure: RaycdcError | None = None
         self._lost: list[tuple[int, int, str]] = []
+        self._acknowledgements = acknowledgements or told_nobody()
+        if last is not None and last.epoch <= committed:
+            # Whoever committed it may have ended before it could tell.
+            self._acknowledgements.committed(last.to_splits)
         self._enumerator = enumerator(self)
 
     def __repr__(self) -> str:
@@ -198,6 +204,8 @@ class SourceCoordinator:
         self._committed = max(self._committed, epoch)
         done = [self._manifests.pop(e) for e in sorted(self._manifests) if e <= epoch]
         self._enumerator.notify_checkpoint_complete(epoch)
+        if done:
+            self._acknowledgements.committed(done[-1].to_splits)
         segments = [segment for manifest in done for segment in manifest.segments]
         nodes = {reader.node for reader in self._readers.values()}
         elsewhere = tuple(segment for segment in segments if segment.node not in nodes)
@@ -254,22 +262,8 @@ class SourceCoordinator:
             "final": self._final_epoch,
             "tables": tables,
             "chunks_waiting": self._enumerator.chunks_waiting,
-            "problems": self._enumerator.problems,
-            "readers": [
-                {
-                    "subtask": subtask_id,
-                    "incarnation": reader.link.identity.incarnation,
-                    "pid": reader.pid,
-                    "node": reader.node,
-                    "splits": sorted(reader.splits),
-                    "chunks": sum(isinstance(split, SnapshotSplit) for split in reader.splits.values()),
-                    "partitions": sum(isinstance(split, PartitionSplit) for split in reader.splits.values()),
-                    "leaving": reader.leaving,
-                    "open_bytes": reader.heartbeat.open_bytes,
-                    "metrics": reader.heartbeat.metrics,
-                }
-                for subtask_id, reader in sorted(self._readers.items())
-            ],
+            "problems": {**self._enumerator.problems, **self._acknowledgements.problems},
+            "readers": [reader.figures(subtask_id) for subtask_id, reader in sorted(self._readers.items())],
         }
 
     # --- the enumerator's context -----------------------------------------------------------------------------

@@ -7,8 +7,9 @@
 | selected and at the source, ended in the state | put back, or anew under its name: read again |
 | in the state, and selected no more | it has ended: its target keeps what it has, and the state says so |
 
-Pure; sources say what there is (`SelectsTables`), the last row is carried out where the state is taken up again
-(`without_left`), the others are asked for as a user would ask (`raycdc.source.table_requests`).
+Pure; sources say what there is (`raycdc.source.connector.Source.selection`), the last row is carried out where the
+state is taken up again (`without_left`), the others are asked for as a user would ask
+(`raycdc.source.table_requests`).
 """
 
 from __future__ import annotations
@@ -16,7 +17,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol, runtime_checkable
 
 from raycdc.checkpoint.manifest import Manifest
 from raycdc.model import TableId
@@ -74,14 +74,6 @@ class Selection:
             f"there is no {self.noun} {table}, or this account does not see it{hint} Correct the name, or grant the "
             "privilege to read it."
         )
-
-
-@runtime_checkable
-class SelectsTables(Protocol):
-    """A source of tables with a log."""
-
-    def selection(self) -> Selection:
-        """What there is of what the configuration selects. Blocks; `SourceError` where nobody answers."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,7 @@
 """What of rows and their keys may stand in the state: masked columns masked, and what is compared by them encrypted.
 
-Handed to sources, which keep bounds of chunks and rows that wait (`raycdc.source.api.HidesValues`). Pure, picklable.
+Handed to sources (`raycdc.source.connector.SourceContext`), which keep bounds of chunks and rows that wait. Pure,
+picklable.
 """
 
 from __future__ import annotations

@@ -242,6 +242,17 @@ def give_the_stream_back_before_the_report_counts(patch: pytest.MonkeyPatch) -> 
     patch.setattr(SourceCoordinator, "_lose", lose)
 
 
+def acknowledge_what_is_only_sealed(patch: pytest.MonkeyPatch) -> None:
+    real = SourceCoordinator._finish_seal
+
+    def complete(self: SourceCoordinator, *given: Any) -> None:
+        real(self, *given)
+        if self.sealed in self._manifests:
+            self._acknowledgements.committed(self._manifests[self.sealed].to_splits)
+
+    patch.setattr(SourceCoordinator, "_finish_seal", complete)
+
+
 def stop_before_all_chunks_are_out(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(IncrementalSnapshotEnumerator, "_all_published", lambda self: True)
 
@@ -403,6 +414,7 @@ RULES: list[tuple[Switch, Settings, int]] = [
         settings(Visibility.SNAPSHOT, crashes=0.008, readers=3, faults=0.3),
         25,
     ),
+    (acknowledge_what_is_only_sealed, SNAPSHOT, 0),
     (stop_before_all_chunks_are_out, SNAPSHOT, 0),
     (handle_messages_twice, settings(Visibility.SNAPSHOT, faults=0.2), 0),
     (accept_stale_incarnations, settings(Visibility.SNAPSHOT, crashes=0.008, faults=0.2), 0),

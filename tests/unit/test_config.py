@@ -151,8 +151,8 @@ def test_every_problem_is_reported_at_once_with_its_place() -> None:
             'source.type: unknown type "mysq"; did you mean "mysql"? Available: kafka, mongodb, mysql',
         ),
         (
-            {"source": {"type": "datagen"}},
-            'source.type: "datagen" is not supported yet (available: kafka, mongodb, mysql)',
+            {"source": {"type": "oracle"}},
+            'source.type: unknown type "oracle". Available: kafka, mongodb, mysql',
         ),
         ({"sink": {"type": 5}}, 'sink.type: is required, e.g. type = "delta"'),
         (

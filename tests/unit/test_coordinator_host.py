@@ -3,19 +3,54 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from raycdc.checkpoint.manifest import Manifest
 from raycdc.checkpoint.store import CheckpointStore
+from raycdc.config import SourceConfig
 from raycdc.errors import SourceError, SourceUnavailableError
 from raycdc.model import TableId
 from raycdc.runtime.coordinator_host import BUSY_S, CoordinatorHost
+from raycdc.source.acknowledging import Acknowledgements
+from raycdc.source.api import SourceReader, SplitEnumerator, SplitEnumeratorContext
+from raycdc.source.connector import EnumeratorStart, ReaderContext, Source, SourceFindings, SourceTable
 from raycdc.source.coordinator import CoordinatorSettings
 from raycdc.source.enumerator import restore_or_create
 from raycdc.source.snapshot_plan import PlannedChunks, StartPoint
+
+
+class ToldSource(Source[SourceConfig]):
+    """A source without tables that remembers what it was told."""
+
+    def __init__(self) -> None:
+        super().__init__(SourceConfig(type="told"))
+        self.told: list[dict[str, Any]] = []
+        self.failures: list[Exception] = []
+
+    def acknowledge(self, positions: Mapping[str, Any]) -> None:
+        if self.failures:
+            raise self.failures.pop(0)
+        self.told.append(dict(positions))
+
+    def check(self, last: Manifest | None, *, names_told: bool) -> SourceFindings:
+        return SourceFindings((), ())
+
+    def preflight(self, last: Manifest | None) -> None:
+        """Nothing is refused."""
+
+    def tables(self) -> dict[TableId, SourceTable]:
+        return {}
+
+    def create_enumerator(self, context: SplitEnumeratorContext, start: EnumeratorStart) -> SplitEnumerator:
+        raise AssertionError("no enumerator")
+
+    def create_reader(self, context: ReaderContext) -> SourceReader:
+        raise AssertionError("no reader")
 
 
 class Dialect:
@@ -45,6 +80,18 @@ class Dialect:
         return 1
 
 
+class DialectSource(ToldSource):
+    """The source with this dialect; nobody reads of it."""
+
+    def __init__(self, dialect: Dialect) -> None:
+        super().__init__()
+        self.dialect = dialect
+
+    def create_enumerator(self, context: SplitEnumeratorContext, start: EnumeratorStart) -> SplitEnumerator:
+        how: dict[str, Any] = {"until": start.until, "last": start.last, "document": start.document}
+        return restore_or_create(context, self.dialect, **how)
+
+
 @contextmanager
 def hosted(folder: Path, dialect: Dialect) -> Iterator[CoordinatorHost]:
     store = CheckpointStore(folder, pipeline="shop")
@@ -52,7 +99,7 @@ def hosted(folder: Path, dialect: Dialect) -> Iterator[CoordinatorHost]:
         store=store,
         generation=store.next_generation(),
         committed=0,
-        make_enumerator=lambda context, **how: restore_or_create(context, dialect, **how),
+        source=DialectSource(dialect),
         until=None,
         settings=CoordinatorSettings(),
     )
@@ -102,3 +149,51 @@ def test_what_the_coordinator_waits_for_itself_is_told_as_no_silence_of_its_read
         monkeypatch.setattr(host._core, "reader_lost", lambda *_: threading.Event().wait(2 * BUSY_S) and None)
         host.reader_lost(0, 1, "a slow disk")
     assert any(2 * BUSY_S <= seconds < 2 for seconds in busy)
+
+
+class Elsewhere:
+    """`call_async` whose calls wait until the test runs them."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[Callable[[], Any], Callable[[Any], None]]] = []
+
+    def __call__(self, call: Callable[[], Any], handler: Callable[[Any], None], after_s: float) -> None:
+        self.calls.append((call, handler))
+
+    def run(self) -> None:
+        while self.calls:
+            call, handler = self.calls.pop(0)
+            handler(call())
+
+
+def at(position: int) -> dict[str, Any]:
+    return {"stream": {"version": 2, "position": {"at": position}, "tables": {}}}
+
+
+def test_the_newest_commit_stands_for_those_before_it_while_the_source_is_told() -> None:
+    source, elsewhere = ToldSource(), Elsewhere()
+    told = Acknowledgements(source.acknowledge, elsewhere)
+    for position in (1, 2, 3):
+        told.committed(at(position))
+    assert (len(elsewhere.calls), told.idle) == (1, False)
+    elsewhere.run()
+    assert source.told == [{"stream": {"at": 1}}, {"stream": {"at": 3}}]
+    assert told.idle
+
+
+def test_a_source_that_cannot_be_told_is_a_problem_until_the_next_commit() -> None:
+    source, elsewhere = ToldSource(), Elsewhere()
+    source.failures.append(SourceUnavailableError("the broker is away"))
+    told = Acknowledgements(source.acknowledge, elsewhere)
+    told.committed(at(1))
+    elsewhere.run()
+    assert (told.problems, told.idle, source.told) == ({"acknowledge": "the broker is away"}, True, [])
+    told.committed(at(2))
+    elsewhere.run()
+    assert (told.problems, source.told) == ({}, [{"stream": {"at": 2}}])
+
+
+def test_an_epoch_without_a_log_is_told_to_nobody() -> None:
+    elsewhere = Elsewhere()
+    Acknowledgements(ToldSource().acknowledge, elsewhere).committed({})
+    assert elsewhere.calls == []

@@ -26,7 +26,6 @@ class Cluster:
     def __init__(self, **partitions: int) -> None:
         self.partitions = partitions
         self.identities = dict.fromkeys(partitions, "1")
-        self.committed_offsets: list[Mapping[Partition, int]] = []
         self.away = False
         self.low, self.high = 10, 100
 
@@ -49,9 +48,6 @@ class Cluster:
 
     def committed(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
         return {}
-
-    def commit(self, offsets: Mapping[Partition, int]) -> None:
-        self.committed_offsets.append(offsets)
 
 
 PRODUCT = TableId("shop", "product")
@@ -281,16 +277,6 @@ def test_a_cluster_that_is_away_later_is_looked_for_again() -> None:
     cluster.away, cluster.partitions["m"] = False, 2
     context.run()
     assert (context.owned(), enumerator.problems) == ({0: ["m:0", "m:1"]}, {})
-
-
-def test_offsets_go_to_the_group_when_the_sink_holds_the_epoch() -> None:
-    cluster = Cluster(m=1)
-    enumerator, context = start(cluster, group_id="watchers")
-    seal(enumerator, context, states(context, p0=33))
-    context.calls.clear()
-    enumerator.notify_checkpoint_complete(1)
-    context.run()
-    assert cluster.committed_offsets == [{("m", 0): 33}]
 
 
 def test_everyone_hears_of_a_schema_and_its_changes_are_in_the_epoch_it_begins_with() -> None:

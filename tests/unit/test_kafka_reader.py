@@ -25,9 +25,9 @@ from raycdc.formats.api import MessageBatch, Origin
 from raycdc.formats.plugins import load_format
 from raycdc.model import RowKind, TableId
 from raycdc.model.mask import Masks
+from raycdc.source.connector import ReaderContext
 from raycdc.source.hand_off import LogRows
 from raycdc.source.held_rows import SpilledRows
-from raycdc.source.partitioned import ReaderContext
 from raycdc.source.source_event import (
     AddSplits,
     EpochSealed,
@@ -40,6 +40,7 @@ from raycdc.source.source_event import (
     SplitsRemoved,
 )
 from raycdc.source.split import PartitionSplit
+from raycdc.testing.simulation.statement_job import NoFetchers
 from raycdc.transform.hiding import Hiding
 
 TABLE = TableId("shop", "product")
@@ -132,7 +133,15 @@ class Rig:
         self.sent: list[Message] = []
         self.now_s = 0.0
         self._format = load_format("maxwell-json", columns=columns, **options)
-        context = ReaderContext(self.output, self.sent.append, lambda: None, lambda: self.now_s, 1 << 20)
+        context = ReaderContext(
+            self.output,
+            self.sent.append,
+            notify=lambda: None,
+            now_s=lambda: self.now_s,
+            epoch_bytes_max=1 << 20,
+            parking=True,
+            fetchers=NoFetchers(),
+        )
         self.reader = KafkaReader(
             context,
             partitions=self.partitions,

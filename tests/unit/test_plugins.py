@@ -71,8 +71,7 @@ def test_a_type_two_packages_claim_is_refused(announced: list[EntryPoint]) -> No
     assert failure("good") == "sink.type: 'good' is claimed by an unknown package. Uninstall one of them."
 
 
-def test_unknown_types_get_a_suggestion_and_planned_ones_their_due(announced: list[EntryPoint]) -> None:
+def test_unknown_types_get_a_suggestion(announced: list[EntryPoint]) -> None:
     announced.append(point("good", f"{__name__}:GOOD"))
     assert failure("god") == 'sink.type: unknown type "god"; did you mean "good"? Available: good'
     assert failure("xyz") == 'sink.type: unknown type "xyz". Available: good'
-    assert failure("mongodb") == 'sink.type: "mongodb" is not supported yet (available: good)'

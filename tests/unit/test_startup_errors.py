@@ -98,10 +98,10 @@ FOUND_BY = {
     "connectors/mysql/source.py: MySqlSource.restart": "check_start",
     "connectors/mysql/source.py: MySqlSource._check_table_options": "check_start",
     "connectors/mysql/source.py: _captured": "check_start",
-    "connectors/mysql/source.py: MySqlSource._check_captures": "check_start",
+    "connectors/mysql/source.py: MySqlSource.require_as_begun": "check_start",
     "connectors/mongodb/source.py: MongoDbSource._require_same_set": "check_start",
     "connectors/mongodb/source.py: MongoDbSource._open": "check_start",
-    "connectors/mongodb/source.py: MongoDbSource.key_order": "check_start",
+    "connectors/mongodb/source.py: MongoDbSource.require_as_begun": "check_start",
     "connectors/kafka/source.py: KafkaSource.preflight": "check_start",
 }
 

@@ -56,8 +56,6 @@ class ClusterQuestions(Offsets, Protocol):
 
     def topics(self) -> list[Topic]: ...
 
-    def commit(self, offsets: Mapping[Partition, int]) -> None: ...
-
 
 class Discovery:
     """One look at the cluster: new partitions with their offsets, and this run's ends when it is bounded.
@@ -102,7 +100,6 @@ class KafkaEnumerator:
         self._keys = KeyOwners()
         self._homes = TableHomes()
         self._checking = False
-        self._positions: dict[int, dict[Partition, int]] = {}
         self._problems: dict[str, str] = {}
 
     def __repr__(self) -> str:
@@ -319,9 +316,6 @@ class KafkaEnumerator:
         """Schemas that begin with this epoch; whether everything was read; balance again."""
         for data in splits.values():
             self._keep(PartitionState.from_json(data))
-        if self._config.group_id is not None:
-            sealed = [self._states[split_id] for split_id in splits]
-            self._positions[epoch] = {(s.topic, s.partition): s.offset for s in sealed}
         tables, documents = self._tables(epoch, splits)
         self._assigner.forget([split_id for split_id in splits if self._ended(split_id)])
         self._finished = self._bounded and self._looked and self._all_ended()
@@ -362,27 +356,7 @@ class KafkaEnumerator:
         """A partition is read on for its other tables; the driver drops the rows of these."""
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
-        """Tell the consumer group, for people who watch it; a failure is only noted."""
-        done = [epoch for epoch in self._positions if epoch <= checkpoint_id]
-        if not done:
-            return
-        offsets = self._positions[max(done)]
-        for epoch in done:
-            del self._positions[epoch]
-        if offsets:
-            self._context.call_async(lambda: self._commit(offsets), self._on_committed)
-
-    def _commit(self, offsets: Mapping[Partition, int]) -> str | None:
-        try:
-            self._cluster().commit(offsets)
-        except SourceError as error:
-            return str(error)
-        return None
-
-    def _on_committed(self, problem: str | None) -> None:
-        self._problems.pop("commit", None)
-        if problem is not None:
-            self._problems["commit"] = problem
+        """The consumer group is told by `KafkaSource.acknowledge`."""
 
     def _all_ended(self) -> bool:
         return all(self._ended(s) for s, state in self._states.items() if self._config.selects(state.topic))
@@ -399,8 +373,8 @@ class KafkaEnumerator:
 
     @property
     def problems(self) -> dict[str, str]:
-        """What went wrong without ending the run: the last look at the cluster, the last commit to the group, keys that
-        are not compared, positions that were set anew.
+        """What went wrong without ending the run: the last look at the cluster, keys that are not compared,
+        positions that were set anew.
         """
         unchecked = {
             f"keys of {table}": "too many to look for all of them in two partitions" for table in self._keys.full

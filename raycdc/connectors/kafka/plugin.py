@@ -232,6 +232,14 @@ class KafkaSourceConfig(SourceConfig):
         return not self.full_changelog
 
     @property
+    def order_column(self) -> str:
+        return self.order_by or ""
+
+    @property
+    def table_patterns(self) -> tuple[str, ...]:
+        return tuple(text for key in ("include", "exclude") for text in self.format.get(key, ()))
+
+    @property
     def full_changelog(self) -> bool:
         return self.changelog == "full"
 

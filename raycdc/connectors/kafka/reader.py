@@ -60,8 +60,8 @@ from raycdc.formats.api import ChangeItem, Decoded, FormatDecoder
 from raycdc.model import TableId, TableSchema, key_hashes
 from raycdc.schema import event_to_json
 from raycdc.source.api import InputStatus
+from raycdc.source.connector import ReaderContext
 from raycdc.source.partition_set import PartitionSet
-from raycdc.source.partitioned import ReaderContext
 from raycdc.source.source_event import (
     AddSplits,
     CheckpointComplete,

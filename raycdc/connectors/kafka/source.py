@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import time
+from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any
 
 from raycdc.checkpoint.manifest import Manifest
+from raycdc.connectors.kafka.checks import check_source, tables_of_last_messages
 from raycdc.connectors.kafka.client import Cluster
 from raycdc.connectors.kafka.decoding import keeps_dead_letters, open_format
 from raycdc.connectors.kafka.enumerator import ANOTHER_POSITION, KafkaEnumerator
@@ -16,58 +18,59 @@ from raycdc.connectors.kafka.offsets import in_range
 from raycdc.connectors.kafka.partition_reader import Fetch, KafkaPartitionReader
 from raycdc.connectors.kafka.plugin import KafkaSourceConfig
 from raycdc.connectors.kafka.reader import KafkaReader
-from raycdc.connectors.kafka.split import PartitionState
-from raycdc.connectors.kafka.statements import ReadStatement, Statements
+from raycdc.connectors.kafka.split import PartitionState, partition_of
+from raycdc.connectors.kafka.statements import Statements
 from raycdc.errors import SourceError
 from raycdc.formats.warm_up import compile_all
+from raycdc.model import TableId
 from raycdc.source.api import SplitEnumeratorContext
-from raycdc.source.fetcher import SplitFetcher
-from raycdc.source.partitioned import ReaderContext
-from raycdc.transform.hiding import Hiding
+from raycdc.source.connector import (
+    EnumeratorStart,
+    FetcherManager,
+    ReaderContext,
+    Source,
+    SourceFindings,
+    SourceTable,
+)
 
 
-class KafkaSource:
+class KafkaSource(Source[KafkaSourceConfig]):
     """See the module's docstring. Picklable: it holds the configuration, never a connection."""
 
-    def __init__(self, config: KafkaSourceConfig) -> None:
-        self._config = config
-        self._left_out: frozenset[str] = frozenset()
-        self._hiding = Hiding()
-        self._read_statement: ReadStatement | None = None
-
-    def leave_out(self, changes: frozenset[str]) -> None:
-        """See `raycdc.source.api.LeavesOutChanges`."""
-        self._left_out = changes
-
-    def hide(self, hiding: Hiding) -> None:
-        """See `raycdc.source.api.HidesValues`."""
-        self._hiding = hiding
-
-    def read_statements(self, read: ReadStatement) -> None:
-        """See `raycdc.source.api.ReadsStatements`."""
-        self._read_statement = read
+    knows_tables = False
 
     def __repr__(self) -> str:
-        return f"KafkaSource({self._config.bootstrap_servers})"
+        return f"KafkaSource({self.config.bootstrap_servers})"
 
     def warm_up(self) -> None:
-        """Load the formats' compiled loops (or compile them) before there is a message to decode."""
         compile_all()
 
-    def preflight(self, last: Manifest | None) -> None:
-        """Refuse early, in the driver, what could not work after the epoch `last`, None at a first start.
+    def check(self, last: Manifest | None, *, names_told: bool) -> SourceFindings:
+        states = None if last is None else [PartitionState.from_json(data) for data in last.to_splits.values()]
+        now_ms, hides = time.time_ns() // 1_000_000, bool(self.context.hiding.masks)
+        return SourceFindings(*check_source(self.config, states, now_ms=now_ms, hides=hides))
 
-        Raises `SourceError` with the fix; `LogLostError` when a topic does not have our position.
-        """
-        cluster = Cluster(self._config)
+    def tables(self) -> dict[TableId, SourceTable]:
+        """The tables that the topics' last messages are of, with the columns known by them."""
+        schemas = tables_of_last_messages(self.config, hides=bool(self.context.hiding.masks))
+        return {table: SourceTable(schema) for table, schema in sorted(schemas.items())}
+
+    def acknowledge(self, positions: Mapping[str, Any]) -> None:
+        """Set the group's offsets, which show others the progress."""
+        if self.config.group_id is not None:
+            offsets = {partition_of(split_id): position["offset"] for split_id, position in positions.items()}
+            Cluster(self.config).commit(offsets)
+
+    def preflight(self, last: Manifest | None) -> None:
+        cluster = Cluster(self.config)
         topics = cluster.topics()
-        missing = [name for name in self._config.topics if name not in {topic.name for topic in topics}]
+        missing = [name for name in self.config.topics if name not in {topic.name for topic in topics}]
         if missing:
             raise SourceError(
-                f'Topic "{missing[0]}" does not exist at {self._config.bootstrap_servers}. '
+                f'Topic "{missing[0]}" does not exist at {self.config.bootstrap_servers}. '
                 "Create it, or correct source.topics."
             )
-        if last is None or self._config.on_out_of_range != "fail":
+        if last is None or self.config.on_out_of_range != "fail":
             return
         states = [PartitionState.from_json(data) for data in last.to_splits.values()]
         identities = {(topic.name, number): topic.identity for topic in topics for number in topic.partitions}
@@ -82,63 +85,52 @@ class KafkaSource:
             ways_out=ANOTHER_POSITION,
         )
 
-    def make_enumerator(
-        self,
-        context: SplitEnumeratorContext,
-        *,
-        until: str | None,
-        last: Manifest | None,
-        document: Callable[[str], dict[str, Any]],
-    ) -> KafkaEnumerator:
-        """See `raycdc.source.partitioned.PartitionedSource`."""
-        enumerator = KafkaEnumerator(context, self._config, cluster=lambda: Cluster(self._config), until=until)
-        if last is not None:
-            enumerator.restore(last, document=document)
+    def create_enumerator(self, context: SplitEnumeratorContext, start: EnumeratorStart) -> KafkaEnumerator:
+        enumerator = KafkaEnumerator(context, self.config, cluster=lambda: Cluster(self.config), until=start.until)
+        if start.last is not None:
+            enumerator.restore(start.last, document=start.document)
         return enumerator
 
-    def make_reader(self, context: ReaderContext) -> KafkaReader:
-        """See `raycdc.source.partitioned.PartitionedSource`."""
-        opened = open_format(self._config.format)
-        alignment = self._config.alignment
+    def create_reader(self, context: ReaderContext) -> KafkaReader:
+        opened = open_format(self.config.format)
+        alignment = self.config.alignment
         return KafkaReader(
             context,
-            partitions=FetchedPartitions(self._config, context.notify),
+            partitions=FetchedPartitions(self.config, context.fetchers),
             make_decoder=partial(opened.decoder, positions=True),
             statements=self._statements(),
             identities=Identities(
-                TopicQuestions(self._config, context.notify),
-                where=self._config.bootstrap_servers,
+                TopicQuestions(self.config, context.notify),
+                where=self.config.bootstrap_servers,
                 now_s=context.now_s,
             ),
             settings=ReaderSettings(
                 idle_after_s=alignment.idle_after.total_seconds(),
                 aligned=alignment.max_drift is not None,
-                dead_letters=keeps_dead_letters(self._config.format),
-                order_by=self._config.order_by,
-                hiding=self._hiding,
+                dead_letters=keeps_dead_letters(self.config.format),
+                order_by=self.config.order_by,
+                hiding=self.context.hiding,
             ),
         )
 
     def _statements(self) -> Statements:
-        section = self._config.format
+        section = self.config.format
         tables = section.get("tables") or {}
         return Statements(
-            self._read_statement,
+            self.context.read_statement,
             given=lambda table: bool(section.get("columns")) or str(table) in tables,
-            left_out=self._left_out,
+            left_out=self.context.left_out,
             follow=section.get("ddl", "follow") == "follow",
-            masks=self._hiding.masks,
+            masks=self.context.hiding.masks,
         )
 
 
 class FetchedPartitions:
     """`raycdc.connectors.kafka.held.Partitions`: the blocking reader behind its fetcher's thread."""
 
-    def __init__(self, config: KafkaSourceConfig, notify: Callable[[], None]) -> None:
+    def __init__(self, config: KafkaSourceConfig, fetchers: FetcherManager) -> None:
         self._reader = KafkaPartitionReader(config)
-        self._fetcher: SplitFetcher[Fetch] = SplitFetcher(
-            lambda: self._reader, name="kafka-fetcher", size=lambda fetch: fetch.bytes, notify=notify
-        )
+        self._fetcher = fetchers.start(lambda: self._reader, name="log_read", size=lambda fetch: fetch.bytes)
 
     def add(
         self, topic: str, partition: int, offset: int, *, addition: int, last: tuple[int, int] | None = None

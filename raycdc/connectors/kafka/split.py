@@ -76,3 +76,9 @@ class PartitionState:
         rest = (data["stop"], data["decoder"], data.get("resets", 0), data.get("dropped", {}))
         last = data.get("last")
         return cls(topic, partition, data["identity"], offset, *rest, last=(last[0], last[1]) if last else None)
+
+
+def partition_of(split_id: str) -> tuple[str, int]:
+    """Inverse of `PartitionState.split_id`."""
+    topic, _, number = split_id.rpartition(":")
+    return topic, int(number)

@@ -1,7 +1,7 @@
 """DDL messages of topics: what each asks of the reader, or why it cannot be followed. Pure.
 
 A format says which message is one, what it tells by itself (`ChangeItem.events`) and its statement, which is read by
-whatever the composition root handed in (`raycdc.source.api.ReadsStatements`).
+whatever the composition root handed in (`raycdc.source.connector.SourceContext`).
 
 | the statement | becomes |
 |---|---|

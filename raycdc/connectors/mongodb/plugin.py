@@ -335,6 +335,11 @@ class MongoDbSourceConfig(SourceConfig):
         """The collections to read."""
         return TableSelector(self.collections, self.exclude)
 
+    @property
+    def table_patterns(self) -> tuple[str, ...]:
+        selector = self.selector()
+        return (*selector.include, *selector.exclude)
+
     def captures(self, table: TableId) -> bool:
         return self.selector().matches(table)
 

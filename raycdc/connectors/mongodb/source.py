@@ -10,9 +10,9 @@ import logging
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 from raycdc.checkpoint.manifest import Manifest
+from raycdc.connectors.mongodb.captured import captured_collections, findings
 from raycdc.connectors.mongodb.catalog import (
     COLLECTION,
     discover,
@@ -48,10 +48,10 @@ from raycdc.connectors.mongodb.token import seconds_of
 from raycdc.connectors.mongodb.warm_up import compile_all
 from raycdc.errors import ConfigError, LogLostError, SourceError, SourceUnavailableError
 from raycdc.model import TableId
+from raycdc.source.connector import IncrementalSource, Restart, SourceContext, SourceFindings, SourceTable
 from raycdc.source.selection import Selection
 from raycdc.source.split import StreamSplit
 from raycdc.source.stream_state import stream_of
-from raycdc.transform.followed import TargetRules
 
 _log = logging.getLogger(__name__)
 
@@ -59,68 +59,56 @@ _log = logging.getLogger(__name__)
 _LOOKS = 5
 
 
-class MongoDbSource:
+class MongoDbSource(IncrementalSource[MongoDbSourceConfig]):
     """See the module's docstring. Picklable: it holds the configuration, never a connection."""
 
-    #: There are no dropped rows to remember.
-    ring_s = 0.0
-
-    def __init__(self, config: MongoDbSourceConfig) -> None:
-        self._config = config
-        self._left_out: frozenset[str] = frozenset()
+    def __init__(self, config: MongoDbSourceConfig, context: SourceContext | None = None) -> None:
+        super().__init__(config, context)
         self._large = LargeDocuments()
-        self._rules = TargetRules()
-        self._demands_images = False
 
     def __repr__(self) -> str:
-        return f"MongoDbSource({', '.join(self._config.collections)})"
+        return f"MongoDbSource({', '.join(self.config.collections)})"
+
+    @property
+    def ring_s(self) -> float:
+        return 0.0  # There are no dropped rows to remember.
 
     def statistics(self) -> dict[str, dict[str, int]]:
-        """Figures of this process by collection, each since it began."""
+        """Figures by collection."""
         return {"large_documents": self._large.counts()}
 
     def warm_up(self) -> None:
-        """Load the compiled loops (or compile them) before there is a document to decode."""
         compile_all()
 
-    def leave_out(self, changes: frozenset[str]) -> None:
-        """`raycdc.source.api.LeavesOutChanges`."""
-        self._left_out = changes
+    def check(self, last: Manifest | None, *, names_told: bool) -> SourceFindings:
+        first = last is None or self.config.bounded
+        return findings(self.config, self.context, complete=first and not names_told)
 
-    def follow_targets(self, rules: TargetRules) -> None:
-        """`raycdc.source.api.FollowsTargets`."""
-        self._rules = rules
+    def tables(self) -> dict[TableId, SourceTable]:
+        return captured_collections(self.config)
 
     def tells_before(self) -> bool:
-        """`raycdc.source.api.TellsBefore`: whether all captured collections keep images."""
-        with connect(self._config.uri) as client:
-            return stream_options(client, probe(client), self._config.selector()).images
-
-    def demand_before(self) -> None:
-        """`raycdc.source.api.TellsBefore`."""
-        self._demands_images = True
+        """Whether all captured collections keep images."""
+        with connect(self.config.uri) as client:
+            return stream_options(client, probe(client), self.config.selector()).images
 
     def preflight(self, last: Manifest | None) -> None:
-        """Refuse early, in the driver, what could not work after the epoch `last`, None at a first start.
-
-        Raises `SourceError` with the fix, also for another replica set than the one that was begun with, and
-        `LogLostError` when the server's log no longer reaches back to our position.
-        """
+        """Also refuses another replica set than the one that was begun with."""
         state = stream_of(last)
-        with connect(self._config.uri) as client:
+        with connect(self.config.uri) as client:
             info = probe(client)
             # One that is missing by now was dropped, which the stream says.
-            first = last is None or self._config.bounded
-            tables = discover(client, self._config.selector(), complete=first)
+            first = last is None or self.config.bounded
+            tables = discover(client, self.config.selector(), complete=first)
             if state is not None:
                 self._require_same_set(info, state.position["replica_set"])
             for table in tables:
-                require_selectable(client, table, self._config.snapshot.selection_of(table))
+                require_selectable(client, table, self.config.snapshot.selection_of(table))
             followed = set() if state is None else set(state.followed)
             # Those that came since are judged where they are looked at, and parked.
             judged = [table for table in tables if first or table in followed]
-            require_hidden(client, self._config, judged, self._rules.masks)
-            if not self._config.bounded:
+            require_hidden(client, self.config, judged, self.context.rules.masks)
+            if not self.config.bounded:
                 require_followable(client, judged)
                 if state is not None:
                     self._try(client, StreamPosition.from_json(state.position))
@@ -137,9 +125,8 @@ class MongoDbSource:
             stream.close()
 
     def selection(self) -> Selection:
-        """`raycdc.source.selection.SelectsTables`."""
-        selector = self._config.selector()
-        with connect(self._config.uri) as client:
+        selector = self.config.selector()
+        with connect(self.config.uri) as client:
             every = listed(client, selector)
         there = sorted(table for table, (kind, _) in every.items() if kind == COLLECTION)
         others = {table: f"a {kind}" for table, (kind, _) in every.items() if kind != COLLECTION}
@@ -147,16 +134,15 @@ class MongoDbSource:
         names = selector.plain_names, selector.patterns
         return Selection("source.collections", selected, tuple(there), *names, others=others, noun=COLLECTION)
 
-    def restart(self, last: Manifest) -> tuple[dict[str, Any], int, list[str]]:
-        """Where the changes can be read from instead of a place that is lost, and all collections to read again."""
-        with connect(self._config.uri) as client:
+    def restart(self, last: Manifest) -> Restart:
+        with connect(self.config.uri) as client:
             info = probe(client)
             if (state := stream_of(last)) is not None:
                 self._require_same_set(info, state.position["replica_set"])
             begin = log_end(client)
             position = StreamPosition(begin, replica_set=info.replica_set)
-            tables = discover(client, self._config.selector(), complete=False)
-            return position.to_json(), begin, [str(table) for table in tables]
+            tables = discover(client, self.config.selector(), complete=False)
+            return Restart(position.to_json(), begin, [str(table) for table in tables])
 
     def _require_same_set(self, info: ServerInfo, begun: str) -> None:
         if begun != info.replica_set:
@@ -166,16 +152,16 @@ class MongoDbSource:
             )
 
     def enumerator_dialect(self) -> MongoDbEnumeratorDialect:
-        return MongoDbEnumeratorDialect(self._config, self._rules)
+        return MongoDbEnumeratorDialect(self.config, self.context.rules)
 
     def log_reader(self, split: StreamSplit) -> NewBeginnings | ChangeStreamReader:
         """Connect and open the change stream where the split says. Blocks; raises `LogLostError`."""
         # Of a collection that was left out nothing is followed, whatever takes its name.
-        parked = {table: state for table, state in split.state.parked.items() if self._config.captures(table)}
+        parked = {table: state for table, state in split.state.parked.items() if self.config.captures(table)}
         if is_bounded(split.state.position):
             again = [table for table, state in parked.items() if state.again]
             return NewBeginnings(self._layout_now, again, split.state.position)
-        client = connect(self._config.uri)
+        client = connect(self.config.uri)
         try:
             info = probe(client)
             if info.version < VERSION_PLACES:
@@ -184,15 +170,15 @@ class MongoDbSource:
                     info.address,
                     info.version_text,
                 )
-            captures = self._config.captures
+            captures = self.config.captures
             followed = FollowedCollections(
                 layouts_of(split),
                 parked=parked,
                 captures=captures,
                 look=self._look_at,
-                left_out=self._left_out,
+                left_out=self.context.left_out,
                 widens=self._widens,
-                rules=self._rules,
+                rules=self.context.rules,
             )
             return ChangeStreamReader(
                 open_stream=partial(self._open, client),
@@ -203,7 +189,7 @@ class MongoDbSource:
                 large=self._large,
                 whole_when_idle=not info.is_mongos,
                 close=client.close,
-                demands_images=self._demands_images,
+                demands_images=self.context.demands_before,
             )
         except BaseException:
             client.close()
@@ -218,8 +204,8 @@ class MongoDbSource:
                 "it was restored, or is another replica set of the same name. Take a new snapshot with "
                 'pipeline.on_log_lost = "resnapshot", or point source.uri at the one that was read.'
             )
-        options = replace(stream_options(client, info, self._config.selector()), lean=lean)
-        if self._demands_images:
+        options = replace(stream_options(client, info, self.config.selector()), lean=lean)
+        if self.context.demands_before:
             # Where one collection has none any more the changes of the others are told with theirs.
             options = replace(options, images=True)
         return RawStream(client, info, options, token=position.token, after=position.cluster_time)
@@ -230,54 +216,55 @@ class MongoDbSource:
         Nor where somebody works with what is in the rest, which it would leave, or puts documents together again, or
         where images must be the rows that targets have.
         """
-        options = self._config.schema_
-        rules = self._rules
-        fixed = self._config.spelling is Spelling.BSON or self._demands_images
-        if fixed or not self._config.infers(table) or not rules.gets_added or rules.speaks_of(table, REST):
+        options = self.config.schema_
+        rules = self.context.rules
+        fixed = self.config.spelling is Spelling.BSON or self.context.demands_before
+        if fixed or not self.config.infers(table) or not rules.gets_added or rules.speaks_of(table, REST):
             return None
         return Widening(options.fields_max, options.on_conflict, rules)
 
     def _layout_now(self, table: TableId) -> Layout | None:
-        with connect(self._config.uri) as client:
+        with connect(self.config.uri) as client:
             uuid = found(client, table)
-            return None if uuid is None else layout_of(client, self._config, table, uuid)
+            return None if uuid is None else layout_of(client, self.config, table, uuid)
 
     def _look_at(self, table: TableId) -> Look | None:
         """The collection, its layout, the collection again: where it is the same one, that was it at the time after."""
-        with connect(self._config.uri) as client:
+        with connect(self.config.uri) as client:
             for _ in range(_LOOKS):
                 uuid = found(client, table)
                 if uuid is None:
                     return None
                 try:
                     require_followable(client, [table])
-                    require_hidden(client, self._config, [table], self._rules.masks)
-                    layout = layout_of(client, self._config, table, uuid)
+                    require_hidden(client, self.config, [table], self.context.rules.masks)
+                    layout = layout_of(client, self.config, table, uuid)
                 except SourceUnavailableError:
                     raise
                 except (ConfigError, SourceError) as refused:
                     return Look(None, log_end(client), str(refused))
-                if why := self._rules.refusal(table, layout.schema()):
+                if why := self.context.rules.refusal(table, layout.schema()):
                     return Look(None, log_end(client), why)
                 if found(client, table) == uuid:
                     return Look(layout, log_end(client))
         raise SourceUnavailableError(f"{table} was another collection each time it was looked at.")
 
     def chunk_reader(self) -> MongoDbChunkReader:
-        selection_of = self._config.snapshot.selection_of
-        return MongoDbChunkReader(connect(self._config.uri), self._large, selection_of=selection_of)
+        selection_of = self.config.snapshot.selection_of
+        return MongoDbChunkReader(connect(self.config.uri), self._large, selection_of=selection_of)
 
-    def key_order(self, split: StreamSplit) -> SnapshotKeyOrder | StreamKeyOrder:
-        """Raises `ConfigError` where a collection was begun in another way than it would be now."""
+    def require_as_begun(self, split: StreamSplit) -> None:
         for table, state in split.state.followed.items():
             begun = Layout.from_document(split.schemas[state.schema]).asked
-            now = self._config.asked_of(table)
+            now = self.config.asked_of(table)
             if begun != now:
                 raise ConfigError(
                     f"source.schema, source.columns, source.snapshot: {table} was begun with {begun}, and has {now} "
                     "now; the target would mix both. Put the old ones back, or begin with a new pipeline.state and an "
                     "empty target, or pipeline.on_existing."
                 )
+
+    def key_order(self, split: StreamSplit) -> SnapshotKeyOrder | StreamKeyOrder:
         return SnapshotKeyOrder() if is_bounded(split.state.position) else StreamKeyOrder(layouts_of(split))
 
 

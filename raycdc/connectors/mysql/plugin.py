@@ -216,6 +216,11 @@ class MySqlSourceConfig(SourceConfig):
         """The tables to capture."""
         return TableSelector(self.tables, self.exclude)
 
+    @property
+    def table_patterns(self) -> tuple[str, ...]:
+        selector = self.selector()
+        return (*selector.include, *selector.exclude)
+
     def captures(self, table: TableId) -> bool:
         return self.selector().matches(table)
 

@@ -23,6 +23,7 @@ from raycdc.connectors.mysql.binlog.decoder import BinlogDecoder
 from raycdc.connectors.mysql.binlog.far_places import PlaceFinder
 from raycdc.connectors.mysql.binlog.offset import BinlogOffset, ordinal_of
 from raycdc.connectors.mysql.binlog.stream import BinlogStream
+from raycdc.connectors.mysql.captured import captured_tables, findings
 from raycdc.connectors.mysql.cascades import logs_cascades, unfollowable
 from raycdc.connectors.mysql.catalog import all_tables, database_charsets, discover_tables, is_sequence, load_tables
 from raycdc.connectors.mysql.checks import check_source, lease_server_id, require_ok
@@ -56,42 +57,36 @@ from raycdc.connectors.mysql.warm_up import compile_all
 from raycdc.errors import ConfigError, LogLostError, SourceError, SourceUnavailableError, TableChangedError
 from raycdc.model import TableId, as_inserts, changelog_schema
 from raycdc.source.chunk_key import ChunkKey, key_names
+from raycdc.source.connector import IncrementalSource, Restart, SourceContext, SourceFindings, SourceTable
 from raycdc.source.parking import Refusal, TableLooks
 from raycdc.source.reading import HighWatermark
-from raycdc.source.selection import Selection
+from raycdc.source.selection import Selection, known_tables
 from raycdc.source.split import OpenedAt, SnapshotSplit, StreamSplit
 from raycdc.source.stream_state import StreamState, stream_of
 from raycdc.source.table_life import AsOf, InSnapshot
-from raycdc.transform.followed import TargetRules
 from raycdc.transform.hiding import Hiding
 
 #: Seconds more than a heartbeat until the server has surely noticed that a log connection is gone.
 _HEARTBEAT_MARGIN_S = 2.0
 
 
-class MySqlSource:
+class MySqlSource(IncrementalSource[MySqlSourceConfig]):
     """See the module's docstring. Picklable: it holds the configuration, never a connection."""
 
-    def __init__(self, config: MySqlSourceConfig, *, with_pos: bool = True) -> None:
-        self._config = config
-        self._with_pos = with_pos
-        self._left_out: frozenset[str] = frozenset()
-        self._rules = TargetRules()
-        self._hiding = Hiding()
+    def __init__(self, config: MySqlSourceConfig, context: SourceContext | None = None) -> None:
+        super().__init__(config, context)
         self._info: ServerInfo | None = None
         #: How many snapshots of a table are over, as the key order of the log's reader counts them.
         self._snapshots_over: dict[TableId, int] = {}
 
     def __repr__(self) -> str:
-        return f"MySqlSource({self._config.settings()!r})"
+        return f"MySqlSource({self.config.settings()!r})"
 
     def warm_up(self) -> None:
-        """Load the compiled loops (or compile them): some hundred milliseconds that a first row need not wait for."""
         compile_all()
 
     @property
     def ring_s(self) -> float:
-        """How long dropped rows are remembered; 0 where it can be told what a SELECT sees."""
         info = self._server()
         if info.is_mariadb or info.gtid_mode:
             return 0.0
@@ -100,26 +95,16 @@ class MySqlSource:
                 return 0.0
         return self._visible_within_s
 
-    def leave_out(self, changes: frozenset[str]) -> None:
-        """`raycdc.source.api.LeavesOutChanges`."""
-        self._left_out = changes
+    def check(self, last: Manifest | None, *, names_told: bool) -> SourceFindings:
+        return findings(self.config, known_tables(last))
 
-    def follow_targets(self, rules: TargetRules) -> None:
-        """`raycdc.source.api.FollowsTargets`."""
-        self._rules = rules
-
-    def hide(self, hiding: Hiding) -> None:
-        """`raycdc.source.api.HidesValues`."""
-        self._hiding = hiding
+    def tables(self) -> dict[TableId, SourceTable]:
+        return captured_tables(self.config)
 
     def preflight(self, last: Manifest | None) -> None:
-        """Refuse early, in the driver, what could not work after the epoch `last`, None at a first start.
-
-        Raises `SourceError` with the fix; `LogLostError` when the log no longer reaches back to our position.
-        """
         with closing(self._connect()) as connection:
             info = probe(connection)
-            selector = self._config.selector()
+            selector = self.config.selector()
             tables = discover_tables(connection, selector, named=selector.plain_names)
             require_ok(check_source(connection, info, tables, accept_cascades=self._accept_cascades), info)
             self._check_table_options(connection, tables)
@@ -127,25 +112,19 @@ class MySqlSource:
                 resume_position(connection, info, BinlogOffset.from_json(state.position))
 
     def unfollowable(self, stream: StreamState) -> list[Refusal]:
-        """`raycdc.source.api.RefusesFollowed`."""
         if self._accept_cascades:
             return []
         with closing(self._connect()) as connection:
-            return unfollowable(connection, stream, filter(self._config.captures, stream.followed))
+            return unfollowable(connection, stream, filter(self.config.captures, stream.followed))
 
     def selection(self) -> Selection:
-        """`raycdc.source.selection.SelectsTables`."""
-        selector = self._config.selector()
+        selector = self.config.selector()
         with closing(self._connect()) as connection:
             there = all_tables(connection)
             tables = discover_tables(connection, selector, named=selector.plain_names)
         return Selection("source.tables", tuple(tables), tuple(there), selector.plain_names, selector.patterns)
 
-    def restart(self, last: Manifest) -> tuple[dict[str, Any], int, list[str]]:
-        """Where the log can be read from instead of a place that is lost, and all tables there are to read again.
-
-        Raises `LogLostError` when the server is known to be another one: its data may be anything.
-        """
+    def restart(self, last: Manifest) -> Restart:
         with closing(self._connect()) as connection:
             info = probe(connection)
             state = stream_of(last)
@@ -157,12 +136,12 @@ class MySqlSource:
                     "pipeline.state."
                 )
             position = start_position(connection, info)
-            tables = discover_tables(connection, self._config.selector(), named=self._config.selector().plain_names)
-            return position.to_json(), ordinal_of(position), [str(table) for table in tables]
+            tables = discover_tables(connection, self.config.selector(), named=self.config.selector().plain_names)
+            return Restart(position.to_json(), ordinal_of(position), [str(table) for table in tables])
 
     def _check_table_options(self, connection: Connection[Any], tables: list[TableId]) -> None:
         """Raises `ConfigError` for an option of a table that is not captured, and for one that its columns forbid."""
-        snapshot = self._config.snapshot
+        snapshot = self.config.snapshot
         loaded = load_tables(connection, tables)
         for option, values in (("snapshot.key", snapshot.key), ("snapshot.filter", snapshot.filter)):
             for name, value in values.items():
@@ -171,7 +150,7 @@ class MySqlSource:
                     chunk_key(described, value)
                 else:
                     parse_filter(described, value)
-        for name, listed in self._config.columns.items():
+        for name, listed in self.config.columns.items():
             described = _captured(loaded, "columns", name)
             for column in listed:
                 if column not in {c.name for c in described.columns}:
@@ -184,7 +163,7 @@ class MySqlSource:
                 )
 
     def enumerator_dialect(self) -> MySqlEnumeratorDialect:
-        config = self._config
+        config = self.config
         return MySqlEnumeratorDialect(
             self._connect,
             selector=config.selector(),
@@ -195,45 +174,44 @@ class MySqlSource:
             accept_cascades=self._accept_cascades,
             past=self._past(),
             chunk_readers_max=config.snapshot.chunk_readers_max,
-            refusal=self._rules.refusal,
-            parks=self._rules.parks,
-            hiding=self._hiding,
+            refusal=self.context.rules.refusal,
+            parks=self.context.rules.parks,
+            hiding=self.context.hiding,
         )
 
     def log_reader(self, split: StreamSplit) -> MySqlLogSplitReader:
-        """Connect and start the dump where the split says. Blocks; raises `LogLostError` when that is purged."""
         start = BinlogOffset.from_json(split.state.position)
         tables = tables_of(split)
-        selector = self._config.selector()
+        selector = self.config.selector()
         # Of a table that was left out nothing is followed, whatever takes its name.
         parked = {table: state for table, state in split.state.parked.items() if selector.matches(table)}
-        snapshot = self._config.snapshot
-        captures = {t: self._capture(t) for t in map(TableId.parse, {**snapshot.filter, **self._config.columns})}
+        snapshot = self.config.snapshot
+        captures = {t: self._capture(t) for t in map(TableId.parse, {**snapshot.filter, **self.config.columns})}
         info = self._server()
         history = DdlHistory(
             tables,
-            selector=self._config.selector(),
-            dialect=dialect_of(info, self._config.types.options()),
+            selector=self.config.selector(),
+            dialect=dialect_of(info, self.config.types.options()),
             default_charset=(
                 info.variables.get("character_set_server", "utf8mb4"),
                 info.variables.get("collation_server", ""),
             ),
             databases=self._database_charsets(),
             state=split.state.source or None,
-            left_out=self._left_out,
+            left_out=self.context.left_out,
             resolve=ServerResolver(partial(self._connect_to, start), info, self._open_stream),
             parked={table: state.phase for table, state in parked.items()},
             snapshots=SnapshotKeys(_chunk_keys(split), self._snapshots_over),
             led_to=IndirectChanges(partial(self._connect_to, start)),
-            rules=self._rules,
+            rules=self.context.rules,
         )
         decoder = BinlogDecoder(
             tables,
             wanted=history.captures,
             start=start,
             flavor="mariadb" if info.is_mariadb else "mysql",
-            with_pos=self._with_pos,
-            on_ddl=without_values_in_errors(history.on_ddl, self._hiding),
+            with_pos=True,
+            on_ddl=without_values_in_errors(history.on_ddl, self.context.hiding),
         )
         history.refuses_cascades = not self._accept_cascades and not logs_cascades(info)
         history.sequences = Sequences(partial(self._is_sequence, start))
@@ -242,7 +220,7 @@ class MySqlSource:
         decoder.find_place = PlaceFinder(partial(self._connect_to, start))
         history.attach(decoder)
         row_filter = LogFilter(self._connect, captures, history.table)
-        decoder.xa.keeper = KeptRows(self._hiding, partial(self._cut_by, _chunk_keys(split)), row_filter)
+        decoder.xa.keeper = KeptRows(self.context.hiding, partial(self._cut_by, _chunk_keys(split)), row_filter)
         return MySqlLogSplitReader(
             open_stream=self._open_stream,
             history=history,
@@ -250,7 +228,7 @@ class MySqlSource:
             start=start,
             row_filter=row_filter,
             looks=TableLooks(partial(self._look_at, start), [table for table, state in parked.items() if state.again]),
-            hiding=self._hiding,
+            hiding=self.context.hiding,
         )
 
     def _is_sequence(self, read_from: BinlogOffset, table: TableId) -> bool:
@@ -259,12 +237,12 @@ class MySqlSource:
 
     def _cut_by(self, begun: dict[TableId, ChunkKey], table: TableId) -> tuple[str, ...]:
         """The columns that the table is, or may again be, cut by, beside those of its key."""
-        named = self._config.snapshot.key.get(str(table))
+        named = self.config.snapshot.key.get(str(table))
         return (*key_names(begun.get(table)), *([named] if named else ()))
 
     def _look_at(self, read_from: BinlogOffset, table: TableId) -> TableLook | None:
         connect_to = partial(self._connect_to, read_from)
-        types, refusal = self._config.types.options(), partial(self._refusal, table)
+        types, refusal = self.config.types.options(), partial(self._refusal, table)
         return look_at(
             connect_to,
             table,
@@ -276,7 +254,7 @@ class MySqlSource:
 
     def _refusal(self, table: TableId, described: MySqlTable) -> str:
         """Why no target can hold the table as it is captured; empty where they can."""
-        return self._rules.refusal(table, self._capture(table).narrowed(described).schema())
+        return self.context.rules.refusal(table, self._capture(table).narrowed(described).schema())
 
     def _database_charsets(self) -> dict[str, tuple[str, str]]:
         with closing(self._connect()) as connection:
@@ -288,21 +266,19 @@ class MySqlSource:
             connection,
             probe(connection),
             visible_within_s=self._visible_within_s,
-            rows_per_s=self._config.snapshot.rows_per_second_each,
-            hiding=self._hiding,
+            rows_per_s=self.config.snapshot.rows_per_second_each,
+            hiding=self.context.hiding,
         )
 
     def key_order(self, split: StreamSplit) -> MySqlKeyOrder:
-        # Here and not where the log is opened: that happens in the background, and a run may end before.
-        self._check_captures(split)
-        order = MySqlKeyOrder(self._connect, tables_of(split), self._hiding)
+        order = MySqlKeyOrder(self._connect, tables_of(split), self.context.hiding)
         for table, key in _chunk_keys(split).items():
             order.use(table, key)
         self._snapshots_over = order.over
         return order
 
     def _chunk_settings(self, table: TableId) -> ChunkSettings:
-        snapshot = self._config.snapshot
+        snapshot = self.config.snapshot
         return ChunkSettings(
             Strategy(snapshot.strategy),
             snapshot.chunk_rows,
@@ -310,7 +286,7 @@ class MySqlSource:
             snapshot.key.get(str(table)),
         )
 
-    def _check_captures(self, split: StreamSplit) -> None:
+    def require_as_begun(self, split: StreamSplit) -> None:
         """The target holds what was captured when it was begun; something else needs another snapshot."""
         for table, state in split.state.followed.items():
             begun, now = capture_of(split.schemas[state.schema]), self._capture(table)
@@ -322,20 +298,20 @@ class MySqlSource:
                 )
 
     def _capture(self, table: TableId) -> Capture:
-        listed = self._config.columns.get(str(table))
-        return Capture(self._config.snapshot.filter.get(str(table)), None if listed is None else tuple(listed))
+        listed = self.config.columns.get(str(table))
+        return Capture(self.config.snapshot.filter.get(str(table)), None if listed is None else tuple(listed))
 
     @property
     def _accept_cascades(self) -> bool:
-        return self._config.on_cascade == "accept"
+        return self.config.on_cascade == "accept"
 
     @property
     def _visible_within_s(self) -> float:
-        return self._config.snapshot.visible_within.total_seconds()
+        return self.config.snapshot.visible_within.total_seconds()
 
     def _past(self) -> PastPoint | None:
         """Where to begin, if not now."""
-        options = self._config.startup
+        options = self.config.startup
         match options.mode:
             case StartupMode.EARLIEST:
                 start = PastStart(earliest=True)
@@ -351,11 +327,11 @@ class MySqlSource:
                 )
             case _:
                 return None
-        captured = self._config.selector().matches
+        captured = self.config.selector().matches
         return partial(past_point, start=start, open_log=self._open_stream, captured=captured)
 
     def _connect(self) -> Connection[Any]:
-        return connect(self._config.settings())
+        return connect(self.config.settings())
 
     def _connect_to(self, place: BinlogOffset) -> Connection[Any]:
         """A connection to the very server of `place`, for answers whose position is compared with the log's."""
@@ -374,7 +350,7 @@ class MySqlSource:
         return self._info
 
     def _open_stream(self, start: BinlogOffset) -> BinlogStream:
-        config = self._config
+        config = self.config
         heartbeat_s = config.heartbeat.total_seconds()
         ids = range(config.server_id.first, config.server_id.last + 1)
         connection = self._connect()

@@ -15,6 +15,7 @@ from raycdc.checkpoint.manifest import Segment
 from raycdc.errors import FencedError
 from raycdc.model import TableId
 from raycdc.runtime.output import EpochOutput, OpenSegment, SpoolAddress
+from raycdc.source.acknowledging import Acknowledgements
 from raycdc.source.api import InputStatus
 from raycdc.source.coordinator import CoordinatorSettings, SourceCoordinator
 from raycdc.source.enumerator import IncrementalSnapshotEnumerator, restore_or_create
@@ -194,8 +195,11 @@ class Cluster:
         self._clock = clock
         self._random = chance
         self._calls: list[_Call] = []
+        #: What the source is told of commits; one step at each tick.
+        self._telling: list[_Call] = []
         self._incarnations: dict[int, int] = {}
         self.enumerator: IncrementalSnapshotEnumerator | None = None
+        state.require_log()
         last = state.last
         self.coordinator = SourceCoordinator(
             generation=self.generation,
@@ -207,6 +211,7 @@ class Cluster:
             first_epoch=state.next_epoch,
             call_async=lambda call, handler, _: self._calls.append(_Call(call, handler)),
             wall_ms=lambda: int(clock.now_s * 1000),
+            acknowledgements=Acknowledgements(state.acknowledge, self._acknowledge_later),
         )
         for epoch, manifest in state.manifests.items():
             if epoch > committed:
@@ -298,16 +303,23 @@ class Cluster:
 
     def tick(self) -> None:
         self.coordinator.tick(now_s=self._clock.now_s)
+        if self._telling:
+            self._advance(self._telling, self._telling[0])
 
     def call(self) -> None:
         """Let blocking work of the enumerator be done, or its result arrive."""
         if not self._calls:
             return
-        call = self._random.choice(self._calls)
+        self._advance(self._calls, self._random.choice(self._calls))
+
+    def _acknowledge_later(self, call: Callable[[], Any], handler: Callable[[Any], None], _: float) -> None:
+        self._telling.append(_Call(call, handler))
+
+    def _advance(self, calls: list[_Call], call: _Call) -> None:
         if not call.done:
             call.result, call.done = call.call(), True
             return
-        self._calls.remove(call)
+        calls.remove(call)
         call.handler(call.result)
 
     def step_reader(self, reader: SimReader, action: str) -> None:

@@ -16,6 +16,10 @@ class CrashError(Exception):
     """The process that was running dies here."""
 
 
+class AcknowledgedEarlyError(AssertionError):
+    """The source was told that it need not keep what a start may still ask for."""
+
+
 class MemoryState:
     """`raycdc.source.coordinator.ManifestWriter` with the rules of `raycdc.checkpoint.store`.
 
@@ -27,6 +31,8 @@ class MemoryState:
         self.manifests: dict[int, Manifest] = {}
         self.dropped: dict[int, Manifest] = {}
         self.committed = 0
+        #: The newest epoch whose positions the source was told: it may have thrown away its log before them.
+        self.acknowledged = 0
         self.requests = Requests()
         self.parked: Mapping[str, ParkedTarget] = {}
         self.documents: dict[str, dict[str, Any]] = {}
@@ -60,6 +66,23 @@ class MemoryState:
             look(stored)
         self.manifests[manifest.epoch] = stored
         self.maybe_crash()
+
+    def acknowledge(self, positions: Mapping[str, Any]) -> None:
+        """`raycdc.source.connector.Source.acknowledge`, of a source that keeps its log no longer than it must."""
+        told = [
+            epoch
+            for epoch, manifest in self.manifests.items()
+            if epoch <= self.committed
+            and positions == {split_id: split["position"] for split_id, split in manifest.to_splits.items()}
+        ]
+        if not told:
+            raise AcknowledgedEarlyError(f"{positions} was acknowledged, and the sink holds epoch {self.committed}")
+        self.acknowledged = max(self.acknowledged, *told)
+
+    def require_log(self) -> None:
+        """A start goes on from the last manifest: the source must still have its log from there on."""
+        if self.acknowledged > (self.last.epoch if self.last else 0):
+            raise AcknowledgedEarlyError(f"the log is gone before epoch {self.acknowledged}, the state is {self.last}")
 
     def drop_after(self, epoch: int) -> None:
         """Recovery gives up all epochs after `epoch`; their numbers stay used."""

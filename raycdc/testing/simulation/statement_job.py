@@ -11,7 +11,7 @@ import random
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Never, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -32,7 +32,9 @@ from raycdc.model import RowKind, TableId
 from raycdc.model.row_kind import SYMBOLS
 from raycdc.schema import AddColumnEvent, DropTableEvent, TruncateTableEvent, event_from_json
 from raycdc.source.api import SplitEnumeratorContext
-from raycdc.source.partitioned import ReaderContext
+from raycdc.source.connector import ReaderContext
+from raycdc.source.fetcher import SplitReader
+from raycdc.source.reading import ChunkReader
 from raycdc.source.source_event import Heartbeat, Message
 from raycdc.testing.simulation.partition_job import PartitionJob
 from raycdc.testing.simulation.statement_topic import SimulatedCluster, StatementTopic
@@ -138,6 +140,19 @@ class SimulatedOutput:
     def close(self) -> None: ...
 
 
+T = TypeVar("T")
+
+
+class NoFetchers:
+    """`raycdc.source.connector.FetcherManager` of a reader whose partitions are simulated: no thread."""
+
+    def start(self, open_reader: Callable[[], SplitReader[T]], *, name: str, size: Callable[[T], int]) -> Never:
+        raise AssertionError("simulated partitions need no thread")
+
+    def chunks(self, open_chunks: Callable[[], ChunkReader]) -> Never:
+        raise AssertionError("topics have no chunks")
+
+
 class StatementReader:
     """A `KafkaReader` that is driven as the simulation drives readers."""
 
@@ -146,7 +161,13 @@ class StatementReader:
         made = load_format("canal-json")
         self.reader = KafkaReader(
             ReaderContext(
-                SimulatedOutput(job.spool, name), send, lambda: None, lambda: job.clock.now_s, EPOCH_BYTES_MAX
+                SimulatedOutput(job.spool, name),
+                send,
+                notify=lambda: None,
+                now_s=lambda: job.clock.now_s,
+                epoch_bytes_max=EPOCH_BYTES_MAX,
+                parking=True,
+                fetchers=NoFetchers(),
             ),
             partitions=self.partitions,
             make_decoder=lambda: made.decoder(positions=True),

@@ -154,6 +154,3 @@ class SimulatedCluster:
 
     def committed(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
         raise AssertionError("nobody begins at a group's offsets here")
-
-    def commit(self, offsets: Mapping[Partition, int]) -> None:
-        raise AssertionError("there is no group here")

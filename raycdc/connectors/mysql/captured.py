@@ -1,0 +1,79 @@
+"""What ``raycdc check`` and ``raycdc plan`` ask a MySQL or MariaDB of its captured tables. Changes nothing."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Sequence
+from contextlib import closing
+
+from raycdc.connectors.mysql.catalog import discover_tables, load_tables, table_sizes
+from raycdc.connectors.mysql.checks import check_source
+from raycdc.connectors.mysql.connection import connect
+from raycdc.connectors.mysql.plugin import MySqlSourceConfig
+from raycdc.connectors.mysql.server import probe
+from raycdc.connectors.mysql.snapshot.chunk_keys import prefix_note
+from raycdc.connectors.mysql.values.documents import Capture
+from raycdc.model import TableId
+from raycdc.source.checks import CheckResult
+from raycdc.source.connector import SourceFindings, SourceTable
+
+
+def findings(config: MySqlSourceConfig, known: Collection[str]) -> SourceFindings:
+    """All findings, and the tables that are captured; `known` are those that the state has had.
+
+    Raises `SourceError` when the server cannot be asked at all.
+    """
+    selector = config.selector()
+    with closing(connect(config.settings())) as connection:
+        info = probe(connection)
+        found = discover_tables(connection, selector, named=selector.plain_names)
+        server_ids = range(config.server_id.first, config.server_id.last + 1)
+        results = [
+            CheckResult(
+                "connection", f"Connected to {info.flavor_name} {info.version_text} at {info.address}.", ok=True
+            ),
+            *_patterns(selector.patterns, [str(table) for table in found]),
+            # Plain names are checked whether they were found or not: a missing one is an error, not a surprise later.
+            # One that was followed and is gone was dropped, which the log says.
+            *check_source(
+                connection,
+                info,
+                {*found, *(name for name in selector.plain_names if str(name) not in known)},
+                server_ids=server_ids,
+                accept_cascades=config.on_cascade == "accept",
+            ),
+        ]
+    return SourceFindings(results, sorted(found))
+
+
+def captured_tables(config: MySqlSourceConfig) -> dict[TableId, SourceTable]:
+    """The tables that are captured, as they are now. Raises `SourceError`."""
+    selector = config.selector()
+    with closing(connect(config.settings())) as connection:
+        names = discover_tables(connection, selector, named=selector.plain_names)
+        described, sizes = load_tables(connection, names), table_sizes(connection, names)
+        named = config.snapshot.key
+        notes = {table: prefix_note(connection, columns, named.get(str(table))) for table, columns in described.items()}
+    types = config.types.options()
+    tables = {}
+    for table, columns in sorted(described.items()):
+        listed = config.columns.get(str(table))
+        capture = Capture(None, None if listed is None else tuple(listed))
+        rows = sizes[table].rows if table in sizes else 0
+        schema = capture.narrowed(types.treat_table(columns)).schema()
+        chunks = 1 if "one piece" in notes[table] else max(1, -(-rows // config.snapshot.chunk_rows))
+        tables[table] = SourceTable(schema, rows, chunks, notes[table])
+    return tables
+
+
+def _patterns(patterns: Sequence[str], found: Sequence[str]) -> list[CheckResult]:
+    return [
+        CheckResult(
+            "tables",
+            f"The pattern {pattern} of source.tables matches no table yet.",
+            "Tables that match it and are created while the pipeline runs are followed.",
+            required=False,
+        )
+        for pattern in patterns
+        if not any(re.fullmatch(pattern, name) for name in found)
+    ]

@@ -1,0 +1,333 @@
+"""The one page that is a source: everything that the author of a connector implements.
+
+A connector is a package with an entry point in ``raycdc.sources``: a `raycdc.plugins.Plugin` that names the model of
+its ``[source]`` section (a `raycdc.config.SourceConfig`) and its `Source`. raycdc makes the source anew in every
+process that needs it, from the section and a `SourceContext`, so it is picklable and holds no connection.
+
+| the connector reads | it implements |
+|---|---|
+| tables: a snapshot in chunks, then one log | `IncrementalSource`; the enumerator and the reader are raycdc's |
+| independent logs (partitions) | `Source`; the enumerator and the reader are its own (`raycdc.source.api`) |
+
+The nouns are those of Flink's FLIP-27 and of Flink CDC: `Boundedness`, the enumerator that is created or restored, the
+reader that is created in each reader process, `acknowledge` for ``notifyCheckpointComplete``. What a source may be able
+to do beyond that is the second half of `Source`; each of these methods has a default, which says that it cannot.
+
+| called in | methods |
+|---|---|
+| ``raycdc check`` and ``plan`` | `check`, `tables` |
+| the driver before it starts anything, and ``check`` | `selection`, `preflight`, `restart`, `tells_before` |
+| the same, of a state that there is | `unfollowable`, `require_as_begun` |
+| the coordinator's process | `create_enumerator`, `acknowledge` |
+| every reader's process | `create_reader`, `warm_up`, `statistics` |
+
+All of them may block, except `create_enumerator` and `create_reader`. They raise `raycdc.errors.SourceError` with what
+happened and what to do, `SourceUnavailableError` where trying again may help, `LogLostError` where the log no longer
+reaches back to the state's position.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
+
+from raycdc.checkpoint.manifest import Manifest
+from raycdc.config import SourceConfig
+from raycdc.model import TableId, TableSchema
+from raycdc.schema.events import SchemaChangeEvent
+from raycdc.source.api import ChunkSource, ReaderOutput, SourceReader, SplitEnumerator, SplitEnumeratorContext
+from raycdc.source.checks import CheckResult
+from raycdc.source.enumerator import restore_or_create
+from raycdc.source.fetcher import SplitReader
+from raycdc.source.hand_off import KeyOrder
+from raycdc.source.log_unit import LogSource, LogUnit
+from raycdc.source.parking import Refusal, Requests
+from raycdc.source.reader import IncrementalReader
+from raycdc.source.reading import ChunkReader
+from raycdc.source.selection import Selection
+from raycdc.source.snapshot_plan import EnumeratorDialect
+from raycdc.source.source_event import Message
+from raycdc.source.split import StreamSplit
+from raycdc.source.stream_state import StreamState
+from raycdc.transform.followed import TargetRules
+from raycdc.transform.hiding import Hiding
+
+ConfigT = TypeVar("ConfigT", bound=SourceConfig)
+ItemT = TypeVar("ItemT")
+T_co = TypeVar("T_co", covariant=True)
+
+#: ``(statement, default database)`` to the schema changes that it makes; raises `SchemaError` with the reason.
+ReadStatement = Callable[[str, str], tuple[SchemaChangeEvent, ...]]
+
+
+class Boundedness(StrEnum):
+    """Whether a source ends by itself; FLIP-27's words."""
+
+    BOUNDED = "bounded"
+    CONTINUOUS_UNBOUNDED = "continuous-unbounded"
+
+
+@dataclass(frozen=True, slots=True)
+class SourceContext:
+    """What a source knows of the pipeline that it is part of, given when it is made. Picklable; ``repr`` has no key.
+
+    `rules` say what targets can follow and hold, and which schema changes are left out (`left_out`); `hiding` what no
+    state may have in the clear; `sink` is the sink's type, empty where epochs are taken by hand. With `demands_before`
+    every change must come with the row before it, and a table where one does not is parked. `read_statement` reads DDL
+    statements of a database that another connector knows, for messages that hold such.
+    """
+
+    rules: TargetRules = field(default_factory=TargetRules)
+    hiding: Hiding = field(default_factory=Hiding)
+    sink: str = ""
+    demands_before: bool = False
+    read_statement: ReadStatement | None = None
+
+    @property
+    def left_out(self) -> frozenset[str]:
+        """Types of schema changes that reach no target; there are no rows for them either."""
+        return self.rules.left_out
+
+
+class Fetched(Protocol[T_co]):
+    """What a fetcher's thread has read ahead. Called from the reader's thread; never blocks."""
+
+    def poll(self) -> T_co | None:
+        """The next item, or None when there is none now. Raises what went wrong in the thread."""
+
+    def close(self) -> None: ...
+
+
+class FetcherManager(Protocol):
+    """The threads that block on a source so that its reader never does (FLIP-27's ``SplitFetcherManager``)."""
+
+    def start(
+        self, open_reader: Callable[[], SplitReader[ItemT]], *, name: str, size: Callable[[ItemT], int]
+    ) -> Fetched[ItemT]:
+        """A thread that opens a reader and reads ahead, as many bytes as fit; `size` is an item's, `name` says what
+        it is in figures and in a stack trace.
+        """
+
+    def chunks(self, open_chunks: Callable[[], ChunkReader]) -> ChunkSource:
+        """A thread that reads chunks, one after the other, into segments."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReaderContext:
+    """What a reader is given: where rows go, how to speak, how to wake its thread from another, a monotonic clock in
+    seconds, the bytes after which it asks for a seal, whether single tables may be parked, and fetchers.
+    """
+
+    output: ReaderOutput
+    send: Callable[[Message], None]
+    notify: Callable[[], None]
+    now_s: Callable[[], float]
+    epoch_bytes_max: int
+    parking: bool
+    fetchers: FetcherManager
+
+
+@dataclass(frozen=True, slots=True)
+class EnumeratorStart:
+    """Where an enumerator begins: anew (`last` is None), or as the manifest `last` left it.
+
+    `until` bounds the run ("snapshot", "caught-up"; None: until it is stopped). `document` gives schema documents by
+    their fingerprint. `requests` are what people asked of tables, `refusals` tables that are to park at once.
+    """
+
+    until: str | None
+    last: Manifest | None
+    document: Callable[[str], dict[str, Any]]
+    requests: Requests | None = None
+    refusals: Sequence[Refusal] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SourceTable:
+    """A table as it is captured: its schema, and about how many rows it has and chunks these are (0: not known).
+
+    `note` says where the chunks are not what one would expect.
+    """
+
+    schema: TableSchema
+    rows: int = 0
+    chunks: int = 0
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SourceFindings:
+    """What `Source.check` found, and the tables that the source captures now."""
+
+    results: Sequence[CheckResult]
+    tables: Sequence[TableId]
+
+
+@dataclass(frozen=True, slots=True)
+class Restart:
+    """Where a log can be read from instead of a place that is lost, and all tables there, which are read again."""
+
+    position: Mapping[str, Any]
+    ordinal: int
+    tables: Sequence[str]
+
+
+class Source(ABC, Generic[ConfigT]):
+    """See the module's docstring."""
+
+    #: Whether `tables` has all tables there are. Those of messages are known by reading them alone.
+    knows_tables: ClassVar[bool] = True
+
+    def __init__(self, config: ConfigT, context: SourceContext | None = None) -> None:
+        self.config = config
+        self.context = context or SourceContext()
+
+    @property
+    def boundedness(self) -> Boundedness:
+        return Boundedness.BOUNDED if self.config.bounded else Boundedness.CONTINUOUS_UNBOUNDED
+
+    # --- what every source does -----------------------------------------------------------------------------------
+
+    @abstractmethod
+    def check(self, last: Manifest | None, *, names_told: bool) -> SourceFindings:
+        """All that there is to say of the source before a run, good and bad; changes nothing anywhere.
+
+        `last` is what the state has, None before the first epoch. With `names_told` tables that the configuration names
+        and nobody has were told of already. Raises `SourceError` only where the source cannot be asked at all.
+        """
+
+    @abstractmethod
+    def preflight(self, last: Manifest | None) -> None:
+        """Refuse what could not work after the epoch `last`, None at a first start: what `check` finds, as an error.
+
+        Raises `SourceError` with the fix, and `LogLostError` where the log no longer reaches back.
+        """
+
+    @abstractmethod
+    def tables(self) -> dict[TableId, SourceTable]:
+        """The tables that a run which starts now would capture, for ``raycdc plan``; see `knows_tables`."""
+
+    @abstractmethod
+    def create_enumerator(self, context: SplitEnumeratorContext, start: EnumeratorStart) -> SplitEnumerator:
+        """The enumerator, new or restored (FLIP-27's ``createEnumerator`` and ``restoreEnumerator``)."""
+
+    @abstractmethod
+    def create_reader(self, context: ReaderContext) -> SourceReader: ...
+
+    # --- what a source may be able to do ----------------------------------------------------------------------------
+
+    def acknowledge(self, positions: Mapping[str, Any]) -> None:
+        """The sink holds everything before these states of the unbounded splits, by split id, and so it stays.
+
+        For logs that are kept until somebody has read them (a replication slot), and for others to see the progress (a
+        consumer group). Called after commits, one call at a time and in their order; a call may leave out commits
+        between, and positions that were told may be told again after a restart. An error is shown to people and ends
+        nothing: the next commit's call says at least as much.
+        """
+
+    def selection(self) -> Selection | None:
+        """What there is of what the configuration selects; None for a source whose tables reading alone tells."""
+        return None
+
+    def restart(self, last: Manifest) -> Restart | None:
+        """Where to go on behind a lost log; None where nothing like a snapshot can be taken.
+
+        Raises `LogLostError` where the source is known to be another one: its data may be anything.
+        """
+        return None
+
+    def unfollowable(self, stream: StreamState) -> list[Refusal]:
+        """The followed tables of a log's sealed state that cannot be followed any more, which park."""
+        return []
+
+    def require_as_begun(self, split: StreamSplit) -> None:
+        """`ConfigError` where a followed table would be read in another way than the rows that are written."""
+
+    def tells_before(self) -> bool:
+        """Whether every change now comes with the row before it; then `SourceContext.demands_before` can be asked."""
+        return False
+
+    def warm_up(self) -> None:
+        """Load, ahead of any work, what reading needs (compiled loops): some hundred milliseconds."""
+
+    def statistics(self) -> dict[str, Any]:
+        """Figures of this process since it began, JSON-able, for people."""
+        return {}
+
+
+class IncrementalSource(Source[ConfigT]):
+    """A source of tables: chunks of a snapshot without locks, and one log (Flink CDC's ``IncrementalSource``).
+
+    How the two meet is `raycdc.source.hand_off`; a connector says how to cut, to read and to compare.
+    """
+
+    @property
+    @abstractmethod
+    def ring_s(self) -> float:
+        """Seconds of dropped rows to remember, as the server cannot say when they become visible; 0 where it can."""
+
+    @abstractmethod
+    def enumerator_dialect(self) -> EnumeratorDialect:
+        """How tables are found and cut, and where the log begins."""
+
+    @abstractmethod
+    def log_reader(self, split: StreamSplit) -> SplitReader[LogUnit]:
+        """Connect, and read the log from where `split` says. Blocks; `LogLostError` where that is gone."""
+
+    @abstractmethod
+    def chunk_reader(self) -> ChunkReader:
+        """Connect, to read chunks. Blocks."""
+
+    @abstractmethod
+    def key_order(self, split: StreamSplit) -> KeyOrder:
+        """How keys of rows of the log are compared with bounds of chunks."""
+
+    def create_enumerator(self, context: SplitEnumeratorContext, start: EnumeratorStart) -> SplitEnumerator:
+        return restore_or_create(
+            context,
+            self.enumerator_dialect(),
+            until=start.until,
+            last=start.last,
+            document=start.document,
+            requests=start.requests,
+            refusals=start.refusals,
+        )
+
+    def create_reader(self, context: ReaderContext) -> SourceReader:
+        return IncrementalReader(
+            dialect=_FetchedDialect(self, context.fetchers),
+            output=context.output,
+            send=context.send,
+            now_s=context.now_s,
+            epoch_bytes_max=context.epoch_bytes_max,
+            parking=context.parking,
+        )
+
+
+class _FetchedDialect:
+    """`raycdc.source.reader.ReaderDialect`: the connector's blocking readers behind fetcher threads."""
+
+    def __init__(self, source: IncrementalSource[Any], fetchers: FetcherManager) -> None:
+        self._source = source
+        self._fetchers = fetchers
+
+    @property
+    def ring_s(self) -> float:
+        # Asks the server: not before the reader runs, where one that is away ends an incarnation and not the job.
+        return self._source.ring_s
+
+    def open_log(self, split: StreamSplit) -> LogSource:
+        return self._fetchers.start(
+            lambda: self._source.log_reader(split), name="log_read", size=lambda unit: unit.bytes
+        )
+
+    def open_chunks(self) -> ChunkSource:
+        return self._fetchers.chunks(self._source.chunk_reader)
+
+    def key_order(self, split: StreamSplit) -> KeyOrder:
+        # Here and not where the log is opened: that happens in the background, and a run may end before.
+        self._source.require_as_begun(split)
+        return self._source.key_order(split)

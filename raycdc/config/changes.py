@@ -80,6 +80,10 @@ _SECTIONS: Mapping[str, Mapping[Change, str]] = {
         Change.NEW_STATE: "order_by",
         Change.JUDGED: "changelog",
     },
+    "source:datagen": {
+        Change.FREE: "tables events per_second chunk_rows faults.disconnects faults.acknowledged",
+        Change.NEW_STATE: "rows new_rows seed deletes alter_every",
+    },
     #: Of a message format, as ``source.format`` and ``sink.format`` have it.
     "format": {
         Change.NEW_STATE: "type before_image case_sensitive metadata decimal binary time_unit",

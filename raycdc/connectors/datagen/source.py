@@ -1,0 +1,344 @@
+"""The generated source: `raycdc.source.connector.IncrementalSource` with nothing but what a connector must write.
+
+| class | is | runs in |
+|---|---|---|
+| `DatagenSource` | the page: checks, tables, what was acknowledged, and what makes the other four | every process |
+| `DatagenDialect` | how tables are found and cut, and where the log begins and ends | the coordinator |
+| `DatagenLog` | the log, in units of some transactions | the reader of the log, in a fetcher's thread |
+| `DatagenChunks` | one chunk after the other | every reader, in a fetcher's thread |
+| `DatagenKeyOrder` | which chunk a key of the log belongs to | the reader of the log |
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from raycdc.checkpoint.manifest import STREAM_SPLIT_ID, Manifest
+from raycdc.connectors.datagen.generator import ABSENT, Changes, Generator, Numbers
+from raycdc.connectors.datagen.plugin import DatagenSourceConfig
+from raycdc.errors import LogLostError, SourceUnavailableError
+from raycdc.model import RowKind, TableId, TableSchema, as_inserts, changelog_schema
+from raycdc.model.batch import BATCH_ROWS_MAX
+from raycdc.schema.events import CreateTableEvent, TruncateTableEvent, event_to_json
+from raycdc.source.api import SplitEnumerator, SplitEnumeratorContext
+from raycdc.source.checks import CheckResult
+from raycdc.source.chunk_key import ChunkKey
+from raycdc.source.connector import (
+    EnumeratorStart,
+    IncrementalSource,
+    Restart,
+    SourceContext,
+    SourceFindings,
+    SourceTable,
+)
+from raycdc.source.log_rows import LogRows
+from raycdc.source.log_unit import LogUnit, SchemaUpdate, TableAltered, TableBegun, TableParked
+from raycdc.source.reading import HighWatermark
+from raycdc.source.selection import Selection
+from raycdc.source.snapshot_plan import PlannedChunks, StartPoint, TablePlan
+from raycdc.source.split import OpenedAt, SnapshotSplit, StreamSplit
+from raycdc.source.stream_state import stream_of
+from raycdc.source.table_life import Parking, SnapshotState
+
+#: Transactions of one unit of the log: some hundred kilobytes.
+_UNIT = 5_000
+#: Longest that a quiet log keeps its thread from leaving, in seconds.
+_IDLE_S = 0.05
+#: A table of which no chunk is read: cut by ``id``, which tells rows apart and is never NULL.
+_UNREAD = SnapshotState("id", foldable=True, needs_null=False)
+
+
+class DatagenSource(IncrementalSource[DatagenSourceConfig]):
+    """See the module's docstring. A position is ``{"transactions": n, "began_ms": t}``, its ordinal is n."""
+
+    def __init__(self, config: DatagenSourceConfig, context: SourceContext | None = None) -> None:
+        super().__init__(config, context)
+        self._generator = Generator(config)
+        self._tables = tuple(map(TableId.parse, config.tables))
+        self._began_ms = 0
+
+    def __repr__(self) -> str:
+        return f"DatagenSource({', '.join(self.config.tables)}, seed={self.config.seed})"
+
+    @property
+    def ring_s(self) -> float:
+        return 0.0  # A chunk says exactly what it saw.
+
+    def check(self, last: Manifest | None, *, names_told: bool) -> SourceFindings:
+        text = f"Rows are made up with seed {self.config.seed}: {', '.join(self.config.tables)}."
+        return SourceFindings([CheckResult("connection", text, ok=True)], self._tables)
+
+    def preflight(self, last: Manifest | None) -> None:
+        if (state := stream_of(last)) is not None:
+            _require_kept(self.config.faults.acknowledged, state.position)
+
+    def tables(self) -> dict[TableId, SourceTable]:
+        chunks = -(-self._generator.keys // self.config.chunk_rows)
+        return {table: SourceTable(self._generator.schema(0), self.config.rows, chunks) for table in self._tables}
+
+    def selection(self) -> Selection:
+        return Selection("source.tables", self._tables, self._tables, self._tables)
+
+    def acknowledge(self, positions: Mapping[str, Any]) -> None:
+        if self.config.faults.acknowledged and STREAM_SPLIT_ID in positions:
+            path = Path(self.config.faults.acknowledged)
+            written = path.with_suffix(".new")
+            written.write_text(json.dumps(positions[STREAM_SPLIT_ID]))
+            written.replace(path)
+
+    def restart(self, last: Manifest) -> Restart | None:
+        state = stream_of(last)
+        if state is None:
+            return None
+        began_ms = state.position["began_ms"]
+        end = self._generator.end(began_ms)
+        return Restart(_position(end, began_ms), end, self.config.tables)
+
+    def create_enumerator(self, context: SplitEnumeratorContext, start: EnumeratorStart) -> SplitEnumerator:
+        state = stream_of(start.last)
+        # A server keeps its own time; here the state has to say when the log began.
+        self._began_ms = time.time_ns() // 1_000_000 if state is None else state.position["began_ms"]
+        return super().create_enumerator(context, start)
+
+    def enumerator_dialect(self) -> DatagenDialect:
+        return DatagenDialect(self.config, self.context, self._began_ms)
+
+    def log_reader(self, split: StreamSplit) -> DatagenLog:
+        _require_kept(self.config.faults.acknowledged, split.state.position)
+        return DatagenLog(self.config, self.context, split)
+
+    def chunk_reader(self) -> DatagenChunks:
+        return DatagenChunks(self.config)
+
+    def key_order(self, split: StreamSplit) -> DatagenKeyOrder:
+        return DatagenKeyOrder()
+
+
+class DatagenDialect:
+    """`raycdc.source.snapshot_plan.EnumeratorDialect`."""
+
+    #: Every reader may read chunks.
+    chunk_readers_max = 0
+
+    def __init__(self, config: DatagenSourceConfig, context: SourceContext, began_ms: int) -> None:
+        self._config = config
+        self._rules = context.rules
+        self._generator = Generator(config)
+        self._began_ms = began_ms
+
+    def start_point(self) -> StartPoint:
+        schema = self._generator.schema(0)
+        document = _document(schema)
+        tables = map(TableId.parse, self._config.tables)
+        plans = tuple(
+            TablePlan(table, document["fingerprint"], document, _UNREAD, self._rules.refusal(table, schema))
+            for table in tables
+        )
+        return StartPoint(_position(0, self._began_ms), 0, plans, parks=self._rules.parks)
+
+    def plan(
+        self, document: dict[str, Any], table: TableId, planner: dict[str, Any], first_index: int
+    ) -> PlannedChunks:
+        cuts = [None, *range(self._config.chunk_rows, self._generator.keys, self._config.chunk_rows), None]
+        splits = tuple(SnapshotSplit(table, first_index + n, "id", *each) for n, each in enumerate(pairwise(cuts)))
+        return PlannedChunks(splits, None, len(splits))
+
+    def current_ordinal(self) -> int:
+        return self._generator.end(self._began_ms)
+
+    def captures(self, table: TableId) -> bool:
+        return self._config.captures(table)
+
+
+class DatagenLog:
+    """`raycdc.source.fetcher.SplitReader` of the log's units."""
+
+    def __init__(self, config: DatagenSourceConfig, context: SourceContext, split: StreamSplit) -> None:
+        self._config = config
+        self._rules = context.rules
+        self._generator = Generator(config)
+        self._began_ms: int = split.state.position["began_ms"]
+        self._first = self._next = int(split.state.position["transactions"])
+        self._again = [table for table, state in split.state.parked.items() if state.again and config.captures(table)]
+        self._versions = {table: self._versions_of(table) for table in split.state.followed}
+        self._woken = threading.Event()
+
+    def fetch(self) -> LogUnit | None:
+        _maybe_disconnect(self._config)
+        if self._again:
+            return self._begin_again(self._again.pop())
+        last = min(self._generator.end(self._began_ms), self._next + _UNIT, self._generator.next_alter(self._next))
+        if last > self._next:
+            return self._changes(last)
+        if self._next < self._generator.end(self._began_ms):
+            return self._alter()
+        self._woken.wait(_IDLE_S)
+        return None
+
+    def wake_up(self) -> None:
+        self._woken.set()
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+    def _changes(self, last: int) -> LogUnit:
+        rows = []
+        for table, versions in self._versions.items():
+            changes = self._generator.changes(table, self._next, last, versions)
+            batch = self._batch(table, changes)
+            rows.append(LogRows(table, batch, changes.transactions + 1))
+        self._next = last
+        return self._unit(rows=tuple(each for each in rows if each.ordinals.size))
+
+    def _batch(self, table: TableId, changes: Changes) -> pa.RecordBatch:
+        values = self._generator.columns(table, changes.keys, changes.versions, self._next)
+        # Four numbers for each transaction: a row before, one after, and room for a truncation ahead of them.
+        is_after = np.isin(changes.kinds, (RowKind.UPDATE_AFTER, RowKind.INSERT))
+        numbers = (changes.transactions - self._first) * 4 + 1 + is_after
+        times = [self._generator.time_ms(self._began_ms, n) for n in changes.transactions.tolist()]
+        places = [f"{n}:{int(after)}" for n, after in zip(changes.transactions.tolist(), is_after, strict=True)]
+        meta = [pa.array(changes.kinds), pa.array(numbers), pa.array(times, pa.int64()), pa.array(places, pa.string())]
+        schema = changelog_schema(self._generator.schema(self._next))
+        return pa.RecordBatch.from_arrays([*values, *meta], schema=schema)
+
+    def _alter(self) -> LogUnit:
+        """All tables are altered; one that its targets cannot follow is parked."""
+        before, after = self._generator.schema(self._next), self._generator.schema(self._next + 1)
+        updates: list[SchemaUpdate] = []
+        for table in list(self._versions):
+            event = self._generator.alteration(table, self._next)
+            if why := self._rules.objection(table, before, after, [event], list(self._versions)):
+                del self._versions[table]
+                at, ts_ms = _position(self._next, self._began_ms), self._generator.time_ms(self._began_ms, self._next)
+                updates.append(TableParked(table, Parking(why, at, ts_ms)))
+            else:
+                updates.append(TableAltered(table, (event_to_json(event),), _document(after)))
+        self._next += 1
+        return self._unit(schema=tuple(updates))
+
+    def _begin_again(self, table: TableId) -> LogUnit:
+        """A parked table begins anew: its target is emptied, and all chunks are read again."""
+        schema = self._generator.schema(self._next)
+        ts_ms = self._generator.time_ms(self._began_ms, self._next)
+        if why := self._rules.refusal(table, schema):
+            return self._unit(schema=(TableParked(table, Parking(why, _position(self._next, self._began_ms), ts_ms)),))
+        self._versions[table] = self._versions_of(table)
+        events = (event_to_json(TruncateTableEvent(table)), event_to_json(CreateTableEvent(table, schema)))
+        begun = TableBegun(table, events, _document(schema), _UNREAD)
+        meta = {"_op": int(RowKind.TRUNCATE), "_seq": (self._next - self._first) * 4, "_ts_ms": ts_ms}
+        arrays = [pa.array([meta.get(field.name)], field.type) for field in changelog_schema(schema)]
+        emptied = pa.RecordBatch.from_arrays(arrays, schema=changelog_schema(schema))
+        return self._unit(schema=(begun,), rows=(LogRows(table, emptied, np.array([self._next], np.int64)),))
+
+    def _unit(self, *, rows: tuple[LogRows, ...] = (), schema: tuple[SchemaUpdate, ...] = ()) -> LogUnit:
+        """What lies before the place where the log is now."""
+        return LogUnit(
+            position=_position(self._next, self._began_ms),
+            ordinal=self._next,
+            rows=rows,
+            schema=schema,
+            event_ms=self._generator.time_ms(self._began_ms, self._next),
+            fetched_ms=time.time_ns() // 1_000_000,
+            bytes=sum(each.batch.nbytes for each in rows),
+        )
+
+    def _versions_of(self, table: TableId) -> Numbers:
+        return self._generator.versions(table, 0, self._generator.keys, self._next)
+
+
+class DatagenChunks:
+    """`raycdc.source.reading.ChunkReader`."""
+
+    def __init__(self, config: DatagenSourceConfig) -> None:
+        self._config = config
+        self._generator = Generator(config)
+        self._seen = 0
+
+    def read(
+        self, split: SnapshotSplit, *, opened_at: OpenedAt, document: Mapping[str, Any]
+    ) -> Iterator[pa.RecordBatch]:
+        opened: int = opened_at.position["transactions"]
+        end = self._generator.end(opened_at.position["began_ms"])
+        # As late as the table still is as `document` describes it.
+        self._seen = max(opened, min(end, self._generator.next_alter(opened)))
+        schema, read_ms = changelog_schema(TableSchema.from_json(document)), time.time_ns() // 1_000_000
+        upper = self._generator.keys if split.upper is None else split.upper
+        rows = 0
+        for lower in range(split.lower or 0, upper, BATCH_ROWS_MAX):
+            _maybe_disconnect(self._config)
+            beyond = min(upper, lower + BATCH_ROWS_MAX)
+            versions = self._generator.versions(split.table, lower, beyond, self._seen)
+            there = versions != ABSENT
+            keys = np.arange(lower, beyond, dtype=np.int64)[there]
+            values = self._generator.columns(split.table, keys, versions[there], self._seen)
+            plain = pa.RecordBatch.from_arrays(values, schema=TableSchema.from_json(document).arrow())
+            yield as_inserts(plain, schema, first=rows, read_ms=read_ms)
+            rows += plain.num_rows
+
+    def high_watermark(self) -> HighWatermark:
+        return HighWatermark(self._seen, exact=True, log_end=self._seen)
+
+    def log_end(self, opened_at: OpenedAt) -> HighWatermark:
+        end = self._generator.end(opened_at.position["began_ms"])
+        return HighWatermark(end, exact=False, log_end=end)
+
+    def wake_up(self) -> None:
+        """No read takes long."""
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+class DatagenKeyOrder:
+    """`raycdc.source.hand_off.KeyOrder`: whole numbers, whatever the table."""
+
+    def use(self, table: TableId, key: ChunkKey | None, document: dict[str, Any]) -> None:
+        """Nothing is remembered of a table."""
+
+    def forget(self, table: TableId) -> None:
+        """As there is nothing to forget."""
+
+    def bound(self, table: TableId, raw: int) -> int:
+        return raw
+
+    def classify(self, table: TableId, keys: pa.Array, bounds: Sequence[int]) -> Numbers:
+        cells: Numbers = np.searchsorted(np.array(bounds, np.int64), keys.to_numpy(zero_copy_only=False), side="right")
+        return cells
+
+
+def _position(transactions: int, began_ms: int) -> dict[str, Any]:
+    return {"transactions": transactions, "began_ms": began_ms}
+
+
+def _document(schema: TableSchema) -> dict[str, Any]:
+    """The schema document, as manifests name it by its fingerprint."""
+    return {**schema.to_json(), "fingerprint": schema.fingerprint()}
+
+
+def _require_kept(path: str | None, position: Mapping[str, Any]) -> None:
+    """Raises `LogLostError` where the log before what was acknowledged is asked for."""
+    if path is None or not Path(path).exists():
+        return
+    kept = json.loads(Path(path).read_text())["transactions"]
+    if kept > position["transactions"]:
+        raise LogLostError(
+            f"The log begins at transaction {kept}, up to which all was acknowledged ({path}), and the state is at "
+            f"{position['transactions']}: it is an older one. Use the newest state, or take new snapshots with "
+            'pipeline.on_log_lost = "resnapshot".'
+        )
+
+
+def _maybe_disconnect(config: DatagenSourceConfig) -> None:
+    # Not drawn from the seed: a run that begins again must not meet the same fault for ever.
+    if config.faults.disconnects and random.random() < config.faults.disconnects:  # noqa: S311 - no secret
+        raise SourceUnavailableError("A fault was planted (source.faults.disconnects): the connection is gone.")

@@ -1,0 +1,384 @@
+"""What every source of tables must keep true, played with the real enumerator, readers and coordinator.
+
+A test module of a connector of your own has::
+
+    class TestMySource(SourceConformance):
+        def new_source(self, folder, context): return MySource(MySourceConfig(...), context)
+        def change(self, folder, step): ...
+        def rows(self, folder, table): ...
+
+and pytest plays each ``test_…`` below in a folder of its own. The source must have at least two tables with rows, and
+each step of `change` must insert, update and delete rows of all of them.
+"""
+
+from __future__ import annotations
+
+import json
+import pickle
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from contextlib import closing
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from raycdc import failpoints
+from raycdc.consumer import Epoch
+from raycdc.errors import LogLostError
+from raycdc.model import RowKind, TableId, TableSchema, changelog_schema
+from raycdc.source.connector import IncrementalSource, SourceContext
+from raycdc.source.log_rows import key_values
+from raycdc.source.log_unit import LogUnit, TableAltered, TableBegun
+from raycdc.source.snapshot_plan import StartPoint, first_state
+from raycdc.source.split import OpenedAt, SnapshotSplit, StreamSplit
+from raycdc.source.stream_state import StreamState
+from raycdc.source.table_life import Live
+from raycdc.testing.source_play import Row, SourcePlay
+
+#: Steps of `SourceConformance.change` of a story.
+STEPS = 3
+#: Where an incarnation of a reader, or a generation of the job, is ended by an error.
+POINTS = ("before_seal", "after_seal", "after_close", "before_manifest", "after_manifest")
+#: Looks of a quiet log that say that it has no more, and units after which it has no end.
+QUIET, UNITS_MAX = 3, 10_000
+_PATIENCE_S = 30.0
+
+
+class SourceConformance(ABC):
+    """See the module's docstring. The methods to supply get the folder of the test, where a source may keep things."""
+
+    @abstractmethod
+    def new_source(self, folder: Path, context: SourceContext | None = None) -> IncrementalSource[Any]:
+        """The source, as any process makes it."""
+
+    @abstractmethod
+    def change(self, folder: Path, step: int) -> None:
+        """Change rows of all tables at the source: inserts, updates and deletes. `step` counts from 1."""
+
+    @abstractmethod
+    def rows(self, folder: Path, table: TableId) -> list[Row]:
+        """The rows that `table` has at the source now, as Python values by column."""
+
+    def acknowledged(self, folder: Path) -> int | None:
+        """The ordinal up to which the source was told that all is safe; None for one that does not keep it."""
+        return None
+
+    def lose_log(self, folder: Path) -> bool:
+        """Purge the log that is there at the source; False where that cannot be."""
+        return False
+
+    # -- a whole run
+
+    def test_the_target_equals_the_source_after_every_run(self, tmp_path: Path) -> None:
+        play = self._play(tmp_path)
+        play.run()
+        self._check(play, tmp_path)
+        for step in range(1, STEPS + 1):
+            self.change(tmp_path, step)
+            play.run()
+            self._check(play, tmp_path)
+
+    def test_changes_during_the_snapshot_are_in_it_or_behind_it(self, tmp_path: Path) -> None:
+        play = self._play(tmp_path)
+        steps = iter(range(1, STEPS + 1))
+
+        def change(_: Epoch) -> None:
+            if (step := next(steps, None)) is not None:
+                self.change(tmp_path, step)
+
+        play.run(change)
+        play.run()
+        self._check(play, tmp_path)
+
+    def test_a_change_of_the_log_comes_once(self, tmp_path: Path) -> None:
+        play = self._play(tmp_path)
+        for step in range(1, STEPS + 1):
+            play.run()
+            self.change(tmp_path, step)
+        play.run()
+        twice = {one for one in play.places if play.places.count(one) > 1} if len(play.places) < 5_000 else set()
+        assert len(set(play.places)) == len(play.places), f"came twice: {sorted(twice, key=str)[:5]}"
+        kinds = {kind for _, _, kind in play.places}
+        wanted = {kind.symbol for kind in (RowKind.INSERT, RowKind.UPDATE_AFTER, RowKind.DELETE)}
+        assert wanted <= kinds, f"the log told of {kinds} only"
+
+    def test_a_process_that_ends_anywhere_loses_and_doubles_nothing(self, tmp_path: Path) -> None:
+        for point in POINTS:
+            folder = tmp_path / point
+            play = self._play(folder)
+            try:
+                with failpoints.planned(point, count=2, folder=folder):
+                    play.run(lambda epoch, folder=folder: self.change(folder, epoch.number))  # type: ignore[misc]
+            except failpoints.FailpointError:
+                pass
+            play.run()
+            self._check(play, folder)
+            assert len(set(play.places)) == len(play.places), f"rows came twice after {point}"
+
+    def test_nothing_is_acknowledged_before_it_is_committed(self, tmp_path: Path) -> None:
+        play = self._play(tmp_path)
+
+        def look(_: Epoch) -> None:
+            known = self.acknowledged(tmp_path)
+            assert known is None or known <= play.committed_ordinal, (
+                f"the source was told that all up to {known} is safe, and the sink holds {play.committed_ordinal}"
+            )
+
+        for step in range(1, STEPS + 1):
+            play.run(look)
+            self.change(tmp_path, step)
+        play.run(look)
+        known = self.acknowledged(tmp_path)
+        assert known in (None, play.committed_ordinal), f"the last commit was not told: {known}"
+
+    def test_a_log_that_is_lost_is_told(self, tmp_path: Path) -> None:
+        play = self._play(tmp_path)
+        play.run()
+        last = play.store.last_manifest()
+        self.new_source(tmp_path).preflight(last)
+        self.change(tmp_path, 1)
+        if not self.lose_log(tmp_path):
+            return
+        lost = False
+        try:
+            self.new_source(tmp_path).preflight(last)
+        except LogLostError:
+            lost = True
+        assert lost, "preflight says nothing of a log that does not reach back"
+        assert last is not None
+        restart = self.new_source(tmp_path).restart(last)
+        assert restart is None or restart.ordinal > play.stream.ordinal, "the log goes on before the gap"
+
+    # -- what it says of itself
+
+    def test_check_and_plan_agree_with_a_run(self, tmp_path: Path) -> None:
+        source = self.new_source(tmp_path)
+        findings = source.check(None, names_told=False)
+        bad = [str(result) for result in findings.results if result.required and not result.ok]
+        assert not bad, f"check finds {bad}"
+        planned = {table: found.schema.fingerprint() for table, found in source.tables().items()}
+        play = self._play(tmp_path)
+        play.run()
+        followed = {table: state.schema for table, state in play.stream.followed.items()}
+        assert planned.keys() == followed.keys() == set(findings.tables)
+        schemas = {table: TableSchema.from_json(play.store.document(fp)) for table, fp in followed.items()}
+        assert planned == {table: schema.fingerprint() for table, schema in schemas.items()}
+        assert all(map(source.config.captures, followed)), "the configuration says that it does not capture them"
+
+    def test_it_can_be_sent_to_other_processes(self, tmp_path: Path) -> None:
+        source = pickle.loads(pickle.dumps(self.new_source(tmp_path)))
+        assert source.tables().keys() == self.new_source(tmp_path).tables().keys()
+        source.warm_up()
+        json.dumps(source.statistics())
+
+    # -- its log
+
+    def test_places_of_the_log_ascend(self, tmp_path: Path) -> None:
+        start = self._start(tmp_path)
+        self.change(tmp_path, 1)
+        before = start.ordinal
+        for unit in self._units(tmp_path, self._followed(start)):
+            assert json.loads(json.dumps(dict(unit.position))) == dict(unit.position), "a position must be JSON"
+            for rows in unit.rows:
+                ordinals = rows.ordinals
+                assert ordinals.dtype == np.int64, f"ordinals are {ordinals.dtype}"
+                assert (np.diff(ordinals) >= 0).all(), "rows of a table come in the log's order"
+                assert before < ordinals[0], f"a row at {ordinals[0]} behind the place {before}"
+                assert unit.in_transaction or ordinals[-1] <= unit.ordinal, "a row lies behind its unit's place"
+            assert unit.ordinal >= before, f"the log went back from {before} to {unit.ordinal}"
+            before = unit.ordinal
+
+    def test_the_log_goes_on_from_every_place(self, tmp_path: Path) -> None:
+        split = self._followed(self._start(tmp_path))
+        for step in range(1, STEPS + 1):
+            self.change(tmp_path, step)
+        units = list(self._units(tmp_path, split))
+        told = [_told(unit) for unit in units]
+        for number, unit in enumerate(units):
+            split = _behind(split, unit)
+            if unit.in_transaction:
+                continue
+            rest = [row for again in self._units(tmp_path, split) for row in _told(again)]
+            wanted = [row for rows in told[number + 1 :] for row in rows]
+            assert rest == wanted, f"from {dict(unit.position)} on the log has {len(rest)} rows, not {len(wanted)}"
+
+    def test_rows_are_as_their_schema_says(self, tmp_path: Path) -> None:
+        split = self._followed(self._start(tmp_path))
+        self.change(tmp_path, 1)
+        for unit in self._units(tmp_path, split):
+            split = _behind(split, unit)
+            for rows in unit.rows:
+                state = split.state.followed.get(rows.table)
+                assert state is not None, f"rows of {rows.table}, which is not followed"
+                schema = changelog_schema(TableSchema.from_json(split.schemas[state.schema]))
+                assert rows.batch.schema.equals(schema), f"{rows.table} has\n{rows.batch.schema}\nand not\n{schema}"
+                assert rows.batch.num_rows == rows.ordinals.size
+
+    def test_an_update_is_a_row_before_and_a_row_after(self, tmp_path: Path) -> None:
+        split = self._followed(self._start(tmp_path))
+        self.change(tmp_path, 1)
+        for unit in self._units(tmp_path, split):
+            for rows in unit.rows:
+                kinds = rows.batch.column("_op").to_pylist()
+                for number, kind in enumerate(kinds):
+                    if kind == RowKind.UPDATE_BEFORE:
+                        assert kinds[number + 1 : number + 2] == [RowKind.UPDATE_AFTER], f"in {kinds}"
+                    if kind == RowKind.UPDATE_AFTER:
+                        assert kinds[max(0, number - 1)] == RowKind.UPDATE_BEFORE, f"in {kinds}"
+                numbers = rows.batch.column("_seq").to_numpy()
+                assert (np.diff(numbers) > 0).all(), "_seq numbers the rows in their order"
+
+    def test_a_waiting_read_can_be_woken(self, tmp_path: Path) -> None:
+        reader = self.new_source(tmp_path).log_reader(self._followed(self._start(tmp_path)))
+        ended = threading.Event()
+
+        def read() -> None:
+            while not ended.is_set():
+                reader.fetch()
+
+        thread = threading.Thread(target=read, daemon=True)
+        thread.start()
+        ended.set()
+        reader.wake_up()
+        thread.join(timeout=_PATIENCE_S)
+        assert not thread.is_alive(), f"fetch did not return {_PATIENCE_S:g} s after wake_up"
+        reader.close()
+
+    # -- its chunks
+
+    def test_every_row_is_in_one_chunk(self, tmp_path: Path) -> None:
+        source, start = self.new_source(tmp_path), self._start(tmp_path)
+        order = source.key_order(self._split(start))
+        for plan in start.tables:
+            wanted = {_shown(row) for row in self.rows(tmp_path, plan.table)}
+            found: list[str] = []
+            for split in self._chunks(tmp_path, plan.table, plan.document):
+                for batch in self._read(tmp_path, split, start, plan.document):
+                    found += [_shown(row) for row in batch.select(_names(plan.document)).to_pylist()]
+                    if split.key is not None:
+                        bounds = [order.bound(plan.table, raw) for raw in (split.lower, split.upper) if raw is not None]
+                        cells = order.classify(plan.table, key_values(batch, split.key), bounds)
+                        inside = 0 if split.lower is None else 1
+                        assert (cells == inside).all() or split.includes_null, f"rows outside of {split}"
+            assert sorted(found) == sorted(wanted), f"chunks of {plan.table} have {len(found)} rows of {len(wanted)}"
+
+    def test_bounds_of_chunks_ascend_without_gaps(self, tmp_path: Path) -> None:
+        source, start = self.new_source(tmp_path), self._start(tmp_path)
+        order = source.key_order(self._split(start))
+        for plan in start.tables:
+            chunks = [chunk for chunk in self._chunks(tmp_path, plan.table, plan.document) if not chunk.only_null]
+            assert (chunks[0].lower, chunks[-1].upper) == (None, None), "the first and the last chunk are open"
+            assert all(one.upper == other.lower for one, other in pairwise(chunks)), "chunks touch each other"
+            bounds = [order.bound(plan.table, chunk.upper) for chunk in chunks[:-1]]
+            assert all(one < other for one, other in pairwise(bounds)), f"bounds of {plan.table} do not ascend"
+            assert [chunk.index for chunk in chunks] == list(range(chunks[0].index, chunks[0].index + len(chunks)))
+
+    def test_a_chunk_sees_what_the_log_had_when_it_was_opened(self, tmp_path: Path) -> None:
+        start = self._start(tmp_path)
+        split = self._followed(start)
+        self.change(tmp_path, 1)
+        for unit in self._units(tmp_path, split):
+            split = _behind(split, unit)
+        (table, state), *_ = split.state.followed.items()
+        document = split.schemas[state.schema]
+        for chunk in self._chunks(tmp_path, table, document):
+            with closing(self.new_source(tmp_path).chunk_reader()) as reader:
+                for _ in reader.read(chunk, opened_at=OpenedAt(split.state.position), document=document):
+                    continue
+                high = reader.high_watermark()
+            assert high.ordinal >= split.state.ordinal, f"{high} is before the place {split.state.ordinal} it must see"
+            assert high.log_end >= high.ordinal
+
+    # -- helpers
+
+    def _play(self, folder: Path) -> SourcePlay:
+        return SourcePlay(folder, partial(self.new_source, folder))
+
+    def _check(self, play: SourcePlay, folder: Path) -> None:
+        for table in self.new_source(folder).tables():
+            found = sorted(map(_shown, play.target.get(table, {}).values()))
+            wanted = sorted(map(_shown, self.rows(folder, table)))
+            more, less = set(found) - set(wanted), set(wanted) - set(found)
+            assert found == wanted, (
+                f"{table} at the source has {len(wanted)} rows, the target {len(found)}; only in the target: "
+                f"{sorted(more)[:3]}; only at the source: {sorted(less)[:3]}"
+            )
+
+    def _start(self, folder: Path) -> StartPoint:
+        source = self.new_source(folder)
+        return source.enumerator_dialect().start_point()
+
+    def _split(self, start: StartPoint) -> StreamSplit:
+        return StreamSplit(first_state(start), {plan.fingerprint: plan.document for plan in start.tables})
+
+    def _followed(self, start: StartPoint) -> StreamSplit:
+        """The log from `start` on, of tables that are followed without a snapshot."""
+        split = self._split(start)
+        live = {plan.table: Live(plan.fingerprint, announced=True, incarnation=0) for plan in start.tables}
+        state = StreamState(start.position, start.ordinal, live, source=start.source or {})
+        return StreamSplit(state, split.schemas)
+
+    def _units(self, folder: Path, split: StreamSplit) -> Iterator[LogUnit]:
+        """What the log has from `split` on, until it is quiet."""
+        with closing(self.new_source(folder).log_reader(split)) as reader:
+            quiet = 0
+            for _ in range(UNITS_MAX):
+                unit = reader.fetch()
+                quiet = quiet + 1 if unit is None else 0
+                if unit is not None:
+                    yield unit
+                if quiet == QUIET:
+                    return
+        raise AssertionError(f"the log has no end after {UNITS_MAX} units")
+
+    def _chunks(self, folder: Path, table: TableId, document: dict[str, Any]) -> list[SnapshotSplit]:
+        dialect = self.new_source(folder).enumerator_dialect()
+        chunks: list[SnapshotSplit] = []
+        planner: dict[str, Any] = {}
+        while True:
+            planned = dialect.plan(document, table, planner, len(chunks))
+            chunks += planned.splits
+            if planned.planner is None:
+                return chunks
+            planner = planned.planner
+
+    def _read(
+        self, folder: Path, split: SnapshotSplit, start: StartPoint, document: Mapping[str, Any]
+    ) -> Iterator[pa.RecordBatch]:
+        with closing(self.new_source(folder).chunk_reader()) as reader:
+            yield from reader.read(split, opened_at=OpenedAt(start.position), document=document)
+
+
+def _behind(split: StreamSplit, unit: LogUnit) -> StreamSplit:
+    """The log behind `unit`, as a reader would seal it."""
+    followed, schemas = dict(split.state.followed), dict(split.schemas)
+    for update in unit.schema:
+        followed.pop(update.table, None)
+        if isinstance(update, TableAltered | TableBegun):
+            followed[update.table] = Live(update.fingerprint, announced=True, incarnation=0)
+            schemas[update.fingerprint] = update.document
+    source = split.state.source if unit.source_state is None else unit.source_state
+    return StreamSplit(StreamState(unit.position, unit.ordinal, followed, source=source), schemas)
+
+
+def _told(unit: LogUnit) -> list[tuple[str, Any, str]]:
+    """Rows of a unit, comparable: their table, place and values."""
+    told = [(str(update.table), type(update).__name__, "") for update in unit.schema]
+    for rows in unit.rows:
+        for row in rows.batch.to_pylist():
+            values = {name: value for name, value in row.items() if name not in ("_seq", "_ts_ms")}
+            told.append((str(rows.table), row["_pos"], _shown(values)))
+    return sorted(told, key=str) if len(unit.rows) > 1 else told
+
+
+def _names(document: Mapping[str, Any]) -> list[str]:
+    return [column["name"] for column in document["columns"]]
+
+
+def _shown(row: Mapping[str, Any]) -> str:
+    return str(sorted(row.items()))

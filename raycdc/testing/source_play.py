@@ -1,0 +1,132 @@
+"""A pipeline without a sink, for tests of sources: real processes (as threads), and what its epochs make of rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from raycdc.bridge.bad_rows import BadRecords
+from raycdc.checkpoint.manifest import STREAM_SPLIT_ID
+from raycdc.checkpoint.store import CheckpointStore
+from raycdc.checkpoint.term import DriverTerm
+from raycdc.consumer import Epoch, Ledger
+from raycdc.model import META_COLUMNS, RowKind, TableId
+from raycdc.model.row_kind import SYMBOLS
+from raycdc.runtime.launcher import JobSpec, LocalLauncher
+from raycdc.runtime.supervisor import Supervisor, SupervisorSettings
+from raycdc.source.connector import Source
+from raycdc.source.coordinator import CoordinatorSettings
+from raycdc.source.split import StreamSplit
+from raycdc.source.stream_state import StreamState, stream_of
+
+Row = dict[str, Any]
+
+#: Sealed often, so that a short run has several epochs.
+_SETTINGS = CoordinatorSettings(epoch_interval_s=0.05, epoch_bytes_max=1 << 20, epoch_bytes_idle=1 << 14)
+_EMPTIES = SYMBOLS[RowKind.TRUNCATE]
+_REMOVES = (SYMBOLS[RowKind.UPDATE_BEFORE], SYMBOLS[RowKind.DELETE])
+
+
+class SourcePlay:
+    """Runs of one source in one state: what it tells is applied to rows in memory, epoch by epoch."""
+
+    def __init__(self, folder: Path, make_source: Callable[[], Source[Any]]) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.store = CheckpointStore(folder / "state", pipeline="conformance")
+        self.warnings: list[str] = []
+        #: The rows that a target would hold, by table and key.
+        self.target: dict[TableId, dict[tuple[Any, ...], Row]] = {}
+        #: Places of rows of the log that came, with table and kind.
+        self.places: list[tuple[TableId, str, str]] = []
+        self._make_source = make_source
+
+    def run(self, on_epoch: Callable[[Epoch], None] = lambda _: None) -> None:
+        """Follow the source until its present end; `on_epoch` sees each epoch before it counts as committed."""
+        with self.running() as ledger:
+            for epoch in ledger.epochs():
+                self._apply(epoch)
+                on_epoch(epoch)
+                epoch.ack()
+
+    @contextmanager
+    def running(self, *, until: str | None = "caught-up") -> Iterator[Ledger]:
+        """The source side alone, while the block lasts."""
+        with ExitStack() as stack:
+            lease = self.store.lease()
+            stack.callback(lease.release)
+            term = DriverTerm(self.store)
+            spec = JobSpec(self.store.path, self._make_source, _SETTINGS, until)
+            self.store.sweep_spool()
+            sealed_before = self.store.next_epoch() - 1
+            launcher = LocalLauncher(spec)
+            supervisor = Supervisor(
+                launcher,
+                SupervisorSettings(
+                    readers_min=2,
+                    readers_max=2,
+                    next_generation=term.for_coordinator,
+                    committed=lambda: self.committed,
+                    on_processes=lambda _: None,
+                    on_warning=self.warnings.append,
+                ),
+            )
+            stack.callback(supervisor.close)
+            yield Ledger(
+                self.store,
+                supervisor,
+                BadRecords("fail"),
+                token=None,
+                flights=dict,
+                generation=term.generation,
+                sealed_before=sealed_before,
+            )
+
+    @property
+    def committed(self) -> int:
+        """The last epoch that counts as committed; 0 before the first."""
+        record = self.store.last_commit()
+        return record.epoch if record else 0
+
+    @property
+    def committed_ordinal(self) -> int:
+        """Where the log stands in the last committed epoch."""
+        state = stream_of(self.store.manifest(self.committed)) if self.committed else None
+        return state.ordinal if state is not None else 0
+
+    @property
+    def split(self) -> StreamSplit:
+        """The log as the last epoch left it."""
+        state = self.stream
+        return StreamSplit(state, {one.schema: self.store.document(one.schema) for one in state.followed.values()})
+
+    @property
+    def stream(self) -> StreamState:
+        state = stream_of(self.store.last_manifest())
+        assert state is not None, f"no epoch has the split {STREAM_SPLIT_ID!r}"
+        return state
+
+    def _apply(self, epoch: Epoch) -> None:
+        for table, schema in epoch.tables.items():
+            batches = list(epoch.batches(table))
+            if not batches:
+                continue
+            rows = self.target.setdefault(table, {})
+            names = schema.arrow().names
+            for row in sorted(pa.Table.from_batches(batches).to_pylist(), key=lambda one: one["_seq"]):
+                kind = row["_op"]
+                if row["_pos"] is not None:
+                    self.places.append((table, row["_pos"], kind))
+                key = tuple(row[name] for name in schema.primary_key)
+                if kind == _EMPTIES:
+                    rows.clear()
+                elif kind in _REMOVES:
+                    rows.pop(key, None)
+                else:
+                    rows[key] = {name: row[name] for name in names}
+            for key, row in rows.items():
+                # Rows that were there before a column are NULL in it; one that was dropped is gone.
+                rows[key] = {name: row.get(name) for name in names if name not in META_COLUMNS}

@@ -3,14 +3,29 @@
 from __future__ import annotations
 
 import json
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+from raycdc.checkpoint.manifest import STREAM_SPLIT_ID, Manifest
 from raycdc.connectors.datagen.generator import ABSENT, Generator
 from raycdc.connectors.datagen.plugin import DatagenSourceConfig
-from raycdc.connectors.datagen.source import DatagenSource
-from raycdc.model import TableId
-from raycdc.source.connector import SourceContext
+from raycdc.connectors.datagen.source import DatagenChunks, DatagenDialect, DatagenKeyOrder, DatagenLog, DatagenSource
+from raycdc.errors import RaycdcError
+from raycdc.model import RowKind, TableId
+from raycdc.source.checks import CheckResult
+from raycdc.source.connector import SourceContext, SourceFindings, SourceTable
+from raycdc.source.log_rows import LogRows
+from raycdc.source.log_unit import LogUnit, TableAltered
+from raycdc.source.snapshot_plan import PlannedChunks
+from raycdc.source.split import OpenedAt, SnapshotSplit, StreamSplit
 from raycdc.testing import SourceConformance
 from raycdc.testing.source_play import Row
 
@@ -57,9 +72,9 @@ class DatagenConformance(SourceConformance):
         rows = zip(*(column.to_pylist() for column in columns), strict=True)
         return [dict(zip(names, row, strict=True)) for row in rows]
 
-    def acknowledged(self, folder: Path) -> int | None:
+    def acknowledged(self, folder: Path) -> int:
         path = folder / "acknowledged.json"
-        return int(json.loads(path.read_text())["transactions"]) if path.exists() else None
+        return int(json.loads(path.read_text())["transactions"]) if path.exists() else 0
 
     def lose_log(self, folder: Path) -> bool:
         position: dict[str, Any] = {"transactions": config_of(folder).events, "began_ms": 0}
@@ -69,3 +84,301 @@ class DatagenConformance(SourceConformance):
 
 class TestGeneratedTables(DatagenConformance):
     """The connector to copy keeps every rule."""
+
+
+class ChangedLog:
+    """A log whose units are changed on the way."""
+
+    def __init__(self, log: DatagenLog, change: Callable[[LogUnit], LogUnit]) -> None:
+        self._log = log
+        self._change = change
+        self.wake_up = log.wake_up
+        self.close = log.close
+
+    def fetch(self) -> LogUnit | None:
+        unit = self._log.fetch()
+        return None if unit is None else self._change(unit)
+
+
+class FaultyLog(DatagenSource):
+    """A source with a fault in `changed`."""
+
+    def log_reader(self, split: StreamSplit) -> DatagenLog:
+        return ChangedLog(super().log_reader(split), self.changed)  # type: ignore[return-value]
+
+    def changed(self, unit: LogUnit) -> LogUnit:
+        raise NotImplementedError
+
+
+def each_batch(unit: LogUnit, change: Callable[[LogRows], LogRows]) -> LogUnit:
+    return replace(unit, rows=tuple(filter(lambda rows: rows.ordinals.size, map(change, unit.rows))))
+
+
+def only(rows: LogRows, mask: np.ndarray) -> LogRows:
+    return replace(rows, batch=rows.batch.filter(pa.array(mask)), ordinals=rows.ordinals[mask])
+
+
+def kinds_of(rows: LogRows) -> np.ndarray:
+    kinds: np.ndarray = rows.batch.column("_op").to_numpy()
+    return kinds
+
+
+class ForgetsTombstones(FaultyLog):
+    """Deletions are not told."""
+
+    def changed(self, unit: LogUnit) -> LogUnit:
+        return each_batch(unit, lambda rows: only(rows, kinds_of(rows) != RowKind.DELETE))
+
+
+class MixesTwoTables(FaultyLog):
+    """Rows of all tables are told as the first one's."""
+
+    def changed(self, unit: LogUnit) -> LogUnit:
+        return each_batch(unit, lambda rows: replace(rows, table=TableId.parse(TABLES[0])))
+
+
+class RepeatsAPosition(DatagenSource):
+    """A log that is opened again begins with what it told last."""
+
+    def log_reader(self, split: StreamSplit) -> DatagenLog:
+        position = split.state.position
+        again = {**position, "transactions": max(0, position["transactions"] - 1)}
+        return super().log_reader(replace(split, state=replace(split.state, position=again)))
+
+
+class SkipsAPosition(DatagenSource):
+    """A log that is opened again leaves out what it had not told yet."""
+
+    def log_reader(self, split: StreamSplit) -> DatagenLog:
+        position = split.state.position
+        beyond = {**position, "transactions": position["transactions"] + bool(position["transactions"])}
+        return super().log_reader(replace(split, state=replace(split.state, position=beyond)))
+
+
+class GoesBack(FaultyLog):
+    """Units have the place where the log was opened."""
+
+    def changed(self, unit: LogUnit) -> LogUnit:
+        return replace(unit, ordinal=0)
+
+
+class TellsRowsEarly(FaultyLog):
+    """Rows have a place before that of their unit's predecessor."""
+
+    def changed(self, unit: LogUnit) -> LogUnit:
+        return each_batch(unit, lambda rows: replace(rows, ordinals=rows.ordinals - 1))
+
+
+class KeepsItsOldColumns(FaultyLog):
+    """An alteration is told without its new schema document."""
+
+    def changed(self, unit: LogUnit) -> LogUnit:
+        old = self.tables()[TableId.parse(TABLES[0])].schema
+        document = {**old.to_json(), "fingerprint": old.fingerprint()}
+        altered = [one for one in unit.schema if isinstance(one, TableAltered)]
+        return replace(unit, schema=tuple(replace(one, document=document) for one in altered))
+
+
+class TellsAfterBeforeBefore(FaultyLog):
+    """The row before an update comes behind the row after it."""
+
+    def changed(self, unit: LogUnit) -> LogUnit:
+        return each_batch(unit, self._turned)
+
+    def _turned(self, rows: LogRows) -> LogRows:
+        order = np.arange(rows.ordinals.size)
+        before = np.flatnonzero(kinds_of(rows) == RowKind.UPDATE_BEFORE)
+        order[before], order[before + 1] = before + 1, before
+        return replace(rows, batch=rows.batch.take(pa.array(order)))
+
+
+class AcknowledgesEarly(FaultyLog):
+    """The source is told that all is safe as soon as it is read."""
+
+    def changed(self, unit: LogUnit) -> LogUnit:
+        self.acknowledge({STREAM_SPLIT_ID: dict(unit.position)})
+        return unit
+
+
+class AcknowledgesNothing(DatagenSource):
+    """The log is kept for ever."""
+
+    def acknowledge(self, positions: Mapping[str, Any]) -> None:
+        """Forgotten."""
+
+
+class KeepsALostLogToItself(DatagenSource):
+    """A log that does not reach back is found out by whoever reads it."""
+
+    def preflight(self, last: Manifest | None) -> None:
+        """Nothing is asked."""
+
+
+class ChecksWhatItCannotDo(DatagenSource):
+    """`check` finds a fault that no run has."""
+
+    def check(self, last: Manifest | None, *, names_told: bool) -> SourceFindings:
+        found = super().check(last, names_told=names_told)
+        return SourceFindings([CheckResult("connection", "Nobody answers.")], found.tables)
+
+
+class PlansOtherColumns(DatagenSource):
+    """`plan` shows columns that no run has."""
+
+    def tables(self) -> dict[TableId, SourceTable]:
+        told = super().tables()
+        return {
+            table: replace(one, schema=replace(one.schema, columns=one.schema.columns[:-1]))
+            for table, one in told.items()
+        }
+
+
+class HoldsALock(DatagenSource):
+    """It cannot be sent to another process."""
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self._lock = threading.Lock()
+
+
+class SleepsThroughTheCall(DatagenSource):
+    """A read that waits is not woken."""
+
+    def log_reader(self, split: StreamSplit) -> DatagenLog:
+        log, never = super().log_reader(split), threading.Event()
+        log.fetch = never.wait  # type: ignore[method-assign,assignment]
+        return log
+
+
+class FaultyChunks(DatagenChunks):
+    """Chunks whose batches are changed on the way."""
+
+    def read(
+        self, split: SnapshotSplit, *, opened_at: OpenedAt, document: Mapping[str, Any]
+    ) -> Iterator[pa.RecordBatch]:
+        for batch in super().read(split, opened_at=opened_at, document=document):
+            yield self.changed(batch)
+
+    def changed(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        return batch
+
+
+class LosesTheLastRow(DatagenSource):
+    """A chunk ends one row before its bound."""
+
+    class Chunks(FaultyChunks):
+        def changed(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+            return batch.slice(0, batch.num_rows - 1)
+
+    def chunk_reader(self) -> DatagenChunks:
+        return self.Chunks(self.config)
+
+
+class Stale(Generator):
+    """A server in whose log nothing ever happens."""
+
+    def end(self, began_ms: int) -> int:
+        return 0
+
+
+class ReadsWhatWas(DatagenSource):
+    """A chunk sees the table as it was a while before it was opened."""
+
+    class Chunks(FaultyChunks):
+        def read(
+            self, split: SnapshotSplit, *, opened_at: OpenedAt, document: Mapping[str, Any]
+        ) -> Iterator[pa.RecordBatch]:
+            before = {**opened_at.position, "transactions": opened_at.position["transactions"] - 20}
+            self._generator = Stale(self._config)
+            yield from super().read(split, opened_at=replace(opened_at, position=before), document=document)
+
+    def chunk_reader(self) -> DatagenChunks:
+        return self.Chunks(self.config)
+
+
+class FaultyPlan(DatagenDialect):
+    """Chunks that are changed after they were planned."""
+
+    def plan(
+        self, document: dict[str, Any], table: TableId, planner: dict[str, Any], first_index: int
+    ) -> PlannedChunks:
+        planned = super().plan(document, table, planner, first_index)
+        return replace(planned, splits=tuple(map(self.changed, planned.splits)))
+
+    def changed(self, split: SnapshotSplit) -> SnapshotSplit:
+        raise NotImplementedError
+
+
+class OverlappingChunks(DatagenSource):
+    """The first row of each chunk is the last one of the chunk before, too."""
+
+    class Plan(FaultyPlan):
+        def changed(self, split: SnapshotSplit) -> SnapshotSplit:
+            return split if split.upper is None else replace(split, upper=split.upper + 1)
+
+    def enumerator_dialect(self) -> DatagenDialect:
+        return self.Plan(self.config, self.context, 0)
+
+
+class LeavesAGap(DatagenSource):
+    """The last chunk ends where nobody knows whether more rows come."""
+
+    class Plan(FaultyPlan):
+        def changed(self, split: SnapshotSplit) -> SnapshotSplit:
+            return split if split.upper is not None else replace(split, upper=self._generator.keys - 1)
+
+    def enumerator_dialect(self) -> DatagenDialect:
+        return self.Plan(self.config, self.context, 0)
+
+
+class ComparesBackwards(DatagenSource):
+    """Keys of the log are compared with bounds of chunks in another order than chunks are read in."""
+
+    class Order(DatagenKeyOrder):
+        def classify(self, table: TableId, keys: pa.Array, bounds: Any) -> np.ndarray:
+            return super().classify(table, pc.negate(keys), bounds)
+
+    def key_order(self, split: StreamSplit) -> DatagenKeyOrder:
+        return self.Order()
+
+
+#: Each fault, and the story that is there to find it.
+FAULTS: dict[type[DatagenSource], str] = {
+    ForgetsTombstones: "the_target_equals_the_source_after_every_run",
+    MixesTwoTables: "the_target_equals_the_source_after_every_run",
+    RepeatsAPosition: "a_change_of_the_log_comes_once",
+    SkipsAPosition: "the_log_goes_on_from_every_place",
+    GoesBack: "places_of_the_log_ascend",
+    TellsRowsEarly: "places_of_the_log_ascend",
+    KeepsItsOldColumns: "rows_are_as_their_schema_says",
+    TellsAfterBeforeBefore: "an_update_is_a_row_before_and_a_row_after",
+    AcknowledgesEarly: "nothing_is_acknowledged_before_it_is_committed",
+    AcknowledgesNothing: "nothing_is_acknowledged_before_it_is_committed",
+    KeepsALostLogToItself: "a_log_that_is_lost_is_told",
+    ChecksWhatItCannotDo: "check_and_plan_agree_with_a_run",
+    PlansOtherColumns: "check_and_plan_agree_with_a_run",
+    HoldsALock: "it_can_be_sent_to_other_processes",
+    SleepsThroughTheCall: "a_waiting_read_can_be_woken",
+    LosesTheLastRow: "every_row_is_in_one_chunk",
+    ReadsWhatWas: "a_chunk_sees_what_the_log_had_when_it_was_opened",
+    OverlappingChunks: "bounds_of_chunks_ascend_without_gaps",
+    LeavesAGap: "bounds_of_chunks_ascend_without_gaps",
+    ComparesBackwards: "every_row_is_in_one_chunk",
+}
+
+
+@pytest.mark.parametrize("faulty", FAULTS, ids=lambda faulty: faulty.__name__)
+def test_a_planted_fault_is_found(faulty: type[DatagenSource], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("raycdc.testing.source_conformance.PATIENCE_S", 0.5)
+    suite = type("Suite", (DatagenConformance,), {"source": faulty})()
+    story = getattr(suite, f"test_{FAULTS[faulty]}")
+    assert fails(story, tmp_path), f"{faulty.__name__}: {faulty.__doc__}"
+
+
+def fails(story: Callable[[Path], None], folder: Path) -> bool:
+    """Whether the story says that a rule is broken; an accident of the fault says nothing."""
+    try:
+        story(folder)
+    except (AssertionError, RaycdcError, TypeError):  # A lock is refused by pickle with a TypeError.
+        return True
+    return False

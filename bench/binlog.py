@@ -112,9 +112,9 @@ def _position(connection: Any) -> tuple[str, int]:
 
 
 def _stream(port: int, file: str, pos: int) -> Any:
+    from raycdc.clients.mysql import MySqlSettings, connect
     from raycdc.connectors.mysql.binlog.offset import BinlogOffset
     from raycdc.connectors.mysql.binlog.stream import BinlogStream
-    from raycdc.connectors.mysql.connection import MySqlSettings, connect
 
     settings = MySqlSettings(host="127.0.0.1", port=port, user="root", password="root")
     return BinlogStream(connect(settings), server_id=7101, offset=BinlogOffset(file, pos))

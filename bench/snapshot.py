@@ -166,6 +166,6 @@ def read_pymysql(*, port: int, table: str, rows: int) -> dict[str, Any]:
 
 
 def _connect(port: int) -> Any:
-    from raycdc.connectors.mysql.connection import MySqlSettings, connect
+    from raycdc.clients.mysql import MySqlSettings, connect
 
     return connect(MySqlSettings(port=port, user="root", password="root"))

@@ -130,8 +130,8 @@ def _measure(server: Any, connection: Any, case: str, strategy: str, rows: int) 
 
 def _plan(server: Any, connection: Any, case: str, strategy: str, chunk_rows: int) -> dict[str, Any]:
     """All chunks as the enumerator plans them, what that cost, and how many rows each has."""
+    from raycdc.clients.mysql import MySqlSettings, connect
     from raycdc.connectors.mysql.catalog import load_table
-    from raycdc.connectors.mysql.connection import MySqlSettings, connect
     from raycdc.connectors.mysql.snapshot.chunk_keys import best_key
     from raycdc.connectors.mysql.snapshot.chunks import ChunkPlanner, ChunkSettings, Strategy
     from raycdc.model import TableId
@@ -168,7 +168,7 @@ def _plan(server: Any, connection: Any, case: str, strategy: str, chunk_rows: in
 
 def _read(port: int, planned: dict[str, Any], readers: int) -> dict[str, Any]:
     """Read every chunk, each reader taking the next one when it is free, as the enumerator gives them out."""
-    from raycdc.connectors.mysql.connection import MySqlSettings, connect
+    from raycdc.clients.mysql import MySqlSettings, connect
     from raycdc.connectors.mysql.snapshot.resultset import arena_for, stream_query
     from raycdc.connectors.mysql.snapshot.visibility import select_statement
 

@@ -189,27 +189,7 @@ def _described(source: Source[Any], tables: Collection[TableId]) -> dict[TableId
 def check_sink(config: PipelineConfig, tables: Collection[TableId]) -> list[CheckResult]:
     """What the sink's server, or catalog, says; nothing for folders."""
     targets = list(dict.fromkeys(target for table in tables for target in config.router().targets(table)))
-    sink: Any = config.sink
-    found: list[CheckResult] = []
-    match config.sink.type:
-        case "kafka":
-            from raycdc.sinks.kafka.checks import check_sink as check_topics
-
-            found = check_topics(sink, targets, pipeline=config.pipeline.name)
-        case "iceberg":
-            from raycdc.sinks.iceberg.checks import check_sink as check_iceberg
-
-            found = check_iceberg(sink, targets)
-        case "jdbc":
-            from raycdc.sinks.jdbc.checks import check_sink as check_database
-
-            found = check_database(sink, targets)
-        case "mongodb":
-            from raycdc.sinks.mongodb.checks import check_sink as check_collections
-
-            found = check_collections(sink, targets)
-        case _:
-            pass
+    found = Start(config).sink.check(targets, pipeline=config.pipeline.name)
     return [replace(result, error=SinkError) for result in found]
 
 

@@ -142,8 +142,8 @@ def _password(variable: str) -> Secret:
 
 def _tables_of(answers: InitAnswers, password: Secret) -> list[str]:
     """Names of the tables the account can see. Raises `SourceError` when the server cannot be asked."""
+    from raycdc.clients.mysql import connect
     from raycdc.connectors.mysql.catalog import discover_tables
-    from raycdc.connectors.mysql.connection import connect
     from raycdc.model.selector import TableSelector
 
     source = MySqlSourceConfig(

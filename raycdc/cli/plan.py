@@ -22,8 +22,9 @@ from raycdc.errors import ConfigError, ExitCode
 from raycdc.model import TableId, TableSchema
 from raycdc.schema.events import CreateTableEvent, event_to_json
 from raycdc.schema.targets import targets_of
-from raycdc.sinks.statements import create_statement
+from raycdc.sinks.statements import shape_of
 from raycdc.source.connector import SourceTable
+from raycdc.startup_checks import Start
 from raycdc.transform import ResolvedTransform, TransformedTables, layout_of
 
 
@@ -76,6 +77,7 @@ def planned(
         transformed |= {} if resolved is None else {name: resolved}
     created = {name: (schema, [event_to_json(CreateTableEvent(name, schema))]) for name, schema in schemas.items()}
     upsert = config.sink.write == "upsert"
+    sink = Start(config).sink
     made = targets_of(created, {}, config.router(), upsert=upsert)
     return [
         {
@@ -84,8 +86,8 @@ def planned(
             "sources": [_source(name, found[name], transforms) for name in share.sources],
             "columns": [{"name": c.name, "type": c.type.spark(), "nullable": c.nullable} for c in share.schema.columns],
             "primary_key": list(share.schema.primary_key),
-            "ddl": create_statement(
-                config.sink, share.name, share.schema, layout_of(share.name, transformed, share.sources)
+            "ddl": sink.statement(
+                shape_of(config.sink.write, share.name, share.schema, layout_of(share.name, transformed, share.sources))
             ),
         }
         for share, _ in made

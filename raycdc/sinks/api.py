@@ -27,10 +27,11 @@ from raycdc.checkpoint.recovery import (
     STEP_TOMBSTONE,
     CommitVector,
 )
-from raycdc.model import TableId, TableSchema
+from raycdc.model import Column, TableId, TableSchema
 from raycdc.model.layout import ANY_LAYOUT, TableLayout
 from raycdc.schema.behavior import SchemaChangeBehavior
 from raycdc.sinks.plan import Input
+from raycdc.source.checks import CheckResult
 
 __all__ = [
     "CHANGELOG",
@@ -44,6 +45,7 @@ __all__ = [
     "Sink",
     "SinkContext",
     "TableWork",
+    "TargetShape",
 ]
 
 #: The two things a sink may write: the table as it is, or every change of it.
@@ -121,6 +123,16 @@ class SinkContext:
         }
 
 
+@dataclass(frozen=True, slots=True)
+class TargetShape:
+    """What a target is to look like: its columns, those of a changelog among them, its key and how it is to lie."""
+
+    name: TableId
+    columns: tuple[Column, ...]
+    key: tuple[str, ...] = ()
+    layout: TableLayout = ANY_LAYOUT
+
+
 class Sink(ABC):
     """See the module's docstring. Every method may block; errors are `SinkError` with the table in the text.
 
@@ -137,6 +149,19 @@ class Sink(ABC):
     merges_origins: ClassVar[bool] = False
     #: Whether the sink leaves a row that has a greater value of ``source.order_by`` than the one that comes.
     keeps_greatest: ClassVar[bool] = False
+
+    def check(self, targets: Sequence[TableId], *, pipeline: str) -> list[CheckResult]:
+        """What there is to say of the target's server or catalog before a run of `pipeline`, good and bad, for
+        ``raycdc check``; asked before `open`. `targets` are those that are known now. Nothing for plain folders.
+        """
+        return []
+
+    def statement(self, target: TargetShape) -> str:
+        """The statement that makes such a target, as ``raycdc plan`` shows it; empty where there is nothing like it.
+
+        Pure. The server may get it in other words, with the settings of raycdc's own bookkeeping.
+        """
+        return ""
 
     @abstractmethod
     def open(self, context: SinkContext) -> None:

@@ -229,8 +229,8 @@ class Batch:
 class ExactlyOnceSink(Sink, Generic[TargetT]):
     """Everything of `raycdc.sinks.api.Sink` but the verbs; see the module's docstring.
 
-    A sink implements `opened`, `prepare` and, as far as it needs, `check` and `after_commit`. Different targets are in
-    different threads' hands, one target in one thread's at a time.
+    A sink implements `opened`, `prepare` and, as far as it needs, `check_work` and `after_commit`. Different targets
+    are in different threads' hands, one target in one thread's at a time.
     """
 
     #: What the configuration calls the sink.
@@ -250,7 +250,7 @@ class ExactlyOnceSink(Sink, Generic[TargetT]):
         the verbs fail; what a transaction holds is committed when the block ends without an error.
         """
 
-    def check(self, work: TableWork) -> None:
+    def check_work(self, work: TableWork) -> None:
         """`SinkError` for columns, a key or a name that this kind of target cannot have. Changes nothing."""
 
     @abstractmethod
@@ -286,7 +286,7 @@ class ExactlyOnceSink(Sink, Generic[TargetT]):
 
     def apply_schema(self, work: TableWork) -> None:
         check_changes(work, self._context.schema_change, self._context.left_out)
-        self.check(work)
+        self.check_work(work)
         stamp = Stamp.of(work, STEP_SCHEMA)
         with self.opened(work.target, writes=True) as target:
             standing = self._standing(target, stamp)

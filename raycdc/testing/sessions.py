@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from raycdc.connectors.mysql.connection import MySqlSettings, close_quietly, connect
+from raycdc.clients.mysql import MySqlSettings, close_quietly, connect
 from raycdc.testing.servers import DatabaseServer
 
 

@@ -17,8 +17,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from raycdc.clients.mysql import query
 from raycdc.connectors.mysql.catalog import load_table
-from raycdc.connectors.mysql.connection import query
 from raycdc.connectors.mysql.values.types import MySqlColumn
 from raycdc.model import TableId, TableSchema
 from raycdc.testing.compare import read_delta

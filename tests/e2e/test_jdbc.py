@@ -9,8 +9,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from raycdc.clients.mysql import query
 from raycdc.connectors.mysql.catalog import load_table
-from raycdc.connectors.mysql.connection import query
 from raycdc.connectors.mysql.values.types import BYTE_TYPES, MySqlColumn
 from raycdc.model import TableId, TableSchema
 from raycdc.testing.compare import read_source

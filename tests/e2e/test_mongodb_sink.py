@@ -16,8 +16,8 @@ import pyarrow as pa
 import pytest
 from bson.decimal128 import Decimal128
 
+from raycdc.clients.mysql import query
 from raycdc.connectors.mysql.catalog import load_table
-from raycdc.connectors.mysql.connection import query
 from raycdc.model import Column, TableId, TableSchema, TypeKind
 from raycdc.testing.compare import read_source
 from raycdc.testing.jobs import Job, catch_up

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from raycdc.clients.mysql import query
 from raycdc.connectors.mysql.binlog.offset import BinlogOffset
-from raycdc.connectors.mysql.connection import query
 from raycdc.connectors.mysql.server import current_position, probe
 from raycdc.testing.changelog import read_changelog
 from raycdc.testing.jobs import Job, catch_up

@@ -21,7 +21,7 @@ import pytest
 
 from raycdc.cli import inspect_binlog as command
 from raycdc.cli.inspect_binlog import inspect_binlog
-from raycdc.connectors.mysql.connection import query
+from raycdc.clients.mysql import query
 from raycdc.errors import ExitCode, RowsNotPrintedError
 from raycdc.testing.cache import cache_dir
 from raycdc.testing.servers import DatabaseServer, MariaDbServer, MySqlNewestServer, MySqlServer

@@ -17,13 +17,14 @@ import pyarrow as pa
 import pytest
 
 from raycdc.cli.inspect_binlog import inspect_binlog
+from raycdc.clients.mysql import connect, query
+from raycdc.config.tls import TlsMode
 from raycdc.connectors.mysql.binlog import stream as stream_module
 from raycdc.connectors.mysql.binlog.decoder import BinlogDecoder
 from raycdc.connectors.mysql.binlog.events import RowsItem
 from raycdc.connectors.mysql.binlog.offset import BinlogOffset
 from raycdc.connectors.mysql.binlog.stream import BinlogStream
 from raycdc.connectors.mysql.catalog import load_table
-from raycdc.connectors.mysql.connection import TlsMode, connect, query
 from raycdc.connectors.mysql.server import current_position, probe
 from raycdc.connectors.mysql.snapshot.resultset import stream_query
 from raycdc.connectors.mysql.values.types import MySqlTable

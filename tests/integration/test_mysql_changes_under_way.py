@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from raycdc.clients.mysql import query
 from raycdc.config import config_from_dict
 from raycdc.connectors.mysql.catalog import load_table
-from raycdc.connectors.mysql.connection import query
 from raycdc.connectors.mysql.snapshot.pace import Pace
 from raycdc.connectors.mysql.values.types import TypeOptions
 from raycdc.errors import DataError

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from raycdc.clients.mysql import connect, query
 from raycdc.connectors.mysql.catalog import load_table
-from raycdc.connectors.mysql.connection import connect, query
 from raycdc.connectors.mysql.snapshot.chunk_keys import best_key
 from raycdc.connectors.mysql.snapshot.chunks import ChunkPlanner, ChunkRange, ChunkSettings, Strategy
 from raycdc.connectors.mysql.values.types import MySqlTable

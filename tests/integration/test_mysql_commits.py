@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from raycdc.clients.mysql import query
 from raycdc.connectors.mysql.catalog import load_table
-from raycdc.connectors.mysql.connection import query
 from raycdc.connectors.mysql.server import current_position, probe
 from raycdc.connectors.mysql.snapshot import commits
 from raycdc.connectors.mysql.snapshot.chunks import ChunkRange

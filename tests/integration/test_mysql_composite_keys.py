@@ -14,8 +14,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from raycdc.clients.mysql import connect, query
 from raycdc.connectors.mysql.catalog import load_table
-from raycdc.connectors.mysql.connection import connect, query
 from raycdc.connectors.mysql.snapshot import keys
 from raycdc.connectors.mysql.snapshot.chunk_keys import best_key
 from raycdc.connectors.mysql.snapshot.chunks import ChunkPlanner, ChunkRange, ChunkSettings, Strategy

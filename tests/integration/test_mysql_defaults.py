@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from raycdc.clients.mysql import query
 from raycdc.connectors.mysql.binlog.stream import BinlogStream
 from raycdc.connectors.mysql.catalog import load_table
-from raycdc.connectors.mysql.connection import query
 from raycdc.connectors.mysql.ddl.apply import apply_ddl, parse_ddl
 from raycdc.connectors.mysql.ddl.defaults import catalogue_fill
 from raycdc.connectors.mysql.ddl.dialect import dialect_of, dialect_of_session

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from raycdc.clients.mysql import connect, query
 from raycdc.connectors.mysql.binlog.decoder import BinlogDecoder
 from raycdc.connectors.mysql.binlog.events import RowsItem
 from raycdc.connectors.mysql.binlog.far_places import WRAP, PlaceFinder
@@ -20,7 +21,6 @@ from raycdc.connectors.mysql.binlog.index_loops import ROTATE, XID
 from raycdc.connectors.mysql.binlog.offset import BinlogOffset
 from raycdc.connectors.mysql.binlog.stream import BinlogStream
 from raycdc.connectors.mysql.catalog import load_table
-from raycdc.connectors.mysql.connection import connect, query
 from raycdc.connectors.mysql.server import ensure_available, log_files, probe
 from raycdc.connectors.mysql.startup import PastStart, event_bounds, past_position
 from raycdc.errors import ConfigError, LogLostError

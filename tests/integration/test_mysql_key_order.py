@@ -8,8 +8,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from raycdc.clients.mysql import query
 from raycdc.connectors.mysql.catalog import load_table
-from raycdc.connectors.mysql.connection import query
 from raycdc.connectors.mysql.snapshot import keys
 from raycdc.connectors.mysql.snapshot.key_order import bound_keys, can_be_ordered, classify, sort_keys
 from raycdc.connectors.mysql.snapshot.resultset import stream_query

@@ -7,13 +7,14 @@ from dataclasses import replace
 
 import pytest
 
+from raycdc.clients.mysql import query
+from raycdc.config.tls import TlsMode
 from raycdc.connectors.mysql.binlog.decoder import BinlogDecoder
 from raycdc.connectors.mysql.binlog.events import RowsItem
 from raycdc.connectors.mysql.binlog.gtid import MySqlGtidSet
 from raycdc.connectors.mysql.binlog.index_loops import HEARTBEAT, HEARTBEAT_V2
 from raycdc.connectors.mysql.binlog.offset import BinlogOffset
 from raycdc.connectors.mysql.catalog import load_table
-from raycdc.connectors.mysql.connection import TlsMode, query
 from raycdc.connectors.mysql.mariadb_log import gtid_at
 from raycdc.connectors.mysql.server import current_position, ensure_available, log_files, probe
 from raycdc.errors import SourceError

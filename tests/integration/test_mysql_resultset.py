@@ -13,8 +13,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from raycdc.clients.mysql import query
+from raycdc.config.tls import TlsMode
 from raycdc.connectors.mysql.catalog import load_table
-from raycdc.connectors.mysql.connection import TlsMode, query
 from raycdc.connectors.mysql.snapshot.resultset import arena_for, stream_query
 from raycdc.connectors.mysql.values.types import MySqlColumn, MySqlTable
 from raycdc.errors import SchemaError, SourceError, SourceUnavailableError

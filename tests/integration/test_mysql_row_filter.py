@@ -8,9 +8,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from raycdc.clients.mysql import connect, query
 from raycdc.connectors.mysql.binlog.events import RowsItem
 from raycdc.connectors.mysql.catalog import load_table
-from raycdc.connectors.mysql.connection import connect, query
 from raycdc.connectors.mysql.log_filter import LogFilter
 from raycdc.connectors.mysql.snapshot.chunks import ChunkRange
 from raycdc.connectors.mysql.snapshot.resultset import stream_query

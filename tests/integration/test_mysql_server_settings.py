@@ -7,8 +7,8 @@ from contextlib import contextmanager
 
 import pytest
 
+from raycdc.clients.mysql import query
 from raycdc.connectors.mysql.catalog import load_table
-from raycdc.connectors.mysql.connection import query
 from raycdc.model import TableId
 from raycdc.testing.servers import DatabaseServer, MySqlNewestServer
 from raycdc.testing.sessions import session

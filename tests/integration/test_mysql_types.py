@@ -9,8 +9,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from raycdc.clients.mysql import query
 from raycdc.connectors.mysql.catalog import load_table
-from raycdc.connectors.mysql.connection import query
 from raycdc.connectors.mysql.values.charsets import bytes_per_character, family_of, has_table
 from raycdc.connectors.mysql.values.types import MySqlTable, TypeOptions
 from raycdc.errors import DataError, SchemaError

@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
+from raycdc.clients.mysql import query
 from raycdc.connectors.mysql.binlog.offset import BinlogOffset
 from raycdc.connectors.mysql.catalog import load_table
-from raycdc.connectors.mysql.connection import query
 from raycdc.connectors.mysql.server import ServerInfo, current_position, probe, start_position
 from raycdc.connectors.mysql.snapshot import consistent, visibility
 from raycdc.connectors.mysql.snapshot.chunks import ChunkRange

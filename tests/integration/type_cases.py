@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from raycdc.connectors.mysql.connection import query
+from raycdc.clients.mysql import query
 from raycdc.connectors.mysql.values.charset_loops import FAMILY_GB18030, GB18030_PLANES
 from raycdc.connectors.mysql.values.charsets import code_points, family_of
 from raycdc.connectors.mysql.values.types import MySqlColumn, MySqlTable

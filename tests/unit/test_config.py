@@ -148,11 +148,11 @@ def test_every_problem_is_reported_at_once_with_its_place() -> None:
         ),
         (
             {"source": {"type": "mysq"}},
-            'source.type: unknown type "mysq"; did you mean "mysql"? Available: kafka, mongodb, mysql',
+            'source.type: unknown type "mysq"; did you mean "mysql"? Available: datagen, kafka, mongodb, mysql',
         ),
         (
             {"source": {"type": "oracle"}},
-            'source.type: unknown type "oracle". Available: kafka, mongodb, mysql',
+            'source.type: unknown type "oracle". Available: datagen, kafka, mongodb, mysql',
         ),
         ({"sink": {"type": 5}}, 'sink.type: is required, e.g. type = "delta"'),
         (
@@ -348,7 +348,7 @@ def test_file_errors_name_the_file(tmp_path: Path) -> None:
 
 def test_built_in_plugins_come_through_the_same_door_and_load() -> None:
     assert [(p.group.value, p.type, p.error) for p in list_plugins()] == [
-        *(("raycdc.sources", name, None) for name in ("kafka", "mongodb", "mysql")),
+        *(("raycdc.sources", name, None) for name in ("datagen", "kafka", "mongodb", "mysql")),
         *(
             ("raycdc.sinks", name, None)
             for name in ("console", "delta", "iceberg", "jdbc", "jsonl", "kafka", "mongodb", "parquet")

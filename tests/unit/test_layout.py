@@ -13,8 +13,9 @@ from raycdc.model.transform import Transform, Transforms
 from raycdc.schema import DropColumnEvent, RenameColumnEvent
 from raycdc.sinks.delta.layout import folder_of
 from raycdc.sinks.delta.plugin import DeltaSinkConfig
+from raycdc.sinks.delta.sink import DeltaSink
 from raycdc.sinks.files.plugin import ParquetSinkConfig
-from raycdc.sinks.statements import create_statement
+from raycdc.sinks.statements import shape_of
 from raycdc.transform import PlainResolver, TransformedTables, TransformUse, layout_of
 from raycdc.transform.changes import transformed_changes
 
@@ -94,7 +95,7 @@ def test_a_layout_follows_the_columns_of_the_result_and_plan_shows_it() -> None:
     found = tables(DELTA, "COUNTRY", "source", projection="*, _db AS source", note="it's").resolved(ORDERS, SCHEMA)
     assert found is not None
     assert found.layout.columns == ("Country", "source")
-    statement = create_statement(DELTA, ORDERS, found.schema, found.layout)
+    statement = DeltaSink(DELTA).statement(shape_of("upsert", ORDERS, found.schema, found.layout))
     assert statement.endswith(
         r"USING DELTA PARTITIONED BY (`Country`, `source`) LOCATION 'lake/shop/orders' TBLPROPERTIES ('note' = 'it\'s')"
     )

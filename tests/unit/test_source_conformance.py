@@ -34,15 +34,30 @@ TABLES = ["shop.orders", "shop.items"]
 STEP = 60
 
 
+def events_of(folder: Path) -> int:
+    """How many transactions the source has had by now."""
+    path = folder / "events"
+    return int(path.read_text()) if path.exists() else 40
+
+
+@pytest.fixture(autouse=True)
+def one_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All sources of a folder see the same transactions, whenever they were made, as those of one server do."""
+
+    def end(self: Generator, began_ms: int) -> int:
+        return events_of(Path(self._config.faults.acknowledged or "").parent)
+
+    monkeypatch.setattr(Generator, "end", end)
+
+
 def config_of(folder: Path) -> DatagenSourceConfig:
-    events = folder / "events"
     return DatagenSourceConfig.model_validate(
         {
             "type": "datagen",
             "tables": TABLES,
             "rows": 200,
             "new_rows": 50,
-            "events": int(events.read_text()) if events.exists() else 40,
+            "events": events_of(folder),
             "per_second": 0,
             "deletes": 0.3,
             "alter_every": 70,
@@ -61,10 +76,12 @@ class DatagenConformance(SourceConformance):
         return self.source(config_of(folder), context)
 
     def change(self, folder: Path, step: int) -> None:
-        (folder / "events").write_text(str((config_of(folder).events or 0) + STEP))
+        written = folder / "events.new"
+        written.write_text(str(events_of(folder) + STEP))
+        written.replace(folder / "events")
 
     def rows(self, folder: Path, table: TableId) -> list[Row]:
-        generator, end = Generator(config_of(folder)), config_of(folder).events or 0
+        generator, end = Generator(config_of(folder)), events_of(folder)
         versions = generator.versions(table, 0, generator.keys, end)
         keys = (versions != ABSENT).nonzero()[0]
         columns = generator.columns(table, keys, versions[keys], end)
@@ -77,7 +94,7 @@ class DatagenConformance(SourceConformance):
         return int(json.loads(path.read_text())["transactions"]) if path.exists() else 0
 
     def lose_log(self, folder: Path) -> bool:
-        position: dict[str, Any] = {"transactions": config_of(folder).events, "began_ms": 0}
+        position: dict[str, Any] = {"transactions": events_of(folder), "began_ms": 0}
         (folder / "acknowledged.json").write_text(json.dumps(position))
         return True
 

@@ -12,6 +12,7 @@ from confluent_kafka import KafkaError, KafkaException, TopicCollection, TopicPa
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._acl import AclOperation
 
+from raycdc.clients.kafka import admin_client, consumer_client
 from raycdc.connectors.kafka.client import (
     TIMEOUT_S,
     Cluster,
@@ -21,7 +22,6 @@ from raycdc.connectors.kafka.client import (
     consumer_properties,
     source_error,
 )
-from raycdc.connectors.kafka.clients import admin_client, consumer_client
 from raycdc.connectors.kafka.decoding import open_format, without_contents
 from raycdc.connectors.kafka.messages import gather
 from raycdc.connectors.kafka.offsets import in_range, new_states

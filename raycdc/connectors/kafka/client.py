@@ -12,9 +12,9 @@ from typing import Any, TypeVar
 from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin._listoffsets import OffsetSpec
 
-from raycdc.connectors.kafka.clients import admin_client, consumer_client
+from raycdc.clients.kafka import admin_client, consumer_client
+from raycdc.clients.kafka_reachable import list_topics
 from raycdc.connectors.kafka.plugin import KafkaSourceConfig
-from raycdc.connectors.kafka.reachable import list_topics
 from raycdc.errors import SourceError, SourceUnavailableError
 
 #: How long one question to the cluster may take.

@@ -14,8 +14,8 @@ from typing import Any, Protocol
 from confluent_kafka import KafkaException, TopicCollection
 from confluent_kafka.admin import AdminClient
 
+from raycdc.clients.kafka import admin_client
 from raycdc.connectors.kafka.client import GONE, TIMEOUT_S, client_properties
-from raycdc.connectors.kafka.clients import admin_client
 from raycdc.connectors.kafka.plugin import KafkaSourceConfig
 from raycdc.errors import LogLostError
 

@@ -19,6 +19,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._listoffsets import OffsetSpec
 
+from raycdc.clients.kafka import admin_client, consumer_client
 from raycdc.connectors.kafka.client import (
     GONE,
     TIMEOUT_S,
@@ -27,7 +28,6 @@ from raycdc.connectors.kafka.client import (
     is_away,
     source_error,
 )
-from raycdc.connectors.kafka.clients import admin_client, consumer_client
 from raycdc.connectors.kafka.messages import Fetched, Trouble, gather
 from raycdc.connectors.kafka.plugin import KafkaSourceConfig
 from raycdc.errors import LogLostError, SourceUnavailableError

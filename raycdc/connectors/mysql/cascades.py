@@ -13,7 +13,7 @@ from typing import Any
 
 from pymysql.connections import Connection
 
-from raycdc.connectors.mysql.connection import query_raw, quote_name
+from raycdc.clients.mysql import query_raw, quote_name
 from raycdc.connectors.mysql.ddl.statement_text import CASCADES
 from raycdc.connectors.mysql.server import ServerInfo, probe
 from raycdc.errors import SchemaError, SourceError, SourceUnavailableError

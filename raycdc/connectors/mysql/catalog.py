@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from pymysql.connections import Connection
 
-from raycdc.connectors.mysql.connection import query, quote_name
+from raycdc.clients.mysql import query, quote_name
 from raycdc.connectors.mysql.ddl.shadows import tool_tables
 from raycdc.connectors.mysql.values.types import HIDDEN_ROW_END, MySqlColumn, MySqlTable
 from raycdc.errors import SourceError

@@ -14,9 +14,7 @@ from typing import Any
 import pymysql
 from pymysql.connections import Connection
 
-from raycdc.connectors.mysql.cascades import check_cascades
-from raycdc.connectors.mysql.catalog import load_tables, table_sizes
-from raycdc.connectors.mysql.connection import (
+from raycdc.clients.mysql import (
     is_denied,
     is_of_changed_table,
     is_of_locked_table,
@@ -24,6 +22,8 @@ from raycdc.connectors.mysql.connection import (
     query_one,
     quote_name,
 )
+from raycdc.connectors.mysql.cascades import check_cascades
+from raycdc.connectors.mysql.catalog import load_tables, table_sizes
 from raycdc.connectors.mysql.ddl.column import never_logged
 from raycdc.connectors.mysql.server import ServerInfo, current_place
 from raycdc.connectors.mysql.snapshot.commits import sees_commits

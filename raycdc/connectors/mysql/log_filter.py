@@ -27,8 +27,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pymysql.connections import Connection
 
+from raycdc.clients.mysql import close_quietly
 from raycdc.connectors.mysql.binlog.events import RowsItem
-from raycdc.connectors.mysql.connection import close_quietly
 from raycdc.connectors.mysql.snapshot.row_filter import Condition, parse_filter, server_answers
 from raycdc.connectors.mysql.values.documents import ALL, Capture, document_of
 from raycdc.connectors.mysql.values.types import MySqlTable

@@ -9,8 +9,9 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BeforeValidator, PlainSerializer, model_validator
 
-from raycdc.config import Duration, FilePath, Options, Secret, Size, SourceConfig, TablePattern, option
-from raycdc.connectors.mysql.connection import MySqlSettings, TlsMode
+from raycdc.clients.mysql import MySqlSettings
+from raycdc.config import Duration, Options, Secret, Size, SourceConfig, TablePattern, option
+from raycdc.config.tls import TlsOptions
 from raycdc.connectors.mysql.values.types import TypeOptions
 from raycdc.model import TableId
 from raycdc.model.selector import TableSelector
@@ -162,13 +163,6 @@ class TypesOptions(Options):
     def options(self) -> TypeOptions:
         """As the type mapping takes them."""
         return TypeOptions(self.invalid_dates, self.invalid_text, self.tinyint1, self.geometry)
-
-
-class TlsOptions(Options):
-    """Encryption of the connections. Default: none on loopback, verify-identity elsewhere."""
-
-    mode: TlsMode = option(TlsMode.AUTO, help="How much of the server's certificate is checked.")
-    ca: FilePath | None = option(None, help="File with the certificate authorities to trust.", example="ca.pem")
 
 
 class MySqlSourceConfig(SourceConfig):

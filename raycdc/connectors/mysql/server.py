@@ -14,9 +14,9 @@ from typing import Any
 
 from pymysql.connections import Connection
 
+from raycdc.clients.mysql import address_of, query, query_dict, query_one
 from raycdc.connectors.mysql.binlog.gtid import MySqlGtidSet
 from raycdc.connectors.mysql.binlog.offset import READ_ANEW, BinlogOffset
-from raycdc.connectors.mysql.connection import address_of, query, query_dict, query_one
 from raycdc.connectors.mysql.mariadb_log import ensure_same_log, gtid_at, gtid_binlog_pos
 from raycdc.errors import LogLostError, SourceError
 

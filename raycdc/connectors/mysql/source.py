@@ -19,6 +19,7 @@ import pyarrow as pa
 from pymysql.connections import Connection
 
 from raycdc.checkpoint.manifest import Manifest
+from raycdc.clients.mysql import address_of, close_quietly, connect, is_of_changed_table
 from raycdc.connectors.mysql.binlog.decoder import BinlogDecoder
 from raycdc.connectors.mysql.binlog.far_places import PlaceFinder
 from raycdc.connectors.mysql.binlog.offset import BinlogOffset, ordinal_of
@@ -27,7 +28,6 @@ from raycdc.connectors.mysql.captured import captured_tables, findings
 from raycdc.connectors.mysql.cascades import logs_cascades, unfollowable
 from raycdc.connectors.mysql.catalog import all_tables, database_charsets, discover_tables, is_sequence, load_tables
 from raycdc.connectors.mysql.checks import check_source, lease_server_id, require_ok
-from raycdc.connectors.mysql.connection import address_of, close_quietly, connect, is_of_changed_table
 from raycdc.connectors.mysql.ddl.dialect import dialect_of
 from raycdc.connectors.mysql.ddl.history import DdlHistory
 from raycdc.connectors.mysql.ddl.indirect import IndirectChanges

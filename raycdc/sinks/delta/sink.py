@@ -29,7 +29,7 @@ from raycdc.bridge.tasks import StageTask
 from raycdc.checkpoint.manifest import STATE_NODE
 from raycdc.errors import ColumnsRefusedError
 from raycdc.model import TableId
-from raycdc.sinks.api import CHANGELOG, UPSERT, SinkContext, TableWork
+from raycdc.sinks.api import CHANGELOG, UPSERT, SinkContext, TableWork, TargetShape
 from raycdc.sinks.changes import check_key, check_unmerged, fitted_to, may_lack
 from raycdc.sinks.delta.columns import check_columns
 from raycdc.sinks.delta.plugin import DeltaSinkConfig
@@ -38,6 +38,7 @@ from raycdc.sinks.delta.target import DeltaSteps, Staged, columns_of, delete, or
 from raycdc.sinks.delta.upkeep import Upkeep
 from raycdc.sinks.origins import origins_of
 from raycdc.sinks.plan import MERGED_FILE_BYTES_MAX, TASK_BYTES_MAX, Input, share_out, split
+from raycdc.sinks.statements import spark_statement
 from raycdc.sinks.steps import Batch, ExactlyOnceSink
 from raycdc.sinks.targets import table_folder
 
@@ -54,8 +55,12 @@ class DeltaSink(ExactlyOnceSink[DeltaSteps]):
     keeps_greatest: ClassVar[bool] = True
     merges_origins: ClassVar[bool] = True
 
+    def statement(self, target: TargetShape) -> str:
+        return spark_statement(target, "DELTA", self._path)
+
     def __init__(self, config: DeltaSinkConfig) -> None:
         super().__init__()
+        self._path = config.path
         self.root = Path(config.path).absolute()
         self.small_bytes_max = SMALL_BYTES_MAX
         self._optimize = config.optimize
@@ -78,7 +83,7 @@ class DeltaSink(ExactlyOnceSink[DeltaSteps]):
         table = self._target(target) if writes else self._handle(target)
         yield DeltaSteps(table, self._context, self._with_options)
 
-    def check(self, work: TableWork) -> None:
+    def check_work(self, work: TableWork) -> None:
         check_columns(work, columns_of(work, self._context))
         if self._upsert:
             check_key(work)

@@ -18,6 +18,7 @@ class JsonlSink(FileSink):
     """Several tasks may write parts; lines are simply appended to each other."""
 
     kind = "jsonl"
+    spark_format = "JSON"
 
     def shares(self, work: TableWork) -> list[list[Input]]:
         return share_out(work.segments, parallelism=self._context.parallelism)

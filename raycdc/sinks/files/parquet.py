@@ -18,6 +18,7 @@ class ParquetSink(FileSink):
     """One task per table and epoch, because two Parquet files cannot become visible in one step."""
 
     kind = "parquet"
+    spark_format = "PARQUET"
 
     def shares(self, work: TableWork) -> list[list[Input]]:
         return [[Input(segment) for segment in work.segments]] if work.segments else []

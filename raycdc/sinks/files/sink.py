@@ -22,10 +22,11 @@ from typing import Any, ClassVar
 
 from raycdc.bridge.tasks import StageTask
 from raycdc.model import TableId
-from raycdc.sinks.api import CHANGELOG, TableWork
+from raycdc.sinks.api import CHANGELOG, TableWork, TargetShape
 from raycdc.sinks.files.plugin import JsonlSinkConfig, ParquetSinkConfig
 from raycdc.sinks.files.target import FileSteps
 from raycdc.sinks.plan import Input
+from raycdc.sinks.statements import spark_statement
 from raycdc.sinks.steps import Batch, ExactlyOnceSink
 from raycdc.sinks.targets import table_folder
 
@@ -34,11 +35,17 @@ class FileSink(ExactlyOnceSink[FileSteps]):
     """Subclasses say how a file is written, joined from parts, and how an empty one looks."""
 
     writes: ClassVar[tuple[str, ...]] = (CHANGELOG,)
+    #: What Spark calls such files.
+    spark_format: ClassVar[str]
 
     def __init__(self, config: ParquetSinkConfig | JsonlSinkConfig) -> None:
         super().__init__()
+        self._path = config.path
         self.root = Path(config.path).absolute()
         self._accepted: set[TableId] = set()
+
+    def statement(self, target: TargetShape) -> str:
+        return spark_statement(target, self.spark_format, self._path)
 
     @contextmanager
     def opened(self, target: TableId, *, writes: bool) -> Iterator[FileSteps]:

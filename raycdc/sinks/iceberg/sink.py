@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import threading
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar
@@ -29,17 +29,20 @@ from pyiceberg.catalog import Catalog
 
 from raycdc.bridge.tasks import StageTask
 from raycdc.model import TableId
-from raycdc.sinks.api import CHANGELOG, UPSERT, CommitVector, TableWork
+from raycdc.sinks.api import CHANGELOG, UPSERT, CommitVector, TableWork, TargetShape
 from raycdc.sinks.changes import check_key, check_names, check_unmerged, fitted_to
 from raycdc.sinks.iceberg.catalog import open_catalog
+from raycdc.sinks.iceberg.checks import check_sink
 from raycdc.sinks.iceberg.files import StoredColumn, stored
 from raycdc.sinks.iceberg.plugin import IcebergSinkConfig
 from raycdc.sinks.iceberg.table import IcebergTarget, remove
 from raycdc.sinks.iceberg.target import IcebergSteps, Staged, columns_of, new_file, rows_of
 from raycdc.sinks.origins import origins_of
 from raycdc.sinks.plan import MERGED_FILE_BYTES_MAX, TASK_BYTES_MAX, Input, share_out, split
+from raycdc.sinks.statements import spark_statement
 from raycdc.sinks.steps import Batch, ExactlyOnceSink
 from raycdc.sinks.targets import table_folder
+from raycdc.source.checks import CheckResult
 
 
 class IcebergSink(ExactlyOnceSink[IcebergSteps]):
@@ -51,17 +54,24 @@ class IcebergSink(ExactlyOnceSink[IcebergSteps]):
 
     def __init__(self, config: IcebergSinkConfig) -> None:
         super().__init__()
+        self._config = config
         self._options = config.place()
         self._opening = threading.Lock()
         self._catalog: Catalog | None = None
         self._targets: dict[TableId, IcebergTarget] = {}
         self._seen: dict[TableId, CommitVector] = {}
 
+    def check(self, targets: Sequence[TableId], *, pipeline: str) -> list[CheckResult]:
+        return check_sink(self._config, targets)
+
+    def statement(self, target: TargetShape) -> str:
+        return spark_statement(target, "ICEBERG")
+
     @contextmanager
     def opened(self, target: TableId, *, writes: bool) -> Iterator[IcebergSteps]:
         yield IcebergSteps(self._target(target) if writes else self._handle(target), self._context)
 
-    def check(self, work: TableWork) -> None:
+    def check_work(self, work: TableWork) -> None:
         check_names(work, stored(rows_of(work, self._context)))
         if self._upsert:
             check_key(work)

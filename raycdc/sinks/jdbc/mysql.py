@@ -28,7 +28,7 @@ from typing import Any, ClassVar
 import pyarrow as pa
 import pymysql
 
-from raycdc.connectors.mysql.connection import MySqlSettings, TlsMode, close_quietly, connect, quote_name
+from raycdc.clients.mysql import MySqlSettings, close_quietly, connect, quote_name
 from raycdc.errors import (
     ColumnsRefusedError,
     FencedError,
@@ -182,7 +182,7 @@ class MySqlDatabase:
 
     def _connect(self) -> Any:
         a = self._address
-        settings = MySqlSettings(a.host, a.port, a.user, a.password, TlsMode(a.tls_mode), a.tls_ca)
+        settings = MySqlSettings(a.host, a.port, a.user, a.password, a.tls_mode, a.tls_ca)
         try:
             connection = connect(settings)
         except RaycdcError as cause:

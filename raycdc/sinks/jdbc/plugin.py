@@ -10,7 +10,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 from pydantic import field_validator
 
 from raycdc.config import Secret, SinkConfig, option
-from raycdc.connectors.mysql.plugin import TlsOptions
+from raycdc.config.tls import TlsMode, TlsOptions
 from raycdc.errors import SinkError
 from raycdc.model.names import NAMES, NameRules
 from raycdc.plugins import Plugin
@@ -20,7 +20,7 @@ _PORTS = {"postgresql": 5432, "mysql": 3306, "mariadb": 3306}
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """A target database and who connects; `tls_mode` is a value of `TlsMode`. ``repr`` never shows the password."""
+    """A target database and who connects. ``repr`` never shows the password."""
 
     kind: str
     host: str
@@ -28,7 +28,7 @@ class Address:
     database: str
     user: str = ""
     password: str = field(default="", repr=False)
-    tls_mode: str = "auto"
+    tls_mode: TlsMode = TlsMode.AUTO
     tls_ca: str | None = None
 
     def __str__(self) -> str:
@@ -49,7 +49,8 @@ class Address:
                 f"The password of the sink cannot be read from {path}: {cause.strerror}. Tasks on other machines need "
                 'pipeline.state on a file system they share; or use a Spark on this machine ("local[*]").'
             ) from cause
-        return cls(**{name: value for name, value in data.items() if name != "password_file"} | {"password": password})
+        given = {name: value for name, value in data.items() if name != "password_file"}
+        return cls(**given | {"password": password, "tls_mode": TlsMode(data["tls_mode"])})
 
 
 def parse_url(url: str) -> Address:
@@ -110,7 +111,7 @@ class JdbcSinkConfig(SinkConfig):
             found.database,
             self.user,
             self.password.reveal(),
-            self.tls.mode.value,
+            self.tls.mode,
             self.tls.ca,
         )
 

@@ -18,7 +18,7 @@ import adbc_driver_manager
 import adbc_driver_postgresql.dbapi as postgresql
 import pyarrow as pa
 
-from raycdc.connectors.mysql.connection import MySqlSettings, TlsMode
+from raycdc.config.tls import TlsMode
 from raycdc.errors import FencedError, NameRefusedError, SinkError, TargetTakenError
 from raycdc.model import Column, TableId, TypeKind
 from raycdc.model.names import NAMES
@@ -148,8 +148,7 @@ class PostgresDatabase:
 
     def _connect(self) -> Any:
         address = self._address
-        settings = MySqlSettings(host=address.host, tls_mode=TlsMode(address.tls_mode), tls_ca=address.tls_ca)
-        mode = settings.effective_tls_mode
+        mode = address.tls_mode.resolved(address.host)
         parameters = {
             "sslmode": _SSL_MODES[mode],
             "connect_timeout": "10",

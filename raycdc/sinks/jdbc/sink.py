@@ -25,7 +25,7 @@ is atomic per table, not across tables.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import ClassVar
@@ -34,17 +34,21 @@ from raycdc.bridge.tasks import StageTask
 from raycdc.checkpoint.folder import private_file
 from raycdc.errors import ColumnsRefusedError, ConfigError, SinkError
 from raycdc.model import META_COLUMNS, TableId
-from raycdc.sinks.api import CHANGELOG, UPSERT, SinkContext
+from raycdc.sinks.api import CHANGELOG, UPSERT, SinkContext, TargetShape
 from raycdc.sinks.api import TableWork as Work
 from raycdc.sinks.changes import check_key, check_unmerged, fitted_to
+from raycdc.sinks.jdbc.checks import check_sink
 from raycdc.sinks.jdbc.database import StagedTable, open_database
 from raycdc.sinks.jdbc.plugin import JdbcSinkConfig
 from raycdc.sinks.jdbc.target import JdbcSteps, Staged, stage_prefix, target_columns, target_key
+from raycdc.sinks.jdbc.types import mysql_type, postgres_type
 from raycdc.sinks.origins import CLAIMED, origins_of
 from raycdc.sinks.plan import TASK_BYTES_MAX, Input, share_out, split
 from raycdc.sinks.record import Held
 from raycdc.sinks.rows import DELETED
+from raycdc.sinks.statements import quoted
 from raycdc.sinks.steps import Batch, ExactlyOnceSink
+from raycdc.source.checks import CheckResult
 
 
 class JdbcSink(ExactlyOnceSink[JdbcSteps]):
@@ -57,6 +61,7 @@ class JdbcSink(ExactlyOnceSink[JdbcSteps]):
 
     def __init__(self, config: JdbcSinkConfig) -> None:
         super().__init__()
+        self._config = config
         self._address = config.address()
         #: Where tasks read the password; nobody else may.
         self._password_file: Path | None = None
@@ -86,6 +91,22 @@ class JdbcSink(ExactlyOnceSink[JdbcSteps]):
         except SinkError as cause:
             raise ConfigError(f"sink.url: {cause}") from cause
 
+    def check(self, targets: Sequence[TableId], *, pipeline: str) -> list[CheckResult]:
+        return check_sink(self._config, targets)
+
+    def statement(self, target: TargetShape) -> str:
+        is_postgres = self._address.kind == "postgresql"
+        quote = '"' if is_postgres else "`"
+        types = {
+            c.name: postgres_type(c.type) if is_postgres else mysql_type(c.type, key=c.name in target.key)
+            for c in target.columns
+        }
+        parts = [f"{quoted(name, quote)} {kind}" for name, kind in types.items()]
+        if target.key:
+            parts.append(f"PRIMARY KEY ({', '.join(quoted(name, quote) for name in target.key)})")
+        name = f"{quoted(target.name.db, quote)}.{quoted(target.name.table, quote)}"
+        return f"CREATE TABLE {name} ({', '.join(parts)})"
+
     @contextmanager
     def opened(self, target: TableId, *, writes: bool) -> Iterator[JdbcSteps]:
         with self._database.session() as session:
@@ -101,7 +122,7 @@ class JdbcSink(ExactlyOnceSink[JdbcSteps]):
             if writes:
                 session.commit()
 
-    def check(self, work: Work) -> None:
+    def check_work(self, work: Work) -> None:
         names = [column.name.casefold() for column in work.schema.columns]
         if self._upsert:
             check_key(work)

@@ -18,8 +18,8 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._acl import AclOperation
 from confluent_kafka.cimpl import NewTopic
 
-from raycdc.connectors.kafka.clients import admin_client, producer_client
-from raycdc.connectors.kafka.reachable import list_topics
+from raycdc.clients.kafka import admin_client, producer_client
+from raycdc.clients.kafka_reachable import list_topics
 from raycdc.errors import ConfigError
 from raycdc.model import Column, LogicalType, TableId, TableSchema, TypeKind
 from raycdc.sinks.kafka.plugin import KafkaSinkConfig

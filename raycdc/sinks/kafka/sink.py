@@ -29,8 +29,8 @@ from confluent_kafka.cimpl import NewTopic, TopicPartition
 
 from raycdc.bridge.partitions import partitions_for
 from raycdc.bridge.tasks import StageTask
-from raycdc.connectors.kafka.clients import admin_client
-from raycdc.connectors.kafka.reachable import list_topics
+from raycdc.clients.kafka import admin_client
+from raycdc.clients.kafka_reachable import list_topics
 from raycdc.errors import SinkError, TargetTakenError
 from raycdc.failpoints import reach
 from raycdc.model import TableId
@@ -45,11 +45,13 @@ from raycdc.sinks.api import (
     TableWork,
 )
 from raycdc.sinks.changes import check_changes
+from raycdc.sinks.kafka.checks import check_sink
 from raycdc.sinks.kafka.keeper import RecordKeeper
 from raycdc.sinks.kafka.plugin import KafkaSinkConfig
 from raycdc.sinks.kafka.tasks import held, open_format, seen
 from raycdc.sinks.kafka.transactions import TIMEOUT_S, Target, topic_error
 from raycdc.sinks.plan import by_partition
+from raycdc.source.checks import CheckResult
 
 _TASKS = "raycdc.sinks.kafka.tasks"
 #: Parts of an epoch at most: each reads all of its segments, and is a transaction that readers wait for.
@@ -70,6 +72,9 @@ class KafkaSink(Sink):
             **({"tombstones": True} if config.tombstones else {}),
             **({"include_schema": True} if config.include_schema else {}),
         }
+
+    def check(self, targets: Sequence[TableId], *, pipeline: str) -> list[CheckResult]:
+        return check_sink(self._config, targets, pipeline=pipeline)
 
     def open(self, context: SinkContext) -> None:
         self.look(context)

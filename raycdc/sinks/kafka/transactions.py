@@ -23,7 +23,7 @@ from typing import Any, Self
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from raycdc.checkpoint.recovery import CommitVector
-from raycdc.connectors.kafka.clients import consumer_client, producer_client
+from raycdc.clients.kafka import consumer_client, producer_client
 from raycdc.errors import NameRefusedError, SinkError, TargetGoneError, TargetTouchedError, ValueRefusedError
 from raycdc.failpoints import reach
 

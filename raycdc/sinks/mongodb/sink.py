@@ -18,6 +18,7 @@ Tables commit one by one: an epoch is atomic per table at most, not across table
 
 from __future__ import annotations
 
+import json
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -32,17 +33,19 @@ from raycdc.checkpoint.folder import private_file
 from raycdc.checkpoint.manifest import Segment
 from raycdc.errors import ColumnsRefusedError, SinkError
 from raycdc.model import META_COLUMNS, RowKind, TableId
-from raycdc.sinks.api import CHANGELOG, UPSERT, SinkContext
+from raycdc.sinks.api import CHANGELOG, UPSERT, SinkContext, TargetShape
 from raycdc.sinks.api import TableWork as Work
 from raycdc.sinks.changes import check_key, check_unmerged
+from raycdc.sinks.mongodb.checks import check_sink
 from raycdc.sinks.mongodb.commits import Commits
 from raycdc.sinks.mongodb.plugin import MongoDbSinkConfig
 from raycdc.sinks.mongodb.server import Server
 from raycdc.sinks.mongodb.target import MongoDbSteps
-from raycdc.sinks.mongodb.types import check_columns, check_name
+from raycdc.sinks.mongodb.types import ID, check_columns, check_name, form_of
 from raycdc.sinks.origins import CLAIMED
 from raycdc.sinks.rows import DELETED
 from raycdc.sinks.steps import Batch, ExactlyOnceSink
+from raycdc.source.checks import CheckResult
 
 #: An epoch of a table up to this is written by the driver, at once: a transaction of a few seconds at most.
 SMALL_BYTES_MAX = 4 << 20
@@ -58,11 +61,23 @@ class MongoDbSink(ExactlyOnceSink[MongoDbSteps]):
 
     def __init__(self, config: MongoDbSinkConfig) -> None:
         super().__init__()
+        self._config = config
         self._server = Server(config.uri.reveal(), config.record)
         #: Where tasks read an address that holds secrets; nobody else may.
         self._uri_file: Path | None = None
         #: Up to how many bytes of segments an epoch of a table is one transaction; tests have none.
         self.small_bytes_max = SMALL_BYTES_MAX
+
+    def check(self, targets: Sequence[TableId], *, pipeline: str) -> list[CheckResult]:
+        return check_sink(self._config, targets)
+
+    def statement(self, target: TargetShape) -> str:
+        """A collection's making, and what its documents look like."""
+        fields = [f"{column.name}: {form_of(column.type).bson}" for column in target.columns if column.name != ID]
+        key = target.key
+        ident = key[0] if len(key) == 1 else "{" + ", ".join(key or ("_seq", "split")) + "}"
+        name = f"db.getSiblingDB({json.dumps(target.name.db)}).createCollection({json.dumps(target.name.table)})"
+        return f"{name} // {{{ID}: {', '.join([ident, *fields])}}}"
 
     def __repr__(self) -> str:
         return f"MongoDbSink({self._server.where})"
@@ -98,7 +113,7 @@ class MongoDbSink(ExactlyOnceSink[MongoDbSteps]):
                 uri_file=str(self._uri_file or ""),
             )
 
-    def check(self, work: Work) -> None:
+    def check_work(self, work: Work) -> None:
         check_name(work.target)
         if self._upsert:
             check_key(work)

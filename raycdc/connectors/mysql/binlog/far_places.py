@@ -18,6 +18,7 @@ from typing import Any
 
 from pymysql.connections import Connection
 
+from raycdc.clients.mysql import address_of, query
 from raycdc.connectors.mysql.binlog.gtid import gtid_text
 from raycdc.connectors.mysql.binlog.index_loops import (
     ANONYMOUS_GTID,
@@ -29,7 +30,6 @@ from raycdc.connectors.mysql.binlog.index_loops import (
     STOP,
     tells_place,
 )
-from raycdc.connectors.mysql.connection import address_of, query
 from raycdc.errors import CorruptLogError, SourceError, SourceUnavailableError
 
 #: Positions in headers of events have 32 bits.

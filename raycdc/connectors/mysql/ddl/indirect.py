@@ -13,7 +13,7 @@ from typing import Any
 
 from pymysql.connections import Connection
 
-from raycdc.connectors.mysql.connection import query
+from raycdc.clients.mysql import query
 from raycdc.connectors.mysql.ddl.statement_text import names
 from raycdc.model import TableId
 

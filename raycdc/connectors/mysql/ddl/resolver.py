@@ -16,9 +16,9 @@ from typing import Any
 import pymysql
 from pymysql.connections import Connection
 
+from raycdc.clients.mysql import query, quote_name
 from raycdc.connectors.mysql.binlog.offset import BinlogOffset
 from raycdc.connectors.mysql.catalog import constant_default, load_table
-from raycdc.connectors.mysql.connection import query, quote_name
 from raycdc.connectors.mysql.ddl.apply import DdlDialect, touched_tables
 from raycdc.connectors.mysql.ddl.column import never_logged
 from raycdc.connectors.mysql.ddl.defaults import catalogue_fill

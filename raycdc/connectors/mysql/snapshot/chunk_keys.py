@@ -8,7 +8,7 @@ from typing import Any
 
 from pymysql.connections import Connection
 
-from raycdc.connectors.mysql.connection import query
+from raycdc.clients.mysql import query
 from raycdc.connectors.mysql.snapshot import keys
 from raycdc.connectors.mysql.snapshot.key_columns import KeyColumns
 from raycdc.connectors.mysql.snapshot.key_order import can_be_ordered

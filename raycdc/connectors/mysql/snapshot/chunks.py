@@ -31,8 +31,8 @@ from typing import Any, Literal
 
 from pymysql.connections import Connection
 
+from raycdc.clients.mysql import query, quote_name
 from raycdc.connectors.mysql.catalog import TableSize, table_sizes
-from raycdc.connectors.mysql.connection import query, quote_name
 from raycdc.connectors.mysql.snapshot import keys
 from raycdc.connectors.mysql.snapshot.chunk_keys import chunk_key, index_of, settled
 from raycdc.connectors.mysql.snapshot.key_columns import KeyColumns

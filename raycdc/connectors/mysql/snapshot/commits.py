@@ -39,8 +39,8 @@ from typing import Any
 
 from pymysql.connections import Connection
 
+from raycdc.clients.mysql import query
 from raycdc.connectors.mysql.binlog.offset import BinlogOffset
-from raycdc.connectors.mysql.connection import query
 from raycdc.connectors.mysql.server import ServerInfo
 from raycdc.errors import SourceError, SourceUnavailableError
 

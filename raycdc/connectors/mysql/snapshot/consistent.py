@@ -24,8 +24,8 @@ from typing import Any
 
 from pymysql.connections import Connection
 
+from raycdc.clients.mysql import close_quietly, query
 from raycdc.connectors.mysql.binlog.offset import BinlogOffset
-from raycdc.connectors.mysql.connection import close_quietly, query
 from raycdc.connectors.mysql.server import ServerInfo, current_place
 from raycdc.errors import SourceError
 

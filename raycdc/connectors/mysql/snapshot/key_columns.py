@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from raycdc.connectors.mysql.connection import quote_name
+from raycdc.clients.mysql import quote_name
 from raycdc.connectors.mysql.snapshot import keys
 from raycdc.connectors.mysql.snapshot.keys import Bound, KeyKind, KeyValue
 from raycdc.connectors.mysql.values.types import MySqlColumn, MySqlTable

@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pymysql.connections import Connection
 
-from raycdc.connectors.mysql.connection import query_one
+from raycdc.clients.mysql import query_one
 from raycdc.connectors.mysql.snapshot import key_order_loops as loops
 from raycdc.connectors.mysql.snapshot import keys
 from raycdc.connectors.mysql.snapshot.keys import KeyKind, KeyValue

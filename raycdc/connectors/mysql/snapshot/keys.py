@@ -20,7 +20,7 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
-from raycdc.connectors.mysql.connection import quote_name
+from raycdc.clients.mysql import quote_name
 from raycdc.connectors.mysql.values.types import CHARACTER_TYPES, MySqlColumn, MySqlTable, Treatment
 from raycdc.errors import ConfigError
 from raycdc.model import TypeKind

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 from pymysql.connections import Connection
 
-from raycdc.connectors.mysql.connection import close_quietly
+from raycdc.clients.mysql import close_quietly
 from raycdc.connectors.mysql.snapshot import key_order, keys
 from raycdc.connectors.mysql.snapshot.key_columns import KeyColumns
 from raycdc.connectors.mysql.snapshot.keys import KeyKind, KeyValue

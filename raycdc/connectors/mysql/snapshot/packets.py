@@ -12,7 +12,7 @@ import numpy as np
 import pymysql
 from pymysql.connections import Connection
 
-from raycdc.connectors.mysql.connection import address_of
+from raycdc.clients.mysql import address_of
 from raycdc.connectors.mysql.snapshot import resultset_loops as loops
 from raycdc.errors import DataError
 

@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from pymysql.connections import Connection
 
-from raycdc.connectors.mysql.connection import query, query_dict, quote_name
+from raycdc.clients.mysql import query, query_dict, quote_name
 from raycdc.connectors.mysql.snapshot import key_space, keys
 from raycdc.connectors.mysql.snapshot.key_columns import KeyColumns
 from raycdc.connectors.mysql.snapshot.keys import Bound, KeyValue

@@ -25,8 +25,8 @@ import pymysql
 from pymysql.connections import Connection
 from pymysql.constants import COMMAND, FIELD_TYPE, FLAG
 
+from raycdc.clients.mysql import address_of, query, query_error
 from raycdc.connectors.mysql.binlog.plan import Scratch
-from raycdc.connectors.mysql.connection import address_of, query, query_error
 from raycdc.connectors.mysql.snapshot import resultset_loops as loops
 from raycdc.connectors.mysql.snapshot.packets import Receiver
 from raycdc.connectors.mysql.values import block_loops as blocks

@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pymysql.connections import Connection
 
-from raycdc.connectors.mysql.connection import query_one, quote_name
+from raycdc.clients.mysql import query_one, quote_name
 from raycdc.connectors.mysql.snapshot import key_order, key_space, keys
 from raycdc.connectors.mysql.snapshot.keys import KeyKind, KeyValue, key_kind
 from raycdc.connectors.mysql.values.types import MySqlColumn, MySqlTable

@@ -32,8 +32,8 @@ from typing import Any
 import pyarrow as pa
 from pymysql.connections import Connection
 
+from raycdc.clients.mysql import address_of, close_quietly, query, quote_name
 from raycdc.connectors.mysql.binlog.offset import BinlogOffset
-from raycdc.connectors.mysql.connection import address_of, close_quietly, query, quote_name
 from raycdc.connectors.mysql.server import ServerInfo, current_place, wait_for_gtid_set
 from raycdc.connectors.mysql.snapshot.chunks import ChunkRange
 from raycdc.connectors.mysql.snapshot.commits import CHUNK_MARK, CommitWatch

@@ -1,6 +1,6 @@
 """SQL connections to a MySQL or MariaDB server: settings, opening one, and errors a user can act on.
 
-Everything of the connector that speaks SQL gets its connection here, so that every session has the same time zone
+Everything that speaks SQL to such a server gets its connection here, so that every session has the same time zone
 (UTC), character set and SQL mode: values and comparisons then mean the same in planning, snapshot and checks.
 A connection belongs to one thread.
 """
@@ -12,29 +12,18 @@ import ssl
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from enum import StrEnum
-from ipaddress import ip_address
 from typing import Any
 
 import pymysql
 from pymysql.connections import Connection
 from pymysql.constants import CR, ER
 
+from raycdc.config.tls import TlsMode
 from raycdc.errors import ConfigError, SourceError, SourceUnavailableError
 
 #: Seconds the server waits for us to read or write before it drops the session: a reader that is held back by the
 #: sink must not lose its result set.
 NET_TIMEOUT_S = 6 * 3600
-
-
-class TlsMode(StrEnum):
-    """How the connection is encrypted. ``AUTO``: not on loopback or a socket, ``VERIFY_IDENTITY`` elsewhere."""
-
-    AUTO = "auto"
-    DISABLED = "disabled"
-    REQUIRED = "required"
-    VERIFY_CA = "verify-ca"
-    VERIFY_IDENTITY = "verify-identity"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,9 +52,7 @@ class MySqlSettings:
     @property
     def effective_tls_mode(self) -> TlsMode:
         """`tls_mode` with ``AUTO`` resolved."""
-        if self.tls_mode is not TlsMode.AUTO:
-            return self.tls_mode
-        return TlsMode.DISABLED if self.unix_socket or _is_loopback(self.host) else TlsMode.VERIFY_IDENTITY
+        return self.tls_mode.resolved("localhost" if self.unix_socket else self.host)
 
 
 def connect(settings: MySqlSettings) -> Connection[Any]:
@@ -308,12 +295,3 @@ def _code_and_text(cause: BaseException) -> tuple[int, str]:
     if len(arguments) >= 2 and isinstance(arguments[0], int):
         return arguments[0], str(arguments[1])
     return 0, str(cause) or type(cause).__name__
-
-
-def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return False

@@ -51,26 +51,36 @@ class Plugin:
     `name` is the ``type`` in the configuration and the entry point's own name. `config` is the pydantic model of the
     component's TOML section (a subclass of `raycdc.config.SourceConfig` or `SinkConfig`); `factory` is
     ``"module:callable"``, called with the validated configuration, and for a source with its `SourceContext`.
+    `init` is what ``raycdc init`` asks, a subclass of `raycdc.config.init_page.InitPage` named in the same way; the
+    default asks for what the section must have.
     """
 
     name: str
     summary: str
     config: type[Any]
     factory: str
+    init: str = "raycdc.config.init_page:InitPage"
 
     def create(self, config: Any, *given: Any) -> Any:
         """Import the factory and call it with `config` and what is `given` beside it.
 
         An import that fails is a `ConfigError` naming the plug-in.
         """
-        module_name, _, attribute = self.factory.partition(":")
+        return self._imported(self.factory)(config, *given)
+
+    def init_page(self) -> Any:
+        """The page that ``raycdc init`` asks. Raises `ConfigError` as `create` does."""
+        return self._imported(self.init)(self.name, self.config)
+
+    def _imported(self, place: str) -> Callable[..., Any]:
+        module_name, _, attribute = place.partition(":")
         try:
-            factory: Callable[..., Any] = getattr(importlib.import_module(module_name), attribute)
+            made: Callable[..., Any] = getattr(importlib.import_module(module_name), attribute)
         except (ImportError, AttributeError) as cause:
             if isinstance(cause, ModuleNotFoundError) and (missing := missing_extra(str(cause.name))):
                 raise ConfigError(f"type = {self.name!r} {missing}") from cause
-            raise ConfigError(f"The plug-in for type {self.name!r} is broken: {self.factory}: {cause}") from cause
-        return factory(config, *given)
+            raise ConfigError(f"The plug-in for type {self.name!r} is broken: {place}: {cause}") from cause
+        return made
 
 
 def missing_extra(module: str) -> str:

@@ -112,8 +112,11 @@ def plan(config: ConfigPath, json: Json = False, verbose: Verbose = False) -> in
 
 
 @app.command()
-def init(
+def init(  # noqa: PLR0913, PLR0917 - each is an option of the command line
     path: Annotated[Path, typer.Argument(metavar="CONFIG", help="The file to write.")] = Path("pipeline.toml"),
+    source: Annotated[
+        str, typer.Option(metavar="TYPE", help="Type of the source. Default: mongodb with --uri, else mysql.")
+    ] = "",
     host: Annotated[str | None, typer.Option(help="Host of the MySQL or MariaDB server.")] = None,
     port: Annotated[int | None, typer.Option(help="Its TCP port.")] = None,
     user: Annotated[str | None, typer.Option(help="The account to connect with.")] = None,
@@ -126,30 +129,35 @@ def init(
     ] = None,
     table: Annotated[
         list[str] | None,
-        typer.Option(metavar="DB.TABLE", help="A table, collection or pattern to capture; may be repeated."),
+        typer.Option(metavar="DB.TABLE", help="A table, collection, topic or pattern to capture; may be repeated."),
     ] = None,
     name: Annotated[str | None, typer.Option(help="Name of the pipeline.")] = None,
-    sink: Annotated[str, typer.Option(help="Type of the sink.")] = "delta",
-    sink_path: Annotated[str, typer.Option(help="Where the sink writes.")] = "./lake",
+    sink: Annotated[str, typer.Option(metavar="TYPE", help="Type of the sink.")] = "delta",
+    sink_path: Annotated[str, typer.Option(help="Where a sink of files writes.")] = "./lake",
+    answer: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KEY=VALUE",
+            help="What else the section of the source needs, or with sink.KEY that of the sink; may be repeated.",
+        ),
+    ] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite the file.")] = False,
     verbose: Verbose = False,
 ) -> int:
     """Write a commented configuration by asking the source; asks for what no option says."""
     _configure_logging(verbose)
-    from raycdc.cli.init import InitAnswers, write_config
+    from raycdc.cli.init import InitOptions, parse_answers, write_config
 
-    answers = InitAnswers(
-        host=host,
-        port=port,
-        user=user,
-        password_env=password_env,
+    own = {"host": host, "port": port, "user": user, "password-env": password_env, "uri": uri, "sink.path": sink_path}
+    answers = {key: str(value) for key, value in own.items() if value is not None} | parse_answers(answer or ())
+    options = InitOptions(
+        source=source or ("mongodb" if uri else "mysql"),
+        sink=sink,
+        answers=answers,
         tables=tuple(table or ()),
         name=name,
-        sink=sink,
-        sink_path=sink_path,
-        uri=uri,
     )
-    return write_config(path, answers, force=force)
+    return write_config(path, options, force=force)
 
 
 @app.command()

@@ -82,17 +82,21 @@ def option(
     example: Any = None,
     planned: bool | tuple[str, ...] = False,
     change: str = "",
+    init: bool = False,
     **constraints: Any,
 ) -> Any:
     """Declare a key. Without `default` it is required.
 
     `planned` names values (True: every value but the default) that are part of the design but do not work yet.
     `change` is for plug-ins of others: what changing the key means for a state (`raycdc.config.changes`).
+    With `init` the key is asked for by ``raycdc init`` although it has a default.
     `constraints` are pydantic's (``ge``, ``le``, ``min_length`` …).
     """
     extra: dict[str, Any] = {"unit": unit} if unit else {}
     if change:
         extra["change"] = change
+    if init:
+        extra["init"] = True
     if planned:
         extra["planned"] = list(planned) if isinstance(planned, tuple) else True
     if isinstance(default, timedelta):

@@ -100,6 +100,11 @@ class Resolver:
         self.problems.append(f"{show_place(place)}: {text}")
 
 
+def has_reference(text: str) -> bool:
+    """Whether `text` holds ``${env:…}`` or ``${file:…}``."""
+    return any(matched[1] in ("env", "file") for matched in _REFERENCE.finditer(text))
+
+
 def show_place(place: Place) -> str:
     """``("source", "tables", 0)`` as ``source.tables[0]``."""
     text = ""

@@ -388,4 +388,5 @@ PLUGIN = Plugin(
     summary="MongoDB 4.0+: collections, read in parallel by ranges of their keys, and their change streams",
     config=MongoDbSourceConfig,
     factory="raycdc.connectors.mongodb.source:MongoDbSource",
+    init="raycdc.connectors.mongodb.init:MongoDbInitPage",
 )

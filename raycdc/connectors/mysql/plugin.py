@@ -243,4 +243,5 @@ PLUGIN = Plugin(
     summary="MySQL 5.7+ and MariaDB 10.4+: lock-free snapshot, then the binlog",
     config=MySqlSourceConfig,
     factory="raycdc.connectors.mysql.source:MySqlSource",
+    init="raycdc.connectors.mysql.init:MySqlInitPage",
 )

@@ -52,7 +52,9 @@ class IcebergSinkConfig(SinkConfig):
     """``[sink] type = "iceberg"``: Iceberg tables ``DB.TABLE`` of a catalog."""
 
     type: Literal["iceberg"] = option("iceberg", help="Iceberg tables.")
-    path: Folder = option("", help="Warehouse folder of a hadoop catalog; short for `catalog`.", example="./lake")
+    path: Folder = option(
+        "", help="Warehouse folder of a hadoop catalog; short for `catalog`.", example="./lake", init=True
+    )
     catalog: IcebergCatalogOptions | None = option(
         None, help="The catalog.", example={"type": "sql", "uri": "sqlite:///catalog.db", "warehouse": "./lake"}
     )

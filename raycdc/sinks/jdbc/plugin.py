@@ -84,7 +84,7 @@ class JdbcSinkConfig(SinkConfig):
         min_length=1,
     )
     user: str = option(help="Account that may create schemas (databases) and tables.", example="cdc", min_length=1)
-    password: Secret = option(Secret(""), help="Its password, by reference.", example="${env:SINK_PASSWORD}")
+    password: Secret = option(Secret(""), help="Its password, by reference.", example="${env:SINK_PASSWORD}", init=True)
     tls: TlsOptions = option(TlsOptions(), help="Encryption.", example={"mode": "verify-identity", "ca": "ca.pem"})
 
     @field_validator("url")

@@ -1,0 +1,121 @@
+"""What ``raycdc init`` asks of people and of a MongoDB: its collections, and the columns that they show."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+
+from raycdc.config import Secret
+from raycdc.config.init_page import Answers, InitPage, Question, require_reference, toml_line, toml_list, toml_text
+from raycdc.config.mongodb_uri import parse_mongodb_uri
+from raycdc.config.references import Resolver, has_reference
+from raycdc.connectors.mongodb.catalog import discover, layout_of
+from raycdc.connectors.mongodb.client import address_of, connect, probe
+from raycdc.connectors.mongodb.plugin import MongoDbSourceConfig
+from raycdc.errors import ConfigError, SourceError
+from raycdc.model import LogicalType, TypeKind
+from raycdc.model.selector import TableSelector
+
+#: Collections of which columns are shown, and columns of each.
+_COLLECTIONS_SHOWN, _COLUMNS_SHOWN = 20, 60
+_URI_VARIABLE = "MONGODB_URI"
+
+
+class MongoDbInitPage(InitPage):
+    """Lists the collections that the account sees, and shows the columns that a sample of each has."""
+
+    noun = "Collections"
+    chosen = "collections"
+
+    def questions(self) -> tuple[Question, ...]:
+        text = "Connection string, as ${env:NAME} if it has a password"
+        return (Question("uri", text, f"${{env:{_URI_VARIABLE}}}" if _URI_VARIABLE in os.environ else None),)
+
+    def choices(self, answers: Answers, wanted: Sequence[str]) -> list[str]:
+        selected = TableSelector(tuple(wanted) or (r".*\..*",))
+        with connect(_resolved(answers["uri"])) as client:
+            probe(client)
+            names = [str(table) for table in discover(client, selected, complete=False)]
+            where = address_of(client)
+        missing = sorted({str(table) for table in selected.plain_names} - set(names))
+        if missing or not names:
+            unseen = ", ".join(missing or wanted) or "any collection"
+            raise SourceError(
+                f"The account of the connection string does not see {unseen} at {where}. Check the names, or grant it "
+                'the role "read" on the database.'
+            )
+        return names
+
+    def section(self, answers: Answers, chosen: Sequence[str]) -> list[str]:
+        text = answers["uri"]
+        uri = text if has_reference(text) else f"${{env:{_URI_VARIABLE}:-{text}}}"
+        columns = shown_columns(_resolved(text), chosen)
+        return [
+            'type = "mongodb"',
+            toml_line(
+                f"uri = {toml_text(uri)}", 'a connection string, or "${env:NAME}" or "${file:PATH}" that holds it'
+            ),
+            "# names, or regular expressions that match DATABASE.COLLECTION as a whole",
+            f"collections = {toml_list(chosen)}",
+            "# exclude = ['crm\\.audit_.*']",
+            toml_line(
+                '# startup = "snapshot"', "read once, then end; default: then their changes, which needs a replica set"
+            ),
+            toml_line(
+                '# schema = "document"', "_id and the whole document as text; default: inferred, a column per field"
+            ),
+            toml_line(
+                '# on_misfit = "rest"', "for listed columns: what does not fit, and other fields, are kept in _rest"
+            ),
+            "# snapshot = { chunk_mb = 64 }",
+            "",
+            *column_lines(columns),
+        ]
+
+
+def _resolved(text: str) -> Secret:
+    """The connection string itself; refuses one whose password is written out."""
+    resolver = Resolver(os.environ)
+    resolved = str(resolver.resolve(text, ("--uri",)))
+    if resolver.problems:
+        raise ConfigError(resolver.problems[0])
+    try:
+        parsed = parse_mongodb_uri(resolved)
+    except ValueError as problem:
+        raise ConfigError(f"--uri {problem}") from None
+    if parsed.secrets:
+        require_reference(text, "--uri", _URI_VARIABLE)
+    return Secret(resolved)
+
+
+def shown_columns(uri: Secret, collections: Sequence[str]) -> dict[str, dict[str, str]]:
+    """The types, as the configuration names them, of the fields that a sample of each collection shows."""
+    config = MongoDbSourceConfig.model_validate({"type": "mongodb", "uri": uri, "collections": list(collections)})
+    columns = {}
+    with connect(uri) as client:
+        tables = discover(client, config.selector(), complete=False)
+        for table, identity in list(tables.items())[:_COLLECTIONS_SHOWN]:
+            layout = layout_of(client, config, table, identity)
+            columns[str(table)] = {column.name: _name_of(column.type) for column in layout.fields[:_COLUMNS_SHOWN]}
+    return columns
+
+
+def column_lines(columns: Mapping[str, Mapping[str, str]]) -> list[str]:
+    """The tables of columns, as comments."""
+    lines = [
+        "# Columns are inferred, as a sample shows them, and come as documents show more. Settle them here instead;"
+    ]
+    lines.append("# fields that are not listed are left out then, or kept in _rest with on_misfit above.")
+    for collection, types in columns.items():
+        lines += ["#", f"# [source.columns.{_quoted(collection)}]"]
+        lines += [f"# {_quoted(name)} = {_quoted(text)}" for name, text in types.items()]
+    return lines
+
+
+def _name_of(logical: LogicalType) -> str:
+    return "uuid" if logical.kind is TypeKind.STRING and logical.native == "binData(4)" else logical.native
+
+
+def _quoted(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)

@@ -30,7 +30,7 @@ def run(case: str, rows: int, cpu_s: Any) -> Iterator[Measurement]:
     """Fill a collection and plan and read it with each strategy; `cpu_s` tells the CPU time of a process."""
     import bson
 
-    from raycdc.connectors.mongodb import splits
+    from raycdc.connectors.mongodb.snapshot import splits
     from raycdc.testing.servers import MongoDbServer
 
     count = min(rows, DOCUMENTS_MAX)
@@ -55,7 +55,7 @@ def _key(number: int) -> Any:
 def _as_if_sharded(client: Any, case: str, keys: Sequence[Any]) -> None:
     import bson
 
-    from raycdc.connectors.mongodb.keys import sort_key
+    from raycdc.connectors.mongodb.snapshot.keys import sort_key
 
     ordered = sorted(keys, key=sort_key)
     bounds = [bson.MinKey(), *ordered[len(ordered) // 20 :: len(ordered) // 20], bson.MaxKey()]
@@ -133,8 +133,8 @@ def _commands() -> Iterator[list[str]]:
 
 def _read(config: Any, document: dict[str, Any], chunks: Sequence[Any], readers: int) -> dict[str, Any]:
     """Read every chunk, each reader taking the next one when it is free."""
-    from raycdc.connectors.mongodb.chunk_reader import MongoDbChunkReader
     from raycdc.connectors.mongodb.client import connect
+    from raycdc.connectors.mongodb.snapshot.chunk_reader import MongoDbChunkReader
     from raycdc.source.split import OpenedAt
 
     waiting: queue.SimpleQueue[Any] = queue.SimpleQueue()

@@ -84,8 +84,8 @@ def _snapshot(count: int) -> Iterator[Measurement]:
 
 def _read(uri: str, passes: int, document: dict[str, Any]) -> dict[str, Any]:
     from raycdc.config import Secret
-    from raycdc.connectors.mongodb.chunk_reader import MongoDbChunkReader
     from raycdc.connectors.mongodb.client import connect
+    from raycdc.connectors.mongodb.snapshot.chunk_reader import MongoDbChunkReader
     from raycdc.model import TableId
     from raycdc.source.split import OpenedAt, SnapshotSplit
 

@@ -40,7 +40,7 @@ def _change(client: Any, count: int) -> tuple[int, int]:
     """The place before the changes, and how many there are."""
     import pymongo
 
-    from raycdc.connectors.mongodb.causal import log_end
+    from raycdc.connectors.mongodb.stream.causal import log_end
 
     orders = client.bench.create_collection("orders")
     begin = log_end(client)
@@ -60,7 +60,7 @@ def _change(client: Any, count: int) -> tuple[int, int]:
 def _stream(uri: str, begin: int) -> Any:
     """The cursor as a pipeline opens it."""
     from raycdc.connectors.mongodb.client import connect, probe
-    from raycdc.connectors.mongodb.raw_stream import RawStream, stream_options
+    from raycdc.connectors.mongodb.stream.raw_stream import RawStream, stream_options
 
     config = _config(uri)
     client = connect(config.uri)
@@ -75,7 +75,7 @@ def _config(uri: str) -> Any:
 
 
 def _answers(uri: str, begin: int, events: int) -> Iterator[bytes]:
-    from raycdc.connectors.mongodb.events import Scanner
+    from raycdc.connectors.mongodb.stream.events import Scanner
 
     stream, scanner, found = _stream(uri, begin), Scanner(lambda _: True), 0
     while found < events:
@@ -107,11 +107,11 @@ def raycdc(uri: str, begin: int, events: int, types: dict[str, str]) -> dict[str
     """Changelog rows of declared columns."""
     from raycdc.connectors.mongodb.client import connect, probe
     from raycdc.connectors.mongodb.layout import OnMisfit, Spelling, declared, parse_type
-    from raycdc.connectors.mongodb.position import StreamPosition
     from raycdc.connectors.mongodb.source import MongoDbSource
+    from raycdc.connectors.mongodb.stream.position import StreamPosition
     from raycdc.model import TableId
+    from raycdc.source.snapshot.stream_state import StreamState
     from raycdc.source.split import StreamSplit
-    from raycdc.source.stream_state import StreamState
     from raycdc.source.table_life import Live
 
     config = _config(uri)

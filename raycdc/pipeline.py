@@ -28,6 +28,12 @@ from raycdc.checkpoint.store import CheckpointStore, CommitRecord
 from raycdc.checkpoint.term import DriverTerm
 from raycdc.config import Mode, PipelineConfig, PipelineOptions, SinkConfig, SourceConfig
 from raycdc.consumer import Epoch, Ledger
+from raycdc.epochs.epoch_loop import EpochLoop
+from raycdc.epochs.known_rows import KnownRows
+from raycdc.epochs.outcomes import EpochStatistics
+from raycdc.epochs.parked_targets import Parking, Waiting, parks_of
+from raycdc.epochs.routing import Routing
+from raycdc.epochs.sieve import Sieve
 from raycdc.errors import ConfigError, SegmentUnavailableError, StateError
 from raycdc.lookup import open_joiner
 from raycdc.model import TableId
@@ -38,17 +44,11 @@ from raycdc.runtime.supervisor import Supervisor, SupervisorSettings
 from raycdc.schema.behavior import SchemaChangeBehavior
 from raycdc.sinks.api import UPSERT, Sink, SinkContext
 from raycdc.source.connector import Source
-from raycdc.source.coordinator import CoordinatorSettings
 from raycdc.source.parking import Refusal
+from raycdc.source.protocol.coordinator import CoordinatorSettings
 from raycdc.source.split import STREAM_SPLIT_ID
 from raycdc.source.table_requests import ask_for_lost_rows, complain_of_parked, refusals_of, settle
-from raycdc.spark.epochs import EpochLoop
-from raycdc.spark.known_rows import KnownRows
 from raycdc.spark.lifecycle import SparkThread, task_runner
-from raycdc.spark.outcomes import EpochStatistics
-from raycdc.spark.parked_targets import Parking, Waiting, parks_of
-from raycdc.spark.routing import Routing
-from raycdc.spark.sieve import Sieve
 from raycdc.startup_checks import Start, begin, no_merging, no_order, order_by, require_known_rows
 from raycdc.transform import PlainResolver, Resolver, TransformedTables, TransformUse
 from raycdc.transform.naming import Names

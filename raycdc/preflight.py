@@ -44,7 +44,7 @@ from raycdc.sinks.api import UPSERT
 from raycdc.source.connector import Source, SourceContext
 from raycdc.source.parking import RESNAPSHOT, Refusal
 from raycdc.source.selection import Selection, SelectionChanges, changes_of, known_tables
-from raycdc.source.stream_state import stream_of
+from raycdc.source.snapshot.stream_state import stream_of
 from raycdc.source.table_requests import ask, ask_to_begin_again, requests_of
 from raycdc.transform.followed import TargetRules
 from raycdc.transform.hiding import Hiding

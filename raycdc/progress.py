@@ -21,8 +21,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from raycdc.epochs.outcomes import EpochStatistics
 from raycdc.errors import RaycdcError
-from raycdc.spark.outcomes import EpochStatistics
 
 #: So many tables are reported of as often as a caller wants; looking at ten times as many costs ten times as much.
 TABLES_PER_LOOK = 100

@@ -13,7 +13,7 @@ target has no row for as long as its row at the source is bad.
 
 A row that was good when it was written may be bad when it goes, where a column's type changed meanwhile: where rows are
 updated, a bad before-image and a bad deletion are always the deletion of their key, which is harmless when there is
-none. `raycdc.spark.left_out` refuses what a changelog, or a target of several tables, cannot follow.
+none. `raycdc.epochs.left_out` refuses what a changelog, or a target of several tables, cannot follow.
 
 Images of a topic may lack values, so there bad ones prove little of what the target has: a deletion stays one, and
 where rows are updated a bad row that came is the deletion of its key, too.

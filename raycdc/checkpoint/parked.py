@@ -1,6 +1,6 @@
 """A target that is parked: its share of a sealed epoch could not be committed, and the other targets go on without it.
 
-Part of the commit record (`raycdc.checkpoint.store`), written by the epoch loop (`raycdc.spark.parked_targets`). The
+Part of the commit record (`raycdc.checkpoint.store`), written by the epoch loop (`raycdc.epochs.parked_targets`). The
 record says which tables wait for a decision; the source is told of it (`raycdc.source.parking.Refusal`) and passes none
 of their rows from some later place on. Between the two nothing of them is written either.
 

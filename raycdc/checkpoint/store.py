@@ -86,7 +86,7 @@ class CommitRecord:
     """Epoch `epoch` is in the sink. `tables` maps each target ever written to its ``[epoch, step]`` after it.
 
     `routes` says where their rows came from; a target that it does not name has those of the table of its own name.
-    `known` is `tables` for the known rows of source tables, where such are kept (`raycdc.spark.known_rows`).
+    `known` is `tables` for the known rows of source tables, where such are kept (`raycdc.epochs.known_rows`).
     `parked` are targets that got nothing of the epoch, nor of some before it.
     """
 

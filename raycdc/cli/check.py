@@ -46,8 +46,8 @@ from raycdc.source.checks import CheckResult
 from raycdc.source.connector import Source, SourceTable
 from raycdc.source.parking import with_requests
 from raycdc.source.selection import known_tables
+from raycdc.source.snapshot.stream_state import stream_of
 from raycdc.source.split import StreamSplit
-from raycdc.source.stream_state import stream_of
 from raycdc.source.table_requests import requests_of
 from raycdc.startup_checks import DECISIVE, START_CHECKS, Start, require_known_rows
 

@@ -1,6 +1,6 @@
 """What targets hold, compared with what the state says: ``raycdc check``'s part of how a run begins. Changes nothing.
 
-A run that begins asks the same questions in the same words (`raycdc.spark.epochs.EpochLoop.recover`,
+A run that begins asks the same questions in the same words (`raycdc.epochs.epoch_loop.EpochLoop.recover`,
 `raycdc.sinks.api.Sink.apply_schema`). While another run has the state, its targets move on with it: what was not
 compared is told.
 """
@@ -17,6 +17,11 @@ from raycdc.checkpoint.recovery import another_copy
 from raycdc.checkpoint.store import CheckpointStore
 from raycdc.cli.schemas import known_naming, known_store
 from raycdc.config import PipelineConfig
+from raycdc.epochs.epoch_loop import EpochLoop
+from raycdc.epochs.known_rows import KnownRows
+from raycdc.epochs.outcomes import Outlook
+from raycdc.epochs.parked_targets import Parking, parks_of
+from raycdc.epochs.routing import Routing
 from raycdc.errors import RaycdcError, SchemaError, SinkError, TableRefusedError
 from raycdc.model import TableId
 from raycdc.plugins import PluginGroup, load_plugin
@@ -24,11 +29,6 @@ from raycdc.preflight import naming_place
 from raycdc.schema.behavior import SchemaChangeBehavior
 from raycdc.sinks.api import UPSERT, Sink, SinkContext
 from raycdc.source.checks import CheckResult
-from raycdc.spark.epochs import EpochLoop
-from raycdc.spark.known_rows import KnownRows
-from raycdc.spark.outcomes import Outlook
-from raycdc.spark.parked_targets import Parking, parks_of
-from raycdc.spark.routing import Routing
 from raycdc.startup_checks import no_merging
 from raycdc.transform import TransformedTables
 

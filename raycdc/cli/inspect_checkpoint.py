@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from raycdc.checkpoint.store import CheckpointStore
-from raycdc.connectors.mongodb.token import decode_token, seconds_of
+from raycdc.connectors.mongodb.stream.token import decode_token, seconds_of
 from raycdc.errors import ConfigError, ExitCode, StateError
 
 

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from raycdc.errors import ConfigError, ExitCode
 from raycdc.formats.api import ChangeItem, MessageBatch, Origin, RowsItem
-from raycdc.formats.dialect import JsonDialect
+from raycdc.formats.json.dialect import JsonDialect
 from raycdc.formats.plugins import load_format
 from raycdc.model import LogicalType, RowKind, TableId, TypeKind
 from raycdc.model.json_text import json_values

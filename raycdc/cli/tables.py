@@ -15,7 +15,7 @@ from raycdc.errors import ConfigError, ExitCode
 from raycdc.model import TableId
 from raycdc.plugins import PluginGroup, load_plugin
 from raycdc.source.parking import PAUSE, REMOVE, RESNAPSHOT, with_refusals
-from raycdc.source.stream_state import StreamState
+from raycdc.source.snapshot.stream_state import StreamState
 from raycdc.source.table_life import AsOf, Behind, Gone, InSnapshot, Live, Parked, Phase, TableState, Unknown
 from raycdc.source.table_requests import (
     ask,

@@ -13,8 +13,8 @@ from enum import IntEnum
 import numpy as np
 import numpy.typing as npt
 
-from raycdc.formats import envelope_loops as loops
-from raycdc.formats.tape_loops import BEGIN, FOUND, OWNER, STOP, TOKEN, UNKNOWN, Repeats
+from raycdc.formats.loops import envelope_loops as loops
+from raycdc.formats.loops.tape_loops import BEGIN, FOUND, OWNER, STOP, TOKEN, UNKNOWN, Repeats
 from raycdc.model import LogicalType, TypeKind
 
 _PAD = b"\0" * 8

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator
 
 from raycdc.config import Options, TablePattern, option
-from raycdc.formats.sql_types import parse_columns
+from raycdc.formats.decoding.sql_types import parse_columns
 from raycdc.model import TableSchema
 from raycdc.model.selector import TableSelector
 

@@ -8,7 +8,7 @@ from pydantic import ValidationError
 
 from raycdc.errors import ConfigError
 from raycdc.formats.api import Format
-from raycdc.formats.debezium_json import DebeziumOptions
+from raycdc.formats.json.debezium_json import DebeziumOptions
 from raycdc.formats.options import FormatOptions
 from raycdc.plugins import Plugin, PluginGroup, load_plugin
 
@@ -16,19 +16,19 @@ MAXWELL_JSON = Plugin(
     "maxwell-json",
     "Maxwell's daemon: rows, bootstraps, definitions",
     FormatOptions,
-    "raycdc.formats.maxwell_json:MaxwellJson",
+    "raycdc.formats.json.maxwell_json:MaxwellJson",
 )
 CANAL_JSON = Plugin(
-    "canal-json", "Canal's flat messages, several rows each", FormatOptions, "raycdc.formats.canal_json:CanalJson"
+    "canal-json", "Canal's flat messages, several rows each", FormatOptions, "raycdc.formats.json.canal_json:CanalJson"
 )
 DEBEZIUM_JSON = Plugin(
     "debezium-json",
     "Debezium's change events, with or without schema, MongoDB's too",
     DebeziumOptions,
-    "raycdc.formats.debezium_json:DebeziumJson",
+    "raycdc.formats.json.debezium_json:DebeziumJson",
 )
-OGG_JSON = Plugin("ogg-json", "Oracle GoldenGate's JSON", FormatOptions, "raycdc.formats.ogg_json:OggJson")
-PLAIN_JSON = Plugin("json", "Every message is a row", FormatOptions, "raycdc.formats.plain_json:PlainJson")
+OGG_JSON = Plugin("ogg-json", "Oracle GoldenGate's JSON", FormatOptions, "raycdc.formats.json.ogg_json:OggJson")
+PLAIN_JSON = Plugin("json", "Every message is a row", FormatOptions, "raycdc.formats.json.plain_json:PlainJson")
 
 
 def load_format(identifier: str, *, place: str = "source.format", **options: Any) -> Format:

@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 
 from raycdc.formats.api import MessageBatch, Origin
-from raycdc.formats.maxwell_json import MaxwellJson
+from raycdc.formats.json.maxwell_json import MaxwellJson
 from raycdc.formats.options import FormatOptions
 
 _MESSAGE = b'{"database":"d","table":"t","type":"insert","ts":1,"data":{"a":1,"b":"x"}}'

@@ -20,15 +20,15 @@ from raycdc.errors import TableChangedError
 from raycdc.model.mask import Masks
 from raycdc.runtime.output import SpoolAddress, segment_name
 from raycdc.runtime.stopwatch import Stopwatch
-from raycdc.source.api import ChunkRead
-from raycdc.source.fold import fold
-from raycdc.source.reading import ChunkReader
+from raycdc.source.protocol.api import ChunkRead
+from raycdc.source.snapshot.fold import fold
+from raycdc.source.snapshot.reading import ChunkReader
 from raycdc.source.split import OpenedAt, SnapshotSplit
 from raycdc.transform.masking import masked
 
 
 class ChunkFetcher:
-    """`raycdc.source.api.ChunkSource` around a connector's `ChunkReader`."""
+    """`raycdc.source.protocol.api.ChunkSource` around a connector's `ChunkReader`."""
 
     def __init__(
         self,

@@ -19,10 +19,10 @@ from typing import Any
 from raycdc.checkpoint.store import CheckpointStore
 from raycdc.errors import FencedError, RaycdcError
 from raycdc.runtime.restarts import ProcessEnd, RestartBudget
-from raycdc.source.acknowledging import Acknowledgements
 from raycdc.source.connector import EnumeratorStart, Source
-from raycdc.source.coordinator import CoordinatorSettings, SourceCoordinator
 from raycdc.source.parking import Refusal, Requests
+from raycdc.source.protocol.acknowledging import Acknowledgements
+from raycdc.source.protocol.coordinator import CoordinatorSettings, SourceCoordinator
 
 #: How often timers are looked at.
 TICK_S = 0.02

@@ -1,4 +1,4 @@
-"""Held rows in the spool (`raycdc.source.held_rows`): a file that is worth nothing to anyone but its writer.
+"""Held rows in the spool (`raycdc.source.snapshot.held_rows`): a file that is worth nothing to anyone but its writer.
 
 Not synced and never named in a manifest; its name says that it is unfinished, so each sweep takes it. Masked columns
 are masked before they are written, as everywhere on disk.
@@ -15,13 +15,14 @@ from pyarrow import ipc
 from raycdc.errors import SpoolError
 from raycdc.model import lost_values
 from raycdc.model.batch import with_lost_values, with_masked
-from raycdc.source.log_rows import LogRows
+from raycdc.source.snapshot.log_rows import LogRows
 
 _ORDINALS = "_raycdc_ordinals"
 
 
 class HeldFile:
-    """`raycdc.source.held_rows.SpilledRows` of one table; its rows are masked, and say so. Written when it is made.
+    """`raycdc.source.snapshot.held_rows.SpilledRows` of one table; its rows are masked, and say so. Written when it is
+    made.
 
     Raises `SpoolError` where the file system takes no more.
     """

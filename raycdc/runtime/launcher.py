@@ -21,8 +21,8 @@ from raycdc.runtime.output import SpoolAddress
 from raycdc.runtime.reader_worker import ReaderIdentity, ReaderWorker
 from raycdc.runtime.restarts import ProcessEnd
 from raycdc.source.connector import Source
-from raycdc.source.coordinator import CoordinatorSettings
 from raycdc.source.parking import Refusal, Requests
+from raycdc.source.protocol.coordinator import CoordinatorSettings
 from raycdc.source.table_requests import refusals_of
 
 

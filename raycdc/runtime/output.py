@@ -32,8 +32,8 @@ from raycdc.model import TableId
 from raycdc.model.mask import Masks
 from raycdc.runtime.held_file import HeldFile
 from raycdc.runtime.stopwatch import Stopwatch
-from raycdc.source.hand_off import LogRows
-from raycdc.source.held_rows import SpilledRows
+from raycdc.source.snapshot.hand_off import LogRows
+from raycdc.source.snapshot.held_rows import SpilledRows
 from raycdc.transform.masking import masked
 
 #: A table's rows of one epoch go on in a new segment beyond this, so that several tasks can share them.
@@ -80,7 +80,7 @@ def segment_name(prefix: str) -> str:
 
 
 class EpochOutput:
-    """See the module's docstring and `raycdc.source.api.ReaderOutput`. Owned by the reader's thread."""
+    """See the module's docstring and `raycdc.source.protocol.api.ReaderOutput`. Owned by the reader's thread."""
 
     def __init__(
         self,

@@ -1,8 +1,8 @@
 """Coordinator and readers as Ray actors.
 
 Readers reach the coordinator by name, not by handle, and a call that fails is not repeated by Ray (measured: it ran
-in-flight calls twice); `raycdc.source.link` repeats what must be. The coordinator lives on the driver's node, where the
-state is; readers are shared out over the nodes that have a spool server (`raycdc.runtime.ray_spools`).
+in-flight calls twice); `raycdc.source.protocol.link` repeats what must be. The coordinator lives on the driver's node,
+where the state is; readers are shared out over the nodes that have a spool server (`raycdc.runtime.ray_spools`).
 """
 
 from __future__ import annotations

@@ -27,12 +27,12 @@ from raycdc.runtime.chunk_fetcher import ChunkFetcher
 from raycdc.runtime.client import CoordinatorClient
 from raycdc.runtime.output import CutProgress, EpochOutput, SpoolAddress
 from raycdc.runtime.stopwatch import Stopwatch
-from raycdc.source.api import ChunkSource, InputStatus
 from raycdc.source.connector import ReaderContext, Source
-from raycdc.source.fetcher import SplitFetcher, SplitReader
-from raycdc.source.link import Identity, Link, read_packet
-from raycdc.source.reading import ChunkReader
-from raycdc.source.source_event import Heartbeat, Message, ReaderFailed, ReaderRegistration, Shutdown
+from raycdc.source.protocol.api import ChunkSource, InputStatus
+from raycdc.source.protocol.link import Identity, Link, read_packet
+from raycdc.source.protocol.source_event import Heartbeat, Message, ReaderFailed, ReaderRegistration, Shutdown
+from raycdc.source.reader.fetcher import SplitFetcher, SplitReader
+from raycdc.source.snapshot.reading import ChunkReader
 
 #: A reader that has nothing to say still speaks this often, so that the coordinator knows it lives and how much it has
 #: read. What decides about sealing is told at once; each call costs both sides about a millisecond.

@@ -1,6 +1,6 @@
 """What a sink is: a place that holds epochs, each exactly once, and says so when asked.
 
-Called by the epoch loop on the driver (`raycdc.spark.epochs`). The order for a table in an epoch is
+Called by the epoch loop on the driver (`raycdc.epochs.epoch_loop`). The order for a table in an epoch is
 ``apply_schema (when it has changes) → stage → commit``. `stage` of epoch e+1 runs while e commits; `commit` of
 different targets may run at once on several threads, never twice at once for one target.
 

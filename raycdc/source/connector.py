@@ -7,7 +7,7 @@ process that needs it, from the section and a `SourceContext`, so it is picklabl
 | the connector reads | it implements |
 |---|---|
 | tables: a snapshot in chunks, then one log | `IncrementalSource`; the enumerator and the reader are raycdc's |
-| independent logs (partitions) | `Source`; the enumerator and the reader are its own (`raycdc.source.api`) |
+| independent logs (partitions) | `Source`; the enumerator and the reader are its own (`raycdc.source.protocol.api`) |
 
 The nouns are those of Flink's FLIP-27 and of Flink CDC: `Boundedness`, the enumerator that is created or restored, the
 reader that is created in each reader process, `acknowledge` for ``notifyCheckpointComplete``. What a source may be able
@@ -38,20 +38,20 @@ from raycdc.checkpoint.manifest import Manifest
 from raycdc.config import SourceConfig
 from raycdc.model import TableId, TableSchema
 from raycdc.schema.events import SchemaChangeEvent
-from raycdc.source.api import ChunkSource, ReaderOutput, SourceReader, SplitEnumerator, SplitEnumeratorContext
 from raycdc.source.checks import CheckResult
-from raycdc.source.enumerator import restore_or_create
-from raycdc.source.fetcher import SplitReader
-from raycdc.source.hand_off import KeyOrder
-from raycdc.source.log_unit import LogSource, LogUnit
 from raycdc.source.parking import Refusal, Requests
-from raycdc.source.reader import IncrementalReader
-from raycdc.source.reading import ChunkReader
+from raycdc.source.protocol.api import ChunkSource, ReaderOutput, SourceReader, SplitEnumerator, SplitEnumeratorContext
+from raycdc.source.protocol.source_event import Message
+from raycdc.source.reader.fetcher import SplitReader
 from raycdc.source.selection import Selection
-from raycdc.source.snapshot_plan import EnumeratorDialect
-from raycdc.source.source_event import Message
+from raycdc.source.snapshot.enumerator import restore_or_create
+from raycdc.source.snapshot.hand_off import KeyOrder
+from raycdc.source.snapshot.incremental_reader import IncrementalReader
+from raycdc.source.snapshot.log_unit import LogSource, LogUnit
+from raycdc.source.snapshot.reading import ChunkReader
+from raycdc.source.snapshot.snapshot_plan import EnumeratorDialect
+from raycdc.source.snapshot.stream_state import StreamState
 from raycdc.source.split import StreamSplit
-from raycdc.source.stream_state import StreamState
 from raycdc.transform.followed import TargetRules
 from raycdc.transform.hiding import Hiding
 
@@ -261,7 +261,7 @@ class Source(ABC, Generic[ConfigT]):
 class IncrementalSource(Source[ConfigT]):
     """A source of tables: chunks of a snapshot without locks, and one log (Flink CDC's ``IncrementalSource``).
 
-    How the two meet is `raycdc.source.hand_off`; a connector says how to cut, to read and to compare.
+    How the two meet is `raycdc.source.snapshot.hand_off`; a connector says how to cut, to read and to compare.
     """
 
     @property
@@ -308,7 +308,7 @@ class IncrementalSource(Source[ConfigT]):
 
 
 class _FetchedDialect:
-    """`raycdc.source.reader.ReaderDialect`: the connector's blocking readers behind fetcher threads."""
+    """`ReaderDialect` of the incremental reader: the connector's blocking readers behind fetcher threads."""
 
     def __init__(self, source: IncrementalSource[Any], fetchers: FetcherManager) -> None:
         self._source = source

@@ -24,8 +24,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Generic, Protocol, TypeVar, assert_never
 
 from raycdc.model import TableId
-from raycdc.source.log_unit import LogUnit, TableBegun, TableParked
-from raycdc.source.stream_state import StreamState
+from raycdc.source.snapshot.log_unit import LogUnit, TableBegun, TableParked
+from raycdc.source.snapshot.stream_state import StreamState
 from raycdc.source.table_life import (
     AsOf,
     Behind,

@@ -22,7 +22,7 @@ from raycdc.checkpoint.manifest import Manifest
 from raycdc.model import TableId
 from raycdc.plugins import did_you_mean
 from raycdc.source.parking import Requests
-from raycdc.source.stream_state import StreamState, stream_of
+from raycdc.source.snapshot.stream_state import StreamState, stream_of
 from raycdc.source.table_life import Parked, Parking, Phase, TableState, Unknown
 
 #: Why a table has ended that the source still has.

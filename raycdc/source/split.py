@@ -8,8 +8,8 @@ from typing import Any
 
 from raycdc.checkpoint.manifest import STREAM_SPLIT_ID
 from raycdc.model import TableId
-from raycdc.source.chunk_key import ChunkKey, key_from_json
-from raycdc.source.stream_state import StreamState
+from raycdc.source.snapshot.chunk_key import ChunkKey, key_from_json
+from raycdc.source.snapshot.stream_state import StreamState
 
 __all__ = ["STREAM_SPLIT_ID", "ChunkId", "OpenedAt", "PartitionSplit", "SnapshotSplit", "SourceSplit", "StreamSplit"]
 
@@ -44,7 +44,7 @@ class SnapshotSplit:
     values as the dialect writes them. `attempt` counts how often the chunk was handed out; messages of an earlier
     attempt are void. `incarnation` is the table's: it changes when the table is dropped, truncated or created again,
     and voids older chunks. `as_of` is of tables whose chunks are all read as they were at one place of the log
-    (`raycdc.source.as_of`): that place is not before this ordinal.
+    (`raycdc.source.snapshot.as_of`): that place is not before this ordinal.
     """
 
     table: TableId

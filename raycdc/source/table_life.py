@@ -4,8 +4,8 @@ Theory of operation. Every table of a log is in exactly one of these states, and
 
 | state | the log's rows of the table are | its chunks |
 |---|---|---|
-| `InSnapshot` | dropped, held or passed on, by the chunk of their key (`raycdc.source.hand_off`) | are being read |
-| `AsOf` | dropped up to a place T, where the log stands until all chunks are out (`raycdc.source.as_of`) | are read |
+| `InSnapshot` | dropped, held or passed on, by the chunk of their key (`snapshot.hand_off`) | are being read |
+| `AsOf` | dropped up to a place T, where the log stands until all chunks are out (`snapshot.as_of`) | are read |
 | `Behind` | dropped up to T, which the chunks have; the first one after T makes it `Live` | are all published |
 | `Live` | passed on | are all published, or it has no snapshot |
 | `Parked` | dropped; its reason and place are kept until somebody decides (`raycdc.source.parking`) | none |
@@ -29,7 +29,7 @@ from enum import Enum, StrEnum
 from typing import Any, assert_never
 
 from raycdc.model import TableId
-from raycdc.source.chunk_key import ChunkKey, key_from_json
+from raycdc.source.snapshot.chunk_key import ChunkKey, key_from_json
 
 
 class Phase(StrEnum):

@@ -14,8 +14,8 @@ from raycdc.checkpoint.store import CheckpointStore, CommitRecord
 from raycdc.errors import SchemaError, StateError
 from raycdc.model import TableId
 from raycdc.source.parking import RESNAPSHOT, Refusal, Requests
+from raycdc.source.snapshot.stream_state import StreamState, stream_of
 from raycdc.source.split import STREAM_SPLIT_ID
-from raycdc.source.stream_state import StreamState, stream_of
 from raycdc.source.table_life import Parked, Phase, Unknown
 
 

@@ -46,10 +46,10 @@ from raycdc.bridge.bad_rows import (
 )
 from raycdc.bridge.reading import read_segment, verify_segments
 from raycdc.checkpoint.manifest import Segment
+from raycdc.epochs.made_segments import MadeSegments
 from raycdc.errors import ConfigError, RowRefusedError, SegmentUnavailableError, SinkError
 from raycdc.model import META_COLUMNS, META_FIELDS, Column, LogicalType, RowKind, TableSchema
 from raycdc.sinks.absence import is_absent
-from raycdc.spark.made_segments import MadeSegments
 from raycdc.spark.transforms import errors_untold
 from raycdc.transform import ResolvedTransform
 from raycdc.transform.resolved import COMPUTED, META_LOGICAL

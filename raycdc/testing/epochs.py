@@ -19,7 +19,7 @@ from raycdc.checkpoint.manifest import STATE_NODE, STREAM_SPLIT_ID, Manifest, Se
 from raycdc.checkpoint.store import CheckpointStore
 from raycdc.model import Column, LogicalType, RowKind, TableId, TableSchema, TypeKind, changelog_schema
 from raycdc.schema.events import CreateTableEvent, event_to_json
-from raycdc.source.stream_state import StreamState
+from raycdc.source.snapshot.stream_state import StreamState
 from raycdc.source.table_life import Live
 
 Row = dict[str, Any]

@@ -26,12 +26,12 @@ from raycdc.bridge import run_in_process
 from raycdc.bridge.tasks import StageTask, TaskRunner
 from raycdc.checkpoint.manifest import Manifest
 from raycdc.checkpoint.store import CheckpointStore
+from raycdc.epochs.epoch_loop import EpochLoop
 from raycdc.errors import FencedError, SinkError, StateError, TargetTakenError
 from raycdc.model import Column, LogicalType, TableId, TypeKind
 from raycdc.plugins import PluginGroup, load_plugin
 from raycdc.schema.events import AddColumnEvent, event_to_json
 from raycdc.sinks.api import STEP_LAST, STEP_TOMBSTONE, UPSERT, CommitVector, Sink, SinkContext, TableWork
-from raycdc.spark.epochs import EpochLoop
 from raycdc.testing.epochs import EpochScript, Row, ScriptedTable
 
 #: Where a run is stopped by an error: each is reached by the epoch loop, ``in_commit`` by the sink's own verb.

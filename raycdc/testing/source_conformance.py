@@ -32,11 +32,11 @@ from raycdc.consumer import Epoch
 from raycdc.errors import LogLostError
 from raycdc.model import RowKind, TableId, TableSchema, changelog_schema
 from raycdc.source.connector import IncrementalSource, SourceContext
-from raycdc.source.log_rows import key_values
-from raycdc.source.log_unit import LogUnit, TableAltered, TableBegun
-from raycdc.source.snapshot_plan import StartPoint, first_state
+from raycdc.source.snapshot.log_rows import key_values
+from raycdc.source.snapshot.log_unit import LogUnit, TableAltered, TableBegun
+from raycdc.source.snapshot.snapshot_plan import StartPoint, first_state
+from raycdc.source.snapshot.stream_state import StreamState
 from raycdc.source.split import OpenedAt, SnapshotSplit, StreamSplit
-from raycdc.source.stream_state import StreamState
 from raycdc.source.table_life import Live
 from raycdc.testing.source_play import Row, SourcePlay
 

@@ -19,9 +19,9 @@ from raycdc.model.row_kind import SYMBOLS
 from raycdc.runtime.launcher import JobSpec, LocalLauncher
 from raycdc.runtime.supervisor import Supervisor, SupervisorSettings
 from raycdc.source.connector import Source
-from raycdc.source.coordinator import CoordinatorSettings
+from raycdc.source.protocol.coordinator import CoordinatorSettings
+from raycdc.source.snapshot.stream_state import StreamState, stream_of
 from raycdc.source.split import StreamSplit
-from raycdc.source.stream_state import StreamState, stream_of
 
 Row = dict[str, Any]
 

@@ -1,6 +1,6 @@
 """The transforms of a running pipeline: which table has one, what it means now, and whether the sink can take its rows.
 
-Owned by the epoch loop (`raycdc.spark.works`) and asked by `check` and `plan`; resolving a schema for the first time
+Owned by the epoch loop (`raycdc.epochs.works`) and asked by `check` and `plan`; resolving a schema for the first time
 asks Spark, afterwards the answer is remembered.
 """
 

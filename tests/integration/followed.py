@@ -13,7 +13,7 @@ import bson
 from bson import json_util
 
 from raycdc.config import config_from_dict
-from raycdc.connectors.mongodb.keys import key_to_json
+from raycdc.connectors.mongodb.snapshot.keys import key_to_json
 from raycdc.pipeline import Pipeline
 from raycdc.testing.servers import MongoDb
 

@@ -23,6 +23,9 @@ from pymysql.cursors import DictCursor
 from raycdc.bridge import run_in_process
 from raycdc.checkpoint.manifest import Manifest
 from raycdc.checkpoint.store import CheckpointStore
+from raycdc.epochs.epoch_loop import EpochLoop
+from raycdc.epochs.outcomes import Recovery
+from raycdc.epochs.routing import Routing
 from raycdc.errors import RaycdcError, SinkError, StateError, TableRefusedError, TargetTakenError
 from raycdc.formats.api import MessageBatch, Origin, RowsItem
 from raycdc.formats.plugins import load_format
@@ -38,9 +41,6 @@ from raycdc.schema import (
 from raycdc.sinks.api import Sink, SinkContext
 from raycdc.sinks.delta.sink import DeltaSink
 from raycdc.sinks.mongodb.sink import MongoDbSink
-from raycdc.spark.epochs import EpochLoop
-from raycdc.spark.outcomes import Recovery
-from raycdc.spark.routing import Routing
 from raycdc.testing.epochs import EpochScript, Row, ScriptedTable
 from raycdc.testing.servers import DatabaseServer, KafkaServer, MongoDb, PostgresServer
 from raycdc.transform import TransformedTables, TransformUse

@@ -18,6 +18,10 @@ from deltalake import DeltaTable
 from raycdc.bridge import StageTask, run_in_process
 from raycdc.checkpoint.manifest import Manifest
 from raycdc.checkpoint.store import CheckpointStore
+from raycdc.epochs.epoch_loop import EpochLoop
+from raycdc.epochs.outcomes import EpochStatistics, Recovery
+from raycdc.epochs.parked_targets import ParkedTargets, Parks
+from raycdc.epochs.works import Works
 from raycdc.errors import ConfigError, FencedError, RaycdcError, SinkError, StateError
 from raycdc.failpoints import FailpointError
 from raycdc.model import Column, LogicalType, TableId, TypeKind
@@ -30,10 +34,6 @@ from raycdc.schema import (
 from raycdc.sinks.api import STEP_TOMBSTONE, CommitVector, Sink, SinkContext, TableWork
 from raycdc.sinks.files.jsonl import JsonlSink
 from raycdc.sinks.files.plugin import JsonlSinkConfig
-from raycdc.spark.epochs import EpochLoop
-from raycdc.spark.outcomes import EpochStatistics, Recovery
-from raycdc.spark.parked_targets import ParkedTargets, Parks
-from raycdc.spark.works import Works
 from raycdc.testing.epochs import ScriptedTable, simple_schema
 from tests.integration.sink_world import FILES, KINDS, TOPICS, UPSERTS, World, iceberg_table, new_world, play, world_of
 
@@ -173,7 +173,7 @@ from raycdc.bridge import run_in_process
 from raycdc.checkpoint.store import CheckpointStore
 from raycdc.plugins import PluginGroup, load_plugin
 from raycdc.sinks.api import SinkContext
-from raycdc.spark.epochs import EpochLoop
+from raycdc.epochs.epoch_loop import EpochLoop
 root, settings = Path(sys.argv[1]), json.loads(sys.argv[2])
 store = CheckpointStore(root / "state", pipeline="shop")
 plugin = load_plugin(PluginGroup.SINKS, settings["type"])

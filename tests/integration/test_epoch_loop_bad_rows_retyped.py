@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from raycdc.checkpoint.bad_rows import bad_rows
+from raycdc.epochs.parked_targets import Parks
 from raycdc.errors import ConfigError, SchemaError
 from raycdc.failpoints import FailpointError
 from raycdc.model import Column, LogicalType, TableSchema, TypeKind
 from raycdc.model.routes import Route
 from raycdc.model.transform import Transform
 from raycdc.schema import AlterColumnTypeEvent, CreateTableEvent, TruncateTableEvent, event_to_json
-from raycdc.spark.parked_targets import Parks
 from raycdc.testing.epochs import ScriptedTable
 from tests.integration.transform_world import World, new_world
 

@@ -16,6 +16,11 @@ from deltalake import DeltaTable, write_deltalake
 
 from raycdc.bridge import run_in_process
 from raycdc.checkpoint.manifest import Manifest
+from raycdc.epochs.epoch_loop import EpochLoop
+from raycdc.epochs.known_rows import KnownRows
+from raycdc.epochs.outcomes import Recovery
+from raycdc.epochs.parked_targets import Parking
+from raycdc.epochs.routing import Routing
 from raycdc.errors import ParkReason, SinkError
 from raycdc.failpoints import FailpointError
 from raycdc.model import Column, LogicalType, RowKind, TypeKind
@@ -23,11 +28,6 @@ from raycdc.model.routes import Route, Router
 from raycdc.schema import AddColumnEvent, AlterColumnTypeEvent, DropColumnEvent, TruncateTableEvent, event_to_json
 from raycdc.schema.events import CreateTableEvent, RenameColumnEvent
 from raycdc.sinks.api import SinkContext
-from raycdc.spark.epochs import EpochLoop
-from raycdc.spark.known_rows import KnownRows
-from raycdc.spark.outcomes import Recovery
-from raycdc.spark.parked_targets import Parking
-from raycdc.spark.routing import Routing
 from raycdc.testing.changelog import check_changelog, final_rows
 from raycdc.testing.epochs import Row, ScriptedTable
 from tests.integration.sink_world import World, new_world, world_of
@@ -173,7 +173,7 @@ def test_known_rows_are_found_in_files_of_whoever_wrote_them(lines: World, monke
 
 
 def test_files_of_old_versions_go(lines: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("raycdc.spark.known_rows._CLEANED_EVERY_S", 0.0)
+    monkeypatch.setattr("raycdc.epochs.known_rows._CLEANED_EVERY_S", 0.0)
     play(lines, epochs=4)
     run(lines)
     check(lines)

@@ -12,6 +12,10 @@ import pytest
 from raycdc.bridge import run_in_process
 from raycdc.checkpoint.manifest import Manifest
 from raycdc.checkpoint.store import CheckpointStore
+from raycdc.epochs.epoch_loop import EpochLoop
+from raycdc.epochs.outcomes import Recovery
+from raycdc.epochs.parked_targets import Parking
+from raycdc.epochs.routing import Routing
 from raycdc.errors import (
     ConfigError,
     DataError,
@@ -28,10 +32,6 @@ from raycdc.plugins import PluginGroup, load_plugin
 from raycdc.schema import AddColumnEvent, CreateTableEvent, DropColumnEvent, TruncateTableEvent, event_to_json
 from raycdc.sinks.api import SinkContext, TableWork
 from raycdc.sinks.delta.sink import DeltaSink
-from raycdc.spark.epochs import EpochLoop
-from raycdc.spark.outcomes import Recovery
-from raycdc.spark.parked_targets import Parking
-from raycdc.spark.routing import Routing
 from raycdc.testing.epochs import EpochScript, Row
 from tests.integration.sink_world import lake_rows
 

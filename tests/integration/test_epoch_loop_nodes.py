@@ -9,11 +9,11 @@ import pytest
 
 from raycdc.bridge import ThreadTaskRunner
 from raycdc.bridge.flight import FlightServer
+from raycdc.epochs import epoch_loop as epochs
+from raycdc.epochs.outcomes import Recovery
 from raycdc.errors import SegmentUnavailableError, SinkError, StateError
 from raycdc.model import TableId
 from raycdc.sinks.api import TableWork
-from raycdc.spark import epochs
-from raycdc.spark.outcomes import Recovery
 from raycdc.testing.epochs import EpochScript
 from tests.integration.sink_world import World, new_world, play
 

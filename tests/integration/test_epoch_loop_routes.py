@@ -13,6 +13,9 @@ from raycdc.bridge import run_in_process
 from raycdc.checkpoint.manifest import Manifest
 from raycdc.checkpoint.recovery import CommitVector
 from raycdc.checkpoint.store import CheckpointStore, RoutedTarget
+from raycdc.epochs.epoch_loop import EpochLoop
+from raycdc.epochs.outcomes import Recovery
+from raycdc.epochs.routing import Routing
 from raycdc.errors import StateError
 from raycdc.failpoints import FailpointError
 from raycdc.model import Column, LogicalType, TableId, TypeKind
@@ -20,9 +23,6 @@ from raycdc.model.routes import Route, Router
 from raycdc.plugins import PluginGroup, load_plugin
 from raycdc.schema import AddColumnEvent, event_to_json
 from raycdc.sinks.api import Sink, SinkContext
-from raycdc.spark.epochs import EpochLoop
-from raycdc.spark.outcomes import Recovery
-from raycdc.spark.routing import Routing
 from raycdc.testing.epochs import EpochScript, Row, ScriptedTable
 from tests.integration.sink_world import lake_rows
 

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
+from raycdc.epochs.outcomes import Recovery
 from raycdc.errors import DataError, SinkError
 from raycdc.failpoints import FailpointError
 from raycdc.model import Column, LogicalType, TableSchema, TypeKind
 from raycdc.model.routes import Route
 from raycdc.model.transform import Transform
-from raycdc.spark.outcomes import Recovery
 from tests.integration.sink_world import COLLECTIONS, DATABASES, TOPICS, world_of
 from tests.integration.transform_world import World, new_world, play
 

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from raycdc.config import LookupOptions
+from raycdc.epochs.outcomes import Recovery
 from raycdc.errors import ConfigError, DataError, SchemaError, StateError
 from raycdc.failpoints import FailpointError
 from raycdc.model.routes import Route
 from raycdc.model.transform import Transform
 from raycdc.schema import DropColumnEvent, RenameColumnEvent, event_to_json
 from raycdc.spark import derive
-from raycdc.spark.outcomes import Recovery
 from raycdc.testing.servers import MongoDb
 from tests.integration.transform_world import ORDERS, add_column, new_world, play
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from raycdc.config import PipelineOptions
+from raycdc.epochs.outcomes import Recovery
 from raycdc.errors import SchemaError, SinkError
 from raycdc.failpoints import FailpointError
 from raycdc.model import Column, LogicalType, TableId, TypeKind
@@ -25,7 +26,6 @@ from raycdc.schema import (
     event_to_json,
 )
 from raycdc.sinks.files.plugin import JsonlSinkConfig
-from raycdc.spark.outcomes import Recovery
 from raycdc.testing.epochs import ScriptedTable
 from tests.integration.sink_world import KEY_PARTITIONS, UPSERTS, World, new_world, play, world_of
 from tests.integration.test_epoch_loop import add_column

@@ -21,8 +21,8 @@ import pytest
 
 from raycdc.config import config_from_dict
 from raycdc.pipeline import Pipeline
-from raycdc.source.hand_off import PublishChunk
-from raycdc.source.log_reader import LogReader
+from raycdc.source.snapshot.hand_off import PublishChunk
+from raycdc.source.snapshot.log_reader import LogReader
 from raycdc.testing.changelog import check_changelog
 from raycdc.testing.servers import DatabaseServer, MySqlServer
 from tests.integration.race_writers import CHUNK_ROWS, HIT, Keys, OpenRanges, writing

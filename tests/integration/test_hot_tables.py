@@ -9,7 +9,7 @@ import pytest
 
 from raycdc.cli.entry import main
 from raycdc.connectors.mysql.snapshot import visibility
-from raycdc.source import open_chunk
+from raycdc.source.snapshot import open_chunk
 from raycdc.testing.jobs import Job
 from raycdc.testing.servers import DatabaseServer
 

@@ -15,12 +15,12 @@ from pyiceberg.schema import Schema
 from pyiceberg.table import CommitTableRequest
 
 from raycdc.bridge import run_in_process
+from raycdc.epochs.parked_targets import Parking
 from raycdc.errors import SinkError
 from raycdc.plugins import PluginGroup, load_plugin
 from raycdc.sinks.api import SinkContext
 from raycdc.sinks.iceberg.catalog import HadoopCatalog
 from raycdc.sinks.iceberg.sink import IcebergSink
-from raycdc.spark.parked_targets import Parking
 from tests.integration.sink_world import World, new_world, play
 
 

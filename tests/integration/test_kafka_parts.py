@@ -14,12 +14,12 @@ import pytest
 
 from raycdc.bridge import StageTask, run_in_process
 from raycdc.checkpoint.manifest import Manifest
+from raycdc.epochs.outcomes import Recovery
 from raycdc.errors import FencedError, SinkError
 from raycdc.model import TableId
 from raycdc.sinks.api import STEP_APPEND, STEP_LAST, STEP_TOMBSTONE, CommitVector, TableWork
 from raycdc.sinks.kafka.sink import KafkaSink
 from raycdc.sinks.kafka.transactions import Cut, Target, Transactions, look
-from raycdc.spark.outcomes import Recovery
 from raycdc.testing.servers import KafkaServer
 from tests.integration.sink_world import World, as_messages, new_world
 

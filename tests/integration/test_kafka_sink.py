@@ -14,6 +14,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from raycdc.bridge import TaskRunner, run_in_process
 from raycdc.checkpoint.manifest import Manifest
 from raycdc.checkpoint.store import CheckpointStore
+from raycdc.epochs.epoch_loop import EpochLoop
 from raycdc.errors import FencedError, SinkError
 from raycdc.formats.api import EncodedBatch
 from raycdc.model import RowKind, TableId, TableSchema
@@ -25,7 +26,6 @@ from raycdc.sinks.kafka import tasks as kafka_tasks
 from raycdc.sinks.kafka.plugin import KafkaSinkConfig
 from raycdc.sinks.kafka.sink import KafkaSink
 from raycdc.sinks.kafka.transactions import Transactions, look
-from raycdc.spark.epochs import EpochLoop
 from raycdc.testing.epochs import EpochScript, ScriptedTable
 from raycdc.testing.servers import KafkaServer
 from raycdc.testing.servers.process import wait_until

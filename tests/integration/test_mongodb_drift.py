@@ -13,8 +13,8 @@ from deltalake import DeltaTable
 
 from raycdc.checkpoint.store import CheckpointStore
 from raycdc.config import config_from_dict
-from raycdc.connectors.mongodb.chunk_reader import MongoDbChunkReader
-from raycdc.connectors.mongodb.keys import key_from_json, key_to_json
+from raycdc.connectors.mongodb.snapshot.chunk_reader import MongoDbChunkReader
+from raycdc.connectors.mongodb.snapshot.keys import key_from_json, key_to_json
 from raycdc.errors import SinkError
 from raycdc.failpoints import FailpointError
 from raycdc.pipeline import Pipeline
@@ -98,7 +98,7 @@ def test_documents_that_change_their_shape_while_they_are_read_come_whole(
     mongodb: MongoDb, database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Chunks that are open when a column comes are read again with it; what only chunks show stays in the rest."""
-    monkeypatch.setattr("raycdc.connectors.mongodb.splits._MIB", 16 << 10)
+    monkeypatch.setattr("raycdc.connectors.mongodb.snapshot.splits._MIB", 16 << 10)
     with mongodb.client() as client:
         orders = client[database].create_collection("orders", changeStreamPreAndPostImages={"enabled": True})
         orders.insert_many({"_id": number, "n": number, "text": "x" * 100} for number in range(1000))
@@ -153,7 +153,7 @@ def test_a_run_that_ends_around_the_epoch_of_a_new_column_comes_to_it_again(
 def test_what_comes_within_a_long_transaction_gets_its_columns_behind_it(
     mongodb: MongoDb, database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("raycdc.connectors.mongodb.raw_stream.EVENTS_MAX", 7)
+    monkeypatch.setattr("raycdc.connectors.mongodb.stream.raw_stream.EVENTS_MAX", 7)
     with mongodb.client() as client:
         orders = client[database].orders
         orders.insert_one({"_id": 0, "n": 0})
@@ -252,7 +252,7 @@ def test_a_column_that_becomes_text_has_its_collection_read_again(
 def test_a_column_becomes_text_while_its_collection_is_read(
     mongodb: MongoDb, database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("raycdc.connectors.mongodb.splits._MIB", 16 << 10)
+    monkeypatch.setattr("raycdc.connectors.mongodb.snapshot.splits._MIB", 16 << 10)
     options: dict[str, Any] = {
         "snapshot": {"strategy": "splitVector", "chunk_mb": 1},
         "schema": {"on_conflict": "text", "sample": 10},

@@ -11,7 +11,7 @@ import pytest
 
 from raycdc.checkpoint.bad_rows import bad_rows
 from raycdc.checkpoint.store import CheckpointStore
-from raycdc.connectors.mongodb.keys import key_to_json
+from raycdc.connectors.mongodb.snapshot.keys import key_to_json
 from raycdc.errors import DataError, SchemaError
 from raycdc.source.parking import RESNAPSHOT
 from raycdc.source.table_requests import ask

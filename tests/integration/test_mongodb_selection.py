@@ -13,7 +13,7 @@ from raycdc.connectors.mongodb.catalog import require_selectable
 from raycdc.connectors.mongodb.checks import check_source
 from raycdc.connectors.mongodb.client import Client, connect, probe
 from raycdc.connectors.mongodb.plugin import MongoDbSourceConfig
-from raycdc.connectors.mongodb.selection import Selection
+from raycdc.connectors.mongodb.snapshot.selection import Selection
 from raycdc.connectors.mongodb.source import MongoDbSource
 from raycdc.errors import ConfigError
 from raycdc.model import TableId
@@ -34,7 +34,7 @@ def read(tmp_path: Path, mongodb: MongoDb, database: str, **snapshot: Any) -> li
 
 @pytest.fixture
 def orders(mongodb: MongoDb, mongodb_database: str, monkeypatch: pytest.MonkeyPatch) -> str:
-    monkeypatch.setattr("raycdc.connectors.mongodb.splits._MIB", 16 << 10)
+    monkeypatch.setattr("raycdc.connectors.mongodb.snapshot.splits._MIB", 16 << 10)
     keys: list[Any] = [*range(1500), *(f"key {number}" for number in range(500))]
     with mongodb.client() as client:
         client[mongodb_database].orders.insert_many(

@@ -14,9 +14,9 @@ import pytest
 from raycdc.checkpoint.manifest import Manifest
 from raycdc.checkpoint.store import CheckpointStore
 from raycdc.config import Secret
-from raycdc.connectors.mongodb.causal import Found, log_end, look_up
 from raycdc.connectors.mongodb.client import connect
 from raycdc.connectors.mongodb.large import LargeDocuments
+from raycdc.connectors.mongodb.stream.causal import Found, log_end, look_up
 from raycdc.errors import ConfigError, LogLostError, SourceError, SourceUnavailableError
 from raycdc.model import TableId
 from raycdc.testing.servers import MongoDb, MongoDbServer
@@ -148,7 +148,7 @@ def test_images_that_end_while_a_stream_is_open_lose_nothing(
         orders.delete_one({"_id": 2})
         orders.replace_one({"_id": 3}, {"n": 23})
     # As where the stream was opened before they ended.
-    monkeypatch.setattr("raycdc.connectors.mongodb.raw_stream.keep_images", lambda *_: True)
+    monkeypatch.setattr("raycdc.connectors.mongodb.stream.raw_stream.keep_images", lambda *_: True)
     catch_up(tmp_path, mongodb, database)
     rows = require_equal(tmp_path, mongodb, database)
     assert {row["_id"]: row["n"] for row in rows if row["_op"] == "+U"} == {0: 20, 1: 21, 3: 23}

@@ -23,7 +23,7 @@ from raycdc.connectors.mysql.snapshot.log_key_order import MySqlKeyOrder
 from raycdc.connectors.mysql.snapshot.resultset import stream_query
 from raycdc.connectors.mysql.values.types import MySqlTable
 from raycdc.model import TableId
-from raycdc.source.chunk_key import key_names
+from raycdc.source.snapshot.chunk_key import key_names
 from raycdc.testing.servers import DatabaseServer
 from raycdc.testing.sessions import session, settings_of
 

@@ -21,7 +21,7 @@ from raycdc.connectors.mysql.values.types import MySqlTable
 from raycdc.errors import SchemaError
 from raycdc.model import TableId
 from raycdc.model.selector import TableSelector
-from raycdc.source.log_unit import TableParked
+from raycdc.source.snapshot.log_unit import TableParked
 from raycdc.testing.servers import DatabaseServer
 
 pytestmark = pytest.mark.server

@@ -19,6 +19,8 @@ from deltalake import DeltaTable, write_deltalake
 from raycdc.checkpoint.manifest import Manifest
 from raycdc.checkpoint.parked import WAYS_OUT, ParkedTarget
 from raycdc.checkpoint.store import CommitRecord
+from raycdc.epochs.parked_targets import Parking, Parks
+from raycdc.epochs.routing import Routing
 from raycdc.errors import ParkReason, SinkError, TableRefusedError, TargetTouchedError, ValueRefusedError
 from raycdc.failpoints import FailpointError
 from raycdc.model import TableId
@@ -27,8 +29,6 @@ from raycdc.schema import CreateTableEvent, TruncateTableEvent, event_to_json
 from raycdc.sinks.absence import is_absent
 from raycdc.sinks.api import Sink, TableWork
 from raycdc.source.table_requests import complain_of_parked, parked_at_sink
-from raycdc.spark.parked_targets import Parking, Parks
-from raycdc.spark.routing import Routing
 from tests.integration.sink_world import new_world
 
 ORDERS, ITEMS = TableId("shop", "orders"), TableId("shop", "items")
@@ -301,7 +301,7 @@ def test_a_full_disk_is_the_sinks_and_parks_nothing(kind: str, tmp_path: Path, m
     story.play()
     full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(tmp_path / "lake"))
     with monkeypatch.context() as patched:
-        patched.setattr("raycdc.spark.epoch_writer.DISK_PATIENCE_S", 0.0)
+        patched.setattr("raycdc.epochs.epoch_writer.DISK_PATIENCE_S", 0.0)
 
         def refuse(*_: Any, **__: Any) -> Any:
             raise full

@@ -11,10 +11,10 @@ import pytest
 from deltalake import DeltaTable
 from pyiceberg.table import Table
 
+from raycdc.epochs.parked_targets import Parking
 from raycdc.errors import ParkReason
 from raycdc.schema import CreateTableEvent, TruncateTableEvent, event_to_json
 from raycdc.sinks.iceberg.catalog import HadoopCatalog
-from raycdc.spark.parked_targets import Parking
 from tests.integration.sink_world import World, new_world, world_of
 
 

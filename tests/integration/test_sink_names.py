@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from raycdc.epochs.routing import Routing
 from raycdc.model import Column, LogicalType, TableId, TableSchema, TypeKind
 from raycdc.model.names import NAMES
 from raycdc.model.routes import Router
 from raycdc.schema import AddColumnEvent, DropColumnEvent, RenameColumnEvent
-from raycdc.spark.routing import Routing
 from raycdc.transform import TransformedTables
 from raycdc.transform.naming import Naming
 from tests.integration.sink_world import World, world_of

@@ -13,7 +13,7 @@ from raycdc.bridge import segment
 from raycdc.checkpoint.store import CheckpointStore
 from raycdc.config import config_from_dict
 from raycdc.pipeline import Pipeline
-from raycdc.source.coordinator import SourceCoordinator
+from raycdc.source.protocol.coordinator import SourceCoordinator
 from raycdc.testing.servers import DatabaseServer
 
 pytestmark = pytest.mark.server

@@ -13,6 +13,7 @@ from deltalake import DeltaTable
 
 from raycdc.bridge import StageTask
 from raycdc.checkpoint.store import CheckpointStore
+from raycdc.epochs.epoch_loop import EpochLoop
 from raycdc.errors import ConfigError, SinkError, StateError
 from raycdc.model import Column, LogicalType, TableSchema, TypeKind
 from raycdc.sinks.api import SinkContext
@@ -22,7 +23,6 @@ from raycdc.sinks.delta import target as delta_target
 from raycdc.sinks.delta.plugin import DeltaSinkConfig
 from raycdc.sinks.delta.sink import DeltaSink
 from raycdc.spark import session as session_module
-from raycdc.spark.epochs import EpochLoop
 from raycdc.spark.frames import changelog_frame
 from raycdc.spark.session import effective_master, parallelism, spark_session
 from raycdc.spark.stage import SparkTaskRunner

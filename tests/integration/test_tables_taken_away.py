@@ -21,8 +21,8 @@ from raycdc.connectors.mysql.log_split_reader import MySqlLogSplitReader
 from raycdc.connectors.mysql.snapshot import visibility
 from raycdc.connectors.mysql.source import MySqlChunkReader
 from raycdc.pipeline import Pipeline
-from raycdc.source.chunk_events import ChunkMisfit, CloseChunk, LogEvent
-from raycdc.source.log_reader import LogReader
+from raycdc.source.snapshot.chunk_events import ChunkMisfit, CloseChunk, LogEvent
+from raycdc.source.snapshot.log_reader import LogReader
 from raycdc.testing.servers import DatabaseServer, MariaDbServer
 
 pytestmark = pytest.mark.server

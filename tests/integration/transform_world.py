@@ -12,17 +12,17 @@ from raycdc.bridge.bad_rows import DEAD_LETTER, FAIL, BadRecords
 from raycdc.checkpoint.manifest import Manifest
 from raycdc.checkpoint.store import CheckpointStore
 from raycdc.config import LookupOptions
+from raycdc.epochs.epoch_loop import EpochLoop
+from raycdc.epochs.outcomes import Recovery
+from raycdc.epochs.parked_targets import NOTHING, Parks
+from raycdc.epochs.routing import Routing
+from raycdc.epochs.sieve import Sieve
 from raycdc.lookup import Joiner, Lookups
 from raycdc.model import Column, LogicalType, TableId, TableSchema, TypeKind
 from raycdc.model.routes import Route, Router
 from raycdc.model.transform import Transform, Transforms
 from raycdc.schema import AddColumnEvent, event_to_json
 from raycdc.spark.derive import Deriver
-from raycdc.spark.epochs import EpochLoop
-from raycdc.spark.outcomes import Recovery
-from raycdc.spark.parked_targets import NOTHING, Parks
-from raycdc.spark.routing import Routing
-from raycdc.spark.sieve import Sieve
 from raycdc.spark.transforms import SparkResolver
 from raycdc.testing.epochs import EpochScript, Row, ScriptedTable, simple_schema
 from raycdc.testing.servers import KafkaServer, MongoDb

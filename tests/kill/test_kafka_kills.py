@@ -43,7 +43,7 @@ def expect_exact_changelog(job: TopicJob, feed: ProductFeed) -> None:
 
 
 def read_changelog_schema() -> Any:
-    from raycdc.formats.sql_types import parse_columns
+    from raycdc.formats.decoding.sql_types import parse_columns
 
     return parse_columns(COLUMNS, place="columns").arrow()
 

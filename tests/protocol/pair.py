@@ -9,12 +9,9 @@ from typing import Any
 from raycdc.checkpoint.manifest import Manifest, Segment
 from raycdc.errors import FencedError
 from raycdc.model import TableId
-from raycdc.source.chunk_events import ChunkOpened, ChunkPublished, ChunkVoided, CloseChunk, Fate
-from raycdc.source.coordinator import CoordinatorSettings, SourceCoordinator
-from raycdc.source.enumerator import IncrementalSnapshotEnumerator, restore_or_create
-from raycdc.source.link import Identity, Link, read_packet
-from raycdc.source.snapshot_plan import PlannedChunks, StartPoint, TablePlan
-from raycdc.source.source_event import (
+from raycdc.source.protocol.coordinator import CoordinatorSettings, SourceCoordinator
+from raycdc.source.protocol.link import Identity, Link, read_packet
+from raycdc.source.protocol.source_event import (
     AddSplits,
     EpochSealed,
     Heartbeat,
@@ -25,6 +22,9 @@ from raycdc.source.source_event import (
     SourceEvent,
     SourceEventWrapper,
 )
+from raycdc.source.snapshot.chunk_events import ChunkOpened, ChunkPublished, ChunkVoided, CloseChunk, Fate
+from raycdc.source.snapshot.enumerator import IncrementalSnapshotEnumerator, restore_or_create
+from raycdc.source.snapshot.snapshot_plan import PlannedChunks, StartPoint, TablePlan
 from raycdc.source.split import OpenedAt, SnapshotSplit, StreamSplit
 from raycdc.source.table_life import SnapshotState
 

@@ -6,8 +6,8 @@ import pytest
 
 from raycdc.checkpoint.manifest import Manifest
 from raycdc.errors import FencedError, ProtocolError, StateError
-from raycdc.source.chunk_events import StopAt
-from raycdc.source.source_event import CheckpointComplete, Heartbeat, RequestSplit, SourceEventWrapper
+from raycdc.source.protocol.source_event import CheckpointComplete, Heartbeat, RequestSplit, SourceEventWrapper
+from raycdc.source.snapshot.chunk_events import StopAt
 from tests.protocol.pair import SETTINGS, FakeReader, Job
 
 

@@ -7,19 +7,8 @@ from dataclasses import replace
 import pytest
 
 from raycdc.errors import FencedError, ProtocolError
-from raycdc.source.chunk_events import (
-    ChunkOpened,
-    ChunkPublished,
-    ChunkVoided,
-    CloseChunk,
-    DiscardSegments,
-    Fate,
-    OpenChunk,
-    StopAt,
-    VoidChunk,
-)
-from raycdc.source.link import Identity
-from raycdc.source.source_event import (
+from raycdc.source.protocol.link import Identity
+from raycdc.source.protocol.source_event import (
     PROTOCOL_VERSION,
     CheckpointComplete,
     EpochSealed,
@@ -32,6 +21,17 @@ from raycdc.source.source_event import (
     Shutdown,
     SourceEventWrapper,
     pack,
+)
+from raycdc.source.snapshot.chunk_events import (
+    ChunkOpened,
+    ChunkPublished,
+    ChunkVoided,
+    CloseChunk,
+    DiscardSegments,
+    Fate,
+    OpenChunk,
+    StopAt,
+    VoidChunk,
 )
 from raycdc.source.split import SnapshotSplit
 from raycdc.source.table_life import InSnapshot, SnapshotState, followed_to_json

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from raycdc.checkpoint.parked import ParkedTarget
-from raycdc.source.enumerator import IncrementalSnapshotEnumerator
-from raycdc.source.log_reader import LogReader
-from raycdc.source.log_unit import TableBegun
 from raycdc.source.parking import RefusedTables, Requests, TableLooks
-from raycdc.source.stream_state import StreamState
+from raycdc.source.snapshot.enumerator import IncrementalSnapshotEnumerator
+from raycdc.source.snapshot.log_reader import LogReader
+from raycdc.source.snapshot.log_unit import TableBegun
+from raycdc.source.snapshot.stream_state import StreamState
 from raycdc.source.table_life import InSnapshot, Live, Parked
 from raycdc.testing.simulation import Settings, TableKind, Visibility
 from raycdc.testing.simulation.driver import SimDriver

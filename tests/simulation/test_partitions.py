@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from raycdc.source.assigner import PartitionAssigner, moves, place
-from raycdc.source.coordinator import SourceCoordinator
-from raycdc.source.partition_set import PartitionSet
-from raycdc.source.source_event import SplitsRemoved
+from raycdc.source.partitions.assigner import PartitionAssigner, moves, place
+from raycdc.source.partitions.partition_set import PartitionSet
+from raycdc.source.protocol.coordinator import SourceCoordinator
+from raycdc.source.protocol.source_event import SplitsRemoved
 from raycdc.source.split import PartitionSplit, SourceSplit
 from raycdc.testing.simulation import SimulationError
 from raycdc.testing.simulation.partition_job import PartitionJob, PartitionSettings

@@ -15,16 +15,17 @@ import pytest
 
 from raycdc.bridge import partitions
 from raycdc.errors import FencedError
-from raycdc.source import hand_off, open_chunk, stream_state, table_life
-from raycdc.source.coordinator import SourceCoordinator
-from raycdc.source.dropped_rows import DroppedRows
-from raycdc.source.enumerator import IncrementalSnapshotEnumerator
-from raycdc.source.hand_off import DROP, EMIT, HOLD, HandOff, PublishChunk
-from raycdc.source.held_rows import HeldRows
-from raycdc.source.link import Link, read_packet
-from raycdc.source.log_reader import LogReader
-from raycdc.source.reader import IncrementalReader
-from raycdc.source.source_event import decode
+from raycdc.source import table_life
+from raycdc.source.protocol.coordinator import SourceCoordinator
+from raycdc.source.protocol.link import Link, read_packet
+from raycdc.source.protocol.source_event import decode
+from raycdc.source.snapshot import hand_off, open_chunk, stream_state
+from raycdc.source.snapshot.dropped_rows import DroppedRows
+from raycdc.source.snapshot.enumerator import IncrementalSnapshotEnumerator
+from raycdc.source.snapshot.hand_off import DROP, EMIT, HOLD, HandOff, PublishChunk
+from raycdc.source.snapshot.held_rows import HeldRows
+from raycdc.source.snapshot.incremental_reader import IncrementalReader
+from raycdc.source.snapshot.log_reader import LogReader
 from raycdc.testing.simulation import Settings, TableKind, Visibility, cluster
 from raycdc.testing.simulation.chunk_source import SimChunkSource
 from raycdc.testing.simulation.source import SimFailoverDialect, SimLogSource, SimReaderDialect

@@ -8,14 +8,14 @@ import pytest
 
 from raycdc.errors import ProtocolError
 from raycdc.model import TableId
-from raycdc.source.as_of import Turns
-from raycdc.source.chunk_events import ChunkOpened, ChunkVoided, Fate
-from raycdc.source.log_reader import LogReader
-from raycdc.source.log_unit import LogUnit, TableDropped
-from raycdc.source.snapshot_plan import OutChunk
-from raycdc.source.source_event import AddSplits, decode, encode
+from raycdc.source.protocol.source_event import AddSplits, decode, encode
+from raycdc.source.snapshot.as_of import Turns
+from raycdc.source.snapshot.chunk_events import ChunkOpened, ChunkVoided, Fate
+from raycdc.source.snapshot.log_reader import LogReader
+from raycdc.source.snapshot.log_unit import LogUnit, TableDropped
+from raycdc.source.snapshot.snapshot_plan import OutChunk
+from raycdc.source.snapshot.stream_state import StreamState
 from raycdc.source.split import OpenedAt, SnapshotSplit, StreamSplit
-from raycdc.source.stream_state import StreamState
 from tests.unit.test_log_reader import TABLE, Numbers, Reader
 
 FIRST = SnapshotSplit(TABLE, 0, "id", None, 10, as_of=90)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from raycdc.source.chunk_events import StopAt
-from raycdc.source.enumerator import IncrementalSnapshotEnumerator
-from raycdc.source.snapshot_plan import ResumePoint
-from raycdc.source.source_event import SourceEvent
+from raycdc.source.protocol.source_event import SourceEvent
+from raycdc.source.snapshot.chunk_events import StopAt
+from raycdc.source.snapshot.enumerator import IncrementalSnapshotEnumerator
+from raycdc.source.snapshot.snapshot_plan import ResumePoint
+from raycdc.source.snapshot.stream_state import StreamState
 from raycdc.source.split import SourceSplit, StreamSplit
-from raycdc.source.stream_state import StreamState
 from tests.protocol.pair import Dialect
 
 HERE, THERE = {"server": "a", "at": 900}, {"server": "b", "at": 4}

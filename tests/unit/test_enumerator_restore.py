@@ -7,8 +7,8 @@ from typing import Any
 
 from raycdc.checkpoint.manifest import Manifest
 from raycdc.model import TableId
-from raycdc.source.enumerator import restore_or_create
-from raycdc.source.source_event import SourceEvent
+from raycdc.source.protocol.source_event import SourceEvent
+from raycdc.source.snapshot.enumerator import restore_or_create
 from raycdc.source.split import STREAM_SPLIT_ID, SnapshotSplit, SourceSplit, StreamSplit
 from raycdc.source.table_life import Phase
 from tests.protocol.pair import Dialect

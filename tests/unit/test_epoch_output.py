@@ -18,7 +18,7 @@ from raycdc.model.batch import is_masked, with_lost_values
 from raycdc.model.mask import Mask, Masks
 from raycdc.runtime import output as output_module
 from raycdc.runtime.output import CutProgress, EpochOutput, SpoolAddress
-from raycdc.source.hand_off import LogRows
+from raycdc.source.snapshot.hand_off import LogRows
 
 ORDERS, ITEMS = TableId("shop", "orders"), TableId("shop", "items")
 SCHEMA = pa.schema([("id", pa.int64()), ("_op", pa.int8()), ("_seq", pa.int64())])

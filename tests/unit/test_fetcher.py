@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from raycdc.errors import SourceUnavailableError
-from raycdc.source.fetcher import SplitFetcher
+from raycdc.source.reader.fetcher import SplitFetcher
 
 PATIENCE_S = 10
 

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 
 from raycdc.formats.api import EncodedBatch, MessageBatch, Origin
-from raycdc.formats.sql_types import parse_columns
+from raycdc.formats.decoding.sql_types import parse_columns
 from raycdc.model import META_FIELDS, RowKind, TableId, TableSchema
 from raycdc.model.row_kind import SYMBOLS
 from raycdc.schema import TruncateTableEvent

@@ -11,8 +11,8 @@ import pytest
 
 from raycdc.errors import ProtocolError
 from raycdc.model import RowKind, TableId
-from raycdc.source.chunk_key import ChunkKey
-from raycdc.source.hand_off import FoldChunk, HandOff, LogRows, PublishChunk, RetryChunk
+from raycdc.source.snapshot.chunk_key import ChunkKey
+from raycdc.source.snapshot.hand_off import FoldChunk, HandOff, LogRows, PublishChunk, RetryChunk
 from raycdc.source.split import SnapshotSplit
 from raycdc.source.table_life import InSnapshot, SnapshotState, TableLives
 from tests.protocol.pair import segment

@@ -17,7 +17,7 @@ from raycdc.formats.api import BadMessageError, ChangeItem
 from raycdc.model import Column, LogicalType, TableId, TableSchema, TypeKind
 from raycdc.model.mask import Mask, Masks
 from raycdc.schema import AddColumnEvent, event_to_json
-from raycdc.source.source_event import SourceEventWrapper, encode
+from raycdc.source.protocol.source_event import SourceEventWrapper, encode
 from raycdc.transform.hidden_texts import without_values
 from raycdc.transform.masked import masked_changes, masked_schema
 from tests.unit.test_kafka_reader import Rig, maxwell

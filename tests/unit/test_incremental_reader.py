@@ -12,12 +12,8 @@ from raycdc.checkpoint.manifest import Segment
 from raycdc.connectors.kafka.events import CheckKeys
 from raycdc.errors import ProtocolError
 from raycdc.model import TableId
-from raycdc.source.api import ChunkRead, InputStatus, ReaderOutput
-from raycdc.source.chunk_events import ChunkDelta, ChunkOpened, ChunkPublished, ChunkVoided, CloseChunk
-from raycdc.source.hand_off import KeyOrder
-from raycdc.source.log_unit import LogSource
-from raycdc.source.reader import CHUNKS_IN_FLIGHT, IncrementalReader
-from raycdc.source.source_event import (
+from raycdc.source.protocol.api import ChunkRead, InputStatus, ReaderOutput
+from raycdc.source.protocol.source_event import (
     AddSplits,
     CheckpointComplete,
     EpochSealed,
@@ -30,6 +26,10 @@ from raycdc.source.source_event import (
     SourceEvent,
     SourceEventWrapper,
 )
+from raycdc.source.snapshot.chunk_events import ChunkDelta, ChunkOpened, ChunkPublished, ChunkVoided, CloseChunk
+from raycdc.source.snapshot.hand_off import KeyOrder
+from raycdc.source.snapshot.incremental_reader import CHUNKS_IN_FLIGHT, IncrementalReader
+from raycdc.source.snapshot.log_unit import LogSource
 from raycdc.source.split import OpenedAt, SnapshotSplit, StreamSplit
 from tests.protocol.pair import segment
 

@@ -129,7 +129,7 @@ def test_unreadable_files_and_malformed_columns_are_config_errors(tmp_path: Path
 
 
 def test_nothing_heavy_is_imported() -> None:
-    imports = "import sys, raycdc.cli.inspect_messages, raycdc.formats.decoder"
+    imports = "import sys, raycdc.cli.inspect_messages, raycdc.formats.decoding.decoder"
     code = f"{imports}; print([m for m in ('ray', 'pyspark', 'numba', 'pandas') if m in sys.modules])"
     found = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     assert found.stdout.strip() == "[]"

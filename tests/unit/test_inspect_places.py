@@ -8,8 +8,8 @@ import bson
 import pytest
 
 from raycdc.cli.inspect_checkpoint import place_text, state_folder
-from raycdc.connectors.mongodb.position import StreamPosition
-from raycdc.connectors.mongodb.token import ordinal_of
+from raycdc.connectors.mongodb.stream.position import StreamPosition
+from raycdc.connectors.mongodb.stream.token import ordinal_of
 from raycdc.errors import ConfigError
 
 EVENT = (

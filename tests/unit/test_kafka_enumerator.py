@@ -16,7 +16,7 @@ from raycdc.connectors.kafka.plugin import KafkaSourceConfig, StopMode, StopOpti
 from raycdc.connectors.kafka.split import PartitionState
 from raycdc.errors import DataError, LogLostError, SourceUnavailableError
 from raycdc.model import Column, LogicalType, TableId, TableSchema, TypeKind
-from raycdc.source.source_event import SourceEvent
+from raycdc.source.protocol.source_event import SourceEvent
 from raycdc.source.split import PartitionSplit, SourceSplit
 
 

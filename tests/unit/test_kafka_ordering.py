@@ -10,7 +10,7 @@ import pytest
 from raycdc.connectors.kafka.ordering import new_images
 from raycdc.connectors.kafka.plugin import KafkaSourceConfig
 from raycdc.errors import ConfigError, DataError
-from raycdc.formats.sql_types import parse_columns
+from raycdc.formats.decoding.sql_types import parse_columns
 from raycdc.model import RowKind, TableId, TableSchema, changelog_schema
 from raycdc.pipeline import Pipeline
 from raycdc.sinks.delta.plugin import DeltaSinkConfig

@@ -26,9 +26,7 @@ from raycdc.formats.plugins import load_format
 from raycdc.model import RowKind, TableId
 from raycdc.model.mask import Masks
 from raycdc.source.connector import ReaderContext
-from raycdc.source.hand_off import LogRows
-from raycdc.source.held_rows import SpilledRows
-from raycdc.source.source_event import (
+from raycdc.source.protocol.source_event import (
     AddSplits,
     EpochSealed,
     Message,
@@ -39,6 +37,8 @@ from raycdc.source.source_event import (
     SourceEventWrapper,
     SplitsRemoved,
 )
+from raycdc.source.snapshot.hand_off import LogRows
+from raycdc.source.snapshot.held_rows import SpilledRows
 from raycdc.source.split import PartitionSplit
 from raycdc.testing.simulation.statement_job import NoFetchers
 from raycdc.transform.hiding import Hiding

@@ -12,7 +12,7 @@ from raycdc.connectors.kafka.statements import Dropped, Followed, Statements
 from raycdc.connectors.mysql.ddl.messages import events_of_statement
 from raycdc.errors import SchemaError
 from raycdc.formats.api import ChangeItem, Decoded, RowsItem
-from raycdc.formats.sql_types import parse_columns
+from raycdc.formats.decoding.sql_types import parse_columns
 from raycdc.model import Column, LogicalType, TableId, TableSchema, TypeKind, changelog_schema
 from raycdc.schema import DropTableEvent, TruncateTableEvent
 

@@ -76,7 +76,7 @@ def test_every_kind_of_file_of_a_state_that_may_show_rows_is_swept() -> None:
 
 
 def test_every_file_that_the_code_puts_into_a_state_is_of_a_kind() -> None:
-    parts = ("", "checkpoint", "spark", "runtime", "lookup", "datasource")
+    parts = ("", "checkpoint", "epochs", "spark", "runtime", "lookup", "datasource")
     places = [path for part in parts for path in (ROOT / "raycdc" / part).glob("*.py")]
     found = {"".join(names) for path in places for names in _PLACED.findall(path.read_text())}
     assert found >= {"spool", "dead_letters", "known", "looked_up", "retyped.json", "names.json"}

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from raycdc.errors import FencedError, ProtocolError
-from raycdc.source import link as link_module
-from raycdc.source.link import Identity, Link, read_packet
-from raycdc.source.source_event import Message, NoMoreSplits, RequestSplit, SealEpoch, pack
+from raycdc.source.protocol import link as link_module
+from raycdc.source.protocol.link import Identity, Link, read_packet
+from raycdc.source.protocol.source_event import Message, NoMoreSplits, RequestSplit, SealEpoch, pack
 
 ME = Identity(3, 7)
 

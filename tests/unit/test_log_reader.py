@@ -14,8 +14,9 @@ import pytest
 from raycdc.checkpoint.manifest import Manifest, Segment, TableEpoch
 from raycdc.checkpoint.missing import MissingRow, missing_rows
 from raycdc.model import RowKind, TableId
-from raycdc.source import open_chunk
-from raycdc.source.chunk_events import (
+from raycdc.source.protocol.source_event import SourceEvent
+from raycdc.source.snapshot import open_chunk
+from raycdc.source.snapshot.chunk_events import (
     ChunkDelta,
     ChunkMisfit,
     ChunkOpened,
@@ -27,14 +28,13 @@ from raycdc.source.chunk_events import (
     StopAt,
     VoidChunk,
 )
-from raycdc.source.chunk_key import ChunkKey
-from raycdc.source.hand_off import LogRows
-from raycdc.source.held_rows import SpilledRows
-from raycdc.source.log_reader import LogReader, LogReport
-from raycdc.source.log_unit import LogUnit, TableAltered, TableBegun, TableDropped, TableParked
-from raycdc.source.source_event import SourceEvent
+from raycdc.source.snapshot.chunk_key import ChunkKey
+from raycdc.source.snapshot.hand_off import LogRows
+from raycdc.source.snapshot.held_rows import SpilledRows
+from raycdc.source.snapshot.log_reader import LogReader, LogReport
+from raycdc.source.snapshot.log_unit import LogUnit, TableAltered, TableBegun, TableDropped, TableParked
+from raycdc.source.snapshot.stream_state import StreamState
 from raycdc.source.split import OpenedAt, SnapshotSplit, StreamSplit
-from raycdc.source.stream_state import StreamState
 from raycdc.source.table_life import Parking, SnapshotState
 from tests.protocol.pair import segment
 

@@ -17,7 +17,7 @@ from raycdc.connectors.mysql.values.documents import Capture
 from raycdc.connectors.mysql.values.types import MySqlColumn, MySqlTable
 from raycdc.model import TableId
 from raycdc.model.selector import TableSelector
-from raycdc.source.log_unit import LogUnit
+from raycdc.source.snapshot.log_unit import LogUnit
 from tests.unit.binlog_bytes import LogWriter, int_row
 
 TABLE = MySqlTable(TableId("d", "t"), (MySqlColumn("id", "int", nullable=False),), ("id",))

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 from raycdc.connectors.mongodb.bson.decoder import DocumentDecoder
-from raycdc.connectors.mongodb.drift import Widening, added, kinds_of, widened
-from raycdc.connectors.mongodb.events import Scanner
-from raycdc.connectors.mongodb.followed import FollowedCollections, Place
 from raycdc.connectors.mongodb.layout import Layout, OnConflict, OnMisfit, Spelling, declared, parse_type
+from raycdc.connectors.mongodb.stream.drift import Widening, added, kinds_of, widened
+from raycdc.connectors.mongodb.stream.events import Scanner
+from raycdc.connectors.mongodb.stream.followed import FollowedCollections, Place
 from raycdc.model import TableId
 from raycdc.model.mask import Mask, Masks
-from raycdc.source.log_unit import TableAltered
+from raycdc.source.snapshot.log_unit import TableAltered
 from raycdc.transform.followed import TargetRules
 
 ORDERS = TableId("shop", "orders")

@@ -8,13 +8,13 @@ from typing import Any
 import bson
 import pytest
 
-from raycdc.connectors.mongodb import look_ups
-from raycdc.connectors.mongodb.causal import Found
-from raycdc.connectors.mongodb.position import StreamPosition
-from raycdc.connectors.mongodb.token import ordinal_of
+from raycdc.connectors.mongodb.stream import look_ups
+from raycdc.connectors.mongodb.stream.causal import Found
+from raycdc.connectors.mongodb.stream.position import StreamPosition
+from raycdc.connectors.mongodb.stream.token import ordinal_of
 from raycdc.errors import StateError
 from raycdc.model import RowKind
-from raycdc.source.log_unit import LogUnit
+from raycdc.source.snapshot.log_unit import LogUnit
 from tests.unit.test_mongodb_stream import ORDERS, Script, answer, event, reader, token, units
 
 

@@ -10,20 +10,20 @@ import bson
 import numpy as np
 import pytest
 
-from raycdc.connectors.mongodb.causal import Found
-from raycdc.connectors.mongodb.change_stream import ChangeStreamReader
-from raycdc.connectors.mongodb.events import RowWriter, Scanner
-from raycdc.connectors.mongodb.followed import FollowedCollections, Look
 from raycdc.connectors.mongodb.large import LargeDocuments
 from raycdc.connectors.mongodb.layout import Layout, OnMisfit, Spelling, declared, parse_type
-from raycdc.connectors.mongodb.look_ups import LookUp, LookUps
-from raycdc.connectors.mongodb.position import StreamPosition
-from raycdc.connectors.mongodb.raw_stream import EventTooLargeError, RawBatch, Scope, StreamEndedError
-from raycdc.connectors.mongodb.token import ordinal_of
+from raycdc.connectors.mongodb.stream.causal import Found
+from raycdc.connectors.mongodb.stream.change_stream import ChangeStreamReader
+from raycdc.connectors.mongodb.stream.events import RowWriter, Scanner
+from raycdc.connectors.mongodb.stream.followed import FollowedCollections, Look
+from raycdc.connectors.mongodb.stream.look_ups import LookUp, LookUps
+from raycdc.connectors.mongodb.stream.position import StreamPosition
+from raycdc.connectors.mongodb.stream.raw_stream import EventTooLargeError, RawBatch, Scope, StreamEndedError
+from raycdc.connectors.mongodb.stream.token import ordinal_of
 from raycdc.errors import DataError, SourceError, SourceUnavailableError
 from raycdc.model import TableId
 from raycdc.model.selector import TableSelector
-from raycdc.source.log_unit import LogUnit, TableBegun, TableParked
+from raycdc.source.snapshot.log_unit import LogUnit, TableBegun, TableParked
 
 ORDERS = TableId("shop", "orders")
 UUID = "00" * 16

@@ -5,7 +5,7 @@ from __future__ import annotations
 import bson
 import pytest
 
-from raycdc.connectors.mongodb.token import (
+from raycdc.connectors.mongodb.stream.token import (
     ResumeToken,
     cluster_time_of,
     decode_token,

@@ -9,15 +9,15 @@ import pytest
 
 from raycdc.connectors.mongodb.client import Client, ServerInfo, probe
 from raycdc.connectors.mongodb.plugin import MongoDbSourceConfig
-from raycdc.connectors.mongodb.position import StreamPosition
-from raycdc.connectors.mongodb.raw_stream import RawStream, Scope, StreamOptions, stream_options
 from raycdc.connectors.mongodb.source import MongoDbSource
-from raycdc.connectors.mongodb.token import ordinal_of
+from raycdc.connectors.mongodb.stream.position import StreamPosition
+from raycdc.connectors.mongodb.stream.raw_stream import RawStream, Scope, StreamOptions, stream_options
+from raycdc.connectors.mongodb.stream.token import ordinal_of
 from raycdc.errors import SourceError
 from raycdc.model import TableId
 from raycdc.model.selector import TableSelector
+from raycdc.source.snapshot.stream_state import StreamState
 from raycdc.source.split import StreamSplit
-from raycdc.source.stream_state import StreamState
 
 EVENT = {"_data": "82612F653E000000022B022C0100296E5A1004" + "00" * 16 + "46645F696400" + "04"}
 INVALIDATION = {"_data": "82612F653E000000022B022C0100296F5A1004" + "00" * 16 + "04"}

@@ -17,7 +17,7 @@ from raycdc.errors import SchemaError
 from raycdc.model import TableId, TableSchema
 from raycdc.model.selector import TableSelector
 from raycdc.schema import apply_all, event_from_json
-from raycdc.source.log_unit import TableParked
+from raycdc.source.snapshot.log_unit import TableParked
 
 ORDERS = TableId("shop", "orders")
 LONG = TableId("shop", "x" * 62)

@@ -16,7 +16,7 @@ from raycdc.model.routes import Route, Router
 from raycdc.model.transform import Transform, Transforms
 from raycdc.plugins import PluginGroup, list_plugins
 from raycdc.schema import AddColumnEvent, RenameColumnEvent
-from raycdc.source.snapshot_plan import StartPoint, TablePlan
+from raycdc.source.snapshot.snapshot_plan import StartPoint, TablePlan
 from raycdc.transform.followed import TargetRules
 from raycdc.transform.naming import Naming, renamed_changes
 

@@ -12,11 +12,11 @@ from raycdc.checkpoint.store import CommitRecord
 from raycdc.connectors.kafka.decoding import DEAD_LETTERS
 from raycdc.connectors.kafka.plugin import KafkaSourceConfig
 from raycdc.connectors.kafka.split import PartitionState
+from raycdc.epochs.parked_targets import ParkedTargets, Parks
 from raycdc.errors import SchemaError, ValueRefusedError
 from raycdc.model import TableId
 from raycdc.model.selector import TableSelector
 from raycdc.source.table_requests import complain_of_parked
-from raycdc.spark.parked_targets import ParkedTargets, Parks
 
 ORDERS = TableId("shop", "orders")
 

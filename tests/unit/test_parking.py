@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from raycdc.model import TableId
 from raycdc.source.parking import PAUSE, RESNAPSHOT, Refusal, Requests, TableLooks, with_refusals, with_requests
-from raycdc.source.stream_state import StreamState
+from raycdc.source.snapshot.stream_state import StreamState
 from raycdc.source.table_life import Live, Phase
 
 ORDERS, NEW = TableId("shop", "orders"), TableId("shop", "new")

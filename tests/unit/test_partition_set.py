@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from raycdc.errors import ProtocolError
-from raycdc.source.partition_set import PartitionSet
-from raycdc.source.source_event import Message, SplitsAdded, SplitsRemoved
+from raycdc.source.partitions.partition_set import PartitionSet
+from raycdc.source.protocol.source_event import Message, SplitsAdded, SplitsRemoved
 from raycdc.source.split import PartitionSplit
 
 

@@ -29,7 +29,7 @@ from raycdc.model.batch import is_masked, with_masked
 from raycdc.model.mask import Mask, Masks
 from raycdc.model.state_key import StateKey
 from raycdc.runtime.output import EpochOutput, SpoolAddress
-from raycdc.source.log_rows import LogRows, split_moves, take
+from raycdc.source.snapshot.log_rows import LogRows, split_moves, take
 from raycdc.transform.hiding import Hiding
 from tests.leaks import leaks
 from tests.unit.binlog_bytes import LogWriter

@@ -14,7 +14,7 @@ import raycdc
 
 ROOT = Path(raycdc.__file__).parent
 PLAIN = {"SinkError", "StateError", "ConfigError", "DataError", "SchemaError"}
-FOLDERS = ("sinks", "spark", "bridge", "schema", "transform", "lookup")
+FOLDERS = ("sinks", "epochs", "spark", "bridge", "schema", "transform", "lookup")
 
 
 class Whose(Enum):
@@ -50,14 +50,14 @@ CLASSES: dict[str, tuple[int, Whose]] = {
     "sinks/targets.py": (1, Whose.START),
     "sinks/tasks.py": (1, Whose.STATE),
     "spark/derive.py": (2, Whose.SINK),
-    "spark/epoch_writer.py": (1, Whose.SINK),
-    "spark/epochs.py": (5, Whose.STATE),
-    "spark/holdings.py": (3, Whose.STATE),
-    "spark/known_rows.py": (1, Whose.STATE),
+    "epochs/epoch_writer.py": (1, Whose.SINK),
+    "epochs/epoch_loop.py": (5, Whose.STATE),
+    "epochs/holdings.py": (3, Whose.STATE),
+    "epochs/known_rows.py": (1, Whose.STATE),
     "spark/session.py": (7, Whose.START),
     "spark/stage.py": (1, Whose.SINK),
     "spark/transforms.py": (14, Whose.RULES),
-    "spark/works.py": (2, Whose.STATE),
+    "epochs/works.py": (2, Whose.STATE),
     "bridge/flight.py": (2, Whose.STATE),
     "bridge/mapped.py": (3, Whose.STATE),
     "schema/apply.py": (5, Whose.CHANGE),

@@ -11,7 +11,7 @@ from raycdc.connectors.mysql.ddl.history import DdlHistory
 from raycdc.connectors.mysql.ddl.statements import DdlDialect
 from raycdc.errors import SchemaError
 from raycdc.model import Column, LogicalType, TableId, TableSchema, TypeKind, changelog_schema
-from raycdc.source.log_unit import TableParked
+from raycdc.source.snapshot.log_unit import TableParked
 from tests.unit.test_mysql_ddl_tools import Followed
 
 NAMES = ("_table", "_db", "_OP", "_seq", "_pos", "_ts_ms", "_deleted")

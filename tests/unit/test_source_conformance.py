@@ -22,9 +22,9 @@ from raycdc.errors import RaycdcError
 from raycdc.model import RowKind, TableId
 from raycdc.source.checks import CheckResult
 from raycdc.source.connector import SourceContext, SourceFindings, SourceTable
-from raycdc.source.log_rows import LogRows
-from raycdc.source.log_unit import LogUnit, TableAltered
-from raycdc.source.snapshot_plan import PlannedChunks
+from raycdc.source.snapshot.log_rows import LogRows
+from raycdc.source.snapshot.log_unit import LogUnit, TableAltered
+from raycdc.source.snapshot.snapshot_plan import PlannedChunks
 from raycdc.source.split import OpenedAt, SnapshotSplit, StreamSplit
 from raycdc.testing import SourceConformance
 from raycdc.testing.source_play import Row

@@ -17,9 +17,18 @@ from raycdc.connectors.kafka.events import EnumeratorEvent, ReaderEvent
 from raycdc.errors import ProtocolError
 from raycdc.model import Column, LogicalType, TableId, TableSchema, TypeKind
 from raycdc.model.view import RowView
-from raycdc.source import source_event
-from raycdc.source.chunk_events import ChunkReaderEvent, LogEvent
-from raycdc.source.source_event import Message, SealEpoch, SourceEvent, SourceEventWrapper, decode, encode, pack, unpack
+from raycdc.source.protocol import source_event
+from raycdc.source.protocol.source_event import (
+    Message,
+    SealEpoch,
+    SourceEvent,
+    SourceEventWrapper,
+    decode,
+    encode,
+    pack,
+    unpack,
+)
+from raycdc.source.snapshot.chunk_events import ChunkReaderEvent, LogEvent
 from raycdc.source.table_life import SnapshotState
 
 values = st.recursive(

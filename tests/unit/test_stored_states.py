@@ -21,16 +21,16 @@ from raycdc.cli.tables import table_list
 from raycdc.connectors.kafka.enumerator import KafkaEnumerator
 from raycdc.connectors.kafka.plugin import KafkaSourceConfig
 from raycdc.connectors.kafka.split import PartitionState
-from raycdc.connectors.mongodb.position import StreamPosition
+from raycdc.connectors.mongodb.stream.position import StreamPosition
 from raycdc.connectors.mysql.binlog.offset import BinlogOffset
-from raycdc.source.api import ReaderOutput
-from raycdc.source.enumerator import restore_or_create
-from raycdc.source.hand_off import KeyOrder
-from raycdc.source.log_reader import LogReader
-from raycdc.source.snapshot_plan import EnumeratorDialect
-from raycdc.source.source_event import SourceEvent
+from raycdc.source.protocol.api import ReaderOutput
+from raycdc.source.protocol.source_event import SourceEvent
+from raycdc.source.snapshot.enumerator import restore_or_create
+from raycdc.source.snapshot.hand_off import KeyOrder
+from raycdc.source.snapshot.log_reader import LogReader
+from raycdc.source.snapshot.snapshot_plan import EnumeratorDialect
+from raycdc.source.snapshot.stream_state import StreamState, stream_of
 from raycdc.source.split import STREAM_SPLIT_ID, SourceSplit, StreamSplit
-from raycdc.source.stream_state import StreamState, stream_of
 from raycdc.source.table_life import AsOf, Behind, InSnapshot, Live, Parked, TableState
 
 STATES = Path(__file__).parent.parent / "states"

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 import raycdc
 from raycdc.errors import ProtocolError
 from raycdc.model import TableId
-from raycdc.source.open_chunk import CHUNK_TRANSITIONS
-from raycdc.source.stream_state import StreamState
+from raycdc.source.snapshot.open_chunk import CHUNK_TRANSITIONS
+from raycdc.source.snapshot.stream_state import StreamState
 from raycdc.source.table_life import (
     TRANSITIONS,
     AsOf,
@@ -143,7 +143,7 @@ def test_nothing_but_table_life_makes_a_state() -> None:
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in states:
                 makers.add(path.relative_to(package).as_posix())
     # MongoDB's read concern and a library's screen have names of states, too; the test kit writes states of its own.
-    others = {"connectors/mongodb/chunk_reader.py", "cli/progress.py", "testing/epochs.py"}
+    others = {"connectors/mongodb/snapshot/chunk_reader.py", "cli/progress.py", "testing/epochs.py"}
     others |= {"testing/source_conformance.py"}
     assert makers - others == {"source/table_life.py"}
 

@@ -11,8 +11,8 @@ from raycdc.checkpoint.manifest import Manifest
 from raycdc.checkpoint.store import CheckpointStore
 from raycdc.model import TableId
 from raycdc.source.parking import PAUSE, REMOVE, RESNAPSHOT, with_requests
+from raycdc.source.snapshot.stream_state import StreamState
 from raycdc.source.split import STREAM_SPLIT_ID
-from raycdc.source.stream_state import StreamState
 from raycdc.source.table_life import Live
 from raycdc.source.table_requests import ask, ask_for_lost_rows, ask_to_begin_again, requests_of, settle, stream_state
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import bson
 
-from raycdc.connectors.mongodb.token import cluster_time_of, decode_token, ordinal_of
+from raycdc.connectors.mongodb.stream.token import cluster_time_of, decode_token, ordinal_of
 from raycdc.testing.servers.token_bridge import Times, inward, outward, translated_reply, translated_request
 
 

@@ -13,9 +13,9 @@ import json
 from typing import ClassVar
 
 from pulse_json.plugin import PulseOptions
-from raycdc.formats import code_loops as wires
-from raycdc.formats.dialect import JsonDialect
 from raycdc.formats.envelope import NUMBER, TEXT, Action, EnvelopeSpec, MetadataField, TimeUnit
+from raycdc.formats.json.dialect import JsonDialect
+from raycdc.formats.loops import code_loops as wires
 from raycdc.model import LogicalType, TypeKind
 
 

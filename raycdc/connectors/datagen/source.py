@@ -30,9 +30,7 @@ from raycdc.errors import LogLostError, SourceUnavailableError
 from raycdc.model import RowKind, TableId, TableSchema, as_inserts, changelog_schema
 from raycdc.model.batch import BATCH_ROWS_MAX
 from raycdc.schema.events import CreateTableEvent, TruncateTableEvent, event_to_json
-from raycdc.source.api import SplitEnumerator, SplitEnumeratorContext
 from raycdc.source.checks import CheckResult
-from raycdc.source.chunk_key import ChunkKey
 from raycdc.source.connector import (
     EnumeratorStart,
     IncrementalSource,
@@ -41,13 +39,15 @@ from raycdc.source.connector import (
     SourceFindings,
     SourceTable,
 )
-from raycdc.source.log_rows import LogRows
-from raycdc.source.log_unit import LogUnit, SchemaUpdate, TableAltered, TableBegun, TableParked
-from raycdc.source.reading import HighWatermark
+from raycdc.source.protocol.api import SplitEnumerator, SplitEnumeratorContext
 from raycdc.source.selection import Selection
-from raycdc.source.snapshot_plan import PlannedChunks, StartPoint, TablePlan
+from raycdc.source.snapshot.chunk_key import ChunkKey
+from raycdc.source.snapshot.log_rows import LogRows
+from raycdc.source.snapshot.log_unit import LogUnit, SchemaUpdate, TableAltered, TableBegun, TableParked
+from raycdc.source.snapshot.reading import HighWatermark
+from raycdc.source.snapshot.snapshot_plan import PlannedChunks, StartPoint, TablePlan
+from raycdc.source.snapshot.stream_state import stream_of
 from raycdc.source.split import OpenedAt, SnapshotSplit, StreamSplit
-from raycdc.source.stream_state import stream_of
 from raycdc.source.table_life import Parking, SnapshotState
 
 #: Transactions of one unit of the log: some hundred kilobytes.
@@ -125,7 +125,7 @@ class DatagenSource(IncrementalSource[DatagenSourceConfig]):
 
 
 class DatagenDialect:
-    """`raycdc.source.snapshot_plan.EnumeratorDialect`."""
+    """`raycdc.source.snapshot.snapshot_plan.EnumeratorDialect`."""
 
     #: Every reader may read chunks.
     chunk_readers_max = 0
@@ -161,7 +161,7 @@ class DatagenDialect:
 
 
 class DatagenLog:
-    """`raycdc.source.fetcher.SplitReader` of the log's units."""
+    """`raycdc.source.reader.fetcher.SplitReader` of the log's units."""
 
     def __init__(self, config: DatagenSourceConfig, context: SourceContext, split: StreamSplit) -> None:
         self._config = config
@@ -257,7 +257,7 @@ class DatagenLog:
 
 
 class DatagenChunks:
-    """`raycdc.source.reading.ChunkReader`."""
+    """`raycdc.source.snapshot.reading.ChunkReader`."""
 
     def __init__(self, config: DatagenSourceConfig) -> None:
         self._config = config
@@ -300,7 +300,7 @@ class DatagenChunks:
 
 
 class DatagenKeyOrder:
-    """`raycdc.source.hand_off.KeyOrder`: whole numbers, whatever the table."""
+    """`raycdc.source.snapshot.hand_off.KeyOrder`: whole numbers, whatever the table."""
 
     def use(self, table: TableId, key: ChunkKey | None, document: dict[str, Any]) -> None:
         """Nothing is remembered of a table."""

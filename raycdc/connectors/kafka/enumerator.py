@@ -1,7 +1,7 @@
 """The split enumerator for topics: finds partitions, fixes their ends, gives them to readers and keeps those balanced.
 
 A partition's first and last offsets are decided when it is found, now and for ever. Who reads it is the assigner's
-matter (`raycdc.source.assigner`); one that is sealed at its end is given to nobody any more.
+matter (`raycdc.source.partitions.assigner`); one that is sealed at its end is given to nobody any more.
 
 State (in every manifest): partitions that no reader reported yet (also those that began at their end, and were given
 to nobody), and the tables' schemas. The positions of the others are the manifest's own.
@@ -36,10 +36,10 @@ from raycdc.connectors.kafka.watermark import Alignment
 from raycdc.errors import LogLostError, ProtocolError, SourceError, SourceUnavailableError, StateError
 from raycdc.model import TableId, TableSchema
 from raycdc.schema import event_to_json
-from raycdc.source.api import EpochShare, SplitEnumeratorContext
-from raycdc.source.assigner import PartitionAssigner
 from raycdc.source.parking import Refusal
-from raycdc.source.source_event import SourceEvent
+from raycdc.source.partitions.assigner import PartitionAssigner
+from raycdc.source.protocol.api import EpochShare, SplitEnumeratorContext
+from raycdc.source.protocol.source_event import SourceEvent
 from raycdc.source.split import PartitionSplit, SourceSplit
 
 #: What to do about a sealed position that a partition does not have.

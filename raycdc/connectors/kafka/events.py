@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from raycdc.model import TableId, TableSchema
-from raycdc.source.source_event import SourceEvent
+from raycdc.source.protocol.source_event import SourceEvent
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,7 @@ class Fetched:
 
     `reset`: the position was not in the topic, and by policy is `next_offset` now, which may be before it. `event_ms`
     is the latest of the broker's timestamps, `addition` tells which assignment of the partition it was fetched for
-    (`raycdc.source.partition_set`). `leader_epoch` is the last message's.
+    (`raycdc.source.partitions.partition_set`). `leader_epoch` is the last message's.
     """
 
     split_id: str

@@ -58,7 +58,7 @@ class Fetch:
 
 
 class KafkaPartitionReader:
-    """`raycdc.source.fetcher.SplitReader` of partitions. `add` … `resume` may be called from any thread."""
+    """`raycdc.source.reader.fetcher.SplitReader` of partitions. `add` … `resume` may be called from any thread."""
 
     def __init__(self, config: KafkaSourceConfig) -> None:
         self._config = config

@@ -1,8 +1,8 @@
 """The source reader for partitions: decodes what the fetcher brings, and seals positions and rows together.
 
-One class, no thread of its own, called as every `raycdc.source.api.SourceReader`. Life of a batch: fetched in the
-fetcher's thread → decoded here → *held* until the schemas it needs are in force (`raycdc.connectors.kafka.schemas`) →
-emitted into the open epoch, and only then its partition's state moves. A cut in between leaves it for the next epoch.
+One class, no thread of its own, called as every `raycdc.source.protocol.api.SourceReader`. Life of a batch: fetched in
+the fetcher's thread → decoded here → *held* until the schemas it needs are in force (`raycdc.connectors.kafka.schemas`)
+→ emitted into the open epoch, and only then its partition's state moves. A cut in between leaves it for the next epoch.
 
 | message | does |
 |---|---|
@@ -59,10 +59,10 @@ from raycdc.failpoints import reach
 from raycdc.formats.api import ChangeItem, Decoded, FormatDecoder
 from raycdc.model import TableId, TableSchema, key_hashes
 from raycdc.schema import event_to_json
-from raycdc.source.api import InputStatus
 from raycdc.source.connector import ReaderContext
-from raycdc.source.partition_set import PartitionSet
-from raycdc.source.source_event import (
+from raycdc.source.partitions.partition_set import PartitionSet
+from raycdc.source.protocol.api import InputStatus
+from raycdc.source.protocol.source_event import (
     AddSplits,
     CheckpointComplete,
     EpochSealed,

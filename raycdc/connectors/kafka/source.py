@@ -23,7 +23,6 @@ from raycdc.connectors.kafka.statements import Statements
 from raycdc.errors import SourceError
 from raycdc.formats.warm_up import compile_all
 from raycdc.model import TableId
-from raycdc.source.api import SplitEnumeratorContext
 from raycdc.source.connector import (
     EnumeratorStart,
     FetcherManager,
@@ -32,6 +31,7 @@ from raycdc.source.connector import (
     SourceFindings,
     SourceTable,
 )
+from raycdc.source.protocol.api import SplitEnumeratorContext
 
 
 class KafkaSource(Source[KafkaSourceConfig]):

@@ -26,7 +26,7 @@ from raycdc.connectors.mongodb.layout import (
     with_metadata,
 )
 from raycdc.connectors.mongodb.plugin import MongoDbSourceConfig, SchemaMode
-from raycdc.connectors.mongodb.selection import Selection
+from raycdc.connectors.mongodb.snapshot.selection import Selection
 from raycdc.errors import ConfigError, SourceError
 from raycdc.model import LogicalType, TableId
 from raycdc.model.batch import reserved_column

@@ -9,18 +9,18 @@ from itertools import pairwise
 from typing import Any
 
 from raycdc.connectors.mongodb.catalog import discover, layout_of, require_followable
-from raycdc.connectors.mongodb.causal import log_end, seen_by
-from raycdc.connectors.mongodb.chunk_reader import NO_LOG, no_position
 from raycdc.connectors.mongodb.client import Client, ServerInfo, connect, probe
-from raycdc.connectors.mongodb.keys import key_to_json
 from raycdc.connectors.mongodb.layout import ID
-from raycdc.connectors.mongodb.new_beginnings import UNREAD
 from raycdc.connectors.mongodb.plugin import MongoDbSourceConfig, StartupMode
-from raycdc.connectors.mongodb.position import StreamPosition
-from raycdc.connectors.mongodb.splits import cut
-from raycdc.connectors.mongodb.token import ordinal_of
+from raycdc.connectors.mongodb.snapshot.chunk_reader import NO_LOG, no_position
+from raycdc.connectors.mongodb.snapshot.keys import key_to_json
+from raycdc.connectors.mongodb.snapshot.splits import cut
+from raycdc.connectors.mongodb.stream.causal import log_end, seen_by
+from raycdc.connectors.mongodb.stream.new_beginnings import UNREAD
+from raycdc.connectors.mongodb.stream.position import StreamPosition
+from raycdc.connectors.mongodb.stream.token import ordinal_of
 from raycdc.model import TableId
-from raycdc.source.snapshot_plan import PlannedChunks, StartPoint, TablePlan
+from raycdc.source.snapshot.snapshot_plan import PlannedChunks, StartPoint, TablePlan
 from raycdc.source.split import SnapshotSplit
 from raycdc.transform.followed import TargetRules
 
@@ -28,7 +28,7 @@ _log = logging.getLogger(__name__)
 
 
 class MongoDbEnumeratorDialect:
-    """`raycdc.source.snapshot_plan.EnumeratorDialect` of a snapshot, and of a change stream."""
+    """`raycdc.source.snapshot.snapshot_plan.EnumeratorDialect` of a snapshot, and of a change stream."""
 
     #: Every reader may read chunks.
     chunk_readers_max = 0

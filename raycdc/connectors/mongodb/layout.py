@@ -78,7 +78,7 @@ VALUE = LogicalType(TypeKind.BINARY, native="bson")
 FIELDS = LogicalType(TypeKind.BINARY, native="bson document")
 #: How types of columns begin that are filled from the event, and from no document.
 METADATA = "metadata "
-#: What such columns have (`raycdc.connectors.mongodb.metadata`).
+#: What such columns have (`raycdc.connectors.mongodb.stream.metadata`).
 METADATA_FIELDS: Mapping[str, LogicalType] = {
     "database": LogicalType(TypeKind.STRING),
     "collection": LogicalType(TypeKind.STRING),

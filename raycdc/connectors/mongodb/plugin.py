@@ -21,7 +21,7 @@ from raycdc.connectors.mongodb.layout import (
     Spelling,
     parse_type,
 )
-from raycdc.connectors.mongodb.selection import Selection, checked_fields, checked_filter
+from raycdc.connectors.mongodb.snapshot.selection import Selection, checked_fields, checked_filter
 from raycdc.model import LogicalType, TableId
 from raycdc.model.batch import reserved_column
 from raycdc.model.selector import TableSelector

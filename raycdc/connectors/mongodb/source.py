@@ -22,36 +22,36 @@ from raycdc.connectors.mongodb.catalog import (
     require_followable,
     require_selectable,
 )
-from raycdc.connectors.mongodb.causal import log_end, look_up
-from raycdc.connectors.mongodb.change_stream import ChangeStreamReader
-from raycdc.connectors.mongodb.chunk_reader import MongoDbChunkReader
 from raycdc.connectors.mongodb.client import VERSION_PLACES, Client, ServerInfo, connect, probe
-from raycdc.connectors.mongodb.drift import Widening
 from raycdc.connectors.mongodb.enumerator_dialect import MongoDbEnumeratorDialect
-from raycdc.connectors.mongodb.events import Scanner
-from raycdc.connectors.mongodb.followed import FollowedCollections, Look
 from raycdc.connectors.mongodb.hidden import require_hidden
-from raycdc.connectors.mongodb.keys import SnapshotKeyOrder, StreamKeyOrder
 from raycdc.connectors.mongodb.large import LargeDocuments
 from raycdc.connectors.mongodb.layout import REST, Layout, Spelling
-from raycdc.connectors.mongodb.look_ups import LookUps
-from raycdc.connectors.mongodb.new_beginnings import NewBeginnings
 from raycdc.connectors.mongodb.plugin import MongoDbSourceConfig
-from raycdc.connectors.mongodb.position import StreamPosition, is_bounded
-from raycdc.connectors.mongodb.raw_stream import (
+from raycdc.connectors.mongodb.snapshot.chunk_reader import MongoDbChunkReader
+from raycdc.connectors.mongodb.snapshot.keys import SnapshotKeyOrder, StreamKeyOrder
+from raycdc.connectors.mongodb.stream.causal import log_end, look_up
+from raycdc.connectors.mongodb.stream.change_stream import ChangeStreamReader
+from raycdc.connectors.mongodb.stream.drift import Widening
+from raycdc.connectors.mongodb.stream.events import Scanner
+from raycdc.connectors.mongodb.stream.followed import FollowedCollections, Look
+from raycdc.connectors.mongodb.stream.look_ups import LookUps
+from raycdc.connectors.mongodb.stream.new_beginnings import NewBeginnings
+from raycdc.connectors.mongodb.stream.position import StreamPosition, is_bounded
+from raycdc.connectors.mongodb.stream.raw_stream import (
     EventTooLargeError,
     RawStream,
     StreamEndedError,
     stream_options,
 )
-from raycdc.connectors.mongodb.token import seconds_of
+from raycdc.connectors.mongodb.stream.token import seconds_of
 from raycdc.connectors.mongodb.warm_up import compile_all
 from raycdc.errors import ConfigError, LogLostError, SourceError, SourceUnavailableError
 from raycdc.model import TableId
 from raycdc.source.connector import IncrementalSource, Restart, SourceContext, SourceFindings, SourceTable
 from raycdc.source.selection import Selection
+from raycdc.source.snapshot.stream_state import stream_of
 from raycdc.source.split import StreamSplit
-from raycdc.source.stream_state import stream_of
 
 _log = logging.getLogger(__name__)
 

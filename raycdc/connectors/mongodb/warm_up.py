@@ -9,9 +9,9 @@ import numpy as np
 
 from raycdc.connectors.mongodb.bson.decoder import DocumentDecoder
 from raycdc.connectors.mongodb.bson.size_loops import larger_than
-from raycdc.connectors.mongodb.events import Scanner
 from raycdc.connectors.mongodb.layout import OnMisfit, Spelling, declared, parse_type
-from raycdc.connectors.mongodb.raw_cursors import reply_of
+from raycdc.connectors.mongodb.stream.events import Scanner
+from raycdc.connectors.mongodb.stream.raw_cursors import reply_of
 
 _DOCUMENT = b"\x10_id\0\x01\0\0\0\x02s\0\x02\0\0\0x\0"
 

@@ -20,7 +20,7 @@ from raycdc.errors import SchemaError, SourceError, SourceUnavailableError
 from raycdc.model import TableId
 from raycdc.source.checks import CheckResult
 from raycdc.source.parking import Refusal
-from raycdc.source.stream_state import StreamState
+from raycdc.source.snapshot.stream_state import StreamState
 
 _CASCADE = re.compile(
     r"FOREIGN KEY \(.*?\) REFERENCES .*? ON (?:DELETE|UPDATE) (?:CASCADE|SET NULL|SET DEFAULT)", re.IGNORECASE

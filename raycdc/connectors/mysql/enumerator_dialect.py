@@ -29,8 +29,8 @@ from raycdc.connectors.mysql.values.types import MySqlTable, TypeOptions
 from raycdc.errors import SourceError
 from raycdc.model import TableId, TableSchema
 from raycdc.model.selector import TableSelector
-from raycdc.source.chunk_key import key_from_json, key_names
-from raycdc.source.snapshot_plan import PLANNED_AHEAD, PlannedChunks, ResumePoint, StartPoint, TablePlan
+from raycdc.source.snapshot.chunk_key import key_from_json, key_names
+from raycdc.source.snapshot.snapshot_plan import PLANNED_AHEAD, PlannedChunks, ResumePoint, StartPoint, TablePlan
 from raycdc.source.split import SnapshotSplit
 from raycdc.source.table_life import SnapshotState
 from raycdc.transform.hiding import Hiding
@@ -42,7 +42,7 @@ _SEALED = "sealed"
 
 
 class MySqlEnumeratorDialect:
-    """`raycdc.source.enumerator.EnumeratorDialect`. `snapshot` is False when only the log is wanted.
+    """`raycdc.source.snapshot.enumerator.EnumeratorDialect`. `snapshot` is False when only the log is wanted.
 
     `past` finds the start where that is not now, and `refusal` says why targets cannot hold a table, which is
     parked, or ends the run where nothing `parks`.

@@ -18,7 +18,7 @@ from raycdc.errors import DataError, SchemaError
 from raycdc.model import TableId
 from raycdc.model.mask import Masks
 from raycdc.schema import event_from_json, event_to_json
-from raycdc.source.log_unit import SchemaUpdate, TableAltered, TableBegun, TableDropped, TableParked
+from raycdc.source.snapshot.log_unit import SchemaUpdate, TableAltered, TableBegun, TableDropped, TableParked
 from raycdc.transform.hidden_texts import without_values
 from raycdc.transform.hiding import Hiding
 from raycdc.transform.masked import hidden_changes

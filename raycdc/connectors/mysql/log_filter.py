@@ -34,7 +34,7 @@ from raycdc.connectors.mysql.values.documents import ALL, Capture, document_of
 from raycdc.connectors.mysql.values.types import MySqlTable
 from raycdc.errors import SourceUnavailableError
 from raycdc.model import META_COLUMNS, RowKind, TableId, part_of
-from raycdc.source.log_unit import SchemaUpdate, TableAltered, TableBegun
+from raycdc.source.snapshot.log_unit import SchemaUpdate, TableAltered, TableBegun
 
 
 class LogFilter:

@@ -35,9 +35,9 @@ from raycdc.connectors.mysql.ddl.history import DdlHistory
 from raycdc.connectors.mysql.hidden_changes import hidden_state, hidden_update
 from raycdc.connectors.mysql.log_filter import LogFilter
 from raycdc.connectors.mysql.table_look import TableLook
-from raycdc.source.hand_off import LogRows
-from raycdc.source.log_unit import LogUnit, SchemaUpdate, TableParked
 from raycdc.source.parking import TableLooks
+from raycdc.source.snapshot.hand_off import LogRows
+from raycdc.source.snapshot.log_unit import LogUnit, SchemaUpdate, TableParked
 from raycdc.transform.hiding import Hiding
 
 #: Bytes of the log decoded at a time: large enough that per-batch work is small, small enough to stay in the cache.
@@ -47,7 +47,7 @@ READ_TIMEOUT_S = 0.2
 
 
 class MySqlLogSplitReader:
-    """`raycdc.source.fetcher.SplitReader` of the stream split. `open_stream` connects and starts the dump."""
+    """`raycdc.source.reader.fetcher.SplitReader` of the stream split. `open_stream` connects and starts the dump."""
 
     def __init__(
         self,

@@ -56,13 +56,13 @@ from raycdc.connectors.mysql.values.types import MySqlTable
 from raycdc.connectors.mysql.warm_up import compile_all
 from raycdc.errors import ConfigError, LogLostError, SourceError, SourceUnavailableError, TableChangedError
 from raycdc.model import TableId, as_inserts, changelog_schema
-from raycdc.source.chunk_key import ChunkKey, key_names
 from raycdc.source.connector import IncrementalSource, Restart, SourceContext, SourceFindings, SourceTable
 from raycdc.source.parking import Refusal, TableLooks
-from raycdc.source.reading import HighWatermark
 from raycdc.source.selection import Selection, known_tables
+from raycdc.source.snapshot.chunk_key import ChunkKey, key_names
+from raycdc.source.snapshot.reading import HighWatermark
+from raycdc.source.snapshot.stream_state import StreamState, stream_of
 from raycdc.source.split import OpenedAt, SnapshotSplit, StreamSplit
-from raycdc.source.stream_state import StreamState, stream_of
 from raycdc.source.table_life import AsOf, InSnapshot
 from raycdc.transform.hiding import Hiding
 
@@ -367,7 +367,7 @@ class MySqlSource(IncrementalSource[MySqlSourceConfig]):
 
 
 class MySqlChunkReader:
-    """`raycdc.source.reading.ChunkReader`: one chunk's rows as changelog inserts. Used by one thread."""
+    """`raycdc.source.snapshot.reading.ChunkReader`: one chunk's rows as changelog inserts. Used by one thread."""
 
     def __init__(
         self,

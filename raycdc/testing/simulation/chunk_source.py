@@ -11,8 +11,8 @@ import pyarrow as pa
 
 from raycdc.checkpoint.manifest import Segment
 from raycdc.model import RowKind, TableId, TableSchema
-from raycdc.source.api import ChunkRead
-from raycdc.source.fold import fold
+from raycdc.source.protocol.api import ChunkRead
+from raycdc.source.snapshot.fold import fold
 from raycdc.source.split import OpenedAt, SnapshotSplit
 from raycdc.testing.simulation.chunks import in_chunk
 from raycdc.testing.simulation.database import Row, RowKey, SimDatabase, SimTable, Visibility, changelog_batch
@@ -53,7 +53,7 @@ class _Task:
 
 
 class SimChunkSource:
-    """`raycdc.source.api.ChunkSource`: one task after the other, each in stages. `steps` makes progress."""
+    """`raycdc.source.protocol.api.ChunkSource`: one task after the other, each in stages. `steps` makes progress."""
 
     def __init__(self, database: SimDatabase, spool: MemorySpool, author: Author) -> None:
         self._database = database

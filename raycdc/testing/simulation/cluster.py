@@ -15,14 +15,14 @@ from raycdc.checkpoint.manifest import Segment
 from raycdc.errors import FencedError
 from raycdc.model import TableId
 from raycdc.runtime.output import EpochOutput, OpenSegment, SpoolAddress
-from raycdc.source.acknowledging import Acknowledgements
-from raycdc.source.api import InputStatus
-from raycdc.source.coordinator import CoordinatorSettings, SourceCoordinator
-from raycdc.source.enumerator import IncrementalSnapshotEnumerator, restore_or_create
-from raycdc.source.hand_off import LogRows
-from raycdc.source.link import Identity, Link, read_packet
-from raycdc.source.reader import IncrementalReader
-from raycdc.source.source_event import Message, ReaderRegistration, Shutdown
+from raycdc.source.protocol.acknowledging import Acknowledgements
+from raycdc.source.protocol.api import InputStatus
+from raycdc.source.protocol.coordinator import CoordinatorSettings, SourceCoordinator
+from raycdc.source.protocol.link import Identity, Link, read_packet
+from raycdc.source.protocol.source_event import Message, ReaderRegistration, Shutdown
+from raycdc.source.snapshot.enumerator import IncrementalSnapshotEnumerator, restore_or_create
+from raycdc.source.snapshot.hand_off import LogRows
+from raycdc.source.snapshot.incremental_reader import IncrementalReader
 from raycdc.source.table_requests import refusals_of
 from raycdc.testing.simulation.chunk_source import SimChunkSource
 from raycdc.testing.simulation.database import SimDatabase

@@ -7,11 +7,11 @@ from dataclasses import replace
 
 from raycdc.checkpoint.manifest import Manifest
 from raycdc.checkpoint.recovery import STEP_LAST, CommitVector, Frozen, Record, Replay, Tombstone, decide
+from raycdc.epochs.parked_targets import ParkedTargets, Parks
 from raycdc.errors import TargetTouchedError
 from raycdc.model import TableId, TableSchema
 from raycdc.source.parking import RESNAPSHOT
 from raycdc.source.table_requests import refusals_of, stream_state
-from raycdc.spark.parked_targets import ParkedTargets, Parks
 from raycdc.testing.simulation.cluster import Cluster
 from raycdc.testing.simulation.sinks import ModelSink
 from raycdc.testing.simulation.spool import MemorySpool
@@ -105,7 +105,7 @@ class SimDriver:
             self._record(manifest)
 
     def _freeze(self, manifest: Manifest, again: Sequence[TableId], replay: Sequence[TableId]) -> None:
-        """`raycdc.spark.epochs.EpochLoop._freeze`, with a chance to die at each step."""
+        """`raycdc.epochs.epoch_loop.EpochLoop._freeze`, with a chance to die at each step."""
         stream = stream_state(manifest)
         self._state.requests = self._state.requests.and_also(map(str, again), RESNAPSHOT, stream)
         self._state.maybe_crash()

@@ -15,10 +15,10 @@ from typing import Any
 
 from raycdc.checkpoint.manifest import Manifest
 from raycdc.errors import FencedError, StateError
-from raycdc.source.api import SplitEnumeratorContext
-from raycdc.source.coordinator import CoordinatorSettings, SourceCoordinator
-from raycdc.source.link import Identity, Link, read_packet
-from raycdc.source.source_event import Message, ReaderRegistration, Shutdown
+from raycdc.source.protocol.api import SplitEnumeratorContext
+from raycdc.source.protocol.coordinator import CoordinatorSettings, SourceCoordinator
+from raycdc.source.protocol.link import Identity, Link, read_packet
+from raycdc.source.protocol.source_event import Message, ReaderRegistration, Shutdown
 from raycdc.testing.simulation.network import Address, Clock, Datagram, FaultyNetwork
 from raycdc.testing.simulation.partitions import PartitionEnumerator, PartitionReader, Topic
 from raycdc.testing.simulation.state import CrashError, MemoryState

@@ -1,7 +1,8 @@
 """A source of many independent logs, for the simulation: partitions that grow, and appear, while the job runs.
 
-Enumerator and reader are made of what every such source shares (`raycdc.source.assigner`,
-`raycdc.source.partition_set`); what is read is a number per record, so that the oracle can see each one once.
+Enumerator and reader are made of what every such source shares (`raycdc.source.partitions.assigner`,
+`raycdc.source.partitions.partition_set`); what is read is a number per record, so that the oracle can see each one
+once.
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ from typing import Any
 from raycdc.checkpoint.manifest import Manifest, Segment, TableEpoch
 from raycdc.errors import ProtocolError
 from raycdc.model import TableId
-from raycdc.source.api import EpochShare, SplitEnumeratorContext
-from raycdc.source.assigner import PartitionAssigner
 from raycdc.source.parking import Refusal
-from raycdc.source.partition_set import PartitionSet
-from raycdc.source.source_event import (
+from raycdc.source.partitions.assigner import PartitionAssigner
+from raycdc.source.partitions.partition_set import PartitionSet
+from raycdc.source.protocol.api import EpochShare, SplitEnumeratorContext
+from raycdc.source.protocol.source_event import (
     AddSplits,
     CheckpointComplete,
     EpochSealed,
@@ -57,7 +58,7 @@ class Topic:
 
 
 class PartitionEnumerator:
-    """`raycdc.source.api.SplitEnumerator` of a `Topic`. `until` other than None ends a run where partitions end now."""
+    """The `SplitEnumerator` of a `Topic`. `until` other than None ends a run where partitions end now."""
 
     def __init__(
         self, context: SplitEnumeratorContext, topic: Topic, *, until: str | None, last: Manifest | None

@@ -17,11 +17,11 @@ import pyarrow as pa
 
 from raycdc.model import Column, RowKind, TableId, TableSchema
 from raycdc.schema.events import CreateTableEvent, TruncateTableEvent, event_to_json
-from raycdc.source.chunk_key import ChunkKey
-from raycdc.source.hand_off import LogRows
-from raycdc.source.log_unit import LogUnit, SchemaUpdate, TableAltered, TableBegun, TableParked
 from raycdc.source.parking import TableLooks
-from raycdc.source.snapshot_plan import PlannedChunks, ResumePoint, StartPoint, TablePlan
+from raycdc.source.snapshot.chunk_key import ChunkKey
+from raycdc.source.snapshot.hand_off import LogRows
+from raycdc.source.snapshot.log_unit import LogUnit, SchemaUpdate, TableAltered, TableBegun, TableParked
+from raycdc.source.snapshot.snapshot_plan import PlannedChunks, ResumePoint, StartPoint, TablePlan
 from raycdc.source.split import StreamSplit
 from raycdc.source.table_life import Parking
 from raycdc.testing.simulation.chunk_source import SimChunkSource
@@ -48,7 +48,7 @@ RING_S = VISIBLE_WITHIN_S + 0.5
 
 
 class SimEnumeratorDialect:
-    """`raycdc.source.enumerator.EnumeratorDialect`."""
+    """`raycdc.source.snapshot.enumerator.EnumeratorDialect`."""
 
     def __init__(self, database: SimDatabase) -> None:
         self._database = database
@@ -84,7 +84,7 @@ class SimEnumeratorDialect:
 
 
 class SimFailoverDialect(SimEnumeratorDialect):
-    """`raycdc.source.snapshot_plan.FailoverDialect`: for runs in which servers take over from each other."""
+    """`raycdc.source.snapshot.snapshot_plan.FailoverDialect`: for runs in which servers take over from each other."""
 
     def resume_point(self, position: dict[str, Any]) -> ResumePoint | None:
         database = self._database
@@ -96,7 +96,7 @@ class SimFailoverDialect(SimEnumeratorDialect):
 
 
 class SimKeyOrder:
-    """`raycdc.source.hand_off.KeyOrder`."""
+    """`raycdc.source.snapshot.hand_off.KeyOrder`."""
 
     def __init__(self, database: SimDatabase) -> None:
         self._database = database
@@ -118,7 +118,7 @@ class SimKeyOrder:
 
 
 class SimReaderDialect:
-    """`raycdc.source.reader.ReaderDialect` of one reader process."""
+    """`raycdc.source.snapshot.incremental_reader.ReaderDialect` of one reader process."""
 
     def __init__(self, database: SimDatabase, spool: MemorySpool, author: Author, chance: random.Random) -> None:
         self.ring_s = RING_S if database.visibility is Visibility.RING else 0.0
@@ -156,7 +156,7 @@ class SimLook:
 
 
 class SimLogSource:
-    """`raycdc.source.api.LogSource`: units of one or a few transactions, or parts of one; numbers rows from 0."""
+    """`LogSource`: units of one or a few transactions, or parts of one; numbers rows from 0."""
 
     def __init__(self, database: SimDatabase, split: StreamSplit, chance: random.Random) -> None:
         state = split.state

@@ -21,7 +21,7 @@ class AcknowledgedEarlyError(AssertionError):
 
 
 class MemoryState:
-    """`raycdc.source.coordinator.ManifestWriter` with the rules of `raycdc.checkpoint.store`.
+    """`raycdc.source.protocol.coordinator.ManifestWriter` with the rules of `raycdc.checkpoint.store`.
 
     `crash` says whether the writing process dies now, asked right before and right after a manifest is durable.
     """

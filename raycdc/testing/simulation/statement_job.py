@@ -31,11 +31,11 @@ from raycdc.formats.plugins import load_format
 from raycdc.model import RowKind, TableId
 from raycdc.model.row_kind import SYMBOLS
 from raycdc.schema import AddColumnEvent, DropTableEvent, TruncateTableEvent, event_from_json
-from raycdc.source.api import SplitEnumeratorContext
 from raycdc.source.connector import ReaderContext
-from raycdc.source.fetcher import SplitReader
-from raycdc.source.reading import ChunkReader
-from raycdc.source.source_event import Heartbeat, Message
+from raycdc.source.protocol.api import SplitEnumeratorContext
+from raycdc.source.protocol.source_event import Heartbeat, Message
+from raycdc.source.reader.fetcher import SplitReader
+from raycdc.source.snapshot.reading import ChunkReader
 from raycdc.testing.simulation.partition_job import PartitionJob
 from raycdc.testing.simulation.statement_topic import SimulatedCluster, StatementTopic
 from raycdc.testing.simulation.world import SimulationError
@@ -100,7 +100,7 @@ class SimulatedPartitions:
 
 
 class SimulatedOutput:
-    """`raycdc.source.api.ReaderOutput` in memory; what is cut goes to the job's spool."""
+    """`raycdc.source.protocol.api.ReaderOutput` in memory; what is cut goes to the job's spool."""
 
     def __init__(self, spool: dict[str, list[Any]], name: str) -> None:
         self._spool = spool

@@ -14,7 +14,7 @@ from raycdc.checkpoint.manifest import Manifest
 from raycdc.errors import FencedError, StateError
 from raycdc.model import TableId
 from raycdc.source.parking import RESNAPSHOT
-from raycdc.source.stream_state import stream_of
+from raycdc.source.snapshot.stream_state import stream_of
 from raycdc.source.table_life import AsOf, InSnapshot
 from raycdc.source.table_requests import stream_state
 from raycdc.testing.simulation.cluster import Cluster

@@ -10,7 +10,8 @@ DOUBLE, STRING, DOCUMENT, ARRAY, BINARY, UNDEFINED, OBJECT_ID, BOOLEAN = 1, 2, 3
 DATE, NULL, REGEX, DB_POINTER, CODE, SYMBOL, CODE_WITH_SCOPE = 9, 10, 11, 12, 13, 14, 15
 INT32, TIMESTAMP, INT64, DECIMAL128, MIN_KEY, MAX_KEY = 16, 17, 18, 19, 255, 127
 
-# What a column of text wants (`C_WIRE` of `raycdc.formats.code_loops.K_TEXT`); one of bytes wants a subtype there.
+# What a column of text wants (`C_WIRE` of `raycdc.formats.loops.code_loops.K_TEXT`); one of bytes wants a subtype
+# there.
 AS_STRING, AS_OBJECT_ID, AS_UUID, AS_DECIMAL128 = 0, 1, 2, 3
 # How a column of JSON spells values (`C_WIRE` of `K_JSON`).
 RELAXED, CANONICAL = 0, 1
@@ -22,7 +23,7 @@ AS_VALUE, AS_FIELDS = 256, 257
 #: Binary subtypes with a meaning here: the old binary has its length twice, the others are UUIDs.
 OLD_BINARY, OLD_UUID, UUID = 2, 3, 4
 
-# What decoding a value comes to; `FULL` and `OK` are those of `raycdc.formats.code_loops`.
+# What decoding a value comes to; `FULL` and `OK` are those of `raycdc.formats.loops.code_loops`.
 MISFIT, OUT_OF_RANGE, INEXACT, BAD_UTF8, TOO_DEEP, DAMAGED, TWICE, MISSING = 60, 61, 62, 63, 64, 65, 66, 67
 
 # What `walk_loops.decode` stops for.

@@ -18,7 +18,7 @@ from raycdc.connectors.mongodb.bson.event_loops import document_rows
 from raycdc.connectors.mongodb.bson.walk_loops import Fields, decode, enter
 from raycdc.connectors.mongodb.layout import FIELDS, ID, VALUE, Layout, OnMisfit, Spelling, subtype_of
 from raycdc.errors import DataError
-from raycdc.formats.arena import Arena, WireColumn
+from raycdc.formats.decoding.arena import Arena, WireColumn
 from raycdc.model import LogicalType, TypeKind, with_lost_values
 from raycdc.model.batch import BATCH_ROWS_MAX
 

@@ -34,7 +34,7 @@ from raycdc.connectors.mongodb.bson.code_loops import (
     TIMESTAMP,
     UNDEFINED,
 )
-from raycdc.formats.compiling import helper, inlined
+from raycdc.formats.loops.compiling import helper, inlined
 
 
 @inlined

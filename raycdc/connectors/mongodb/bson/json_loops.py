@@ -55,8 +55,8 @@ from raycdc.connectors.mongodb.bson.text_loops import (
     put_word,
     string_text,
 )
-from raycdc.formats.code_loops import FULL, OK
-from raycdc.formats.compiling import helper
+from raycdc.formats.loops.code_loops import FULL, OK
+from raycdc.formats.loops.compiling import helper
 
 #: Room for all that stands around a value: the longest frame, the text of a number, and closing what is open.
 ROOM = 640

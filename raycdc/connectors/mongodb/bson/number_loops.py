@@ -19,7 +19,7 @@ import numpy as np
 from raycdc.compiled import load
 from raycdc.connectors.mongodb.bson.code_loops import DOUBLE, INT32, INT64
 from raycdc.connectors.mongodb.bson.element_loops import int32_at
-from raycdc.formats.compiling import helper
+from raycdc.formats.loops.compiling import helper
 
 #: What `same_number` gives: a value; the bits of a double; digits with their sign, and a power of ten; nothing.
 WHOLE, FLOATING, FRACTION, ITSELF = range(4)

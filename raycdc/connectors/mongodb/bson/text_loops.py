@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from raycdc.compiled import copy, load
-from raycdc.formats.compiling import helper, inlined
-from raycdc.formats.double_loops import double_text
+from raycdc.formats.loops.compiling import helper, inlined
+from raycdc.formats.loops.double_loops import double_text
 
 _HEX = np.frombuffer(b"0123456789abcdef", np.uint8).copy()
 _BASE64 = np.frombuffer(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/", np.uint8).copy()

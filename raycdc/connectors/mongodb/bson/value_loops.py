@@ -57,9 +57,9 @@ from raycdc.connectors.mongodb.bson.code_loops import (
 from raycdc.connectors.mongodb.bson.element_loops import int32_at, is_utf8
 from raycdc.connectors.mongodb.bson.json_loops import json_text
 from raycdc.connectors.mongodb.bson.text_loops import decimal128_text, hex_text, integer_text, uuid_text
-from raycdc.formats import code_loops as cells
-from raycdc.formats.cell_loops import put_null
-from raycdc.formats.code_loops import (
+from raycdc.formats.loops import code_loops as cells
+from raycdc.formats.loops.cell_loops import put_null
+from raycdc.formats.loops.code_loops import (
     C_BASE,
     C_KIND,
     C_P1,
@@ -84,9 +84,9 @@ from raycdc.formats.code_loops import (
     S_BASE,
     S_ROOM,
 )
-from raycdc.formats.compiling import helper, inlined
-from raycdc.formats.number_loops import to_decimal
-from raycdc.formats.tape_loops import STRING as TEXT_TOKEN
+from raycdc.formats.loops.compiling import helper, inlined
+from raycdc.formats.loops.number_loops import to_decimal
+from raycdc.formats.loops.tape_loops import STRING as TEXT_TOKEN
 
 _TWO_53 = np.int64(1 << 53)
 _DAY_MS = 86_400_000

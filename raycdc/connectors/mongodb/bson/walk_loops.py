@@ -44,9 +44,9 @@ from raycdc.connectors.mongodb.bson.element_loops import container_end, is_utf8,
 from raycdc.connectors.mongodb.bson.json_loops import ROOM, WIDEST, json_text
 from raycdc.connectors.mongodb.bson.text_loops import string_text
 from raycdc.connectors.mongodb.bson.value_loops import is_own, put_any, put_value
-from raycdc.formats.cell_loops import put_null
-from raycdc.formats.code_loops import C_SLOT, C_WIRE, FULL, FULL_NEED, FULL_SLOT, OK, ROWS, S_BASE, S_ROOM
-from raycdc.formats.compiling import helper, inlined, njit
+from raycdc.formats.loops.cell_loops import put_null
+from raycdc.formats.loops.code_loops import C_SLOT, C_WIRE, FULL, FULL_NEED, FULL_SLOT, OK, ROWS, S_BASE, S_ROOM
+from raycdc.formats.loops.compiling import helper, inlined, njit
 
 
 class Fields(NamedTuple):

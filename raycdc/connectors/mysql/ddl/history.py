@@ -65,8 +65,8 @@ from raycdc.model import TableId
 from raycdc.model.batch import reserved_column
 from raycdc.model.selector import TableSelector
 from raycdc.schema import AlterTableCommentEvent, CreateTableEvent, DropTableEvent, TruncateTableEvent, event_to_json
-from raycdc.source.hand_off import LogRows
-from raycdc.source.log_unit import SchemaUpdate, TableAltered, TableDropped, TableParked
+from raycdc.source.snapshot.hand_off import LogRows
+from raycdc.source.snapshot.log_unit import SchemaUpdate, TableAltered, TableDropped, TableParked
 from raycdc.source.table_life import Phase
 from raycdc.transform.followed import TargetRules
 

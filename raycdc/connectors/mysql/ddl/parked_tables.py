@@ -21,8 +21,8 @@ from raycdc.connectors.mysql.values.types import MySqlTable
 from raycdc.errors import DataError, PartialRowsError, SchemaError
 from raycdc.model import RowKind, TableId
 from raycdc.schema import CreateTableEvent, SchemaChangeEvent, TruncateTableEvent, event_to_json
-from raycdc.source.hand_off import LogRows
-from raycdc.source.log_unit import TableBegun, TableParked
+from raycdc.source.snapshot.hand_off import LogRows
+from raycdc.source.snapshot.log_unit import TableBegun, TableParked
 from raycdc.source.table_life import Parking, Phase, SnapshotState
 from raycdc.transform.followed import TargetRules
 

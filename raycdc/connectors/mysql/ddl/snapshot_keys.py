@@ -13,7 +13,7 @@ from typing import Any
 
 from raycdc.connectors.mysql.values.types import MySqlTable
 from raycdc.model import TableId
-from raycdc.source.chunk_key import ChunkKey, key_names
+from raycdc.source.snapshot.chunk_key import ChunkKey, key_names
 
 
 class SnapshotKeys:

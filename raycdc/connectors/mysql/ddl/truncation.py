@@ -12,7 +12,7 @@ from raycdc.connectors.mysql.binlog.events import DdlItem
 from raycdc.connectors.mysql.binlog.offset import BinlogOffset, ordinal_of
 from raycdc.connectors.mysql.values.types import MySqlTable
 from raycdc.model import RowKind, changelog_schema
-from raycdc.source.hand_off import LogRows
+from raycdc.source.snapshot.hand_off import LogRows
 
 
 def truncation(item: DdlItem, table: MySqlTable, *, seq: int) -> LogRows:

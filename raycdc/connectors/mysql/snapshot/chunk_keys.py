@@ -15,7 +15,7 @@ from raycdc.connectors.mysql.snapshot.key_order import can_be_ordered
 from raycdc.connectors.mysql.snapshot.keys import KeyKind
 from raycdc.connectors.mysql.values.types import MySqlColumn, MySqlTable
 from raycdc.errors import ConfigError
-from raycdc.source.chunk_key import ChunkKey
+from raycdc.source.snapshot.chunk_key import ChunkKey
 
 #: Types of which an index may have the first characters alone.
 _PREFIXED = frozenset(

@@ -41,7 +41,7 @@ from raycdc.connectors.mysql.snapshot.keys import Bound
 from raycdc.connectors.mysql.snapshot.range_estimates import IndexedKey, count, estimate, next_bound
 from raycdc.connectors.mysql.values.types import MySqlTable
 from raycdc.errors import ConfigError, StateError
-from raycdc.source.chunk_key import ChunkKey, key_from_json
+from raycdc.source.snapshot.chunk_key import ChunkKey, key_from_json
 
 STATE_VERSION = 1
 #: ``auto`` takes arithmetic steps when the keys are spread over at most this many times the rows (a chunk then has

@@ -14,7 +14,7 @@ from raycdc.clients.mysql import quote_name
 from raycdc.connectors.mysql.snapshot import keys
 from raycdc.connectors.mysql.snapshot.keys import Bound, KeyKind, KeyValue
 from raycdc.connectors.mysql.values.types import MySqlColumn, MySqlTable
-from raycdc.source.chunk_key import ChunkKey, key_names
+from raycdc.source.snapshot.chunk_key import ChunkKey, key_names
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""`raycdc.source.hand_off.KeyOrder` for MySQL: bounds and touched keys in the order of the server.
+"""`raycdc.source.snapshot.hand_off.KeyOrder` for MySQL: bounds and touched keys in the order of the server.
 
 Used by the log reader's thread only. Text keys are weighed by the server over a connection of their own, opened when
 the first one is met and opened again when it was lost.
@@ -25,7 +25,7 @@ from raycdc.connectors.mysql.values.documents import table_of
 from raycdc.connectors.mysql.values.types import MySqlColumn, MySqlTable
 from raycdc.errors import SourceUnavailableError
 from raycdc.model import TableId
-from raycdc.source.chunk_key import ChunkKey
+from raycdc.source.snapshot.chunk_key import ChunkKey
 from raycdc.transform.hiding import Hiding
 
 

@@ -4,9 +4,9 @@ The log reader holds a chunk's events from position O (`opened_at`) on. The SELE
 (`ChunkRead.high_watermark`) must be behind everything it saw; the held events up to H are folded into its rows.
 
 `ChunkRead.log_end` (D) is the log's end after the SELECT, on every server: with a snapshot that is older than its
-SELECT, H does not tell which table the SELECT found under the name (`raycdc.source.hand_off`). MariaDB notices a table
-that was rebuilt meanwhile (error 1412), but neither one that was renamed to the name nor partitions that were dropped,
-exchanged or converted: the rows are those of the new table as of the snapshot.
+SELECT, H does not tell which table the SELECT found under the name (`raycdc.source.snapshot.hand_off`). MariaDB notices
+a table that was rebuilt meanwhile (error 1412), but neither one that was renamed to the name nor partitions that were
+dropped, exchanged or converted: the rows are those of the new table as of the snapshot.
 
 | server | before the SELECT | H: end of the log |
 |---|---|---|

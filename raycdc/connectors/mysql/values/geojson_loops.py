@@ -13,7 +13,7 @@ import numpy as np
 
 from raycdc.compiled import helper, inlined, load
 from raycdc.connectors.mysql.values.json_loops import JSON_CORRUPT, JSON_NO_ROOM
-from raycdc.formats.double_loops import DOUBLE_TEXT_MAX, double_text
+from raycdc.formats.loops.double_loops import DOUBLE_TEXT_MAX, double_text
 
 _NAMES = np.frombuffer(
     b"Point\0\0\0\0\0\0\0\0\0\0\0\0\0LineString\0\0\0\0\0\0\0\0Polygon\0\0\0\0\0\0\0\0\0\0\0MultiPoint\0\0\0\0\0\0\0\0"

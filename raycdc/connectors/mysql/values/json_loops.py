@@ -17,7 +17,7 @@ import numpy as np
 from raycdc.compiled import helper, inlined
 from raycdc.connectors.mysql.values.arena_loops import little_endian, little_endian_signed
 from raycdc.connectors.mysql.values.decimal_loops import decimal_bytes, decimal_text
-from raycdc.formats.double_loops import DOUBLE_TEXT_MAX, double_text
+from raycdc.formats.loops.double_loops import DOUBLE_TEXT_MAX, double_text
 
 JSON_NO_ROOM = -1
 JSON_CORRUPT = -2

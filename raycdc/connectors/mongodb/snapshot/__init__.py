@@ -1,0 +1,1 @@
+"""Cutting collections, and reading one chunk."""

@@ -1,0 +1,162 @@
+"""Reads one chunk of a collection: raw batches of BSON in a range of `_id`, decoded into inserts. Blocks."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import nullcontext
+from typing import Any, cast
+
+import pyarrow as pa
+from pymongo import ASCENDING
+from pymongo.client_session import ClientSession
+from pymongo.errors import OperationFailure
+
+from raycdc.connectors.mongodb.bson.decoder import DocumentDecoder
+from raycdc.connectors.mongodb.catalog import found
+from raycdc.connectors.mongodb.client import Client, errors
+from raycdc.connectors.mongodb.large import LargeDocuments
+from raycdc.connectors.mongodb.layout import ID, Layout
+from raycdc.connectors.mongodb.snapshot.keys import IndexBound, key_from_json
+from raycdc.connectors.mongodb.snapshot.selection import Selection
+from raycdc.connectors.mongodb.stream.causal import MAJORITY, TIME_LOST, AsOf, log_end, seen_by, session_after
+from raycdc.connectors.mongodb.stream.metadata import filled
+from raycdc.connectors.mongodb.stream.position import StreamPosition
+from raycdc.connectors.mongodb.stream.raw_cursors import RawFind
+from raycdc.errors import SourceError, TableChangedError
+from raycdc.model import TableId, as_inserts, changelog_schema
+from raycdc.source.snapshot.reading import HighWatermark
+from raycdc.source.split import OpenedAt, SnapshotSplit
+
+#: Documents asked for at once; the server ends a batch at 16 MiB before.
+_BATCH_DOCUMENTS = 100_000
+#: Where a source without a log always is.
+NO_LOG = 0
+
+
+class MongoDbChunkReader:
+    """`raycdc.source.snapshot.reading.ChunkReader`. Used by one thread, but for `wake_up`.
+
+    Documents that a majority of the set has acknowledged; each of the chunk exactly once, as `_id` never changes, or as
+    all chunks are read as of one cluster time. The cursor lives for one chunk. `selection_of` tells what of a
+    collection is read. A collection that is another one than was planned, before or after, is a `SourceError`.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        large: LargeDocuments | None = None,
+        *,
+        selection_of: Callable[[TableId], Selection] = lambda _: Selection(),
+    ) -> None:
+        self._client = client
+        self._large = large or LargeDocuments()
+        self._selection_of = selection_of
+        self._high = HighWatermark(NO_LOG, exact=True, log_end=NO_LOG)
+
+    def read(
+        self, split: SnapshotSplit, *, opened_at: OpenedAt, document: Mapping[str, Any]
+    ) -> Iterator[pa.RecordBatch]:
+        layout = Layout.from_document(document)
+        schema = changelog_schema(layout.schema())
+        decoder = DocumentDecoder(layout, collection=str(split.table))
+        read_ms = time.time_ns() // 1_000_000
+        position = opened_at.position
+        opened = None if "cluster_time" not in position else StreamPosition.from_json(position)
+        self._require_same(split.table, layout, followed=opened is not None)
+        rows = 0
+        as_of = opened_at.as_of
+        if as_of is not None and opened is not None:
+            self._high = HighWatermark(as_of, exact=True, log_end=as_of)
+        after = None if opened is None or as_of is not None else opened.cluster_time
+        with nullcontext() if after is None else session_after(self._client, after) as session:
+            for raw in self._raw_batches(split, layout, session, as_of):
+                self._large.look(split.table, raw)
+                for batch in decoder.decode(raw):
+                    yield as_inserts(filled(batch, layout, split.table), schema, first=rows, read_ms=read_ms)
+                    rows += batch.num_rows
+            for batch in decoder.flush():
+                yield as_inserts(filled(batch, layout, split.table), schema, first=rows, read_ms=read_ms)
+            if opened is not None and session is not None:
+                seen = seen_by(self._client, session, split.table)
+                high = max(seen, opened.cluster_time)
+                self._high = HighWatermark(high, exact=False, log_end=high)
+        self._require_same(split.table, layout, followed=opened is not None)
+
+    def high_watermark(self) -> HighWatermark:
+        return self._high
+
+    def log_end(self, opened_at: OpenedAt) -> HighWatermark:
+        end = log_end(self._client)
+        return HighWatermark(end, exact=False, log_end=end)
+
+    def wake_up(self) -> None:
+        self._client.close()
+
+    def close(self) -> None:
+        self._client.close()
+
+    def _raw_batches(
+        self, split: SnapshotSplit, layout: Layout, session: ClientSession | None, as_of: int | None
+    ) -> Iterator[bytes]:
+        database = self._client[split.table.db]
+        read_concern = MAJORITY if as_of is None else AsOf(as_of)
+        collection = database.get_collection(split.table.table, read_concern=read_concern)
+        selection = self._selection_of(split.table)
+        named = None if layout.rest or layout.whole else [column.name for column in layout.fields]
+        wanted = list(selection.fields) or named
+        cursor = RawFind(
+            collection, selection.query(), wanted, limit=selection.limit, batch_size=_BATCH_DOCUMENTS, session=session
+        )
+        # By the index always: a scan meets a document twice that goes and comes again behind it.
+        lower, upper = (None if raw is None else key_from_json(raw) for raw in (split.lower, split.upper))
+        by = next((list(bound.index) for bound in (lower, upper) if isinstance(bound, IndexBound)), [(ID, ASCENDING)])
+        cursor.hint(by)
+        if lower is not None:
+            cursor.min(lower.named() if isinstance(lower, IndexBound) else [(ID, lower)])
+        if upper is not None:
+            cursor.max(upper.named() if isinstance(upper, IndexBound) else [(ID, upper)])
+        try:
+            while True:
+                with errors(self._client, f"reading {split.table}"):
+                    raw = next(cursor, None)
+                if raw is None:
+                    return
+                yield cast("bytes", raw)
+        except SourceError as refused:
+            cause = refused.__cause__
+            if as_of is None or not isinstance(cause, OperationFailure) or cause.code not in TIME_LOST:
+                raise
+            self._require_same(split.table, layout, followed=self._high.ordinal != NO_LOG)
+            raise _too_late(split.table, refused) from cause
+        finally:
+            cursor.close()
+
+    def _require_same(self, table: TableId, layout: Layout, *, followed: bool) -> None:
+        """Raises `SourceError` when the collection was dropped or made anew: its chunks would be of two collections.
+
+        `followed`: a `TableChangedError`, as the change stream says what became of it.
+        """
+        now = found(self._client, table)
+        if now is None or (layout.uuid and now and now != layout.uuid):
+            what = "dropped or renamed" if now is None else "made anew under its name"
+            if followed:
+                raise TableChangedError(f"{table} was {what} while it was read.")
+            raise SourceError(
+                f"{table} was {what} since its snapshot began, so that what was read of it is no collection's content. "
+                f"Read it anew with: raycdc tables resnapshot CONFIG {table}; or leave it out (source.exclude)."
+            )
+
+
+def _too_late(table: TableId, cause: SourceError) -> SourceError:
+    """All chunks must be of one time, which is lost: what was read of them is of no use."""
+    return SourceError(
+        f"{cause}. The chunks of {table} are read as of one time, and the server no longer has it. Raise the server's "
+        'minSnapshotHistoryWindowInSeconds (300 s by default) above what reading takes, or set strategy = "sample" for '
+        f"it in source.snapshot.per_collection. Then read it anew with: raycdc tables resnapshot CONFIG {table}"
+    )
+
+
+def no_position() -> dict[str, Any]:
+    """The place of a source that follows no log."""
+    return {"log": "none"}

@@ -1,0 +1,204 @@
+"""Keys of documents: their order at the server, and how state writes them.
+
+BSON orders values of different types by their types first (MongoDB manual, "Comparison/Sort Order"). `sort_key` gives
+values that Python compares and hashes alike; strings as the simple collation has them, by their UTF-8 bytes.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from typing import Any
+
+import bson
+import numpy as np
+import pyarrow as pa
+from bson import json_util
+from bson.json_util import JSONMode, JSONOptions
+
+from raycdc.connectors.mongodb.layout import ID, VALUE, Layout, subtype_of
+from raycdc.errors import ProtocolError
+from raycdc.model import LogicalType, TableId, TypeKind
+from raycdc.source.snapshot.chunk_key import ChunkKey
+from raycdc.source.snapshot.intervals import SortKey
+
+_MILLIS: bson.CodecOptions[dict[str, Any]] = bson.CodecOptions(
+    datetime_conversion=bson.codec_options.DatetimeConversion.DATETIME_MS
+)
+_CANONICAL: JSONOptions = JSONOptions(
+    json_mode=JSONMode.CANONICAL, datetime_conversion=bson.codec_options.DatetimeConversion.DATETIME_MS
+)
+
+
+@dataclass(frozen=True, slots=True)
+class IndexBound:
+    """A place in an index: its fields with their directions (1 or -1), and a value for each.
+
+    Bounds that are compared differ in fields of direction 1 alone.
+    """
+
+    index: tuple[tuple[str, int], ...]
+    values: tuple[Any, ...]
+
+    def named(self) -> list[tuple[str, Any]]:
+        """The values by their fields, as ``min`` and ``max`` of a query want them."""
+        return [(name, value) for (name, _), value in zip(self.index, self.values, strict=True)]
+
+
+def key_to_json(value: Any) -> str:
+    """A key as messages and state hold it: canonical Extended JSON of ``{"_id": key}``, or of an `IndexBound`."""
+    document = {"index": value.index, "values": value.values} if isinstance(value, IndexBound) else {ID: value}
+    return json_util.dumps(document, json_options=_CANONICAL)
+
+
+def key_from_json(text: str) -> Any:
+    """Inverse of `key_to_json`."""
+    document = json_util.loads(text, json_options=_CANONICAL)
+    if ID in document:
+        return document[ID]
+    return IndexBound(tuple((name, int(order)) for name, order in document["index"]), tuple(document["values"]))
+
+
+def sort_key(value: Any) -> SortKey:
+    """The value's place in the order of BSON, as a tuple that begins with the rank of its type."""
+    for kind, place in _PLACES:
+        if isinstance(value, kind):
+            return place(value)
+    raise ProtocolError(f"A key of {type(value).__name__} has no place in the order of BSON")
+
+
+def _document(document: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Fields in their order: by type, then name, then value."""
+    parts = []
+    for name, value in document.items():
+        key = sort_key(value)
+        parts.append((key[0], name.encode(), key))
+    return tuple(parts)
+
+
+def _number(value: float | bson.Decimal128) -> tuple[Any, ...]:
+    """NaN is less than all other numbers; those of different types compare by their values."""
+    number = value.to_decimal() if isinstance(value, bson.Decimal128) else value
+    is_nan = number.is_nan() if isinstance(number, Decimal) else math.isnan(number)
+    return (0, 0) if is_nan else (1, number)
+
+
+def _code(value: bson.Code) -> SortKey:
+    text = str(value).encode()
+    return (13, text) if value.scope is None else (14, text, _document(value.scope))
+
+
+#: By class, those that are kinds of others first.
+_PLACES: tuple[tuple[Any, Callable[[Any], SortKey]], ...] = (
+    (IndexBound, lambda bound: tuple(sort_key(value) for value in bound.values)),
+    (bson.MinKey, lambda _: (1,)),
+    (type(None), lambda _: (2,)),
+    (bool, lambda value: (9, value)),
+    ((int, float, bson.Decimal128), lambda value: (3, *_number(value))),
+    (bson.Code, _code),
+    (str, lambda value: (4, value.encode("utf-8", "surrogatepass"))),
+    (bson.DBRef, lambda value: (5, _document(value.as_doc()))),
+    (Mapping, lambda value: (5, _document(value))),
+    (bson.Binary, lambda value: (7, len(value), value.subtype, bytes(value))),
+    (bytes, lambda value: (7, len(value), 0, value)),
+    (Sequence, lambda value: (6, tuple(sort_key(item) for item in value))),
+    (bson.ObjectId, lambda value: (8, value.binary)),
+    (bson.DatetimeMS, lambda value: (10, int(value))),
+    (bson.Timestamp, lambda value: (11, value.time, value.inc)),
+    (bson.Regex, lambda value: (12, str(value.pattern), int(value.flags))),
+    (bson.MaxKey, lambda _: (127,)),
+)
+
+
+class SnapshotKeyOrder:
+    """`raycdc.source.snapshot.hand_off.KeyOrder` of a snapshot without a log: bounds only, as no row is ever held."""
+
+    def use(self, table: TableId, key: ChunkKey | None, document: dict[str, Any]) -> None:
+        """Nothing is remembered of a table."""
+
+    def forget(self, table: TableId) -> None:
+        """As there is nothing to forget."""
+
+    def bound(self, table: TableId, raw: Any) -> SortKey:
+        return sort_key(key_from_json(raw))
+
+    def classify(self, table: TableId, keys: pa.Array, bounds: Sequence[SortKey]) -> np.ndarray:
+        raise ProtocolError(f"{table} has a row of a log, and its source follows none")
+
+
+class StreamKeyOrder:
+    """`raycdc.source.snapshot.hand_off.KeyOrder` of collections that are followed while they are read.
+
+    A key comes as its column has it and is compared as BSON has it: a column holds its keys exactly, so the layout
+    says what each was. Relaxed JSON may have made a long of an int, which is the same key.
+    """
+
+    def __init__(self, layouts: Mapping[TableId, Layout]) -> None:
+        self._types = {table: layout.columns[0].type for table, layout in layouts.items()}
+
+    def use(self, table: TableId, key: ChunkKey | None, document: dict[str, Any]) -> None:
+        self._types[table] = Layout.from_document(document).columns[0].type
+
+    def forget(self, table: TableId) -> None:
+        """The type of a key stays known; it is small."""
+
+    def bound(self, table: TableId, raw: Any) -> SortKey:
+        return sort_key(key_from_json(raw))
+
+    def classify(self, table: TableId, keys: pa.Array, bounds: Sequence[SortKey]) -> np.ndarray:
+        """See `KeyOrder.classify`. Each distinct key is looked at once; no key of a document is NULL."""
+        if not bounds:
+            return np.zeros(len(keys), np.int64)
+        logical = self._types[table]
+        if logical.kind in (TypeKind.INT32, TypeKind.INT64) and (cuts := _whole_cuts(bounds)) is not None:
+            found: np.ndarray = np.searchsorted(cuts, keys.to_numpy(zero_copy_only=False), side="right")
+            return found.astype(np.int64, copy=False)
+        encoded = keys.dictionary_encode()
+        distinct = encoded.dictionary.to_pylist()
+        cells = [bisect_right(bounds, sort_key(_as_bson(value, logical))) for value in distinct]
+        each: np.ndarray = np.array(cells, np.int64)[encoded.indices.to_numpy()]
+        return each
+
+
+def _whole_cuts(bounds: Sequence[SortKey]) -> np.ndarray | None:
+    """The bounds as whole numbers where every one is one."""
+    values = [bound[2] for bound in bounds if bound[:2] == (3, 1) and isinstance(bound[2], int)]
+    return np.array(values, np.int64) if len(values) == len(bounds) else None
+
+
+def _as_bson(value: Any, logical: LogicalType) -> Any:
+    """The key whose column has `value`."""
+    match logical.native:
+        case "objectId":
+            return bson.ObjectId(value)
+        case VALUE.native:
+            body = value[:1] + ID.encode() + b"\0" + value[1:]
+            return bson.decode((len(body) + 5).to_bytes(4, "little") + body + b"\0", _MILLIS)[ID]
+        case "uuid" | "binData(4)" if logical.kind is TypeKind.STRING:
+            return bson.Binary(bytes.fromhex(value.replace("-", "")), bson.binary.UUID_SUBTYPE)
+        case "decimal128":
+            return bson.Decimal128(value)
+        case "date" | "day":
+            return bson.DatetimeMS(_millis(value))
+        case "json":
+            return json_util.loads(f'{{"{ID}": {value}}}', json_options=_CANONICAL)[ID]
+        case _ if logical.kind is TypeKind.BINARY:
+            return bson.Binary(value, subtype_of(logical))
+        case _ if logical.kind is TypeKind.DECIMAL:
+            return bson.Decimal128(value)
+        case _:
+            return value
+
+
+def _millis(value: Any) -> int:
+    """Unix milliseconds of a day, or of a moment."""
+    if not isinstance(value, datetime):
+        value = datetime(value.year, value.month, value.day, tzinfo=UTC)
+    elif value.tzinfo is None:
+        value = value.replace(tzinfo=UTC)
+    since: timedelta = value - datetime(1970, 1, 1, tzinfo=UTC)
+    return (since.days * 86_400 + since.seconds) * 1000 + since.microseconds // 1000

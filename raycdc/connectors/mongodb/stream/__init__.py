@@ -1,0 +1,1 @@
+"""Change streams: raw batches, events, and the tables that they concern."""

@@ -1,0 +1,120 @@
+"""Reads that see all up to a cluster time, and the cluster time of what they saw. Majority reads throughout."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import bson
+from bson.raw_bson import RawBSONDocument
+from pymongo.client_session import ClientSession
+from pymongo.database import Database
+from pymongo.read_concern import ReadConcern
+
+from raycdc.connectors.mongodb.catalog import uuid_of
+from raycdc.connectors.mongodb.client import Client, address_of, errors
+from raycdc.connectors.mongodb.layout import ID
+from raycdc.connectors.mongodb.stream.token import ordinal_of, seconds_of
+from raycdc.errors import SourceError, SourceUnavailableError
+from raycdc.model import TableId
+
+MAJORITY = ReadConcern("majority")
+#: The server has no more, or not yet, what there was at a cluster time: SnapshotTooOld, SnapshotUnavailable (the
+#: collection's catalog changed since), StaleChunkHistory (documents were moved between shards).
+TIME_LOST = frozenset({239, 246, 250})
+#: Keys asked for at once: a query is far from the largest message then.
+_KEYS_AT_ONCE = 1000
+#: Names that a collection may have while documents are looked up in it.
+_NAMES = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Raw documents by the BSON of their keys; what is not there had been deleted by the cluster time `seen`."""
+
+    documents: dict[bytes, bytes]
+    seen: int
+
+
+class AsOf(ReadConcern):
+    """Reads of what a majority had at a cluster time (5.0 and later)."""
+
+    def __init__(self, cluster_time: int) -> None:
+        super().__init__("snapshot")
+        self._cluster_time = cluster_time
+
+    @property
+    def document(self) -> dict[str, Any]:
+        return {"level": self.level, "atClusterTime": bson.Timestamp(*seconds_of(self._cluster_time))}
+
+
+@contextmanager
+def session_after(client: Client, cluster_time: int) -> Iterator[ClientSession]:
+    """A session whose majority reads see all up to a cluster time (``afterClusterTime``)."""
+    with client.start_session(causal_consistency=True) as session:
+        session.advance_operation_time(bson.Timestamp(*seconds_of(cluster_time)))
+        yield session
+
+
+def seen_by(client: Client, session: ClientSession, table: TableId) -> int:
+    """A cluster time not before anything that the session has read: that of one more read of the collection."""
+    with errors(client, f"asking for the cluster time of {table}"):
+        collection = client[table.db].get_collection(table.table, read_concern=MAJORITY)
+        collection.find_one({}, {ID: 1}, session=session)
+    return _time(client, session.operation_time)
+
+
+def log_end(client: Client) -> int:
+    """The cluster time of the last change there is. Raises `SourceError` where the server has no such times."""
+    with errors(client, "asking for its cluster time"):
+        answer = client.admin.command("ping")
+    return _time(client, answer.get("operationTime"))
+
+
+def look_up(
+    client: Client, table: TableId, uuid: str, keys: list[Any], cluster_time: int, *, singly: bool = False
+) -> Found:
+    """Documents by their keys, as they are at the cluster time or later, together or each `singly`.
+
+    They are those of the collection with this UUID, by whatever name it goes now ("": by its old one).
+    """
+    at_once = 1 if singly else _KEYS_AT_ONCE
+    options: bson.CodecOptions[RawBSONDocument] = bson.CodecOptions(
+        document_class=RawBSONDocument, datetime_conversion=bson.codec_options.DatetimeConversion.DATETIME_MS
+    )
+    database: Database[RawBSONDocument] = client.get_database(table.db, options)  # type: ignore[assignment]
+    found: dict[bytes, bytes] = {}
+    with session_after(client, cluster_time) as session, errors(client, f"looking up documents of {table}"):
+        name = _name_of(client, table, uuid)
+        for _ in range(_NAMES):
+            if name is None:
+                # All of it is gone, which the stream says later.
+                return Found({}, max(cluster_time, log_end(client)))
+            collection = database.get_collection(name, read_concern=MAJORITY)
+            for first in range(0, len(keys), at_once):
+                some = keys[first : first + at_once]
+                wanted = {"$eq": some[0]} if singly else {"$in": some}
+                for document in collection.find({ID: wanted}, session=session):
+                    found[bson.encode({ID: document[ID]})] = bytes(document.raw)
+            before, name = name, _name_of(client, table, uuid)
+            if name == before:
+                return Found(found, _time(client, session.operation_time))
+    raise SourceUnavailableError(f"{table} had another name each time its documents were looked up.")
+
+
+def _name_of(client: Client, table: TableId, uuid: str) -> str | None:
+    """What the collection is called now; None where it is gone."""
+    if not uuid:
+        return table.table
+    return next((e["name"] for e in client[table.db].list_collections() if uuid_of(e) == uuid), None)
+
+
+def _time(client: Client, timestamp: bson.Timestamp | None) -> int:
+    if timestamp is None:
+        raise SourceError(
+            f"{address_of(client)} tells no cluster time: it is in no replica set. Make it a replica set of one node "
+            'to follow changes, or read it once with source.startup = "snapshot".'
+        )
+    return ordinal_of(timestamp.time, timestamp.inc)

@@ -1,0 +1,256 @@
+"""Batches of change events: what is in them, found by the compiled scan, and the rows that their documents become.
+
+A `Batch` is one answer of the server; its events are numbered in the order of the stream. `Scanner` keeps the names
+that were met. What an event other than a document's change says is decoded here one by one: these are few.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import bson
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+from bson import json_util
+from bson.codec_options import CodecOptions, DatetimeConversion
+from bson.json_util import JSONMode, JSONOptions
+from bson.raw_bson import RawBSONDocument
+
+from raycdc.connectors.mongodb.bson import code_loops as codes
+from raycdc.connectors.mongodb.bson.decoder import DocumentDecoder, fields_of
+from raycdc.connectors.mongodb.bson.event_loops import scan
+from raycdc.connectors.mongodb.layout import Layout
+from raycdc.connectors.mongodb.stream.metadata import filled, op_time_ms
+from raycdc.errors import DataError
+from raycdc.formats.loops.code_loops import OK
+from raycdc.model import RowKind, TableId, changelog_schema, lost_values, with_lost_values
+from raycdc.source.snapshot.hand_off import LogRows
+
+#: Events found in one go; a batch of more is scanned in several.
+_EVENTS_FIRST = 4096
+#: Namespaces remembered; databases with more have collections made and dropped all the time.
+_NAMESPACES_MAX = 1 << 16
+_PLAIN: CodecOptions[dict[str, Any]] = CodecOptions(datetime_conversion=DatetimeConversion.DATETIME_MS)
+#: Nested documents stay as they are, and dates what they are.
+RAW: CodecOptions[RawBSONDocument] = CodecOptions(
+    document_class=RawBSONDocument, datetime_conversion=DatetimeConversion.DATETIME_MS
+)
+_CANONICAL = JSONOptions(json_mode=JSONMode.CANONICAL, datetime_conversion=DatetimeConversion.DATETIME_MS)
+
+#: What a row is, by the event's kind; a change with the document before it has two.
+_AFTER = np.array([-1, RowKind.INSERT, RowKind.UPDATE_AFTER, RowKind.UPDATE_AFTER, RowKind.DELETE], np.int8)
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Events in `data`, one behind the other; row ``n`` of `events` says where in it the n-th is (`E_…`).
+
+    `names` gives the collection of a namespace's number, None for one that is not captured.
+    """
+
+    data: bytes
+    events: npt.NDArray[np.int64]
+    names: list[TableId | None]
+
+    def __len__(self) -> int:
+        return len(self.events)
+
+    @property
+    def times(self) -> npt.NDArray[np.int64]:
+        """Cluster times."""
+        return self.events[:, codes.E_TIME]
+
+    def token(self, number: int) -> dict[str, Any]:
+        """The resume token of an event."""
+        return self._document(int(self.events[number, codes.E_TOKEN]))
+
+    def event(self, number: int) -> dict[str, Any]:
+        """All of an event, as Python has it."""
+        return self._document(int(self.events[number, codes.E_BEGIN]))
+
+    def key(self, number: int) -> Any:
+        """The `_id` of the document that an event is about; one that is a document itself is raw."""
+        return RawBSONDocument(self._raw(int(self.events[number, codes.E_KEY])), RAW)["_id"]
+
+    def table(self, number: int) -> TableId | None:
+        """The captured collection that an event is about."""
+        named = int(self.events[number, codes.E_NAMESPACE])
+        return self.names[named] if named >= 0 else None
+
+    def part(self, first: int, last: int) -> Batch:
+        """The events from `first` to before `last`, with the same data."""
+        return Batch(self.data, self.events[first:last], self.names)
+
+    def _document(self, at: int) -> dict[str, Any]:
+        return bson.decode(self._raw(at), _PLAIN)
+
+    def _raw(self, at: int) -> bytes:
+        return self.data[at : at + int.from_bytes(self.data[at : at + 4], "little")]
+
+
+class Scanner:
+    """Finds the events of batches. One thread; `captures` says which collections are wanted."""
+
+    def __init__(self, captures: Callable[[TableId], bool]) -> None:
+        self._captures = captures
+        self._envelope = fields_of([name.encode() for name in codes.EVENT_FIELDS], len(codes.EVENT_FIELDS))
+        self._found = np.zeros((_EVENTS_FIRST, codes.EVENT_COLUMNS), np.int64)
+        self._forget()
+
+    def scan(self, data: bytes) -> Batch:
+        """The events of `data`. Raises `DataError` where it is damaged."""
+        if len(self._numbers) > _NAMESPACES_MAX:
+            self._forget()
+        buffer = np.frombuffer(data, np.uint8)
+        parts, at = [], 0
+        while at < len(data):
+            count = int(scan(buffer, at, self._envelope, self._namespaces, self._found))
+            if int(self._envelope.state[codes.CODE_AT]) != OK:
+                raise DataError(
+                    f"What the server sent is no change event at byte {at} of a batch of {len(data)}. Read it again; "
+                    "if that repeats, look at the server's log."
+                )
+            at = int(self._envelope.state[codes.AT])
+            parts.append(self._found[:count].copy())
+            self._name(data, parts[-1])
+        events = np.concatenate(parts) if parts else self._found[:0].copy()
+        return Batch(data, events, self._names)
+
+    def _name(self, data: bytes, events: npt.NDArray[np.int64]) -> None:
+        """Number the namespaces that were not met before."""
+        met = len(self._numbers)
+        for number in np.flatnonzero(events[:, codes.E_NAMESPACE] == codes.UNKNOWN_NAMESPACE):
+            at = int(events[number, codes.E_NAMESPACE_AT])
+            raw = data[at : at + int.from_bytes(data[at : at + 4], "little")]
+            found = self._numbers.get(raw[4:-1])
+            if found is None:
+                found = self._numbers[raw[4:-1]] = len(self._numbers)
+                self._names.append(self._captured(bson.decode(raw)))
+            events[number, codes.E_NAMESPACE] = found
+        if len(self._numbers) > met:
+            self._namespaces = fields_of(list(self._numbers), len(self._numbers))
+
+    def _captured(self, namespace: Mapping[str, Any]) -> TableId | None:
+        if "coll" not in namespace:
+            return None
+        table = TableId(namespace["db"], namespace["coll"])
+        return table if not table.table.startswith("system.") and self._captures(table) else None
+
+    def _forget(self) -> None:
+        self._numbers: dict[bytes, int] = {}
+        self._names: list[TableId | None] = []
+        self._namespaces = fields_of([], 1)
+
+
+class RowWriter:
+    """Rows of one collection's events. One thread."""
+
+    def __init__(self, table: TableId, layout: Layout, *, watched: bool = False) -> None:
+        """Where it is `watched`, `met` tells what has no column."""
+        self.table = table
+        self.layout = layout
+        self._decoder = DocumentDecoder(layout, collection=str(table), watched=watched)
+        self._schema = changelog_schema(layout.schema())
+
+    def rows(
+        self,
+        data: bytes,
+        events: npt.NDArray[np.int64],
+        *,
+        numbers: npt.NDArray[np.int64],
+        ranks: npt.NDArray[np.int64],
+    ) -> Iterator[LogRows]:
+        """Rows of changes in `events`, in order.
+
+        `numbers` count rows over all collections, `ranks` those of one cluster time: each event has two of them from
+        its own on. An update whose document is not there any more has no row.
+        """
+        places, ops, owner = _places(events)
+        times = events[owner, codes.E_TIME]
+        seconds, increments = times >> 32, times & 0xFFFF_FFFF
+        millis = op_time_ms(events[owner])
+        second = ops != RowKind.UPDATE_BEFORE
+        sequence, in_time = numbers[owner] + second, ranks[owner] + second
+        done = 0
+        for batch in _in_pairs(self._decoder.decode_places(data, places), ops):
+            part = slice(done, done + batch.num_rows)
+            done += batch.num_rows
+            position = pc.binary_join_element_wise(
+                *(pa.array(values[part]).cast(pa.string()) for values in (seconds, increments)), "."
+            )
+            position = pc.binary_join_element_wise(position, pa.array(in_time[part]).cast(pa.string()), ":")
+            meta = [pa.array(ops[part]), pa.array(sequence[part]), pa.array(millis[part]), position]
+            columns = filled(batch, self.layout, self.table, events[owner[part]]).columns
+            rows = pa.RecordBatch.from_arrays([*columns, *meta], schema=self._schema)
+            lost = lost_values(batch)
+            yield LogRows(self.table, with_lost_values(rows, lost) if lost else rows, times[part])
+
+    def met(self, data: bytes) -> list[bytes]:
+        """`DocumentDecoder.met`, of the rows of `data` that were made last."""
+        return self._decoder.met(data)
+
+    @property
+    def met_all(self) -> bool:
+        """Whether no more is told by `met`."""
+        return self._decoder.met_all
+
+
+def _in_pairs(batches: Iterator[pa.RecordBatch], ops: npt.NDArray[np.int8]) -> Iterator[pa.RecordBatch]:
+    """`batches` cut elsewhere where a row before a change would be the last of one; that after it follows at once."""
+    done, held = 0, None
+    for batch in batches:
+        done += batch.num_rows
+        whole = batch if held is None else _joined_rows(held, batch)
+        cut = whole.num_rows - int(ops[done - 1] == RowKind.UPDATE_BEFORE)
+        # What a batch has lost goes with its first part.
+        held = whole.slice(cut).replace_schema_metadata(None) if cut < whole.num_rows else None
+        if cut:
+            yield whole.slice(0, cut)
+        elif held is not None:
+            held = whole
+    assert held is None
+
+
+def _joined_rows(first: pa.RecordBatch, second: pa.RecordBatch) -> pa.RecordBatch:
+    lost = lost_values(first) + lost_values(second)
+    parts = [part.replace_schema_metadata(None) for part in (first, second)]
+    return with_lost_values(pa.concat_batches(parts), lost)
+
+
+def _places(
+    events: npt.NDArray[np.int64],
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int8], npt.NDArray[np.int64]]:
+    """Where the document of each row lies, what the row is, and which event it is of."""
+    kinds = events[:, codes.E_KIND]
+    after, before, key = events[:, codes.E_AFTER], events[:, codes.E_BEFORE], events[:, codes.E_KEY]
+    deleted = kinds == codes.DELETE
+    places = np.zeros((len(events), 2), np.int64)
+    places[:, 0] = np.where(deleted | (after == 0) | (kinds == codes.INSERT), 0, before)
+    places[:, 1] = np.where(deleted, np.where(before > 0, before, -key), after)
+    ops = np.stack([np.full(len(events), RowKind.UPDATE_BEFORE, np.int8), _AFTER[kinds]], axis=1)
+    there = places.ravel() != 0
+    owner = np.repeat(np.arange(len(events)), 2)
+    return places.ravel()[there], ops.ravel()[there], owner[there]
+
+
+def joined(fragments: list[bytes]) -> bytes:
+    """One event of the fragments that ``$changeStreamSplitLargeEvent`` made of it; its token is the last one's."""
+    fields: dict[str, Any] = {}
+    for fragment in fragments:
+        document = RawBSONDocument(fragment)
+        fields.update({name: document[name] for name in document if name != "splitEvent"})
+    return bson.encode(fields)
+
+
+def token_to_json(token: Mapping[str, Any] | None) -> str | None:
+    """A token as state has it: Extended JSON, as it may have more than text in it."""
+    return None if token is None else json_util.dumps(token, json_options=_CANONICAL)
+
+
+def token_from_json(text: str | None) -> dict[str, Any] | None:
+    """Inverse of `token_to_json`."""
+    return None if text is None else json_util.loads(text, json_options=_CANONICAL)

@@ -1,0 +1,362 @@
+"""Documents of changes that came without them, and what becomes of changes whose document was not found.
+
+A document that is not found was deleted since, and the stream says so up to the cluster time that the look-up has seen.
+So nothing is passed on for such a change, and it is *absent* until the stream brings
+
+| what | and it is |
+|---|---|
+| a deletion of the key, or a later event with the document | settled: that is the row |
+| the end, or a new beginning, of the collection | settled |
+| all up to what the look-up has seen, and none of these | looked up again, by its key alone |
+
+One that is found then is passed on as the change; one that is not is a row that the source cannot give: told, with the
+deletion of the key (`raycdc.checkpoint.missing`). Absent changes are state of the stream: after a crash they are
+settled as before. Where many wait, because much was changed and then deleted, the log is read ahead once, without
+documents, for what settles them: so they are bounded.
+
+One thread, but for the reads.
+"""
+
+from __future__ import annotations
+
+import base64
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import Any, Protocol
+
+import bson
+import numpy as np
+from bson import json_util
+from bson.raw_bson import RawBSONDocument
+
+from raycdc.checkpoint.missing import MissingRow
+from raycdc.connectors.mongodb.bson import code_loops as codes
+from raycdc.connectors.mongodb.stream.causal import Found
+from raycdc.connectors.mongodb.stream.events import RAW, Batch, RowWriter
+from raycdc.connectors.mongodb.stream.raw_stream import RawBatch
+from raycdc.connectors.mongodb.stream.token import cluster_time_of, seconds_of
+from raycdc.errors import StateError
+from raycdc.model import TableId
+
+_log = logging.getLogger(__name__)
+
+#: Version of what the stream's state has of absent changes.
+VERSION = 1
+#: Bytes of absent changes that wait for the stream, about 40,000 with keys as they mostly are; a manifest holds them.
+WAITING_BYTES_MAX = 4 << 20
+#: What one takes beside its key.
+_BYTES_EACH = 80
+#: Changes looked up again in one go.
+_AGAIN_MAX = 1000
+
+#: Behind all cluster times.
+_NEVER = (1 << 63) - 1
+#: Events behind which no row of the collection from before is there (MongoDB manual, "Change Events").
+_ENDS = frozenset({"drop", "rename", "create", "reshardCollection"})
+
+
+class LookUp(Protocol):
+    """`raycdc.connectors.mongodb.stream.causal.look_up` of a client."""
+
+    def __call__(
+        self, table: TableId, uuid: str, keys: list[Any], cluster_time: int, *, singly: bool = False
+    ) -> Found: ...
+
+
+class Stream(Protocol):
+    """`raycdc.connectors.mongodb.stream.raw_stream.RawStream`."""
+
+    def next(self) -> RawBatch: ...
+
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Absent:
+    """A change whose document was not found. `key` is BSON (``{_id: …}``), `time` its cluster time, `wall_ms` its wall
+    time (-1: not told), and `seen` the cluster time that the look-up has seen. It is `due` where the log up to that was
+    read already.
+    """
+
+    table: TableId
+    uuid: str
+    key: bytes
+    time: int
+    wall_ms: int
+    seen: int
+    due: bool = False
+
+    def to_json(self) -> list[Any]:
+        key = base64.b64encode(self.key).decode()
+        return [str(self.table), self.uuid, key, self.time, self.wall_ms, self.seen]
+
+    @classmethod
+    def from_json(cls, data: Sequence[Any]) -> Absent:
+        table, uuid, key, time, wall_ms, seen = data
+        return cls(TableId.parse(table), uuid, base64.b64decode(key), time, wall_ms, seen)
+
+    def missing(self) -> MissingRow:
+        key = json_util.dumps(bson.decode(self.key), json_options=json_util.RELAXED_JSON_OPTIONS)
+        reason = (
+            f"its document was not there when it was looked up, nor by its _id again later, and the change stream "
+            f"brought no deletion of it up to what was read then ({_text(self.seen)})"
+        )
+        ms = self.wall_ms if self.wall_ms >= 0 else seconds_of(self.time)[0] * 1000
+        return MissingRow(self.table, key, reason, ms, _text(self.time))
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """What looking up some again comes to: `events` as a stream would bring them, one behind the other; or deletions,
+    and the rows that are `missing`, by collection, in their order.
+    """
+
+    absent: Sequence[Absent]
+    events: bytes
+    missing: dict[TableId, list[MissingRow]]
+
+
+class LookUps:
+    """See the module's docstring."""
+
+    def __init__(self, look_up: LookUp, state: Mapping[str, Any]) -> None:
+        """`state` as `state` gave it; empty where there was none. Raises `StateError` for one of a newer raycdc."""
+        if state.get("version", VERSION) > VERSION:
+            raise StateError(
+                "The stream's state was written by a newer raycdc. Upgrade raycdc, or start under another "
+                "pipeline.state with a new snapshot."
+            )
+        self._look_up = look_up
+        self._absent: dict[TableId, dict[bytes, Absent]] = {}
+        #: Up to where the first of them waits, and the bytes of all.
+        self._first_seen: int | None = None
+        self._due = False
+        #: The events are those of a `Settled`.
+        self._passing = False
+        self._bytes = 0
+        self._changed = False
+        for entry in state.get("absent", ()):
+            absent = Absent.from_json(entry)
+            self._absent.setdefault(absent.table, {})[absent.key] = absent
+        self._work_out()
+        self._changed = False
+
+    def __repr__(self) -> str:
+        return f"LookUps(absent={sum(map(len, self._absent.values()))})"
+
+    @property
+    def settled_to(self) -> int:
+        """The cluster time before which no change can be absent any more, wherever the stream is."""
+        return _NEVER if self._first_seen is None else self._first_seen - 1
+
+    @property
+    def full(self) -> bool:
+        """Whether more wait than should."""
+        return self._bytes > WAITING_BYTES_MAX
+
+    def state(self) -> dict[str, Any] | None:
+        """What a reader that goes on must know, empty for nothing; None where that is as it was when last asked for."""
+        if not self._changed:
+            return None
+        self._changed = False
+        absent = [one.to_json() for own in self._absent.values() for one in own.values()]
+        return {"version": VERSION, "absent": absent} if absent else {}
+
+    def filled(self, batch: Batch, own: np.ndarray, writer: RowWriter) -> tuple[bytes, np.ndarray]:
+        """The events `own`, with the documents that changes came without behind the data."""
+        events = batch.events[own]
+        bare = np.flatnonzero((events[:, codes.E_KIND] != codes.DELETE) & (events[:, codes.E_AFTER] == 0))
+        if not bare.size:
+            self._settle(writer.table, batch.data, events, {})
+            return batch.data, events
+        keys = {int(n): batch.key(int(own[n])) for n in bare}
+        last = int(batch.times[own[bare[-1]]])
+        found = self._look_up(writer.table, writer.layout.uuid, list(keys.values()), last)
+        parts, end = [batch.data], len(batch.data)
+        places: dict[bytes, int] = {}
+        for key, document in found.documents.items():
+            places[key] = end
+            parts.append(document)
+            end += len(document)
+        absent: dict[bytes, int] = {}
+        for n, key in keys.items():
+            events[n, codes.E_AFTER] = places.get(bson.encode({"_id": key}), 0)
+            if not events[n, codes.E_AFTER]:
+                absent[_key(batch.data, int(events[n, codes.E_KEY]))] = n
+        data = b"".join(parts)
+        later = self._settle(writer.table, data, events, absent)
+        for raw, n in absent.items():
+            if later.get(raw, -1) < n:
+                time, wall_ms = int(events[n, codes.E_TIME]), int(events[n, codes.E_WALL])
+                self._wait(Absent(writer.table, writer.layout.uuid, raw, time, wall_ms, found.seen))
+        return data, events
+
+    def forget(self, table: TableId) -> None:
+        """The collection is gone, or begins again."""
+        if self._absent.pop(table, None):
+            self._work_out()
+
+    def unexplained(self, up_to: int, writer: Callable[[TableId], RowWriter | None]) -> list[Absent]:
+        """Some of those of which the stream, passed `up_to` a cluster time, should have said what became of them."""
+        if self._first_seen is None or (self._first_seen > up_to and not self._due):
+            return []
+        for table in list(self._absent):
+            self._keep_own(table, writer(table))
+        due = (one for own in self._absent.values() for one in own.values() if one.due or one.seen <= up_to)
+        return list(islice(due, _AGAIN_MAX))
+
+    def read_ahead(
+        self, stream: Stream, scan: Callable[[bytes], Batch], *, whole_when_idle: bool, stopped: Callable[[], bool]
+    ) -> None:
+        """Settle what waits by the log beyond the stream's place, which `stream` has without documents. What is left
+        when that has passed all look-ups is due. Blocks; raises what `stream` does.
+        """
+        end = max((one.seen for own in self._absent.values() for one in own.values()), default=0)
+        reached = 0
+        while self._absent and reached < end and not stopped():
+            answer = stream.next()
+            if answer.data:
+                self._settle_ahead(scan(answer.data))
+            if answer.ended:
+                # Invalidated: nothing that is watched is there any more.
+                for table in list(self._absent):
+                    self.forget(table)
+            if answer.token is not None:
+                passed = cluster_time_of(answer.token)
+                silent = not answer.data and whole_when_idle and passed <= answer.server_time
+                reached = passed if silent else passed - 1
+        if reached >= end:
+            for own in self._absent.values():
+                own.update({key: replace(one, due=True) for key, one in own.items()})
+            self._work_out()
+
+    def again(self, due: Sequence[Absent], *, at: int) -> Iterator[Settled]:
+        """Look up what is `due` by its keys, for a stream that is at a cluster time: what is found, then the rest.
+
+        Each is `settled` when its rows are about to be passed on, and a schema change before these was.
+        """
+        found: list[tuple[Absent, bytes]] = []
+        gone: list[Absent] = []
+        for table, uuid in dict.fromkeys((one.table, one.uuid) for one in due):
+            own = [one for one in due if (one.table, one.uuid) == (table, uuid)]
+            keys = [RawBSONDocument(one.key, RAW)["_id"] for one in own]
+            documents = self._look_up(table, uuid, keys, at, singly=True).documents
+            for one, key in zip(own, keys, strict=True):
+                document = documents.get(bson.encode({"_id": key}))
+                if document is None:
+                    gone.append(one)
+                else:
+                    found.append((one, document))
+        if found:
+            _log.info("%d documents were not there when they were first looked up, and are now", len(found))
+            events = [_event(one, document, at=at) for one, document in found]
+            self._passing = True
+            yield Settled([one for one, _ in found], b"".join(events), {})
+        if gone:
+            missing: dict[TableId, list[MissingRow]] = {}
+            for one in gone:
+                missing.setdefault(one.table, []).append(one.missing())
+            self._passing = True
+            yield Settled(gone, b"".join(_event(one, None, at=at) for one in gone), missing)
+
+    def settled(self, settled: Settled) -> None:
+        """It is being passed on, with this."""
+        self._passing = False
+        for one in settled.absent:
+            self._absent.get(one.table, {}).pop(one.key, None)
+        self._work_out()
+
+    def _settle_ahead(self, batch: Batch) -> None:
+        """`batch` is of the log beyond the stream's place, without documents."""
+        named = batch.events[:, codes.E_NAMESPACE]
+        for number in np.unique(named[named >= 0]):
+            table = batch.names[int(number)]
+            if table is None or table not in self._absent:
+                continue
+            own = batch.events[named == number]
+            whole = np.isin(own[:, codes.E_KIND], (codes.INSERT, codes.REPLACE))
+            # These come with their document, or are looked up when the stream is there.
+            own[:, codes.E_AFTER] = np.where(whole, 1, 0)
+            self._settle(table, batch.data, own, {})
+        for number in np.flatnonzero(batch.events[:, codes.E_KIND] == codes.OTHER):
+            event = batch.event(int(number))
+            if event["operationType"] in _ENDS:
+                for name in filter(None, (event.get("ns"), event.get("to"))):
+                    self.forget(TableId(name["db"], name.get("coll", "")))
+
+    def _settle(self, table: TableId, data: bytes, events: np.ndarray, more: Mapping[bytes, int]) -> dict[bytes, int]:
+        """Settle what `events` tell of; the last of those that settles each such key, and those of `more`."""
+        own = self._absent.get(table, {})
+        if (not own and not more) or self._passing:
+            return {}
+        settles = (events[:, codes.E_KIND] == codes.DELETE) | (events[:, codes.E_AFTER] != 0)
+        places = np.flatnonzero(settles)
+        keys = [_key(data, at) for at in events[places, codes.E_KEY].tolist()]
+        last = {key: n for key, n in zip(keys, places.tolist(), strict=True) if key in own or key in more}
+        settled = [key for key in last if own.pop(key, None)]
+        if settled:
+            self._work_out()
+        return last
+
+    def _wait(self, absent: Absent) -> None:
+        """One that waits already was not there earlier than that: what became of it is to be told sooner."""
+        own = self._absent.setdefault(absent.table, {})
+        before = own.get(absent.key)
+        if before is not None and before.uuid == absent.uuid:
+            absent = replace(absent, seen=min(absent.seen, before.seen), due=before.due)
+        own[absent.key] = absent
+        self._bytes += 0 if before is not None else len(absent.key) + _BYTES_EACH
+        self._first_seen = absent.seen if self._first_seen is None else min(self._first_seen, absent.seen)
+        self._changed = True
+
+    def _keep_own(self, table: TableId, writer: RowWriter | None) -> None:
+        """Those of another collection than the one that is followed now are settled: it begins again, or is gone."""
+        kept = {k: a for k, a in self._absent[table].items() if writer is not None and a.uuid == writer.layout.uuid}
+        if len(kept) != len(self._absent[table]):
+            self._absent[table] = kept
+            self._work_out()
+
+    def _work_out(self) -> None:
+        self._absent = {table: own for table, own in self._absent.items() if own}
+        all_ = [one for own in self._absent.values() for one in own.values()]
+        self._first_seen = min((one.seen for one in all_), default=None)
+        self._due = any(one.due for one in all_)
+        self._bytes = sum(len(one.key) + _BYTES_EACH for one in all_)
+        self._changed = True
+
+
+#: How large a document with nothing but an `_id` of a type is, and where its own length lies if it has one.
+_FIXED = {codes.OBJECT_ID: 22, codes.INT32: 14, codes.INT64: 18, codes.DOUBLE: 18, codes.DATE: 18, codes.DECIMAL128: 26}
+_MEASURED = {codes.STRING: 14, codes.BINARY: 15, codes.DOCUMENT: 10}
+
+
+def _key(data: bytes, at: int) -> bytes:
+    """The key of an event whose document of keys is `at`: that may have the fields of a shard key, too."""
+    raw = data[at : at + int.from_bytes(data[at : at + 4], "little")]
+    if raw[5:9] == b"_id\0":
+        kind, size = raw[4], int.from_bytes(raw[9:13], "little")
+        if _FIXED.get(kind) == len(raw) or (kind in _MEASURED and _MEASURED[kind] + size == len(raw)):
+            return raw
+    return bson.encode({"_id": RawBSONDocument(raw, RAW)["_id"]})
+
+
+def _event(absent: Absent, document: bytes | None, *, at: int) -> bytes:
+    """What a stream would bring: the change with its `document`, or a deletion."""
+    event: dict[str, Any] = {
+        "_id": {},
+        "operationType": "delete" if document is None else "update",
+        "clusterTime": bson.Timestamp(*seconds_of(at)),
+        "ns": {"db": absent.table.db, "coll": absent.table.table},
+        "documentKey": RawBSONDocument(absent.key),
+    }
+    if absent.wall_ms >= 0:
+        event["wallTime"] = bson.DatetimeMS(absent.wall_ms)
+    if document is not None:
+        event["fullDocument"] = RawBSONDocument(document)
+    return bson.encode(event)
+
+
+def _text(cluster_time: int) -> str:
+    return ".".join(map(str, seconds_of(cluster_time)))

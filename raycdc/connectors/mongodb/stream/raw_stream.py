@@ -1,0 +1,280 @@
+"""A change stream as the driver gives it: batches of raw BSON with the token behind each, and errors in our words.
+
+| error | means | reaction |
+|---|---|---|
+| 43, 222, 234, a router's, network | the cursor is gone, the stream is not | `StreamEndedError`: it is opened anew |
+| 136, 280, 286 | what comes next is not in the log any more | `LogLostError` |
+| 260 | the token is none of this deployment's | `LogLostError` |
+| 10334 | an event is larger than an answer can be | `EventTooLargeError`: it is asked for without its documents |
+| 40573 | no replica set | `SourceError` |
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import bson
+from pymongo.command_cursor import CommandCursor
+from pymongo.errors import AutoReconnect, ConnectionFailure, CursorNotFound, OperationFailure
+
+from raycdc.connectors.mongodb.catalog import discover, keep_images
+from raycdc.connectors.mongodb.client import Client, ServerInfo, address_of, errors
+from raycdc.connectors.mongodb.stream.raw_cursors import RawCommandCursor
+from raycdc.connectors.mongodb.stream.token import cluster_time_of, decode_token, ordinal_of, seconds_of
+from raycdc.errors import LogLostError, SourceError, SourceUnavailableError
+from raycdc.model import TableId
+from raycdc.model.selector import TableSelector
+
+#: How long the server keeps an answer back while there are no events. A transaction at the end of the log is known to
+#: be whole when an answer without events follows, so this is a part of the latency.
+AWAIT_MS = 200
+#: Events in an answer at most; 0: as many as fit in 16 MiB.
+EVENTS_MAX = 0
+#: Events without documents in an answer: all of them are looked up, and each may have one of 16 MiB. Few of
+#: them may be too large: the stream is opened anew, with documents, behind each such answer.
+_LEAN_EVENTS_MAX = 64
+
+#: A pattern that begins with the name of a database, and its dot.
+_DATABASE = re.compile(r"([A-Za-z0-9_-]+)\\\.(?![?*+{])")
+#: Cursors that are gone, and what nodes and routers say while a set or a cluster changes (the drivers' "Change Streams"
+#: specification; servers before 4.4 send no label).
+_RESUMABLE = frozenset({43, 63, 133, 150, 222, 234, 13388})
+_RESUMABLE_LABEL = "ResumableChangeStreamError"
+_LOST = frozenset({136, 280, 286})
+_BAD_TOKEN, _TOO_LARGE, _NO_REPLICA_SET = 260, 10334, 40573
+
+
+class StreamEndedError(Exception):
+    """The cursor is gone; the stream goes on where it was."""
+
+
+class EventTooLargeError(Exception):
+    """An event with its documents is larger than an answer can be."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """What the server watches: one collection, one database, or (both None) all there is."""
+
+    database: str | None = None
+    collection: str | None = None
+
+    @classmethod
+    def of(cls, selector: TableSelector) -> Scope:
+        """The narrowest one that has all that is selected; it decides on which databases the account must read."""
+        databases = databases_of(selector)
+        if databases is None or len(databases) != 1:
+            return cls()
+        tables = {table.table for table in selector.plain_names}
+        alone = len(tables) == 1 and not selector.patterns
+        return cls(databases.pop(), tables.pop() if alone else None)
+
+
+@dataclass(frozen=True, slots=True)
+class StreamOptions:
+    """How a stream is asked for. `only`: events of these collections alone, else of these `databases`; both empty: the
+    server does not know which. A pattern is never the server's: its language is another one, and might match less.
+
+    `lean`: without any document.
+    """
+
+    scope: Scope
+    only: tuple[TableId, ...] = ()
+    databases: tuple[str, ...] = ()
+    images: bool = False
+    lean: bool = False
+
+    def pipeline(self, info: ServerInfo, *, token: Mapping[str, Any] | None, after: int) -> list[dict[str, Any]]:
+        """The stages: from behind `token` on, or else from behind the cluster time `after`."""
+        stage: dict[str, Any] = {}
+        if not self.lean:
+            stage["fullDocument"] = "whenAvailable" if self.images else "updateLookup"
+        if token is not None and info.version < (4, 2) and decode_token(token).from_invalidate:
+            # No place to resume after; nothing else has its time.
+            after, token = cluster_time_of(token), None
+        if token is not None:
+            stage["startAfter" if info.version >= (4, 2) else "resumeAfter"] = dict(token)
+        else:
+            stage["startAtOperationTime"] = bson.Timestamp(*seconds_of(after + 1))
+        if self.images and not self.lean:
+            stage["fullDocumentBeforeChange"] = "whenAvailable"
+        if info.version >= (6, 0):
+            stage["showExpandedEvents"] = True
+        if self.scope == Scope():
+            stage["allChangesForCluster"] = True
+        stages: list[dict[str, Any]] = [{"$changeStream": stage}]
+        if self.only and self.scope.collection is None:
+            stages.append({"$match": {"$or": self._wanted()}})
+        elif self.databases and self.scope.database is None:
+            wanted = {"$in": list(self.databases)}
+            changed = [{"ns.db": wanted}, {"to.db": wanted}, {"operationType": "invalidate"}]
+            stages.append({"$match": {"$or": changed}})
+        stages.append({"$project": {"updateDescription": 0, **({"fullDocument": 0} if self.lean else {})}})
+        if splits_large_events(info):
+            stages.append({"$changeStreamSplitLargeEvent": {}})
+        return stages
+
+    def _wanted(self) -> list[dict[str, Any]]:
+        by_database: dict[str, list[str]] = {}
+        for table in self.only:
+            by_database.setdefault(table.db, []).append(table.table)
+        named = [
+            {f"{field}.db": database, f"{field}.coll": {"$in": names}}
+            for field in ("ns", "to")
+            for database, names in sorted(by_database.items())
+        ]
+        return [*named, {"operationType": {"$in": ["dropDatabase", "invalidate"]}}]
+
+
+def stream_options(client: Client, info: ServerInfo, selector: TableSelector) -> StreamOptions:
+    """How the changes of all that is selected are asked for, as its collections are now. Blocks."""
+    # Only where all have images: the documents before changes of some would not fit those after them.
+    tables = discover(client, selector, complete=False) if info.version >= (6, 0) else {}
+    images = bool(tables) and keep_images(client, tables)
+    only = () if selector.patterns else tuple(selector.plain_names)
+    databases = databases_of(selector) or ()
+    return StreamOptions(Scope.of(selector), only=only, databases=tuple(sorted(databases)), images=images)
+
+
+def splits_large_events(info: ServerInfo) -> bool:
+    """Whether the server can send an event in parts: since 7.0, and 6.0.9."""
+    return info.version >= (7, 0) or (info.version[:2] == (6, 0) and info.version >= (6, 0, 9))
+
+
+@dataclass(frozen=True, slots=True)
+class RawBatch:
+    """One answer: events one behind the other (empty: none came), the token behind it, and whether the stream ended.
+
+    `server_time` is the cluster time that the server was at when it answered (0: not told). A token may be of a time
+    that has not come: the one that the stream was asked to begin at.
+    """
+
+    data: bytes
+    token: dict[str, Any] | None
+    ended: bool
+    server_time: int
+
+
+class RawStream:
+    """An open change stream. One thread; the client is the caller's."""
+
+    def __init__(
+        self,
+        client: Client,
+        info: ServerInfo,
+        options: StreamOptions,
+        *,
+        token: Mapping[str, Any] | None,
+        after: int,
+    ) -> None:
+        """Opens the stream: raises `LogLostError` where the server has not its beginning, and `SourceError`."""
+        self._client = client
+        scope = options.scope
+        database = client[scope.database or "admin"]
+        command: dict[str, Any] = {
+            "aggregate": scope.collection or 1,
+            "pipeline": options.pipeline(info, token=token, after=after),
+            "cursor": {"batchSize": 0},
+        }
+        if info.version[:2] < (4, 2):
+            command["readConcern"] = {"level": "majority"}
+            # Else a collection's own would be needed, which nobody knows behind its drop.
+            command["collation"] = {"locale": "simple"}
+        self._session = client.start_session()
+        try:
+            with _stream_errors(client):
+                self._opened: CommandCursor[Any] = database.cursor_command(command, session=self._session)
+        except StreamEndedError as refused:
+            self._session.end_session()
+            raise SourceUnavailableError(str(refused)) from refused
+        except BaseException:
+            self._session.end_session()
+            raise
+        # The driver reads batches as they come for collections only; the cursor is the same one.
+        self._cursor = RawCommandCursor(
+            database[scope.collection or "$cmd.aggregate"],
+            {"id": self._opened.cursor_id, "ns": _namespace(scope), "firstBatch": []},
+            self._opened.address,
+            batch_size=_LEAN_EVENTS_MAX if options.lean else EVENTS_MAX,
+            max_await_time_ms=AWAIT_MS,
+            session=self._session,
+        )
+
+    def next(self) -> RawBatch:
+        """The next answer; waits up to `AWAIT_MS` for events. Raises `StreamEndedError` and as the module says."""
+        with _stream_errors(self._client):
+            data = self._cursor.try_next()
+        token = self._cursor._postbatchresumetoken
+        plain = None if token is None else bson.decode(bson.encode(token))
+        reached = self._session.operation_time
+        server_time = 0 if reached is None else ordinal_of(reached.time, reached.inc)
+        return RawBatch(b"" if data is None else bytes(data), plain, not self._cursor.alive, server_time)
+
+    def close(self) -> None:
+        self._cursor.close()
+        self._session.end_session()
+
+
+def databases_of(selector: TableSelector) -> set[str] | None:
+    """The databases in which all that is selected lies; None where that is not known."""
+    named = set(map(_database_of, selector.patterns))
+    return None if None in named else {table.db for table in selector.plain_names} | {n for n in named if n is not None}
+
+
+def _database_of(pattern: str) -> str | None:
+    """The database that a pattern names as it is, None where it may match in others: where in doubt."""
+    named = _DATABASE.match(pattern)
+    if "|" in pattern and ("[" in pattern or r"\\" in pattern):
+        return None
+    depth = 0
+    for n, sign in enumerate(pattern):
+        escaped = n > 0 and pattern[n - 1] == "\\"
+        depth += 0 if escaped else (sign == "(") - (sign == ")")
+        if sign == "|" and depth == 0:
+            return None
+    return named[1] if named else None
+
+
+def _namespace(scope: Scope) -> str:
+    if scope.collection is not None:
+        return f"{scope.database}.{scope.collection}"
+    return f"{scope.database or 'admin'}.$cmd.aggregate"
+
+
+@contextmanager
+def _stream_errors(client: Client) -> Iterator[None]:
+    try:
+        with errors(client, "reading its change stream"):
+            yield
+    except SourceError as known:
+        cause = known.__cause__
+        if isinstance(cause, OperationFailure):
+            _react(client, cause)
+        if isinstance(cause, AutoReconnect | ConnectionFailure | CursorNotFound):
+            raise StreamEndedError(str(known)) from cause
+        raise
+
+
+def _react(client: Client, cause: OperationFailure) -> None:
+    text = (cause.details or {}).get("errmsg") or str(cause)
+    where = f"{address_of(client)}, reading its change stream"
+    if cause.code in _RESUMABLE or cause.has_error_label(_RESUMABLE_LABEL):
+        raise StreamEndedError(f"{where}: {text} (code {cause.code})") from cause
+    if cause.code in _LOST or cause.code == _BAD_TOKEN:
+        what = "does not know the place" if cause.code == _BAD_TOKEN else "has not all the changes any more"
+        raise LogLostError(
+            f"{where}: the server {what} from which to go on: {text} (code {cause.code}). Take a new snapshot with "
+            'pipeline.on_log_lost = "resnapshot", and let its log reach back further (replSetResizeOplog, '
+            "storage.oplogMinRetentionHours)."
+        ) from cause
+    if cause.code == _TOO_LARGE:
+        raise EventTooLargeError(f"{where}: an event is larger than 16 MiB: {text}.") from cause
+    if cause.code == _NO_REPLICA_SET:
+        raise SourceError(
+            f"{where}: {text}. Changes can be followed at a replica set or a sharded cluster; make the server a "
+            'replica set of one node, or read it once with source.startup = "snapshot".'
+        ) from cause

@@ -1,0 +1,258 @@
+"""Writes the shares of one epoch: stages them, changes schemas, commits the tables; parks whom a refusal concerns.
+
+Called by the epoch loop, which decides the order. A `TableRefusedError` concerns the one target whose share was being
+written, and nothing of the others': in a stage job for many targets it is found by staging each alone. Every other
+error is the caller's.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, TypeVar
+
+from raycdc.bridge.missing_rows import refused_missing, told_missing
+from raycdc.checkpoint.bad_rows import add_bad_rows
+from raycdc.checkpoint.manifest import Manifest, Segment
+from raycdc.checkpoint.recovery import CommitVector
+from raycdc.checkpoint.store import CheckpointStore
+from raycdc.epochs.holdings import Holdings
+from raycdc.epochs.known_rows import table_of
+from raycdc.epochs.parked_targets import ParkedTargets, Waiting
+from raycdc.epochs.routing import Routing
+from raycdc.epochs.works import Derived, Share, Works
+from raycdc.errors import RaycdcError, SegmentUnavailableError, SinkError, StateError, TableRefusedError
+from raycdc.failpoints import reach
+from raycdc.model import TableId
+from raycdc.sinks.absence import is_absent
+from raycdc.sinks.api import Sink, TableWork
+
+#: Tables of one epoch that commit at once: each commit waits for the disk or the JVM more than it computes.
+COMMIT_THREADS = 4
+
+#: How often a node that is away is asked again.
+POLL_S = 0.2
+
+#: How long a sink whose disk is full or away is waited for, as for a source or the state's disk; first and last pause.
+DISK_PATIENCE_S = 300.0
+DISK_PAUSE_S = 0.25
+DISK_PAUSE_MAX_S = 10.0
+
+#: How long a node with segments may be away before the epoch loop ends with its error: its server is started again
+#: within seconds, a machine that boots is not waited for.
+NODE_PATIENCE_S = 30.0
+
+
+T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class Prepared:
+    """An epoch on its way through the loop; owned by one thread at a time."""
+
+    manifest: Manifest
+    works: Sequence[TableWork]
+    share: Share
+    staged: dict[TableId, Any] = field(default_factory=dict)
+    staging_s: float = 0.0
+    derived: Derived = field(default_factory=Derived)
+    #: Shares of source tables whose changes are made exact, and what was made of their segments.
+    sources: list[TableWork] = field(default_factory=list)
+    exact: dict[str, Segment | None] = field(default_factory=dict)
+
+
+class EpochWriter:
+    """See the module's docstring. The arguments are those of `EpochLoop`; `stopping` ends all waiting."""
+
+    def __init__(
+        self,
+        store: CheckpointStore,
+        sink: Sink,
+        shares: Works,
+        parked: ParkedTargets,
+        holdings: Holdings,
+        routing: Routing,
+        *,
+        stopping: threading.Event,
+        on_bad_rows: Callable[[str], None],
+        waiting: Waiting,
+    ) -> None:
+        self._store = store
+        self._sink = sink
+        self._shares = shares
+        self._parked = parked
+        self._holdings = holdings
+        self._routing = routing
+        self._known = routing.known
+        self._stopping = stopping
+        self._on_bad_rows = on_bad_rows
+        self._waiting = waiting
+
+    def prepared(self, manifest: Manifest) -> Prepared:
+        """The shares of `manifest`; targets that can have none are parked."""
+        share = self._shares.of(manifest, self._parked)
+        for target, error in share.refused.items():
+            self._park(target, manifest, error)
+        return Prepared(manifest, share.works, share, sources=self._shares.sources(manifest, self._parked))
+
+    def apply(self, prepared: Prepared, works: Iterable[TableWork]) -> None:
+        """Let the targets of `works` follow the changes of their schemas."""
+        for work in works:
+            if work.changes:
+                reach("before_schema")
+                try:
+                    self._patiently(partial(self._sink.apply_schema, work))
+                except TableRefusedError as error:
+                    self._refused(prepared, work, error)
+                    continue
+                reach("after_schema")
+
+    def stage(self, prepared: Prepared, works: Sequence[TableWork]) -> None:
+        """Write the rows of `works`, as far as they still take part, where readers do not see them."""
+        works = self._taking_part(prepared, works)
+        if not works:
+            return
+        started = time.monotonic()
+        try:
+            self._stage_all(prepared, works)
+        except TableRefusedError as error:
+            if len(works) == 1:
+                self._refused(prepared, works[0], error)
+            else:
+                # One of them is refused, and only one that is alone can be told.
+                for work in works:
+                    self.stage(prepared, [work])
+        finally:
+            prepared.staging_s += time.monotonic() - started
+
+    def _stage_all(self, prepared: Prepared, works: Sequence[TableWork]) -> None:
+        started = time.monotonic()
+        while True:
+            try:
+                works = self._shares.exact(works, prepared.sources, prepared.exact)
+                works = self._shares.derived(works, prepared.share, prepared.derived)
+                prepared.staged.update(self._patiently(partial(self._sink.stage, works)))
+                break
+            except SegmentUnavailableError:
+                if time.monotonic() - started > NODE_PATIENCE_S or self._stopping.wait(POLL_S):
+                    raise
+            works = [replace(work, segments=self._shares.placed(work.segments)) for work in works]
+        made = {work.target: work for work in works}
+        prepared.works = [made.get(work.target, work) for work in prepared.works]
+
+    def commit(self, prepared: Prepared, *, committed: int) -> None:
+        """Make the epoch visible in every target that takes part; `committed` is the epoch recorded before it."""
+        self._tell_bad_rows(prepared, committed)
+        self._commit_tables(prepared)
+        reach("after_last_commit")
+        if self._known is not None:
+            parts = [w for w in prepared.sources if self._parked.takes_part(w.target, w.source, prepared.manifest)]
+            for source, error in self._known.add(parts, prepared.exact).items():
+                # Its targets have the epoch, and the next one could not be made exact for them.
+                for target, sources in self._shares.targets(prepared.manifest).items():
+                    if source in sources and table_of(target) is None:
+                        self._park(target, prepared.manifest, error)
+            reach("after_known")
+
+    def _tell_bad_rows(self, prepared: Prepared, committed: int) -> None:
+        """Count what the epoch leaves out, before anybody can see that it lacks."""
+        for table, error in refused_missing(prepared.manifest, self._routing.records).items():
+            targets = self._shares.targets(prepared.manifest)
+            for work in self._taking_part(prepared, prepared.works):
+                if table in targets[work.target]:
+                    self._refused(prepared, work, error)
+        for table, missing in told_missing(prepared.manifest, self._routing.records).items():
+            prepared.derived.bad[f"missing of {table}"] = table, missing.count, missing.why
+        lost = {str(table): count for table, count in prepared.derived.bad_rows().items()}
+        if not lost:
+            return
+        add_bad_rows(self._store, prepared.manifest.epoch, lost, committed=committed)
+        first = {str(table): why for table, _, why in reversed(prepared.derived.bad.values())}
+        for name, count in sorted(lost.items()):
+            kept = f"; kept in {self._routing.records.folder}" if self._routing.records.folder else ""
+            self._on_bad_rows(
+                f"{name}: {count} row{'s' if count > 1 else ''} of epoch {prepared.manifest.epoch} left out as "
+                f"pipeline.on_bad_record says{kept}; the first: {first[name]}."
+            )
+
+    def _commit_tables(self, prepared: Prepared) -> None:
+        """Commit all tables; when some fail the others still finish, and the first error is raised."""
+        works = [work for work in self._taking_part(prepared, prepared.works) if work.target in prepared.staged]
+        with ThreadPoolExecutor(COMMIT_THREADS, thread_name_prefix="raycdc-table") as pool:
+            # The largest first: whoever is last should be done soon.
+            ordered = sorted(works, key=lambda work: -work.input_bytes)
+            pending: dict[Future[None], TableWork] = {
+                pool.submit(self._commit_table, prepared, work): work for work in ordered
+            }
+            for done, future in enumerate(as_completed(pending), start=1):
+                try:
+                    future.result()
+                except TableRefusedError as error:
+                    self._refused(prepared, pending[future], error)
+                    continue
+                reach("after_commit")
+                if done < len(pending):
+                    reach("between_tables")
+
+    def _taking_part(self, prepared: Prepared, works: Sequence[TableWork]) -> list[TableWork]:
+        """Those of `works` whose targets still do: one may have refused the epoch before, or this one, meanwhile."""
+        part = self._parked.taking_part(prepared.manifest, self._shares.targets(prepared.manifest))
+        return [work for work in works if work.target in part]
+
+    def _commit_table(self, prepared: Prepared, work: TableWork) -> None:
+        staged = [prepared.staged[work.target]]
+
+        def commit() -> None:
+            if not staged:
+                # A commit that failed may have used up what was staged; steps that the target has are skipped.
+                staged.append(self._sink.stage([work])[work.target])
+            self._sink.commit(work, staged.pop())
+
+        self._patiently(commit)
+
+    def _patiently(self, act: Callable[[], T]) -> T:
+        """What `act` returns; it can be done again. While the sink's disk is full or away it is tried again, as nothing
+        is lost by that and no table is to blame. `SinkError` with the disk's place when that takes too long.
+        """
+        started, pause_s = time.monotonic(), DISK_PAUSE_S
+        while True:
+            try:
+                return act()
+            except (OSError, RaycdcError) as cause:
+                if isinstance(cause, StateError | TableRefusedError) or not is_absent(cause):
+                    raise
+                at = f" ({self._waiting.place})" if self._waiting.place else ""
+                what = f"The sink's disk{at} takes no more: {cause}"
+                if time.monotonic() - started > DISK_PATIENCE_S or self._stopping.is_set():
+                    raise SinkError(
+                        f"{what}. Make room there, or bring it back, and start again; nothing is lost."
+                    ) from cause
+                if pause_s == DISK_PAUSE_S:
+                    self._waiting.tell(f"{what}. It is tried again for {DISK_PATIENCE_S / 60:.0f} minutes; make room.")
+            self._stopping.wait(pause_s)
+            pause_s = min(2 * pause_s, DISK_PAUSE_MAX_S)
+
+    def _refused(self, prepared: Prepared, work: TableWork, error: TableRefusedError) -> None:
+        self._park(work.target, prepared.manifest, error)
+        prepared.works = [other for other in prepared.works if other.target != work.target]
+
+    def _park(self, target: TableId, manifest: Manifest, error: TableRefusedError) -> None:
+        reach("before_park")
+        sources = {*self._shares.targets(manifest).get(target, ()), *self._shares.sources_of(target)}
+        self._parked.park(target, sources, manifest, error, self.held_of_refused(target))
+
+    def held_of_refused(self, target: TableId) -> CommitVector | None:
+        """What a target holds that refused its share; one that is not there to be asked holds nothing."""
+        try:
+            return self._holdings.held(target) if self._sink.durable else None
+        except TableRefusedError:
+            return None
+
+
+def by_changes(works: Sequence[TableWork]) -> tuple[list[TableWork], list[TableWork]]:
+    """Those that may be staged while others are committed, and those that wait for a change of their schema."""
+    return [work for work in works if not work.changes], [work for work in works if work.changes]

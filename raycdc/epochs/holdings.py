@@ -1,0 +1,106 @@
+"""What targets say they hold of this pipeline, and whether that can be what this state wrote.
+
+For the epoch loop: at its start, and before an epoch is written the first time. Targets are asked, never believed
+because of a record alone; those that remember nothing (a console) are left out where nothing depends on them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from raycdc.checkpoint.manifest import Manifest
+from raycdc.checkpoint.recovery import CommitVector, Sealed, ahead, another_copy, beyond, shortfalls
+from raycdc.checkpoint.store import CheckpointStore
+from raycdc.epochs.known_rows import KnownRows, slot_of, table_of
+from raycdc.epochs.parked_targets import ParkedTargets
+from raycdc.epochs.works import Works
+from raycdc.errors import SinkError, TableRefusedError
+from raycdc.model import TableId
+from raycdc.sinks.api import Sink
+
+
+class Holdings:
+    """See the module's docstring. Targets are named as commit records name them, known rows among them."""
+
+    def __init__(
+        self, store: CheckpointStore, sink: Sink, known: KnownRows | None, shares: Works, parked: ParkedTargets
+    ) -> None:
+        self._parked = parked
+        self._store = store
+        self._sink = sink
+        self._known = known
+        self._shares = shares
+
+    def of(self, targets: Mapping[TableId, Sequence[TableId]]) -> dict[TableId, CommitVector | None]:
+        """What each target of an epoch holds. One that remembers nothing had its rows when these became known rows."""
+        holds = {name: self._held_if_there(name) for name in targets if self._asks(name)}
+        for name, sources in targets.items():
+            if name not in holds:
+                had = [holds.get(slot_of(source)) for source in sources]
+                holds[name] = None if None in had else min(vector for vector in had if vector is not None)
+        return holds
+
+    def check_record(
+        self, recorded: Mapping[str, tuple[int, int]], committed: int, newest: int
+    ) -> dict[TableId, tuple[str, CommitVector | None]]:
+        """The targets that lack what the record of `committed` says, with a text and what they hold. `SinkError` where
+        one is ahead of it, or of the epochs sealed behind it. Nobody asks those that are parked.
+        """
+        names = [name for name in map(TableId.parse, recorded) if not self._parked.owes_nothing(name)]
+        odd: dict[TableId, str] = {}
+        holds = {name: self._held_if_there(name, odd) for name in names if self._asks(name)}
+        if refusal := beyond(holds, newest_epoch=newest):
+            raise SinkError(refusal.text)
+        manifests = self._store.manifests(committed)
+        later = {manifest.epoch: (manifest.generation, self._targets(manifest)) for manifest in manifests}
+        behind = {target: sources for _, targets in later.values() for target, sources in targets.items()}
+        holds |= {name: self._held_if_there(name) for name in behind if name not in holds and self._asks(name)}
+        reached = {name: self._parked.reached((*self._sources_of(name), *behind.get(name, ()))) for name in holds}
+        most = {str(name): max(recorded.get(str(name), (0, 0)), vector) for name, vector in reached.items()}
+        if refusal := ahead(holds, recorded=most, sealed={epoch: Sealed(*one) for epoch, one in later.items()}):
+            raise SinkError(refusal.text)
+        lacking = shortfalls(holds, recorded=self.owed(recorded))
+        return {name: (odd.get(name, text), holds[name]) for name, text in lacking.items()}
+
+    def owed(self, recorded: Mapping[str, tuple[int, int]]) -> dict[str, tuple[int, int]]:
+        """What of a record targets must have still: those that begin anew may be gone, as people were advised."""
+        return {name: v for name, v in recorded.items() if not self._parked.owes_nothing(TableId.parse(name))}
+
+    def check_ours(self, manifest: Manifest, recorded: Mapping[str, tuple[int, int]]) -> None:
+        """`SinkError` where somebody wrote the epoch's number before us, which has not been begun.
+
+        Targets that were written before are compared with the record at the start. One that is new to this state and
+        holds the epoch already would be skipped by the sink, as if it had been us.
+        """
+        for target in self._targets(manifest):
+            if str(target) not in recorded and self._asks(target):
+                held = self._held_if_there(target)
+                if held is not None and held.epoch >= manifest.epoch:
+                    raise SinkError(another_copy(target, held.epoch))
+
+    def _sources_of(self, target: TableId) -> tuple[TableId, ...]:
+        table = table_of(target)
+        return self._shares.sources_of(target) if table is None else (table,)
+
+    def _targets(self, manifest: Manifest) -> dict[TableId, tuple[TableId, ...]]:
+        return self._parked.taking_part(manifest, self._shares.targets(manifest))
+
+    def _asks(self, target: TableId) -> bool:
+        """Whether anybody remembers what the target holds."""
+        return self._sink.durable or table_of(target) is not None
+
+    def _held_if_there(self, target: TableId, why_not: dict[TableId, str] | None = None) -> CommitVector | None:
+        """What `target` holds; nothing where it cannot be asked, which whoever writes to it will be told, too."""
+        try:
+            return self.held(target)
+        except TableRefusedError as error:
+            if why_not is not None:
+                why_not[target] = str(error)
+            return None
+
+    def held(self, target: TableId) -> CommitVector | None:
+        """What a target holds, or the known rows of a table."""
+        table = table_of(target)
+        if table is None:
+            return self._sink.committed(target)
+        return self._known.committed(table) if self._known is not None else None

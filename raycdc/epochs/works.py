@@ -1,0 +1,480 @@
+"""From a manifest to what each target table gets of it: transforms, routes, schemas from the store, segments where they
+are now.
+
+Owned by the epoch loop, which asks for manifests in order. What targets are after an epoch goes into its commit record,
+and comes from there when the loop begins or begins again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from raycdc.bridge.bad_rows import Sifted
+from raycdc.checkpoint.manifest import Manifest, Segment
+from raycdc.checkpoint.store import CheckpointStore, CommitRecord, RoutedTarget
+from raycdc.epochs.known_rows import slot_of
+from raycdc.epochs.left_out import LeftOut
+from raycdc.epochs.parked_targets import ParkedTargets
+from raycdc.epochs.routing import Routing
+from raycdc.errors import (
+    ConfigError,
+    KeyRefusedError,
+    RoutesRefusedError,
+    RulesRefusedError,
+    SchemaError,
+    StateError,
+    TableRefusedError,
+)
+from raycdc.model import TableId, TableSchema
+from raycdc.model.transform import UNCHANGED
+from raycdc.model.view import RowView
+from raycdc.schema.events import event_from_json, event_to_json
+from raycdc.schema.targets import Tables, Target, TargetEpoch, changed_routes, emptied, routed_to, target_of
+from raycdc.sinks.api import TableWork
+from raycdc.source.snapshot.stream_state import stream_of
+from raycdc.transform import ResolvedTransform, layout_of
+
+#: Tables whose rows Spark goes through at once: small jobs wait for the driver more than they compute.
+DERIVED_AT_ONCE = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What the targets get of one epoch, and what its commit record says of them (nothing without routes and
+    transforms). `derived` are the transforms of tables whose rows have to be gone through first.
+    """
+
+    works: tuple[TableWork, ...]
+    routes: Mapping[str, RoutedTarget]
+    derived: Mapping[TableId, ResolvedTransform] = field(default_factory=dict)
+    #: Targets that have no share although tables go there, and why.
+    refused: Mapping[TableId, TableRefusedError] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Derived:
+    """What was made of the segments of one epoch: by the names of those they are made of, and for one target alone by
+    its name and theirs; None where no row is left. `bad` tells how many rows each lost, and what the first has.
+    """
+
+    segments: dict[str, Segment | None] = field(default_factory=dict)
+    bad: dict[str, tuple[TableId, int, str]] = field(default_factory=dict)
+
+    def add(self, name: str, table: TableId, made: Sifted) -> None:
+        self.segments[name] = made.segment
+        if made.bad:
+            self.bad[name] = table, made.bad, made.why
+
+    def bad_rows(self) -> dict[TableId, int]:
+        """How many rows of each table were left out."""
+        total: dict[TableId, int] = {}
+        for table, count, _ in self.bad.values():
+            total[table] = total.get(table, 0) + count
+        return total
+
+
+class Works:
+    """See the module's docstring. The other arguments are those of `EpochLoop`."""
+
+    def __init__(
+        self,
+        store: CheckpointStore,
+        routing: Routing,
+        *,
+        generation: Callable[[], int],
+        positions: Callable[[Manifest], Mapping[str, Any]],
+        flights: Callable[[], Mapping[str, str]],
+    ) -> None:
+        self._store = store
+        self._router = routing.router
+        self._routing = routing
+        self._transforms = routing.transforms
+        self._generation = generation
+        self._positions = positions
+        self._flights = flights
+        self._schemas: dict[str, TableSchema] = {}
+        self._targets: dict[TableId, Target] = {}
+        self._left_out = LeftOut(store, routing.records, routing.upsert)
+
+    def start_after(self, record: CommitRecord | None) -> None:
+        """Targets are what they were when `record` was written. `StateError` when routes are others since then.
+
+        A route that is new for a table that is there already would leave all earlier rows behind.
+        """
+        for maker in self._routing.makers:
+            maker.sweep()
+        if self._routing.joiner is not None:
+            self._routing.joiner.sweep(record.epoch if record else 0)
+        self.look_after(record)
+
+    def look_after(self, record: CommitRecord | None) -> None:
+        """`start_after`, but what is left of earlier runs stays."""
+        tables = record.tables if record else {}
+        routes = record.routes if record else {}
+        known = {TableId.parse(name): routes.get(name, RoutedTarget((name,), "")) for name in tables}
+        sources = {name: tuple(map(TableId.parse, target.sources)) for name, target in known.items()}
+        if changed := changed_routes(sources, self._router):
+            more = f" (and {len(changed) - 3} more)" if len(changed) > 3 else ""
+            raise StateError(
+                f"Routes changed: {'; '.join(changed[:3])}{more}. Rows already written would be missing there. Take "
+                "the routes back, or begin with another pipeline.state and a new snapshot."
+            )
+        self._check_transforms(known, self._parked_at(record))
+        self._targets = {
+            name: Target(
+                sources[name],
+                self._schema(target.schema) if target.schema else None,
+                {source: frozenset(columns) for source, columns in target.dropped.items()},
+            )
+            for name, target in known.items()
+        }
+
+    def _parked_at(self, record: CommitRecord | None) -> Collection[str]:
+        """Tables that were not followed when `record` was written: their next rows come with a new snapshot."""
+        if record is None:
+            return ()
+        stream = stream_of(self._store.manifest(record.epoch))
+        parked = () if stream is None else map(str, stream.parked)
+        return [*parked, *(source for entry in record.parked.values() for source in entry.sources)]
+
+    def _check_transforms(self, known: Mapping[TableId, RoutedTarget], parked: Collection[str]) -> None:
+        """`StateError` when rows of a table that is there would be others from now on."""
+        identity = self._transforms.identity
+        for source, was in {s: entry.transforms.get(s, "") for entry in known.values() for s in entry.sources}.items():
+            # A transform that leaves rows as they are is none.
+            if identity(TableId.parse(source)) != was.removeprefix(UNCHANGED) and source not in parked:
+                raise StateError(
+                    f"The transform or mask of {source} is another than when its rows were written. Take it back, or "
+                    "begin with another pipeline.state and a new snapshot."
+                )
+
+    def of(self, manifest: Manifest, parked: ParkedTargets) -> Share:
+        """The share of each target of `manifest` that takes part, which follows what was asked for before."""
+        tables, found, unfit = self._transformed(manifest)
+        refused: dict[TableId, TableRefusedError] = {}
+        after: dict[TableId, Target] = {}
+        shares: list[TargetEpoch] = []
+        for name, sources in parked.taking_part(manifest, routed_to(manifest.tables, self._router)).items():
+            before = None if parked.begins(name, manifest) else self._targets.get(name)
+            try:
+                for source in sources:
+                    if source in unfit:
+                        raise unfit[source]
+                    self._check_known(source, manifest)
+                share, target = target_of(name, sources, tables, before, upsert=self._routing.upsert)
+                self._check(manifest, tables, share, target, before, found)
+            except TableRefusedError as error:
+                refused[name] = error
+                continue
+            if len(target.sources) > 1 and parked.begins(name, manifest):
+                share = emptied(share)
+            after[name] = target
+            shares.append(share)
+        self._targets.update(after)
+        positions = self._positions(manifest)
+        works = tuple(self._work(manifest, share, positions, found) for share in shares)
+        told = self._router or self._transforms
+        derived = {table: one for table, one in found.items() if self._transforms.derived(one) or one.lookups}
+        routes = {str(name): self._described(target) for name, target in after.items() if told}
+        return Share(works, routes, derived, refused)
+
+    def _check(
+        self,
+        manifest: Manifest,
+        tables: Tables,
+        share: TargetEpoch,
+        target: Target,
+        before: Target | None,
+        found: Mapping[TableId, ResolvedTransform],
+    ) -> None:
+        """`TableRefusedError` for what the configuration and the sink do not allow for the target."""
+        merged = ", ".join(map(str, target.sources))
+        if len(target.sources) > 1 and self._routing.no_merging:
+            raise RoutesRefusedError(f"route: {merged} all go to {share.name}, and {self._routing.no_merging}")
+        soft = [source for source in share.sources if source in found and found[source].transform.soft]
+        if len(target.sources) > 1 and soft:
+            raise RoutesRefusedError(
+                f'{self._transforms.transforms.place(soft[0])}.on_delete = "soft": {soft[0]} is merged with other '
+                f"tables into {share.name}, and whose deleted row one is cannot be told. Route it elsewhere."
+            )
+        self._check_dropped(share, target, found)
+        self._left_out.check(manifest, tables, share, before, target, found)
+
+    def _check_known(self, source: TableId, manifest: Manifest) -> None:
+        """`KeyRefusedError` where rows of the table are to be known, and nothing tells them apart."""
+        if self._routing.known is not None and not self._schema(manifest.tables[source].schema).primary_key:
+            raise KeyRefusedError(
+                f'{source} has no primary key, by which source.changelog = "full" knows its rows. Declare one, or '
+                "leave the table out."
+            )
+
+    def _check_dropped(self, share: TargetEpoch, target: Target, found: Mapping[TableId, ResolvedTransform]) -> None:
+        """`RoutesRefusedError` where a row that was never there might take another's with it when it is deleted."""
+        drops = [source for source in share.sources if source in found and found[source].drops]
+        if self._routing.upsert and len(target.sources) > 1 and drops:
+            place = found[drops[0]].lookups[0].lookup.place
+            raise RoutesRefusedError(
+                f'{place}.missing = "drop": {drops[0]} is merged with other tables into {share.name}, and whose row is '
+                'deleted with one that was left out cannot be told. Route it elsewhere, or use missing = "null".'
+            )
+
+    def derived(self, works: Sequence[TableWork], share: Share, known: Derived) -> list[TableWork]:
+        """`works` with derived segments instead of those of the tables that need it, and without rows that targets
+        cannot have; `known` remembers them. Blocks while Spark computes. Raises what `Routing.derive` does.
+        """
+        epoch = works[0].epoch if works else 0
+        wanted = {
+            table: {
+                s.name: s for work in works for s in work.segments if s.table == table and s.name not in known.segments
+            }
+            for table in share.derived
+        }
+        with ThreadPoolExecutor(DERIVED_AT_ONCE, thread_name_prefix="raycdc-derive") as pool:
+            pending = {
+                pool.submit(self._derive, list(segments.values()), share.derived[table], epoch): list(segments.values())
+                for table, segments in wanted.items()
+                if segments
+            }
+            for future, segments in pending.items():
+                for segment, made in zip(segments, future.result(), strict=True):
+                    known.add(segment.name, segment.table, made)
+                    if made.segment is not None:
+                        # Asked again, when a node did not answer, works have them already.
+                        known.segments[made.segment.name] = made.segment
+            works = [replace(work, segments=tuple(_derived_segments(work, known.segments))) for work in works]
+            works = self._sifted(works, known, pool)
+        self._left_out.add(known.bad_rows())
+        return works
+
+    def _sifted(self, works: list[TableWork], known: Derived, pool: ThreadPoolExecutor) -> list[TableWork]:
+        """`works` without rows of which a value is none of the target's type."""
+        if self._routing.sieve is None:
+            return works
+        sieve = self._routing.sieve
+        pending = [
+            (work, segment, pool.submit(sieve, segment, work.target, work.epoch))
+            for work in works
+            for segment in work.segments
+            if sieve.concerns(segment) and _sifted_name(work, segment) not in known.segments
+        ]
+        for work, segment, future in pending:
+            made = future.result()
+            known.add(_sifted_name(work, segment), segment.table, made)
+            if made.segment is not None:
+                known.segments[_sifted_name(work, made.segment)] = made.segment
+        return [replace(work, segments=tuple(_sifted_segments(work, known.segments))) for work in works]
+
+    def _derive(self, segments: Sequence[Segment], found: ResolvedTransform, epoch: int) -> list[Sifted]:
+        plain = [replace(segment, view=None) for segment in segments]
+        made = [Sifted(segment) for segment in plain]
+        if derived := self._transforms.derived(found):
+            assert self._routing.deriver is not None, found.table
+            made = self._routing.deriver(plain, found, epoch)
+        if found.lookups:
+            assert self._routing.joiner is not None, found.table
+            joined = self._routing.joiner(plain, made, found, epoch)
+            if derived:
+                # Exact ones are still to be added to the known rows.
+                self._forget(one.segment for one in made)
+            return joined
+        return made
+
+    def _transformed(
+        self, manifest: Manifest
+    ) -> tuple[Tables, dict[TableId, ResolvedTransform], dict[TableId, TableRefusedError]]:
+        """The tables of `manifest` as their transforms make them, these, and why those are not that do not fit."""
+        tables: dict[TableId, tuple[TableSchema, Sequence[dict[str, Any]]]] = {}
+        transforms: dict[TableId, ResolvedTransform] = {}
+        unfit: dict[TableId, TableRefusedError] = {}
+        for table, part in manifest.tables.items():
+            schema = self._schema(part.schema)
+            changes: Sequence[dict[str, Any]] = part.changes
+            if self._transforms or self._transforms.naming.acts:
+                try:
+                    schema, changes, found = self._transform(table, schema, changes)
+                except TableRefusedError as error:
+                    unfit[table] = error
+                    continue
+                if found is not None:
+                    transforms[table] = found
+            tables[table] = (schema, changes)
+        return tables, transforms, unfit
+
+    def _transform(
+        self, table: TableId, schema: TableSchema, changes: Sequence[dict[str, Any]]
+    ) -> tuple[TableSchema, Sequence[dict[str, Any]], ResolvedTransform | None]:
+        """One table as its transform makes it. Whatever is wrong there is wrong with this one table."""
+        try:
+            schema, events = self._transforms.read(table, schema, [event_from_json(change) for change in changes])
+            found = self._transforms.resolved(table, schema)
+            events = self._transforms.changes(table, schema, self._before(table), events)
+            schema = schema if found is None else found.schema
+        except ConfigError as cause:
+            raise RoutesRefusedError(*cause.problems) from cause
+        except SchemaError as cause:
+            raise RulesRefusedError(str(cause)) from cause
+        return schema, tuple(map(event_to_json, events)), found
+
+    def _before(self, table: TableId) -> TableSchema | None:
+        """What the table's transformed rows looked like so far, where a target has them alone: merging finds out by
+        itself what is new to it.
+        """
+        targets = (self._targets.get(name) for name in self._router.targets(table))
+        return next((t.schema for t in targets if t is not None and len(t.sources) == 1), None)
+
+    def forget(self, segments: Iterable[Segment | None], epoch: int) -> None:
+        """Derived segments of `epoch`, which is recorded."""
+        self._forget(segments)
+        if self._routing.joiner is not None:
+            self._routing.joiner.forget(epoch)
+
+    def _forget(self, segments: Iterable[Segment | None]) -> None:
+        made = [segment for segment in segments if segment is not None]
+        for maker in self._routing.makers:
+            maker.forget(made)
+
+    def sources(self, manifest: Manifest, parked: ParkedTargets) -> list[TableWork]:
+        """What the known rows of each table get of `manifest`; nothing where none are kept."""
+        if self._routing.known is None:
+            return []
+        works = []
+        for table, part in manifest.tables.items():
+            if not parked.takes_part(slot_of(table), table, manifest):
+                continue
+            events = [event_from_json(change) for change in part.changes]
+            schema, events = self._transforms.read(table, self._schema(part.schema), events)
+            chosen = sorted((s for s in manifest.segments if s.table == table), key=lambda s: s.seq_base)
+            work = TableWork(
+                epoch=manifest.epoch,
+                generation=self._generation(),
+                source=table,
+                target=table,
+                schema=schema,
+                changes=tuple(map(event_to_json, events)),
+                segments=self.placed(chosen),
+                positions={},
+            )
+            works.append(work)
+        return works
+
+    def exact(
+        self, works: Sequence[TableWork], sources: Sequence[TableWork], known: dict[str, Segment | None]
+    ) -> list[TableWork]:
+        """`works` with exact segments instead of those of `sources`; `known` remembers them by the names of those they
+        are made of. Raises what `KnownRows.exact` does.
+        """
+        if self._routing.known is None:
+            return list(works)
+        wanted = {segment.name for work in works for segment in work.segments} - known.keys()
+        for source in sources:
+            if any(segment.name in wanted for segment in source.segments):
+                placed = replace(source, segments=self.placed(source.segments))
+                known.update(self._routing.known.exact(placed))
+        return [replace(work, segments=tuple(_derived_segments(work, known))) for work in works]
+
+    def sources_of(self, target: TableId) -> tuple[TableId, ...]:
+        """The source tables that went into the target so far."""
+        known = self._targets.get(target)
+        return known.sources if known is not None else ()
+
+    def targets(self, manifest: Manifest) -> dict[TableId, tuple[TableId, ...]]:
+        """The targets of an epoch, known rows among them, with the source tables that each gets rows or changes of."""
+        found: dict[TableId, list[TableId]] = {}
+        for source in manifest.tables:
+            for name in self._router.targets(source):
+                found.setdefault(name, []).append(source)
+            if self._routing.known is not None:
+                found[slot_of(source)] = [source]
+        return {name: tuple(sources) for name, sources in found.items()}
+
+    def placed(self, segments: Sequence[Segment]) -> tuple[Segment, ...]:
+        """Each segment with the endpoint of its node as of now (none: the node is away)."""
+        flights = self._flights()
+        return tuple(replace(segment, flight=flights.get(segment.node, "")) for segment in segments)
+
+    def _described(self, target: Target) -> RoutedTarget:
+        assert target.schema is not None
+        schema = self._store.put_schema(target.schema)
+        transforms = {str(s): identity for s in target.sources if (identity := self._transforms.identity(s))}
+        dropped = {source: sorted(columns) for source, columns in sorted(target.dropped.items())}
+        return RoutedTarget(tuple(map(str, target.sources)), schema, dropped, transforms)
+
+    def _work(
+        self,
+        manifest: Manifest,
+        share: TargetEpoch,
+        positions: Mapping[str, Any],
+        transforms: Mapping[TableId, ResolvedTransform],
+    ) -> TableWork:
+        chosen = sorted((s for s in manifest.segments if s.table in share.sources), key=lambda s: s.seq_base)
+        merged = self._targets[share.name].sources
+        alone = len(merged) == 1
+        segments = [self._seen(s, share, transforms.get(s.table), alone=alone) for s in chosen]
+        anew = any(found.keyed_anew for table, found in transforms.items() if table in share.sources)
+        if anew and self._routing.upsert:
+            # Rows of one new key may have had several keys, and so be in several partitions.
+            segments = [replace(segment, partition=0) for segment in segments]
+        return TableWork(
+            epoch=manifest.epoch,
+            generation=self._generation(),
+            source=share.sources[0],
+            target=share.name,
+            schema=share.schema,
+            changes=share.changes,
+            segments=self.placed(segments),
+            positions=positions,
+            merged=merged if not alone or (anew and self._routing.upsert) else (),
+            beginning=share.beginning,
+            layout=layout_of(share.name, transforms, share.sources),
+            made=_made(transforms, share.sources),
+        )
+
+    def _seen(self, segment: Segment, share: TargetEpoch, found: ResolvedTransform | None, *, alone: bool) -> Segment:
+        """The segment as its target sees it, which a table that is not transformed may have for itself alone."""
+        schema = share.schema
+        own = self._transforms.read(segment.table, self._schema(segment.schema))[0] if found is None else found.schema
+        projection = None if found is None or found.plain_view() else found.projection()
+        if projection is None and (alone or own.arrow().equals(schema.arrow())):
+            return segment
+        fill = self._routing.upsert and not alone
+        if fill:
+            # What a table had once and dropped has no default in its rows.
+            gone = self._targets[share.name].dropped_by(segment.table)
+            columns = (replace(c, default=None) if c.name.casefold() in gone else c for c in schema.columns)
+            schema = replace(schema, columns=tuple(columns))
+        return replace(segment, view=RowView(own, schema, fill=fill, projection=projection))
+
+    def _schema(self, fingerprint: str) -> TableSchema:
+        if fingerprint not in self._schemas:
+            self._schemas[fingerprint] = self._store.schema(fingerprint)
+        return self._schemas[fingerprint]
+
+
+def _made(transforms: Mapping[TableId, ResolvedTransform], sources: Sequence[TableId]) -> tuple[str, ...]:
+    """Columns that are no source's own: what is one's of several, is taken for that."""
+    found = [transforms[table].made if table in transforms else frozenset[str]() for table in sources]
+    return tuple(sorted(frozenset.intersection(*found)))
+
+
+def _sifted_name(work: TableWork, segment: Segment) -> str:
+    """What `Derived` calls a segment as one target has it."""
+    return f"{work.target}/{segment.name}"
+
+
+def _sifted_segments(work: TableWork, known: Mapping[str, Segment | None]) -> Iterator[Segment]:
+    for segment in work.segments:
+        made = known.get(_sifted_name(work, segment), segment)
+        if made is not None:
+            # Where a node's server is may have changed since it was sifted.
+            yield segment if made.name == segment.name else replace(made, view=segment.view)
+
+
+def _derived_segments(work: TableWork, known: Mapping[str, Segment | None]) -> Iterator[Segment]:
+    """The segments of `work`, derived ones seen as those they are made of; without those that no row is left of."""
+    for segment in work.segments:
+        made = known.get(segment.name, segment)
+        if made is not None:
+            yield replace(made, view=segment.view, partition=segment.partition)

@@ -1,0 +1,1 @@
+"""Bytes of messages to batches of changes."""

@@ -1,0 +1,192 @@
+"""Column arenas of the formats: reusable buffers of one table, laid out as Arrow wants them, that compiled loops fill.
+
+Row ``r`` of column ``c``: a number is the word ``i64[base + r]`` whatever its type (128 bits: two words from
+``base + 2r``) and is narrowed when the batch is made; text lies at ``vdata[begin + voff[s, r]]`` up to
+``voff[s, r + 1]``, where ``s`` is the column's slot; null is ``valid[c, r] = 0``. `ArenaView.col` holds base,
+slot and what the column expects. Buffers grow when asked to and keep their size. No Python object exists per row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from raycdc.formats.loops import code_loops as cells
+from raycdc.formats.loops.row_loops import ArenaView
+from raycdc.model import LogicalType, TypeKind
+from raycdc.model.batch import BATCH_ROWS_MAX
+
+#: First capacity in rows and in bytes of each text column.
+_ROWS_FIRST = 1024
+_TEXT_BYTES_FIRST = 16 << 10
+#: Arrow's int32 offsets end here.
+_TEXT_BYTES_MAX = (1 << 31) - 1
+
+_INTEGERS = {TypeKind.INT8: 1, TypeKind.INT16: 2, TypeKind.INT32: 4, TypeKind.INT64: 8, TypeKind.YEAR: 2}
+_SIMPLE: dict[TypeKind, int] = {
+    TypeKind.BOOLEAN: cells.K_BOOL,
+    TypeKind.FLOAT32: cells.K_FLOAT32,
+    TypeKind.FLOAT64: cells.K_FLOAT64,
+    TypeKind.DATE: cells.K_DATE,
+    TypeKind.DATETIME: cells.K_MOMENT,
+    TypeKind.TIMESTAMP: cells.K_MOMENT,
+    TypeKind.STRING: cells.K_TEXT,
+    TypeKind.ENUM: cells.K_TEXT,
+    TypeKind.SET: cells.K_SET,
+    TypeKind.BINARY: cells.K_BYTES,
+    TypeKind.TIME: cells.K_TIME,
+    TypeKind.JSON: cells.K_JSON,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class WireColumn:
+    """A column as a format spells it: `wire` is one of `code_loops.WIRE_…`."""
+
+    name: str
+    type: LogicalType
+    wire: int = cells.WIRE_PLAIN
+
+
+class Arena:
+    """The buffers of one version of one table. One thread at a time."""
+
+    def __init__(self, columns: Sequence[WireColumn]) -> None:
+        self.columns = tuple(columns)
+        self._types = [column.type.arrow() for column in self.columns]
+        count = len(self.columns)
+        self._col = np.zeros((max(count, 1), 8), np.int64)
+        slots = 0
+        for c, column in enumerate(self.columns):
+            kind, p1, p2, wide = _plan(column.type)
+            self._col[c] = (kind, p1, p2, column.wire, 0, slots if kind >= cells.K_TEXT else -1, 0, wide)
+            slots += kind >= cells.K_TEXT
+        self._text_count = slots
+        self._rooms = np.full(max(slots, 1), _TEXT_BYTES_FIRST, np.int64)
+        self._counters = np.zeros(8, np.int64)
+        self.view = self._view(_ROWS_FIRST)
+
+    @property
+    def rows(self) -> int:
+        return int(self._counters[cells.ROWS])
+
+    @property
+    def rows_wanted(self) -> int:
+        """Rows that the loop wants in one piece, after it stopped for want of them."""
+        return int(self._counters[cells.FULL_NEED])
+
+    @property
+    def text_bytes(self) -> int:
+        return int(self.view.voff[:, self.rows].sum()) if self._text_count else 0
+
+    @property
+    def zero_dates(self) -> int:
+        return int(self._counters[cells.ZERO_DATES])
+
+    def unfit(self) -> tuple[WireColumn, int]:
+        """The column and the token that the loop's last error is about."""
+        return self.columns[int(self._counters[cells.ERROR_COLUMN])], int(self._counters[cells.ERROR_TOKEN])
+
+    def grow_rows(self, rows: int) -> None:
+        """Make room for `rows` rows at least; replaces `view`."""
+        old, old_base, held = self.view, self._col[:, cells.C_BASE].copy(), self.rows
+        self.view = self._view(max(rows, 2 * len(old.meta)), old.vdata)
+        for c in range(len(self.columns)):
+            words = held * (2 if self._col[c, cells.C_WIDE] else 1)
+            if self._col[c, cells.C_KIND] < cells.K_TEXT:
+                start = int(self._col[c, cells.C_BASE])
+                self.view.i64[start : start + words] = old.i64[old_base[c] : old_base[c] + words]
+        self.view.valid[:, :held] = old.valid[:, :held]
+        self.view.voff[:, : held + 1] = old.voff[:, : held + 1]
+        self.view.meta[:held] = old.meta[:held]
+
+    def grow_text(self) -> None:
+        """Make the room that the loop noted in the counters; replaces `view`. ValueError past Arrow's offsets."""
+        slot, need = int(self._counters[cells.FULL_SLOT]), int(self._counters[cells.FULL_NEED])
+        if need > _TEXT_BYTES_MAX:
+            raise ValueError(f"a column of {need} bytes is longer than a batch can hold")
+        old, held = self.view, self.rows
+        self._rooms[slot] = min(max(need, 2 * int(self._rooms[slot])), _TEXT_BYTES_MAX)
+        slots, vdata = self._slots()
+        for s in range(self._text_count):
+            used, start, end = int(old.voff[s, held]), int(slots[s, cells.S_BASE]), int(old.slot[s, cells.S_BASE])
+            vdata[start : start + used] = old.vdata[end : end + used]
+        self.view = old._replace(vdata=vdata, slot=slots)
+
+    def take(self) -> list[pa.Array]:
+        """All rows as Arrow arrays of their own; the arena starts over, empty."""
+        rows = self.rows
+        arrays = [self._array(c, rows) for c in range(len(self.columns))]
+        self.view.valid[:] = 1
+        self._col[:, cells.C_HAS_NULL] = 0
+        self._counters[cells.ROWS] = 0
+        return arrays
+
+    def _slots(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint8]]:
+        slots = np.stack([np.cumsum(self._rooms) - self._rooms, self._rooms], axis=1)
+        return slots, np.empty(int(self._rooms.sum()) + 64, np.uint8)
+
+    def _view(self, rows: int, vdata: npt.NDArray[np.uint8] | None = None) -> ArenaView:
+        words = np.where(self._col[:, cells.C_KIND] < cells.K_TEXT, 1 + self._col[:, cells.C_WIDE], 0) * rows
+        self._col[:, cells.C_BASE] = np.cumsum(words) - words
+        slots, fresh = self._slots()
+        return ArenaView(
+            col=self._col,
+            i64=np.zeros(max(int(words.sum()), 1), np.int64),
+            valid=np.ones((len(self._col), rows), np.uint8),
+            voff=np.zeros((len(self._rooms), rows + 1), np.int32),
+            vdata=fresh if vdata is None else vdata,
+            slot=slots,
+            counters=self._counters,
+            meta=np.zeros((rows, 5), np.int64),
+        )
+
+    def _array(self, column: int, rows: int) -> pa.Array:
+        view, type_ = self.view, self._types[column]
+        kind, wide = int(self._col[column, cells.C_KIND]), int(self._col[column, cells.C_WIDE])
+        nulls, bitmap = 0, None
+        if self._col[column, cells.C_HAS_NULL]:
+            valid = view.valid[column, :rows]
+            nulls = rows - int(np.count_nonzero(valid))
+            bitmap = _buffer(np.packbits(valid, bitorder="little")) if nulls else None
+        if kind >= cells.K_TEXT:
+            slot = int(self._col[column, cells.C_SLOT])
+            start, used = int(view.slot[slot, cells.S_BASE]), int(view.voff[slot, rows])
+            parts = [bitmap, _buffer(view.voff[slot, : rows + 1]), _buffer(view.vdata[start : start + used])]
+            return pa.Array.from_buffers(type_, rows, parts, nulls)
+        start = int(self._col[column, cells.C_BASE])
+        values: npt.NDArray[Any] = view.i64[start : start + rows * (1 + wide)]
+        if kind == cells.K_BOOL:
+            values = np.packbits(values.astype(np.uint8), bitorder="little")
+        elif not wide and type_.bit_width < 64:
+            values = values.astype({8: np.int8, 16: np.int16, 32: np.int32}[type_.bit_width])
+        return pa.Array.from_buffers(type_, rows, [bitmap, _buffer(values)], nulls)
+
+
+def _plan(logical: LogicalType) -> tuple[int, int, int, int]:
+    """(kind, p1, p2, whether a value has two words) of a type."""
+    match logical.kind:
+        case TypeKind.DECIMAL:
+            return cells.K_DECIMAL, logical.precision, logical.scale, 1
+        case TypeKind.UINT64:
+            return cells.K_DECIMAL, 20, 0, 1
+        case TypeKind.BIT:
+            return cells.K_BIT, logical.length, 0, int(logical.length > 63)
+        case kind if kind in _INTEGERS:
+            return cells.K_INT, _INTEGERS[kind], 0, 0
+        case kind:
+            return _SIMPLE[kind], logical.fsp, 0, 0
+
+
+def _buffer(values: npt.NDArray[Any]) -> pa.Buffer:
+    """A copy that Arrow owns."""
+    return pa.py_buffer(np.ascontiguousarray(values).tobytes())
+
+
+#: Rows after which a table's batch ends, as everywhere.
+ROWS_MAX = BATCH_ROWS_MAX

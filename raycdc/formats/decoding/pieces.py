@@ -1,0 +1,189 @@
+"""One table's part in decoding: its columns, its arena, and the batches that come out."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from raycdc.errors import DataError
+from raycdc.formats.api import ChangeItem, MessageBatch, RowsItem
+from raycdc.formats.decoding.arena import ROWS_MAX, Arena, WireColumn
+from raycdc.formats.decoding.tables import TableState
+from raycdc.formats.decoding.work import Chunk
+from raycdc.formats.envelope import Layout, packed
+from raycdc.formats.loops import row_loops as loops
+from raycdc.formats.loops.envelope_loops import REMEMBERED_KEYS
+from raycdc.formats.options import FormatOptions
+from raycdc.model import TableSchema
+from raycdc.model.batch import BATCH_BYTES_MAX, META_FIELDS
+from raycdc.schema import SchemaChangeEvent
+
+
+class TableDecoder:
+    """A table of one decoder. `begin` says which batch the rows belong to; `flush` hands them over."""
+
+    def __init__(self, state: TableState, layout: Layout, options: FormatOptions, *, positions: bool) -> None:
+        self.state = state
+        self._layout = layout
+        self._with_positions = positions
+        self._options = options
+        spec = layout.spec
+        self._extra = [WireColumn(column, spec.metadata[name].type) for name, column in options.metadata.items()]
+        self._slots = [layout.slots[spec.metadata[name].path] for name in options.metadata]
+        self._flags = np.zeros(loops.FLAGS, np.int64)
+        self._flags[loops.FLAG_PATCH] = spec.patch
+        self._flags[loops.FLAG_OVERLAY] = spec.overlay
+        self._flags[loops.FLAG_BEFORE_OPTIONAL] = options.before_image == "optional"
+        self._flags[loops.FLAG_EXTENDED] = state.extended
+        self._flags[loops.FLAG_UNAVAILABLE] = spec.unavailable
+        self._flags[loops.FLAG_FOLD] = not options.case_sensitive
+        self._flags[loops.FLAG_TIME] = int(spec.time_unit)
+        self._followed: list[WireColumn] | None = None
+        self._batch: MessageBatch | None = None
+        self._seq = 0
+        self.rebuild()
+
+    def begin(self, batch: MessageBatch) -> None:
+        """The messages that follow belong to `batch`."""
+        assert self._arena.rows == 0
+        self._batch = batch
+
+    def rebuild(self) -> None:
+        """Make arena and plan anew for the state's columns; the arena must be empty."""
+        columns = [WireColumn(c.name, c.type, c.wire) for c in self.state.visible()]
+        self._schema = self.state.schema(self._extra)
+        self._arena = Arena([*columns, *self._extra])
+        self._plan = self._make_plan([c.name for c in columns])
+
+    def announce(self) -> list[SchemaChangeEvent]:
+        """The event that creates the table, if it was not sent."""
+        return self.state.create(self._extra)
+
+    def follow(self, columns: list[WireColumn] | None, items: list[RowsItem | ChangeItem], message: int) -> None:
+        """Take over the embedded schema of the messages that follow."""
+        if columns is None or columns is self._followed:
+            return
+        self._followed = columns
+        before = self._schema
+        wires = [c.wire for c in self.state.columns]
+        events = self.state.embed(columns, only_wires=self.state.fixed)
+        if wires != [c.wire for c in self.state.columns] or self.state.schema(self._extra) != before:
+            self._change(events, items, message)
+
+    def observe(self, chunk: Chunk, wanted: npt.NDArray[np.int64], items: list[RowsItem | ChangeItem]) -> None:
+        """Look at all values before decoding them: new fields become columns, narrow types wider."""
+        at = 0
+        before = [(c.name, c.type) for c in self.state.visible()]
+        plan = self._make_plan([c.name for c in self.state.columns])
+        while True:
+            why, at, token = loops.observe(chunk.tape, plan, chunk.messages, wanted, at)
+            if why == loops.STOP_END:
+                break
+            self.state.field_appeared(chunk.token(int(token)).decode())
+            seen = plan.cells[:, loops.MASK]
+            plan = self._make_plan([c.name for c in self.state.columns])
+            plan.cells[: len(seen), loops.MASK] = seen
+        events = self.state.observed(plan.cells[: len(self.state.columns), loops.MASK])
+        if before != [(c.name, c.type) for c in self.state.visible()]:
+            self._change(events, items, chunk.first + int(wanted[0]))
+
+    def decode(
+        self, chunk: Chunk, wanted: npt.NDArray[np.int64], first: int, items: list[RowsItem | ChangeItem]
+    ) -> tuple[int, int]:
+        """Write the rows of ``wanted[first:]``: (how far it came, 0 or the error of the message there)."""
+        arena, plan = self._arena, self._plan
+        plan.keys[:, loops.KEY_LENGTH] = -1
+        held = arena.rows
+        if not self.state.announced:
+            events = self.announce()
+            items.append(ChangeItem(self.state.id, tuple(events), chunk.first + int(wanted[first])))
+        while True:
+            why, first, error = loops.decode_rows(
+                chunk.tape, plan, arena.view, chunk.messages, chunk.seqs, wanted, first
+            )
+            if why == loops.STOP_TEXT:
+                try:
+                    arena.grow_text()
+                except ValueError as cause:
+                    raise DataError(f"{self.state.id}: {cause}") from cause
+                continue
+            if why == loops.STOP_ROWS:
+                need = arena.rows + arena.rows_wanted
+                if need <= ROWS_MAX or arena.rows == 0:
+                    arena.grow_rows(need)
+                    continue
+            arena.view.meta[held : arena.rows, loops.META_MESSAGE] += chunk.first
+            if why == loops.STOP_ROWS or arena.text_bytes > BATCH_BYTES_MAX:
+                self.flush(items)
+                held = 0
+                if why == loops.STOP_ROWS:
+                    continue
+            return first, error
+
+    def unfit(self, chunk: Chunk) -> tuple[WireColumn, bytes]:
+        """The column and the value that the last error is about."""
+        column, token = self._arena.unfit()
+        return column, chunk.token(token)
+
+    def flush(self, items: list[RowsItem | ChangeItem]) -> None:
+        """Hand over the rows held."""
+        rows = self._arena.rows
+        if not rows:
+            return
+        ops, seqs, millis, messages, parts = self._arena.view.meta[:rows].T.copy()
+        meta = [
+            pa.array(ops.astype(np.int8)),
+            pa.array(seqs),
+            self._times(millis, messages),
+            self._positions(messages, parts),
+        ]
+        fields = [*self._schema.arrow(), *META_FIELDS]
+        batch = pa.RecordBatch.from_arrays([*self._arena.take(), *meta], schema=pa.schema(fields))
+        items.append(RowsItem(self.state.id, self._schema, batch, messages))
+
+    def _change(self, events: list[SchemaChangeEvent], items: list[RowsItem | ChangeItem], message: int) -> None:
+        self.flush(items)
+        self.rebuild()
+        if events:
+            items.append(ChangeItem(self.state.id, tuple(events), message))
+
+    def _times(self, millis: npt.NDArray[np.int64], messages: npt.NDArray[np.int64]) -> pa.Array:
+        """The envelope's times; where it has none, the broker's."""
+        assert self._batch is not None
+        if self._batch.timestamps_ms is not None:
+            millis = np.where(millis == 0, self._batch.timestamps_ms[messages], millis)
+        return pa.array(millis, pa.int64())
+
+    def _positions(self, messages: npt.NDArray[np.int64], parts: npt.NDArray[np.int64]) -> pa.Array:
+        """``topic:partition:offset:row``, the same for both rows of an update."""
+        assert self._batch is not None
+        if not self._with_positions:
+            return pa.nulls(len(messages), pa.string())
+        origin = self._batch.origin
+        offsets = pa.array(self._batch.offsets[messages]).cast(pa.string())
+        prefix = f"{origin.topic}:{origin.partition}" if origin.partition >= 0 else origin.topic
+        return pc.binary_join_element_wise(prefix, offsets, pa.array(parts).cast(pa.string()), ":")
+
+    def _make_plan(self, names: list[str]) -> loops.Plan:
+        data, off = packed([name.encode() for name in names])
+        cells = np.zeros((max(len(names), 1), 4), np.int64)
+        keys = np.zeros((REMEMBERED_KEYS, 3), np.int64)
+        keys[:, loops.KEY_LENGTH] = -1
+        return loops.Plan(
+            names=data,
+            name_off=off,
+            slots=np.array(self._slots, np.int64),
+            flags=self._flags,
+            cells=cells,
+            keys=keys,
+        )
+
+    @property
+    def schema(self) -> TableSchema:
+        return self._schema
+
+    @property
+    def zero_dates(self) -> int:
+        return self._arena.zero_dates

@@ -1,0 +1,257 @@
+"""The schemas of tables as messages tell them: given, embedded, defined by DDL messages, or inferred from values.
+
+A `TableState` belongs to one decoder. Its columns only ever grow by themselves: a field that appears is added, a type
+that is too narrow becomes wider; only a DDL message takes something away. Every change is an event.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from raycdc.formats.decoding.arena import WireColumn
+from raycdc.formats.decoding.sql_types import same_type
+from raycdc.formats.loops import code_loops as cells
+from raycdc.formats.loops import row_loops as rows
+from raycdc.model import Column, LogicalType, TableId, TableSchema, TypeKind
+from raycdc.schema import (
+    AddColumnEvent,
+    AlterColumnTypeEvent,
+    CreateTableEvent,
+    DropColumnEvent,
+    SchemaChangeEvent,
+)
+from raycdc.schema.events import After, First
+
+_STRING = LogicalType(TypeKind.STRING)
+_NUMBERS = rows.SEEN_SMALL | rows.SEEN_INT64 | rows.SEEN_BIG | rows.SEEN_DOUBLE | rows.SEEN_EXACT
+
+
+@dataclass(slots=True)
+class TableColumn:
+    """A column and where it comes from: `mask` (classes of values seen) counts where it is `inferred`."""
+
+    name: str
+    type: LogicalType
+    wire: int = cells.WIRE_PLAIN
+    inferred: bool = False
+    mask: int = 0
+
+    @property
+    def visible(self) -> bool:
+        """An inferred column that was only ever null has no type yet."""
+        return not self.inferred or self.mask & ~rows.SEEN_NULL != 0
+
+
+@dataclass(slots=True)
+class TableState:
+    """A table as known so far. `fixed`: the schema was given, and fields beyond it are left out."""
+
+    id: TableId
+    columns: list[TableColumn] = field(default_factory=list)
+    primary_key: tuple[str, ...] = ()
+    fixed: bool = False
+    announced: bool = False
+    keep_nulls: bool = False
+    extended: bool = False
+
+    def visible(self) -> list[TableColumn]:
+        return [c for c in self.columns if c.visible or self.keep_nulls]
+
+    def schema(self, extra: Sequence[WireColumn] = ()) -> TableSchema:
+        """The schema of its batches; `extra` are columns from the envelope."""
+        own = [Column(c.name, c.type) for c in self.visible()]
+        names = {c.name for c in own}
+        key = self.primary_key if set(self.primary_key) <= names else ()
+        return TableSchema((*own, *(Column(c.name, c.type) for c in extra)), key)
+
+    def create(self, extra: Sequence[WireColumn]) -> list[SchemaChangeEvent]:
+        """The event that announces the table, once."""
+        if self.announced:
+            return []
+        self.announced = True
+        return [CreateTableEvent(self.id, self.schema(extra))]
+
+    def embed(self, columns: Sequence[WireColumn], *, only_wires: bool) -> list[SchemaChangeEvent]:
+        """Take over the columns a message describes: new ones are added, changed ones altered, none dropped.
+
+        `only_wires`: the types were given, only how values are spelled is taken.
+        """
+        events: list[SchemaChangeEvent] = []
+        for wanted in columns:
+            known = self._known(wanted.name)
+            if known is None:
+                if not only_wires:
+                    events.append(self._add(TableColumn(wanted.name, wanted.type, wanted.wire)))
+                continue
+            known.wire = _wire_for(known.type, wanted) if only_wires else wanted.wire
+            if only_wires or same_type(known.type, wanted.type):
+                continue
+            merged = _wider(known.type, wanted.type)
+            known.inferred = False
+            if not same_type(merged, known.type):
+                known.type = merged
+                events.append(AlterColumnTypeEvent(self.id, known.name, merged))
+        return events if self.announced else []
+
+    def define(self, columns: Sequence[WireColumn], primary_key: Sequence[str]) -> list[SchemaChangeEvent]:
+        """The columns are exactly these from now on, as a DDL message says."""
+        events: list[SchemaChangeEvent] = []
+        wanted = {column.name for column in columns}
+        for gone in [c for c in self.columns if c.name not in wanted]:
+            if gone.visible or self.keep_nulls:
+                events.append(DropColumnEvent(self.id, gone.name))
+            self.columns.remove(gone)
+        for index, column in enumerate(columns):
+            known = self._known(column.name)
+            if known is None:
+                self.columns.insert(index, TableColumn(column.name, column.type, column.wire))
+                position = After(self.columns[index - 1].name) if index else First()
+                events.append(AddColumnEvent(self.id, Column(column.name, column.type), position))
+                continue
+            if not known.visible and not self.keep_nulls:
+                events.append(AddColumnEvent(self.id, Column(column.name, column.type), self._after(known)))
+            elif not same_type(known.type, column.type):
+                events.append(AlterColumnTypeEvent(self.id, column.name, column.type))
+            known.type, known.wire, known.inferred = column.type, column.wire, False
+        self.primary_key = tuple(primary_key)
+        return events if self.announced else []
+
+    def field_appeared(self, name: str) -> None:
+        """A field without a column; its type follows from `observed`."""
+        self.columns.append(TableColumn(name, _STRING, inferred=True))
+
+    def observed(self, masks: np.ndarray) -> list[SchemaChangeEvent]:
+        """Widen inferred columns to what was seen."""
+        events: list[SchemaChangeEvent] = []
+        for column, mask in zip(self.columns, masks.tolist(), strict=True):
+            if not column.inferred or column.mask | mask == column.mask:
+                continue
+            was_visible = column.visible or (self.keep_nulls and column.mask != 0)
+            column.mask |= mask
+            kind = inferred_type(column.mask)
+            column.wire = inferred_wire(kind)
+            if not was_visible and (column.visible or self.keep_nulls):
+                column.type = kind
+                events.append(AddColumnEvent(self.id, Column(column.name, kind), self._after(column)))
+            elif not same_type(kind, column.type):
+                column.type = kind
+                events.append(AlterColumnTypeEvent(self.id, column.name, kind))
+        return events if self.announced else []
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "db": self.id.db,
+            "table": self.id.table,
+            "columns": [
+                {"name": c.name, "type": c.type.to_json(), "wire": c.wire, "inferred": c.inferred, "mask": c.mask}
+                for c in self.columns
+            ],
+            "primary_key": list(self.primary_key),
+            "fixed": self.fixed,
+            "announced": self.announced,
+            "extended": self.extended,
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any], *, keep_nulls: bool) -> TableState:
+        columns = [TableColumn(**{**c, "type": LogicalType.from_json(c["type"])}) for c in data["columns"]]
+        return cls(
+            TableId(data["db"], data["table"]),
+            columns,
+            tuple(data["primary_key"]),
+            data["fixed"],
+            data["announced"],
+            keep_nulls,
+            data["extended"],
+        )
+
+    def _known(self, name: str) -> TableColumn | None:
+        return next((c for c in self.columns if c.name == name), None)
+
+    def _add(self, column: TableColumn) -> SchemaChangeEvent:
+        self.columns.append(column)
+        return AddColumnEvent(self.id, Column(column.name, column.type), self._after(column))
+
+    def _after(self, column: TableColumn) -> After | First:
+        before = [c for c in self.columns[: self.columns.index(column)] if c.visible or self.keep_nulls]
+        return After(before[-1].name) if before else First()
+
+
+def inferred_type(mask: int) -> LogicalType:
+    """The narrowest type that holds every value of the classes in `mask` exactly."""
+    seen = mask & ~rows.SEEN_NULL
+    if seen == rows.SEEN_BOOL:
+        return LogicalType(TypeKind.BOOLEAN)
+    if seen == rows.SEEN_NESTED:
+        return LogicalType(TypeKind.JSON)
+    if seen == rows.SEEN_DATE:
+        return LogicalType(TypeKind.TIMESTAMP, fsp=3)
+    if seen == rows.SEEN_BYTES:
+        return LogicalType(TypeKind.BINARY)
+    if seen and not seen & ~_NUMBERS:
+        if not seen & ~(rows.SEEN_SMALL | rows.SEEN_INT64):
+            return LogicalType(TypeKind.INT64)
+        if not seen & ~(rows.SEEN_SMALL | rows.SEEN_INT64 | rows.SEEN_BIG):
+            return LogicalType(TypeKind.DECIMAL, precision=38)
+        if not seen & ~(rows.SEEN_SMALL | rows.SEEN_DOUBLE):
+            return LogicalType(TypeKind.FLOAT64)
+    return _STRING
+
+
+def inferred_wire(kind: LogicalType) -> int:
+    """MongoDB's dates are milliseconds; nothing else that is inferred has a spelling of its own."""
+    return cells.WIRE_MILLIS if kind.kind is TypeKind.TIMESTAMP else cells.WIRE_PLAIN
+
+
+_ORDER = (TypeKind.INT8, TypeKind.INT16, TypeKind.INT32, TypeKind.INT64)
+_SIZED = {TypeKind.DECIMAL, TypeKind.BIT, TypeKind.DATETIME, TypeKind.TIMESTAMP, TypeKind.TIME}
+_EXACT = {TypeKind.DECIMAL, TypeKind.UINT64}
+
+
+def _wider(old: LogicalType, new: LogicalType) -> LogicalType:
+    """The type of a column whose description changed: the wider of two of a family, else the new one."""
+    if old.kind in _ORDER and new.kind in _ORDER:
+        return max(old, new, key=lambda t: _ORDER.index(t.kind))
+    if old.kind is new.kind and old.kind in _SIZED:
+        scale = max(old.scale, new.scale)
+        whole = max(old.precision - old.scale, new.precision - new.scale)
+        if whole + scale <= 38:
+            return LogicalType(
+                new.kind,
+                precision=whole + scale,
+                scale=scale,
+                fsp=max(old.fsp, new.fsp),
+                length=max(old.length, new.length),
+                native=new.native,
+            )
+    if (old.kind, new.kind) == (TypeKind.FLOAT64, TypeKind.FLOAT32):
+        return old
+    return new
+
+
+_MOMENTS = {TypeKind.DATE, TypeKind.DATETIME, TypeKind.TIMESTAMP, TypeKind.TIME}
+_EXACT = {TypeKind.DECIMAL, TypeKind.UINT64}
+
+
+def _wire_for(given: LogicalType, described: WireColumn) -> int:
+    """How a value described as `described` is spelled in a column whose type was given otherwise."""
+    if described.type.kind is given.kind:
+        return described.wire
+    if any(given.kind in family and described.type.kind in family for family in (_MOMENTS, _EXACT)):
+        return described.wire
+    if described.type.kind is TypeKind.DECIMAL and given.kind is TypeKind.STRING:
+        raise _unfit(given, described)
+    return cells.WIRE_PLAIN
+
+
+def _unfit(given: LogicalType, described: WireColumn) -> Exception:
+    from raycdc.errors import SchemaError
+
+    return SchemaError(
+        f"Column {described.name!r} is given as {given.kind.value}, but the messages hold {described.type.kind.value}. "
+        f"Give it as DECIMAL({described.type.precision}, {described.type.scale})."
+    )

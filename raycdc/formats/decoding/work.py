@@ -1,0 +1,109 @@
+"""Chunks of a batch: the work buffer with its tokens, and what the scan says about each message."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from raycdc.formats.api import MessageBatch
+from raycdc.formats.loops.envelope_loops import INFO_COLUMNS, MESSAGE_ROWS, Messages
+from raycdc.formats.loops.tape_loops import AT, BEGIN, DEPTH_MAX, END, SPARE, STATE_SIZE, STOP, TOKENS, Tape
+
+#: Bytes behind the work buffer that loops may read.
+_PAD = 64
+#: Positions in the work buffer are 32-bit; it is up to three times as large as its messages.
+MESSAGE_BYTES_MAX = 512 << 20
+
+
+class Workspace:
+    """Buffers that chunk after chunk uses."""
+
+    def __init__(self) -> None:
+        self._size = 0
+        self.tape = self._make(0)
+
+    def room(self, size: int) -> Tape:
+        """A tape for messages of `size` bytes in all, empty."""
+        if size > self._size:
+            self.tape = self._make(max(size, 2 * self._size))
+        self.tape.state[TOKENS] = 0
+        self.tape.state[SPARE] = size
+        return self.tape
+
+    def _make(self, size: int) -> Tape:
+        self._size = size
+        # Every value takes two bytes at least, with its comma; a container that is open may take one.
+        tokens = size + size // 2 + DEPTH_MAX + 16
+        return Tape(
+            data=np.zeros(3 * size + _PAD, np.uint8),
+            tok=np.empty((tokens, 4), np.int32),
+            state=np.zeros(STATE_SIZE, np.int64),
+        )
+
+
+class Chunk:
+    """Messages ``first … first + count`` of a batch in the work buffer; valid until the next chunk is cut."""
+
+    def __init__(self, tape: Tape, first: int, bounds: npt.NDArray[np.int64], slots: int) -> None:
+        count = len(bounds) - 1
+        self.tape = tape
+        self.first = first
+        self.count = count
+        info = np.zeros((count, INFO_COLUMNS), np.int64)
+        info[:, BEGIN], info[:, STOP] = bounds[:-1], bounds[1:]
+        self.messages = Messages(info=info, found=np.full((count, slots), -1, np.int32))
+        self.seqs = np.zeros(count, np.int64)
+
+    def column(self, column: int) -> npt.NDArray[np.int64]:
+        """A column of `Messages.info`."""
+        return self.messages.info[:, column]
+
+    def message(self, number: int) -> bytes:
+        """The raw message."""
+        return self.tape.data[self.messages.info[number, BEGIN] : self.messages.info[number, STOP]].tobytes()
+
+    def token(self, token: int) -> bytes:
+        """A token's text, as it stands (strings without their quotes)."""
+        if token < 0:
+            return b""
+        return self.tape.data[self.tape.tok[token, AT] : self.tape.tok[token, END]].tobytes()
+
+    def text(self, message: int, slot: int) -> bytes:
+        """The text of an envelope field; empty where the message has none."""
+        return self.token(int(self.messages.found[message, slot]))
+
+    def number(self, first: int) -> int:
+        """Number the rows from `first` on, once it is known how many each message has at most; the next number."""
+        rows = self.column(MESSAGE_ROWS)
+        np.cumsum(rows, out=self.seqs)
+        last = int(self.seqs[-1])
+        self.seqs += first - rows
+        return first + last
+
+
+def cut(batch: MessageBatch, workspace: Workspace, chunk_bytes: int, slots: int) -> Iterator[Chunk]:
+    """The batch in chunks of about `chunk_bytes`; a longer message is a chunk of its own."""
+    if not len(batch):
+        return
+    values = batch.values
+    if not pa.types.is_large_binary(values.type):
+        values = values.cast(pa.large_binary())
+    buffers = values.buffers()
+    offsets = np.frombuffer(buffers[1], np.int64)[values.offset : values.offset + len(values) + 1]
+    data = np.frombuffer(buffers[2], np.uint8) if buffers[2] is not None else np.zeros(0, np.uint8)
+    empty = values.is_null().to_numpy(zero_copy_only=False) if values.null_count else None
+    first = 0
+    while first < len(values):
+        stop = int(np.searchsorted(offsets, offsets[first] + chunk_bytes, side="right")) - 1
+        stop = min(max(stop, first + 1), len(values))
+        start, end = int(offsets[first]), int(offsets[stop])
+        tape = workspace.room(end - start)
+        tape.data[: end - start] = data[start:end]
+        chunk = Chunk(tape, first, offsets[first : stop + 1] - start, slots)
+        if empty is not None:
+            chunk.column(STOP)[empty[first:stop]] = chunk.column(BEGIN)[empty[first:stop]]
+        yield chunk
+        first = stop

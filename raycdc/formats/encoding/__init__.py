@@ -1,0 +1,1 @@
+"""Batches of changes to bytes of messages."""

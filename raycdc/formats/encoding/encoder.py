@@ -1,0 +1,250 @@
+"""Changelog batches → messages, column by column in Arrow's string kernels; no Python object per row.
+
+The same rows always give the same bytes, and the decoders read them back. A retraction (``-U``) is a delete and what
+replaces it (``+U``) an insert, unless the table has a key and both are adjacent rows of that key: then they are one
+update, which holds what changed in the way of its format.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from raycdc.errors import DataError
+from raycdc.formats.api import EncodedBatch, FormatEncoder
+from raycdc.formats.encoding import spelling
+from raycdc.formats.json.debezium_schema import connect_schema
+from raycdc.formats.options import FormatOptions
+from raycdc.model import RowKind, TableId, TableSchema
+from raycdc.schema import SchemaChangeEvent, TruncateTableEvent
+
+_INSERT, _UPDATE, _DELETE = 0, 1, 2
+
+Spell = Callable[[pa.Array, Any], pa.Array]
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """The messages of a batch, one per element: what happened, and the images as JSON objects.
+
+    `old` holds what changed only, ``{}`` where there is no update; `millis` is the time as text.
+    """
+
+    kind: npt.NDArray[np.int8]
+    after: pa.Array
+    before: pa.Array
+    old: pa.Array
+    millis: npt.NDArray[np.int64]
+
+
+class RowEncoder:
+    """A `FormatEncoder`: `spell` turns a column into JSON texts, `compose` the changes into messages."""
+
+    def __init__(
+        self,
+        table: TableId,
+        schema: TableSchema,
+        *,
+        tombstones: bool,
+        spell: Spell,
+        compose: Callable[[Changes], pa.Array],
+        key_head: str,
+        key_prefix: str = "",
+        truncate: Callable[[int], bytes] | None = None,
+    ) -> None:
+        self._table = table
+        self._schema = schema
+        self._tombstones = tombstones
+        self._spell = spell
+        self._compose = compose
+        self._key_head = key_head
+        self._key_prefix = key_prefix
+        self._truncate = truncate
+
+    def encode(self, batch: pa.RecordBatch) -> EncodedBatch:
+        """See `FormatEncoder.encode`."""
+        rows = batch.num_rows
+        own = len(self._schema.columns)
+        ops = batch.column(own).to_numpy(zero_copy_only=False)
+        if np.any(ops == RowKind.TRUNCATE):
+            raise DataError(f"{self._table}: a truncation is a schema change, not a row; it is encoded as one")
+        millis = batch.column(own + 2).fill_null(0).to_numpy(zero_copy_only=False)
+        cells = [self._texts(batch.column(i), c.type) for i, c in enumerate(self._schema.columns)]
+        names = [c.name for c in self._schema.columns]
+        key_cells = [cells[names.index(name)] for name in self._schema.primary_key]
+        paired = self._pairs(ops, key_cells)
+        kind = np.where(np.isin(ops, (RowKind.INSERT, RowKind.UPDATE_AFTER)), _INSERT, _DELETE).astype(np.int8)
+        kind[paired] = _UPDATE
+        kept = np.ones(rows, bool)
+        kept[paired - 1] = False
+        at = np.flatnonzero(kept)
+        images = self._objects(names, cells, rows)
+        # The row before an update's second row is its first; for all others the image is its own "before".
+        previous = np.where(kind[at] == _UPDATE, at - 1, at)
+        after, before = images.take(pa.array(at)), images.take(pa.array(previous))
+        old = self._changed(names, cells, at, previous)
+        values = self._compose(Changes(kind[at], after, before, old, millis[at])).cast(pa.binary())
+        keys = self._keys(key_cells, rows).take(pa.array(at))
+        if not self._tombstones or not self._schema.primary_key:
+            return EncodedBatch(keys, values)
+        # A null index takes a null: the tombstone behind each delete.
+        deletes = kind[at] == _DELETE
+        order = np.repeat(np.arange(len(at)), 1 + deletes)
+        second = np.zeros(len(order), bool)
+        second[1:] = order[1:] == order[:-1]
+        return EncodedBatch(keys.take(pa.array(order)), values.take(pa.array(order, mask=second)))
+
+    def encode_change(self, event: SchemaChangeEvent, *, ts_ms: int) -> bytes | None:
+        """A truncation where the format has one; see `FormatEncoder.encode_change`."""
+        if isinstance(event, TruncateTableEvent) and self._truncate is not None:
+            return self._truncate(ts_ms)
+        return None
+
+    def _texts(self, array: pa.Array, logical: Any) -> pa.Array:
+        return self._spell(array, logical).fill_null("null")
+
+    def _pairs(self, ops: npt.NDArray[np.int8], key_cells: list[pa.Array]) -> npt.NDArray[np.int64]:
+        """Rows that are the second half of an update whose first half is right before them and of the same key."""
+        if not key_cells or len(ops) < 2:
+            return np.zeros(0, np.int64)
+        found = (ops[1:] == RowKind.UPDATE_AFTER) & (ops[:-1] == RowKind.UPDATE_BEFORE)
+        for cell in key_cells:
+            found &= pc.equal(cell.slice(1), cell.slice(0, len(cell) - 1)).to_numpy(zero_copy_only=False)
+        return np.flatnonzero(found) + 1
+
+    @staticmethod
+    def _objects(names: list[str], cells: list[pa.Array], rows: int) -> pa.Array:
+        pieces: list[Any] = []
+        for i, (name, cell) in enumerate(zip(names, cells, strict=True)):
+            pieces += [("," if i else "{") + spelling.name(name), cell]
+        return pc.binary_join_element_wise(*pieces, "}", "") if pieces else pa.array(["{}"] * rows)
+
+    @staticmethod
+    def _changed(
+        names: list[str], cells: list[pa.Array], at: npt.NDArray[np.int64], previous: npt.NDArray[np.int64]
+    ) -> pa.Array:
+        """The fields of the row before that differ, as an object."""
+        pieces: list[Any] = []
+        for name, cell in zip(names, cells, strict=True):
+            new, old = cell.take(pa.array(at)), cell.take(pa.array(previous))
+            told = pc.binary_join_element_wise("," + spelling.name(name), old, "")
+            pieces.append(pc.if_else(pc.not_equal(new, old), told, ""))
+        joined = pc.binary_join_element_wise(*pieces, "") if pieces else pa.array([""] * len(at))
+        return pc.binary_join_element_wise("{", pc.utf8_slice_codeunits(joined, 1), "}", "")
+
+    def _keys(self, key_cells: list[pa.Array], rows: int) -> pa.Array:
+        if not key_cells:
+            return pa.nulls(rows, pa.binary())
+        pieces: list[Any] = []
+        for i, (name, cell) in enumerate(zip(self._schema.primary_key, key_cells, strict=True)):
+            pieces += [("," if i or self._key_head != "{" else "") + spelling.name(self._key_prefix + name), cell]
+        return pc.binary_join_element_wise(self._key_head, *pieces, "}", "").cast(pa.binary())
+
+
+def maxwell_encoder(table: TableId, schema: TableSchema, options: FormatOptions) -> FormatEncoder:
+    """Messages as Maxwell's daemon writes them; its times are seconds."""
+    where = f'"database":{spelling.text(table.db)},"table":{spelling.text(table.table)}'
+    keys = f'"primary_key_columns":{json.dumps(list(schema.primary_key), ensure_ascii=False)},'
+
+    def compose(changes: Changes) -> pa.Array:
+        kinds = pa.array(["insert", "update", "delete"]).take(pa.array(changes.kind))
+        seconds = pa.array(changes.millis // 1000).cast(pa.string())
+        update = pa.array(changes.kind == _UPDATE)
+        old = pc.if_else(update, pc.binary_join_element_wise(',"old":', changes.old, ""), "")
+        head = f"{{{where},{keys if schema.primary_key else ''}" + '"type":"'
+        return pc.binary_join_element_wise(head, kinds, '","ts":', seconds, ',"data":', changes.after, old, "}", "")
+
+    return RowEncoder(
+        table,
+        schema,
+        tombstones=options.tombstones,
+        spell=spelling.maxwell,
+        compose=compose,
+        key_head=f"{{{where}",
+        key_prefix="pk.",
+    )
+
+
+def canal_encoder(table: TableId, schema: TableSchema, options: FormatOptions) -> FormatEncoder:
+    """Canal's flat messages, one row each; all values are text."""
+    types = {c.name: spelling.mysql_type(c.type) for c in schema.columns}
+    codes = {c.name: spelling.jdbc_type(c.type) for c in schema.columns}
+    described = json.dumps(types, ensure_ascii=False, separators=(",", ":"))
+    numbered = json.dumps(codes, ensure_ascii=False, separators=(",", ":"))
+    key = json.dumps(list(schema.primary_key), ensure_ascii=False) if schema.primary_key else "null"
+
+    def tail(kind: Any, millis: Any, *, sql: str = "") -> list[Any]:
+        rest = f',"pkNames":{key},"sql":{spelling.text(sql)},"sqlType":{numbered},"table":{spelling.text(table.table)}'
+        return [rest + ',"ts":', millis, ',"type":"', kind, '"}', ""]
+
+    def head(millis: Any, *, ddl: str = "false") -> list[Any]:
+        return [
+            f',"database":{spelling.text(table.db)},"es":',
+            millis,
+            f',"id":0,"isDdl":{ddl},"mysqlType":{described},"old":',
+        ]
+
+    def compose(changes: Changes) -> pa.Array:
+        kinds = pa.array(["INSERT", "UPDATE", "DELETE"]).take(pa.array(changes.kind))
+        millis = pa.array(changes.millis).cast(pa.string())
+        listed = pc.binary_join_element_wise("[", changes.old, "]", "")
+        old = pc.if_else(pa.array(changes.kind == _UPDATE), listed, "null")
+        return pc.binary_join_element_wise('{"data":[', changes.after, "]", *head(millis), old, *tail(kinds, millis))
+
+    def truncate(ts_ms: int) -> bytes:
+        sql = f"TRUNCATE TABLE `{table.db}`.`{table.table}`"
+        pieces = ['{"data":null', *head(str(ts_ms), ddl="true"), "null", *tail("TRUNCATE", str(ts_ms), sql=sql)]
+        return "".join(pieces).encode()
+
+    return RowEncoder(
+        table,
+        schema,
+        tombstones=options.tombstones,
+        spell=spelling.canal,
+        compose=compose,
+        key_head="{",
+        truncate=truncate,
+    )
+
+
+def debezium_encoder(table: TableId, schema: TableSchema, options: FormatOptions) -> FormatEncoder:
+    """Debezium's events; with `include_schema` inside an envelope that describes them."""
+    described = json.dumps(connect_schema(table, schema), ensure_ascii=False, separators=(",", ":"))
+    start, end = (f'{{"schema":{described},"payload":', "}") if options.include_schema else ("", "")
+    name, dot, rest = table.table.partition(".")
+    where = f'"db":{spelling.text(table.db)},"table":{spelling.text(rest if dot else name)}'
+    if dot:
+        where = f'"db":{spelling.text(table.db)},"schema":{spelling.text(name)},"table":{spelling.text(rest)}'
+
+    def source(millis: Any) -> list[Any]:
+        return [',"source":{"version":"1","connector":"raycdc","name":"raycdc","ts_ms":', millis, f",{where}}}"]
+
+    def compose(changes: Changes) -> pa.Array:
+        kinds = pa.array(["c", "u", "d"]).take(pa.array(changes.kind))
+        millis = pa.array(changes.millis).cast(pa.string())
+        before = pc.if_else(pa.array(changes.kind == _INSERT), "null", changes.before)
+        after = pc.if_else(pa.array(changes.kind == _DELETE), "null", changes.after)
+        head = f'{start}{{"before":'
+        tail = [',"op":"', kinds, '","ts_ms":', millis, "}" + end, ""]
+        return pc.binary_join_element_wise(head, before, ',"after":', after, *source(millis), *tail)
+
+    def truncate(ts_ms: int) -> bytes:
+        pieces = [f'{start}{{"before":null,"after":null', *source(str(ts_ms)), f',"op":"t","ts_ms":{ts_ms}}}{end}']
+        return "".join(pieces).encode()
+
+    return RowEncoder(
+        table,
+        schema,
+        tombstones=options.tombstones,
+        spell=spelling.debezium,
+        compose=compose,
+        key_head="{",
+        truncate=truncate,
+    )

@@ -1,0 +1,1 @@
+"""The built-in formats: each is a description of its envelope."""

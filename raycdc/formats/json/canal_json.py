@@ -1,0 +1,105 @@
+"""``canal-json``: Canal's flat messages (canal wiki, "Canal Kafka RocketMQ QuickStart"; FlatMessage in its source).
+
+``{"data": [{…}], "database", "es": ms, "id", "isDdl", "mysqlType": {…}, "old": [{…}], "pkNames", "sql", "sqlType",
+"table", "ts", "type"}``. One message may hold several rows; ``old`` goes with ``data`` place by place and holds what
+changed. All values are text; ``mysqlType`` says what they are. Binary columns are text in ISO 8859-1, a character for
+each byte; JSON columns are JSON inside a string.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import ClassVar
+
+from raycdc.formats.api import FormatEncoder
+from raycdc.formats.decoding.arena import WireColumn
+from raycdc.formats.decoding.sql_types import parse_type
+from raycdc.formats.envelope import FLAG, NESTED, NUMBER, TEXT, Action, EnvelopeSpec, MetadataField, TimeUnit
+from raycdc.formats.json.dialect import OPTIONAL_FIX, JsonDialect, names, parsed
+from raycdc.formats.loops import code_loops as cells
+from raycdc.model import LogicalType, TableId, TableSchema, TypeKind
+from raycdc.schema import DropTableEvent, SchemaChangeEvent, TruncateTableEvent
+
+_DDL = ("CREATE", "ALTER", "ERASE", "RENAME", "CINDEX", "DINDEX", "QUERY", "INIT", "DBQUERY")
+
+SPEC = EnvelopeSpec(
+    type="type",
+    after="data",
+    before="old",
+    database="database",
+    table="table",
+    time="es",
+    time_unit=TimeUnit.MILLIS,
+    is_ddl="isDdl",
+    ddl="sql",
+    patch=True,
+    actions={
+        "INSERT": Action.INSERT,
+        "UPDATE": Action.UPDATE,
+        "DELETE": Action.DELETE,
+        "TRUNCATE": Action.TRUNCATE,
+        **dict.fromkeys(_DDL, Action.DDL),
+        **dict.fromkeys(("GTID", "XACOMMIT", "XAROLLBACK", "MHEARTBEAT"), Action.IGNORE),
+    },
+    repeats=("mysqlType", "sqlType", "pkNames"),
+    version="mysqlType",
+    metadata={
+        "database": MetadataField("database", TEXT),
+        "table": MetadataField("table", TEXT),
+        "type": MetadataField("type", TEXT),
+        "es": MetadataField("es", NUMBER),
+        "ts": MetadataField("ts", NUMBER),
+        "id": MetadataField("id", NUMBER),
+        "gtid": MetadataField("gtid", TEXT),
+        "isDdl": MetadataField("isDdl", FLAG),
+        "pkNames": MetadataField("pkNames", NESTED),
+        "sqlType": MetadataField("sqlType", NESTED),
+        "mysqlType": MetadataField("mysqlType", NESTED),
+    },
+)
+
+
+class CanalJson(JsonDialect):
+    """Canal's JSON."""
+
+    identifier: ClassVar[str] = "canal-json"
+    spec = SPEC
+
+    def described(self, version: bytes) -> list[WireColumn] | None:
+        """``{"id": "int(11)", "name": "varchar(255)"}``."""
+        types = json.loads(version)
+        if not isinstance(types, dict):
+            return None
+        columns = []
+        for name, text in types.items():
+            logical = parse_type(str(text))
+            columns.append(WireColumn(name, logical, self.wire(logical)))
+        return columns
+
+    def primary_key(self, message: bytes, key: bytes | None) -> tuple[str, ...]:
+        """From ``pkNames``."""
+        return names(parsed(message).get("pkNames"))
+
+    def wire(self, logical: LogicalType) -> int:
+        """Bytes are ISO 8859-1, JSON is inside a string."""
+        return {TypeKind.BINARY: cells.WIRE_LATIN1, TypeKind.JSON: cells.WIRE_TEXT}.get(logical.kind, cells.WIRE_PLAIN)
+
+    def changes(self, message: bytes, table: TableId) -> tuple[list[SchemaChangeEvent], str]:
+        """A dropped or emptied table; the statement. New columns come with the next row's ``mysqlType``."""
+        found = parsed(message)
+        events: list[SchemaChangeEvent] = []
+        if found.get("type") == "ERASE":
+            events.append(DropTableEvent(table))
+        elif found.get("type") == "TRUNCATE":
+            events.append(TruncateTableEvent(table))
+        return events, str(found.get("sql") or "")
+
+    def before_fix(self, message: bytes) -> str:
+        """Canal writes `old` with the full row image only."""
+        return f'Canal writes it as "old" where the server has binlog_row_image = FULL. {OPTIONAL_FIX}'
+
+    def encoder(self, table: TableId, schema: TableSchema) -> FormatEncoder:
+        """See `api.Format`."""
+        from raycdc.formats.encoding.encoder import canal_encoder
+
+        return canal_encoder(table, schema, self.options)

@@ -1,0 +1,164 @@
+"""The schema that Kafka Connect's JSON converter puts beside Debezium's events → columns and how they are spelled.
+
+Reference: Debezium documentation, "Data type mappings", semantic types ``io.debezium.…``, and Kafka
+Connect's logical types.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from raycdc.errors import SchemaError
+from raycdc.formats.decoding.arena import WireColumn
+from raycdc.formats.loops import code_loops as cells
+from raycdc.model import Column, LogicalType, TableId, TableSchema, TypeKind
+
+_DEBEZIUM = "io.debezium."
+_CONNECT = "org.apache.kafka.connect.data."
+
+#: Semantic type → (kind, fractional digits, wire).
+_TEMPORAL: dict[str, tuple[TypeKind, int, int]] = {
+    f"{_DEBEZIUM}time.Date": (TypeKind.DATE, 0, cells.WIRE_DAYS),
+    f"{_CONNECT}Date": (TypeKind.DATE, 0, cells.WIRE_DAYS),
+    f"{_DEBEZIUM}time.Time": (TypeKind.TIME, 3, cells.WIRE_MILLIS),
+    f"{_CONNECT}Time": (TypeKind.TIME, 3, cells.WIRE_MILLIS),
+    f"{_DEBEZIUM}time.MicroTime": (TypeKind.TIME, 6, cells.WIRE_MICROS),
+    f"{_DEBEZIUM}time.NanoTime": (TypeKind.TIME, 6, cells.WIRE_NANOS),
+    f"{_DEBEZIUM}time.Timestamp": (TypeKind.DATETIME, 3, cells.WIRE_MILLIS),
+    f"{_CONNECT}Timestamp": (TypeKind.DATETIME, 3, cells.WIRE_MILLIS),
+    f"{_DEBEZIUM}time.MicroTimestamp": (TypeKind.DATETIME, 6, cells.WIRE_MICROS),
+    f"{_DEBEZIUM}time.NanoTimestamp": (TypeKind.DATETIME, 6, cells.WIRE_NANOS),
+    f"{_DEBEZIUM}time.ZonedTimestamp": (TypeKind.TIMESTAMP, 6, cells.WIRE_PLAIN),
+    f"{_DEBEZIUM}time.IsoTimestamp": (TypeKind.DATETIME, 6, cells.WIRE_PLAIN),
+    f"{_DEBEZIUM}time.IsoDate": (TypeKind.DATE, 0, cells.WIRE_PLAIN),
+    f"{_DEBEZIUM}time.IsoTime": (TypeKind.TIME, 6, cells.WIRE_PLAIN),
+    f"{_DEBEZIUM}time.ZonedTime": (TypeKind.STRING, 0, cells.WIRE_PLAIN),
+    f"{_DEBEZIUM}time.Year": (TypeKind.INT32, 0, cells.WIRE_PLAIN),
+}
+_OTHERS: dict[str, tuple[TypeKind, int]] = {
+    f"{_DEBEZIUM}data.Json": (TypeKind.JSON, cells.WIRE_TEXT),
+    f"{_DEBEZIUM}data.Enum": (TypeKind.ENUM, cells.WIRE_PLAIN),
+    f"{_DEBEZIUM}data.EnumSet": (TypeKind.SET, cells.WIRE_PLAIN),
+    f"{_DEBEZIUM}data.VariableScaleDecimal": (TypeKind.STRING, cells.WIRE_VARIABLE),
+}
+_PRIMITIVE: dict[str, TypeKind] = {
+    "boolean": TypeKind.BOOLEAN,
+    "int8": TypeKind.INT8,
+    "int16": TypeKind.INT16,
+    "int32": TypeKind.INT32,
+    "int64": TypeKind.INT64,
+    "float": TypeKind.FLOAT32,
+    "float32": TypeKind.FLOAT32,
+    "double": TypeKind.FLOAT64,
+    "float64": TypeKind.FLOAT64,
+    "string": TypeKind.STRING,
+    "bytes": TypeKind.BINARY,
+    "struct": TypeKind.JSON,
+    "array": TypeKind.JSON,
+    "map": TypeKind.JSON,
+}
+
+
+def described_columns(schema: Any) -> list[WireColumn] | None:
+    """The columns of the row in an envelope's schema; None where rows are documents or no row is described."""
+    fields = schema.get("fields") if isinstance(schema, dict) else None
+    for side in ("after", "before"):
+        for field in fields or ():
+            if field.get("field") == side and field.get("type") == "struct":
+                return [_column(column) for column in field.get("fields", ())]
+    return None
+
+
+def _column(field: dict[str, Any]) -> WireColumn:
+    try:
+        name, primitive = str(field["field"]), str(field["type"])
+    except KeyError as cause:
+        raise SchemaError(f"An embedded schema has a field without name or type: {field!r:.200}") from cause
+    semantic = str(field.get("name") or "")
+    parameters = field.get("parameters") or {}
+    if semantic in _TEMPORAL:
+        kind, fsp, wire = _TEMPORAL[semantic]
+        return WireColumn(name, LogicalType(kind, fsp=fsp if kind is not TypeKind.STRING else 0), wire)
+    if semantic in _OTHERS:
+        kind, wire = _OTHERS[semantic]
+        return WireColumn(name, LogicalType(kind), wire)
+    if semantic == f"{_CONNECT}Decimal":
+        scale = int(parameters.get("scale", 0))
+        precision = int(parameters.get("connect.decimal.precision", 38))
+        if not 0 <= scale <= 38 or scale > precision:
+            raise SchemaError(f"Field {name!r} is a decimal of scale {scale}, which no column holds exactly")
+        return WireColumn(
+            name, LogicalType(TypeKind.DECIMAL, precision=min(precision, 38), scale=scale), cells.WIRE_BASE64
+        )
+    if semantic == f"{_DEBEZIUM}data.Bits":
+        return WireColumn(
+            name, LogicalType(TypeKind.BIT, length=min(int(parameters.get("length", 64)), 64)), cells.WIRE_BASE64
+        )
+    if primitive not in _PRIMITIVE:
+        raise SchemaError(
+            f"Field {name!r} of an embedded schema has the type {primitive!r}, which raycdc does not know"
+        )
+    return WireColumn(name, LogicalType(_PRIMITIVE[primitive]))
+
+
+_CONNECT_TYPES: dict[TypeKind, tuple[str, str]] = {
+    TypeKind.BOOLEAN: ("boolean", ""),
+    TypeKind.INT8: ("int16", ""),
+    TypeKind.INT16: ("int16", ""),
+    TypeKind.INT32: ("int32", ""),
+    TypeKind.INT64: ("int64", ""),
+    TypeKind.FLOAT32: ("float", ""),
+    TypeKind.FLOAT64: ("double", ""),
+    TypeKind.STRING: ("string", ""),
+    TypeKind.BINARY: ("bytes", ""),
+    TypeKind.DATE: ("int32", f"{_DEBEZIUM}time.Date"),
+    TypeKind.TIMESTAMP: ("string", f"{_DEBEZIUM}time.ZonedTimestamp"),
+    TypeKind.TIME: ("string", f"{_DEBEZIUM}time.IsoTime"),
+    TypeKind.YEAR: ("int32", f"{_DEBEZIUM}time.Year"),
+    TypeKind.BIT: ("bytes", f"{_DEBEZIUM}data.Bits"),
+    TypeKind.DECIMAL: ("bytes", f"{_CONNECT}Decimal"),
+    TypeKind.UINT64: ("bytes", f"{_CONNECT}Decimal"),
+    TypeKind.ENUM: ("string", f"{_DEBEZIUM}data.Enum"),
+    TypeKind.SET: ("string", f"{_DEBEZIUM}data.EnumSet"),
+    TypeKind.JSON: ("string", f"{_DEBEZIUM}data.Json"),
+}
+
+
+def connect_schema(table: TableId, schema: TableSchema) -> dict[str, Any]:
+    """The schema that the encoder puts beside its events; `described_columns` reads it."""
+    prefix = f"raycdc.{table.db}.{table.table}"
+    fields = [_described(column) for column in schema.columns]
+    row = {"type": "struct", "fields": fields, "optional": True, "name": f"{prefix}.Value"}
+    source = [_plain("version", "string"), _plain("connector", "string"), _plain("name", "string")]
+    source += [_plain("ts_ms", "int64"), _plain("db", "string"), _plain("schema", "string"), _plain("table", "string")]
+    where = {"type": "struct", "fields": source, "optional": False, "name": "io.raycdc.Source", "field": "source"}
+    sides = [{**row, "field": "before"}, {**row, "field": "after"}]
+    rest = [where, {**_plain("op", "string"), "optional": False}, _plain("ts_ms", "int64")]
+    return {"type": "struct", "fields": [*sides, *rest], "optional": False, "name": f"{prefix}.Envelope"}
+
+
+def _plain(field: str, kind: str) -> dict[str, Any]:
+    return {"type": kind, "optional": True, "field": field}
+
+
+def _described(column: Column) -> dict[str, Any]:
+    logical = column.type
+    kind, semantic = _CONNECT_TYPES.get(logical.kind, ("", ""))
+    parameters: dict[str, str] = {}
+    match logical.kind:
+        case TypeKind.DATETIME:
+            kind, semantic = "int64", f"{_DEBEZIUM}time.{'MicroTimestamp' if logical.fsp > 3 else 'Timestamp'}"
+        case TypeKind.DECIMAL:
+            parameters = {"scale": str(logical.scale), "connect.decimal.precision": str(logical.precision)}
+        case TypeKind.UINT64:
+            parameters = {"scale": "0", "connect.decimal.precision": "20"}
+        case TypeKind.BIT:
+            parameters = {"length": str(logical.length)}
+        case _:
+            pass
+    described: dict[str, Any] = {"type": kind, "optional": True}
+    if semantic:
+        described |= {"name": semantic, "version": 1}
+    if parameters:
+        described["parameters"] = parameters
+    return {**described, "field": column.name}

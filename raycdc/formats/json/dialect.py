@@ -1,0 +1,107 @@
+"""What the built-in formats have in common beside the envelope."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from raycdc.errors import ConfigError
+from raycdc.formats.api import FORMAT_VERSION, FormatDecoder, FormatEncoder
+from raycdc.formats.decoding.arena import WireColumn
+from raycdc.formats.envelope import EnvelopeSpec
+from raycdc.formats.loops import code_loops as cells
+from raycdc.formats.options import FormatOptions
+from raycdc.model import LogicalType, TableId, TableSchema
+from raycdc.plugins import did_you_mean
+from raycdc.schema import SchemaChangeEvent
+
+
+class JsonDialect:
+    """A format as an `EnvelopeSpec` and a few answers; see `decoder.Dialect`. A third party's may begin here."""
+
+    identifier: ClassVar[str] = ""
+    version: ClassVar[int] = FORMAT_VERSION
+    spec: EnvelopeSpec
+
+    def __init__(self, options: FormatOptions) -> None:
+        self.options = options
+        for name in options.metadata:
+            if name not in self.spec.metadata:
+                known = list(self.spec.metadata)
+                raise ConfigError(
+                    f"source.format.metadata: {self.identifier} has no field {name!r}{did_you_mean(name, known)} "
+                    f"It has {', '.join(known)}."
+                )
+
+    def decoder(self, *, keep_null_columns: bool = False, positions: bool = False) -> FormatDecoder:
+        """See `api.Format`."""
+        from raycdc.formats.decoding.decoder import EnvelopeDecoder
+
+        return EnvelopeDecoder(self, self.options, keep_null_columns=keep_null_columns, positions=positions)
+
+    def encoder(self, table: TableId, schema: TableSchema) -> FormatEncoder:
+        """See `api.Format`."""
+        raise ConfigError(
+            f"sink.format: {self.identifier} can be read, not written. Write maxwell-json, canal-json or debezium-json."
+        )
+
+    def table_id(self, database: str, schema: str, table: str, topic: str) -> TableId:
+        """DATABASE.TABLE; a schema between them belongs to the table's name, and no table is the topic's."""
+        return TableId(database or NO_DATABASE, f"{schema}.{table}" if schema else table or topic)
+
+    def described(self, version: bytes) -> list[WireColumn] | None:
+        """The columns that an embedded schema text describes."""
+        return None
+
+    def has_documents(self, message: bytes) -> bool:
+        """Whether a table's first message holds MongoDB's documents."""
+        return False
+
+    def primary_key(self, message: bytes, key: bytes | None) -> tuple[str, ...]:
+        """The key columns that a table's first message names, if any."""
+        return ()
+
+    def wire(self, logical: LogicalType) -> int:
+        """How values of a type are spelled where no schema is embedded."""
+        return cells.WIRE_PLAIN
+
+    def defined(self, message: bytes) -> tuple[list[WireColumn], tuple[str, ...]] | None:
+        """The columns and key that a DDL message defines; None where it defines none."""
+        return None
+
+    def changes(self, message: bytes, table: TableId) -> tuple[list[SchemaChangeEvent], str]:
+        """What else a DDL or truncate message says, and its statement."""
+        return [], ""
+
+    def before_fix(self, message: bytes) -> str:
+        """What to do about an update or delete without its before-image."""
+        return "Make the connector write before-images."
+
+
+#: The database of tables whose messages name none.
+NO_DATABASE = "topics"
+
+#: Ends every sentence about a missing before-image.
+OPTIONAL_FIX = 'Or set the format\'s option before_image = "optional", which is enough for a target with a key.'
+
+
+def names(value: Any) -> tuple[str, ...]:
+    """A JSON array of column names; empty for anything else."""
+    return tuple(str(item) for item in value) if isinstance(value, list) else ()
+
+
+def parsed(message: bytes | None) -> dict[str, Any]:
+    """A message as a dict, for what is asked once per table; empty where it is none."""
+    if not message:
+        return {}
+    try:
+        found = json.loads(message)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def first_present(data: dict[str, Any], keys: Sequence[str]) -> Any:
+    """The value of the first key that `data` has."""
+    return next((data[key] for key in keys if data.get(key) is not None), None)

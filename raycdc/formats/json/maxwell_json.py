@@ -1,0 +1,123 @@
+"""``maxwell-json``: what Maxwell's daemon writes (its documentation, "Data Format").
+
+``{"database", "table", "type": "insert", "ts": seconds, "xid", "commit", "data": {…}, "old": {…}}``. An update's
+``old`` holds the columns that changed: one absent from it is unchanged, one that is null was null. A bootstrap is
+inserts between two marks. Definitions (``table-create`` …, with ``output_ddl``) carry the whole table. Binary columns
+are base64, SETs arrays, JSON columns nested JSON.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from raycdc.errors import SchemaError
+from raycdc.formats.api import FormatEncoder
+from raycdc.formats.decoding.arena import WireColumn
+from raycdc.formats.decoding.sql_types import parse_type
+from raycdc.formats.envelope import FLAG, NESTED, NUMBER, TEXT, Action, EnvelopeSpec, MetadataField, TimeUnit
+from raycdc.formats.json.dialect import OPTIONAL_FIX, JsonDialect, names, parsed
+from raycdc.model import LogicalType, TableId, TableSchema, TypeKind
+from raycdc.schema import DropTableEvent, SchemaChangeEvent
+
+SPEC = EnvelopeSpec(
+    type="type",
+    after="data",
+    before="old",
+    database="database",
+    table="table",
+    time="ts",
+    time_unit=TimeUnit.SECONDS,
+    patch=True,
+    actions={
+        "insert": Action.INSERT,
+        "bootstrap-insert": Action.INSERT,
+        "update": Action.UPDATE,
+        "delete": Action.DELETE,
+        "bootstrap-start": Action.IGNORE,
+        "bootstrap-complete": Action.IGNORE,
+        "heartbeat": Action.IGNORE,
+        "table-create": Action.DDL,
+        "table-alter": Action.DDL,
+        "table-drop": Action.DDL,
+        "database-create": Action.IGNORE,
+        "database-alter": Action.IGNORE,
+        "database-drop": Action.DDL,
+    },
+    repeats=("primary_key_columns",),
+    metadata={
+        "database": MetadataField("database", TEXT),
+        "table": MetadataField("table", TEXT),
+        "type": MetadataField("type", TEXT),
+        "ts": MetadataField("ts", NUMBER),
+        "xid": MetadataField("xid", NUMBER),
+        "xoffset": MetadataField("xoffset", NUMBER),
+        "commit": MetadataField("commit", FLAG),
+        "position": MetadataField("position", TEXT),
+        "gtid": MetadataField("gtid", TEXT),
+        "server_id": MetadataField("server_id", NUMBER),
+        "thread_id": MetadataField("thread_id", NUMBER),
+        "schema_id": MetadataField("schema_id", NUMBER),
+        "primary_key": MetadataField("primary_key", NESTED),
+        "primary_key_columns": MetadataField("primary_key_columns", NESTED),
+        "query": MetadataField("query", TEXT),
+        "comment": MetadataField("comment", TEXT),
+    },
+)
+
+
+class MaxwellJson(JsonDialect):
+    """Maxwell's JSON."""
+
+    identifier: ClassVar[str] = "maxwell-json"
+    spec = SPEC
+
+    def primary_key(self, message: bytes, key: bytes | None) -> tuple[str, ...]:
+        """From ``primary_key_columns``, else from a key like ``{"database", "table", "pk.id": 1}``."""
+        listed = names(parsed(message).get("primary_key_columns"))
+        return listed or tuple(name[3:] for name in parsed(key) if name.startswith("pk."))
+
+    def defined(self, message: bytes) -> tuple[list[WireColumn], tuple[str, ...]] | None:
+        """The table after ``table-create`` or ``table-alter``."""
+        definition = parsed(message).get("def")
+        if not isinstance(definition, dict):
+            return None
+        columns = [_column(column) for column in definition.get("columns", ())]
+        return columns, names(definition.get("primary-key"))
+
+    def changes(self, message: bytes, table: TableId) -> tuple[list[SchemaChangeEvent], str]:
+        """A dropped table; the statement."""
+        found = parsed(message)
+        dropped: list[SchemaChangeEvent] = [DropTableEvent(table)] if found.get("type") == "table-drop" else []
+        return dropped, str(found.get("sql") or "")
+
+    def before_fix(self, message: bytes) -> str:
+        """Maxwell writes `old` unless told otherwise."""
+        return f'Maxwell writes it as "old": keep its filters and scripts from dropping that field. {OPTIONAL_FIX}'
+
+    def encoder(self, table: TableId, schema: TableSchema) -> FormatEncoder:
+        """See `api.Format`."""
+        from raycdc.formats.encoding.encoder import maxwell_encoder
+
+        return maxwell_encoder(table, schema, self.options)
+
+
+def _column(column: Any) -> WireColumn:
+    """A column of a definition: type word, sign, length and labels apart."""
+    try:
+        word, name = str(column["type"]).lower(), str(column["name"])
+    except (KeyError, TypeError) as cause:
+        raise SchemaError(f"A table definition has a column without name or type: {column!r:.200}") from cause
+    if word in ("enum", "set"):
+        return WireColumn(name, LogicalType(TypeKind(word), native=word))
+    length = column.get("column-length")
+    if word == "decimal":
+        # The definition does not say precision and scale, so the exact digits are kept as text.
+        return WireColumn(name, LogicalType(TypeKind.STRING, native="decimal"))
+    if word == "bit":
+        return WireColumn(name, LogicalType(TypeKind.BIT, length=int(length or 64), native=word))
+    inside = f"({length})" if length is not None else ""
+    unsigned = " unsigned" if column.get("signed") is False else ""
+    logical = parse_type(f"{word}{inside}{unsigned}")
+    if logical.kind is TypeKind.STRING and column.get("charset") == "binary":
+        logical = LogicalType(TypeKind.BINARY, native=word)
+    return WireColumn(name, logical)

@@ -1,0 +1,23 @@
+"""``json``: every message is a row, appended as an insert. The table is named after the topic."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from raycdc.formats.envelope import Action, EnvelopeSpec
+from raycdc.formats.json.dialect import NO_DATABASE, JsonDialect
+from raycdc.model import TableId
+
+SPEC = EnvelopeSpec(whole_row=True, default_action=Action.INSERT)
+
+
+class PlainJson(JsonDialect):
+    """Rows as JSON objects."""
+
+    identifier: ClassVar[str] = "json"
+    spec = SPEC
+
+    def table_id(self, database: str, schema: str, table: str, topic: str) -> TableId:
+        """A topic ``shop.orders`` is that table; any other is one of the database `NO_DATABASE`."""
+        first, dot, rest = topic.partition(".")
+        return TableId(first, rest) if dot and first and rest else TableId(NO_DATABASE, topic)

@@ -1,0 +1,434 @@
+"""Values of JSON tokens into Arrow columns, compiled: numbers, decimals, dates, bytes, text.
+
+`put_cell` is the one entry. What a column expects is in the arena (`ArenaView`): the kind, its two parameters and its
+*wire*, how this format spells values that JSON has no type for. A value that does not fit is an error, never rounded,
+cut or made null. The layout of columns is described in `raycdc.formats.decoding.arena`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from raycdc.compiled import copy
+from raycdc.formats.loops.code_loops import (
+    AMBIGUOUS_DECIMAL,
+    C_BASE,
+    C_HAS_NULL,
+    C_KIND,
+    C_P1,
+    C_P2,
+    C_SLOT,
+    C_WIDE,
+    C_WIRE,
+    FULL,
+    FULL_NEED,
+    FULL_SLOT,
+    HALF_SURROGATE,
+    K_BIT,
+    K_BOOL,
+    K_BYTES,
+    K_DATE,
+    K_DECIMAL,
+    K_FLOAT32,
+    K_FLOAT64,
+    K_INT,
+    K_JSON,
+    K_SET,
+    K_TEXT,
+    K_TIME,
+    NOT_BASE64,
+    NOT_HEX,
+    NOT_LATIN1,
+    NULL_VALUE,
+    OK,
+    OUT_OF_RANGE,
+    S_BASE,
+    S_ROOM,
+    TEXT_SLACK,
+    TOO_PRECISE,
+    WIRE_BASE64,
+    WIRE_EITHER,
+    WIRE_HEX,
+    WIRE_LATIN1,
+    WIRE_TEXT,
+    WIRE_VARIABLE,
+    WRONG_KIND,
+    ZERO_DATES,
+)
+from raycdc.formats.loops.compiling import helper, inlined
+from raycdc.formats.loops.number_loops import (
+    base64_into,
+    base64_length,
+    base64_number,
+    decimal_wire,
+    fits,
+    fits_float,
+    negate,
+    simple_integer,
+    to_bool,
+    to_decimal,
+    to_double,
+    to_integer,
+)
+from raycdc.formats.loops.tape_loops import (
+    ARRAY,
+    AT,
+    END,
+    ESCAPED,
+    INTEGER,
+    KIND,
+    NEXT,
+    NULL,
+    OBJECT,
+    STRING,
+    hex_digit,
+    plain_text,
+    unescape,
+)
+from raycdc.formats.loops.time_loops import to_micros, to_moment
+
+_UNAVAILABLE = np.frombuffer(b"__debezium_unavailable_value", np.uint8).copy()
+_UNAVAILABLE64 = np.frombuffer(b"X19kZWJleml1bV91bmF2YWlsYWJsZV92YWx1ZQ==", np.uint8).copy()
+
+
+@helper
+def _bytes(data: Any, at: Any, end: Any, wire: Any, out: Any, to: Any) -> Any:
+    """Bytes of a string: (error, their end in `out`)."""
+    if wire == WIRE_LATIN1:
+        while at < end:
+            byte = data[at]
+            if byte < 0x80:
+                out[to] = byte
+                at += 1
+            elif byte <= 0xC3:
+                out[to] = ((byte & 3) << 6) | (data[at + 1] & 0x3F)
+                at += 2
+            else:
+                return NOT_LATIN1, to
+            to += 1
+        return OK, to
+    if wire == WIRE_HEX:
+        if (end - at) % 2 != 0:
+            return NOT_HEX, to
+        while at < end:
+            high = hex_digit(data[at])
+            low = hex_digit(data[at + 1])
+            if high < 0 or low < 0:
+                return NOT_HEX, to
+            out[to] = (high << 4) | low
+            at += 2
+            to += 1
+        return OK, to
+    length, stop = base64_length(data, at, end)
+    if length < 0:
+        return NOT_BASE64, to
+    to = base64_into(data, at, stop, out, to)
+    return (NOT_BASE64 if to < 0 else OK), to
+
+
+@helper
+def _write_digits(out: Any, to: Any, value: Any, count: Any) -> Any:
+    for i in range(count - 1, -1, -1):
+        out[to + i] = 48 + value % 10
+        value //= 10
+    return to + count
+
+
+@helper
+def _time(data: Any, kind: Any, at: Any, end: Any, wire: Any, fraction: Any, out: Any, to: Any) -> Any:
+    """A time of day or a duration that is a number, as the server prints it: (error, end)."""
+    if kind != INTEGER:
+        return WRONG_KIND, to
+    error, micros = to_integer(data, kind, at, end)
+    if error == OK:
+        error, micros = to_micros(micros, wire)
+    if error != OK:
+        return error, to
+    if micros < 0:
+        out[to] = 45
+        to += 1
+        micros = -micros
+    seconds = micros // 1_000_000
+    micros %= 1_000_000
+    hours = seconds // 3600
+    width = 2
+    limit = np.int64(100)
+    while hours >= limit:
+        width += 1
+        limit *= 10
+    to = _write_digits(out, to, hours, width)
+    out[to] = 58
+    to = _write_digits(out, to + 1, seconds // 60 % 60, 2)
+    out[to] = 58
+    to = _write_digits(out, to + 1, seconds % 60, 2)
+    if fraction == 0 and micros != 0:
+        fraction = np.int64(6)
+    if fraction > 0:
+        out[to] = 46
+        for _ in range(6 - fraction):
+            if micros % 10 != 0:
+                return TOO_PRECISE, to
+            micros //= 10
+        to = _write_digits(out, to + 1, micros, fraction)
+    return OK, to
+
+
+@helper
+def _bits(data: Any, kind: Any, at: Any, end: Any, wire: Any, bits: Any) -> Any:
+    """(error, low word, high word) of a BIT column."""
+    if kind == STRING and wire == WIRE_BASE64:
+        error, _, high, low = base64_number(data, at, end, False)
+        value = np.int64(low)
+        top = np.int64(high)
+    else:
+        error, value, top = to_decimal(data, kind, at, end, np.int64(20), np.int64(0))
+    if error == OK and (top != 0 or (bits < 64 and (np.uint64(value) >> np.uint64(bits)) != np.uint64(0))):
+        error = OUT_OF_RANGE
+    return error, value, top
+
+
+@helper
+def _labels(tape: Any, token: Any, out: Any, to: Any) -> Any:
+    """An array of labels, joined by commas: (error, end)."""
+    first = to
+    label = token + 1
+    last = np.int64(tape.tok[token, NEXT])
+    while label < last:
+        kind = tape.tok[label, KIND]
+        if kind != STRING and kind != ESCAPED:
+            return WRONG_KIND, to
+        if to > first:
+            out[to] = 44
+            to += 1
+        to = unescape(tape.data, np.int64(tape.tok[label, AT]), np.int64(tape.tok[label, END]), out, to)
+        if to < 0:
+            return HALF_SURROGATE, to
+        label = np.int64(tape.tok[label, NEXT])
+    return OK, to
+
+
+@helper
+def _tenth(high: Any, low: Any) -> Any:
+    """128 bits divided by ten, by long division of 32 bits at a time: (high, low, rest)."""
+    ten = np.uint64(10)
+    half = np.uint64(32)
+    mask = np.uint64(0xFFFFFFFF)
+    part = high >> half
+    top = part // ten
+    part = ((part % ten) << half) | (high & mask)
+    new_high = (top << half) | (part // ten)
+    part = ((part % ten) << half) | (low >> half)
+    top = part // ten
+    part = ((part % ten) << half) | (low & mask)
+    return new_high, (top << half) | (part // ten), part % ten
+
+
+@helper
+def _variable(tape: Any, token: Any, out: Any, to: Any) -> Any:
+    """``{"scale": 2, "value": "AQ=="}`` as decimal text: (error, end)."""
+    scale = np.int64(-1)
+    error = WRONG_KIND
+    negative = False
+    high = np.uint64(0)
+    low = np.uint64(0)
+    key = token + 1
+    last = np.int64(tape.tok[token, NEXT])
+    while key < last:
+        value = key + 1
+        at = np.int64(tape.tok[value, AT])
+        end = np.int64(tape.tok[value, END])
+        first = tape.data[tape.tok[key, AT]]
+        if first == 115:
+            scale, _ = simple_integer(tape.data, at, end)
+        elif first == 118 and tape.tok[value, KIND] == STRING:
+            error, negative, high, low = base64_number(tape.data, at, end, True)
+        key = np.int64(tape.tok[value, NEXT])
+    if error != OK or scale < 0 or scale > 64:
+        return (error if error != OK else OUT_OF_RANGE), to
+    stop = to + 110
+    at = stop
+    written = np.int64(0)
+    while high != np.uint64(0) or low != np.uint64(0) or written <= scale:
+        high, low, rest = _tenth(high, low)
+        if written == scale and scale > 0:
+            at -= 1
+            out[at] = 46
+        at -= 1
+        out[at] = np.uint64(48) + rest
+        written += 1
+    if negative:
+        at -= 1
+        out[at] = 45
+    for i in range(stop - at):
+        out[to + i] = out[at + i]
+    return OK, to + stop - at
+
+
+@inlined
+def is_unavailable(tape: Any, token: Any) -> Any:
+    """Whether a value is the stand-in for a large value that Debezium did not get (PostgreSQL's TOAST)."""
+    if tape.tok[token, KIND] != STRING:
+        return False
+    at = tape.tok[token, AT]
+    length = tape.tok[token, END] - at
+    if length == len(_UNAVAILABLE):
+        for i in range(length):
+            if tape.data[at + i] != _UNAVAILABLE[i]:
+                return False
+        return True
+    if length == len(_UNAVAILABLE64):
+        for i in range(length):
+            if tape.data[at + i] != _UNAVAILABLE64[i]:
+                return False
+        return True
+    return False
+
+
+@inlined
+def extended(tape: Any, token: Any) -> Any:
+    """The value inside MongoDB's extended JSON (``{"$oid": …}``, ``{"$numberLong": …}``), else the token itself."""
+    while tape.tok[token, KIND] == OBJECT and np.int64(tape.tok[token, NEXT]) > token + 1:
+        key = token + 1
+        if tape.tok[key, END] - tape.tok[key, AT] < 2 or tape.data[tape.tok[key, AT]] != 36:
+            return token
+        # {"$binary": {"base64": …, "subType": …}}: the first of the inner object, by the same rule without the dollar.
+        inner = key + 1
+        if (
+            tape.tok[inner, KIND] == OBJECT
+            and tape.data[tape.tok[key, AT] + 1] == 98
+            and np.int64(tape.tok[inner, NEXT]) > inner + 1
+        ):
+            inner += 2
+            return inner
+        token = inner
+    return token
+
+
+@inlined
+def put_null(a: Any, col: Any, row: Any) -> None:
+    """A null: the value zero, or an empty text."""
+    a.valid[col, row] = 0
+    a.col[col, C_HAS_NULL] = 1
+    if a.col[col, C_KIND] >= K_TEXT:
+        slot = a.col[col, C_SLOT]
+        a.voff[slot, row + 1] = a.voff[slot, row]
+    elif a.col[col, C_WIDE] == 1:
+        at = a.col[col, C_BASE] + 2 * row
+        a.i64[at] = 0
+        a.i64[at + 1] = 0
+    else:
+        a.i64[a.col[col, C_BASE] + row] = 0
+
+
+@inlined
+def _text(tape: Any, token: Any, kind: Any, wire: Any, fraction: Any, out: Any, to: Any) -> Any:
+    """A value of a column with text: (error, end)."""
+    data = tape.data
+    is_a = tape.tok[token, KIND]
+    at = np.int64(tape.tok[token, AT])
+    end = np.int64(tape.tok[token, END])
+    is_string = is_a == STRING or is_a == ESCAPED
+    if kind == K_BYTES:
+        if not is_string:
+            return WRONG_KIND, to
+        return _bytes(data, at, end, wire, out, to)
+    if kind == K_TIME and not is_string:
+        return _time(data, is_a, at, end, wire, fraction, out, to)
+    if kind == K_SET and is_a == ARRAY:
+        return _labels(tape, token, out, to)
+    if kind == K_TEXT and wire == WIRE_VARIABLE and is_a == OBJECT:
+        return _variable(tape, token, out, to)
+    if kind == K_JSON and is_string and wire != WIRE_TEXT:
+        # The quotes are still around it.
+        at -= 1
+        end += 1
+    elif is_a == ESCAPED:
+        to = unescape(data, at, end, out, to)
+        return (HALF_SURROGATE if to < 0 else OK), to
+    length = end - at
+    if length <= 16:
+        for i in range(length):
+            out[to + i] = data[at + i]
+    else:
+        copy(data, at, out, to, length)
+    return OK, to + length
+
+
+# long: a dispatch over the kinds; each layer of helpers costs compile time
+@inlined
+def put_cell(tape: Any, token: Any, a: Any, col: Any, row: Any) -> Any:
+    """Write a token's value into a column: `OK`, `FULL` (slot and need in the counters), or an error."""
+    if token < 0 or tape.tok[token, KIND] == NULL:
+        put_null(a, col, row)
+        return OK
+    kind = a.col[col, C_KIND]
+    wire = a.col[col, C_WIRE]
+    p1 = a.col[col, C_P1]
+    if kind <= K_BYTES and kind != K_TEXT and not plain_text(tape, token):
+        return HALF_SURROGATE
+    if kind >= K_TEXT:
+        slot = a.col[col, C_SLOT]
+        start = np.int64(a.voff[slot, row])
+        need = start + TEXT_SLACK + np.int64(tape.tok[token, END] - tape.tok[token, AT])
+        if need > a.slot[slot, S_ROOM]:
+            a.counters[FULL_SLOT] = slot
+            a.counters[FULL_NEED] = need
+            return FULL
+        to = a.slot[slot, S_BASE] + start
+        error, end = _text(tape, token, kind, wire, p1, a.vdata, to)
+        a.voff[slot, row + 1] = start + end - to
+        return error
+    data = tape.data
+    is_a = np.int64(tape.tok[token, KIND])
+    at = np.int64(tape.tok[token, AT])
+    end = np.int64(tape.tok[token, END])
+    value = np.int64(0)
+    top = np.int64(0)
+    if kind == K_INT:
+        error, value = to_integer(data, is_a, at, end)
+        limit = np.int64(1) << (8 * p1 - 1)
+        if p1 < 8 and (value >= limit or value < -limit):
+            return OUT_OF_RANGE if error == OK else error
+    elif kind == K_DECIMAL:
+        scale = a.col[col, C_P2]
+        if is_a == STRING and wire == WIRE_EITHER:
+            wire = np.int64(decimal_wire(data, at, end, scale))
+            if wire == WIRE_EITHER:
+                return AMBIGUOUS_DECIMAL
+        if is_a == STRING and wire == WIRE_BASE64:
+            error, negative, high, low = base64_number(data, at, end, True)
+            if error == OK and not fits(high, low, p1):
+                error = OUT_OF_RANGE
+            if negative:
+                high, low = negate(high, low)
+            value = np.int64(low)
+            top = np.int64(high)
+        else:
+            error, value, top = to_decimal(data, is_a, at, end, p1, scale)
+    elif kind == K_FLOAT64 or kind == K_FLOAT32:
+        error, number = to_double(data, is_a, at, end)
+        if kind == K_FLOAT64:
+            value = np.float64(number).view(np.int64)
+        else:
+            if error == OK:
+                error = fits_float(number)
+            value = np.int64(np.float32(number).view(np.int32))
+    elif kind == K_BOOL:
+        error, value = to_bool(data, is_a, at, end)
+    elif kind == K_BIT:
+        error, value, top = _bits(data, is_a, at, end, wire, p1)
+    else:
+        error, value = to_moment(data, is_a, at, end, wire, kind == K_DATE)
+        if error == NULL_VALUE:
+            a.counters[ZERO_DATES] += 1
+            put_null(a, col, row)
+            return OK
+    if a.col[col, C_WIDE] == 1:
+        at = a.col[col, C_BASE] + 2 * row
+        a.i64[at] = value
+        a.i64[at + 1] = top
+    else:
+        a.i64[a.col[col, C_BASE] + row] = value
+    return error

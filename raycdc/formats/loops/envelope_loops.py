@@ -1,0 +1,412 @@
+"""Finding the fields of each message's envelope, compiled: what happened, to which table, where the rows lie.
+
+`scan` tokenizes message after message and notes for each its action, its table and the token of every field that the
+envelope's description (`Names`) has. It stops where only Python can go on: at a table or a repeated text it does not
+know (`STOP_…`); Python makes it known and calls again from that message.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from raycdc.formats.loops.compiling import helper, inlined, njit
+from raycdc.formats.loops.tape_loops import (
+    ABSENT,
+    ARRAY,
+    AT,
+    BEGIN,
+    END,
+    FOUND,
+    INTEGER,
+    KIND,
+    NEXT,
+    NULL,
+    OBJECT,
+    SPARE,
+    STACK,
+    STOP,
+    STRING,
+    TOKENS,
+    TRUE,
+    UNKNOWN,
+    plain_text,
+    same_bytes,
+    tokenize,
+    unescape,
+)
+
+# What a message does. The first three have rows.
+INSERT, UPDATE, DELETE, TRUNCATE, DDL, IGNORE, TOMBSTONE, FILTERED, BAD = range(9)
+
+# Why a message is bad, beside the damages of `tape_loops`; `describe` has the words.
+NOT_AN_OBJECT, NO_TYPE, UNKNOWN_TYPE, NO_ROWS, NO_BEFORE, BAD_DOCUMENT = 20, 21, 22, 23, 24, 25
+
+# Fields every envelope may have; those of a format's own metadata follow.
+TYPE, AFTER, BEFORE, DATABASE, SCHEMA, TABLE, TIME, IS_DDL, DDL_TEXT = range(9)
+OWN_FIELDS = 9
+
+# Why `scan` stopped.
+STOP_END, STOP_TABLE, STOP_TEXT = 0, 1, 2
+
+#: Keys of one object whose places are remembered from message to message.
+REMEMBERED_KEYS = 64
+
+_NO_TABLE = -1
+
+
+class Names(NamedTuple):
+    """The envelope's description. Row ``e`` of `entry` is a key of an object: its text's begin and end in `data`, the
+    object's number (0: the outermost), the field its value is (-1: none), and the number of the object that its value
+    is (-1: none). `remembered` holds where keys were in the message before.
+
+    `kind` lists the texts of the type field: begin and end in `data`, and what it means. `flags` are below.
+    """
+
+    data: npt.NDArray[np.uint8]
+    entry: npt.NDArray[np.int64]
+    remembered: npt.NDArray[np.int64]
+    kind: npt.NDArray[np.int64]
+    flags: npt.NDArray[np.int64]
+
+
+#: Columns of `Names.entry` after begin and end; the last of `Names.kind`.
+GROUP, SLOT, CHILD = 2, 3, 4
+MEANING = 2
+#: Indices into `Names.flags`: action without a type field (-1: an error), whether rows are documents inside strings,
+#: whether the whole message is the row, the repeated name that tells versions of a table apart (-1: none).
+FLAG_DEFAULT_ACTION, FLAG_DOCUMENTS, FLAG_ROW, FLAG_VERSION_NAME = range(4)
+
+
+class Tables(NamedTuple):
+    """Known tables. A row of `entry`: where database, schema and name lie in `data` one after the other, the length of
+    each, the number of the repeated text that tells its version, and Python's number for it, negative where it is
+    filtered out. `bucket` is a hash table of rows; its last element is the table found last.
+    """
+
+    data: npt.NDArray[np.uint8]
+    entry: npt.NDArray[np.int64]
+    bucket: npt.NDArray[np.int64]
+
+
+#: Columns of `Tables.entry` after the three lengths.
+VERSION, INDEX = 4, 5
+
+
+class Messages(NamedTuple):
+    """A chunk's messages. A row of `info`: begin and end in the work buffer in, the rest out. `found` holds the token
+    of each field of each message, or -1.
+    """
+
+    info: npt.NDArray[np.int64]
+    found: npt.NDArray[np.int32]
+
+
+#: Columns of `Messages.info` after begin and end; `MESSAGE_ROWS` is how many rows a message has at most.
+ACTION, TABLE_NUMBER, ERROR, ERROR_AT, MESSAGE_ROWS = 2, 3, 4, 5, 6
+INFO_COLUMNS = 7
+
+
+@inlined
+def _entry(tape: Any, names: Any, group: Any, key: Any, position: Any) -> Any:
+    """The entry of `group` that the key token is, or -1; `position` is the key's number within its object."""
+    at = np.int64(tape.tok[key, AT])
+    length = np.int64(tape.tok[key, END]) - at
+    place = group * REMEMBERED_KEYS + position
+    if position < REMEMBERED_KEYS:
+        guess = names.remembered[place]
+        if guess >= 0 and names.entry[guess, STOP] - names.entry[guess, BEGIN] == length:
+            if same_bytes(tape.data, at, names.data, names.entry[guess, BEGIN], length):
+                return guess
+    for entry in range(len(names.entry)):
+        first = names.entry[entry, BEGIN]
+        if names.entry[entry, GROUP] == group and names.entry[entry, STOP] - first == length:
+            if same_bytes(tape.data, at, names.data, first, length):
+                if position < REMEMBERED_KEYS:
+                    names.remembered[place] = entry
+                return entry
+    return -1
+
+
+@inlined
+def _walk(tape: Any, names: Any, root: Any, found: Any, message: Any) -> Any:
+    """Note the fields of the envelope that begins at the object `root`."""
+    stack = tape.state  # the tokenizer is done with it
+    stack[STACK] = root
+    stack[STACK + 1] = 0
+    depth = 1
+    while depth > 0:
+        depth -= 1
+        container = stack[STACK + 2 * depth]
+        group = stack[STACK + 2 * depth + 1]
+        key = container + 1
+        last = np.int64(tape.tok[container, NEXT])
+        position = 0
+        while key < last:
+            value = key + 1
+            entry = _entry(tape, names, group, key, position)
+            if entry >= 0:
+                if names.entry[entry, SLOT] >= 0:
+                    found[message, names.entry[entry, SLOT]] = value
+                if names.entry[entry, CHILD] >= 0 and tape.tok[value, KIND] == OBJECT and depth < 8:
+                    stack[STACK + 2 * depth] = value
+                    stack[STACK + 2 * depth + 1] = names.entry[entry, CHILD]
+                    depth += 1
+            key = np.int64(tape.tok[value, NEXT])
+            position += 1
+
+
+@helper
+def _document(tape: Any, repeats: Any, token: Any) -> Any:
+    """The token of the JSON document inside a string token, -1 when it is none."""
+    start = tape.state[SPARE]
+    at = np.int64(tape.tok[token, AT])
+    end = np.int64(tape.tok[token, END])
+    stop = unescape(tape.data, at, end, tape.data, start)
+    if stop < 0:
+        return -1
+    tape.state[SPARE] = stop
+    first = tape.state[TOKENS]
+    damage, _ = tokenize(tape, repeats, start, stop, False)
+    return first if damage == 0 else np.int64(-1)
+
+
+@inlined
+def _action(tape: Any, names: Any, found: Any, message: Any) -> Any:
+    """(action, error)."""
+    ddl = found[message, IS_DDL]
+    if ddl >= 0 and tape.tok[ddl, KIND] == TRUE:
+        return DDL, 0
+    kind = found[message, TYPE]
+    if kind < 0 or tape.tok[kind, KIND] == NULL:
+        if found[message, DDL_TEXT] >= 0 and kind < 0:
+            return DDL, 0
+        action = names.flags[FLAG_DEFAULT_ACTION]
+        return (action, 0) if action >= 0 else (BAD, NO_TYPE)
+    if not plain_text(tape, kind) or tape.tok[kind, KIND] != STRING:
+        return BAD, UNKNOWN_TYPE
+    at = np.int64(tape.tok[kind, AT])
+    length = np.int64(tape.tok[kind, END]) - at
+    for known in range(len(names.kind)):
+        first = names.kind[known, BEGIN]
+        if names.kind[known, STOP] - first == length and same_bytes(tape.data, at, names.data, first, length):
+            return names.kind[known, MEANING], 0
+    return BAD, UNKNOWN_TYPE
+
+
+@helper
+def _name_length(tape: Any, token: Any) -> Any:
+    if token < 0 or not plain_text(tape, token) or tape.tok[token, KIND] != STRING:
+        return np.int64(0)
+    return np.int64(tape.tok[token, END] - tape.tok[token, AT])
+
+
+@helper
+def _is_table(
+    tape: Any, tables: Any, table: Any, first: Any, second: Any, third: Any, version: Any, lengths: Any
+) -> Any:
+    if tables.entry[table, VERSION] != version:
+        return False
+    at = tables.entry[table, 0]
+    if (
+        tables.entry[table, 1] != lengths[0]
+        or tables.entry[table, 2] != lengths[1]
+        or tables.entry[table, 3] != lengths[2]
+    ):
+        return False
+    if lengths[0] > 0 and not same_bytes(tape.data, np.int64(tape.tok[first, AT]), tables.data, at, lengths[0]):
+        return False
+    at += lengths[0]
+    if lengths[1] > 0 and not same_bytes(tape.data, np.int64(tape.tok[second, AT]), tables.data, at, lengths[1]):
+        return False
+    at += lengths[1]
+    return lengths[2] == 0 or same_bytes(tape.data, np.int64(tape.tok[third, AT]), tables.data, at, lengths[2])
+
+
+@helper
+def hash_bytes(data: Any, at: Any, length: Any, value: Any) -> Any:
+    """FNV-1a, kept below 2**31."""
+    for i in range(length):
+        value = ((value ^ np.int64(data[at + i])) * 16777619) & 0x7FFFFFFF
+    return value
+
+
+@helper
+def _table(tape: Any, tables: Any, found: Any, message: Any, version: Any) -> Any:
+    """The known table of a message, or `_NO_TABLE`."""
+    first = np.int64(found[message, DATABASE])
+    second = np.int64(found[message, SCHEMA])
+    third = np.int64(found[message, TABLE])
+    lengths = (_name_length(tape, first), _name_length(tape, second), _name_length(tape, third))
+    guess = tables.bucket[len(tables.bucket) - 1]
+    if guess >= 0 and _is_table(tape, tables, guess, first, second, third, version, lengths):
+        return guess
+    value = np.int64(2166136261 & 0x7FFFFFFF)
+    if lengths[0] > 0:
+        value = hash_bytes(tape.data, np.int64(tape.tok[first, AT]), lengths[0], value)
+    if lengths[1] > 0:
+        value = hash_bytes(tape.data, np.int64(tape.tok[second, AT]), lengths[1], value)
+    if lengths[2] > 0:
+        value = hash_bytes(tape.data, np.int64(tape.tok[third, AT]), lengths[2], value)
+    mask = len(tables.bucket) - 2
+    place = (value ^ (version + 2)) & mask
+    while tables.bucket[place] >= 0:
+        table = tables.bucket[place]
+        if _is_table(tape, tables, table, first, second, third, version, lengths):
+            tables.bucket[len(tables.bucket) - 1] = table
+            return table
+        place = (place + 1) & mask
+    return np.int64(_NO_TABLE)
+
+
+@inlined
+def _rows(tape: Any, repeats: Any, names: Any, messages: Any, message: Any) -> Any:
+    """Check that what the rows lie in is of the right kind; 0 or why not. Documents in strings become tokens."""
+    for slot in range(AFTER, BEFORE + 1):
+        token = np.int64(messages.found[message, slot])
+        if token < 0:
+            continue
+        kind = tape.tok[token, KIND]
+        if kind == NULL:
+            messages.found[message, slot] = -1
+        elif names.flags[FLAG_DOCUMENTS] == 1 and kind != OBJECT and kind != ARRAY:
+            token = _document(tape, repeats, token)
+            if token < 0 or tape.tok[token, KIND] != OBJECT:
+                return BAD_DOCUMENT
+            messages.found[message, slot] = token
+        elif kind != OBJECT and kind != ARRAY:
+            return NO_ROWS
+    return 0
+
+
+@inlined
+def _rows_of(tape: Any, action: Any, after: Any) -> Any:
+    """Rows that a message may have at most."""
+    rows = np.int64(1)
+    if after >= 0 and tape.tok[after, KIND] == ARRAY:
+        rows = np.int64(0)
+        element = after + 1
+        last = np.int64(tape.tok[after, NEXT])
+        while element < last:
+            rows += 1
+            element = np.int64(tape.tok[element, NEXT])
+    return 2 * rows if action == UPDATE else rows
+
+
+@inlined
+def _fail(messages: Any, message: Any, error: Any, at: Any) -> None:
+    messages.info[message, ACTION] = BAD
+    messages.info[message, ERROR] = error
+    messages.info[message, ERROR_AT] = at
+
+
+@inlined
+def _version(names: Any, repeats: Any) -> Any:
+    name = names.flags[FLAG_VERSION_NAME]
+    return repeats.name[name, FOUND] if name >= 0 else np.int64(ABSENT)
+
+
+@njit
+def scan(tape: Any, repeats: Any, names: Any, tables: Any, messages: Any, first: Any) -> Any:
+    """Note everything about the messages from number `first` on: (why it stopped, at which message)."""
+    for message in range(first, len(messages.info)):
+        at = messages.info[message, BEGIN]
+        end = messages.info[message, STOP]
+        before = tape.state[TOKENS]
+        spare = tape.state[SPARE]
+        messages.info[message, ERROR] = 0
+        messages.info[message, TABLE_NUMBER] = -1
+        messages.info[message, MESSAGE_ROWS] = 0
+        for slot in range(messages.found.shape[1]):
+            messages.found[message, slot] = -1
+        for name in range(len(repeats.name)):
+            repeats.name[name, FOUND] = ABSENT
+        if at >= end:
+            messages.info[message, ACTION] = TOMBSTONE
+            continue
+        damage, place = tokenize(tape, repeats, at, end, True)
+        if damage != 0:
+            tape.state[TOKENS] = before
+            tape.state[SPARE] = spare
+            _fail(messages, message, damage, place - at)
+            continue
+        for name in range(len(repeats.name)):
+            if repeats.name[name, FOUND] == UNKNOWN:
+                tape.state[SPARE] = spare
+                tape.state[TOKENS] = before
+                return STOP_TEXT, message
+        if tape.tok[before, KIND] != OBJECT:
+            if tape.tok[before, KIND] == NULL:
+                messages.info[message, ACTION] = TOMBSTONE
+            else:
+                _fail(messages, message, NOT_AN_OBJECT, 0)
+            continue
+        _walk(tape, names, before, messages.found, message)
+        if names.flags[FLAG_ROW] == 1:
+            messages.found[message, AFTER] = before
+        action, error = _action(tape, names, messages.found, message)
+        if error != 0:
+            empty = (
+                error == NO_TYPE and messages.found[message, AFTER] < 0 and tape.tok[np.int64(before), KIND] == OBJECT
+            )
+            if empty and _null_payload(tape, before):
+                messages.info[message, ACTION] = TOMBSTONE
+            else:
+                _fail(messages, message, error, 0)
+            continue
+        messages.info[message, ACTION] = action
+        if action == IGNORE:
+            continue
+        if action <= DELETE:
+            error = _rows(tape, repeats, names, messages, message)
+            if error != 0:
+                _fail(messages, message, error, 0)
+                continue
+        table = _table(tape, tables, messages.found, message, _version(names, repeats))
+        if table == _NO_TABLE:
+            tape.state[SPARE] = spare
+            tape.state[TOKENS] = before
+            return STOP_TABLE, message
+        messages.info[message, TABLE_NUMBER] = tables.entry[table, INDEX]
+        if tables.entry[table, INDEX] < 0:
+            messages.info[message, ACTION] = FILTERED
+        elif action <= DELETE:
+            messages.info[message, MESSAGE_ROWS] = _rows_of(tape, action, np.int64(messages.found[message, AFTER]))
+    return STOP_END, len(messages.info)
+
+
+@helper
+def _null_payload(tape: Any, root: Any) -> Any:
+    """Whether the object is ``{"schema": …, "payload": null}``: a tombstone with its envelope."""
+    key = root + 1
+    last = np.int64(tape.tok[root, NEXT])
+    payload = False
+    while key < last:
+        length = tape.tok[key, END] - tape.tok[key, AT]
+        if length == 7 and tape.data[tape.tok[key, AT]] == 112 and tape.tok[key + 1, KIND] == NULL:
+            payload = True
+        elif length != 6:
+            return False
+        key = np.int64(tape.tok[key + 1, NEXT])
+    return payload
+
+
+@helper
+def integer_value(tape: Any, token: Any) -> Any:
+    """A number token of at most 18 digits as int64; (value, whether it is one)."""
+    if token < 0 or tape.tok[token, KIND] != INTEGER:
+        return np.int64(0), False
+    at = np.int64(tape.tok[token, AT])
+    end = np.int64(tape.tok[token, END])
+    negative = tape.data[at] == 45
+    if negative:
+        at += 1
+    if end - at > 18:
+        return np.int64(0), False
+    value = np.int64(0)
+    while at < end:
+        value = value * 10 + np.int64(tape.data[at]) - 48
+        at += 1
+    return (-value if negative else value), True

@@ -1,0 +1,439 @@
+"""Rows of messages into a table's columns, compiled.
+
+`decode_rows` walks over one table's messages of a chunk, whose tokens and envelope fields are known, and writes a row
+for each insert and delete and two for each update. It stops where Python must act (`STOP_…`), with nothing of that
+message written. `observe` looks at the same messages beforehand where the columns are inferred.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from raycdc.formats.loops.cell_loops import extended, is_unavailable, put_cell
+from raycdc.formats.loops.code_loops import ERROR_COLUMN, ERROR_TOKEN, FULL, FULL_NEED, OK, ROWS, UNAVAILABLE
+from raycdc.formats.loops.compiling import helper, inlined, njit
+from raycdc.formats.loops.envelope_loops import (
+    ACTION,
+    AFTER,
+    BEFORE,
+    DELETE,
+    INSERT,
+    MESSAGE_ROWS,
+    NO_BEFORE,
+    NO_ROWS,
+    REMEMBERED_KEYS,
+    TIME,
+    integer_value,
+)
+from raycdc.formats.loops.tape_loops import (
+    ARRAY,
+    AT,
+    END,
+    ESCAPED,
+    FALSE,
+    INTEGER,
+    KIND,
+    NEXT,
+    NULL,
+    OBJECT,
+    STRING,
+    TRUE,
+    plain_text,
+    same_bytes,
+)
+from raycdc.formats.loops.time_loops import moment
+
+#: Why `decode_rows` stopped: all done, no row left, no room for text, a bad message.
+STOP_END, STOP_ROWS, STOP_TEXT, STOP_BAD = 0, 1, 2, 3
+#: Why `observe` stopped: all done, a field it does not know.
+STOP_FIELD = 1
+
+#: Indices into `Plan.flags`.
+(
+    FLAG_PATCH,  # `before` holds the changed fields only
+    FLAG_OVERLAY,  # an update's images complete each other
+    FLAG_BEFORE_OPTIONAL,  # without a before-image an update is one row
+    FLAG_EXTENDED,  # MongoDB's extended JSON
+    FLAG_UNAVAILABLE,  # Debezium's stand-in for values it does not have
+    FLAG_FOLD,  # names that differ in case only are the same
+    FLAG_TIME,  # unit of the time field: 0 seconds, 1 milliseconds, 2 microseconds, 3 text
+) = range(7)
+FLAGS = 7
+
+
+class ArenaView(NamedTuple):
+    """Column buffers as compiled loops see them; see `raycdc.formats.decoding.arena`."""
+
+    col: npt.NDArray[np.int64]
+    i64: npt.NDArray[np.int64]
+    valid: npt.NDArray[np.uint8]
+    voff: npt.NDArray[np.int32]
+    vdata: npt.NDArray[np.uint8]
+    slot: npt.NDArray[np.int64]
+    counters: npt.NDArray[np.int64]
+    meta: npt.NDArray[np.int64]
+
+
+#: Columns of `ArenaView.meta`: row kind, running number, time, number of the message, place within it.
+META_OP, META_SEQ, META_MS, META_MESSAGE, META_PART = range(5)
+
+
+class Plan(NamedTuple):
+    """How a table's rows are found. Columns before ``len(name_off) - 1`` are the table's, by name; those after come
+    from the envelope's fields `slots`.
+
+    `cells` has a row for each column: its token in the new and in the old image, whether it was found by its exact
+    name, and the union of the classes seen. `keys` remembers the row before: where keys were, how long, which column.
+    """
+
+    names: npt.NDArray[np.uint8]
+    name_off: npt.NDArray[np.int64]
+    slots: npt.NDArray[np.int64]
+    flags: npt.NDArray[np.int64]
+    cells: npt.NDArray[np.int64]
+    keys: npt.NDArray[np.int64]
+
+
+#: Columns of `Plan.cells` and of `Plan.keys`.
+NEW, OLD, EXACT, MASK = range(4)
+KEY_AT, KEY_LENGTH, KEY_COLUMN = range(3)
+
+
+@helper
+def _lower(byte: Any) -> Any:
+    return byte | 32 if 65 <= byte <= 90 else byte
+
+
+@helper
+def _column(tape: Any, plan: Any, at: Any, length: Any) -> Any:
+    """(column with that name, whether exactly so); -1 for none. Names differing in case count when only one does."""
+    columns = len(plan.name_off) - 1
+    for column in range(columns):
+        first = plan.name_off[column]
+        if plan.name_off[column + 1] - first == length and same_bytes(tape.data, at, plan.names, first, length):
+            return column, True
+    found = -1
+    if plan.flags[FLAG_FOLD] == 1:
+        for column in range(columns):
+            first = plan.name_off[column]
+            if plan.name_off[column + 1] - first != length:
+                continue
+            same = True
+            for i in range(length):
+                if _lower(tape.data[at + i]) != _lower(plan.names[first + i]):
+                    same = False
+                    break
+            if same:
+                if found >= 0:
+                    return -1, False
+                found = column
+    return found, False
+
+
+@inlined
+def _find_column(tape: Any, plan: Any, key: Any, position: Any) -> Any:
+    """`_column` of a key token, remembered from the row before: the column * 2 + exactness, or -1."""
+    at = np.int64(tape.tok[key, AT])
+    length = np.int64(tape.tok[key, END]) - at
+    known = position < REMEMBERED_KEYS
+    if known and plan.keys[position, KEY_LENGTH] == length:
+        if same_bytes(tape.data, at, tape.data, plan.keys[position, KEY_AT], length):
+            return plan.keys[position, KEY_COLUMN]
+    column, exact = _column(tape, plan, at, length)
+    code = np.int64(-1) if column < 0 else np.int64(2 * column + (1 if exact else 0))
+    if known:
+        plan.keys[position, KEY_AT] = at
+        plan.keys[position, KEY_LENGTH] = length
+        plan.keys[position, KEY_COLUMN] = code
+    return code
+
+
+@inlined
+def _gather(tape: Any, plan: Any, row: Any, image: Any) -> None:
+    """The token of each column in the object `row`; -1 where it has none. The last of equal names counts."""
+    columns = len(plan.name_off) - 1
+    for column in range(columns):
+        plan.cells[column, image] = -1
+        plan.cells[column, EXACT] = 0
+    if row < 0:
+        return
+    key = row + 1
+    last = np.int64(tape.tok[row, NEXT])
+    position = 0
+    mongo = plan.flags[FLAG_EXTENDED] == 1
+    while key < last:
+        value = key + 1
+        code = _find_column(tape, plan, key, position)
+        if code >= 0:
+            column = code >> 1
+            if code & 1:
+                plan.cells[column, EXACT] = 1
+            if (code & 1) == 1 or plan.cells[column, EXACT] == 0:
+                plan.cells[column, image] = extended(tape, value) if mongo else value
+        key = np.int64(tape.tok[value, NEXT])
+        position += 1
+
+
+@inlined
+def _time_ms(tape: Any, token: Any, unit: Any) -> Any:
+    """The envelope's time in milliseconds; 0 when it has none."""
+    if token < 0:
+        return np.int64(0)
+    if unit == 3:
+        if not plain_text(tape, token) or tape.tok[token, KIND] != STRING:
+            return np.int64(0)
+        end = np.int64(tape.tok[token, END])
+        at = np.int64(tape.tok[token, AT])
+        # Oracle's times may have nanoseconds; a millisecond is what is kept.
+        if end - at > 23 and tape.data[at + 19] == 46:
+            end = at + 23
+        error, micros = moment(tape.data, at, end)
+        return micros // 1000 if error == OK else np.int64(0)
+    value, known = integer_value(tape, token)
+    if not known:
+        return np.int64(0)
+    if unit == 0:
+        return value * 1000
+    return value if unit == 1 else value // 1000
+
+
+# Row kinds, as `raycdc.model.RowKind`.
+_PLUS_I, _MINUS_U, _PLUS_U, _MINUS_D = 0, 1, 2, 3
+
+
+@inlined
+def _images(tape: Any, plan: Any, action: Any, after: Any, before: Any) -> Any:
+    """Gather what one change needs: (error, first row kind, last row kind)."""
+    patch = plan.flags[FLAG_PATCH] == 1
+    if action == DELETE and patch:
+        before = after
+        if before < 0:
+            return NO_ROWS, 0, 0
+    if action == DELETE:
+        if before < 0:
+            return NO_BEFORE, 0, 0
+        after = np.int64(-1)
+    elif after < 0:
+        return NO_ROWS, 0, 0
+    elif action == INSERT:
+        before = np.int64(-1)
+    elif before < 0 and plan.flags[FLAG_BEFORE_OPTIONAL] == 0:
+        return NO_BEFORE, 0, 0
+    _gather(tape, plan, after, NEW)
+    _gather(tape, plan, before, OLD)
+    if action == INSERT:
+        return OK, _PLUS_I, _PLUS_I
+    if action == DELETE:
+        return OK, _MINUS_D, _MINUS_D
+    return OK, (_PLUS_U if before < 0 else _MINUS_U), _PLUS_U
+
+
+@inlined
+def _cell(tape: Any, plan: Any, column: Any, op: Any) -> Any:
+    """(error, token) of a table's column in the image of a row of kind `op`."""
+    old = op == _MINUS_U or op == _MINUS_D
+    token = plan.cells[column, OLD if old else NEW]
+    other = plan.cells[column, NEW if old else OLD]
+    if token < 0:
+        # What a patch does not mention is unchanged.
+        if (op == _MINUS_U and plan.flags[FLAG_PATCH] == 1) or (
+            plan.flags[FLAG_OVERLAY] == 1 and (op == _MINUS_U or op == _PLUS_U)
+        ):
+            token = other
+    if token >= 0 and plan.flags[FLAG_UNAVAILABLE] == 1 and is_unavailable(tape, token):
+        # What an update left untouched is in the image before it; nothing tells what was there earlier.
+        if op != _PLUS_U or other < 0 or is_unavailable(tape, other):
+            return UNAVAILABLE, token
+        token = other
+    return OK, token
+
+
+@inlined
+def _change(tape: Any, plan: Any, a: Any, messages: Any, message: Any, after: Any, before: Any, part: Any) -> Any:
+    """Write the rows of one change: 0, `FULL`, or an error."""
+    status, op, last = _images(tape, plan, messages.info[message, ACTION], after, before)
+    if status != OK:
+        return status
+    columns = len(plan.name_off) - 1
+    while op <= last:
+        row = a.counters[ROWS]
+        for column in range(columns + len(plan.slots)):
+            if column < columns:
+                status, token = _cell(tape, plan, column, op)
+            else:
+                token = np.int64(messages.found[message, plan.slots[column - columns]])
+            if status == OK:
+                status = put_cell(tape, token, a, column, row)
+            if status != OK:
+                a.counters[ERROR_COLUMN] = column
+                a.counters[ERROR_TOKEN] = token
+                return status
+        a.meta[row, META_OP] = op
+        a.meta[row, META_MESSAGE] = message
+        a.meta[row, META_PART] = part
+        a.counters[ROWS] = row + 1
+        op += 1
+    return OK
+
+
+@njit
+def decode_rows(tape: Any, plan: Any, a: Any, messages: Any, seqs: Any, wanted: Any, first: Any) -> Any:
+    """Write the rows of the messages ``wanted[first:]``: (why it stopped, at which of them, the error).
+
+    Rows of message ``m`` are numbered from ``seqs[m]`` on. `STOP_ROWS`: ``counters[FULL_NEED]`` rows are needed;
+    `STOP_TEXT`: the counters say which text column wants how much.
+    """
+    rows_max = len(a.meta)
+    for i in range(first, len(wanted)):
+        message = wanted[i]
+        held = a.counters[ROWS]
+        if held + messages.info[message, MESSAGE_ROWS] > rows_max:
+            a.counters[FULL_NEED] = messages.info[message, MESSAGE_ROWS]
+            return STOP_ROWS, i, 0
+        after = np.int64(messages.found[message, AFTER])
+        before = np.int64(messages.found[message, BEFORE])
+        many = after >= 0 and tape.tok[after, KIND] == ARRAY
+        stop = np.int64(tape.tok[after, NEXT]) if many else after + 1
+        old_stop = np.int64(-1)
+        if many:
+            after += 1
+            if before >= 0 and tape.tok[before, KIND] == ARRAY:
+                old_stop = np.int64(tape.tok[before, NEXT])
+                before += 1
+        status = OK
+        part = np.int64(0)
+        while after < stop and status == OK:
+            image = before
+            if many and (before >= old_stop or tape.tok[before, KIND] != OBJECT):
+                image = np.int64(-1)
+            if (after >= 0 and tape.tok[after, KIND] != OBJECT) or (image >= 0 and tape.tok[image, KIND] != OBJECT):
+                status = NO_ROWS
+            else:
+                status = _change(tape, plan, a, messages, message, after, image, part)
+            part += 1
+            if not many:
+                break
+            after = np.int64(tape.tok[after, NEXT])
+            if before < old_stop:
+                before = np.int64(tape.tok[before, NEXT])
+        if status != OK:
+            for column in range(a.valid.shape[0]):
+                for row in range(held, min(a.counters[ROWS] + 1, rows_max)):
+                    a.valid[column, row] = 1
+            a.counters[ROWS] = held
+            return (STOP_TEXT, i, 0) if status == FULL else (STOP_BAD, i, status)
+        millis = _time_ms(tape, np.int64(messages.found[message, TIME]), plan.flags[FLAG_TIME])
+        for row in range(held, a.counters[ROWS]):
+            a.meta[row, META_MS] = millis
+            a.meta[row, META_SEQ] = seqs[message] + row - held
+    return STOP_END, len(wanted), 0
+
+
+# Classes of values, for inference; a column's mask is the union of what was seen.
+SEEN_NULL, SEEN_BOOL, SEEN_SMALL, SEEN_INT64, SEEN_BIG, SEEN_DOUBLE = 1, 2, 4, 8, 16, 32
+SEEN_EXACT, SEEN_TEXT, SEEN_NESTED, SEEN_DATE, SEEN_BYTES = 64, 128, 256, 512, 1024
+
+
+@helper
+def _small_exponent(data: Any, at: Any, end: Any) -> Any:
+    """Whether a number of at most 15 digits with this exponent is surely a double: neither 0 nor infinite."""
+    exponent = np.int64(0)
+    for i in range(at, end):
+        if 48 <= data[i] <= 57 and exponent < 1000:
+            exponent = exponent * 10 + np.int64(data[i]) - 48
+    return exponent <= 290
+
+
+@helper
+def _class(tape: Any, token: Any, mongo: Any) -> Any:
+    kind = tape.tok[token, KIND]
+    at = np.int64(tape.tok[token, AT])
+    end = np.int64(tape.tok[token, END])
+    if mongo and kind == OBJECT:
+        inner = extended(tape, token)
+        if inner != token:
+            # The second letter of the key tells the type: $date, $binary, $oid, $numberLong …
+            letter = tape.data[tape.tok[token + 1, AT] + 1]
+            if letter == 100:
+                return SEEN_DATE
+            if letter == 98:
+                return SEEN_BYTES
+            if letter == 110:
+                last = tape.data[np.int64(tape.tok[token + 1, END]) - 1]
+                if last == 103 or last == 116:
+                    return SEEN_INT64
+                # $numberDouble ends in e, $numberDecimal in l
+                return SEEN_DOUBLE if last == 101 else SEEN_TEXT
+            return SEEN_TEXT if tape.tok[inner, KIND] != OBJECT else SEEN_NESTED
+    if kind == NULL:
+        return SEEN_NULL
+    if kind == TRUE or kind == FALSE:
+        return SEEN_BOOL
+    if kind == STRING or kind == ESCAPED:
+        return SEEN_TEXT
+    if kind == OBJECT or kind == ARRAY:
+        return SEEN_NESTED
+    digits = 0
+    whole = np.int64(0)
+    for i in range(at, end):
+        byte = tape.data[i]
+        if 48 <= byte <= 57:
+            if digits > 0 or byte != 48:
+                digits += 1
+                if digits <= 18:
+                    whole = whole * 10 + np.int64(byte) - 48
+        elif byte == 101 or byte == 69:
+            if not _small_exponent(tape.data, i + 1, end):
+                return SEEN_EXACT
+            break
+    if kind == INTEGER:
+        if digits <= 15:
+            return SEEN_SMALL
+        # 19 digits may pass 2**63; those that start below 9 do not.
+        first = tape.data[at] if tape.data[at] != 45 else tape.data[at + 1]
+        if digits <= 18 or (digits == 19 and first < 57):
+            return SEEN_INT64
+        return SEEN_BIG if digits <= 38 else SEEN_EXACT
+    return SEEN_DOUBLE if digits <= 15 else SEEN_EXACT
+
+
+@helper
+def _observe_row(tape: Any, plan: Any, row: Any) -> Any:
+    """Note what each field of the object is; the key of a field without a column, or -1."""
+    key = row + 1
+    last = np.int64(tape.tok[row, NEXT])
+    position = 0
+    mongo = plan.flags[FLAG_EXTENDED] == 1
+    while key < last:
+        value = key + 1
+        code = _find_column(tape, plan, key, position)
+        if code < 0:
+            return key
+        plan.cells[code >> 1, MASK] |= _class(tape, value, mongo)
+        key = np.int64(tape.tok[value, NEXT])
+        position += 1
+    return np.int64(-1)
+
+
+@njit
+def observe(tape: Any, plan: Any, messages: Any, wanted: Any, first: Any) -> Any:
+    """Note the classes of all values of the messages ``wanted[first:]``: (why it stopped, at which, the key token)."""
+    for i in range(first, len(wanted)):
+        for slot in range(AFTER, BEFORE + 1):
+            token = np.int64(messages.found[wanted[i], slot])
+            if token < 0:
+                continue
+            row = token
+            last = np.int64(tape.tok[token, NEXT])
+            if tape.tok[token, KIND] == ARRAY:
+                row = token + 1
+            while row < last:
+                if tape.tok[row, KIND] == OBJECT:
+                    key = _observe_row(tape, plan, row)
+                    if key >= 0:
+                        return STOP_FIELD, i, key
+                row = np.int64(tape.tok[row, NEXT])
+    return STOP_END, len(wanted), np.int64(-1)

@@ -1,0 +1,474 @@
+"""One structural pass over a JSON message, compiled: validates it and writes its values down as a *tape* of tokens.
+
+A token is a row of four numbers: its kind, where it begins and ends in the work buffer (without the quotes for
+strings, with the brackets for containers) and the token after it (an object's or array's children lie between). An
+object's children are keys and values in turns. Everything after this pass walks over tokens and never looks at
+structure again. Grammar: RFC 8259; strings must be UTF-8 (RFC 3629), which is checked here as well.
+
+The work buffer holds the messages of a chunk, then room for keys that had escapes (their token points at the plain
+text there) and documents inside strings, then 64 bytes that may be read but mean nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from raycdc.compiled import load
+from raycdc.formats.loops.compiling import helper, inlined
+
+OBJECT, ARRAY, STRING, ESCAPED, INTEGER, FRACTION, TRUE, FALSE, NULL = range(9)
+
+#: Containers inside containers; bounds the stack and what a hostile message may cost.
+DEPTH_MAX = 128
+
+# Why a message is no JSON; `describe.DAMAGE` has the words.
+TRUNCATED, TRAILING, EXPECTED_VALUE, EXPECTED_KEY, EXPECTED_COLON, EXPECTED_COMMA = 1, 2, 3, 4, 5, 6
+BAD_NUMBER, BAD_ESCAPE, CONTROL_CHARACTER, BAD_UTF8, TOO_DEEP, TOO_MANY_TOKENS = 7, 8, 9, 10, 11, 12
+
+#: Columns of `Tape.tok`.
+KIND, AT, END, NEXT = 0, 1, 2, 3
+
+#: Indices into `Tape.state`; from `STACK` on it is scratch.
+TOKENS, SPARE, STACK = 0, 1, 2
+STATE_SIZE = STACK + DEPTH_MAX + 16
+
+_ONES = 0x0101010101010101
+_HIGHS = -0x7F7F7F7F7F7F7F80
+_QUOTES = 0x2222222222222222
+_BACKSLASHES = 0x5C5C5C5C5C5C5C5C
+_BLANKS = 0x2020202020202020
+
+
+class Tape(NamedTuple):
+    """The work buffer, the tokens of a chunk's messages, and how much of each is in use.
+
+    The loops' tuples hold few arrays each: passing and unpacking an array costs compile time in every helper.
+    """
+
+    data: npt.NDArray[np.uint8]
+    tok: npt.NDArray[np.int32]
+    state: npt.NDArray[np.int64]
+
+
+class Repeats(NamedTuple):
+    """Texts that come again message after message (an embedded schema, column types), recognised by comparison.
+
+    `names` are keys of the outermost object whose value is such a text, and behind them all known texts (padded, so
+    that eight bytes may be read anywhere). `name` has a row for each name: begin and end in `names`, the text found
+    last, and the one of the present message (a text's number, `ABSENT`, or `UNKNOWN`) with its token. `text` has a row
+    for each known text: begin and end, and its name's number.
+    """
+
+    names: npt.NDArray[np.uint8]
+    name: npt.NDArray[np.int64]
+    text: npt.NDArray[np.int64]
+
+
+ABSENT, UNKNOWN = -1, -2
+#: Columns of `Repeats.name` and `Repeats.text`.
+BEGIN, STOP, LAST, FOUND, TOKEN = 0, 1, 2, 3, 4
+OWNER = 2
+
+
+@inlined
+def same_bytes(a: Any, a_at: Any, b: Any, b_at: Any, length: Any) -> Any:
+    """Whether two stretches are equal; both arrays can be read eight bytes beyond their stretch."""
+    done = 0
+    while done + 8 <= length:
+        if load(a, a_at + done, 64) != load(b, b_at + done, 64):
+            return False
+        done += 8
+    rest = length - done
+    if rest == 0:
+        return True
+    mask = (np.int64(1) << (8 * rest)) - 1
+    return ((load(a, a_at + done, 64) ^ load(b, b_at + done, 64)) & mask) == 0
+
+
+@inlined
+def hex_digit(byte: Any) -> Any:
+    """Value of a hexadecimal digit, or -1."""
+    if 48 <= byte <= 57:
+        return np.int64(byte) - 48
+    if 97 <= byte <= 102:
+        return np.int64(byte) - 87
+    if 65 <= byte <= 70:
+        return np.int64(byte) - 55
+    return np.int64(-1)
+
+
+@helper
+def hex4(data: Any, at: Any) -> Any:
+    """Four hexadecimal digits as a number, or a negative one."""
+    value = np.int64(0)
+    for i in range(4):
+        digit = hex_digit(data[at + i])
+        if digit < 0:
+            return np.int64(-1)
+        value = (value << 4) | digit
+    return value
+
+
+@helper
+def _utf8_length(data: Any, at: Any, end: Any) -> Any:
+    """Bytes of the well-formed multi-byte character at `at`, or 0."""
+    first = data[at]
+    if first < 0xC2:
+        return 0
+    if first < 0xE0:
+        return 2 if at + 1 < end and (data[at + 1] & 0xC0) == 0x80 else 0
+    if first < 0xF0:
+        if at + 2 >= end or (data[at + 1] & 0xC0) != 0x80 or (data[at + 2] & 0xC0) != 0x80:
+            return 0
+        if (first == 0xE0 and data[at + 1] < 0xA0) or (first == 0xED and data[at + 1] >= 0xA0):
+            return 0
+        return 3
+    if first > 0xF4 or at + 3 >= end:
+        return 0
+    if (data[at + 1] & 0xC0) != 0x80 or (data[at + 2] & 0xC0) != 0x80 or (data[at + 3] & 0xC0) != 0x80:
+        return 0
+    if (first == 0xF0 and data[at + 1] < 0x90) or (first == 0xF4 and data[at + 1] >= 0x90):
+        return 0
+    return 4
+
+
+@helper
+def _string(data: Any, at: Any, end: Any) -> Any:
+    """Check the string whose first byte after the quote is `at`: (its end, whether it has escapes, damage)."""
+    escaped = False
+    while True:
+        while True:
+            word = load(data, at, 64)
+            quote = word ^ _QUOTES
+            slash = word ^ _BACKSLASHES
+            odd = (((quote - _ONES) & ~quote) | ((slash - _ONES) & ~slash) | ((word - _BLANKS) & ~word) | word) & _HIGHS
+            if odd != 0:
+                lowest = odd & -odd
+                at += ((((lowest - 1) & _ONES) * _ONES) >> 56) - 1
+                break
+            at += 8
+            if at >= end:
+                return end, escaped, TRUNCATED
+        if at >= end:
+            return end, escaped, TRUNCATED
+        byte = data[at]
+        if byte == 34:
+            return at, escaped, 0
+        if byte == 92:
+            escaped = True
+            if at + 1 >= end:
+                return end, escaped, TRUNCATED
+            letter = data[at + 1]
+            if letter == 117:
+                if at + 6 > end:
+                    return end, escaped, TRUNCATED
+                if hex4(data, at + 2) < 0:
+                    return at, escaped, BAD_ESCAPE
+                at += 6
+            elif (
+                letter == 34
+                or letter == 92
+                or letter == 47
+                or letter == 98
+                or letter == 102
+                or letter == 110
+                or letter == 114
+                or letter == 116
+            ):
+                at += 2
+            else:
+                return at, escaped, BAD_ESCAPE
+        elif byte < 32:
+            return at, escaped, CONTROL_CHARACTER
+        else:
+            while at < end and data[at] >= 128:
+                size = _utf8_length(data, at, end)
+                if size == 0:
+                    return at, escaped, BAD_UTF8
+                at += size
+
+
+@helper
+def _number(data: Any, at: Any, end: Any) -> Any:
+    """Check the number at `at`: (its end, kind, damage)."""
+    kind = INTEGER
+    if data[at] == 45:
+        at += 1
+    if at >= end:
+        return at, kind, TRUNCATED
+    if data[at] == 48:
+        at += 1
+    elif 49 <= data[at] <= 57:
+        while at < end and 48 <= data[at] <= 57:
+            at += 1
+    else:
+        return at, kind, BAD_NUMBER
+    if at < end and data[at] == 46:
+        kind = FRACTION
+        at += 1
+        first = at
+        while at < end and 48 <= data[at] <= 57:
+            at += 1
+        if at == first:
+            return at, kind, BAD_NUMBER
+    if at < end and (data[at] | 32) == 101:
+        kind = FRACTION
+        at += 1
+        if at < end and (data[at] == 43 or data[at] == 45):
+            at += 1
+        first = at
+        while at < end and 48 <= data[at] <= 57:
+            at += 1
+        if at == first:
+            return at, kind, BAD_NUMBER
+    return at, kind, 0
+
+
+@helper
+def unescape(data: Any, at: Any, end: Any, out: Any, to: Any) -> Any:
+    """Write a checked string's plain text to ``out[to:]``; its end, or -1 for half a surrogate pair.
+
+    The plain text is never longer than the escaped one, so `to` may equal `at` of another stretch of the same size.
+    """
+    while at < end:
+        byte = data[at]
+        if byte != 92:
+            out[to] = byte
+            at += 1
+            to += 1
+            continue
+        letter = data[at + 1]
+        if letter != 117:
+            plain: Any = letter
+            if letter == 98:
+                plain = np.uint8(8)
+            elif letter == 102:
+                plain = np.uint8(12)
+            elif letter == 110:
+                plain = np.uint8(10)
+            elif letter == 114:
+                plain = np.uint8(13)
+            elif letter == 116:
+                plain = np.uint8(9)
+            out[to] = plain
+            at += 2
+            to += 1
+            continue
+        point = hex4(data, at + 2)
+        at += 6
+        if 0xD800 <= point < 0xE000:
+            if point >= 0xDC00 or at + 6 > end or data[at] != 92 or data[at + 1] != 117:
+                return -1
+            low = hex4(data, at + 2)
+            if low < 0xDC00 or low >= 0xE000:
+                return -1
+            point = 0x10000 + ((point - 0xD800) << 10) + (low - 0xDC00)
+            at += 6
+        to = put_character(point, out, to)
+    return to
+
+
+@helper
+def put_character(point: Any, out: Any, to: Any) -> Any:
+    """A code point as UTF-8."""
+    if point < 0x80:
+        out[to] = point
+        return to + 1
+    if point < 0x800:
+        out[to] = 0xC0 | (point >> 6)
+        out[to + 1] = 0x80 | (point & 0x3F)
+        return to + 2
+    if point < 0x10000:
+        out[to] = 0xE0 | (point >> 12)
+        out[to + 1] = 0x80 | ((point >> 6) & 0x3F)
+        out[to + 2] = 0x80 | (point & 0x3F)
+        return to + 3
+    out[to] = 0xF0 | (point >> 18)
+    out[to + 1] = 0x80 | ((point >> 12) & 0x3F)
+    out[to + 2] = 0x80 | ((point >> 6) & 0x3F)
+    out[to + 3] = 0x80 | (point & 0x3F)
+    return to + 4
+
+
+@helper
+def plain_text(tape: Any, token: Any) -> Any:
+    """Make an escaped string token a plain one, its text in the spare room; False for half a surrogate pair."""
+    if tape.tok[token, KIND] != ESCAPED:
+        return True
+    start = tape.state[SPARE]
+    stop = unescape(tape.data, np.int64(tape.tok[token, AT]), np.int64(tape.tok[token, END]), tape.data, start)
+    if stop < 0:
+        return False
+    tape.state[SPARE] = stop
+    tape.tok[token, KIND] = STRING
+    tape.tok[token, AT] = start
+    tape.tok[token, END] = stop
+    return True
+
+
+@inlined
+def _repeat_name(tape: Any, repeats: Any, at: Any, length: Any) -> Any:
+    for name in range(len(repeats.name)):
+        first = repeats.name[name, BEGIN]
+        if repeats.name[name, STOP] - first == length and same_bytes(tape.data, at, repeats.names, first, length):
+            return name
+    return -1
+
+
+@helper
+def _known_text(tape: Any, repeats: Any, name: Any, at: Any, end: Any) -> Any:
+    """The number of the known text that stands at `at`, or `UNKNOWN`.
+
+    A text is a complete object or array, so one that begins like the input is all of the input's value.
+    """
+    guess = repeats.name[name, LAST]
+    for text in range(-1, len(repeats.text)):
+        # First the one that was found last.
+        candidate = guess if text < 0 else text
+        if candidate >= 0 and repeats.text[candidate, OWNER] == name:
+            first = repeats.text[candidate, BEGIN]
+            length = repeats.text[candidate, STOP] - first
+            if at + length <= end and same_bytes(tape.data, at, repeats.names, first, length):
+                repeats.name[name, LAST] = candidate
+                return candidate
+    return UNKNOWN
+
+
+@inlined
+def _literal(data: Any, at: Any, end: Any) -> Any:
+    """(bytes, kind) of true, false or null at `at`; no bytes when it is none of them."""
+    word = load(data, at, 32)
+    if word == 0x65757274 and at + 4 <= end:
+        return 4, TRUE
+    if word == 0x6C6C756E and at + 4 <= end:
+        return 4, NULL
+    if word == 0x736C6166 and at + 5 <= end and data[at + 4] == 101:
+        return 5, FALSE
+    return 0, NULL
+
+
+@inlined
+def _blank(byte: Any) -> Any:
+    return byte == 32 or byte == 10 or byte == 13 or byte == 9
+
+
+# long: one state machine; a helper would hand its whole state back and forth
+@helper
+def tokenize(tape: Any, repeats: Any, at: Any, end: Any, outer: Any) -> Any:
+    """Append the tokens of the one JSON value in ``data[at:end]``: (damage or 0, where the damage is).
+
+    `outer` says that it is a message, in which repeated texts are looked for, and not a document inside one.
+    """
+    data = tape.data
+    tok = tape.tok
+    stack = tape.state
+    token = stack[TOKENS]
+    limit = len(tok) - 2
+    depth = 0
+    mode = 0  # 0: a value, 1: a key, 2: what follows a value
+    name: Any = -1
+    while True:
+        while at < end and _blank(data[at]):
+            at += 1
+        if at >= end:
+            if mode == 2 and depth == 0:
+                stack[TOKENS] = token
+                return 0, at
+            return TRUNCATED, end
+        if token >= limit:
+            return TOO_MANY_TOKENS, at
+        byte = data[at]
+        if mode == 2:
+            if depth == 0:
+                return TRAILING, at
+            top = stack[STACK + depth - 1]
+            if byte == 44:
+                mode = 1 if tok[top, KIND] == OBJECT else 0
+                at += 1
+            elif byte == (125 if tok[top, KIND] == OBJECT else 93):
+                at += 1
+                tok[top, END] = at
+                tok[top, NEXT] = token
+                depth -= 1
+            else:
+                return EXPECTED_COMMA, at
+        elif mode == 1:
+            if byte != 34:
+                return EXPECTED_KEY, at
+            stop, escaped, damage = _string(data, at + 1, end)
+            if damage != 0:
+                return damage, stop
+            tok[token, KIND] = ESCAPED if escaped else STRING
+            tok[token, AT] = at + 1
+            tok[token, END] = stop
+            tok[token, NEXT] = token + 1
+            if escaped and not plain_text(tape, token):
+                return BAD_ESCAPE, at
+            if depth == 1 and outer and len(repeats.name) > 0:
+                name = _repeat_name(tape, repeats, np.int64(tok[token, AT]), np.int64(tok[token, END] - tok[token, AT]))
+            token += 1
+            at = stop + 1
+            while at < end and _blank(data[at]):
+                at += 1
+            if at >= end:
+                return TRUNCATED, end
+            if data[at] != 58:
+                return EXPECTED_COLON, at
+            at += 1
+            mode = 0
+        else:
+            tok[token, AT] = at
+            tok[token, NEXT] = token + 1
+            mode = 2
+            if byte == 34:
+                stop, escaped, damage = _string(data, at + 1, end)
+                if damage != 0:
+                    return damage, stop
+                tok[token, KIND] = ESCAPED if escaped else STRING
+                tok[token, AT] = at + 1
+                tok[token, END] = stop
+                at = stop + 1
+            elif byte == 45 or 48 <= byte <= 57:
+                at, kind, damage = _number(data, at, end)
+                if damage != 0:
+                    return damage, at
+                tok[token, KIND] = kind
+                tok[token, END] = at
+            elif byte == 123 or byte == 91:
+                tok[token, KIND] = OBJECT if byte == 123 else ARRAY
+                if depth == 1 and name >= 0:
+                    text = _known_text(tape, repeats, name, at, end)
+                    repeats.name[name, FOUND] = text
+                    repeats.name[name, TOKEN] = token
+                    if text >= 0:
+                        at += repeats.text[text, STOP] - repeats.text[text, BEGIN]
+                        tok[token, END] = at
+                        token += 1
+                        name = -1
+                        continue
+                    name = -1
+                if depth == DEPTH_MAX:
+                    return TOO_DEEP, at
+                stack[STACK + depth] = token
+                depth += 1
+                at += 1
+                while at < end and _blank(data[at]):
+                    at += 1
+                if at < end and data[at] == (125 if byte == 123 else 93):
+                    at += 1
+                    depth -= 1
+                    tok[token, END] = at
+                else:
+                    mode = 1 if byte == 123 else 0
+            else:
+                size, kind = _literal(data, at, end)
+                if size == 0:
+                    return EXPECTED_VALUE, at
+                tok[token, KIND] = kind
+                at += size
+                tok[token, END] = at
+            name = -1
+            token += 1

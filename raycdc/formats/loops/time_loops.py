@@ -1,0 +1,177 @@
+"""Texts and numbers of dates and times into microseconds and days, compiled."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from raycdc.formats.loops.code_loops import (
+    NOT_A_TIME,
+    NULL_VALUE,
+    OK,
+    OUT_OF_RANGE,
+    TOO_PRECISE,
+    WIRE_DAYS,
+    WIRE_MICROS,
+    WIRE_MILLIS,
+    WIRE_NANOS,
+    WIRE_PLAIN,
+    WIRE_SECONDS,
+    WRONG_KIND,
+)
+from raycdc.formats.loops.compiling import helper
+from raycdc.formats.loops.number_loops import to_integer
+from raycdc.formats.loops.tape_loops import INTEGER, STRING
+
+_MONTH_DAYS = np.array([0, 31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31], dtype=np.int64)
+_MINUTE_US = 60_000_000
+_DAY_US = 86_400_000_000
+_NO_DATE = -(1 << 62)
+
+
+@helper
+def _days(year: Any, month: Any, day: Any) -> Any:
+    """Days since 1970-01-01 (proleptic Gregorian), or `_NO_DATE` for one that does not exist.
+
+    Method: H. Hinnant, "chrono-compatible low-level date algorithms", days_from_civil.
+    """
+    if month < 1 or month > 12 or day < 1 or day > 31:
+        return np.int64(_NO_DATE)
+    limit = _MONTH_DAYS[month]
+    if month == 2 and year % 4 == 0 and (year % 100 != 0 or year % 400 == 0):
+        limit = 29
+    if day > limit:
+        return np.int64(_NO_DATE)
+    shifted = year - 1 if month <= 2 else year
+    era = shifted // 400
+    of_era = shifted - era * 400
+    of_year = (153 * (month - 3 if month > 2 else month + 9) + 2) // 5 + day - 1
+    return np.int64(era * 146097 + of_era * 365 + of_era // 4 - of_era // 100 + of_year - 719468)
+
+
+@helper
+def _digits(data: Any, at: Any, end: Any, count: Any) -> Any:
+    """`count` digits as a number, or -1."""
+    if at + count > end:
+        return np.int64(-1)
+    value = np.int64(0)
+    for i in range(count):
+        digit = np.int64(data[at + i]) - 48
+        if digit < 0 or digit > 9:
+            return np.int64(-1)
+        value = value * 10 + digit
+    return value
+
+
+@helper
+def _zone(data: Any, at: Any, end: Any) -> Any:
+    """Microseconds east of UTC of ``Z``, ``+hh``, ``+hhmm`` or ``+hh:mm``; (value, whether it is one)."""
+    if at + 1 == end and (data[at] | 32) == 122:
+        return np.int64(0), True
+    if data[at] != 43 and data[at] != 45:
+        return np.int64(0), False
+    hours = _digits(data, at + 1, end, 2)
+    minutes = np.int64(0)
+    rest = at + 3
+    if rest < end:
+        if data[rest] == 58:
+            rest += 1
+        minutes = _digits(data, rest, end, 2)
+        rest += 2
+    if hours < 0 or hours > 18 or minutes < 0 or minutes > 59 or rest != end:
+        return np.int64(0), False
+    micros = (hours * 60 + minutes) * _MINUTE_US
+    return (-micros if data[at] == 45 else micros), True
+
+
+@helper
+def moment(data: Any, at: Any, end: Any) -> Any:
+    """(error, microseconds since 1970) of ``YYYY-MM-DD`` with or without a time of day and a zone.
+
+    A zero, partial or impossible date gives `_NO_DATE`, as MySQL's other paths treat it.
+    """
+    year = _digits(data, at, end, 4)
+    month = _digits(data, at + 5, end, 2)
+    day = _digits(data, at + 8, end, 2)
+    if year < 0 or month < 0 or day < 0 or data[at + 4] != 45 or data[at + 7] != 45:
+        return NOT_A_TIME, np.int64(0)
+    days = _days(year, month, day)
+    at += 10
+    micros = np.int64(0)
+    if at < end:
+        if data[at] != 32 and data[at] != 84 and data[at] != 116:
+            return NOT_A_TIME, np.int64(0)
+        hours = _digits(data, at + 1, end, 2)
+        minutes = _digits(data, at + 4, end, 2)
+        if hours < 0 or hours > 23 or minutes < 0 or minutes > 59 or data[at + 3] != 58:
+            return NOT_A_TIME, np.int64(0)
+        micros = (hours * 60 + minutes) * _MINUTE_US
+        at += 6
+        if at < end and data[at] == 58:
+            seconds = _digits(data, at + 1, end, 2)
+            if seconds < 0 or seconds > 59:
+                return NOT_A_TIME, np.int64(0)
+            micros += seconds * 1_000_000
+            at += 3
+            if at < end and data[at] == 46:
+                at += 1
+                unit = np.int64(100_000)
+                first = at
+                while at < end and 48 <= data[at] <= 57:
+                    digit = np.int64(data[at]) - 48
+                    if unit == 0 and digit != 0:
+                        return TOO_PRECISE, np.int64(0)
+                    micros += digit * unit
+                    unit //= 10
+                    at += 1
+                if at == first:
+                    return NOT_A_TIME, np.int64(0)
+        if at < end and data[at] == 32:
+            at += 1
+        if at < end:
+            offset, ok = _zone(data, at, end)
+            if not ok:
+                return NOT_A_TIME, np.int64(0)
+            micros -= offset
+    if days == _NO_DATE:
+        return OK, np.int64(_NO_DATE)
+    return OK, days * _DAY_US + micros
+
+
+@helper
+def to_micros(value: Any, wire: Any) -> Any:
+    """(error, microseconds) of a number in the wire's unit."""
+    if wire == WIRE_MICROS:
+        return OK, value
+    if wire == WIRE_NANOS:
+        return (TOO_PRECISE if value % 1000 != 0 else OK), value // 1000
+    factor = np.int64(1000)
+    if wire == WIRE_SECONDS:
+        factor = np.int64(1_000_000)
+    elif wire == WIRE_DAYS:
+        factor = np.int64(_DAY_US)
+    elif wire != WIRE_MILLIS:
+        return WRONG_KIND, np.int64(0)
+    if abs(value) > 9_000_000_000_000_000_000 // factor:
+        return OUT_OF_RANGE, np.int64(0)
+    return OK, value * factor
+
+
+@helper
+def to_moment(data: Any, kind: Any, at: Any, end: Any, wire: Any, is_date: Any) -> Any:
+    """(error, microseconds, or days for a date)."""
+    if kind == STRING:
+        error, micros = moment(data, at, end)
+        if error == OK and micros == _NO_DATE:
+            return NULL_VALUE, np.int64(0)
+    elif kind == INTEGER:
+        error, value = to_integer(data, kind, at, end)
+        if error != OK:
+            return error, value
+        error, micros = to_micros(value, WIRE_DAYS if is_date and wire == WIRE_PLAIN else wire)
+    else:
+        return WRONG_KIND, np.int64(0)
+    if error != OK or not is_date:
+        return error, micros
+    return (OK if micros % _DAY_US == 0 else TOO_PRECISE), micros // _DAY_US

@@ -1,0 +1,224 @@
+"""The FLIP-27 interfaces of a source's two sides, enumerator and reader, and what each is given.
+
+What a source is as a whole is `raycdc.source.connector`.
+
+Vocabulary and division of work follow Flink's FLIP-27 and ``flink-cdc-base``: the enumerator discovers and assigns
+splits and acts only through its context; readers read splits and know nothing of one another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from raycdc.checkpoint.manifest import Segment, TableEpoch
+from raycdc.model import TableId
+from raycdc.source.parking import Refusal
+from raycdc.source.protocol.source_event import Heartbeat, Message, SourceEvent
+from raycdc.source.snapshot.hand_off import LogRows
+from raycdc.source.snapshot.held_rows import SpilledRows
+from raycdc.source.split import OpenedAt, SnapshotSplit, SourceSplit
+
+
+class InputStatus(Enum):
+    """Answer of `SourceReader.poll_next`: more now, nothing now, or nothing ever again."""
+
+    MORE_AVAILABLE = auto()
+    NOTHING_AVAILABLE = auto()
+    END_OF_INPUT = auto()
+
+
+class SplitEnumeratorContext(Protocol):
+    """The enumerator's only way out. Called from the coordinator's thread only."""
+
+    def registered_readers(self) -> Sequence[int]:
+        """Readers that may be given splits: alive, and not about to leave."""
+
+    def assign_splits(self, assignment: Mapping[int, Sequence[SourceSplit]]) -> None: ...
+
+    def send_event(self, subtask_id: int, event: SourceEvent) -> None: ...
+
+    def end_split(self, split_id: str, *, attempt: int) -> None:
+        """No reader works at this attempt of a bounded split any more; harmless where none did."""
+
+    def remove_splits(self, subtask_id: int, split_ids: Sequence[str]) -> None:
+        """Take partitions from a reader that lives: they come to `add_splits_back` after its next seal.
+
+        Asking twice, or for what the reader does not have, is harmless.
+        """
+
+    def signal_no_more_splits(self, subtask_id: int) -> None: ...
+
+    @property
+    def open_epoch(self) -> int:
+        """The epoch that no reader was asked to seal yet. A message sent now is handled before that seal."""
+
+    def call_async(self, call: Callable[[], Any], handler: Callable[[Any], None], *, after_s: float = 0.0) -> None:
+        """Run `call` off the coordinator's thread, `after_s` from now; `handler` gets its result on it.
+
+        While the source is away the call is tried again; any other error fails the job. What is done on an interval
+        (discovery) asks again from its handler: two of a kind never run at once.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class EpochShare:
+    """What an enumerator adds to a manifest.
+
+    `tables` are schemas and changes that begin with this epoch, whoever has rows of them; `schemas` the documents they
+    name. `final` says whether the run ends with the epoch; None leaves that to the readers' ``end_of_input``.
+    """
+
+    tables: Mapping[TableId, TableEpoch] = field(default_factory=dict)
+    schemas: Mapping[str, dict[str, Any]] = field(default_factory=dict)
+    final: bool | None = None
+
+
+class SplitEnumerator(Protocol):
+    """Discovers splits and gives them to readers. Single-threaded; never blocks (blocking work: `call_async`)."""
+
+    def start(self) -> None: ...
+
+    def handle_split_request(self, subtask_id: int) -> None: ...
+
+    def add_splits_back(self, splits: Sequence[SourceSplit], subtask_id: int) -> None:
+        """`subtask_id` is gone; these splits, at their last sealed state, need a new reader."""
+
+    def add_reader(self, subtask_id: int) -> None: ...
+
+    def handle_source_event(self, subtask_id: int, event: SourceEvent) -> None: ...
+
+    def handle_splits_finished(self, split_ids: Sequence[str]) -> None:
+        """The rows of these bounded splits are part of the epoch whose manifest is being written."""
+
+    def epoch_sealed(self, epoch: int, splits: Mapping[str, Any]) -> EpochShare:
+        """The manifest of `epoch` is being written, `splits` are the unbounded splits' states in it.
+
+        Called right before `snapshot_state`.
+        """
+
+    @property
+    def wants_seal(self) -> bool:
+        """Whether the open epoch should end even if no reader says so."""
+
+    def snapshot_state(self, checkpoint_id: int) -> dict[str, Any]: ...
+
+    def notify_checkpoint_complete(self, checkpoint_id: int) -> None: ...
+
+    @property
+    def chunks_waiting(self) -> int:
+        """Bounded splits nobody reads yet (a lower bound, positive while there are any)."""
+
+    @property
+    def problems(self) -> dict[str, str]:
+        """What went wrong without harm, by place, until it is right again; for people."""
+
+    def park_tables(self, refusals: Sequence[Refusal]) -> None:
+        """The driver commits no more of these tables: where single tables can be parked, their rows need not come."""
+
+    def progress(self) -> dict[str, Any]:
+        """Per table: phase and chunks done and planned, for people and `run --json`."""
+
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkRead:
+    """A chunk was read into finished segments that belong to no epoch yet; see `raycdc.source.snapshot.hand_off`.
+
+    `high` bounds what its SELECT saw of rows, `log_end` which tables it may have seen under the name: the log's end,
+    asked for after the SELECT. `misfit` says why it has none, where the table was another one than the chunk's schema
+    document says.
+    """
+
+    split: SnapshotSplit
+    high: int
+    exact: bool
+    segments: tuple[Segment, ...]
+    log_end: int = field(kw_only=True)
+    misfit: str = ""
+
+
+class ChunkSource(Protocol):
+    """Reads chunks, one after the other, in the background. Calls come from the reader's thread and never block."""
+
+    def read(self, split: SnapshotSplit, *, opened_at: OpenedAt, document: Mapping[str, Any]) -> None:
+        """Queue a chunk that the log reader has opened at `opened_at`; `document` is the table's schema there.
+
+        A schema document has at least ``fingerprint``, ``columns`` and ``primary_key``.
+        """
+
+    def fold(self, *, read: ChunkRead, delta: Sequence[Segment], document: Mapping[str, Any]) -> None:
+        """Queue the folding of the held rows in the `delta` segments into what `read` has written."""
+
+    def poll(self) -> ChunkRead | None:
+        """A finished read or fold, or None. Raises what went wrong in the background."""
+
+    def discard(self, segments: Sequence[Segment]) -> None:
+        """Delete the segments of a chunk that was voided."""
+
+    def close(self) -> None: ...
+
+
+class ReaderOutput(Protocol):
+    """Where a reader's rows go: the segments of the open epoch. Called from the reader's thread."""
+
+    @property
+    def open_bytes(self) -> int: ...
+
+    def collect(
+        self,
+        table: TableId,
+        *,
+        fingerprint: str,
+        batch: pa.RecordBatch,
+        split_id: str,
+        key: Sequence[str] = (),
+    ) -> None:
+        """Append rows of the log; order per table is kept, or per value of `key` where it is given."""
+
+    def publish(self, segments: Sequence[Segment]) -> None:
+        """Make finished snapshot segments part of the open epoch."""
+
+    def spill(self, rows: Sequence[LogRows]) -> SpilledRows:
+        """Put held rows of one table down where they need no memory; masked, if they are to be."""
+
+    def write_delta(self, rows: Iterable[LogRows], *, fingerprint: str, split_id: str) -> tuple[Segment, ...]:
+        """Write held rows as segments of no epoch, for another reader to fold."""
+
+    def cut(self, epoch: int) -> tuple[Segment, ...]:
+        """End the open epoch as `epoch`: all its segments, durable on disk. The next one is open then."""
+
+    def release(self, paths: Sequence[str]) -> None:
+        """Delete segment files of epochs the sink holds."""
+
+    def discard(self, segments: Sequence[Segment]) -> None:
+        """Delete segments that nobody needs, wherever they are. Does not wait for other nodes."""
+
+    def close(self) -> None: ...
+
+
+class SourceReader(Protocol):
+    """Reads splits. One thread calls everything; nothing blocks."""
+
+    def start(self) -> None: ...
+
+    def handle(self, message: Message) -> None:
+        """A message from the coordinator."""
+
+    def poll_next(self) -> InputStatus: ...
+
+    def heartbeat(self) -> Heartbeat:
+        """What the coordinator should know now."""
+
+    @property
+    def seal_matters(self) -> tuple[bool, bool]:
+        """What the coordinator should hear at once when it changes: the epoch should end; the epoch has rows."""
+
+    def metrics(self) -> dict[str, Any]: ...
+
+    def close(self) -> None: ...

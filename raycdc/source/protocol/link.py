@@ -1,0 +1,111 @@
+"""One end of the connection between the coordinator and one reader incarnation: numbers, acknowledges, fences.
+
+Theory of operation. Delivery underneath may lose, repeat and reorder packets, and either end may be a process that
+was replaced while it slept. Every packet carries the sender's (generation of the pipeline, reader incarnation), the
+highest message number received so far, and all messages not yet acknowledged, numbered from 1. A receiver takes
+messages in order, each once, and drops the rest; so *delivery is at least once, handling exactly once per
+incarnation*. A packet of an older generation or incarnation is refused with `FencedError`: nothing a replaced
+process sends is ever handled.
+
+| packet's (generation, incarnation) | coordinator | reader |
+|---|---|---|
+| equal to ours | take | take |
+| older | refuse: sender is fenced | refuse: a late answer |
+| newer | refuse: a bug unless registering (the coordinator opens a new link) | we are fenced |
+
+Pure: no clock, no thread. The shell decides when to send `packet()` again.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import Any
+
+from raycdc.errors import FencedError, ProtocolError
+from raycdc.source.protocol.source_event import PROTOCOL_VERSION, Message, decode, encode, pack, unpack
+
+#: More unacknowledged messages than this mean that the peer is gone or the sender has lost its mind.
+UNACKNOWLEDGED_MAX = 100_000
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Identity:
+    """Who sends: generation of the pipeline (raised at every recovery) and incarnation of the reader."""
+
+    generation: int
+    incarnation: int
+
+
+@dataclass(frozen=True, slots=True)
+class Packet:
+    """A decoded packet whose messages have not been looked at yet."""
+
+    identity: Identity
+    acknowledged: int
+    messages: tuple[tuple[int, Any], ...]
+
+
+def read_packet(data: bytes) -> Packet:
+    """Parse the envelope. Raises `ProtocolError` for another protocol version or a malformed envelope."""
+    value = unpack(data)
+    if not isinstance(value, list) or len(value) != 5:
+        raise ProtocolError(f"A packet must have five parts, got {value!r:.200}")
+    version, generation, incarnation, acknowledged, messages = value
+    if version != PROTOCOL_VERSION:
+        raise ProtocolError(f"The peer speaks protocol version {version}, this side {PROTOCOL_VERSION}")
+    return Packet(Identity(generation, incarnation), acknowledged, tuple((n, m) for n, m in messages))
+
+
+class Link:
+    """State of one end. Not thread-safe: one owner."""
+
+    def __init__(self, identity: Identity) -> None:
+        self.identity = identity
+        self._next = 1
+        self._received = 0
+        self._unacknowledged: deque[tuple[int, list[Any]]] = deque()
+
+    def __repr__(self) -> str:
+        return (
+            f"Link({self.identity}, sent={self._next - 1}, received={self._received}, open={len(self._unacknowledged)})"
+        )
+
+    @property
+    def has_unacknowledged(self) -> bool:
+        return bool(self._unacknowledged)
+
+    def send(self, message: Message) -> None:
+        """Queue `message`; it leaves with the next `packet()` and with every later one until acknowledged."""
+        if len(self._unacknowledged) >= UNACKNOWLEDGED_MAX:
+            raise ProtocolError(f"{len(self._unacknowledged)} messages wait for an acknowledgement on {self!r}")
+        self._unacknowledged.append((self._next, encode(message)))
+        self._next += 1
+
+    def packet(self) -> bytes:
+        """The bytes to send now: our acknowledgement and everything unacknowledged (maybe nothing)."""
+        return pack(
+            [
+                PROTOCOL_VERSION,
+                self.identity.generation,
+                self.identity.incarnation,
+                self._received,
+                [[n, m] for n, m in self._unacknowledged],
+            ]
+        )
+
+    def receive(self, packet: Packet) -> list[Message]:
+        """The packet's messages not seen before, in order. Raises `FencedError` when identities differ."""
+        if packet.identity != self.identity:
+            raise FencedError(
+                f"A packet of {packet.identity} reached {self.identity}: one of the two was replaced. "
+                "Nothing of the older one is accepted."
+            )
+        while self._unacknowledged and self._unacknowledged[0][0] <= packet.acknowledged:
+            self._unacknowledged.popleft()
+        fresh: list[Message] = []
+        for number, message in packet.messages:
+            if number == self._received + 1:
+                fresh.append(decode(message))
+                self._received = number
+        return fresh

@@ -1,0 +1,238 @@
+"""Every message between coordinator and readers, as one sealed union on one page.
+
+| message | direction | answered by |
+|---|---|---|
+| `ReaderRegistration` | reader → coordinator | `Registered` |
+| `Registered` | coordinator → reader | – |
+| `RequestSplit` | reader → coordinator | `AddSplits` or `NoMoreSplits`, when there is one |
+| `AddSplits` | coordinator → reader | `SplitsAdded` |
+| `SplitsAdded` | reader → coordinator | – |
+| `RemoveSplits` | coordinator → reader | `SplitsRemoved` with the positions reached |
+| `SplitsRemoved` | reader → coordinator | `AddSplits` to the new owner |
+| `NoMoreSplits` | coordinator → reader | – |
+| `SourceEventWrapper` | both | as the connector's events say (`raycdc.source.snapshot.chunk_events`, `…kafka.events`) |
+| `SealEpoch` | coordinator → reader | `EpochSealed` |
+| `EpochSealed` | reader → coordinator | `CheckpointComplete`, once the sink holds the epoch |
+| `CheckpointComplete` | coordinator → reader | – |
+| `Heartbeat` | reader → coordinator | – |
+| `ReaderFailed` | reader → coordinator | `Shutdown` |
+| `Shutdown` | coordinator → reader | – |
+
+On the wire a message is ``[type name, fields…]`` in msgpack (`raycdc.source.protocol.wire`), inside a packet of
+`raycdc.source.protocol.link`, which numbers, acknowledges, repeats and fences. It is decoded there, once, into the
+classes of this page. A type this page does not list is a `ProtocolError` that names it. Split states, positions and
+schema documents are JSON that only their connector knows.
+
+A connector's own messages are `SourceEvent`s: frozen dataclasses, which the coordinator carries without looking inside.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, get_args
+
+import msgpack
+
+from raycdc.checkpoint.manifest import Segment, TableEpoch
+from raycdc.errors import ProtocolError
+from raycdc.source.protocol import wire
+from raycdc.source.split import SourceSplit
+
+PROTOCOL_VERSION = 2
+
+
+class SourceEvent:
+    """Base of what a connector's enumerator and readers tell each other (FLIP-27's SourceEvent).
+
+    A subclass is a frozen dataclass whose fields `raycdc.source.protocol.wire` can write. Its name is what it is known
+    by on the wire, so no two may share one: that is a `TypeError` where the second is defined.
+    """
+
+    __slots__ = ()
+    _members: ClassVar[dict[str, type[SourceEvent]]] = {}
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        known = SourceEvent._members.setdefault(cls.__name__, cls)
+        # A dataclass with slots is made twice, as one class.
+        if (known.__module__, known.__qualname__) != (cls.__module__, cls.__qualname__):
+            raise TypeError(f"{cls.__module__} and {known.__module__} both define the source event {cls.__name__}")
+        SourceEvent._members[cls.__name__] = cls
+
+    @classmethod
+    def members(cls) -> Mapping[str, type[SourceEvent]]:
+        """Every kind of event that is defined in this process, by name."""
+        return cls._members
+
+
+@dataclass(frozen=True, slots=True)
+class ReaderRegistration:
+    """A new incarnation of a reader is alive on `node`; `flight` is its node's Arrow Flight endpoint or empty."""
+
+    node: str
+    pid: int
+    flight: str
+
+
+@dataclass(frozen=True, slots=True)
+class Registered:
+    """The registration was accepted; rows read from now on belong to `epoch`."""
+
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class RequestSplit:
+    """The reader has room for one more bounded split (a chunk)."""
+
+
+@dataclass(frozen=True, slots=True)
+class AddSplits:
+    """Read these splits."""
+
+    splits: tuple[SourceSplit, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SplitsAdded:
+    """The reader has taken these splits over."""
+
+    split_ids: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RemoveSplits:
+    """Stop reading these splits and say how far they got; unknown ones are answered as if just removed.
+
+    A chunk ends at once; a partition at the reader's next cut, which seals what was read of it.
+    """
+
+    split_ids: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SplitsRemoved:
+    """The splits stopped; `states` are their states at the reader's last seal, since which nothing was read of them."""
+
+    states: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class NoMoreSplits:
+    """No further bounded split will come: a reader without splits is finished."""
+
+
+@dataclass(frozen=True, slots=True)
+class SourceEventWrapper:
+    """A connector's own event."""
+
+    event: SourceEvent
+
+
+@dataclass(frozen=True, slots=True)
+class SealEpoch:
+    """Cut at the next transaction boundary, write out what `epoch` holds, report, and go on with ``epoch + 1``."""
+
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class EpochSealed:
+    """The reader's part of `epoch`: state of each unbounded split after it, and its segments, durable on disk.
+
+    `tables` are the tables that the epoch names, by name; `schemas` the documents, by fingerprint, of schema versions
+    that this incarnation did not report before. `finished` are bounded splits whose rows this epoch publishes.
+    `end_of_input` says that an unbounded split reached its end.
+    """
+
+    epoch: int
+    splits: Mapping[str, Any]
+    segments: tuple[Segment, ...]
+    tables: Mapping[str, TableEpoch]
+    schemas: Mapping[str, Any]
+    finished: tuple[str, ...]
+    watermark_ms: int | None
+    end_of_input: bool
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointComplete:
+    """The sink holds `epoch`; `release` are segment files on the reader's node that nobody needs any more.
+
+    `elsewhere` are such segments on nodes that have no reader any more: one reader is told of them.
+    """
+
+    epoch: int
+    release: tuple[str, ...]
+    elsewhere: tuple[Segment, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat:
+    """Alive, with figures: open-epoch bytes, whether the open epoch must end early, and metrics per split."""
+
+    open_bytes: int
+    wants_seal: bool
+    metrics: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class ReaderFailed:
+    """The reader met an error it must not retry; `error` is a class name of `raycdc.errors`, `text` its message."""
+
+    error: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Shutdown:
+    """Close and leave: the job ends, or this reader is no longer needed."""
+
+    reason: str
+
+
+Message = (
+    ReaderRegistration
+    | Registered
+    | RequestSplit
+    | AddSplits
+    | SplitsAdded
+    | RemoveSplits
+    | SplitsRemoved
+    | NoMoreSplits
+    | SourceEventWrapper
+    | SealEpoch
+    | EpochSealed
+    | CheckpointComplete
+    | Heartbeat
+    | ReaderFailed
+    | Shutdown
+)
+
+_BY_NAME: dict[str, type[Any]] = {cls.__name__: cls for cls in get_args(Message)}
+
+
+def encode(message: Message) -> list[Any]:
+    """The message as a msgpack-able list; `pack` makes bytes of it."""
+    return wire.write_named(message)
+
+
+def decode(data: Any) -> Message:
+    """Inverse of `encode`. Raises `ProtocolError` naming an unknown type, or what of a known one is wrong."""
+    message: Message = wire.read_named(_BY_NAME, data, what="message")
+    return message
+
+
+def pack(value: Any) -> bytes:
+    """`value` as msgpack."""
+    packed: bytes = msgpack.packb(value, use_bin_type=True)
+    return packed
+
+
+def unpack(data: bytes) -> Any:
+    """Raises `ProtocolError` when `data` is not msgpack."""
+    try:
+        return msgpack.unpackb(data, raw=False, strict_map_key=False)
+    except (ValueError, msgpack.exceptions.UnpackException) as cause:
+        raise ProtocolError(f"A packet of {len(data)} bytes is not msgpack: {cause}") from cause

@@ -1,0 +1,145 @@
+"""The source events of incremental snapshots: how the hand-off of a chunk is settled between its reader and the log's.
+
+| event | from | to | meaning |
+|---|---|---|---|
+| `OpenChunk` | reader of the chunk | log reader | hold the chunk's keys from where you are, and say where that is |
+| `ChunkOpened` | log reader | reader of the chunk | the SELECT may start once everything up to there is visible |
+| `CloseChunk` | reader of the chunk | log reader | the chunk was read, or folded; H bounds what its SELECT saw |
+| `ChunkMisfit` | reader of the chunk | log reader | the table is another one than the log has said so far |
+| `ChunkDelta` | log reader | reader of the chunk | fold these held rows into the chunk, and close it again |
+| `ChunkPublished` | log reader | reader of the chunk | the chunk is part of the log reader's open epoch |
+| `ChunkVoided` | log reader | reader of the chunk | the attempt is over; `fate` says what comes next |
+| `VoidChunk` | enumerator | log reader | the chunk's reader is gone; answered by `ChunkVoided`, published or not |
+| `StopAt` | enumerator | log reader | the input ends at this place |
+| `ParkTable` | enumerator | log reader | the table's target refused an epoch, so nothing more of it passes |
+| `DiscardSegments` | enumerator | any reader | delete what was read for nothing |
+
+Everything between two readers passes the enumerator, which relays it. An event about an attempt that is over changes
+nothing: `ChunkId` names the attempt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from raycdc.checkpoint.manifest import Segment
+from raycdc.source.parking import Refusal
+from raycdc.source.protocol.source_event import SourceEvent
+from raycdc.source.split import ChunkId, OpenedAt, SnapshotSplit
+
+
+@dataclass(frozen=True, slots=True)
+class OpenChunk(SourceEvent):
+    """Answered by `ChunkOpened` or `ChunkVoided`, maybe only after some time."""
+
+    split: SnapshotSplit
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkOpened(SourceEvent):
+    """`document` is the schema document of the table at `opened_at`."""
+
+    chunk: ChunkId
+    opened_at: OpenedAt
+    document: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class CloseChunk(SourceEvent):
+    """The SELECT saw no row after the ordinal `high` and no table after `log_end`; `exact`: it saw exactly `high`.
+
+    `segments` are durable on the reader's node and belong to no epoch yet.
+    """
+
+    chunk: ChunkId
+    high: int
+    log_end: int
+    exact: bool
+    segments: tuple[Segment, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkMisfit(SourceEvent):
+    """The chunk has no rows; the log says why before the ordinal `high`, where the chunk is read again."""
+
+    chunk: ChunkId
+    high: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkDelta(SourceEvent):
+    """`segments` hold what the log has of the chunk's keys up to H, in order."""
+
+    chunk: ChunkId
+    segments: tuple[Segment, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkPublished(SourceEvent):
+    """Its segments are the log reader's from here on: they are sealed with its epoch, or lost with it."""
+
+    chunk: ChunkId
+
+
+class Fate(Enum):
+    """What becomes of a chunk whose attempt is over."""
+
+    READ_AGAIN = "read_again"
+    #: The table was dropped: no chunk of it is left to read.
+    TABLE_GONE = "table_gone"
+    #: The table is parked or begins again; the next manifest says which, and until then its chunks are left alone.
+    NEXT_MANIFEST = "next_manifest"
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkVoided(SourceEvent):
+    """The attempt is over, for this `reason`; what its reader wrote is deleted."""
+
+    chunk: ChunkId
+    reason: str
+    fate: Fate = Fate.READ_AGAIN
+
+
+@dataclass(frozen=True, slots=True)
+class VoidChunk(SourceEvent):
+    """Make the chunk unopened, if it is still open."""
+
+    chunk: ChunkId
+
+
+@dataclass(frozen=True, slots=True)
+class StopAt(SourceEvent):
+    """The input ends where the log reader stands at `ordinal` or behind it.
+
+    `changes` are the parkings and new beginnings that the sender knows of (`raycdc.source.parking`): one who does not
+    know of all of them does not know either that a table has more to read.
+    """
+
+    ordinal: int
+    changes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ParkTable(SourceEvent):
+    """Said again after a restart; saying it twice changes nothing."""
+
+    refusal: Refusal
+
+
+@dataclass(frozen=True, slots=True)
+class DiscardSegments(SourceEvent):
+    """Segments of chunks that are read again, on whatever node they are."""
+
+    segments: tuple[Segment, ...]
+
+
+#: What the log reader acts on.
+LogEvent = OpenChunk | CloseChunk | ChunkMisfit | VoidChunk | StopAt | ParkTable
+#: What a reader of chunks acts on.
+ChunkReaderEvent = ChunkOpened | ChunkDelta | ChunkPublished | ChunkVoided | DiscardSegments
+#: What the enumerator is told, and relays.
+RelayedEvent = OpenChunk | CloseChunk | ChunkMisfit | ChunkOpened | ChunkDelta | ChunkPublished | ChunkVoided

@@ -1,0 +1,80 @@
+"""What the open epoch of a log reader says of its tables. Owned by `raycdc.source.snapshot.log_reader`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from raycdc.checkpoint.manifest import TableEpoch
+from raycdc.model import TableId
+from raycdc.source.table_life import Parked, TableLives, Unknown, is_announced
+
+
+class EpochTables:
+    """The tables that the open epoch names, with the schema changes that it begins with.
+
+    `documents` are all schemas by fingerprint; those known at the start count as reported.
+    """
+
+    def __init__(self, lives: TableLives, documents: Mapping[str, dict[str, Any]]) -> None:
+        self._lives = lives
+        self.documents = dict(documents)
+        #: Tables that the open epoch names, and the schema of their rows in it.
+        self._touched: dict[TableId, str] = {}
+        self._reported = set(self.documents)
+        self._changes: dict[TableId, list[dict[str, Any]]] = {}
+
+    def __contains__(self, table: object) -> bool:
+        """Whether the open epoch names the table."""
+        return table in self._touched
+
+    def document(self, table: TableId) -> dict[str, Any]:
+        """The schema in force."""
+        return self.documents[self._schema_of(table)]
+
+    def touch(self, table: TableId) -> None:
+        """The open epoch has something of the table; a table's first epoch carries its CreateTableEvent."""
+        if not is_announced(self._lives[table]) and table not in self._changes:
+            document = self.document(table)
+            schema = {"columns": document["columns"], "primary_key": document["primary_key"]}
+            created = {"type": "create_table", "db": table.db, "table": table.table, "schema": schema}
+            self._changes[table] = [created]
+        self._touched[table] = self._schema_of(table)
+
+    def note_changes(self, table: TableId, changes: Iterable[dict[str, Any]]) -> None:
+        """Schema changes that the open epoch begins with."""
+        self._changes.setdefault(table, []).extend(changes)
+
+    def has_news(self) -> bool:
+        """Whether a table is still to be announced."""
+        return any(not is_announced(state) for _, state in self._lives.items() if not isinstance(state, Parked))
+
+    def report(self) -> tuple[dict[str, TableEpoch], dict[str, dict[str, Any]]]:
+        """What `EpochSealed` says of the tables of the open epoch, and the schemas that it is the first to name.
+
+        Every table is told of, with rows or without: an empty table has an empty target.
+        """
+        for table, state in self._lives.items():
+            if not isinstance(state, Parked) and not is_announced(state) and table not in self._touched:
+                self.touch(table)
+        tables = {
+            str(table): TableEpoch(schema, self._lives.reading(table) is not None, tuple(self._changes.get(table, ())))
+            for table, schema in self._touched.items()
+        }
+        schemas = {name: document for name, document in self.documents.items() if name not in self._reported}
+        self._reported.update(schemas)
+        for table in self._touched:
+            if not isinstance(self._lives[table], Parked):
+                self._lives.announced(table)
+        return tables, schemas
+
+    def begin_epoch(self) -> None:
+        """A cut was made: what it said is said."""
+        self._changes.clear()
+        self._touched.clear()
+
+    def _schema_of(self, table: TableId) -> str:
+        state = self._lives[table]
+        assert not isinstance(state, Unknown), f"{table} is not known"
+        assert state.schema is not None, f"{table} was never followed"
+        return state.schema

@@ -1,0 +1,75 @@
+"""Rows of a log with their places in it, and what the hand-off takes of them. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from raycdc.errors import ProtocolError
+from raycdc.model import RowKind, TableId, part_of
+from raycdc.source.snapshot.chunk_key import ChunkKey
+
+
+@dataclass(frozen=True, slots=True)
+class LogRows:
+    """Rows of one table in log order; `ordinals` (int64, ascending) are their positions in the log's total order."""
+
+    table: TableId
+    batch: pa.RecordBatch
+    ordinals: np.ndarray
+
+
+def removes(rows: LogRows) -> bool:
+    """Whether a row left its chunk or gave up its key; updates that do are deletes here."""
+    return bool((rows.batch.column("_op").to_numpy(zero_copy_only=False) == RowKind.DELETE).any())
+
+
+def key_values(batch: pa.RecordBatch, key: ChunkKey) -> pa.Array:
+    """The column of a chunk key; a struct of them where it has several."""
+    if isinstance(key, str):
+        return batch.column(key)
+    return pa.StructArray.from_arrays([batch.column(name) for name in key], names=list(key))
+
+
+def take(rows: LogRows, mask: np.ndarray) -> LogRows | None:
+    """Those of the rows that `mask` has; None where it has none."""
+    if not mask.any():
+        return None
+    if mask.all():
+        return rows
+    return LogRows(rows.table, part_of(rows.batch, pa.array(mask)), rows.ordinals[mask])
+
+
+def up_to(held: Iterable[LogRows], high: int) -> Iterator[LogRows]:
+    """Held rows at or before `high`."""
+    return (part for rows in held if (part := take(rows, rows.ordinals <= high)) is not None)
+
+
+def behind(held: Iterable[LogRows], high: int) -> Iterator[LogRows]:
+    """Held rows after `high`."""
+    return (part for rows in held if (part := take(rows, rows.ordinals > high)) is not None)
+
+
+def split_moves(batch: pa.RecordBatch, codes: np.ndarray, key: Sequence[str]) -> pa.RecordBatch:
+    """Rewrite each update that changes `key`, or whose images are judged differently, as a delete and an insert."""
+    op_index = batch.schema.get_field_index("_op")
+    ops = batch.column(op_index).to_numpy(zero_copy_only=False)
+    before = np.flatnonzero(ops == RowKind.UPDATE_BEFORE)
+    if before.size and before[-1] + 1 >= ops.size:
+        raise ProtocolError("An update's before-image is the last row of a batch; its after-image must follow it")
+    moves = codes[before] != codes[before + 1]
+    for name in key if before.size else ():
+        column = batch.column(name)
+        same = pc.equal(column.take(pa.array(before)), column.take(pa.array(before + 1)))
+        moves |= ~same.fill_null(fill_value=False).to_numpy(zero_copy_only=False)
+    moved = before[moves]
+    if not moved.size:
+        return batch
+    ops = ops.copy()
+    ops[moved] = RowKind.DELETE
+    ops[moved + 1] = RowKind.INSERT
+    return batch.set_column(op_index, batch.schema.field(op_index), pa.array(ops, pa.int8()))

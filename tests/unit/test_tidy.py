@@ -1,6 +1,7 @@
 """The style rules that no tool checks for us; each failure says what is wrong, where, and what to do instead.
 
-A length limit yields to a reason: ``# long: why`` on the line above a function, or among the first lines of a file.
+A length limit yields to a reason: ``# long: why`` on the line above a function. Files follow concepts and
+have no limit; how large classes may be is in ``test_sizes.py``.
 
 What ruff can check (line length, docstrings, imports, prints, commented-out code) is in pyproject.toml.
 """
@@ -16,7 +17,6 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-FILE_LINES_MAX = 500
 FUNCTION_LINES_MAX = 70
 EXCUSE = re.compile(r"^\s*# long: \w+")
 TOP_LEVEL = {
@@ -87,22 +87,9 @@ def functions(path: Path) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
             yield node
 
 
-def file_is_excused(path: Path) -> bool:
-    return any(EXCUSE.match(line) for line in path.read_text().splitlines()[:40])
-
-
 def function_is_excused(path: Path, node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
     first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
     return bool(EXCUSE.match(path.read_text().splitlines()[first - 2]))
-
-
-def test_files_stay_one_concept_long() -> None:
-    long = [
-        f"{place(path)} has {lines} lines"
-        for path in source_files("raycdc", "tests", "bench")
-        if (lines := len(path.read_text().splitlines())) > FILE_LINES_MAX and not file_is_excused(path)
-    ]
-    report(long, f"More than {FILE_LINES_MAX} lines are two files; split by concept:")
 
 
 def test_functions_fit_on_a_screen() -> None:

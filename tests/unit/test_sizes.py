@@ -1,0 +1,207 @@
+"""How large a class and a function of the product may be, and the few that are larger, each with its reason.
+
+A class that is over a limit is looked at for the concept that it holds beside its own. The lists below may only get
+shorter: an entry that is not needed any more fails, too.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.unit.test_tidy import ROOT, nodes, source_files
+
+METHODS_MAX = 20
+ATTRIBUTES_MAX = 12
+ARGUMENTS_MAX = 6
+
+#: Compiled loops take arrays, one argument each.
+LOOPS = "_loops.py"
+
+
+#: `place: reason`, for classes; the part of the place behind ``raycdc/``.
+LARGE_CLASSES: dict[str, str] = {
+    "checkpoint/manifest.py:Segment": "what a manifest says of a segment",
+    "checkpoint/store.py:CheckpointStore": "not looked at yet",
+    "config/lookups.py:LookupOptions": "keys of a section of the configuration",
+    "config/model.py:PipelineOptions": "keys of a section of the configuration",
+    "connectors/kafka/enumerator.py:KafkaEnumerator": "not looked at yet",
+    "connectors/kafka/partition_reader.py:KafkaPartitionReader": "not looked at yet",
+    "connectors/kafka/plugin.py:KafkaSourceConfig": "keys of a section of the configuration",
+    "connectors/kafka/reader.py:KafkaReader": "not looked at yet",
+    "connectors/mongodb/source.py:MongoDbSource": "not looked at yet",
+    "connectors/mongodb/stream/change_stream.py:ChangeStreamReader": "not looked at yet",
+    "connectors/mongodb/stream/followed.py:FollowedCollections": "not looked at yet",
+    "connectors/mysql/binlog/decoder.py:BinlogDecoder": "not looked at yet",
+    "connectors/mysql/binlog/rows.py:RowBatches": "not looked at yet",
+    "connectors/mysql/binlog/stream.py:BinlogStream": "not looked at yet",
+    "connectors/mysql/ddl/cursor.py:Cursor": "not looked at yet",
+    "connectors/mysql/ddl/history.py:DdlHistory": "not looked at yet",
+    "connectors/mysql/ddl/statements.py:ColumnDefinition": "a clause of SQL, a value per word",
+    "connectors/mysql/ddl/statements.py:DdlDialect": "a list of what a dialect can say",
+    "connectors/mysql/plugin.py:MySqlSourceConfig": "keys of a section of the configuration",
+    "connectors/mysql/server.py:ServerInfo": "settings of a server",
+    "connectors/mysql/snapshot/chunks.py:ChunkPlanner": "not looked at yet",
+    "connectors/mysql/source.py:MySqlSource": "not looked at yet",
+    "connectors/mysql/values/columns.py:ArenaView": "arrays as compiled loops take them",
+    "connectors/mysql/values/columns.py:TableArena": "not looked at yet",
+    "epochs/epoch_loop.py:EpochLoop": "not looked at yet",
+    "epochs/works.py:Works": "not looked at yet",
+    "formats/decoding/decoder.py:EnvelopeDecoder": "not looked at yet",
+    "formats/decoding/pieces.py:TableDecoder": "not looked at yet",
+    "formats/envelope.py:EnvelopeSpec": "a description of an envelope, one value per part",
+    "model/names.py:NameRules": "a list of what a target does to names",
+    "pipeline.py:Pipeline": "not looked at yet",
+    "runtime/coordinator_host.py:CoordinatorHost": "not looked at yet",
+    "runtime/output.py:EpochOutput": "not looked at yet",
+    "runtime/reader_worker.py:ReaderWorker": "not looked at yet",
+    "runtime/supervisor.py:Supervisor": "not looked at yet",
+    "sinks/delta/sink.py:DeltaSink": "not looked at yet",
+    "sinks/delta/table.py:DeltaTarget": "not looked at yet",
+    "sinks/iceberg/table.py:IcebergTarget": "not looked at yet",
+    "sinks/jdbc/mysql.py:MySqlSession": "not looked at yet",
+    "sinks/jdbc/postgres.py:PostgresSession": "not looked at yet",
+    "sinks/kafka/sink.py:KafkaSink": "not looked at yet",
+    "sinks/mongodb/target.py:MongoDbSteps": "not looked at yet",
+    "source/protocol/coordinator.py:SourceCoordinator": "not looked at yet",
+    "source/snapshot/enumerator.py:IncrementalSnapshotEnumerator": "not looked at yet",
+    "source/snapshot/hand_off.py:HandOff": "not looked at yet",
+    "source/snapshot/incremental_reader.py:IncrementalReader": "not looked at yet",
+    "source/snapshot/log_reader.py:LogReader": "not looked at yet",
+}
+
+#: `place: reason`, for functions and methods.
+MANY_ARGUMENTS: dict[str, str] = {
+    "bridge/segment.py:SegmentWriter.__init__": "not looked at yet",
+    "cli/app.py:init": "options of the command line",
+    "config/fields.py:option": "metadata of a key",
+    "connectors/kafka/offsets.py:new_states": "not looked at yet",
+    "connectors/kafka/reader.py:KafkaReader.__init__": "not looked at yet",
+    "connectors/mongodb/snapshot/splits.py:_bounds": "not looked at yet",
+    "connectors/mongodb/stream/change_stream.py:ChangeStreamReader.__init__": "not looked at yet",
+    "connectors/mongodb/stream/followed.py:FollowedCollections.__init__": "not looked at yet",
+    "connectors/mysql/binlog/decoder.py:BinlogDecoder.__init__": "not looked at yet",
+    "connectors/mysql/binlog/partial_updates.py:PartialUpdates.piece": "not looked at yet",
+    "connectors/mysql/ddl/history.py:DdlHistory.__init__": "not looked at yet",
+    "connectors/mysql/enumerator_dialect.py:MySqlEnumeratorDialect.__init__": "not looked at yet",
+    "connectors/mysql/log_split_reader.py:MySqlLogSplitReader.__init__": "not looked at yet",
+    "connectors/mysql/log_split_reader.py:MySqlLogSplitReader._append_change": "not looked at yet",
+    "connectors/mysql/snapshot/visibility.py:_at_snapshot": "not looked at yet",
+    "connectors/mysql/snapshot/visibility.py:_between_positions": "not looked at yet",
+    "connectors/mysql/snapshot/visibility.py:read_chunk": "not looked at yet",
+    "consumer.py:Ledger.__init__": "not looked at yet",
+    "epochs/epoch_loop.py:EpochLoop.__init__": "not looked at yet",
+    "epochs/epoch_writer.py:EpochWriter.__init__": "not looked at yet",
+    "formats/encoding/encoder.py:RowEncoder.__init__": "not looked at yet",
+    "lookup/lookups.py:open_joiner": "not looked at yet",
+    "pipeline.py:Pipeline._run_epochs": "not looked at yet",
+    "runtime/coordinator_host.py:CoordinatorHost.__init__": "not looked at yet",
+    "runtime/reader_worker.py:ReaderWorker.__init__": "not looked at yet",
+    "sinks/columns.py:plan": "not looked at yet",
+    "sinks/delta/evolution.py:evolve": "not looked at yet",
+    "sinks/delta/tasks.py:write_partitioned": "not looked at yet",
+    "sinks/iceberg/evolution.py:plan": "not looked at yet",
+    "sinks/iceberg/tasks.py:compact": "not looked at yet",
+    "sinks/iceberg/tasks.py:rewrite": "not looked at yet",
+    "sinks/iceberg/tasks.py:write_rows": "not looked at yet",
+    "sinks/jdbc/target.py:JdbcSteps.__init__": "not looked at yet",
+    "sinks/jdbc/tasks.py:_load": "not looked at yet",
+    "sinks/jdbc/tasks.py:load": "not looked at yet",
+    "sinks/kafka/tasks.py:_rows_of": "not looked at yet",
+    "sinks/kafka/tasks.py:write_changes": "not looked at yet",
+    "sinks/kafka/tasks.py:write_epoch": "not looked at yet",
+    "sinks/kafka/tasks.py:write_part": "not looked at yet",
+    "sinks/lake_columns.py:plan_columns": "not looked at yet",
+    "sinks/mongodb/commits.py:Commits.write": "not looked at yet",
+    "sinks/mongodb/tasks.py:load": "not looked at yet",
+    "sinks/tasks.py:compact_origins": "not looked at yet",
+    "source/protocol/coordinator.py:SourceCoordinator.__init__": "not looked at yet",
+    "source/snapshot/enumerator.py:IncrementalSnapshotEnumerator.__init__": "not looked at yet",
+    "source/snapshot/enumerator.py:restore_or_create": "not looked at yet",
+    "source/snapshot/incremental_reader.py:IncrementalReader.__init__": "not looked at yet",
+    "source/snapshot/log_reader.py:LogReader.__init__": "not looked at yet",
+    "spark/frames.py:changelog_frame": "not looked at yet",
+}
+
+
+def classes(path: Path) -> Iterator[ast.ClassDef]:
+    for node in nodes(path):
+        if isinstance(node, ast.ClassDef):
+            yield node
+
+
+def methods(node: ast.ClassDef) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
+    return [each for each in node.body if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)]
+
+
+def attributes(node: ast.ClassDef) -> set[str]:
+    """Names of fields, and of what any method assigns to ``self``."""
+    names = {
+        each.target.id for each in node.body if isinstance(each, ast.AnnAssign) and isinstance(each.target, ast.Name)
+    }
+    for each in (inner for method in methods(node) for inner in ast.walk(method)):
+        if isinstance(each, ast.Attribute) and isinstance(each.ctx, ast.Store) and isinstance(each.value, ast.Name):
+            names |= {each.attr} if each.value.id == "self" else set()
+    return names
+
+
+def arguments(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    names = [each.arg for each in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)]
+    return len(names) - (bool(names) and names[0] in ("self", "cls"))
+
+
+def named(path: Path, name: str) -> str:
+    return f"{path.relative_to(ROOT / 'raycdc')}:{name}"
+
+
+def product() -> list[Path]:
+    return [path for path in source_files("raycdc") if "testing" not in path.relative_to(ROOT).parts]
+
+
+def large_classes() -> dict[str, str]:
+    found = {}
+    for path in product():
+        for node in classes(path):
+            counts = len(methods(node)), len(attributes(node))
+            if counts[0] > METHODS_MAX or counts[1] > ATTRIBUTES_MAX:
+                found[named(path, node.name)] = f"{counts[0]} methods, {counts[1]} attributes"
+    return found
+
+
+def many_arguments() -> dict[str, str]:
+    found = {}
+    for path in product():
+        if path.name.endswith(LOOPS):
+            continue
+        owners = {id(method): node.name for node in classes(path) for method in methods(node)}
+        for node in nodes(path):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and arguments(node) > ARGUMENTS_MAX:
+                owner = owners.get(id(node))
+                name = f"{owner}.{node.name}" if owner else node.name
+                found[named(path, name)] = f"{arguments(node)} arguments"
+    return found
+
+
+@pytest.mark.parametrize(
+    ("counted", "excused", "advice"),
+    [
+        (
+            large_classes,
+            LARGE_CLASSES,
+            "Which concept does the class hold beside its own? Give it a class; or a reason:",
+        ),
+        (many_arguments, MANY_ARGUMENTS, "Values that always travel together are one value; or give a reason:"),
+    ],
+    ids=["classes", "arguments"],
+)
+def test_large_ones_are_few_and_have_a_reason(
+    counted: Callable[[], dict[str, str]], excused: dict[str, str], advice: str
+) -> None:
+    found = counted()
+    over = [f"{place} has {what}" for place, what in sorted(found.items()) if place not in excused]
+    gone = [f"{place} is within the limits: take it out of the list" for place in excused if place not in found]
+    if over or gone:
+        pytest.fail("\n".join([advice, *over, *gone]), pytrace=False)

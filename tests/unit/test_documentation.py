@@ -117,6 +117,17 @@ def test_continuous_integration_runs_exactly_make_test() -> None:
     assert lines == ["set -euo pipefail", 'cd "$(dirname "$0")/.."', "exec make test"]
 
 
+def test_the_architecture_is_read_at_one_sitting() -> None:
+    assert len((ROOT / "ARCHITECTURE.md").read_text().splitlines()) <= 300
+
+
+def test_the_glossary_has_each_noun_once() -> None:
+    rows = re.findall(r"^\| \*\*(.+?)\*\* \|", (MANUAL / "glossary.md").read_text(), re.MULTILINE)
+    nouns = [noun for row in rows for noun in row.split(", ")]
+    assert len(nouns) > 50
+    assert sorted(noun for noun in set(nouns) if nouns.count(noun) > 1) == []
+
+
 @pytest.mark.parametrize("page", ["ARCHITECTURE.md", "raycdc/DECISIONS.md"])
 def test_modules_that_developers_are_pointed_to_exist(page: str) -> None:
     text = (ROOT / page).read_text()

@@ -32,6 +32,7 @@ from raycdc.epochs.epoch_loop import EpochLoop
 from raycdc.epochs.known_rows import KnownRows
 from raycdc.epochs.outcomes import EpochStatistics
 from raycdc.epochs.parked_targets import Parking, Waiting, parks_of
+from raycdc.epochs.ports import EpochPorts
 from raycdc.epochs.routing import Routing
 from raycdc.epochs.sieve import Sieve
 from raycdc.errors import ConfigError, SegmentUnavailableError, StateError
@@ -368,19 +369,17 @@ class Pipeline:
             supervisors[0].epoch_committed(figures.epoch)
             reporter.committed(figures)
 
-        loop = EpochLoop(
-            store,
-            sink,
+        ports = EpochPorts(
             generation=term.generation,
             next_sealed=lambda after, wait_s: next_manifest(store, supervisors[0], after, wait_s),
             on_committed=lambda figures: committed(figures) if supervisors else None,
-            positions=positions_of,
             flight_token=spec.token or "",
             flights=launcher.flights,
             routing=routing,
             begin_again=partial(_begin_again, store, reporter),
             parking=self._parking(reporter, supervisors),
         )
+        loop = EpochLoop(store, sink, ports)
         with naming_place(self.config, store):
             loop.recover()
         settle_place(self.config, store)
@@ -467,11 +466,6 @@ def _begin_again(
     names = [str(table) for table in tables]
     ask_for_lost_rows(store, manifest, names)
     reporter.warning(f"Rows of an epoch are lost before they were written: {', '.join(names)} will be read again.")
-
-
-def positions_of(manifest: Manifest) -> dict[str, Any]:
-    """What a sink's commit tells about the source: where each log stands after the epoch."""
-    return {split: state["position"] for split, state in manifest.to_splits.items()}
 
 
 def next_manifest(store: CheckpointStore, supervisor: Supervisor, after: int, wait_s: float) -> Manifest | None:

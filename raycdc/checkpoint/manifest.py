@@ -11,6 +11,7 @@ position of the source, and is the same however often the segment is read.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import PurePath
 from typing import Any
@@ -36,6 +37,11 @@ def seq_base(epoch: int, *, log: bool, offset: int = 0) -> int:
     if not 0 <= epoch <= EPOCH_MAX or not 0 <= offset < 1 << SEQ_COUNTER_BITS:
         raise ValueError(f"epoch {epoch} or row offset {offset} is out of range for _seq")
     return (epoch << (SEQ_COUNTER_BITS + 1)) | (int(log) << SEQ_COUNTER_BITS) | offset
+
+
+def positions_in(splits: Mapping[str, Any]) -> dict[str, Any]:
+    """Where each split stands, of the states of a manifest's splits; one that says nothing of that is left out."""
+    return {split: state["position"] for split, state in splits.items() if "position" in state}
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ from raycdc.epochs.epoch_loop import EpochLoop
 from raycdc.epochs.known_rows import KnownRows
 from raycdc.epochs.outcomes import Outlook
 from raycdc.epochs.parked_targets import Parking, parks_of
+from raycdc.epochs.ports import EpochPorts
 from raycdc.epochs.routing import Routing
 from raycdc.errors import RaycdcError, SchemaError, SinkError, TableRefusedError
 from raycdc.model import TableId
@@ -142,14 +143,11 @@ def _loop(config: PipelineConfig, store: CheckpointStore, sink: Any) -> Iterator
     transformed = TransformedTables(config.transformed(), masks=config.masked(), naming=known_naming(config))
     routing = Routing(config.router(), upsert, no_merging(config, sink) if upsert else "", transformed, known=known)
     try:
-        yield EpochLoop(
-            store,
-            sink,
-            generation=_no_generation,
-            next_sealed=lambda _, __: None,
-            routing=routing,
-            parking=Parking(parks_of(config.pipeline), follows=config.source.captures),
+        parking = Parking(parks_of(config.pipeline), follows=config.source.captures)
+        no_epoch = EpochPorts(
+            generation=_no_generation, next_sealed=lambda _, __: None, routing=routing, parking=parking
         )
+        yield EpochLoop(store, sink, no_epoch)
     finally:
         if known is not None:
             known.close()

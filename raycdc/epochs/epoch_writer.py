@@ -7,29 +7,27 @@ error is the caller's.
 
 from __future__ import annotations
 
-import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 from raycdc.bridge.missing_rows import refused_missing, told_missing
-from raycdc.checkpoint.bad_rows import add_bad_rows
+from raycdc.checkpoint.bad_rows import add_bad_rows, bad_rows
 from raycdc.checkpoint.manifest import Manifest, Segment
 from raycdc.checkpoint.recovery import CommitVector
-from raycdc.checkpoint.store import CheckpointStore
-from raycdc.epochs.holdings import Holdings
+from raycdc.checkpoint.store import RoutedTarget
+from raycdc.epochs.disk_patience import DiskPatience
 from raycdc.epochs.known_rows import table_of
-from raycdc.epochs.parked_targets import ParkedTargets, Waiting
-from raycdc.epochs.routing import Routing
-from raycdc.epochs.works import Derived, Share, Works
-from raycdc.errors import RaycdcError, SegmentUnavailableError, SinkError, StateError, TableRefusedError
+from raycdc.epochs.outcomes import EpochStatistics
+from raycdc.epochs.parts import EpochParts
+from raycdc.epochs.works import Derived, Share
+from raycdc.errors import SegmentUnavailableError, TableRefusedError
 from raycdc.failpoints import reach
 from raycdc.model import TableId
-from raycdc.sinks.absence import is_absent
-from raycdc.sinks.api import Sink, TableWork
+from raycdc.sinks.api import TableWork
 
 #: Tables of one epoch that commit at once: each commit waits for the disk or the JVM more than it computes.
 COMMIT_THREADS = 4
@@ -37,17 +35,9 @@ COMMIT_THREADS = 4
 #: How often a node that is away is asked again.
 POLL_S = 0.2
 
-#: How long a sink whose disk is full or away is waited for, as for a source or the state's disk; first and last pause.
-DISK_PATIENCE_S = 300.0
-DISK_PAUSE_S = 0.25
-DISK_PAUSE_MAX_S = 10.0
-
 #: How long a node with segments may be away before the epoch loop ends with its error: its server is started again
 #: within seconds, a machine that boots is not waited for.
 NODE_PATIENCE_S = 30.0
-
-
-T = TypeVar("T")
 
 
 @dataclass(slots=True)
@@ -66,38 +56,25 @@ class Prepared:
 
 
 class EpochWriter:
-    """See the module's docstring. The arguments are those of `EpochLoop`; `stopping` ends all waiting."""
+    """See the module's docstring."""
 
-    def __init__(
-        self,
-        store: CheckpointStore,
-        sink: Sink,
-        shares: Works,
-        parked: ParkedTargets,
-        holdings: Holdings,
-        routing: Routing,
-        *,
-        stopping: threading.Event,
-        on_bad_rows: Callable[[str], None],
-        waiting: Waiting,
-    ) -> None:
-        self._store = store
-        self._sink = sink
-        self._shares = shares
-        self._parked = parked
-        self._holdings = holdings
-        self._routing = routing
-        self._known = routing.known
-        self._stopping = stopping
-        self._on_bad_rows = on_bad_rows
-        self._waiting = waiting
+    def __init__(self, parts: EpochParts) -> None:
+        self._store = parts.store
+        self._sink = parts.sink
+        self._ports = parts.ports
+        self._works = parts.works
+        self._parked = parts.parked
+        self._holdings = parts.holdings
+        self._records = parts.records
+        self._stopping = parts.stopping
+        self._patience = DiskPatience(parts.ports.parking.waiting, parts.stopping)
 
     def prepared(self, manifest: Manifest) -> Prepared:
         """The shares of `manifest`; targets that can have none are parked."""
-        share = self._shares.of(manifest, self._parked)
+        share = self._works.of(manifest, self._parked)
         for target, error in share.refused.items():
             self._park(target, manifest, error)
-        return Prepared(manifest, share.works, share, sources=self._shares.sources(manifest, self._parked))
+        return Prepared(manifest, share.works, share, sources=self._works.sources(manifest, self._parked))
 
     def apply(self, prepared: Prepared, works: Iterable[TableWork]) -> None:
         """Let the targets of `works` follow the changes of their schemas."""
@@ -105,7 +82,7 @@ class EpochWriter:
             if work.changes:
                 reach("before_schema")
                 try:
-                    self._patiently(partial(self._sink.apply_schema, work))
+                    self._patience(partial(self._sink.apply_schema, work))
                 except TableRefusedError as error:
                     self._refused(prepared, work, error)
                     continue
@@ -133,48 +110,76 @@ class EpochWriter:
         started = time.monotonic()
         while True:
             try:
-                works = self._shares.exact(works, prepared.sources, prepared.exact)
-                works = self._shares.derived(works, prepared.share, prepared.derived)
-                prepared.staged.update(self._patiently(partial(self._sink.stage, works)))
+                works = self._works.exact(works, prepared.sources, prepared.exact)
+                works = self._works.derived(works, prepared.share, prepared.derived)
+                prepared.staged.update(self._patience(partial(self._sink.stage, works)))
                 break
             except SegmentUnavailableError:
                 if time.monotonic() - started > NODE_PATIENCE_S or self._stopping.wait(POLL_S):
                     raise
-            works = [replace(work, segments=self._shares.placed(work.segments)) for work in works]
+            works = [replace(work, segments=self._works.placed(work.segments)) for work in works]
         made = {work.target: work for work in works}
         prepared.works = [made.get(work.target, work) for work in prepared.works]
 
-    def commit(self, prepared: Prepared, *, committed: int) -> None:
-        """Make the epoch visible in every target that takes part; `committed` is the epoch recorded before it."""
-        self._tell_bad_rows(prepared, committed)
+    def commit(self, prepared: Prepared) -> None:
+        """Make the epoch visible in every target that takes part, and record it."""
+        started = time.monotonic()
+        reach("before_commit")
+        # A sink that the successor has not written to yet cannot know that there is one.
+        self._store.require_newest(self._ports.generation(), f"the commit of epoch {prepared.manifest.epoch}")
+        self._tell_bad_rows(prepared)
         self._commit_tables(prepared)
         reach("after_last_commit")
-        if self._known is not None:
-            parts = [w for w in prepared.sources if self._parked.takes_part(w.target, w.source, prepared.manifest)]
-            for source, error in self._known.add(parts, prepared.exact).items():
-                # Its targets have the epoch, and the next one could not be made exact for them.
-                for target, sources in self._shares.targets(prepared.manifest).items():
-                    if source in sources and table_of(target) is None:
-                        self._park(target, prepared.manifest, error)
-            reach("after_known")
+        self._add_known(prepared)
+        commit_s = time.monotonic() - started
+        self.record(prepared.manifest, prepared.share.routes, staging_s=prepared.staging_s, commit_s=commit_s)
+        made = [*prepared.derived.segments.values(), *prepared.exact.values()]
+        self._works.forget(made, prepared.manifest.epoch)
 
-    def _tell_bad_rows(self, prepared: Prepared, committed: int) -> None:
+    def record(
+        self,
+        manifest: Manifest,
+        routes: Mapping[str, RoutedTarget],
+        *,
+        staging_s: float = 0.0,
+        commit_s: float = 0.0,
+    ) -> None:
+        """Record the epoch, which every target that takes part holds, and tell its figures."""
+        now_ms = self._records.complete(manifest, self._works.targets(manifest), routes)
+        lost = bad_rows(self._store, manifest.epoch)
+        figures = EpochStatistics.of(manifest, now_ms, lost, staging_s=staging_s, commit_s=commit_s)
+        self._ports.on_committed(figures)
+
+    def _add_known(self, prepared: Prepared) -> None:
+        """Let the known rows follow the epoch, which all targets hold; the next one is made exact by them."""
+        known = self._ports.routing.known
+        if known is None:
+            return
+        parts = [w for w in prepared.sources if self._parked.takes_part(w.target, w.source, prepared.manifest)]
+        for source, error in known.add(parts, prepared.exact).items():
+            # Its targets have the epoch, and the next one could not be made exact for them.
+            for target, sources in self._works.targets(prepared.manifest).items():
+                if source in sources and table_of(target) is None:
+                    self._park(target, prepared.manifest, error)
+        reach("after_known")
+
+    def _tell_bad_rows(self, prepared: Prepared) -> None:
         """Count what the epoch leaves out, before anybody can see that it lacks."""
-        for table, error in refused_missing(prepared.manifest, self._routing.records).items():
-            targets = self._shares.targets(prepared.manifest)
+        for table, error in refused_missing(prepared.manifest, self._ports.routing.records).items():
+            targets = self._works.targets(prepared.manifest)
             for work in self._taking_part(prepared, prepared.works):
                 if table in targets[work.target]:
                     self._refused(prepared, work, error)
-        for table, missing in told_missing(prepared.manifest, self._routing.records).items():
+        for table, missing in told_missing(prepared.manifest, self._ports.routing.records).items():
             prepared.derived.bad[f"missing of {table}"] = table, missing.count, missing.why
         lost = {str(table): count for table, count in prepared.derived.bad_rows().items()}
         if not lost:
             return
-        add_bad_rows(self._store, prepared.manifest.epoch, lost, committed=committed)
+        add_bad_rows(self._store, prepared.manifest.epoch, lost, committed=self._records.epoch)
         first = {str(table): why for table, _, why in reversed(prepared.derived.bad.values())}
         for name, count in sorted(lost.items()):
-            kept = f"; kept in {self._routing.records.folder}" if self._routing.records.folder else ""
-            self._on_bad_rows(
+            kept = f"; kept in {self._ports.routing.records.folder}" if self._ports.routing.records.folder else ""
+            self._ports.parking.on_bad_rows(
                 f"{name}: {count} row{'s' if count > 1 else ''} of epoch {prepared.manifest.epoch} left out as "
                 f"pipeline.on_bad_record says{kept}; the first: {first[name]}."
             )
@@ -200,7 +205,7 @@ class EpochWriter:
 
     def _taking_part(self, prepared: Prepared, works: Sequence[TableWork]) -> list[TableWork]:
         """Those of `works` whose targets still do: one may have refused the epoch before, or this one, meanwhile."""
-        part = self._parked.taking_part(prepared.manifest, self._shares.targets(prepared.manifest))
+        part = self._parked.taking_part(prepared.manifest, self._works.targets(prepared.manifest))
         return [work for work in works if work.target in part]
 
     def _commit_table(self, prepared: Prepared, work: TableWork) -> None:
@@ -212,29 +217,7 @@ class EpochWriter:
                 staged.append(self._sink.stage([work])[work.target])
             self._sink.commit(work, staged.pop())
 
-        self._patiently(commit)
-
-    def _patiently(self, act: Callable[[], T]) -> T:
-        """What `act` returns; it can be done again. While the sink's disk is full or away it is tried again, as nothing
-        is lost by that and no table is to blame. `SinkError` with the disk's place when that takes too long.
-        """
-        started, pause_s = time.monotonic(), DISK_PAUSE_S
-        while True:
-            try:
-                return act()
-            except (OSError, RaycdcError) as cause:
-                if isinstance(cause, StateError | TableRefusedError) or not is_absent(cause):
-                    raise
-                at = f" ({self._waiting.place})" if self._waiting.place else ""
-                what = f"The sink's disk{at} takes no more: {cause}"
-                if time.monotonic() - started > DISK_PATIENCE_S or self._stopping.is_set():
-                    raise SinkError(
-                        f"{what}. Make room there, or bring it back, and start again; nothing is lost."
-                    ) from cause
-                if pause_s == DISK_PAUSE_S:
-                    self._waiting.tell(f"{what}. It is tried again for {DISK_PATIENCE_S / 60:.0f} minutes; make room.")
-            self._stopping.wait(pause_s)
-            pause_s = min(2 * pause_s, DISK_PAUSE_MAX_S)
+        self._patience(commit)
 
     def _refused(self, prepared: Prepared, work: TableWork, error: TableRefusedError) -> None:
         self._park(work.target, prepared.manifest, error)
@@ -242,7 +225,7 @@ class EpochWriter:
 
     def _park(self, target: TableId, manifest: Manifest, error: TableRefusedError) -> None:
         reach("before_park")
-        sources = {*self._shares.targets(manifest).get(target, ()), *self._shares.sources_of(target)}
+        sources = {*self._works.targets(manifest).get(target, ()), *self._works.sources_of(target)}
         self._parked.park(target, sources, manifest, error, self.held_of_refused(target))
 
     def held_of_refused(self, target: TableId) -> CommitVector | None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from raycdc.checkpoint.manifest import Manifest
+
 
 @dataclass(frozen=True, slots=True)
 class EpochStatistics:
@@ -22,6 +24,28 @@ class EpochStatistics:
     final: bool
     #: Rows of each table that were left out so far, of those that lost any.
     bad_rows: Mapping[str, int] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls, manifest: Manifest, committed_ms: int, bad_rows: Mapping[str, int], *, staging_s: float, commit_s: float
+    ) -> EpochStatistics:
+        """The figures of `manifest`, which was recorded at `committed_ms`."""
+        rows = dict.fromkeys(map(str, manifest.tables), 0)
+        for segment in manifest.segments:
+            rows[str(segment.table)] += segment.rows
+        return cls(
+            epoch=manifest.epoch,
+            rows=manifest.rows,
+            bytes=sum(segment.bytes for segment in manifest.segments),
+            tables=rows,
+            staging_s=staging_s,
+            commit_s=commit_s,
+            committed_ms=committed_ms,
+            sealed_ms=manifest.created_ms,
+            watermark_ms=manifest.watermark_ms,
+            final=manifest.final,
+            bad_rows=bad_rows,
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from raycdc.bridge.bad_rows import FAIL
-from raycdc.checkpoint.manifest import STREAM_SPLIT_ID, Manifest
+from raycdc.checkpoint.manifest import STREAM_SPLIT_ID, Manifest, positions_in
 from raycdc.checkpoint.parked import WAYS_OUT, ParkedTarget, incarnation_of
 from raycdc.checkpoint.recovery import STEP_LAST, CommitVector
 from raycdc.checkpoint.store import CheckpointStore
@@ -179,7 +179,6 @@ class ParkedTargets:
             if before is not None:
                 known = before.sources
                 numbers = {name: max(number, known.get(name, 0)) for name, number in {**known, **numbers}.items()}
-            splits = manifest.from_splits.items()
             entry = ParkedTarget(
                 epoch=manifest.epoch,
                 held=None if held is None else held.place,
@@ -187,7 +186,7 @@ class ParkedTargets:
                 text=text(sorted(numbers)),
                 since_ms=time.time_ns() // 1_000_000,
                 sources=numbers,
-                positions={split: state["position"] for split, state in splits if "position" in state},
+                positions=positions_in(manifest.from_splits),
             )
             self._entries = {**self._entries, str(target): entry}
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from raycdc.bridge.bad_rows import Sifted
-from raycdc.checkpoint.manifest import Manifest, Segment
+from raycdc.checkpoint.manifest import Manifest, Segment, positions_in
 from raycdc.checkpoint.store import CheckpointStore, CommitRecord, RoutedTarget
 from raycdc.epochs.known_rows import slot_of
 from raycdc.epochs.left_out import LeftOut
@@ -77,7 +77,7 @@ class Derived:
 
 
 class Works:
-    """See the module's docstring. The other arguments are those of `EpochLoop`."""
+    """See the module's docstring. `generation` and `flights` are those of `raycdc.epochs.ports.EpochPorts`."""
 
     def __init__(
         self,
@@ -85,7 +85,6 @@ class Works:
         routing: Routing,
         *,
         generation: Callable[[], int],
-        positions: Callable[[Manifest], Mapping[str, Any]],
         flights: Callable[[], Mapping[str, str]],
     ) -> None:
         self._store = store
@@ -93,7 +92,6 @@ class Works:
         self._routing = routing
         self._transforms = routing.transforms
         self._generation = generation
-        self._positions = positions
         self._flights = flights
         self._schemas: dict[str, TableSchema] = {}
         self._targets: dict[TableId, Target] = {}
@@ -174,7 +172,7 @@ class Works:
             after[name] = target
             shares.append(share)
         self._targets.update(after)
-        positions = self._positions(manifest)
+        positions = positions_in(manifest.to_splits)
         works = tuple(self._work(manifest, share, positions, found) for share in shares)
         told = self._router or self._transforms
         derived = {table: one for table, one in found.items() if self._transforms.derived(one) or one.lookups}

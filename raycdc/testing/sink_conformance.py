@@ -27,6 +27,7 @@ from raycdc.bridge.tasks import StageTask, TaskRunner
 from raycdc.checkpoint.manifest import Manifest
 from raycdc.checkpoint.store import CheckpointStore
 from raycdc.epochs.epoch_loop import EpochLoop
+from raycdc.epochs.ports import EpochPorts
 from raycdc.errors import FencedError, SinkError, StateError, TargetTakenError
 from raycdc.model import Column, LogicalType, TableId, TypeKind
 from raycdc.plugins import PluginGroup, load_plugin
@@ -106,7 +107,7 @@ class Play:
 
     def _loop(self, sink: Sink) -> EpochLoop:
         own = self.script.generation
-        return EpochLoop(self.store, sink, generation=lambda: own, next_sealed=self._next_sealed)
+        return EpochLoop(self.store, sink, EpochPorts(generation=lambda: own, next_sealed=self._next_sealed))
 
     def _next_sealed(self, after: int, _timeout_s: float) -> Manifest | None:
         return next(iter(self.store.manifests(after)), None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from raycdc.checkpoint.manifest import Manifest
 from raycdc.checkpoint.store import CheckpointStore
 from raycdc.epochs.epoch_loop import EpochLoop
 from raycdc.epochs.outcomes import Recovery
+from raycdc.epochs.ports import EpochPorts
 from raycdc.epochs.routing import Routing
 from raycdc.errors import RaycdcError, SinkError, StateError, TableRefusedError, TargetTakenError
 from raycdc.formats.api import MessageBatch, Origin, RowsItem
@@ -38,7 +39,7 @@ from raycdc.plugins import PluginGroup, load_plugin
 from raycdc.schema import (
     SchemaChangeBehavior,
 )
-from raycdc.sinks.api import Sink, SinkContext
+from raycdc.sinks.api import Sink, SinkContext, TableWork
 from raycdc.sinks.delta.sink import DeltaSink
 from raycdc.sinks.mongodb.sink import MongoDbSink
 from raycdc.testing.epochs import EpochScript, Row, ScriptedTable
@@ -170,13 +171,8 @@ class World:
 
     def loop(self, sink: Sink | None = None, **options: Any) -> EpochLoop:
         options = {"routing": self.routing, **options}
-        return EpochLoop(
-            self.store,
-            sink or self.sink(),
-            generation=lambda: self.script.generation,
-            next_sealed=self.next_sealed,
-            **options,
-        )
+        ports = EpochPorts(generation=lambda: self.script.generation, next_sealed=self.next_sealed)
+        return EpochLoop(self.store, sink or self.sink(), replace(ports, **options))
 
     @property
     def routing(self) -> Routing:
@@ -287,6 +283,17 @@ class World:
                     wanted = sorted(wanted, key=lambda change: change[1]["id"])
                 assert [(row["_op"], {n: row[n] for n in names}) for row in got] == wanted
                 assert {(row["_db"], row["_table"]) for row in got} == {(table.id.db, table.id.table)}
+
+
+def works_of(loop: EpochLoop, manifest: Manifest) -> list[TableWork]:
+    """What each target of the loop's sink gets of an epoch."""
+    parts = loop._parts
+    return list(parts.works.of(manifest, parts.parked).works)
+
+
+def commit(loop: EpochLoop, manifest: Manifest) -> None:
+    """Stage and commit one epoch, the next one."""
+    loop._writer.commit(loop._prepare(manifest, None))
 
 
 def recovered(loop: EpochLoop) -> Recovery | RaycdcError:

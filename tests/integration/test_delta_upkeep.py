@@ -23,7 +23,7 @@ from raycdc.sinks.delta.plugin import DeltaSinkConfig, OptimizeOptions
 from raycdc.sinks.delta.sink import DeltaSink
 from raycdc.sinks.delta.table import DeltaTarget
 from raycdc.sinks.delta.upkeep import Upkeep
-from tests.integration.sink_world import World, new_world, play
+from tests.integration.sink_world import World, new_world, play, works_of
 
 KINDS = (
     "delta-upsert",
@@ -117,8 +117,8 @@ def test_an_epoch_that_is_staged_meanwhile_keeps_its_files(world: World) -> None
     second = world.script.seal(final=True)
     sink = sink_of(world)
     loop = world.loop(sink)
-    works = {work.target: work for work in loop._works(first)}
-    later = {work.target: work for work in loop._works(second)}
+    works = {work.target: work for work in works_of(loop, first)}
+    later = {work.target: work for work in works_of(loop, second)}
     for work in works.values():
         sink.apply_schema(work)
     staged = sink.stage(list(works.values()))

@@ -35,7 +35,18 @@ from raycdc.sinks.api import STEP_TOMBSTONE, CommitVector, Sink, SinkContext, Ta
 from raycdc.sinks.files.jsonl import JsonlSink
 from raycdc.sinks.files.plugin import JsonlSinkConfig
 from raycdc.testing.epochs import ScriptedTable, simple_schema
-from tests.integration.sink_world import FILES, KINDS, TOPICS, UPSERTS, World, iceberg_table, new_world, play, world_of
+from tests.integration.sink_world import (
+    FILES,
+    KINDS,
+    TOPICS,
+    UPSERTS,
+    World,
+    iceberg_table,
+    new_world,
+    play,
+    works_of,
+    world_of,
+)
 
 POINTS = (
     "before_stage",
@@ -174,6 +185,7 @@ from raycdc.checkpoint.store import CheckpointStore
 from raycdc.plugins import PluginGroup, load_plugin
 from raycdc.sinks.api import SinkContext
 from raycdc.epochs.epoch_loop import EpochLoop
+from raycdc.epochs.ports import EpochPorts
 root, settings = Path(sys.argv[1]), json.loads(sys.argv[2])
 store = CheckpointStore(root / "state", pipeline="shop")
 plugin = load_plugin(PluginGroup.SINKS, settings["type"])
@@ -181,7 +193,7 @@ sink = plugin.create(plugin.config(**settings))
 sink.open(SinkContext(store.app_id, sink.writes[0], run_in_process))
 next_sealed = lambda after, _: next(iter(store.manifests(after)), None)
 own = store.next_generation()
-EpochLoop(store, sink, generation=lambda: own, next_sealed=next_sealed).run()
+EpochLoop(store, sink, EpochPorts(generation=lambda: own, next_sealed=next_sealed)).run()
 """
 
 
@@ -207,7 +219,7 @@ def test_epochs_whose_segments_are_gone_are_dropped_barred_and_read_again(world:
     for segment in lost.segments:
         Path(segment.path).unlink()
     late = world.sink()
-    works = world.loop(late)._works(lost)
+    works = works_of(world.loop(late), lost)
     assert world.restart() == Recovery(2, dropped=(3, 4))
     sink = world.sink()
     assert [sink.committed(work.target) for work in works] == [CommitVector(4, STEP_TOMBSTONE, 2)] * 2
@@ -238,14 +250,14 @@ def test_an_interrupted_dropping_is_finished_by_the_next_start(world: World) -> 
     for segment in first.segments:
         Path(segment.path).unlink()
     sink = world.sink()
-    works = world.loop(sink)._works(first)
+    works = works_of(world.loop(sink), first)
     sink.tombstone(replace(works[0], segments=()))
     assert world.restart() == Recovery(0, dropped=(1,))
 
 
 def test_lost_segments_of_a_half_committed_epoch_are_refused(world: World) -> None:
     play(world, epochs=1)
-    works = {work.target: work for work in world.loop()._works(world.store.manifest(1))}
+    works = {work.target: work for work in works_of(world.loop(), world.store.manifest(1))}
     sink = world.sink()
     first, second = works.values()
     for work in (first, second):
@@ -270,9 +282,7 @@ def test_empty_targets_of_a_failed_first_start_are_taken_over_by_the_next(world:
     if world.kafka is not None:
         pytest.skip("A topic is nobody's until it has messages.")
     play(world)
-    works = Works(
-        world.store, world.routing, generation=lambda: 1, positions=lambda manifest: manifest.to_splits, flights=dict
-    )
+    works = Works(world.store, world.routing, generation=lambda: 1, flights=dict)
     for work in works.of(world.store.manifest(1), ParkedTargets({}, Parks())).works:
         world.sink().apply_schema(work)
     again = world.again()
@@ -330,7 +340,7 @@ def test_an_error_of_the_source_side_ends_the_loop(world: World) -> None:
     def broken(_after: int, _timeout_s: float) -> Manifest | None:
         raise StateError("the coordinator is gone")
 
-    loop = EpochLoop(world.store, world.sink(), generation=lambda: world.script.generation, next_sealed=broken)
+    loop = world.loop(next_sealed=broken)
     with pytest.raises(StateError, match="coordinator is gone"):
         loop.run()
 
@@ -471,7 +481,7 @@ def test_commits_carry_positions_and_identity(files: World) -> None:
     else:
         note = json.loads(next((folder / "_raycdc").glob("*.json")).read_text())
     assert note["pipeline"] == files.store.app_id
-    assert note["positions"] == {"log": {"position": {"file": "binlog.000001", "pos": 1}}}
+    assert note["positions"] == {"log": {"file": "binlog.000001", "pos": 1}}
 
 
 @pytest.mark.parametrize(

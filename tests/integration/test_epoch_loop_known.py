@@ -30,7 +30,7 @@ from raycdc.schema.events import CreateTableEvent, RenameColumnEvent
 from raycdc.sinks.api import SinkContext
 from raycdc.testing.changelog import check_changelog, final_rows
 from raycdc.testing.epochs import Row, ScriptedTable
-from tests.integration.sink_world import World, new_world, world_of
+from tests.integration.sink_world import World, commit, new_world, world_of
 
 POINTS = (
     "before_stage",
@@ -338,7 +338,7 @@ def test_known_rows_that_are_damaged_park_their_tables_until_these_begin_again(
     if at_a_start:
         lines.loop(routing=routing(lines), parking=Parking()).recover()
     else:
-        loop._commit(loop._prepare(sealed, None))
+        commit(loop, sealed)
     record = lines.store.last_commit()
     assert record is not None
     assert sorted(record.parked) == sorted(str(table.id) for table in hurt)

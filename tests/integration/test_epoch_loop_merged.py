@@ -15,6 +15,7 @@ from raycdc.checkpoint.store import CheckpointStore
 from raycdc.epochs.epoch_loop import EpochLoop
 from raycdc.epochs.outcomes import Recovery
 from raycdc.epochs.parked_targets import Parking
+from raycdc.epochs.ports import EpochPorts
 from raycdc.epochs.routing import Routing
 from raycdc.errors import (
     ConfigError,
@@ -33,7 +34,7 @@ from raycdc.schema import AddColumnEvent, CreateTableEvent, DropColumnEvent, Tru
 from raycdc.sinks.api import SinkContext, TableWork
 from raycdc.sinks.delta.sink import DeltaSink
 from raycdc.testing.epochs import EpochScript, Row
-from tests.integration.sink_world import lake_rows
+from tests.integration.sink_world import lake_rows, works_of
 
 POINTS = ("before_stage", "after_stage", "before_commit", "in_commit", "between_tables", "after_last_commit")
 ROUTES = (Route(r"s\d\.item", "lake.item"),)
@@ -75,14 +76,8 @@ class World:
             return next(iter(self.store.manifests(after)), None)
 
         routing = Routing(Router(ROUTES), upsert=write == "upsert", no_merging=self.no_merging)
-        return EpochLoop(
-            self.store,
-            sink,
-            generation=lambda: self.script.generation,
-            next_sealed=next_sealed,
-            routing=routing,
-            **options,
-        )
+        ports = EpochPorts(generation=lambda: self.script.generation, next_sealed=next_sealed, routing=routing)
+        return EpochLoop(self.store, sink, replace(ports, **options))
 
     def restart(self) -> Recovery:
         self.script.generation = self.store.next_generation()
@@ -282,16 +277,15 @@ def test_lost_rows_of_a_merged_target_are_refused_as_no_shard_can_begin_again(tm
     world = new_world("delta-upsert", tmp_path)
     play(world)
     sealed = world.store.manifest(2)
-    works = {str(work.target): work for work in world.loop()._works(sealed)}
+    works = {str(work.target): work for work in works_of(world.loop(), sealed)}
     assert set(works) == {"lake.item"}
     insert(world, "other.things", 30)
     insert(world, "s1.item", 31)
     manifest = world.script.seal(final=True)
-    loop = world.loop()
-    loop._next_sealed = lambda after, _: next((m for m in world.store.manifests(after) if m.epoch < 5), None)
+    loop = world.loop(next_sealed=lambda after, _: next((m for m in world.store.manifests(after) if m.epoch < 5), None))
     loop.run()
-    sink = loop._sink
-    (other,) = [work for work in loop._works(manifest) if str(work.target) == "other.things"]
+    sink = loop._parts.sink
+    (other,) = [work for work in works_of(loop, manifest) if str(work.target) == "other.things"]
     sink.commit(other, sink.stage([other])[other.target])
     for segment in manifest.segments:
         Path(segment.path).unlink()
@@ -330,8 +324,9 @@ def half_committed(world: World) -> Beginnings:
         if number < 3:
             story.recover()
     loop, manifest = world.loop(), world.store.manifest(3)
-    (other,) = [work for work in loop._works(manifest) if str(work.target) == "other.things"]
-    loop._sink.commit(other, loop._sink.stage([other])[other.target])
+    (other,) = [work for work in works_of(loop, manifest) if str(work.target) == "other.things"]
+    sink = loop._parts.sink
+    sink.commit(other, sink.stage([other])[other.target])
     for segment in manifest.segments:
         Path(segment.path).unlink()
     return story

@@ -9,7 +9,7 @@ import pytest
 
 from raycdc.bridge import ThreadTaskRunner
 from raycdc.bridge.flight import FlightServer
-from raycdc.epochs import epoch_loop as epochs
+from raycdc.epochs import decisions, epoch_writer
 from raycdc.epochs.outcomes import Recovery
 from raycdc.errors import SegmentUnavailableError, SinkError, StateError
 from raycdc.model import TableId
@@ -48,7 +48,8 @@ def test_a_node_that_comes_back_in_time_is_waited_for(world: World, monkeypatch:
     try:
         world.script = EpochScript(world.store, node="elsewhere", flight=server.endpoint)
         play(world)
-        monkeypatch.setattr(epochs, "POLL_S", 0.01)
+        for module in (decisions, epoch_writer):
+            monkeypatch.setattr(module, "POLL_S", 0.01)
         world.loop(world.sink(flight_token="secret"), flight_token="secret", flights=flights).run()
     finally:
         server.shutdown()
@@ -63,7 +64,8 @@ def test_epochs_of_a_node_that_is_gone_are_dropped_unless_a_table_holds_one(
     world.script = EpochScript(world.store, node="elsewhere", flight="")
     world.script.table("shop.late").insert({"id": 1, "name": "n", "qty": 1})
     lost = world.script.seal(final=True)
-    monkeypatch.setattr(epochs, "NODE_PATIENCE_S", 0.0)
+    for module in (decisions, epoch_writer):
+        monkeypatch.setattr(module, "NODE_PATIENCE_S", 0.0)
     loop = world.loop()
     with pytest.raises(SegmentUnavailableError, match="on node elsewhere"):
         loop.run()

@@ -15,6 +15,7 @@ from raycdc.checkpoint.recovery import CommitVector
 from raycdc.checkpoint.store import CheckpointStore, RoutedTarget
 from raycdc.epochs.epoch_loop import EpochLoop
 from raycdc.epochs.outcomes import Recovery
+from raycdc.epochs.ports import EpochPorts
 from raycdc.epochs.routing import Routing
 from raycdc.errors import StateError
 from raycdc.failpoints import FailpointError
@@ -24,7 +25,7 @@ from raycdc.plugins import PluginGroup, load_plugin
 from raycdc.schema import AddColumnEvent, event_to_json
 from raycdc.sinks.api import Sink, SinkContext
 from raycdc.testing.epochs import EpochScript, Row, ScriptedTable
-from tests.integration.sink_world import lake_rows
+from tests.integration.sink_world import lake_rows, works_of
 
 KINDS = ("delta-upsert", "delta-changelog", "iceberg-upsert", "iceberg-changelog", "parquet", "jsonl")
 POINTS = ("before_commit", "in_commit", "between_tables", "after_last_commit")
@@ -59,14 +60,13 @@ class World:
         def begin_again(_: Manifest, tables: Any, text: str) -> None:
             self.asked += map(str, tables)
 
-        return EpochLoop(
-            self.store,
-            self.sink(),
+        ports = EpochPorts(
             generation=lambda: self.script.generation,
             next_sealed=next_sealed,
             routing=Routing(Router(self.routes), upsert=self.kind.endswith("upsert")),
             begin_again=begin_again,
         )
+        return EpochLoop(self.store, self.sink(), ports)
 
     def restart(self) -> Recovery:
         self.script.generation = self.store.next_generation()
@@ -161,7 +161,7 @@ def test_rows_lost_between_two_targets_make_their_source_table_begin_again(tmp_p
     world.script.table("shop.orders").insert({"id": 1, "name": "a", "qty": 1})
     manifest = world.script.seal()
     sink = world.sink()
-    works = {str(work.target): work for work in world.loop()._works(manifest)}
+    works = {str(work.target): work for work in works_of(world.loop(), manifest)}
     for name in ("lake.orders", "lake.items"):
         sink.apply_schema(works[name])
         sink.commit(works[name], sink.stage([works[name]])[works[name].target])

@@ -27,7 +27,7 @@ from raycdc.schema import (
 )
 from raycdc.sinks.files.plugin import JsonlSinkConfig
 from raycdc.testing.epochs import ScriptedTable
-from tests.integration.sink_world import KEY_PARTITIONS, UPSERTS, World, new_world, play, world_of
+from tests.integration.sink_world import KEY_PARTITIONS, UPSERTS, World, new_world, play, works_of, world_of
 from tests.integration.test_epoch_loop import add_column
 
 
@@ -152,7 +152,7 @@ def test_names_that_were_exchanged_are_not_exchanged_again_when_the_rows_of_the_
     orders.rows = {key: {names[n]: v for n, v in row.items()} for key, row in orders.rows.items()}
     orders.insert({"id": 1000, "name": 1, "qty": "new"})
     lost = upsert.script.seal()
-    (work,) = upsert.loop(sink)._works(lost)
+    (work,) = works_of(upsert.loop(sink), lost)
     sink.apply_schema(work)
     for segment in lost.segments:
         Path(segment.path).unlink()

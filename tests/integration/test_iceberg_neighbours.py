@@ -29,7 +29,7 @@ from raycdc.sinks.iceberg.files import StoredColumn
 from raycdc.sinks.iceberg.metadata import iceberg_schema
 from raycdc.sinks.iceberg.plugin import IcebergCatalogOptions
 from raycdc.sinks.iceberg.sink import IcebergSink
-from tests.integration.sink_world import World, new_world, play
+from tests.integration.sink_world import World, new_world, play, works_of
 
 ORDERS = ("shop", "orders")
 
@@ -156,7 +156,7 @@ def test_a_table_that_holds_less_than_before_is_refused_while_running(world: Wor
     for number in (1, 2):
         change(world, number)
     first, second = (
-        next(w for w in world.loop(sink)._works(world.store.manifest(epoch)) if str(w.target) == "shop.orders")
+        next(w for w in works_of(world.loop(sink), world.store.manifest(epoch)) if str(w.target) == "shop.orders")
         for epoch in (2, 3)
     )
     sink.commit(first, sink.stage([first])[first.target])
@@ -231,7 +231,7 @@ def test_a_driver_that_slept_while_a_newer_one_barred_its_epoch_is_fenced(
     change(world, 1)
     sink = world.sink()
     manifest = world.store.manifest(4)
-    (work,) = [w for w in world.loop(sink)._works(manifest) if str(w.target) == "shop.orders"]
+    (work,) = [w for w in works_of(world.loop(sink), manifest) if str(w.target) == "shop.orders"]
     staged = sink.stage([work])[work.target]
     newer = world.sink()
     vector = CommitVector(4, 7, work.generation + 1)

@@ -19,7 +19,7 @@ from raycdc.sinks.jdbc.sink import JdbcSink
 from raycdc.sinks.jdbc.target import JdbcSteps
 from raycdc.sinks.steps import Standing
 from raycdc.testing.servers import DatabaseServer, PostgresServer
-from tests.integration.sink_world import HOME, World, world_of
+from tests.integration.sink_world import HOME, World, works_of, world_of
 
 pytestmark = pytest.mark.server
 
@@ -56,7 +56,7 @@ def sink_of(world: World, **options: Any) -> JdbcSink:
 
 
 def work_of(world: World, epoch: int) -> TableWork:
-    (found,) = world.loop()._works(world.store.manifest(epoch))
+    (found,) = works_of(world.loop(), world.store.manifest(epoch))
     return found
 
 

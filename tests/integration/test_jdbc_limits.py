@@ -18,7 +18,7 @@ from raycdc.sinks.api import SinkContext
 from raycdc.sinks.jdbc.plugin import JdbcSinkConfig
 from raycdc.sinks.jdbc.sink import JdbcSink
 from raycdc.testing.servers import PostgresServer
-from tests.integration.sink_world import World, play, world_of
+from tests.integration.sink_world import World, play, works_of, world_of
 
 pytestmark = pytest.mark.server
 
@@ -77,7 +77,7 @@ def test_a_name_that_postgresql_would_cut_is_refused(world: World) -> None:
 def test_staging_tables_that_lost_rows_are_not_believed(world: World, postgres: PostgresServer) -> None:
     play(world, epochs=1)
     sink = world.sink()
-    (work,) = [w for w in world.loop(sink)._works(world.store.manifest(1)) if w.target == ITEMS]
+    (work,) = [w for w in works_of(world.loop(sink), world.store.manifest(1)) if w.target == ITEMS]
     sink.apply_schema(work)
     staged = sink.stage([work])[ITEMS]
     postgres.execute(f'DELETE FROM raycdc_stage."{staged["merge"][0].name}"')
@@ -90,7 +90,7 @@ def test_a_driver_that_wakes_while_another_commits_is_fenced(world: World) -> No
     play(world, epochs=1)
     sink = world.sink()
     assert isinstance(sink, JdbcSink)
-    works = {w.target: w for w in world.loop(sink)._works(world.store.manifest(1))}
+    works = {w.target: w for w in works_of(world.loop(sink), world.store.manifest(1))}
     late = works[ITEMS]
     sink.apply_schema(late)
     staged = sink.stage([late])[ITEMS]
@@ -166,7 +166,7 @@ def test_a_table_whose_rows_are_hidden_is_not_adopted(world: World, postgres: Po
     config = JdbcSinkConfig(url=f"jdbc:{postgres.url()}", user="loader", password=Secret("loader"))
     sink = JdbcSink(config)
     sink.open(SinkContext(world.store.app_id, "upsert", run_in_process, "merge"))
-    (work,) = [w for w in world.loop()._works(world.store.manifest(1)) if w.target == ITEMS]
+    (work,) = [w for w in works_of(world.loop(), world.store.manifest(1)) if w.target == ITEMS]
     with pytest.raises(SinkError, match=r"shop\.items exists in .* and has row-level security"):
         sink.apply_schema(work)
     sink.close()

@@ -26,7 +26,7 @@ from raycdc.sinks.jdbc.sink import JdbcSink
 from raycdc.sinks.jdbc.target import marker_of
 from raycdc.testing.epochs import ScriptedTable
 from raycdc.testing.servers import DatabaseServer, MariaDbServer
-from tests.integration.sink_world import HOME, World, new_world
+from tests.integration.sink_world import HOME, World, new_world, works_of
 
 pytestmark = pytest.mark.server
 
@@ -89,7 +89,7 @@ def test_a_moment_in_the_key_is_the_sources(mysql57: DatabaseServer, tmp_path: P
 
 
 def work_of(world: World, epoch: int) -> TableWork:
-    (work,) = world.loop()._works(world.store.manifest(epoch))
+    (work,) = works_of(world.loop(), world.store.manifest(epoch))
     return work
 
 

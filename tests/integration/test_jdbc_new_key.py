@@ -15,7 +15,7 @@ from raycdc.sinks.api import TableWork
 from raycdc.sinks.jdbc.mysql import MySqlSession
 from raycdc.sinks.jdbc.sink import JdbcSink
 from raycdc.testing.servers import PostgresServer
-from tests.integration.sink_world import World, world_of
+from tests.integration.sink_world import World, works_of, world_of
 
 pytestmark = pytest.mark.server
 
@@ -58,7 +58,7 @@ def sink_of(world: World, **options: Any) -> JdbcSink:
 
 
 def work_of(world: World, epoch: int) -> TableWork:
-    (found,) = world.loop()._works(world.store.manifest(epoch))
+    (found,) = works_of(world.loop(), world.store.manifest(epoch))
     return found
 
 

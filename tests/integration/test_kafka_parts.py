@@ -21,7 +21,7 @@ from raycdc.sinks.api import STEP_APPEND, STEP_LAST, STEP_TOMBSTONE, CommitVecto
 from raycdc.sinks.kafka.sink import KafkaSink
 from raycdc.sinks.kafka.transactions import Cut, Target, Transactions, look
 from raycdc.testing.servers import KafkaServer
-from tests.integration.sink_world import World, as_messages, new_world
+from tests.integration.sink_world import World, as_messages, new_world, works_of
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(300)]
 
@@ -75,7 +75,7 @@ def epoch(world: World, *, rows: int = 120) -> Manifest:
 
 
 def work_of(world: World, manifest: Manifest, **changes: Any) -> TableWork:
-    (work,) = world.loop(world.sink())._works(manifest)
+    (work,) = works_of(world.loop(world.sink()), manifest)
     return replace(work, **changes)
 
 

@@ -15,6 +15,7 @@ from raycdc.bridge import TaskRunner, run_in_process
 from raycdc.checkpoint.manifest import Manifest
 from raycdc.checkpoint.store import CheckpointStore
 from raycdc.epochs.epoch_loop import EpochLoop
+from raycdc.epochs.ports import EpochPorts
 from raycdc.errors import FencedError, SinkError
 from raycdc.formats.api import EncodedBatch
 from raycdc.model import RowKind, TableId, TableSchema
@@ -56,9 +57,8 @@ class World:
     def restart(self) -> None:
         """What a new driver does: a new generation, recovery, then everything that is sealed."""
         self.script.generation = self.store.next_generation()
-        loop = EpochLoop(
-            self.store, self.sink(), generation=lambda: self.script.generation, next_sealed=self.next_sealed
-        )
+        ports = EpochPorts(generation=lambda: self.script.generation, next_sealed=self.next_sealed)
+        loop = EpochLoop(self.store, self.sink(), ports)
         loop.recover()
         if loop.committed < self.store.next_epoch() - 1 and self.store.sealed_epochs(loop.committed):
             loop.run()

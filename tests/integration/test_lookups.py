@@ -291,7 +291,6 @@ def test_a_cache_answers_until_its_time_is_over_and_forgets_the_oldest(
     now, room = [1000.0], {"bytes_max": 1 << 20}
     monkeypatch.setattr("raycdc.lookup.cache.Cache.__init__.__kwdefaults__", {"clock": lambda: now[0]} | room)
     world = make(cache_ttl="1m", cache_rows=3)
-    loop = world.loop()
     orders = orders_of(world)
 
     def next_epoch(number: int, *keys: int) -> None:
@@ -328,7 +327,7 @@ def test_a_cache_answers_until_its_time_is_over_and_forgets_the_oldest(
         users.update_many({}, {"$set": {"name": "last"}})
         next_epoch(500, 1, 4)
 
-    loop._next_sealed = sealed
+    loop = world.loop(next_sealed=sealed)
     epochs += [lambda: next_epoch(100, 1, 2, 50), changed_within, over, lambda: next_epoch(400, 2, 3, 4), last]
     loop.run()
     assert seen(100) == ["user 1", "user 2", None]

@@ -22,7 +22,7 @@ from raycdc.sinks.mongodb.plugin import MongoDbSinkConfig
 from raycdc.sinks.mongodb.sink import MongoDbSink
 from raycdc.testing.epochs import Row, ScriptedTable
 from raycdc.testing.servers import MongoDb
-from tests.integration.sink_world import HOME, World, world_of
+from tests.integration.sink_world import HOME, World, works_of, world_of
 
 pytestmark = pytest.mark.server
 
@@ -57,7 +57,7 @@ def table_of(world: World) -> ScriptedTable:
 
 
 def works(world: World, *epochs: int) -> list[TableWork]:
-    return [work for epoch in epochs for work in world.loop()._works(world.store.manifest(epoch))]
+    return [work for epoch in epochs for work in works_of(world.loop(), world.store.manifest(epoch))]
 
 
 def put(sink: Any, work: TableWork) -> None:

@@ -29,7 +29,7 @@ from raycdc.schema import CreateTableEvent, TruncateTableEvent, event_to_json
 from raycdc.sinks.absence import is_absent
 from raycdc.sinks.api import Sink, TableWork
 from raycdc.source.table_requests import complain_of_parked, parked_at_sink
-from tests.integration.sink_world import new_world
+from tests.integration.sink_world import commit, new_world
 
 ORDERS, ITEMS = TableId("shop", "orders"), TableId("shop", "items")
 
@@ -301,7 +301,7 @@ def test_a_full_disk_is_the_sinks_and_parks_nothing(kind: str, tmp_path: Path, m
     story.play()
     full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(tmp_path / "lake"))
     with monkeypatch.context() as patched:
-        patched.setattr("raycdc.epochs.epoch_writer.DISK_PATIENCE_S", 0.0)
+        patched.setattr("raycdc.epochs.disk_patience.DISK_PATIENCE_S", 0.0)
 
         def refuse(*_: Any, **__: Any) -> Any:
             raise full
@@ -340,7 +340,7 @@ def test_a_target_that_goes_while_the_run_goes_on_is_parked_at_once(kind: str, w
         write_deltalake(folder, pa.table({"id": pa.array([1], pa.int64())}))
     for name in ("shop.orders", "shop.items"):
         story.world.script.table(name).insert({"id": 10, "name": "late", "qty": 1})
-    loop._commit(loop._prepare(story.seal(), None))
+    commit(loop, story.seal())
     assert (story.record.epoch, list(story.record.parked), story.told) == (2, ["shop.items"], ["shop.items"])
     assert len(story.world.rows(story.world.script.table("shop.orders"))) == 6
     assert (way == "made anew") == DeltaTable.is_deltatable(str(folder))

@@ -97,7 +97,7 @@ def test_a_driver_that_was_replaced_meanwhile_does_not_commit_under_its_successo
             taken.append(store.next_generation())
         real(point)
 
-    monkeypatch.setattr("raycdc.epochs.epoch_loop.reach", reach)
+    monkeypatch.setattr("raycdc.epochs.epoch_writer.reach", reach)
     with pytest.raises(FencedError, match="generation 1, but 2 is the newest"):
         shop.run("a")
     assert store.last_commit() is None

@@ -14,6 +14,7 @@ from deltalake import DeltaTable
 from raycdc.bridge import StageTask
 from raycdc.checkpoint.store import CheckpointStore
 from raycdc.epochs.epoch_loop import EpochLoop
+from raycdc.epochs.ports import EpochPorts
 from raycdc.errors import ConfigError, SinkError, StateError
 from raycdc.model import Column, LogicalType, TableSchema, TypeKind
 from raycdc.sinks.api import SinkContext
@@ -69,12 +70,11 @@ def run(script: EpochScript, spark: Any, lake: Path, *, write: str = "upsert", o
     runner = SparkTaskRunner(spark, in_process_bytes_max=0)
     context = SinkContext(script.store.app_id, write, runner, parallelism=parallelism(spark), spark=spark)
     sink.open(replace(context, order_by=order_by))
-    EpochLoop(
-        script.store,
-        sink,
+    ports = EpochPorts(
         generation=lambda: script.generation,
         next_sealed=lambda after, _: next(iter(script.store.manifests(after)), None),
-    ).run()
+    )
+    EpochLoop(script.store, sink, ports).run()
 
 
 def rich_row(number: int) -> Row:

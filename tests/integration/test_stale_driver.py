@@ -31,8 +31,8 @@ def at(monkeypatch: pytest.MonkeyPatch, point: str, act: Callable[[], None]) -> 
             act()
         real(name)
 
-    for module in ("epochs", "epoch_writer"):
-        monkeypatch.setattr(f"raycdc.spark.{module}.reach", reach)
+    for module in ("epoch_loop", "epoch_writer"):
+        monkeypatch.setattr(f"raycdc.epochs.{module}.reach", reach)
 
 
 @pytest.mark.parametrize("point", ["before_stage", "before_commit", "between_tables", "after_last_commit"])
@@ -41,9 +41,8 @@ def test_a_driver_whose_lease_was_replaced_commits_and_records_nothing_more(
 ) -> None:
     play(world)
     world.foresees = False
-    stale = world.loop(world.sink())
     own = world.script.generation
-    stale._generation = stale._shares._generation = lambda: own
+    stale = world.loop(world.sink(), generation=lambda: own)
 
     def take_over() -> None:
         # Another host: neither the lease's file nor its lock is ours. It writes all that is sealed.

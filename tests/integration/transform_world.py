@@ -15,6 +15,7 @@ from raycdc.config import LookupOptions
 from raycdc.epochs.epoch_loop import EpochLoop
 from raycdc.epochs.outcomes import Recovery
 from raycdc.epochs.parked_targets import NOTHING, Parks
+from raycdc.epochs.ports import EpochPorts
 from raycdc.epochs.routing import Routing
 from raycdc.epochs.sieve import Sieve
 from raycdc.lookup import Joiner, Lookups
@@ -85,7 +86,7 @@ class World:
         """The sink, and what is in it."""
         return SinkWorld(self.kind, self.root, self.script, self.kafka, self.server, self.mongodb)
 
-    def loop(self) -> EpochLoop:
+    def loop(self, **options: Any) -> EpochLoop:
         def next_sealed(after: int, _: float) -> Manifest | None:
             return next(iter(self.store.manifests(after)), None)
 
@@ -102,14 +103,13 @@ class World:
         self.opened.append(Lookups(self.lookups))
         asking = self.opened[-1].asking
         joiner = Joiner(self.root / "looked_up", asking, records=records, warn=self.warnings.append)
-        return EpochLoop(
-            self.store,
-            self.place.sink(),
+        ports = EpochPorts(
             generation=lambda: self.script.generation,
             next_sealed=next_sealed,
             routing=Routing(Router(self.routes), self.upsert, "", tables, deriver, sieve, records, joiner),
             parking=replace(NOTHING, parks=self.parks, on_bad_rows=self.warnings.append),
         )
+        return EpochLoop(self.store, self.place.sink(), replace(ports, **options))
 
     @property
     def letters(self) -> Path:

@@ -105,7 +105,7 @@ class SimDriver:
             self._record(manifest)
 
     def _freeze(self, manifest: Manifest, again: Sequence[TableId], replay: Sequence[TableId]) -> None:
-        """`raycdc.epochs.epoch_loop.EpochLoop._freeze`, with a chance to die at each step."""
+        """`raycdc.epochs.epoch_recovery.EpochRecovery._freeze`, with a chance to die at each step."""
         stream = stream_state(manifest)
         self._state.requests = self._state.requests.and_also(map(str, again), RESNAPSHOT, stream)
         self._state.maybe_crash()

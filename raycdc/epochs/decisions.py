@@ -1,0 +1,71 @@
+"""What becomes of a sealed epoch that no record names: asked of the targets and of its segments, then decided.
+
+The cases are one table (`raycdc.checkpoint.recovery`). Asking changes nothing.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Mapping, Sequence
+
+from raycdc.bridge.reading import verify_segments
+from raycdc.checkpoint.manifest import STATE_NODE, Manifest, Segment
+from raycdc.checkpoint.recovery import Decision, Frozen, decide, lacks
+from raycdc.epochs.epoch_writer import NODE_PATIENCE_S
+from raycdc.epochs.parts import EpochParts
+from raycdc.model import TableId
+from raycdc.schema.events import RenameColumnEvent
+
+#: How often a node that is away is asked again.
+POLL_S = 0.2
+
+
+class Decisions:
+    """See the module's docstring. `newest` is the greatest number that an epoch of the state ever had."""
+
+    def __init__(self, parts: EpochParts, newest: int) -> None:
+        self._newest = newest
+        self._node = parts.ports.node
+        self._flight_token = parts.ports.flight_token
+        self._sink = parts.sink
+        self._works = parts.works
+        self._parked = parts.parked
+        self._holdings = parts.holdings
+        self._records = parts.records
+        self._stopping = parts.stopping
+
+    def of(self, manifest: Manifest) -> Decision:
+        """The decision for `manifest`. Waits for a node with segments that are needed, unless the loop is stopping."""
+        targets = self._parked.taking_part(manifest, self._works.targets(manifest))
+        holds = self._holdings.of(targets)
+        recorded = self._holdings.owed(self._records.vectors) if self._sink.durable else {}
+        lacking = {s for target in targets if lacks(manifest.epoch, holds[target]) for s in targets[target]}
+        needed = [segment for segment in manifest.segments if segment.table in lacking]
+        deadline_s = time.monotonic() + NODE_PATIENCE_S
+        missing = needed
+        renamed = _renamed(manifest, targets)
+        while True:
+            # Segments that were found whole are not read again while others are waited for.
+            missing = self.missing(missing)
+            gone = {segment.table for segment in missing}
+            lost = {target for target, sources in targets.items() if not gone.isdisjoint(sources)}
+            decision = decide(manifest, holds, lost=lost, recorded=recorded, newest_epoch=self._newest, renamed=renamed)
+            away = any(segment.node != (self._node or STATE_NODE) for segment in missing)
+            if not (isinstance(decision, Frozen) and away) or time.monotonic() > deadline_s:
+                return decision
+            # Reading tables again costs more than waiting for a node that only starts anew.
+            if self._stopping.wait(POLL_S):
+                return decision
+
+    def missing(self, segments: Sequence[Segment]) -> list[Segment]:
+        """Those that are not there, or damaged: few are looked at, so that all of each is."""
+        node, token = self._node or None, self._flight_token or None
+        placed = self._works.placed(segments)
+        return [segment for segment in placed if not verify_segments([segment], node=node, token=token, checksum=True)]
+
+
+def _renamed(manifest: Manifest, targets: Mapping[TableId, Collection[TableId]]) -> set[TableId]:
+    """The targets whose columns get other names in the epoch."""
+    kind = RenameColumnEvent.type
+    sources = {t for t, part in manifest.tables.items() if any(change["type"] == kind for change in part.changes)}
+    return {target for target, parts in targets.items() if not sources.isdisjoint(parts)}

@@ -1,0 +1,38 @@
+"""The parts of one epoch loop, which writing, deciding and recovering share."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+
+from raycdc.checkpoint.store import CheckpointStore
+from raycdc.epochs.holdings import Holdings
+from raycdc.epochs.parked_targets import ParkedTargets
+from raycdc.epochs.ports import EpochPorts
+from raycdc.epochs.record_keeper import RecordKeeper
+from raycdc.epochs.works import Works
+from raycdc.sinks.api import Sink
+
+
+@dataclass(frozen=True, slots=True)
+class EpochParts:
+    """See the module's docstring. `stopping` ends all waiting."""
+
+    store: CheckpointStore
+    sink: Sink
+    ports: EpochPorts
+    works: Works
+    parked: ParkedTargets
+    holdings: Holdings
+    records: RecordKeeper
+    stopping: threading.Event
+
+    @classmethod
+    def of(cls, store: CheckpointStore, sink: Sink, ports: EpochPorts) -> EpochParts:
+        """The parts for `store`, as its newest record has them, and the open `sink`."""
+        record = store.last_commit()
+        works = Works(store, ports.routing, generation=ports.generation, flights=ports.flights)
+        parked = ParkedTargets(record.parked if record else {}, ports.parking.parks)
+        holdings = Holdings(store, sink, ports.routing.known, works, parked)
+        records = RecordKeeper(store, parked, generation=ports.generation, on_parked=ports.parking.on_parked)
+        return cls(store, sink, ports, works, parked, holdings, records, threading.Event())

@@ -1,0 +1,43 @@
+"""What an epoch loop needs of its surroundings: a driver's, those of `check`, or a test's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from raycdc.checkpoint.manifest import Manifest
+from raycdc.checkpoint.store import OwnGeneration
+from raycdc.epochs.outcomes import EpochStatistics
+from raycdc.epochs.parked_targets import NOTHING, Parking
+from raycdc.epochs.routing import Routing
+from raycdc.errors import StateError
+from raycdc.model import TableId
+from raycdc.model.routes import Router
+
+
+def _refuse(_manifest: Manifest, _tables: Sequence[TableId], text: str) -> None:
+    raise StateError(text)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpochPorts:
+    """The ways in and out of an epoch loop, and the two policies that are configured: `routing` says which targets
+    tables go to, `parking` which refusals do not end the run, and who is told of them (by default none is parked).
+
+    `generation` tells the driver's own generation, which rises when its coordinator had to be replaced
+    (`raycdc.checkpoint.term`). `next_sealed(after, timeout_s)` returns the first sealed epoch greater than `after`, or
+    None when there was none for so long; it may raise to end the loop. `on_committed` is called after each record, in
+    order, on a thread of the loop. `begin_again` asks, durably, for new snapshots of source tables whose rows of an
+    epoch are gone (the text says why), or raises if that cannot be. `flights` are the endpoints of the spools of other
+    nodes, by their names, as of now; `node` and `flight_token` are needed to read there.
+    """
+
+    generation: Callable[[], OwnGeneration]
+    next_sealed: Callable[[int, float], Manifest | None]
+    on_committed: Callable[[EpochStatistics], None] = lambda _: None
+    begin_again: Callable[[Manifest, Sequence[TableId], str], None] = _refuse
+    node: str = ""
+    flight_token: str = ""
+    flights: Callable[[], Mapping[str, str]] = dict
+    routing: Routing = field(default_factory=lambda: Routing(Router()))
+    parking: Parking = NOTHING

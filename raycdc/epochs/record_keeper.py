@@ -1,0 +1,116 @@
+"""The commit record: what the targets of one state hold, who is parked, and where their rows come from.
+
+One keeper belongs to one epoch loop. It reads the newest record when it is made and writes each later one.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from raycdc.checkpoint.manifest import Manifest
+from raycdc.checkpoint.parked import ParkedTarget
+from raycdc.checkpoint.recovery import STEP_LAST
+from raycdc.checkpoint.store import CheckpointStore, CommitRecord, OwnGeneration, RoutedTarget
+from raycdc.epochs.known_rows import table_of
+from raycdc.epochs.parked_targets import ParkedTargets
+from raycdc.errors import FencedError
+from raycdc.failpoints import reach
+from raycdc.model import TableId
+
+
+class RecordKeeper:
+    """See the module's docstring. `on_parked` is told of the targets that a record says are parked, once for each time
+    that one was; those of the first record the source hears of at its start.
+    """
+
+    def __init__(
+        self,
+        store: CheckpointStore,
+        parked: ParkedTargets,
+        *,
+        generation: Callable[[], OwnGeneration],
+        on_parked: Callable[[Mapping[str, ParkedTarget]], None],
+    ) -> None:
+        record = store.last_commit()
+        self._store = store
+        self._parked = parked
+        self._generation = generation
+        self._on_parked = on_parked
+        self._epoch = record.epoch if record else 0
+        self._vectors: dict[str, tuple[int, int]] = {**record.tables, **record.known} if record else {}
+        self._routes: dict[str, RoutedTarget] = dict(record.routes) if record else {}
+        #: Since when each target is parked that was told of.
+        self._told = {name: entry.since_ms for name, entry in parked.entries.items()}
+
+    def __repr__(self) -> str:
+        return f"RecordKeeper(epoch={self._epoch}, targets={len(self._vectors)})"
+
+    @property
+    def epoch(self) -> int:
+        """The last epoch that is recorded; 0 when none is."""
+        return self._epoch
+
+    @property
+    def vectors(self) -> Mapping[str, tuple[int, int]]:
+        """What each target holds that was ever written, known rows among them: its (epoch, step)."""
+        return self._vectors
+
+    @property
+    def routed(self) -> set[TableId]:
+        """The targets whose routes are recorded."""
+        return set(map(TableId.parse, self._routes))
+
+    def sources_of(self, target: TableId) -> tuple[TableId, ...]:
+        """The source tables of `target`, those that wait while it is parked among them."""
+        route, parked = self._routes.get(str(target)), self._parked.entries.get(str(target))
+        names = [*(route.sources if route is not None else ()), *(parked.sources if parked is not None else ())]
+        return tuple(map(TableId.parse, dict.fromkeys(names))) or (target,)
+
+    def forget(self, target: TableId) -> None:
+        """`target` owes nothing any more; the next record does not name it."""
+        del self._vectors[str(target)]
+        self._routes.pop(str(target), None)
+
+    def complete(
+        self, manifest: Manifest, targets: Mapping[TableId, tuple[TableId, ...]], routes: Mapping[str, RoutedTarget]
+    ) -> int:
+        """Record that `targets`, as far as they take part, hold the epoch. Returns when that was, in milliseconds."""
+        part = self._parked.taking_part(manifest, targets)
+        self._vectors.update({str(target): (manifest.epoch, STEP_LAST) for target in part})
+        self._routes.update({name: target for name, target in routes.items() if TableId.parse(name) in part})
+        self._parked.after(manifest, targets)
+        now_ms = self._write(manifest.epoch)
+        self._epoch = manifest.epoch
+        reach("after_record")
+        return now_ms
+
+    def write_again(self) -> None:
+        """Replace the record of the last epoch, because targets were parked, or owe nothing any more, since then."""
+        self._write(self._epoch)
+
+    def do_not_tell(self, targets: Mapping[str, ParkedTarget]) -> None:
+        """Nobody has to decide about `targets`: the tables of those begin again by themselves."""
+        self._told |= {name: entry.since_ms for name, entry in targets.items()}
+
+    def _write(self, epoch: int) -> int:
+        """Write the record; once more when the generation rose in our own hands at that very moment."""
+        now_ms = time.time_ns() // 1_000_000
+        generation = self._generation()
+        slots = {name for name in self._vectors if table_of(TableId.parse(name)) is not None}
+        known = {name: self._vectors[name] for name in slots}
+        tables = {name: vector for name, vector in self._vectors.items() if name not in slots}
+        parked = self._parked.entries
+        record = CommitRecord(epoch, generation, now_ms, tables, dict(self._routes), known, parked)
+        try:
+            self._store.write_commit(record)
+        except FencedError:
+            if self._generation() == generation:
+                raise
+            self._store.write_commit(replace(record, generation=self._generation()))
+        if new := {name: entry for name, entry in parked.items() if self._told.get(name) != entry.since_ms}:
+            reach("before_park_told")
+            self._on_parked(new)
+        self._told = {name: entry.since_ms for name, entry in parked.items()}
+        return now_ms

@@ -47,7 +47,7 @@ from raycdc.source.selection import Selection
 from raycdc.source.snapshot.enumerator import restore_or_create
 from raycdc.source.snapshot.hand_off import KeyOrder
 from raycdc.source.snapshot.incremental_reader import IncrementalReader
-from raycdc.source.snapshot.log_unit import LogSource, LogUnit
+from raycdc.source.snapshot.log_unit import LogSource, LogUnit, bytes_of
 from raycdc.source.snapshot.reading import ChunkReader
 from raycdc.source.snapshot.snapshot_plan import EnumeratorDialect
 from raycdc.source.snapshot.stream_state import StreamState
@@ -320,9 +320,7 @@ class _FetchedDialect:
         return self._source.ring_s
 
     def open_log(self, split: StreamSplit) -> LogSource:
-        return self._fetchers.start(
-            lambda: self._source.log_reader(split), name="log_read", size=lambda unit: unit.bytes
-        )
+        return self._fetchers.start(lambda: self._source.log_reader(split), name="log_read", size=bytes_of)
 
     def open_chunks(self) -> ChunkSource:
         return self._fetchers.chunks(self._source.chunk_reader)

@@ -24,7 +24,16 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Generic, Protocol, TypeVar, assert_never
 
 from raycdc.model import TableId
-from raycdc.source.snapshot.log_unit import LogUnit, TableBegun, TableParked
+from raycdc.source.snapshot.log_rows import LogRows
+from raycdc.source.snapshot.log_unit import (
+    LogUnit,
+    Progress,
+    SchemaChange,
+    TableBegun,
+    TableParked,
+    TransactionPart,
+    Transactions,
+)
 from raycdc.source.snapshot.stream_state import StreamState
 from raycdc.source.table_life import (
     AsOf,
@@ -187,14 +196,31 @@ class RefusedTables:
         """What of the unit is to be followed; itself where nothing was refused."""
         if not self._tables:
             return unit
-        self._tables -= {update.table for update in unit.schema if isinstance(update, TableBegun)}
-        schema = tuple(u for u in unit.schema if u.table not in self._tables or isinstance(u, TableParked))
-        return replace(
-            unit,
-            rows=tuple(rows for rows in unit.rows if rows.table not in self._tables),
-            missing=tuple(row for row in unit.missing if row.table not in self._tables),
-            schema=schema,
-        )
+        match unit:
+            case SchemaChange():
+                return self._without_updates(unit)
+            case TransactionPart(rows=rows):
+                return replace(unit, rows=self._followed(rows))
+            case Transactions(rows=rows, missing=missing):
+                left = tuple(row for row in missing if row.table not in self._tables)
+                return replace(unit, rows=self._followed(rows), missing=left)
+            case Progress():
+                return unit
+            case _:
+                assert_never(unit)
+
+    def _without_updates(self, unit: SchemaChange) -> LogUnit:
+        self._tables -= {update.table for update in unit.updates if isinstance(update, TableBegun)}
+        updates = tuple(u for u in unit.updates if u.table not in self._tables or isinstance(u, TableParked))
+        truncations = self._followed(unit.truncations)
+        if updates:
+            return replace(unit, updates=updates, truncations=truncations)
+        # Nothing changed that is followed: no epoch has to end for it.
+        passed = TransactionPart if unit.in_transaction else Transactions
+        return passed(unit.place, truncations)
+
+    def _followed(self, rows: Iterable[LogRows]) -> tuple[LogRows, ...]:
+        return tuple(part for part in rows if part.table not in self._tables)
 
 
 class Looked(Protocol):

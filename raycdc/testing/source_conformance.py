@@ -33,7 +33,7 @@ from raycdc.errors import LogLostError
 from raycdc.model import RowKind, TableId, TableSchema, changelog_schema
 from raycdc.source.connector import IncrementalSource, SourceContext
 from raycdc.source.snapshot.log_rows import key_values
-from raycdc.source.snapshot.log_unit import LogUnit, TableAltered, TableBegun
+from raycdc.source.snapshot.log_unit import LogUnit, TableAltered, TableBegun, in_transaction, rows_of, updates_of
 from raycdc.source.snapshot.snapshot_plan import StartPoint, first_state
 from raycdc.source.snapshot.stream_state import StreamState
 from raycdc.source.split import OpenedAt, SnapshotSplit, StreamSplit
@@ -185,15 +185,16 @@ class SourceConformance(ABC):
         self.change(tmp_path, 1)
         before = start.ordinal
         for unit in self._units(tmp_path, self._followed(start)):
-            assert json.loads(json.dumps(dict(unit.position))) == dict(unit.position), "a position must be JSON"
-            for rows in unit.rows:
+            position, ordinal = dict(unit.place.position), unit.place.ordinal
+            assert json.loads(json.dumps(position)) == position, "a position must be JSON"
+            for rows in rows_of(unit):
                 ordinals = rows.ordinals
                 assert ordinals.dtype == np.int64, f"ordinals are {ordinals.dtype}"
                 assert (np.diff(ordinals) >= 0).all(), "rows of a table come in the log's order"
                 assert before < ordinals[0], f"a row at {ordinals[0]} behind the place {before}"
-                assert unit.in_transaction or ordinals[-1] <= unit.ordinal, "a row lies behind its unit's place"
-            assert unit.ordinal >= before, f"the log went back from {before} to {unit.ordinal}"
-            before = unit.ordinal
+                assert in_transaction(unit) or ordinals[-1] <= ordinal, "a row lies behind its unit's place"
+            assert ordinal >= before, f"the log went back from {before} to {ordinal}"
+            before = ordinal
 
     def test_the_log_goes_on_from_every_place(self, tmp_path: Path) -> None:
         split = self._followed(self._start(tmp_path))
@@ -203,18 +204,19 @@ class SourceConformance(ABC):
         told = [_told(unit) for unit in units]
         for number, unit in enumerate(units):
             split = _behind(split, unit)
-            if unit.in_transaction:
+            if in_transaction(unit):
                 continue
             rest = [row for again in self._units(tmp_path, split) for row in _told(again)]
             wanted = [row for rows in told[number + 1 :] for row in rows]
-            assert rest == wanted, f"from {dict(unit.position)} on the log has {len(rest)} rows, not {len(wanted)}"
+            position = dict(unit.place.position)
+            assert rest == wanted, f"from {position} on the log has {len(rest)} rows, not {len(wanted)}"
 
     def test_rows_are_as_their_schema_says(self, tmp_path: Path) -> None:
         split = self._followed(self._start(tmp_path))
         self.change(tmp_path, 1)
         for unit in self._units(tmp_path, split):
             split = _behind(split, unit)
-            for rows in unit.rows:
+            for rows in rows_of(unit):
                 state = split.state.followed.get(rows.table)
                 assert state is not None, f"rows of {rows.table}, which is not followed"
                 schema = changelog_schema(TableSchema.from_json(split.schemas[state.schema]))
@@ -225,7 +227,7 @@ class SourceConformance(ABC):
         split = self._followed(self._start(tmp_path))
         self.change(tmp_path, 1)
         for unit in self._units(tmp_path, split):
-            for rows in unit.rows:
+            for rows in rows_of(unit):
                 kinds = rows.batch.column("_op").to_pylist()
                 for number, kind in enumerate(kinds):
                     if kind == RowKind.UPDATE_BEFORE:
@@ -359,23 +361,23 @@ class SourceConformance(ABC):
 def _behind(split: StreamSplit, unit: LogUnit) -> StreamSplit:
     """The log behind `unit`, as a reader would seal it."""
     followed, schemas = dict(split.state.followed), dict(split.schemas)
-    for update in unit.schema:
+    for update in updates_of(unit):
         followed.pop(update.table, None)
         if isinstance(update, TableAltered | TableBegun):
             followed[update.table] = Live(update.fingerprint, announced=True, incarnation=0)
             schemas[update.fingerprint] = update.document
-    source = split.state.source if unit.source_state is None else unit.source_state
-    return StreamSplit(StreamState(unit.position, unit.ordinal, followed, source=source), schemas)
+    source = split.state.source if unit.place.source_state is None else unit.place.source_state
+    return StreamSplit(StreamState(unit.place.position, unit.place.ordinal, followed, source=source), schemas)
 
 
 def _told(unit: LogUnit) -> list[tuple[str, Any, str]]:
     """Rows of a unit, comparable: their table, place and values."""
-    told = [(str(update.table), type(update).__name__, "") for update in unit.schema]
-    for rows in unit.rows:
+    told = [(str(update.table), type(update).__name__, "") for update in updates_of(unit)]
+    for rows in rows_of(unit):
         for row in rows.batch.to_pylist():
             values = {name: value for name, value in row.items() if name not in ("_seq", "_ts_ms")}
             told.append((str(rows.table), row["_pos"], _shown(values)))
-    return sorted(told, key=str) if len(unit.rows) > 1 else told
+    return sorted(told, key=str) if len(rows_of(unit)) > 1 else told
 
 
 def _names(document: Mapping[str, Any]) -> list[str]:

@@ -11,7 +11,7 @@ from raycdc.checkpoint.parked import ParkedTarget
 from raycdc.source.parking import RefusedTables, Requests, TableLooks
 from raycdc.source.snapshot.enumerator import IncrementalSnapshotEnumerator
 from raycdc.source.snapshot.log_reader import LogReader
-from raycdc.source.snapshot.log_unit import TableBegun
+from raycdc.source.snapshot.log_unit import TableBegun, TransactionPart
 from raycdc.source.snapshot.stream_state import StreamState
 from raycdc.source.table_life import InSnapshot, Live, Parked
 from raycdc.testing.simulation import Settings, TableKind, Visibility
@@ -44,7 +44,7 @@ def begin_again_before_the_log_is_where_the_table_was_looked_at(patch: pytest.Mo
 
 def begin_again_without_saying_that_the_rows_are_gone(patch: pytest.MonkeyPatch) -> None:
     real = SimLogSource._begin_again
-    patch.setattr(SimLogSource, "_begin_again", lambda self, looks: replace(real(self, looks), rows=()))
+    patch.setattr(SimLogSource, "_begin_again", lambda self, looks: replace(real(self, looks), truncations=()))
 
 
 def pass_rows_of_parked_tables_on(patch: pytest.MonkeyPatch) -> None:
@@ -67,8 +67,10 @@ def pass_the_place_of_rows_that_do_not_fit_before_saying_so(patch: pytest.Monkey
     def unit(self: SimLogSource, *values: Any, **named: Any) -> Any:
         before, self._misfits = self._misfits, []
         found = real(self, *values, **named)
+        if isinstance(found, TransactionPart):
+            return found
         self._misfits = [*found.parked, *self._misfits]
-        return replace(found, parked=tuple(before) if not found.in_transaction else ())
+        return replace(found, parked=tuple(before))
 
     patch.setattr(SimLogSource, "_unit", unit)
 

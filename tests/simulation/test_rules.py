@@ -26,6 +26,7 @@ from raycdc.source.snapshot.hand_off import DROP, EMIT, HOLD, HandOff, PublishCh
 from raycdc.source.snapshot.held_rows import HeldRows
 from raycdc.source.snapshot.incremental_reader import IncrementalReader
 from raycdc.source.snapshot.log_reader import LogReader
+from raycdc.source.snapshot.log_unit import SchemaChange
 from raycdc.testing.simulation import Settings, TableKind, Visibility, cluster
 from raycdc.testing.simulation.chunk_source import SimChunkSource
 from raycdc.testing.simulation.source import SimFailoverDialect, SimLogSource, SimReaderDialect
@@ -205,7 +206,7 @@ def let_a_schema_change_into_the_epoch(patch: pytest.MonkeyPatch) -> None:
     real = LogReader.on_unit
 
     def on_unit(self: LogReader, unit: Any, *, now_s: float) -> None:
-        self._dirty = self._dirty and not unit.schema
+        self._dirty = self._dirty and not isinstance(unit, SchemaChange)
         real(self, unit, now_s=now_s)
 
     patch.setattr(LogReader, "on_unit", on_unit)
@@ -320,7 +321,8 @@ def say_nothing_of_truncations(patch: pytest.MonkeyPatch) -> None:
     real = SimLogSource._schema_change
 
     def silently(self: SimLogSource, transaction: Any) -> Any:
-        return replace(real(self, transaction), rows=())
+        change = real(self, transaction)
+        return replace(change, truncations=()) if isinstance(change, SchemaChange) else change
 
     patch.setattr(SimLogSource, "_schema_change", silently)
 

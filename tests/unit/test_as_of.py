@@ -12,7 +12,7 @@ from raycdc.source.protocol.source_event import AddSplits, decode, encode
 from raycdc.source.snapshot.as_of import Turns
 from raycdc.source.snapshot.chunk_events import ChunkOpened, ChunkVoided, Fate
 from raycdc.source.snapshot.log_reader import LogReader
-from raycdc.source.snapshot.log_unit import LogUnit, TableDropped
+from raycdc.source.snapshot.log_unit import LogPlace, SchemaChange, TableDropped, TransactionPart
 from raycdc.source.snapshot.snapshot_plan import OutChunk
 from raycdc.source.snapshot.stream_state import StreamState
 from raycdc.source.split import OpenedAt, SnapshotSplit, StreamSplit
@@ -101,7 +101,7 @@ def test_a_unit_with_rows_behind_the_place_waits_as_a_whole() -> None:
 
 def test_a_transaction_that_begins_with_rows_of_nobody_waits_as_well() -> None:
     reader = begun()
-    reader.log.on_unit(LogUnit({"at": 100}, 100, in_transaction=True), now_s=0.0)
+    reader.log.on_unit(TransactionPart(LogPlace({"at": 100}, 100)), now_s=0.0)
     assert (reader.log.ready, reader.log.can_cut) == (True, True)
     reader.rows(1, at=101, in_transaction=True)
     assert (reader.log.ready, reader.log.can_cut) == (False, True)
@@ -156,7 +156,7 @@ def test_a_table_that_is_another_one_is_left_to_the_log() -> None:
     reader.log.on_time(now_s=1.0)
     assert reader.said == []
     reader.cut()
-    reader.log.on_unit(LogUnit({"at": 120}, 120, schema=(TableDropped(TABLE),)), now_s=1.0)
+    reader.log.on_unit(SchemaChange(LogPlace({"at": 120}, 120), (TableDropped(TABLE),)), now_s=1.0)
     reader.log.on_time(now_s=1.0)
     (voided,) = reader.said
     assert isinstance(voided, ChunkVoided)

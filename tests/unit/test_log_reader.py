@@ -32,7 +32,16 @@ from raycdc.source.snapshot.chunk_key import ChunkKey
 from raycdc.source.snapshot.hand_off import LogRows
 from raycdc.source.snapshot.held_rows import SpilledRows
 from raycdc.source.snapshot.log_reader import LogReader, LogReport
-from raycdc.source.snapshot.log_unit import LogUnit, TableAltered, TableBegun, TableDropped, TableParked
+from raycdc.source.snapshot.log_unit import (
+    LogPlace,
+    SchemaChange,
+    TableAltered,
+    TableBegun,
+    TableDropped,
+    TableParked,
+    TransactionPart,
+    Transactions,
+)
 from raycdc.source.snapshot.stream_state import StreamState
 from raycdc.source.split import OpenedAt, SnapshotSplit, StreamSplit
 from raycdc.source.table_life import Parking, SnapshotState
@@ -123,20 +132,22 @@ class Reader:
         batch = pa.record_batch([pa.array(ids, pa.int64()), pa.array([RowKind.INSERT] * len(ids), pa.int8())], SCHEMA)
         rows = LogRows(TABLE, batch, np.full(len(ids), at, np.int64))
         ordinal = self.log.ordinal if in_transaction else at
-        unit = LogUnit({"at": ordinal}, ordinal, (rows,), in_transaction=in_transaction, event_ms=at)
-        self.log.on_unit(unit, now_s=now_s)
+        place = LogPlace({"at": ordinal}, ordinal, event_ms=at)
+        self.log.on_unit(
+            TransactionPart(place, (rows,)) if in_transaction else Transactions(place, (rows,)), now_s=now_s
+        )
 
     def missing(self, *ids: int, at: int) -> None:
         """Rows that the source cannot give, as their deletions."""
         batch = pa.record_batch([pa.array(ids, pa.int64()), pa.array([RowKind.DELETE] * len(ids), pa.int8())], SCHEMA)
         rows = LogRows(TABLE, batch, np.full(len(ids), at, np.int64))
         told = tuple(MissingRow(TABLE, f'{{"id": {number}}}', "not found", 0, str(at)) for number in ids)
-        self.log.on_unit(LogUnit({"at": at}, at, (rows,), missing=told), now_s=0.0)
+        self.log.on_unit(Transactions(LogPlace({"at": at}, at), (rows,), missing=told), now_s=0.0)
 
     def alter(self, at: int) -> None:
         document = {"fingerprint": f"f{at}", "columns": [], "primary_key": ["id"]}
         change = {"type": "add_column", "at": at}
-        self.log.on_unit(LogUnit({"at": at}, at, schema=(TableAltered(TABLE, (change,), document),)), now_s=0.0)
+        self.log.on_unit(SchemaChange(LogPlace({"at": at}, at), (TableAltered(TABLE, (change,), document),)), now_s=0.0)
 
     def open(self, split: SnapshotSplit, *, now_s: float = 0.0) -> None:
         self.log.on_event(OpenChunk(split), now_s=now_s)
@@ -254,7 +265,7 @@ def test_a_table_that_is_read_for_nothing_again_and_again_is_parked_with_all_its
         if attempt == 2:
             # Of the same table, and decided about in the same step.
             reader.open(REST)
-            reader.log.on_unit(LogUnit({"at": 150}, 150, in_transaction=True), now_s=0.0)
+            reader.log.on_unit(TransactionPart(LogPlace({"at": 150}, 150)), now_s=0.0)
             reader.close(REST, high=100)
         reader.misfit(split, high=100, reason="no b")
     reader.said.clear()
@@ -316,7 +327,7 @@ def test_the_first_epoch_creates_every_table_and_no_other_does() -> None:
 def test_a_chunk_of_a_table_that_was_dropped_is_gone() -> None:
     reader = Reader()
     update = TableDropped(TABLE)
-    reader.log.on_unit(LogUnit({"at": 120}, 120, schema=(update,)), now_s=0.0)
+    reader.log.on_unit(SchemaChange(LogPlace({"at": 120}, 120), (update,)), now_s=0.0)
     reader.open(CHUNK)
     assert reader.said == [ChunkVoided(CHUNK.chunk_id, "the table was dropped", Fate.TABLE_GONE)]
 
@@ -392,7 +403,7 @@ def test_missing_rows_are_told_once_and_not_of_chunks_that_are_still_to_be_read(
 
 def park(reader: Reader, at: int) -> None:
     why = Parking("a test says so", {"at": at}, 0)
-    reader.log.on_unit(LogUnit({"at": at}, at, schema=(TableParked(TABLE, why),)), now_s=0.0)
+    reader.log.on_unit(SchemaChange(LogPlace({"at": at}, at), (TableParked(TABLE, why),)), now_s=0.0)
 
 
 def test_a_stop_of_somebody_who_does_not_know_of_a_parking_does_not_count() -> None:
@@ -411,7 +422,7 @@ def test_a_chunk_of_an_earlier_beginning_is_not_opened() -> None:
     document = {"fingerprint": "f1", "columns": [], "primary_key": ["id"]}
     begun = TableBegun(TABLE, (), document, SnapshotState("id", foldable=True, needs_null=False))
     reader.cut()
-    reader.log.on_unit(LogUnit({"at": 120}, 120, schema=(begun,)), now_s=0.0)
+    reader.log.on_unit(SchemaChange(LogPlace({"at": 120}, 120), (begun,)), now_s=0.0)
     reader.open(CHUNK)
     fates = [event.fate for event in reader.said if isinstance(event, ChunkVoided)]
     assert fates == [Fate.NEXT_MANIFEST, Fate.NEXT_MANIFEST]

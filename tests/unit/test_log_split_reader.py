@@ -17,7 +17,7 @@ from raycdc.connectors.mysql.values.documents import Capture
 from raycdc.connectors.mysql.values.types import MySqlColumn, MySqlTable
 from raycdc.model import TableId
 from raycdc.model.selector import TableSelector
-from raycdc.source.snapshot.log_unit import LogUnit
+from raycdc.source.snapshot.log_unit import LogUnit, SchemaChange, in_transaction, rows_of
 from tests.unit.binlog_bytes import LogWriter, int_row
 
 TABLE = MySqlTable(TableId("d", "t"), (MySqlColumn("id", "int", nullable=False),), ("id",))
@@ -68,12 +68,12 @@ def test_a_schema_change_never_follows_a_unit_that_leaves_a_transaction_open() -
 
     units = units_of(first, second)
 
-    assert [(unit.in_transaction, bool(unit.schema)) for unit in units] == [
+    assert [(in_transaction(unit), isinstance(unit, SchemaChange)) for unit in units] == [
         (True, False),
         (False, False),
         (False, True),
     ]
-    assert [unit.position["pos"] for unit in units] == [boundary, boundary, log.position]
+    assert [unit.place.position["pos"] for unit in units] == [boundary, boundary, log.position]
 
 
 def test_a_table_created_with_its_rows_is_no_place_to_start_from_before_they_end() -> None:
@@ -84,7 +84,7 @@ def test_a_table_created_with_its_rows_is_no_place_to_start_from_before_they_end
 
     units = units_of(log.take())
 
-    assert [(unit.position["pos"], unit.in_transaction, bool(unit.schema)) for unit in units] == [
+    assert [(unit.place.position["pos"], in_transaction(unit), isinstance(unit, SchemaChange)) for unit in units] == [
         (boundary, False, False),
         (boundary, True, True),
         (log.position, False, False),
@@ -96,7 +96,7 @@ def test_an_idle_log_makes_no_units() -> None:
 
     units = units_of(log.take(), log.event(27, b"binlog.000001", position=log.position).take())
 
-    assert [len(unit.rows) for unit in units] == [1]
+    assert [len(rows_of(unit)) for unit in units] == [1]
 
 
 def test_a_filter_knows_the_table_that_a_statement_behind_its_rows_drops() -> None:
@@ -105,5 +105,5 @@ def test_a_filter_knows_the_table_that_a_statement_behind_its_rows_drops() -> No
 
     units = units_of(log.take(), capture=Capture("id > 3"))
 
-    assert [rows.batch.column("id").to_pylist() for rows in units[0].rows] == [[5]]
-    assert [bool(unit.schema) for unit in units] == [False, True]
+    assert [rows.batch.column("id").to_pylist() for rows in rows_of(units[0])] == [[5]]
+    assert [isinstance(unit, SchemaChange) for unit in units] == [False, True]

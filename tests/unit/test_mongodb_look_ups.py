@@ -8,13 +8,14 @@ from typing import Any
 import bson
 import pytest
 
+from raycdc.checkpoint.missing import MissingRow
 from raycdc.connectors.mongodb.stream import look_ups
 from raycdc.connectors.mongodb.stream.causal import Found
 from raycdc.connectors.mongodb.stream.position import StreamPosition
 from raycdc.connectors.mongodb.stream.token import ordinal_of
 from raycdc.errors import StateError
 from raycdc.model import RowKind
-from raycdc.source.snapshot.log_unit import LogUnit
+from raycdc.source.snapshot.log_unit import LogUnit, Transactions, rows_of
 from tests.unit.test_mongodb_stream import ORDERS, Script, answer, event, reader, token, units
 
 
@@ -40,13 +41,17 @@ class Server:
 
 def rows(passed: list[LogUnit]) -> list[tuple[int, int]]:
     return [
-        (RowKind(row["_op"]), row["_id"]) for unit in passed for part in unit.rows for row in part.batch.to_pylist()
+        (RowKind(row["_op"]), row["_id"]) for unit in passed for part in rows_of(unit) for row in part.batch.to_pylist()
     ]
+
+
+def missing_of(unit: LogUnit) -> tuple[MissingRow, ...]:
+    return unit.missing if isinstance(unit, Transactions) else ()
 
 
 def waiting(passed: list[LogUnit]) -> list[int]:
     """Keys of the changes that wait behind what was passed, as state has it."""
-    state = [unit.source_state for unit in passed if unit.source_state is not None]
+    state = [unit.place.source_state for unit in passed if unit.place.source_state is not None]
     entries = state[-1].get("absent", []) if state else []
     return [bson.decode(look_ups.Absent.from_json(entry).key)["_id"] for entry in entries]
 
@@ -69,7 +74,7 @@ def test_what_the_stream_says_settles_a_change(later: list[Any], expected: list[
     assert rows(passed) == expected
     assert waiting(passed) == []
     assert server.asked == [(11, [1], False)]
-    assert not any(unit.missing for unit in passed)
+    assert not any(missing_of(unit) for unit in passed)
 
 
 def test_a_change_after_the_last_deletion_is_not_settled_by_it() -> None:
@@ -86,11 +91,11 @@ def test_a_change_that_nothing_explains_is_looked_up_again_and_then_told() -> No
     assert server.asked == [(11, [1, 2, 3], False), (30, [1, 2], True)]
     assert rows(passed) == [(RowKind.UPDATE_AFTER, 3), (RowKind.UPDATE_AFTER, 1), (RowKind.DELETE, 2)]
     # Before it is known what became of all changes the stream has not passed what was seen.
-    assert [unit.ordinal for unit in passed] == [
+    assert [unit.place.ordinal for unit in passed] == [
         ordinal_of(11, 1), ordinal_of(30, 1) - 1, ordinal_of(30, 1) - 1, ordinal_of(30, 1)
     ]  # fmt: skip
-    assert [[row.key for row in unit.missing] for unit in passed] == [[], [], [], ['{"_id": 2}']]
-    (told,) = passed[-1].missing
+    assert [[row.key for row in missing_of(unit)] for unit in passed] == [[], [], [], ['{"_id": 2}']]
+    (told,) = missing_of(passed[-1])
     assert (told.table, told.pos, told.ts_ms) == (ORDERS, "11.1", 11_000)
     assert [waiting(passed[: n + 1]) for n in range(4)] == [[1, 2], [1, 2], [2], []]
 
@@ -107,8 +112,8 @@ def test_a_reader_that_goes_on_settles_what_waited(left: int) -> None:
     passed = units(reader(script, look_up=Server(30)), script)[: left + 1]
     state: Mapping[str, Any] = {}
     for unit in passed:
-        state = state if unit.source_state is None else unit.source_state
-    begin = StreamPosition.from_json(passed[-1].position)
+        state = state if unit.place.source_state is None else unit.place.source_state
+    begin = StreamPosition.from_json(passed[-1].place.position)
     rest = [
         answer(*(e for e in events if e["clusterTime"].time > begin.cluster_time >> 32), behind=behind)
         for events, behind in [
@@ -121,7 +126,7 @@ def test_a_reader_that_goes_on_settles_what_waited(left: int) -> None:
     more = units(reader(script, look_up=Server(30), state=dict(state), start=begin), script)
     expected = [(RowKind.INSERT, 9), (RowKind.DELETE, 1), (RowKind.DELETE, 2)]
     assert rows([*passed, *more]) == expected
-    assert [row.key for unit in more for row in unit.missing] == ['{"_id": 2}']
+    assert [row.key for unit in more for row in missing_of(unit)] == ['{"_id": 2}']
     assert waiting([*passed, *more]) == []
 
 
@@ -129,7 +134,7 @@ def test_one_that_changes_all_the_time_and_is_never_found_is_told() -> None:
     script = Script(*(answer(update(second, 1)) for second in range(11, 40)), answer(behind=token(50)))
     server = Server(20)
     passed = units(reader(script, look_up=server), script)
-    assert [row.pos for unit in passed for row in unit.missing][:1] == ["20.1"]
+    assert [row.pos for unit in passed for row in missing_of(unit)][:1] == ["20.1"]
     assert waiting(passed) == []
 
 
@@ -148,11 +153,11 @@ def test_where_many_wait_the_log_is_read_ahead(monkeypatch: pytest.MonkeyPatch) 
     server = Server(30)
     passed = units(reader(script, look_up=server), script)
     assert script.lean == [1]
-    assert [row.key for unit in passed for row in unit.missing] == ['{"_id": 4}']
+    assert [row.key for unit in passed for row in missing_of(unit)] == ['{"_id": 4}']
     assert sorted(rows(passed)) == sorted(
         [(RowKind.DELETE, 4), (RowKind.DELETE, 1), (RowKind.DELETE, 2), (RowKind.INSERT, 3)]
     )
-    ordinals = [unit.ordinal for unit in passed]
+    ordinals = [unit.place.ordinal for unit in passed]
     assert ordinals == sorted(ordinals)
     assert waiting(passed) == []
 
@@ -160,7 +165,7 @@ def test_where_many_wait_the_log_is_read_ahead(monkeypatch: pytest.MonkeyPatch) 
 def test_the_end_of_a_collection_settles_its_changes() -> None:
     script = Script(answer(update(11, 1)), answer(event(12, 1, "drop")), answer(behind=token(40)))
     passed = units(reader(script, look_up=Server(30)), script)
-    assert not any(unit.missing for unit in passed)
+    assert not any(missing_of(unit) for unit in passed)
     assert waiting(passed) == []
 
 

@@ -23,7 +23,17 @@ from raycdc.connectors.mongodb.stream.token import ordinal_of
 from raycdc.errors import DataError, SourceError, SourceUnavailableError
 from raycdc.model import TableId
 from raycdc.model.selector import TableSelector
-from raycdc.source.snapshot.log_unit import LogUnit, TableBegun, TableParked
+from raycdc.source.snapshot.log_unit import (
+    LogUnit,
+    SchemaChange,
+    SchemaUpdate,
+    TableBegun,
+    TableParked,
+    Transactions,
+    in_transaction,
+    rows_of,
+    updates_of,
+)
 
 ORDERS = TableId("shop", "orders")
 UUID = "00" * 16
@@ -125,8 +135,16 @@ def units(stream: ChangeStreamReader, script: Script) -> list[LogUnit]:
 
 def told(unit: LogUnit) -> tuple[list[int], int, bool]:
     """Keys, the second the log stands at, and whether a transaction is open."""
-    keys = [key for rows in unit.rows for key in rows.batch.column("_id").to_pylist()]
-    return keys, unit.ordinal >> 32, unit.in_transaction
+    keys = [key for rows in rows_of(unit) for key in rows.batch.column("_id").to_pylist()]
+    return keys, unit.place.ordinal >> 32, in_transaction(unit)
+
+
+def changed(unit: LogUnit) -> tuple[SchemaUpdate, ...]:
+    return unit.updates if isinstance(unit, SchemaChange) else ()
+
+
+def parked_with_rows(unit: LogUnit) -> tuple[TableParked, ...]:
+    return unit.parked if isinstance(unit, Transactions) else ()
 
 
 def test_the_last_time_of_an_answer_waits_for_what_shows_that_it_is_whole() -> None:
@@ -144,8 +162,8 @@ def test_a_later_token_shows_that_all_before_it_is_whole() -> None:
     stream = reader(script, sharded=True)
     passed = units(stream, script)
     assert [told(unit) for unit in passed] == [([1, 2], 11, False), ([], 15, False)]
-    assert passed[-1].ordinal == ordinal_of(15, 1) - 1
-    assert StreamPosition.from_json(passed[-1].position).token == token(15)
+    assert passed[-1].place.ordinal == ordinal_of(15, 1) - 1
+    assert StreamPosition.from_json(passed[-1].place.position).token == token(15)
 
 
 def test_behind_a_mongos_silence_shows_nothing() -> None:
@@ -153,7 +171,7 @@ def test_behind_a_mongos_silence_shows_nothing() -> None:
     script = Script(*answers)
     found = units(reader(script, sharded=True), script)
     assert [told(unit) for unit in found] == [([1], 11, False), ([], 12, False)]
-    assert found[-1].ordinal == ordinal_of(12, 1) - 1
+    assert found[-1].place.ordinal == ordinal_of(12, 1) - 1
     script = Script(*answers[:2])
     assert units(reader(script, sharded=True), script) == []
     script = Script(*answers[:2])
@@ -164,13 +182,13 @@ def test_a_quiet_stream_keeps_its_place() -> None:
     script = Script(answer(behind=token(20)), answer(behind=token(20)), answer(behind=token(30)))
     passed = units(reader(script), script)
     assert [told(unit) for unit in passed] == [([], 20, False), ([], 30, False)]
-    assert StreamPosition.from_json(passed[-1].position) == StreamPosition(ordinal_of(30, 1), token(30), "rs0")
+    assert StreamPosition.from_json(passed[-1].place.position) == StreamPosition(ordinal_of(30, 1), token(30), "rs0")
 
 
 def test_a_time_that_has_not_come_has_not_passed() -> None:
     """The token of a stream that was just opened is of the time it was asked to begin at."""
     script = Script(answer(behind=token(20), server_time=ordinal_of(19, 7)), answer(behind=token(20)))
-    assert [unit.ordinal for unit in units(reader(script), script)] == [ordinal_of(20, 1) - 1, ordinal_of(20, 1)]
+    assert [unit.place.ordinal for unit in units(reader(script), script)] == [ordinal_of(20, 1) - 1, ordinal_of(20, 1)]
 
 
 def test_a_stream_that_broke_is_opened_behind_what_waits() -> None:
@@ -225,7 +243,7 @@ def test_a_document_that_does_not_fit_parks_its_collection() -> None:
     assert [told(unit) for unit in passed] == [
         ([1], 11, False), ([], 12, False), ([], 13, False), ([], 14, False)
     ]  # fmt: skip
-    (why,) = [update.parking for unit in passed for update in unit.parked]
+    (why,) = [update.parking for unit in passed for update in parked_with_rows(unit)]
     assert not why.again
     assert "the document with _id 2: n, a column of type long, is of type string" in why.reason
 
@@ -234,7 +252,7 @@ def test_a_collection_that_cannot_be_followed_is_parked_with_the_reason() -> Non
     looks = iter([Look(None, ordinal_of(11, 1), "it has a collation")])
     script = Script(answer(event(11, 1, key=1)), answer(event(12, 1, key=2)), answer(behind=token(13)))
     passed = units(reader(script, follows=False, look=lambda _: next(looks)), script)
-    updates = [update for unit in passed for update in (*unit.parked, *unit.schema)]
+    updates = [update for unit in passed for update in updates_of(unit)]
     reasons = [update.parking.reason for update in updates if isinstance(update, TableParked)]
     assert reasons == ["shop.orders appeared, and is read from its beginning", "it has a collation"]
     assert [key for unit in passed for key in told(unit)[0]] == []
@@ -252,8 +270,8 @@ def test_an_event_in_parts_is_one() -> None:
     passed = units(stream, script)
     assert [told(unit) for unit in passed] == [([1], 11, False), ([2], 12, False), ([], 13, False)]
     # Nothing is gone on from behind a part.
-    assert StreamPosition.from_json(passed[0].position).token == token(11, 1)
-    assert StreamPosition.from_json(passed[1].position).token == token(12, 2)
+    assert StreamPosition.from_json(passed[0].place.position).token == token(11, 1)
+    assert StreamPosition.from_json(passed[1].place.position).token == token(12, 2)
 
 
 def test_parts_are_asked_for_again_when_the_stream_broke_between_them() -> None:
@@ -281,14 +299,17 @@ def test_an_update_without_its_document_is_looked_up_and_one_that_is_gone_has_no
         answer(event(11, 1, "update", key=1, fullDocument=None), event(12, 1, "update", key=2, fullDocument=None)),
         answer(behind=token(12)),
     )
-    rows = [rows.batch.to_pylist() for unit in units(reader(script, found=found), script) for rows in unit.rows]
+    rows = [rows.batch.to_pylist() for unit in units(reader(script, found=found), script) for rows in rows_of(unit)]
     assert [[(row["_id"], row["n"], row["_op"]) for row in some] for some in rows] == [[(1, 77, 2)]]
 
 
 def test_what_becomes_of_a_collection_is_passed_before_the_place_behind_it() -> None:
     script = Script(answer(event(11, 1, key=1), event(12, 1, "drop"), event(13, 1, key=3)), answer(behind=token(14)))
     passed = units(reader(script), script)
-    kinds = [(told(unit), [isinstance(u, TableParked) for u in unit.schema], len(unit.parked)) for unit in passed]
+    kinds = [
+        (told(unit), [isinstance(u, TableParked) for u in changed(unit)], len(parked_with_rows(unit)))
+        for unit in passed
+    ]
     assert kinds == [
         (([1], 11, False), [], 0),
         (([None], 11, False), [False], 0),
@@ -309,19 +330,19 @@ def test_a_collection_that_appears_begins_when_its_look_was_passed() -> None:
         answer(behind=token(15)),
     )
     passed = units(reader(script, follows=False, look=lambda _: next(looks)), script)
-    begun = [n for n, unit in enumerate(passed) if unit.schema]
+    begun = [n for n, unit in enumerate(passed) if changed(unit)]
     assert len(begun) == 1
-    assert passed[begun[0]].ordinal == ordinal_of(13, 1)
-    assert isinstance(passed[begun[0]].schema[0], TableBegun)
+    assert passed[begun[0]].place.ordinal == ordinal_of(13, 1)
+    assert isinstance(changed(passed[begun[0]])[0], TableBegun)
     assert [told(unit)[0] for unit in passed[begun[0] + 1 :]] == [[4], []]
-    assert [len(unit.parked) for unit in passed[: begun[0]]].count(1) == 1
+    assert [len(parked_with_rows(unit)) for unit in passed[: begun[0]]].count(1) == 1
 
 
 def test_a_drop_of_the_collection_that_had_the_name_before_changes_nothing() -> None:
     other = bson.Binary(bytes.fromhex("22" * 16), 4)
     script = Script(answer(event(11, 1, "drop", collectionUUID=other), event(12, 1, key=1)), answer(behind=token(13)))
     passed = units(reader(script), script)
-    assert all(not unit.schema and not unit.parked for unit in passed)
+    assert all(not updates_of(unit) for unit in passed)
     assert [told(unit)[0] for unit in passed] == [[], [1], []]
 
 
@@ -329,7 +350,7 @@ def test_a_drop_of_the_collection_that_had_the_name_before_changes_nothing() -> 
 def test_an_event_of_an_unknown_kind_parks_its_collection(kind: str, parked: int) -> None:
     script = Script(answer(event(11, 1, kind), event(12, 1, key=1)), answer(behind=token(13)))
     passed = units(reader(script), script)
-    assert sum(isinstance(update, TableParked) for unit in passed for update in unit.schema) == parked
+    assert sum(isinstance(update, TableParked) for unit in passed for update in changed(unit)) == parked
     assert [key for unit in passed for key in told(unit)[0]] == ([] if parked else [1])
 
 
@@ -362,7 +383,7 @@ def test_an_event_too_large_for_an_answer_comes_without_its_document_which_is_lo
     )
     passed = units(reader(script, found=found), script)
     assert [told(unit)[0] for unit in passed] == [[1], [2], [3], []]
-    assert passed[1].rows[0].batch.column("n").to_pylist() == [77]
+    assert rows_of(passed[1])[0].batch.column("n").to_pylist() == [77]
     assert [position.token for position in script.opened] == [None, token(11, 1), token(12, 1)]
     assert script.lean == [1]
 

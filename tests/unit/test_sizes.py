@@ -87,7 +87,6 @@ MANY_ARGUMENTS: dict[str, str] = {
     "connectors/mysql/ddl/history.py:DdlHistory.__init__": "not looked at yet",
     "connectors/mysql/enumerator_dialect.py:MySqlEnumeratorDialect.__init__": "not looked at yet",
     "connectors/mysql/log_split_reader.py:MySqlLogSplitReader.__init__": "not looked at yet",
-    "connectors/mysql/log_split_reader.py:MySqlLogSplitReader._append_change": "not looked at yet",
     "connectors/mysql/snapshot/visibility.py:_at_snapshot": "not looked at yet",
     "connectors/mysql/snapshot/visibility.py:_between_positions": "not looked at yet",
     "connectors/mysql/snapshot/visibility.py:read_chunk": "not looked at yet",

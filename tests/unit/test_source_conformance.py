@@ -23,7 +23,7 @@ from raycdc.model import RowKind, TableId
 from raycdc.source.checks import CheckResult
 from raycdc.source.connector import SourceContext, SourceFindings, SourceTable
 from raycdc.source.snapshot.log_rows import LogRows
-from raycdc.source.snapshot.log_unit import LogUnit, TableAltered
+from raycdc.source.snapshot.log_unit import LogUnit, SchemaChange, TableAltered, Transactions
 from raycdc.source.snapshot.snapshot_plan import PlannedChunks
 from raycdc.source.split import OpenedAt, SnapshotSplit, StreamSplit
 from raycdc.testing import SourceConformance
@@ -128,6 +128,8 @@ class FaultyLog(DatagenSource):
 
 
 def each_batch(unit: LogUnit, change: Callable[[LogRows], LogRows]) -> LogUnit:
+    if not isinstance(unit, Transactions):
+        return unit
     return replace(unit, rows=tuple(filter(lambda rows: rows.ordinals.size, map(change, unit.rows))))
 
 
@@ -176,7 +178,7 @@ class GoesBack(FaultyLog):
     """Units have the place where the log was opened."""
 
     def changed(self, unit: LogUnit) -> LogUnit:
-        return replace(unit, ordinal=0)
+        return replace(unit, place=replace(unit.place, ordinal=0))
 
 
 class TellsRowsEarly(FaultyLog):
@@ -192,8 +194,10 @@ class KeepsItsOldColumns(FaultyLog):
     def changed(self, unit: LogUnit) -> LogUnit:
         old = self.tables()[TableId.parse(TABLES[0])].schema
         document = {**old.to_json(), "fingerprint": old.fingerprint()}
-        altered = [one for one in unit.schema if isinstance(one, TableAltered)]
-        return replace(unit, schema=tuple(replace(one, document=document) for one in altered))
+        if not isinstance(unit, SchemaChange):
+            return unit
+        altered = [one for one in unit.updates if isinstance(one, TableAltered)]
+        return replace(unit, updates=tuple(replace(one, document=document) for one in altered))
 
 
 class TellsAfterBeforeBefore(FaultyLog):
@@ -213,7 +217,7 @@ class AcknowledgesEarly(FaultyLog):
     """The source is told that all is safe as soon as it is read."""
 
     def changed(self, unit: LogUnit) -> LogUnit:
-        self.acknowledge({STREAM_SPLIT_ID: dict(unit.position)})
+        self.acknowledge({STREAM_SPLIT_ID: dict(unit.place.position)})
         return unit
 
 

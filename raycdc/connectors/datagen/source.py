@@ -43,7 +43,16 @@ from raycdc.source.protocol.api import SplitEnumerator, SplitEnumeratorContext
 from raycdc.source.selection import Selection
 from raycdc.source.snapshot.chunk_key import ChunkKey
 from raycdc.source.snapshot.log_rows import LogRows
-from raycdc.source.snapshot.log_unit import LogUnit, SchemaUpdate, TableAltered, TableBegun, TableParked
+from raycdc.source.snapshot.log_unit import (
+    LogPlace,
+    LogUnit,
+    SchemaChange,
+    SchemaUpdate,
+    TableAltered,
+    TableBegun,
+    TableParked,
+    Transactions,
+)
 from raycdc.source.snapshot.reading import HighWatermark
 from raycdc.source.snapshot.snapshot_plan import PlannedChunks, StartPoint, TablePlan
 from raycdc.source.snapshot.stream_state import stream_of
@@ -198,7 +207,8 @@ class DatagenLog:
             batch = self._batch(table, changes)
             rows.append(LogRows(table, batch, changes.transactions + 1))
         self._next = last
-        return self._unit(rows=tuple(each for each in rows if each.ordinals.size))
+        size = sum(each.batch.nbytes for each in rows)
+        return Transactions(self._place(), tuple(each for each in rows if each.ordinals.size), bytes=size)
 
     def _batch(self, table: TableId, changes: Changes) -> pa.RecordBatch:
         values = self._generator.columns(table, changes.keys, changes.versions, self._next)
@@ -224,33 +234,28 @@ class DatagenLog:
             else:
                 updates.append(TableAltered(table, (event_to_json(event),), _document(after)))
         self._next += 1
-        return self._unit(schema=tuple(updates))
+        return SchemaChange(self._place(), tuple(updates))
 
     def _begin_again(self, table: TableId) -> LogUnit:
         """A parked table begins anew: its target is emptied, and all chunks are read again."""
         schema = self._generator.schema(self._next)
         ts_ms = self._generator.time_ms(self._began_ms, self._next)
         if why := self._rules.refusal(table, schema):
-            return self._unit(schema=(TableParked(table, Parking(why, _position(self._next, self._began_ms), ts_ms)),))
+            parked = TableParked(table, Parking(why, _position(self._next, self._began_ms), ts_ms))
+            return SchemaChange(self._place(), (parked,))
         self._versions[table] = self._versions_of(table)
         events = (event_to_json(TruncateTableEvent(table)), event_to_json(CreateTableEvent(table, schema)))
         begun = TableBegun(table, events, _document(schema), _UNREAD)
         meta = {"_op": int(RowKind.TRUNCATE), "_seq": (self._next - self._first) * 4, "_ts_ms": ts_ms}
         arrays = [pa.array([meta.get(field.name)], field.type) for field in changelog_schema(schema)]
         emptied = pa.RecordBatch.from_arrays(arrays, schema=changelog_schema(schema))
-        return self._unit(schema=(begun,), rows=(LogRows(table, emptied, np.array([self._next], np.int64)),))
+        truncation = LogRows(table, emptied, np.array([self._next], np.int64))
+        return SchemaChange(self._place(), (begun,), (truncation,))
 
-    def _unit(self, *, rows: tuple[LogRows, ...] = (), schema: tuple[SchemaUpdate, ...] = ()) -> LogUnit:
-        """What lies before the place where the log is now."""
-        return LogUnit(
-            position=_position(self._next, self._began_ms),
-            ordinal=self._next,
-            rows=rows,
-            schema=schema,
-            event_ms=self._generator.time_ms(self._began_ms, self._next),
-            fetched_ms=time.time_ns() // 1_000_000,
-            bytes=sum(each.batch.nbytes for each in rows),
-        )
+    def _place(self) -> LogPlace:
+        """Where the log is now."""
+        event_ms = self._generator.time_ms(self._began_ms, self._next)
+        return LogPlace(_position(self._next, self._began_ms), self._next, event_ms, time.time_ns() // 1_000_000)
 
     def _versions_of(self, table: TableId) -> Numbers:
         return self._generator.versions(table, 0, self._generator.keys, self._next)

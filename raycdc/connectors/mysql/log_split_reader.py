@@ -37,7 +37,16 @@ from raycdc.connectors.mysql.log_filter import LogFilter
 from raycdc.connectors.mysql.table_look import TableLook
 from raycdc.source.parking import TableLooks
 from raycdc.source.snapshot.hand_off import LogRows
-from raycdc.source.snapshot.log_unit import LogUnit, SchemaUpdate, TableParked
+from raycdc.source.snapshot.log_unit import (
+    LogPlace,
+    LogUnit,
+    Progress,
+    SchemaChange,
+    SchemaUpdate,
+    TableParked,
+    TransactionPart,
+    Transactions,
+)
 from raycdc.transform.hiding import Hiding
 
 #: Bytes of the log decoded at a time: large enough that per-batch work is small, small enough to stay in the cache.
@@ -136,7 +145,8 @@ class MySqlLogSplitReader:
         updates, truncations = self._history.take_updates()
         self._note_parked(updates)
         if updates:
-            self._append_change(updates, truncations)
+            place = LogPlace(self._position.to_json(), ordinal_of(self._position))
+            self._units.append(self._as_passed_on(SchemaChange(place, updates, truncations)))
 
     def _note_parked(self, updates: Sequence[SchemaUpdate]) -> None:
         """Tables to be looked at, and looks that a statement made worthless."""
@@ -157,18 +167,14 @@ class MySqlLogSplitReader:
         rows = tuple(found for item in items if (found := self._believed(item)) is not None)
         parked = () if in_transaction else self._history.misfits(self._decoder.last_ts_ms)
         self._note_parked(parked)
-        self._units.append(
-            LogUnit(
-                position=position.to_json(),
-                ordinal=ordinal_of(position),
-                rows=rows,
-                in_transaction=in_transaction,
-                event_ms=self._decoder.last_ts_ms or None,
-                fetched_ms=fetched_ms,
-                bytes=sum(item.batch.nbytes for item in items),
-                parked=parked,
-            )
-        )
+        place = LogPlace(position.to_json(), ordinal_of(position), self._decoder.last_ts_ms or None, fetched_ms)
+        size = sum(item.batch.nbytes for item in items)
+        if in_transaction:
+            self._units.append(TransactionPart(place, rows, size))
+        elif items or parked:
+            self._units.append(Transactions(place, rows, parked=parked, bytes=size))
+        else:
+            self._units.append(Progress(place))
 
     def _believed(self, item: RowsItem) -> LogRows | None:
         """What of the item comes before anything that made its table unbelievable."""
@@ -193,41 +199,25 @@ class MySqlLogSplitReader:
         """What a statement changed; one about a tool's table changes nothing but what the next start must know."""
         # CREATE TABLE … SELECT of MySQL 8.0.21 and later is one transaction with its rows.
         self._position, self._open = item.before if item.in_transaction else item.position, item.in_transaction
-        self._append_change(
-            updates,
-            truncations,
-            in_transaction=item.in_transaction,
-            event_ms=item.ts_ms,
-            fetched_ms=fetched_ms,
-            state=hidden_state(state, self._hiding.masks),
-            statement=item.statement,
+        place = LogPlace(
+            self._position.to_json(),
+            ordinal_of(self._position),
+            item.ts_ms,
+            fetched_ms,
+            hidden_state(state, self._hiding.masks),
         )
+        if updates:
+            change = SchemaChange(place, updates, truncations, in_transaction=item.in_transaction)
+            self._units.append(self._as_passed_on(change, item.statement))
+        else:
+            self._units.append(TransactionPart(place) if item.in_transaction else Progress(place))
 
-    def _append_change(
-        self,
-        updates: tuple[SchemaUpdate, ...],
-        truncations: tuple[LogRows, ...],
-        *,
-        in_transaction: bool = False,
-        event_ms: int | None = None,
-        fetched_ms: int | None = None,
-        state: dict[str, Any] | None = None,
-        statement: str = "",
-    ) -> None:
+    def _as_passed_on(self, change: SchemaChange, statement: str = "") -> SchemaChange:
+        """The change without rows and values that the configuration leaves out."""
+        updates, truncations = change.updates, change.truncations
         if self._row_filter is not None:
             updates = tuple(self._row_filter.update(update) for update in updates)
             narrowed = self._row_filter.narrowed
             truncations = tuple(replace(rows, batch=narrowed(rows.table, rows.batch)) for rows in truncations)
         updates = tuple(hidden_update(update, self._hiding, statement) for update in updates)
-        self._units.append(
-            LogUnit(
-                position=self._position.to_json(),
-                ordinal=ordinal_of(self._position),
-                in_transaction=in_transaction,
-                rows=truncations,
-                schema=updates,
-                event_ms=event_ms,
-                fetched_ms=fetched_ms,
-                source_state=state,
-            )
-        )
+        return replace(change, updates=updates, truncations=truncations)

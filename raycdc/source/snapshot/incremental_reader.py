@@ -174,8 +174,9 @@ class IncrementalReader:
         if self._log is not None and self._log_source is not None and self._log.ready and not self._log.end_of_input:
             unit = self._log_source.poll()
             if unit is not None:
-                if unit.event_ms is not None and unit.fetched_ms is not None:
-                    self._fetched_lag_ms = max(0, unit.fetched_ms - unit.event_ms)
+                place = unit.place
+                if place.event_ms is not None and place.fetched_ms is not None:
+                    self._fetched_lag_ms = max(0, place.fetched_ms - place.event_ms)
                 self._log.on_unit(unit, now_s=self._now_s())
                 worked = True
         if worked:

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from typing import Any, assert_never
 
 from raycdc.checkpoint.manifest import TableEpoch
-from raycdc.checkpoint.missing import MissingRows
+from raycdc.checkpoint.missing import MissingRow, MissingRows
 from raycdc.errors import SchemaError
 from raycdc.failpoints import reach
 from raycdc.model import TableId
@@ -46,12 +46,17 @@ from raycdc.source.snapshot.epoch_tables import EpochTables
 from raycdc.source.snapshot.hand_off import Decision, FoldChunk, HandOff, KeyOrder, LogRows, PublishChunk, RetryChunk
 from raycdc.source.snapshot.log_unit import (
     NOWHERE,
+    LogPlace,
     LogUnit,
+    Progress,
+    SchemaChange,
     SchemaUpdate,
     TableAltered,
     TableBegun,
     TableDropped,
     TableParked,
+    TransactionPart,
+    Transactions,
 )
 from raycdc.source.snapshot.open_chunk import Retries
 from raycdc.source.snapshot.stream_state import StreamState
@@ -125,7 +130,7 @@ class LogReader:
         self._stop_ordinal: int | None = None
         self._in_transaction = False
         self._waiting: deque[LogEvent] = deque()
-        self._schema_unit: LogUnit | None = None
+        self._schema_change: SchemaChange | None = None
         #: What may not be passed on yet, as a table is read as of a place before it.
         self._barred: LogUnit | None = None
         self._finished: list[str] = []
@@ -136,7 +141,7 @@ class LogReader:
     @property
     def ready(self) -> bool:
         """True when the next unit may be passed in: none waits (for a cut, or for a table) and the epoch has room."""
-        if self._schema_unit is not None or self._barred is not None:
+        if self._schema_change is not None or self._barred is not None:
             return False
         return self._in_transaction or not self._full
 
@@ -146,7 +151,7 @@ class LogReader:
 
     @property
     def _at_boundary(self) -> bool:
-        return not self._in_transaction and self._schema_unit is None
+        return not self._in_transaction and self._schema_change is None
 
     @property
     def can_cut(self) -> bool:
@@ -155,7 +160,7 @@ class LogReader:
     @property
     def wants_seal(self) -> bool:
         """The epoch must end early: a schema change waits, or the epoch is full, or the end is reached."""
-        return self.can_cut and (self._schema_unit is not None or self._full or self.end_of_input)
+        return self.can_cut and (self._schema_change is not None or self._full or self.end_of_input)
 
     @property
     def dirty(self) -> bool:
@@ -182,26 +187,32 @@ class LogReader:
         """Pass one unit of the log. Only when `ready`."""
         unit = self._refused.without(unit)
         if not self._in_transaction and self._hand_off.bars(end := unit.end):
-            if end < NOWHERE:
+            # A part of a transaction without anything in it says nothing: the next one will say where it is.
+            if end < NOWHERE or isinstance(unit, SchemaChange):
                 self._barred = unit
                 self._between_transactions(now_s=now_s)
             return
-        if unit.schema:
-            self._schema_unit = unit
-            if not self._dirty:
-                self._apply_schema(now_s=now_s)
-            return
-        if unit.missing:
-            self._note_missing(unit)
-        for rows in unit.rows:
-            emitted = self._hand_off.rows(rows, now_s=now_s)
-            if emitted is not None:
-                self._collect(emitted)
-        for update in unit.parked:
-            self._update_table(update, now_s=now_s)
-        self._moved(unit)
-        if not self._in_transaction:
-            self._between_transactions(now_s=now_s)
+        match unit:
+            case SchemaChange():
+                self._schema_change = unit
+                if not self._dirty:
+                    self._apply_schema(now_s=now_s)
+            case TransactionPart(rows=rows):
+                self._pass(rows, now_s=now_s)
+                self._moved(unit.place, in_transaction=True)
+            case Transactions(rows=rows, parked=parked, missing=missing):
+                if missing:
+                    self._note_missing(rows, missing)
+                self._pass(rows, now_s=now_s)
+                for update in parked:
+                    self._update_table(update, now_s=now_s)
+                self._moved(unit.place, in_transaction=False)
+                self._between_transactions(now_s=now_s)
+            case Progress():
+                self._moved(unit.place, in_transaction=False)
+                self._between_transactions(now_s=now_s)
+            case _:
+                assert_never(unit)
 
     def on_event(self, event: LogEvent, *, now_s: float) -> None:
         """An event for the log reader; waits while a transaction or a schema change is pending."""
@@ -224,7 +235,7 @@ class LogReader:
         self._tables.begin_epoch()
         self._lives.cut()
         self._finished.clear()
-        if self._schema_unit is not None:
+        if self._schema_change is not None:
             self._apply_schema(now_s=now_s)
         else:
             self._between_transactions(now_s=now_s)
@@ -244,11 +255,17 @@ class LogReader:
         self._tables.touch(table_id)
         self._dirty = True
 
-    def _note_missing(self, unit: LogUnit) -> None:
+    def _note_missing(self, rows: Iterable[LogRows], missing: Iterable[MissingRow]) -> None:
         """Those that no chunk still to be read will bring."""
-        awaited = [one for rows in unit.rows for one in self._hand_off.awaits(rows)]
-        self._missing.add([row for row, chunk_to_come in zip(unit.missing, awaited, strict=True) if not chunk_to_come])
+        awaited = [one for part in rows for one in self._hand_off.awaits(part)]
+        self._missing.add([row for row, chunk_to_come in zip(missing, awaited, strict=True) if not chunk_to_come])
         self._dirty = True
+
+    def _pass(self, rows: Iterable[LogRows], *, now_s: float) -> None:
+        for part in rows:
+            emitted = self._hand_off.rows(part, now_s=now_s)
+            if emitted is not None:
+                self._collect(emitted)
 
     def _collect(self, rows: LogRows) -> None:
         state = self._lives[rows.table]
@@ -258,16 +275,16 @@ class LogReader:
         named = {"fingerprint": document["fingerprint"], "key": document["primary_key"]}
         self._output.collect(rows.table, batch=rows.batch, split_id=STREAM_SPLIT_ID, **named)
 
-    def _moved(self, unit: LogUnit) -> None:
-        self._in_transaction = unit.in_transaction
-        self._dirty = self._dirty or unit.ordinal != self._ordinal
-        self._position, self._ordinal = unit.position, unit.ordinal
-        if unit.source_state is not None:
-            self._source_state = unit.source_state
-        if unit.event_ms is not None:
-            self._event_ms = unit.event_ms
-            if not unit.in_transaction:
-                self._watermark_ms = unit.event_ms
+    def _moved(self, place: LogPlace, *, in_transaction: bool) -> None:
+        self._in_transaction = in_transaction
+        self._dirty = self._dirty or place.ordinal != self._ordinal
+        self._position, self._ordinal = place.position, place.ordinal
+        if place.source_state is not None:
+            self._source_state = place.source_state
+        if place.event_ms is not None:
+            self._event_ms = place.event_ms
+            if not in_transaction:
+                self._watermark_ms = place.event_ms
 
     def _between_transactions(self, *, now_s: float) -> None:
         while self._waiting:
@@ -363,16 +380,16 @@ class LogReader:
         self._send_event(ChunkVoided(split.chunk_id, reason, fate))
 
     def _apply_schema(self, *, now_s: float) -> None:
-        unit = self._schema_unit
+        unit = self._schema_change
         assert unit is not None
-        self._schema_unit = None
-        for update in unit.schema:
+        self._schema_change = None
+        for update in unit.updates:
             self._update_table(update, now_s=now_s)
-        for rows in unit.rows:
-            # What the schema change itself did to rows: no chunk decides about it.
+        for rows in unit.truncations:
+            # No chunk decides about rows that the schema change itself removed.
             self._hand_off.truncate(rows.table)
             self._collect(rows)
-        self._moved(unit)
+        self._moved(unit.place, in_transaction=unit.in_transaction)
         if not self._in_transaction:
             self._between_transactions(now_s=now_s)
 

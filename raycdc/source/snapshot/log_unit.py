@@ -1,6 +1,15 @@
 """What a log says, unit by unit: rows, and what becomes of tables. A connector's `LogSource` gives it.
 
-A change of a table is one of four, and `SchemaUpdate` is their union:
+A unit is one of four, and `LogUnit` is their union:
+
+| unit | means |
+|---|---|
+| `Transactions` | transactions are whole: their rows, and tables whose rows did not fit |
+| `TransactionPart` | the log is cut inside a transaction, because that is too large, or not known to be whole |
+| `SchemaChange` | tables changed, with the truncations that this meant |
+| `Progress` | the log went on without anything to tell |
+
+A change of a table is one of four, too, and `SchemaUpdate` is their union:
 
 | update | means |
 |---|---|
@@ -12,9 +21,9 @@ A change of a table is one of four, and `SchemaUpdate` is their union:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, assert_never
 
 from raycdc.checkpoint.missing import MissingRow
 from raycdc.model import TableId
@@ -74,39 +83,144 @@ SchemaUpdate = TableAltered | TableDropped | TableParked | TableBegun
 
 
 @dataclass(frozen=True, slots=True)
-class LogUnit:
-    """A run of the log, cut at the end of a transaction unless `in_transaction`.
+class LogPlace:
+    """Where the log stands after a unit, and how late that came.
 
-    `position` and `ordinal` (the log's total order) say where the log stands after the unit; inside a transaction they
-    repeat the last boundary. A unit holds either rows or `schema` updates; the rows beside a schema update are what it
-    does itself (truncations), and follow it. `parked` are tables whose rows turned out not to fit: they are parked with
-    the unit's own position, in the same step, never in a unit that leaves a transaction open.
-    `bytes` bounds memory. `source_state` is what the source itself must know to go on after the unit, beside position
-    and schemas; None when that is as it was. `missing` are rows that the source cannot give, one for each of the unit's
-    `rows` in their order, which are their deletions then.
+    `position` is in the connector's terms, `ordinal` in the log's total order; inside a transaction they repeat the
+    last boundary. `event_ms` is the commit time of the last event, `fetched_ms` the time when it came. `source_state`
+    is everything that the source itself must know to go on from here, beside position and schemas; None where that is
+    as it was.
     """
 
     position: Mapping[str, Any]
     ordinal: int
-    rows: tuple[LogRows, ...] = ()
-    schema: tuple[SchemaUpdate, ...] = ()
-    in_transaction: bool = False
     event_ms: int | None = None
     fetched_ms: int | None = None
-    bytes: int = 0
     source_state: Mapping[str, Any] | None = None
-    parked: tuple[TableParked, ...] = ()
-    missing: tuple[MissingRow, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionPart:
+    """Rows of a transaction of which more is to come: no epoch ends behind them, and no table is parked there."""
+
+    place: LogPlace
+    rows: tuple[LogRows, ...] = ()
+    bytes: int = 0
 
     @property
     def end(self) -> int:
-        """The last place that the unit says anything of: its rows' may be behind its own, within a transaction.
+        """The last place that the unit says anything of; its rows' are behind its own.
 
-        One that begins a transaction and has nothing of it does not tell where that is: it is `NOWHERE`.
+        A unit that begins a transaction and has nothing of it does not tell where that is: it is `NOWHERE`.
         """
-        if self.in_transaction and not self.rows and self.source_state is None:
-            return NOWHERE
-        return max(self.ordinal, *(int(rows.ordinals[-1]) for rows in self.rows if rows.ordinals.size), 0)
+        return NOWHERE if not self.rows and self.place.source_state is None else _last(self.place.ordinal, self.rows)
+
+
+@dataclass(frozen=True, slots=True)
+class Transactions:
+    """Whole transactions, or the rest of one.
+
+    `parked` are tables whose rows turned out not to fit: they are parked with the unit's own position, in one step with
+    its rows. `missing` are rows that the source cannot give, one for each of the unit's `rows` in their order, which
+    are their deletions then. `bytes` bounds memory.
+    """
+
+    place: LogPlace
+    rows: tuple[LogRows, ...] = ()
+    parked: tuple[TableParked, ...] = ()
+    missing: tuple[MissingRow, ...] = ()
+    bytes: int = 0
+
+    @property
+    def end(self) -> int:
+        """The last place that the unit says anything of."""
+        return _last(self.place.ordinal, self.rows)
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaChange:
+    """A statement, or what else changes tables; an epoch begins with it.
+
+    `truncations` are rows that follow the `updates`, because the change itself removed rows. A statement that is
+    `in_transaction` begins a transaction whose rows follow (a table that is created with its rows).
+    """
+
+    place: LogPlace
+    updates: tuple[SchemaUpdate, ...]
+    truncations: tuple[LogRows, ...] = ()
+    in_transaction: bool = False
+
+    @property
+    def end(self) -> int:
+        """The last place that the unit says anything of; as in `TransactionPart`."""
+        nowhere = self.in_transaction and not self.truncations and self.place.source_state is None
+        return NOWHERE if nowhere else _last(self.place.ordinal, self.truncations)
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """The log stands further on, between two transactions, and there was nothing to tell."""
+
+    place: LogPlace
+
+    @property
+    def end(self) -> int:
+        """The unit's own place."""
+        return self.place.ordinal
+
+
+#: A run of the log. A connector gives one after the other, and the log reader acts on each (`snapshot.log_reader`).
+LogUnit = TransactionPart | Transactions | SchemaChange | Progress
+
+
+def rows_of(unit: LogUnit) -> tuple[LogRows, ...]:
+    """All rows that the unit brings, truncations included."""
+    match unit:
+        case TransactionPart(rows=rows) | Transactions(rows=rows) | SchemaChange(truncations=rows):
+            return rows
+        case Progress():
+            return ()
+        case _:
+            assert_never(unit)
+
+
+def updates_of(unit: LogUnit) -> tuple[SchemaUpdate, ...]:
+    """Everything that the unit says of tables."""
+    match unit:
+        case SchemaChange(updates=updates) | Transactions(parked=updates):
+            return updates
+        case TransactionPart() | Progress():
+            return ()
+        case _:
+            assert_never(unit)
+
+
+def in_transaction(unit: LogUnit) -> bool:
+    """Whether the unit leaves a transaction open."""
+    match unit:
+        case TransactionPart():
+            return True
+        case SchemaChange(in_transaction=is_open):
+            return is_open
+        case Transactions() | Progress():
+            return False
+        case _:
+            assert_never(unit)
+
+
+def bytes_of(unit: LogUnit) -> int:
+    """How much memory the unit's rows take."""
+    match unit:
+        case TransactionPart(bytes=size) | Transactions(bytes=size):
+            return size
+        case SchemaChange() | Progress():
+            return 0
+        case _:
+            assert_never(unit)
+
+
+def _last(ordinal: int, rows: Iterable[LogRows]) -> int:
+    return max(ordinal, *(int(part.ordinals[-1]) for part in rows if part.ordinals.size), 0)
 
 
 class LogSource(Protocol):

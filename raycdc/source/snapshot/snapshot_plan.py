@@ -45,7 +45,7 @@ class TablePlan:
 
 @dataclass(frozen=True, slots=True)
 class StartPoint:
-    """Where the log starts and what tables look like there; `source` is the first `LogUnit.source_state`.
+    """Where the log starts and what tables look like there; `source` is the first `LogPlace.source_state`.
 
     `parks` is False where a table that its targets cannot hold is to end the run: `SchemaError`.
     """

@@ -20,7 +20,18 @@ from raycdc.schema.events import CreateTableEvent, TruncateTableEvent, event_to_
 from raycdc.source.parking import TableLooks
 from raycdc.source.snapshot.chunk_key import ChunkKey
 from raycdc.source.snapshot.hand_off import LogRows
-from raycdc.source.snapshot.log_unit import LogUnit, SchemaUpdate, TableAltered, TableBegun, TableParked
+from raycdc.source.snapshot.log_unit import (
+    LogPlace,
+    LogUnit,
+    Progress,
+    SchemaChange,
+    SchemaUpdate,
+    TableAltered,
+    TableBegun,
+    TableParked,
+    TransactionPart,
+    Transactions,
+)
 from raycdc.source.snapshot.snapshot_plan import PlannedChunks, ResumePoint, StartPoint, TablePlan
 from raycdc.source.split import StreamSplit
 from raycdc.source.table_life import Parking
@@ -222,7 +233,7 @@ class SimLogSource:
     def _look(self, table: TableId) -> SimLook:
         return SimLook(self._database.tables[table], self._database.tables[table].schema, self._database.end)
 
-    def _begin_again(self, looks: list[SimLook]) -> LogUnit:
+    def _begin_again(self, looks: list[SimLook]) -> SchemaChange:
         updates, rows = [], []
         for look in looks:
             table, document = look.table.id, document_of(look.schema)
@@ -232,7 +243,8 @@ class SimLogSource:
             events = tuple(event_to_json(change) for change in changes)
             updates.append(TableBegun(table, events, document, unread(look.table)))
             rows.append(self._truncation(table, look.schema, None))
-        return LogUnit(self._at(self._boundary), self._counted(self._boundary), tuple(rows), tuple(updates))
+        place = LogPlace(self._at(self._boundary), self._counted(self._boundary))
+        return SchemaChange(place, tuple(updates), tuple(rows))
 
     def _truncation(self, table: TableId, schema: TableSchema, position: str | None) -> LogRows:
         empty: Row = dict.fromkeys(column.name for column in schema.columns)
@@ -274,7 +286,9 @@ class SimLogSource:
         self._boundary = transaction.ordinal
         return self._unit(changes, transaction.ordinal, transaction.event_ms, in_transaction=False)
 
-    def _unit(self, changes: list[Change], ordinal: int, event_ms: int | None, *, in_transaction: bool) -> LogUnit:
+    def _unit(
+        self, changes: list[Change], ordinal: int, event_ms: int | None, *, in_transaction: bool
+    ) -> TransactionPart | Transactions:
         by_table: dict[TableId, list[tuple[Change, int]]] = {}
         for change in changes:
             if not self._fits(change):
@@ -290,20 +304,12 @@ class SimLogSource:
                     images.append((kind, row, seq + n, str(change.ordinal)))
                     ordinals.append(self._counted(change.ordinal))
             rows.append(LogRows(table, changelog_batch(entries[0][0].schema, images), np.array(ordinals, np.int64)))
-        parked: tuple[TableParked, ...] = ()
-        if not in_transaction:
-            parked, self._misfits = tuple(self._misfits), []
-        return LogUnit(
-            self._at(ordinal),
-            self._counted(ordinal),
-            tuple(rows),
-            (),
-            in_transaction,
-            event_ms,
-            event_ms,
-            sum(r.batch.nbytes for r in rows),
-            parked=parked,
-        )
+        place = LogPlace(self._at(ordinal), self._counted(ordinal), event_ms, event_ms)
+        size = sum(r.batch.nbytes for r in rows)
+        if in_transaction:
+            return TransactionPart(place, tuple(rows), size)
+        parked, self._misfits = tuple(self._misfits), []
+        return Transactions(place, tuple(rows), parked, bytes=size)
 
     def _fits(self, change: Change) -> bool:
         """Whether a row can be decoded; the first one that cannot parks its table."""
@@ -326,10 +332,11 @@ class SimLogSource:
         document = document_of(schema)
         events = () if event["type"] == "swap" else (event,)
         update: SchemaUpdate = TableAltered(table, events, document)
-        position, ordinal = self._at(transaction.ordinal), self._counted(transaction.ordinal)
+        position = self._at(transaction.ordinal)
+        place = LogPlace(position, self._counted(transaction.ordinal), transaction.event_ms)
         if table in self._parked:
             self._looks.touched(table, transaction.ordinal)
-            return LogUnit(position, ordinal, event_ms=transaction.event_ms)
+            return Progress(place)
         if event["type"] in ("rewrite", "puzzle"):
             again = event["type"] == "rewrite"
             update = TableParked(table, Parking(event["type"], position, 0, again=again))
@@ -339,7 +346,7 @@ class SimLogSource:
         rows: tuple[LogRows, ...] = ()
         if event["type"] == "truncate_table":
             rows = (self._truncation(table, schema, str(transaction.ordinal)),)
-        return LogUnit(position, ordinal, rows, (update,), event_ms=transaction.event_ms)
+        return SchemaChange(place, (update,), rows)
 
     def _after_ddl(self, table: TableId, schema: TableSchema, event: dict[str, Any]) -> TableSchema:
         """The schema in force after a statement: what the log says, not what the server has."""

@@ -49,7 +49,16 @@ from raycdc.connectors.mongodb.stream.token import cluster_time_of, seconds_of
 from raycdc.errors import DataError, SourceError, SourceUnavailableError
 from raycdc.model import TableId
 from raycdc.source.snapshot.hand_off import LogRows
-from raycdc.source.snapshot.log_unit import LogUnit, TableAltered, TableParked
+from raycdc.source.snapshot.log_unit import (
+    LogPlace,
+    LogUnit,
+    Progress,
+    SchemaChange,
+    TableAltered,
+    TableParked,
+    TransactionPart,
+    Transactions,
+)
 
 _log = logging.getLogger(__name__)
 
@@ -136,11 +145,12 @@ class ChangeStreamReader:
         if not self._units and not self._closed.is_set():
             self._read()
         if not self._units and not self._open and self._told < self._ordinal:
-            self._units.append(LogUnit(self._position.to_json(), self._ordinal, source_state=self._look_ups.state()))
+            state = self._look_ups.state()
+            self._units.append(Progress(LogPlace(self._position.to_json(), self._ordinal, source_state=state)))
         if not self._units:
             return None
         unit = self._units.pop(0)
-        self._told = unit.ordinal
+        self._told = unit.place.ordinal
         return unit
 
     @property
@@ -245,8 +255,8 @@ class ChangeStreamReader:
         self._position = self._read_to = replace(self._position, token=token, cluster_time=passed)
         if moved:
             state = self._look_ups.state()
-            unit = LogUnit(self._position.to_json(), self._ordinal, fetched_ms=_now_ms(), source_state=state)
-            self._units.append(unit)
+            place = LogPlace(self._position.to_json(), self._ordinal, fetched_ms=_now_ms(), source_state=state)
+            self._units.append(Progress(place))
 
     # -- passing on
 
@@ -313,20 +323,12 @@ class ChangeStreamReader:
             new += [self._followed.unfit(table, why, place) for table, why in self._unfit.items()]
             self._new.clear()
             self._unfit.clear()
-        self._units.append(
-            LogUnit(
-                self._position.to_json(),
-                self._ordinal,
-                rows=rows,
-                in_transaction=open_,
-                event_ms=event_ms,
-                fetched_ms=_now_ms(),
-                bytes=known_bytes,
-                source_state=None if open_ else self._look_ups.state(),
-                parked=(*parked, *new),
-                missing=missing,
-            )
-        )
+        state = None if open_ else self._look_ups.state()
+        at = LogPlace(self._position.to_json(), self._ordinal, event_ms, _now_ms(), state)
+        if open_:
+            self._units.append(TransactionPart(at, rows, known_bytes))
+        else:
+            self._units.append(Transactions(at, rows, (*parked, *new), missing, known_bytes))
 
     def _abouts(self, batch: Batch) -> list[tuple[Batch, int]]:
         return [(batch, int(n)) for n in np.flatnonzero(batch.events[:, codes.E_KIND] == codes.OTHER)]
@@ -338,15 +340,8 @@ class ChangeStreamReader:
             update = change.update
             if not isinstance(update, TableAltered):
                 self._look_ups.forget(update.table)
-            unit = LogUnit(
-                self._position.to_json(),
-                self._ordinal,
-                rows=change.rows,
-                schema=(update,),
-                event_ms=event_ms,
-                fetched_ms=_now_ms(),
-            )
-            self._units.append(unit)
+            place = LogPlace(self._position.to_json(), self._ordinal, event_ms, _now_ms())
+            self._units.append(SchemaChange(place, (update,), change.rows))
 
     def _begin_again(self) -> None:
         """Between two transactions: collections begin again whose look holds here."""

@@ -22,7 +22,7 @@ from raycdc.model import RowKind, TableId, changelog_schema
 from raycdc.schema import event_to_json
 from raycdc.schema.events import CreateTableEvent, TruncateTableEvent
 from raycdc.source.snapshot.hand_off import LogRows
-from raycdc.source.snapshot.log_unit import LogUnit, SchemaUpdate, TableBegun, TableParked
+from raycdc.source.snapshot.log_unit import LogPlace, LogUnit, SchemaChange, SchemaUpdate, TableBegun, TableParked
 from raycdc.source.table_life import Parking, Phase, SnapshotState
 
 #: Longest that a log without entries keeps its thread from leaving.
@@ -71,7 +71,7 @@ class NewBeginnings:
         """Nothing is open."""
 
     def _unit(self, update: SchemaUpdate, *rows: LogRows) -> LogUnit:
-        return LogUnit(position=self._position, ordinal=NO_LOG, rows=rows, schema=(update,))
+        return SchemaChange(LogPlace(self._position, NO_LOG), (update,), rows)
 
 
 def emptied(table: TableId, layout: Layout, *, seq: int, ts_ms: int, ordinal: int) -> LogRows:

@@ -6,8 +6,8 @@ machine code is loaded through llvmlite in milliseconds (importing numba and sta
 second, which commands like ``inspect`` cannot afford). On a miss, `raycdc.compiled_build` imports numba, compiles, and
 stores the code. The GIL is released while a compiled function runs.
 
-What such a function may take: C-contiguous arrays, integers, booleans, floats, and NamedTuples of arrays. It returns
-nothing, an integer or boolean, or a tuple of them. It must not raise and must not allocate.
+Such a function takes C-contiguous arrays, integers, booleans, floats, and NamedTuples of arrays. It returns nothing, an
+integer or boolean, or a tuple of them. It must not raise and must not allocate.
 
 The cache is ``$RAYCDC_COMPILED_DIR`` or the user's cache directory; a read-only installation works. Its key holds the
 source of this machinery, the versions of numba and llvmlite, the CPU, and for each function the source of its file and
@@ -55,7 +55,7 @@ def helper(function: Function) -> Function:
 def inlined(function: Function) -> Function:
     """A `helper` whose code is copied into each caller: for the innermost loops, where a call costs more than its work.
 
-    A call passes each array as seven words, so what is called per row or value should be inlined.
+    A call passes each array as seven words, so a function that is called per row or value should be inlined.
     """
     return cast("Function", _Helper(function, inline=True))
 

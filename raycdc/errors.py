@@ -1,4 +1,4 @@
-"""Every error a user can meet, typed by the reaction it wants and by the exit code it ends a command with.
+"""Every error that a user can meet, typed by the reaction that it asks for and the exit code of the command.
 
 The CLI catches `RaycdcError` and nothing else: its text is the whole screen (no traceback unless ``--verbose``)
 and its `exit_code` the process's. Anything that is not a `RaycdcError` is a bug and shows its traceback.
@@ -72,7 +72,7 @@ class CorruptLogError(DataError):
 
 
 class PartialRowsError(DataError):
-    """Rows of the log lack columns (a row image that is not FULL); the log has what else they hold nowhere."""
+    """Rows of the log lack columns (a row image that is not FULL), whose values the log does not have anywhere."""
 
 
 class SchemaError(DataError):
@@ -80,11 +80,11 @@ class SchemaError(DataError):
 
 
 class TableChangedError(SchemaError):
-    """A table is not what the log has said of it so far: it was changed meanwhile, and the log says so further on."""
+    """A table is not as the log has described it so far: it was changed meanwhile, and the log says so further on."""
 
 
 class StatementError(SchemaError):
-    """A DDL statement does more than can be followed, to `tables` and to all tables of `databases`, as (db, table)."""
+    """A DDL statement cannot be followed for `tables`, as (db, table), and for all tables of `databases`."""
 
     def __init__(self, why: str, *, tables: tuple[tuple[str, str], ...] = (), databases: tuple[str, ...] = ()) -> None:
         self.tables = tables
@@ -118,8 +118,8 @@ class ParkReason(StrEnum):
 class TableRefusedError(RaycdcError):
     """One table's share of an epoch cannot be written, and the other tables' can: that table is parked.
 
-    Raised only where it is known that nothing but this one table is concerned; a sink that does not answer, a full
-    disk or a bug is none of these. Subclasses are what is caught, so each has its reason.
+    It is raised only where it is known that nothing but this one table is concerned; a sink that does not answer, a
+    full disk or a bug is no such error. Handlers catch the subclasses, so each of them has its reason.
     """
 
     reason: ClassVar[ParkReason]
@@ -132,7 +132,7 @@ class ChangeRefusedError(TableRefusedError, SinkError):
 
 
 class ColumnsRefusedError(TableRefusedError, SinkError):
-    """The target cannot have such columns, or cannot lie as it is asked to."""
+    """The target cannot have such columns, or cannot have the layout that is asked for."""
 
     reason = ParkReason.COLUMNS
 
@@ -162,13 +162,13 @@ class ValueRefusedError(TableRefusedError, SinkError):
 
 
 class RowRefusedError(TableRefusedError, DataError):
-    """What is made of a row on its way to the target fails on a value of it."""
+    """A transform, lookup or conversion of a row on its way to the target fails on a value of the row."""
 
     reason = ParkReason.VALUE
 
 
 class TargetTakenError(TableRefusedError, SinkError):
-    """Something that is not this pipeline's lies where the target is to be."""
+    """Something that does not belong to this pipeline lies at the target's place."""
 
     reason = ParkReason.TAKEN
 
@@ -216,7 +216,7 @@ class SegmentUnavailableError(StateError):
 
 
 class ClusterLostError(RaycdcError):
-    """Ray's head is gone, and with it every process of the run but this one. A new run goes on from what was sealed."""
+    """Ray's head is gone, and every process of the run but this one with it. A new run goes on from the last seal."""
 
     exit_code = ExitCode.CLUSTER
 

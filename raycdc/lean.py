@@ -1,4 +1,4 @@
-"""Processes that leave out what they have no use for, because they must be up quickly.
+"""Processes that do without pandas, because they must be up quickly.
 
 pyarrow imports pandas, when it is installed, at the first conversion of a Python list: a third of a second of CPU that
 readers, the coordinator and inspection commands would spend for nothing.

@@ -46,13 +46,13 @@ class PluginGroup(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Plugin:
-    """What an entry point refers to.
+    """A plug-in: the object that an entry point refers to.
 
     `name` is the ``type`` in the configuration and the entry point's own name. `config` is the pydantic model of the
     component's TOML section (a subclass of `raycdc.config.SourceConfig` or `SinkConfig`); `factory` is
     ``"module:callable"``, called with the validated configuration, and for a source with its `SourceContext`.
-    `init` is what ``raycdc init`` asks, a subclass of `raycdc.config.init_page.InitPage` named in the same way; the
-    default asks for what the section must have.
+    `init` names, in the same way, the page of ``raycdc init``: a subclass of `raycdc.config.init_page.InitPage`. The
+    default page asks for the keys that the section must have.
     """
 
     name: str
@@ -62,7 +62,7 @@ class Plugin:
     init: str = "raycdc.config.init_page:InitPage"
 
     def create(self, config: Any, *given: Any) -> Any:
-        """Import the factory and call it with `config` and what is `given` beside it.
+        """Import the factory and call it with `config` and the other arguments `given`.
 
         An import that fails is a `ConfigError` naming the plug-in.
         """
@@ -84,14 +84,14 @@ class Plugin:
 
 
 def missing_extra(module: str) -> str:
-    """What is to be installed for a `module` that is not there; empty where raycdc itself brings it."""
+    """A message about the extra to install for a missing `module`; empty where raycdc itself requires the module."""
     extra = _EXTRAS.get(module.partition(".")[0])
     return f"needs a package that is not installed ({module}). Run: pip install 'raycdc[{extra}]'" if extra else ""
 
 
 @dataclass(frozen=True, slots=True)
 class PluginListing:
-    """One line of `raycdc plugins`: where a type comes from, and what is wrong with it, if anything."""
+    """One line of `raycdc plugins`: the package of a type, and the error that keeps it from loading, if any."""
 
     group: PluginGroup
     type: str
@@ -152,7 +152,7 @@ def _discover(group: PluginGroup) -> dict[str, tuple[EntryPoint, ...]]:
 
 
 def _load(point: EntryPoint) -> Plugin | str:
-    """The plug-in, or what is wrong with it."""
+    """The plug-in, or a message about the reason why it does not load."""
     broken = f"the plug-in {point.name!r} of {_package(point)} ({point.value}) is broken: "
     try:
         plugin = point.load()

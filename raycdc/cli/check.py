@@ -68,7 +68,7 @@ def check_config(path: Path, *, as_json: bool, local: bool = False) -> int:
                 _print(result, as_json=as_json)
             results += found
     except RaycdcError as error:
-        # What a run would have met before counts, and nothing is told twice.
+        # The earliest error that a run would meet counts, and nothing is reported twice.
         if not _failed(results):
             raise
         if str(error) not in {result.text for result in results}:
@@ -94,7 +94,7 @@ def _findings(config: PipelineConfig, *, local: bool) -> Iterator[list[CheckResu
         yield found
         failed += _failed(found)
         if check.name in DECISIVE and _failed(found):
-            return  # Nothing more can be asked.
+            return  # No further question makes sense.
     fitting = check_fitting(config)
     yield fitting
     source = known_source(config)
@@ -122,7 +122,7 @@ def _findings(config: PipelineConfig, *, local: bool) -> Iterator[list[CheckResu
         yield check_lookup(options, number)
     results = check_sink(config, tables)
     yield results
-    # What contradicts the state, or does not answer, has been told.
+    # A source that contradicts the state, or does not answer, has been reported.
     if not failed and not _failed(results):
         held = {result.name.removeprefix("table ") for result in refused if result.parks}
         yield check_targets(config, [table for table in tables if str(table) not in held], again=again)
@@ -134,7 +134,7 @@ def _last_manifest(config: PipelineConfig) -> Manifest | None:
 
 
 def check_fitting(config: PipelineConfig) -> list[CheckResult]:
-    """Whether the state that there is was made with this configuration, in the words of the run's own question."""
+    """Whether the existing state was made with this configuration, in the words of a run."""
     store = known_store(config)
     try:
         fits = [] if store is None else told(require_fitting(config, store))
@@ -144,12 +144,12 @@ def check_fitting(config: PipelineConfig) -> list[CheckResult]:
 
 
 def check_selection(config: PipelineConfig, source: Source[Any]) -> list[CheckResult]:
-    """Tables that the configuration names and nobody has or had, in the words of the run's own question."""
+    """Tables that the configuration names and that do not and did not exist, in the words of a run."""
     store = known_store(config)
     try:
         selection_of(source, store)
     except SourceError:
-        # Told of each table; of a source that does not answer what is asked of it next.
+        # One finding per table; a source that does not answer is reported by the next question.
         return _missing(source, known_tables(_last_manifest(config)))
     return []
 
@@ -187,14 +187,14 @@ def _described(source: Source[Any], tables: Collection[TableId]) -> dict[TableId
 
 
 def check_sink(config: PipelineConfig, tables: Collection[TableId]) -> list[CheckResult]:
-    """What the sink's server, or catalog, says; nothing for folders."""
+    """The findings of the sink's server or catalog; none for folders."""
     targets = list(dict.fromkeys(target for table in tables for target in config.router().targets(table)))
     found = Start(config).sink.check(targets, pipeline=config.pipeline.name)
     return [replace(result, error=SinkError) for result in found]
 
 
 def check_start(config: PipelineConfig, source: Source[Any]) -> list[CheckResult]:
-    """What the source says to a start from the state that there is, in the words of the run's own question."""
+    """The source's findings about a start from the existing state, in the words of a run."""
     store = known_store(config)
     last = None if store is None else store.last_manifest()
     try:
@@ -220,7 +220,7 @@ def _as_begun(config: PipelineConfig, store: CheckpointStore, last: Manifest, so
     begun_with(store, full=config.source.full_changelog)
     state = stream_of(last)
     if state is not None:
-        # What is to be read anew is so in the way that is asked for now.
+        # Tables that are to be read anew are read in the way that is asked for now.
         state = with_requests(state, requests_of(store))
         state = state.only(filter(config.source.captures, state.followed))
         documents = {one.schema: store.document(one.schema) for one in state.followed.values()}
@@ -236,7 +236,7 @@ def check_tables(config: PipelineConfig, schemas: Mapping[TableId, TableSchema])
 
 
 def told_of_state(config: PipelineConfig, store: CheckpointStore) -> list[str]:
-    """What a run would do to the state with what changed since it was made, or why it would not begin."""
+    """The effect of a changed configuration on the state at the next run, or the reason why a run would not begin."""
     try:
         return told(require_fitting(config, store))
     except ConfigError as refused:
@@ -244,7 +244,7 @@ def told_of_state(config: PipelineConfig, store: CheckpointStore) -> list[str]:
 
 
 def check_changelog(config: PipelineConfig, source: Source[Any], *, local: bool = False) -> list[CheckResult]:
-    """What a full changelog costs, where one is asked for. Raises `SourceError` where the source does not answer."""
+    """The cost of a full changelog, where one is asked for. Raises `SourceError` where the source does not answer."""
     if not config.source.full_changelog:
         return []
     if source.tells_before():

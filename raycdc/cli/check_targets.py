@@ -1,8 +1,8 @@
-"""What targets hold, compared with what the state says: ``raycdc check``'s part of how a run begins. Changes nothing.
+"""A comparison of the targets with the state, for ``raycdc check``, as a run makes it at its start. Changes nothing.
 
 A run that begins asks the same questions in the same words (`raycdc.epochs.epoch_loop.EpochLoop.recover`,
-`raycdc.sinks.api.Sink.apply_schema`). While another run has the state, its targets move on with it: what was not
-compared is told.
+`raycdc.sinks.api.Sink.apply_schema`). While another run has the state, its targets move on, so they are not compared,
+and the output says so.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from raycdc.source.checks import CheckResult
 from raycdc.startup_checks import no_merging
 from raycdc.transform import TransformedTables
 
-#: Of so many targets that are new it is looked what lies there: topics and servers are asked one by one.
+#: At most so many new targets are examined, because topics and servers are asked one by one.
 _NEW_TARGETS_MAX = 200
 _PARKED = "A run parks it, and the others go on."
 
@@ -96,7 +96,7 @@ def _findings(
 
 
 def _compared(config: PipelineConfig, store: CheckpointStore, sink: Any) -> list[CheckResult]:
-    """What a start would find, by its own code. Raises what would end it."""
+    """The recovery that a start would decide on, by its own code. Raises the error that would end it."""
     with _loop(config, store, sink) as loop, naming_place(config, store):
         found: Outlook = loop.look()
     results = [
@@ -115,7 +115,7 @@ def _compared(config: PipelineConfig, store: CheckpointStore, sink: Any) -> list
 def _taken(
     config: PipelineConfig, store: CheckpointStore | None, sink: Any, targets: Collection[TableId]
 ) -> Iterator[CheckResult]:
-    """Targets of which the state knows nothing, and where something lies with which a run would not begin."""
+    """Targets that the state does not know, at whose place something lies that would keep a run from beginning."""
     parks = parks_of(config.pipeline)
     next_epoch = 1 if store is None else store.next_epoch()
     for target in targets:
@@ -135,7 +135,7 @@ def _taken(
 
 @contextmanager
 def _loop(config: PipelineConfig, store: CheckpointStore, sink: Any) -> Iterator[EpochLoop]:
-    """An epoch loop to look with: it knows neither Spark nor what is looked up."""
+    """An epoch loop that only looks: it has neither Spark nor lookups."""
     known = None
     if begun_with(store, full=config.source.full_changelog) is FullBy.KNOWN_ROWS:
         known = KnownRows.opened(store.path, _context(config, store))
@@ -173,7 +173,7 @@ def _recorded(store: CheckpointStore) -> set[str]:
 
 
 def _place(store: CheckpointStore) -> tuple[int, int, int]:
-    """What is another when a run did anything."""
+    """A value that differs as soon as a run has done anything."""
     record = store.last_commit()
     return store.newest_generation(), store.next_epoch(), 0 if record is None else record.epoch
 

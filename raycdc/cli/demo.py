@@ -1,7 +1,7 @@
 """``raycdc demo``: a private MariaDB with a small shop, followed into a Delta lake while customers go on buying.
 
-What it shows is the product as a user has it: the pipeline is ``raycdc run examples/quickstart.toml`` in a process of
-its own. Afterwards source and lake are read independently and compared; a difference is the exit code of a data error.
+It shows the product as a user has it: the pipeline is ``raycdc run examples/quickstart.toml`` in a process of its own.
+Afterwards source and lake are read independently and compared; a difference is the exit code of a data error.
 """
 
 from __future__ import annotations
@@ -284,7 +284,7 @@ def _print_comparison(comparisons: Sequence[TableComparison], *, seconds: float)
 
 
 def _print_next_steps() -> None:
-    """What to type next, as it can be typed here."""
+    """Print the commands to try next, as they can be typed here."""
     folder = Path(sys.executable).parent
     if folder.is_relative_to(Path.cwd()):
         folder = folder.relative_to(Path.cwd())

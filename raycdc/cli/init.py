@@ -1,4 +1,4 @@
-"""``raycdc init``: writes a commented configuration after asking people, and the source for what there is."""
+"""``raycdc init``: writes a commented configuration after asking people, and the source for its tables."""
 
 from __future__ import annotations
 

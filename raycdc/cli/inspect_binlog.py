@@ -1,7 +1,7 @@
 """``raycdc inspect binlog``: row changes and other events of binlog files as JSON lines.
 
-Rows are decoded by the same compiled path as in a pipeline; only the printing is Python. What comes before damage is
-printed, then one line on stderr names file and position.
+Rows are decoded by the same compiled path as in a pipeline; only the printing is Python. Everything before damage
+is printed, then one line on stderr names file and position.
 
 *Invariant*: every decoded row is printed. The decoder counts its rows and the printer counts those of its lines, an
 update as two; where the counts differ after a piece of the file, the command ends with `RowsNotPrintedError`.

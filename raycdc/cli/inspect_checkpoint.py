@@ -1,4 +1,4 @@
-"""``raycdc inspect checkpoint``: what a pipeline's state says, without touching it or the pipeline that uses it."""
+"""``raycdc inspect checkpoint``: a pipeline's state as JSON, without touching it or the pipeline that uses it."""
 
 from __future__ import annotations
 

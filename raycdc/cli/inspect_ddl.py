@@ -1,4 +1,4 @@
-"""``raycdc inspect ddl``: what the DDL parser makes of a file of statements, for people and for tests from outside."""
+"""``raycdc inspect ddl``: the DDL parser's events for a file of statements, for people and for tests from outside."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from raycdc.connectors.mysql.values.types import MySqlTable
 from raycdc.errors import ConfigError, DataError, ExitCode
 from raycdc.schema import event_to_json
 
-#: ``USE name``, which a dump has between its statements; what follows without a database is in that one.
+#: ``USE name``, which a dump has between its statements; later names without a database are in that one.
 _USE = re.compile(r"\s*USE\s+(?:`((?:[^`]|``)+)`|([^\s;`]+))\s*\Z", re.IGNORECASE)
 
 #: How each kind of server reads and prints: MySQL 8.0.19 and later unless said otherwise. A comment of a version is

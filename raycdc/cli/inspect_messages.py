@@ -1,7 +1,7 @@
 """``raycdc inspect messages``: the changelog that a file of messages means, as JSON lines.
 
 One message per line; an empty line is a tombstone. Rows are decoded by the same compiled path as in a pipeline; only
-the printing is Python. What comes before a bad message is printed, then one line on stderr names file and line.
+the printing is Python. Everything before a bad message is printed, then one line on stderr names file and line.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from raycdc.schema import DropTableEvent, TruncateTableEvent
 
 #: Bytes of the file that are decoded, and printed, at a time.
 _PIECE_BYTES = 4 << 20
-#: No message is longer: what a file without line breaks takes of memory has this end. (A broker's default is 1 MiB.)
+#: No message is longer; this bounds the memory for a file without line breaks. (A broker's default is 1 MiB.)
 _LINE_BYTES_MAX = 64 << 20
 #: Columns of the envelope are told from the table's by this in front of their names, which no JSON key can begin with.
 _MARK = "\0"

@@ -1,4 +1,4 @@
-"""``raycdc plan``: the targets a pipeline would make, and of what. Asks the source; changes nothing anywhere."""
+"""``raycdc plan``: the targets that a pipeline would make. Asks the source; changes nothing anywhere."""
 
 from __future__ import annotations
 

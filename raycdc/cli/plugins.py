@@ -1,4 +1,4 @@
-"""``raycdc plugins``: what is installed and whether it loads."""
+"""``raycdc plugins``: the installed plug-ins, and whether each loads."""
 
 from __future__ import annotations
 

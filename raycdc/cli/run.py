@@ -46,7 +46,7 @@ def run_pipeline(path: Path, *, until: str | None, local: bool, as_json: bool, v
         try:
             return _run(path, view, out, until=until, local=local, verbose=verbose)
         except Exception as error:
-            # Also of what happens before the pipeline has anybody to tell, and of bugs: programs read nothing else.
+            # This includes errors before the pipeline has a listener, and bugs, because programs read nothing else.
             if view is not None and not view.told_error:
                 view.show({"event": "error", "error": type(error).__name__, "text": str(error)})
             raise
@@ -68,7 +68,8 @@ def _run(path: Path, view: View | None, out: TextIO | None, *, until: str | None
 
 @contextlib.contextmanager
 def own_output(as_json: bool) -> Iterator[TextIO | None]:
-    """Where JSON lines go, and nothing else: what others write to standard output goes to standard error meanwhile.
+    """The stream for JSON lines alone; meanwhile everything that others write to standard output goes to standard
+    error.
 
     Libraries, their C++ and processes of theirs write there when they like. None without `as_json`.
     """

@@ -1,4 +1,4 @@
-"""What `check` and `plan` ask the source of its tables, and Spark of their transforms. Changes nothing."""
+"""The questions of `check` and `plan` to the source about its tables and to Spark about transforms. Changes nothing."""
 
 from __future__ import annotations
 
@@ -25,19 +25,21 @@ from raycdc.transform import PlainResolver, Resolver, TransformedTables, Transfo
 from raycdc.transform.naming import Naming
 from raycdc.transform.plain import is_plain
 
-#: What to do about a `raycdc.source.connector.SourceTable.note`.
+#: The advice about a `raycdc.source.connector.SourceTable.note`.
 CHUNKS_FIX = "For chunks of another column, index it whole, and name it in source.snapshot.key."
 
 
 def known_source(config: PipelineConfig) -> Source[Any]:
-    """The source as a run would make it, but for what a run settles about the changelog. Changes nothing."""
+    """The source as a run would make it, except that a run also decides how the changelog becomes full. Changes
+    nothing.
+    """
     upsert = config.sink.write == "upsert"
     return source_maker(config, upsert=upsert, full_by=FullBy.NOTHING, naming=known_naming(config))()
 
 
 @contextmanager
 def transformed_tables(config: PipelineConfig) -> Iterator[TransformedTables]:
-    """What resolves the transforms of `config`: Spark, started for as long as this lasts, where any needs it.
+    """The resolved transforms of `config`. Spark is started for as long as the block lasts, if any transform needs it.
 
     Raises `ConfigError` for functions that cannot be used.
     """
@@ -63,7 +65,7 @@ def known_store(config: PipelineConfig) -> CheckpointStore | None:
     try:
         return CheckpointStore(state, create=False) if (state / "meta.json").exists() else None
     except OSError:
-        return None  # The check of the state says why.
+        return None  # The check of the state reports the reason.
 
 
 def known_naming(config: PipelineConfig) -> Naming:

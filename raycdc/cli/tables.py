@@ -1,4 +1,4 @@
-"""``raycdc tables``: what becomes of single tables of a pipeline. Changes take effect at its next start."""
+"""``raycdc tables``: the phases of single tables, and requests about them, which act at the pipeline's next start."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from raycdc.source.table_requests import (
     stream_state,
 )
 
-#: Action → what it asks for, and what it says when that is done.
+#: Action → the request that it makes, and the text that it prints.
 _ACTIONS = {
     "resnapshot": (RESNAPSHOT, "is read again"),
     "add": (RESNAPSHOT, "is added, beginning with a snapshot,"),
@@ -135,7 +135,7 @@ def change_table(config: Path, name: str, action: str) -> int:
 
 
 def _said_of(together: Mapping[str, str], left: Sequence[str]) -> str:
-    """What else is read again, and why; nothing where the table has its targets for itself."""
+    """A text about the other tables that are read again; empty where the table has its targets for itself."""
     targets = ", ".join(sorted(set(together.values()) - {""}))
     if not targets:
         return ""

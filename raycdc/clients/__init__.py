@@ -1,4 +1,4 @@
-"""Clients of servers that more than one room speaks to: how they are made, and errors that a user can act on.
+"""Clients of servers that more than one room speaks to: their construction, and errors that a user can act on.
 
-A source and a sink of the same server connect alike, and neither is the other's affair.
+A source and a sink of the same server connect in the same way, and neither imports the other.
 """

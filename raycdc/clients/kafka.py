@@ -1,4 +1,4 @@
-"""The one place where librdkafka's clients are made, for source and sink: what it refuses is the user's to correct.
+"""The one place where librdkafka's clients are made, for source and sink; its refusals become errors for the user.
 
 Properties go to librdkafka as they are, so only it knows their names, values and files; it says so when a client is
 made. `tests/unit/test_tidy.py` finds a client that is made elsewhere.

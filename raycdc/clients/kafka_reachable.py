@@ -1,4 +1,4 @@
-"""The first question to a cluster: where nobody is there to answer, that is told after seconds.
+"""The first question to a cluster, with an error after seconds if nobody can answer.
 
 librdkafka keeps trying for as long as a question may take, whether a broker is slow or a port is closed.
 """
@@ -11,7 +11,7 @@ from typing import Any
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
-#: How long an answer is waited for before it is looked whether anybody could give one.
+#: Seconds to wait for an answer before the ports are tried.
 FIRST_TRY_S = 5.0
 _CONNECT_S = 2.0
 _PORT = 9092

@@ -28,7 +28,7 @@ NET_TIMEOUT_S = 6 * 3600
 
 @dataclass(frozen=True, slots=True)
 class MySqlSettings:
-    """Where and as whom to connect. ``repr`` never shows the password."""
+    """The address, account and limits of a connection. ``repr`` never shows the password."""
 
     host: str = "127.0.0.1"
     port: int = 3306
@@ -177,7 +177,7 @@ def is_denied(cause: BaseException | None) -> bool:
 
 
 def translate(settings: MySqlSettings, cause: BaseException) -> SourceError:
-    """What a failure to connect means for the user."""
+    """The named error for a failure to connect."""
     code, text = _code_and_text(cause)
     who = f"{settings.user!r}@{settings.address}"
     match code:
@@ -208,7 +208,7 @@ def translate(settings: MySqlSettings, cause: BaseException) -> SourceError:
     )
 
 
-#: What both servers say to the sessions of a server that shuts down (pymysql has no names for them).
+#: Errors that both servers send to the sessions of a server that shuts down (pymysql has no names for them).
 _KILLED = frozenset({1927, 3169})  # MariaDB: ER_CONNECTION_KILLED; MySQL: ER_SESSION_WAS_KILLED
 _LOST = _KILLED | {CR.CR_SERVER_LOST, CR.CR_SERVER_GONE_ERROR, CR.CR_CONN_HOST_ERROR, ER.SERVER_SHUTDOWN, 0}
 _TRY_AGAIN = frozenset({ER.TABLE_DEF_CHANGED, ER.LOCK_WAIT_TIMEOUT, ER.LOCK_DEADLOCK})

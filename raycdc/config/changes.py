@@ -1,4 +1,4 @@
-"""What it means to change a key of the configuration while a state exists: one table, which has every key.
+"""The effect of changing a key of the configuration while a state exists: one table, which has every key.
 
 | class | a key of it that differs from what the state was made with |
 |---|---|

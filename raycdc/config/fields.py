@@ -1,4 +1,4 @@
-"""Kinds of values the configuration knows beyond TOML's own: sizes, durations, secrets; and how a key is described.
+"""Kinds of values that the configuration has beyond TOML's own (sizes, durations, secrets), and how a key is declared.
 
 `option` is the one way to declare a key: its help, unit and example feed the reference page and the JSON Schema, its
 `planned` values are refused by name until they work.

@@ -1,4 +1,4 @@
-"""What ``raycdc init`` asks for one type of source or sink, and the section that it writes.
+"""The questions of ``raycdc init`` about one type of source or sink, and the section that it writes.
 
 Every plug-in has a page: this one, made from the model of its section, or a subclass that can ask the server more
 (`raycdc.plugins.Plugin.init`). A page answers from texts alone, as they were given by options or typed in; only
@@ -25,9 +25,9 @@ Answers = Mapping[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What is to be known. `name` is a key of the section, and the option ``--NAME`` or ``--answer NAME=VALUE``.
+    """One question. `name` is a key of the section, and the option ``--NAME`` or ``--answer NAME=VALUE``.
 
-    Without a `default` an answer is needed. What is not `asked` comes from an option or is the default.
+    Without a `default` an answer is needed. A question that is not `asked` is answered by an option or its default.
     """
 
     name: str
@@ -42,7 +42,7 @@ class InitPage:
     A key with a default is asked for as well where its `option` says ``init=True``.
     """
 
-    #: What is chosen among, and the key of the section that lists it; a sink has no such key.
+    #: The things that can be chosen, and the key of the section that lists them; a sink has no such key.
     noun: ClassVar[str] = "Tables"
     chosen: ClassVar[str] = "tables"
 
@@ -56,7 +56,7 @@ class InitPage:
         return self.chosen in self.model.model_fields
 
     def questions(self) -> tuple[Question, ...]:
-        """All there are, in the order of the section."""
+        """All questions, in the order of the section."""
         questions = []
         for name, key in self.model.model_fields.items():
             extra = key.json_schema_extra if isinstance(key.json_schema_extra, dict) else {}
@@ -91,12 +91,12 @@ class InitPage:
         return lines
 
     def before_run(self, answers: Answers) -> list[str]:
-        """What people must do before a run, a line each."""
+        """The things that people must do before a run, a line each."""
         return self.unset(*(answers.get(question.name, "") for question in self.questions()))
 
     @staticmethod
     def unset(*texts: str) -> list[str]:
-        """What the references in `texts` need to be resolved."""
+        """The problems that keep the references in `texts` from being resolved, a line each."""
         resolver = Resolver(os.environ)
         for text in texts:
             resolver.resolve(text, ("init",))
@@ -124,7 +124,7 @@ def secret_in(variable: str, what: str = "Password") -> Secret:
 
 
 def toml_line(setting: str, comment: str) -> str:
-    """A setting, and what is to be said of it."""
+    """A setting with a comment."""
     return f"{setting:<40}  # {comment}"
 
 

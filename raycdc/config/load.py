@@ -25,7 +25,7 @@ from raycdc.config.references import Place, Resolver, show_place
 from raycdc.errors import ConfigError
 from raycdc.plugins import PluginGroup, did_you_mean, load_plugin
 
-#: A larger file is none; what is read of a device that never ends has this end.
+#: A larger file is no configuration; this also bounds reading from a device that never ends.
 CONFIG_BYTES_MAX = 4 << 20
 
 _PLUGIN_SECTIONS = {"source": PluginGroup.SOURCES, "sink": PluginGroup.SINKS}

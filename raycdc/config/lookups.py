@@ -1,4 +1,4 @@
-"""``[[lookup]]``: the keys of one. Documents of a MongoDB collection are what there is to look up so far."""
+"""``[[lookup]]``: its keys. So far only documents of a MongoDB collection can be looked up."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ ID = "_id"
 
 
 class LookupOptions(Options):
-    """Columns that a document of a collection adds to a table's rows. All that match a table are the table's."""
+    """Columns that a document of a collection adds to a table's rows. Every lookup that matches a table is applied."""
 
-    type: Literal["mongodb"] = option("mongodb", help="What is looked up: documents of a MongoDB collection.")
+    type: Literal["mongodb"] = option("mongodb", help="The kind of dimension: documents of a MongoDB collection.")
     table: TablePattern = option(
         help="Source tables: a name, or a regular expression in full.", example="shop.pageviews"
     )
@@ -33,7 +33,7 @@ class LookupOptions(Options):
         example={"user_id": "_id"},
     )
     key_type: Literal["", "long", "string", "objectId", "uuid"] = option(
-        "", help="Type of that field, where the column's does not say it: a text may be an objectId or a uuid."
+        "", help="Type of that field, if the column's type does not say it: a text may be an objectId or a uuid."
     )
     columns: dict[str, str] = option(
         help="Fields to add, with types as in source.columns of type = mongodb. NULL where the document lacks one.",
@@ -42,16 +42,18 @@ class LookupOptions(Options):
     prefix: str = option("", help="Begins the names of the columns that are added.", example="user_")
     missing: Literal["null", "drop"] = option(
         "null",
-        help="A row without a document. null: the columns are NULL. drop: the row is left out, and goes from the "
-        "target if an update made it so.",
+        help="How a row without a document is treated. null: the columns are NULL. drop: the row is left out, and is "
+        "deleted from the target if an update made it so.",
     )
     many: Literal["fail", "first"] = option(
         "fail",
-        help="Several documents with one value of the field: the run ends by the value's name, or the first by _id "
-        "counts.",
+        help="How several documents with one value of the field are treated. fail: the run ends, and the error names "
+        "the value. first: the first one by _id counts.",
     )
     on_misfit: Literal["fail", "null"] = option(
-        "fail", help="A value that its column cannot hold exactly: the run ends by the document's name, or NULL."
+        "fail",
+        help="How a value is treated that its column cannot hold exactly. fail: the run ends, and the error names the "
+        "document. null: the column is NULL.",
     )
     json_: Literal["relaxed", "canonical"] = option(
         "relaxed", alias="json", help="How columns of type json spell BSON (Extended JSON v2)."
@@ -60,10 +62,11 @@ class LookupOptions(Options):
     requests: int = option(4, help="Requests that are under way at once.", ge=1, le=64)
     cache_ttl: Duration | None = option(
         None,
-        help="How long a document that was found, or was not, may be used again. Without it each is asked for anew.",
+        help="How long an answer may be used again, also the answer that there is no document. Without it every key is "
+        "asked for each time.",
         example="1m",
     )
-    cache_rows: int = option(100_000, help="Keys remembered for that long, at most; the oldest go.", ge=1)
+    cache_rows: int = option(100_000, help="At most so many keys are remembered; the oldest go first.", ge=1)
     retries: int = option(5, help="Attempts after a first one that failed for a passing reason.", ge=0, le=1000)
     retry_wait: Duration = option(
         timedelta(milliseconds=500), help="Pause before the second attempt; each later one is twice as long, up to 30s."
@@ -122,7 +125,7 @@ class LookupOptions(Options):
         return self
 
     def lookup(self, number: int) -> Lookup:
-        """As the way of the data has it."""
+        """The lookup as `raycdc.model.lookup` has it."""
         key, field = next(iter(self.on.items()))
         columns = (LookedUpColumn(name, self.prefix + name, parse_type(text)) for name, text in self.columns.items())
         return Lookup(

@@ -14,7 +14,9 @@ from raycdc.model.table import TableId
 
 
 def hiding_problems(masks: Masks, chunk_keys: Mapping[TableId, str]) -> list[str]:
-    """Columns that a table is cut by although a mask hides them, where nothing encrypts the bounds of chunks."""
+    """Problems of chunk keys that a mask hides, for a configuration that has nothing to encrypt the
+    bounds of chunks.
+    """
     return [
         f"source.snapshot.key: {table} is cut into chunks by {column}, which a mask hides, so that the state would "
         'have its values. Set pipeline.state_key, for instance to "${env:STATE_KEY}", or name another column.'
@@ -24,7 +26,9 @@ def hiding_problems(masks: Masks, chunk_keys: Mapping[TableId, str]) -> list[str
 
 
 class MaskOptions(Options):
-    """Columns that are hidden in the reader, before a row is written anywhere. Of several the first that matches."""
+    """Columns that the reader hides before a row is written anywhere. The first one that matches a
+    column is applied.
+    """
 
     columns: str = option(
         help="DATABASE.TABLE.COLUMN, or a regular expression that matches it in full.",
@@ -60,6 +64,6 @@ class MaskOptions(Options):
         return self
 
     def mask(self) -> Mask:
-        """As readers have it."""
+        """The mask as readers have it."""
         length = self.length or (8 if self.method == "mask" else 0)
         return Mask(self.columns, self.method, length, self.key.reveal().encode())

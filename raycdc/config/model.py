@@ -63,7 +63,7 @@ SchemaChange = Literal["create_table", "alter_primary_key", "rename_table", Left
 
 
 class PipelineOptions(Options):
-    """What the pipeline is called, where it keeps its state, and how it behaves."""
+    """The name of the pipeline, the place of its state, and its behaviour."""
 
     name: str = option(
         help=f"Identity of the state and of the sink's commits: {_NAME_CHARACTERS}. Never change it for existing data.",
@@ -75,8 +75,9 @@ class PipelineOptions(Options):
     )
     state_key: Secret = option(
         Secret(""),
-        help="Encrypts what the state must remember of masked columns: needed where a table is cut into chunks by one "
-        f"(source.snapshot.key). At least {STATE_KEY_LENGTH_MIN} characters, the same for the life of the state.",
+        help="Encrypts the values of masked columns that the state must remember. It is needed if a table is cut into "
+        f"chunks by a masked column (source.snapshot.key). At least {STATE_KEY_LENGTH_MIN} characters, the same for "
+        "the life of the state.",
         example="${env:STATE_KEY}",
     )
     mode: Mode = option(
@@ -89,22 +90,22 @@ class PipelineOptions(Options):
     epoch_bytes_max: Size = option(
         256 << 20,
         help="An epoch ends early when it holds this much; one transaction is never split. Rows of the log that wait "
-        "for chunks being read stay in memory up to this much, and in the spool beyond.",
+        "for chunks being read stay in memory up to this size, and go to the spool beyond it.",
         unit="size",
     )
     reader_timeout: Duration = option(
-        timedelta(seconds=10), help="A reader whose process says nothing for so long is replaced.", unit="duration"
+        timedelta(seconds=10), help="A reader is replaced if its process says nothing for so long.", unit="duration"
     )
     progress_timeout: Duration = option(
         timedelta(seconds=60),
-        help="A reader whose process answers while its work makes no progress for so long hangs, and is replaced. Each "
-        "file that is synced is progress; such a file has little more than 64 MiB: on a slow disk, set it above the "
-        "time that one takes.",
+        help="A reader hangs, and is replaced, if its process answers while its work makes no progress for so long. "
+        "Each file that is synced is progress. Such a file has little more than 64 MiB, so on a slow disk set this "
+        "option above the time that one such file takes.",
         unit="duration",
     )
     schema_change: Literal["exception", "evolve", "try_evolve", "lenient", "ignore"] = option(
         "lenient",
-        help="What the target does when the source's tables change their shape.",
+        help='How the target follows when the source\'s tables change their shape (README, "When tables change").',
     )
     include_schema_changes: tuple[SchemaChange, ...] = option(
         (),
@@ -122,28 +123,31 @@ class PipelineOptions(Options):
     time_zone: str = option("UTC", help="Time zone in which texts without one are read.", planned=True)
     on_bad_record: Literal["park", "skip", "dead-letter", "fail"] = option(
         "park",
-        help="What happens to a row on which an expression of a transform fails, of which a value is none that the "
-        "target can hold, or that MongoDB says has changed and does not find: its table is parked; the target does "
-        "without the row, which dead-letter keeps in STATE/dead_letters; or the run ends. Values that only the target "
-        "itself refuses park the table under skip and dead-letter, too. For messages that cannot be decoded see "
-        "source.format.on_error.",
+        help="How a bad row is treated: an expression of a transform fails on it, the target cannot hold one of its "
+        "values, or MongoDB reports its change but does not find it. park: its table is parked. skip: the target does "
+        "without the row. dead-letter: the same, and the row is kept in STATE/dead_letters. fail: the run ends. A "
+        "value that only the target itself refuses parks the table also under skip and dead-letter. For messages that "
+        "cannot be decoded see source.format.on_error.",
     )
     on_table_error: Literal["park", "fail"] = option(
         "park",
-        help="What happens when one table cannot be followed or written: it is parked, and the others go on (a run "
-        'until caught up ends with exit code 4 then, see "raycdc tables list"); or the run ends.',
+        help="How a table is treated that cannot be followed or written. park: it is parked, and the others go on (a "
+        'run until caught up then ends with exit code 4, see "raycdc tables list"). fail: the run ends.',
     )
     on_log_lost: Literal["fail", "resnapshot"] = option(
         "fail",
-        help="What happens when the source no longer has the log we need; resnapshot reads all tables again.",
+        help="The reaction when the source no longer has the log that is needed. fail: the run ends. resnapshot: all "
+        "tables are read again.",
     )
     on_existing: Literal["fail", "merge", "replace"] = option(
-        "fail", help="What happens when a target table exists that this pipeline did not create."
+        "fail",
+        help="The reaction to a target table that this pipeline did not create. fail: it is refused. merge: it is "
+        "taken over. replace: it is replaced.",
     )
 
     @property
     def schema_changes_left_out(self) -> frozenset[str]:
-        """What ``include_schema_changes`` and ``exclude_schema_changes`` leave out together."""
+        """The changes that ``include_schema_changes`` and ``exclude_schema_changes`` leave out together."""
         included = self.include_schema_changes
         unnamed = {change for change in get_args(LeftOutChange) if included and change not in included}
         return frozenset({*unnamed, *self.exclude_schema_changes})
@@ -173,7 +177,7 @@ class PipelineOptions(Options):
 class SourceConfig(Options):
     """Base of every source's section; a connector adds its own keys."""
 
-    #: Whether a row may be inserted that is there already; a true changelog never says that.
+    #: Whether the source may insert a row that is there already, which a true changelog never does.
     repeats_inserts: ClassVar[bool] = False
 
     type: str = option(help="Which source: a built-in or an installed plug-in.", example="mysql")
@@ -189,12 +193,12 @@ class SourceConfig(Options):
         return 0
 
     def for_sink(self, sink: str) -> SourceConfig:
-        """What it is for a sink of this type."""
+        """The section as it is in front of a sink of this type."""
         return self
 
     @property
     def full_changelog(self) -> bool:
-        """Whether changes are to be made such that each says what was there before."""
+        """Whether each change is to be completed with the row that was there before it."""
         return False
 
     def captures(self, table: TableId) -> bool:
@@ -203,7 +207,9 @@ class SourceConfig(Options):
 
     @property
     def order_column(self) -> str:
-        """The column whose greatest value a key's row has; empty: changes come in their order."""
+        """The column that orders the changes of a key, of which the greatest wins; empty where
+        changes come in order.
+        """
         return ""
 
     @property
@@ -230,14 +236,14 @@ class SinkConfig(Options):
     parallelism: int = option(0, help="Tasks per epoch; 0 leaves it to Spark.", ge=0)
     invalid_names: Literal["replace", "park"] = option(
         "replace",
-        help="What becomes of a column whose name the target cannot hold: replace gives it another name (unit (SI) "
-        "becomes unit__SI_), which it keeps as long as the state; park leaves its table out until you decide.",
+        help="How a column is treated whose name the target cannot hold. replace: it gets another name (unit (SI) "
+        "becomes unit__SI_), which it keeps as long as the state. park: its table is left out until you decide.",
     )
 
     @property
     def names(self) -> NameRules:
-        """Which names targets can hold; any, unless the sink is in the table of `raycdc.model.names` or says it here.
-        Picklable, and without secrets.
+        """The names that targets can hold: any name, unless the sink is in the table of `raycdc.model.names` or says it
+        here. Picklable, and without secrets.
         """
         return NAMES.get(self.type, ANY_NAMES)
 
@@ -252,14 +258,17 @@ class SinkConfig(Options):
         return ()
 
     def problems(self, pipeline: PipelineOptions, *, local: bool) -> Iterator[str]:
-        """What of the configuration the sink cannot do; `local`: without Spark. Pure; asked before anything starts."""
+        """The parts of the configuration that the sink cannot carry out. `local` is a run without Spark.
+
+        Pure; asked before anything starts.
+        """
         yield from ()
 
     def no_layout(self, layout: TableLayout, schema: TableSchema) -> str:
-        """Why a target with the columns of `schema` cannot be laid out so; empty where it can.
+        """The reason why a target with the columns of `schema` cannot have this layout; empty where it can.
 
-        `layout` names columns as `schema` does. Asked for each table that wants one, before anything is read and after
-        each change of its columns. Pure.
+        `layout` names columns as `schema` does. The question is asked for each table with a layout, before anything is
+        read and after each change of its columns. Pure.
         """
         what = "partition_by" if layout.partitions else "table_options"
         return f'{what}: a target of sink.type = "{self.type}" has none. Leave it out, or use delta or iceberg.'
@@ -286,7 +295,7 @@ class ReaderOptions(Options):
 
 
 class RouteOptions(Options):
-    """Where tables go. Without a route they keep their names; several routes to one target merge tables."""
+    """The targets of tables. A table without a route keeps its name; several routes to one target merge tables."""
 
     table: TablePattern = option(
         help="Source tables: a name, or a regular expression in full.", example=r"shop\.item_(\d+)"
@@ -304,12 +313,12 @@ class RouteOptions(Options):
         return to
 
     def route(self) -> Route:
-        """As the way of the data has it."""
+        """The route as `raycdc.model.routes` has it."""
         return Route(self.table, self.to, self.replace_symbol)
 
 
 class RayOptions(Options):
-    """Where the source side runs."""
+    """The place where the source side runs."""
 
     address: str = option("local", help='"local" (a private Ray), "auto" (the one of this machine) or "HOST:PORT".')
     spool: Folder = option(
@@ -317,13 +326,14 @@ class RayOptions(Options):
     )
     flight: Literal["loopback", "network"] = option(
         "loopback",
-        help="Where nodes serve segments: to this machine only, or on the node's address in the cluster, which lets "
-        "readers run on other machines. Calls carry a token but are not encrypted: a private network.",
+        help="Where nodes serve segments. loopback: to this machine only. network: on the node's address in the "
+        "cluster, so that readers can run on other machines. Calls carry a token but are not encrypted, so use a "
+        "private network.",
     )
 
     @property
     def outside(self) -> str:
-        """Why Ray cannot run a pipeline at this address; empty where it can."""
+        """The reason why Ray cannot run a pipeline at this address; empty where it can."""
         if not self.address.startswith("ray://"):
             return ""
         return (
@@ -341,7 +351,7 @@ class RayOptions(Options):
 
 
 class SparkOptions(Options):
-    """Where the data side runs. Values of `conf` are never shown: they often hold credentials."""
+    """The place where the data side runs. Values of `conf` are never shown, because they often hold credentials."""
 
     master: str = option("local[*]", help="Spark master URL.")
     conf: dict[str, str] = option({}, help="Further Spark settings.", example={"spark.driver.memory": "4g"}, repr=False)
@@ -400,21 +410,21 @@ class PipelineConfig:
             raise ConfigError(*problems)
 
     def router(self) -> Router:
-        """Where every table goes."""
+        """The routes: the target of every table."""
         return Router([options.route() for options in self.routes], self.pipeline.route_mode)
 
     def masked(self) -> Masks:
-        """What readers hide."""
+        """The masks that readers apply."""
         return Masks([options.mask() for options in self.masks])
 
     @property
     def state_key(self) -> StateKey | None:
-        """What encrypts masked values that the state must remember."""
+        """The key that encrypts masked values which the state must remember; None where there is none."""
         key = self.pipeline.state_key
         return StateKey(key.reveal()) if key else None
 
     def transformed(self) -> Transforms:
-        """What becomes of every table's rows, and what is added to them."""
+        """The transforms of every table's rows, and the lookups that add columns to them."""
         lookups = [options.lookup(number) for number, options in enumerate(self.lookups)]
         return Transforms([options.transform() for options in self.transforms], lookups)
 
@@ -459,9 +469,9 @@ def repeated_problems(
     lookup: Sequence[LookupOptions | None] = (),
     route: Sequence[RouteOptions | None] = (),
 ) -> Iterator[str]:
-    """What entries of repeated sections ask for that cannot be. None is no valid entry.
+    """Problems of the entries of repeated sections; None stands for an entry that is not valid.
 
-    One of a single table that is not captured is a mistake: whoever wrote it meant a table.
+    An entry that names a single table which is not captured is a mistake, because whoever wrote it meant a table.
     """
     for index, hidden in enumerate(mask):
         plain = hidden.mask().plain if hidden is not None else None

@@ -1,4 +1,4 @@
-"""Turns what pydantic found into sentences a user can act on, each with its place."""
+"""Turns pydantic's errors into sentences that a user can act on, each with its place."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def problems_of(
 
 
 def planned_problems(options: BaseModel, place: str) -> Iterator[str]:
-    """What `options` ask for that the design has and this version does not do: refused by name, never ignored."""
+    """Problems of values that the design has and this version does not support: refused by name, never ignored."""
     for name, field in type(options).model_fields.items():
         value = getattr(options, name)
         here = f"{place}.{name}"

@@ -1,7 +1,7 @@
 """``${env:NAME}``, ``${env:NAME:-default}`` and ``${file:PATH}`` in any text of the configuration.
 
 ``$${`` stands for a literal ``${``. Paths are relative to the working directory, as everywhere in the configuration.
-What a reference resolves to is never shown in a message.
+The text behind a reference is never shown in a message.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 #: Tables and lists inside of each other; no option has more than a few.
 DEPTH_MAX = 32
-#: What a file of a secret or certificate may hold.
+#: The largest file of a secret or certificate.
 FILE_BYTES_MAX = 1 << 20
 
 _REFERENCE = re.compile(r"\$\$\{|\$\{(\w*):([^}]*)\}")

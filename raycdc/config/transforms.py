@@ -1,4 +1,4 @@
-"""``[[transform]]``: the keys of one, and what can be said of them before a table is known."""
+"""``[[transform]]``: its keys, and the checks of them that need no table."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _NAME = re.compile(r"[^\W\d]\w*")
 
 
 class TransformOptions(Options):
-    """What becomes of a table's rows on their way. Of several the first that matches a table is the table's."""
+    """The transform of a table's rows on their way. The first one that matches a table is applied to it."""
 
     table: TablePattern = option(help="Source tables: a name, or a regular expression in full.", example="shop.orders")
     projection: str = option(

@@ -1,4 +1,4 @@
-"""What a format is: bytes of messages to changelog batches and back, a whole batch at a time.
+"""The interface of a format: bytes of messages to changelog batches and back, a whole batch at a time.
 
 A format comes through the entry-point group ``raycdc.formats`` (`load_format`) and is asked for one decoder per stream
 of messages whose order counts (a topic's partition) and one encoder per table. Both belong to one thread.
@@ -104,7 +104,7 @@ class RowsItem:
 
 @dataclass(frozen=True, slots=True)
 class ChangeItem:
-    """What happened to a table's shape before the rows that follow. `statement` is the source's own text, if any."""
+    """A schema change before the rows that follow. `statement` is the source's own text, if any."""
 
     table: TableId
     events: tuple[SchemaChangeEvent, ...]
@@ -125,7 +125,7 @@ class BadMessage:
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """What a batch of messages says. `failure` is the first bad message's error where bad ones are not tolerated:
+    """The changes of a batch of messages. `failure` is the first bad message's error where bad ones are not tolerated:
     everything before it is in `items`, nothing after it. `message_rows` counts the rows of each message.
     """
 

@@ -1,7 +1,7 @@
-"""How a format's messages are laid out, as values; and what compiled loops make of it.
+"""The layout of a format's messages as a value, and the arrays that compiled loops use for it.
 
-An `EnvelopeSpec` says which keys hold what happened, the table and the images of the row. That is all the built-in
-formats differ in, and what a third party's JSON format needs to give.
+An `EnvelopeSpec` says which keys hold the action, the table and the images of the row. The built-in formats differ in
+nothing else, and a third party's JSON format needs to give nothing else.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ REPEATS_MAX = 256
 
 
 class Action(IntEnum):
-    """What a message does to its table."""
+    """The effect of a message on its table."""
 
     INSERT = loops.INSERT
     UPDATE = loops.UPDATE

@@ -27,7 +27,7 @@ from raycdc.errors import SchemaError
 from raycdc.model.row_kind import RowKind
 from raycdc.model.schema import TableSchema
 
-#: Rows per batch and bytes per batch: what the bridge measured as fastest for Spark's workers (64k rows, 8 MB).
+#: Rows per batch and bytes per batch: the bridge measured these as fastest for Spark's workers (64k rows, 8 MB).
 BATCH_ROWS_MAX = 65_536
 BATCH_BYTES_MAX = 8 << 20
 
@@ -47,7 +47,7 @@ _RESERVED = frozenset({*META_COLUMNS, "_deleted", "_raycdc_order"})
 
 
 def reserved_column(names: Iterable[str]) -> str:
-    """Why a table with columns of these names cannot be carried, and what to do; empty where it can."""
+    """The reason why a table with columns of these names is not supported, with advice; empty where it is."""
     taken = next((name for name in names if name.casefold() in _RESERVED), None)
     if taken is None:
         return ""
@@ -62,7 +62,7 @@ _MASKED = b"raycdc.masked"
 
 
 def lost_values(batch: pa.RecordBatch) -> int:
-    """How many values of the batch are not what the source has."""
+    """The number of values in the batch that differ from the source's."""
     metadata = batch.schema.metadata
     return int(metadata.get(_LOST_VALUES, 0)) if metadata else 0
 
@@ -73,12 +73,12 @@ def with_lost_values(batch: pa.RecordBatch, count: int) -> pa.RecordBatch:
 
 
 def is_masked(batch: pa.RecordBatch) -> bool:
-    """Whether masks have hidden what they hide of the batch: a second time would make other values of it."""
+    """Whether masks were applied to the batch; applying them a second time would change the values again."""
     return _MASKED in (batch.schema.metadata or ())
 
 
 def with_masked(batch: pa.RecordBatch, *, masked: bool) -> pa.RecordBatch:
-    """The batch as one that is masked, or is not any more something to be told of."""
+    """The batch, marked as masked or without that mark."""
     return _noted(batch, _MASKED, "1" if masked else "")
 
 

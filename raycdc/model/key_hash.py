@@ -1,4 +1,4 @@
-"""Hashes of keys, the same in every process: which partition a key belongs to, and whether it was seen before."""
+"""Hashes of keys that are the same in every process; they decide to which partition a key belongs."""
 
 from __future__ import annotations
 

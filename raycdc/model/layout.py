@@ -1,4 +1,4 @@
-"""How a target table lies on its disk: what it is partitioned by, and the properties it is made with. Pure.
+"""The layout of a target table: its partitions, and the properties it is made with. Pure.
 
 A partition is spelled as in the DDL of Spark and Flink: ``country``, ``days(created_at)``, ``bucket(16, id)``.
 """
@@ -43,7 +43,7 @@ class PartitionField:
 
 @dataclass(frozen=True, slots=True)
 class TableLayout:
-    """What ``partition_by`` and ``table_options`` ask of a target. Without partitions a table that is there keeps its
+    """The layout that ``partition_by`` and ``table_options`` ask for. Without partitions an existing table keeps its
     own.
     """
 
@@ -59,7 +59,7 @@ class TableLayout:
         return tuple(field.column for field in self.partitions)
 
 
-#: What is asked of a target where nobody asks for anything.
+#: The layout where nobody asks for one.
 ANY_LAYOUT = TableLayout()
 
 

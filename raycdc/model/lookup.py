@@ -1,4 +1,6 @@
-"""What ``[[lookup]]`` adds to a table's rows, but not from where: an address may hold a password. Pure, picklable."""
+"""``[[lookup]]``: the columns that a lookup adds to a table's rows, without the address of the dimension, because an
+address may hold a password. Pure, picklable.
+"""
 
 from __future__ import annotations
 
@@ -22,12 +24,12 @@ class LookedUpColumn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lookup:
-    """One ``[[lookup]]``, the `number`-th: of the tables that `table` names, a name or a regular expression in full.
+    """The `number`-th ``[[lookup]]``, for the tables that `table` names by a name or by a regular expression in full.
 
-    The document of `dimension` whose `field` equals the row's column `key` gives `columns`; `key_type` is that of the
-    field where the column's own does not say it (empty). `drop`: a row without a document is left out. `rules` are
-    other words of the configuration that change what is found; those that only say when the run ends (many, on_misfit)
-    may become others, as the messages that end it advise.
+    The document of `dimension` whose `field` equals the row's column `key` gives `columns`. `key_type` is the type of
+    the field, empty where the type of the column says it. `drop`: a row without a document is left out. `rules` are
+    other keys of the configuration that change the answers. Keys that only say when the run ends (many, on_misfit) are
+    not among them, because they may be changed, as the messages that end the run advise.
     """
 
     number: int
@@ -42,7 +44,7 @@ class Lookup:
 
     @property
     def place(self) -> str:
-        """Where the configuration has it, for messages."""
+        """The lookup's place in the configuration, for messages."""
         return f"lookup[{self.number}]"
 
     @property
@@ -54,6 +56,6 @@ class Lookup:
         return re.compile(re.escape(self.table) if is_plain_name(self.table) else self.table)
 
     def identity(self) -> list[Any]:
-        """What rows would be others with."""
+        """Everything that changes the joined rows when it changes."""
         columns = [[column.field, column.name, column.type.native] for column in self.columns]
         return [self.dimension, self.key, self.field, self.key_type, columns, self.drop, self.rules]

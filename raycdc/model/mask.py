@@ -1,4 +1,4 @@
-"""What ``[[mask]]`` hides of columns, and the types that masked columns have. Pure.
+"""``[[mask]]``: the effect of a mask on a column's values, and the types that masked columns have. Pure.
 
 | method | a value becomes | type |
 |---|---|---|
@@ -8,7 +8,7 @@
 | ``mask`` | `length` asterisks, whatever it is | STRING |
 
 NULL stays NULL. A value's text is Arrow's: numbers in decimal digits, instants in UTC. The first mask that matches
-``DATABASE.TABLE.COLUMN`` in full is the column's.
+``DATABASE.TABLE.COLUMN`` in full is applied to the column.
 """
 
 from __future__ import annotations
@@ -50,16 +50,18 @@ class Mask:
         return re.compile(re.escape(self.columns) if self.plain else self.columns)
 
     def identity(self) -> str:
-        """Changes when masked values would be others; says nothing of the key."""
+        """A text that differs if masked values would differ; it does not show the key."""
         keyed = hashlib.sha256(b"raycdc mask\0" + self.key).hexdigest() if self.key else ""
         return hashlib.sha256(repr((self.columns, self.method, self.length, keyed)).encode()).hexdigest()[:16]
 
     def takes(self, arrow: pa.DataType) -> bool:
-        """Whether it can hide values of this type."""
+        """Whether the mask can hide values of this type."""
         return self.method != "truncate" or pa.types.is_string(arrow) or pa.types.is_binary(arrow)
 
     def type(self, have: LogicalType) -> LogicalType | None:
-        """The type that columns of type `have` get; None for no column. ValueError where it cannot be."""
+        """The type of a masked column whose own type is `have`; None for a dropped column. ValueError where it cannot
+        be.
+        """
         if self.method == "drop":
             return None
         if self.method != "truncate":
@@ -107,6 +109,6 @@ class Masks:
                 )
 
     def identity(self, table: TableId) -> str:
-        """Changes when values of `table` would be others; empty where no mask can be about it."""
+        """A text that differs if values of `table` would differ; empty where no mask can be about the table."""
         about = [mask.identity() for mask in self.all if mask.plain is None or mask.plain[0] == table]
         return "-".join(about)

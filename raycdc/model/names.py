@@ -1,4 +1,4 @@
-"""Which names a target can hold, of columns and of tables: one table for every sink, and what becomes of other names.
+"""The names of columns and tables that a target can hold: one table for every sink, and a replacement of other names.
 
 `SinkConfig.names` says which row a sink has. A column's name that the target cannot hold is replaced by `column`, which
 depends on nothing but the name, so that it is the same name at every start and in every process; two columns that
@@ -17,7 +17,7 @@ from raycdc.model.table import TableId
 
 #: Digits of a hash that stand for the end of a name that was too long.
 _DIGITS = 8
-#: What to do about a table's name.
+#: The advice about a table's name.
 ROUTE_IT = "Give the target another name by a [[route]]"
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 _ABOVE_BMP = re.compile("[\U00010000-\U0010ffff]")
@@ -25,7 +25,7 @@ _ABOVE_BMP = re.compile("[\U00010000-\U0010ffff]")
 
 @dataclass(frozen=True, slots=True)
 class NameRules:
-    """What a kind of target cannot hold. `store` is how a message calls it.
+    """The names that a kind of target cannot hold. Messages call this kind `store`.
 
     Of columns: `characters` that no name has, `first` ones that none begins with, `last` ones that none ends with,
     names `taken` (in lower case), the name of a row's `own_key`, `bytes_max` of UTF-8 and `length_max` characters (0:
@@ -150,7 +150,7 @@ _SYSTEM_COLUMNS = frozenset({"tableoid", "xmin", "cmin", "xmax", "cmax", "ctid"}
 #: The longest name of a file on Linux.
 _FILE_BYTES_MAX = 255
 
-#: What each kind of target can hold. A sink of somebody else's may have rules of its own; without, it holds any name.
+#: The rules of each kind of target. A third party's sink may have rules of its own; without them it holds any name.
 NAMES: Mapping[str, NameRules] = {
     # Delta's DELTA_INVALID_CHARACTERS_IN_COLUMN_NAMES, without column mapping.
     "delta": NameRules("a Delta table", characters=" ,;{}()\n\t=", folder=True),

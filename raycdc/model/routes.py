@@ -31,13 +31,13 @@ RouteMode = Literal["all_match", "first_match"]
 
 _REFERENCE = re.compile(r"\$(?:(\d{1,2})|<(\w+)>|(\$)|(.?))", re.DOTALL)
 
-#: In no sink's table names; the parts of one are folders in some.
+#: Characters that no sink has in a table's name; in some sinks the parts of a name are folders.
 _NEVER_IN_NAMES = ("/", "\0")
 
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """One ``[[route]]``. Raises ValueError for what can match or make no table, which the configuration tells of."""
+    """One ``[[route]]``. Raises ValueError for a pattern that can match no table or a target that can be none."""
 
     table: str
     to: str
@@ -53,7 +53,7 @@ class Route:
         return TableId.parse(self.table) if is_plain_name(self.table) else None
 
     def pattern(self) -> re.Pattern[str]:
-        """What it matches, in full."""
+        """The regular expression that matches a table's name in full."""
         return re.compile(re.escape(self.table) if is_plain_name(self.table) else self.table)
 
 
@@ -99,7 +99,7 @@ class Router:
 def check_target(table: str, to: str, replace_symbol: str = "") -> None:
     """Raises ValueError unless `to` makes a legal name of what `table`, a valid pattern, matches.
 
-    What a group matches may hold the dot; it is looked at when it does.
+    If a group may match the dot, the name is checked when a table matches.
     """
     pattern = re.compile(re.escape(table) if is_plain_name(table) else table)
     if "$" in replace_symbol:
@@ -135,7 +135,7 @@ def legal_target(name: str, *, of: str = "") -> TableId:
 
 
 def _written(to: str, symbol: str, table: str, group: Callable[[int | str], str]) -> str:
-    """`to` with its references and the symbol replaced; what was put in is not looked at again."""
+    """`to` with its references and the symbol replaced; the replacements are not searched again."""
 
     def replaced(text: str) -> str:
         return text.replace(symbol, table) if symbol else text
@@ -152,7 +152,7 @@ def _written(to: str, symbol: str, table: str, group: Callable[[int | str], str]
 
 
 def _matched(match: re.Match[str], group: int | str) -> str:
-    """What a group matched; nothing where it took no part."""
+    """The text that a group matched; empty where the group took no part."""
     return match[group] or ""
 
 

@@ -1,7 +1,7 @@
-"""`pipeline.state_key`: encrypts what the state must remember of columns that a mask hides.
+"""`pipeline.state_key`: encrypts values of masked columns that the state must remember.
 
-That are bounds of chunks where such a column is what a table is cut by, and rows of prepared XA transactions of such
-a table: both are compared with the values of other rows later, which a masked value is of no use for. Encryption is
+These are the bounds of chunks of a table that is cut by a masked column, and rows of prepared XA transactions of such a
+table. Both are compared with the values of other rows later, and a masked value is of no use for that. Encryption is
 AES-SIV (RFC 5297) without a nonce: equal values are equal texts, nothing else of them shows, and a changed text is
 refused. A text names its version and the key's fingerprint, so that a wrong key is told from damage.
 """
@@ -36,7 +36,7 @@ class StateKey:
 
     @property
     def fingerprint(self) -> str:
-        """Tells keys apart, and says nothing of them."""
+        """A text that tells keys apart and shows nothing of them."""
         return _derived(self._secret)[1]
 
     def seal(self, data: bytes) -> str:
@@ -65,7 +65,7 @@ class StateKey:
 
 
 def require_state_key(key: StateKey | None, text: str) -> None:
-    """`StateError` where `text`, of a state, has something that only another key than `key` opens."""
+    """`StateError` if `text`, which comes from a state, has something that `key` does not open."""
     for fingerprint in sorted(set(_SEALED.findall(text))):
         if key is None:
             raise no_key()

@@ -1,4 +1,4 @@
-"""What ``[[transform]]`` makes of a table's rows, and its projection taken apart into items. Pure.
+"""``[[transform]]``: its keys as values, and its projection taken apart into items. Pure.
 
 A projection is a list of items with commas between them, each an expression of Spark SQL:
 
@@ -9,7 +9,7 @@ A projection is a list of items with commas between them, each an expression of 
 | ``column``, ``column AS name`` | a column, under another name |
 | ``1 AS one``, ``'text' AS origin``, ``true AS new`` | a constant |
 | ``_db``, ``_table``, ``_op``, ``_seq``, ``_ts_ms``, ``_pos`` with ``AS name`` | where a row comes from |
-| any other ``expression AS name`` | what Spark computes |
+| any other ``expression AS name`` | a column that Spark computes |
 
 All but the last kind are *plain*: they need no Spark, and rows are only looked at differently (`raycdc.bridge.views`).
 Names are compared without regard to case, as Spark does.
@@ -72,7 +72,7 @@ class Constant:
 
 @dataclass(frozen=True, slots=True)
 class Expression:
-    """What only Spark understands."""
+    """An expression that only Spark understands."""
 
     sql: str
     at: int
@@ -83,11 +83,11 @@ Item = Star | Renamed | Constant | Expression
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transform:
-    """One ``[[transform]]``: of the tables that `table` names, a name or a regular expression in full.
+    """One ``[[transform]]``, for the tables that `table` names by a name or by a regular expression in full.
 
-    `udfs` are names and import paths of functions that its expressions use, `layout` is that of the target, `lookups`
-    are what is looked up for rows of the result (a table may have them without a ``[[transform]]``). Raises
-    ValueError for a projection that is no list of items; what the items mean is found with a table's columns.
+    `udfs` are names and import paths of functions that its expressions use, `layout` is the target's, and `lookups` are
+    joined with rows of the result (a table may have lookups without a ``[[transform]]``). Raises ValueError for a
+    projection that is no list of items; the meaning of the items is found later, with a table's columns.
     """
 
     table: str
@@ -121,8 +121,8 @@ class Transform:
         return re.compile(re.escape(self.table) if is_plain_name(self.table) else self.table)
 
     def identity(self) -> str:
-        """16 hex digits that change when rows would be others, kept in commit records. Where a target's rows lie is no
-        part of it.
+        """16 hex digits that change when the resulting rows would change, kept in commit records. The target's layout
+        is no part of it.
         """
         parts = [self.projection, self.filter, self.primary_keys, self.on_delete, self.udfs]
         if self.soft:
@@ -141,7 +141,9 @@ UNCHANGED = _hash(["*", "", (), "delete", ()])
 
 
 class Transforms:
-    """The transforms of a pipeline; the first that matches a table is the table's, with all lookups that match it."""
+    """The transforms of a pipeline. The first one that matches a table is applied to it, with all
+    lookups that match.
+    """
 
     def __init__(self, transforms: Sequence[Transform] = (), lookups: Sequence[Lookup] = ()) -> None:
         self.all = tuple(transforms)
@@ -164,11 +166,11 @@ class Transforms:
         return self._known[table]
 
     def index(self, table: TableId) -> int | None:
-        """Which ``[[transform]]`` is the table's; None without."""
+        """The number of the table's ``[[transform]]``; None where it has none."""
         return next((i for i, pattern in enumerate(self._patterns) if pattern.fullmatch(str(table))), None)
 
     def place(self, table: TableId) -> str:
-        """Where the configuration has the transform of `table`, for messages."""
+        """The place of the transform of `table` in the configuration, for messages."""
         found, index = self.of(table), self.index(table)
         assert found is not None, table
         return found.lookups[0].place if index is None else f"transform[{index}]"

@@ -1,4 +1,4 @@
-"""How rows of one table look as other rows: what a segment carries whose table is transformed, or merged with others.
+"""Views: how rows of one table are read as other rows. A segment carries one if its table is transformed or merged.
 
 First a *projection* chooses, renames and adds columns; then rows become rows of a target that merges several tables.
 """

@@ -1,4 +1,4 @@
-"""Schema evolution, pure: change events, what they do to a schema, and what a pipeline does with them."""
+"""Schema evolution, pure: change events, their effect on a schema, and the behaviours of a pipeline."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a schema-change event does to a table's schema. Pure; the law is that sinks and sources agree on it.
+"""The effect of a schema-change event on a table's schema. Pure; the law is that sinks and sources agree on it.
 
 Names of columns are compared as the source wrote them, ignoring case, because MySQL's column names are
 case-insensitive; the spelling kept is the table's own.

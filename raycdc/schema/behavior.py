@@ -1,7 +1,7 @@
-"""What a pipeline makes of a schema change: Flink CDC's five behaviours.
+"""How a pipeline treats a schema change: Flink CDC's five behaviours.
 
-README ("When tables change") has the table of what readers of a target see; the sinks carry it out, each in its own
-way, and `tests/integration/test_epoch_behaviors.py` plays each cell into each of them.
+README ("When tables change") has the table of the effects that readers of a target see; each sink carries it out in its
+own way, and `tests/integration/test_epoch_behaviors.py` plays each cell into each of them.
 """
 
 from __future__ import annotations

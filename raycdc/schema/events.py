@@ -1,8 +1,8 @@
-"""Schema-change events: what happened to a table's shape, one elementary change each (Flink CDC's nouns).
+"""Schema-change events: one elementary change of a table's shape each (Flink CDC's nouns).
 
 A connector's DDL parser makes them, the epoch manifest carries them as JSON (`TableEpoch.changes`), `schema.behavior`
-decides what becomes of them, and a sink's MetadataApplier carries them out. They are pure values: `schema.apply` says
-what each does to a `TableSchema`.
+decides how targets follow them, and a sink carries them out (`Sink.apply_schema`, Flink CDC's MetadataApplier). They
+are pure values: `schema.apply` has the effect of each on a `TableSchema`.
 
 On the wire and in state an event is ``{"type": "add_column", "db": …, "table": …, …}``; `event_from_json` refuses a
 type it does not know by name.
@@ -52,7 +52,7 @@ class CreateTableEvent:
 class AddColumnEvent:
     """A column was added; rows that existed before hold ``column.default`` (None: null) in it.
 
-    `hidden`: a mask is about the column, and the default is what the mask leaves of it. No state has it otherwise.
+    `hidden`: a mask is about the column, and the default is masked already. No state has such a default unmasked.
     """
 
     type: ClassVar[str] = "add_column"

@@ -105,7 +105,7 @@ def _same_kind(one: LogicalType, other: LogicalType) -> LogicalType:
 
 
 def _plain(logical: LogicalType) -> LogicalType:
-    """What a type of its own is like among others."""
+    """The type that a type which exists only in one source is treated as."""
     match logical.kind:
         case TypeKind.YEAR:
             return LogicalType(TypeKind.INT16)

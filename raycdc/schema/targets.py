@@ -1,4 +1,4 @@
-"""What an epoch of source tables means for the target tables that they are routed to. Pure.
+"""The share of each target table in an epoch of the source tables that are routed to it. Pure.
 
 Called by the epoch loop for each manifest, in order. A target that one source table goes to has that table's schema
 and takes its changes as they are, under its own name.
@@ -49,7 +49,7 @@ from raycdc.schema.merge import merge_schemas
 
 Change = dict[str, Any]
 _EMPTYING = (TruncateTableEvent.type, DropTableEvent.type)
-#: The tables of an epoch: their schema in it, and what led to that.
+#: The tables of an epoch: their schema in it, and the changes that led to that schema.
 Tables = Mapping[TableId, tuple[TableSchema, Sequence[Change]]]
 
 
@@ -88,8 +88,8 @@ class TargetEpoch:
 def target_of(
     name: TableId, sources: Sequence[TableId], tables: Tables, before: Target | None, *, upsert: bool
 ) -> tuple[TargetEpoch, Target]:
-    """What becomes of the target `name` in an epoch in which `sources` of its `tables` go there: its share, and the
-    target after it. Raises `RulesRefusedError` for what a merged target cannot follow; `upsert` ones cannot follow all.
+    """The share of the target `name` in an epoch in which `sources` of its `tables` go there, and the target after
+    the epoch. Raises `RulesRefusedError` for what a merged target cannot follow; `upsert` ones cannot follow all.
     """
     every = tuple(dict.fromkeys([*(before.sources if before else ()), *sources]))
     if len(every) == 1:
@@ -163,7 +163,7 @@ def _merged(
     known = before.sources if before else ()
     for source in sources:
         schema, changes = tables[source]
-        # What changed a table before its first row here concerns no row that is here.
+        # Changes of a table before its first row here concern no row that is here.
         merger.add(source, schema, [event_from_json(change) for change in changes] if source in known else ())
     assert merger.schema is not None
     every = tuple(dict.fromkeys([*known, *sources]))
@@ -241,7 +241,7 @@ class _Merger:
 
 
 def _steps(name: TableId, before: Target | None, schema: TableSchema) -> list[SchemaChangeEvent]:
-    """What leads from the target before to `schema`."""
+    """The changes that lead from the earlier target to `schema`."""
     if before is None or before.schema is None:
         return [CreateTableEvent(name, schema)]
     steps: list[SchemaChangeEvent] = []
@@ -255,7 +255,7 @@ def _steps(name: TableId, before: Target | None, schema: TableSchema) -> list[Sc
 
 
 def _stored_as(logical: LogicalType) -> tuple[pa.DataType, tuple[int, int] | None]:
-    """What a target makes of a type: a database has columns for decimals that are text here."""
+    """The type as a target stores it: a database has columns for decimals that are text here."""
     return logical.arrow(), wide_decimal(logical)
 
 

@@ -1,4 +1,4 @@
-"""Transforms of tables: what their expressions mean for a table's columns, and its schema changes for the result."""
+"""Transforms of tables: the columns that expressions give, and the effect of a table's schema changes on the result."""
 
 from __future__ import annotations
 

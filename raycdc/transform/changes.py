@@ -1,4 +1,4 @@
-"""What a source table's schema changes are for the rows that a transform makes of it. Pure.
+"""A source table's schema changes as changes of the transformed rows. Pure.
 
 | a change of the table | is for its transformed rows |
 |---|---|
@@ -49,7 +49,7 @@ def transformed_changes(
     for change in changes:
         match change:
             case CreateTableEvent(table, _, comment):
-                # What comes after it in the same epoch is part of the shape that rows have.
+                # Changes after it in the same epoch are part of the shape that rows have.
                 made.append(CreateTableEvent(table, found.schema, comment))
                 created = True
             case AddColumnEvent(_, column, _):

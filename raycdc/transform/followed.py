@@ -1,8 +1,8 @@
-"""What of a source table's changes its targets cannot follow, judged where the log is read. Pure, picklable.
+"""Changes of a source table that its targets cannot follow, judged where the log is read. Pure, picklable.
 
-There a table can be parked at the statement, and the others go on (`raycdc.source.parking`); behind the manifest the
-same would end the run at every start. So names are looked for in the text of expressions, which takes in more than an
-analyzer would (a function's name, too): a table that is parked needlessly is seen, and can be read anew.
+There a table can be parked at the statement while the others go on (`raycdc.source.parking`); behind the manifest the
+same change would end the run at every start. Names are therefore searched in the text of expressions, which finds more
+than an analyzer would (also names of functions): a table that is parked needlessly is noticed, and can be read anew.
 """
 
 from __future__ import annotations
@@ -60,14 +60,14 @@ class TargetRules:
         return not self.ignored and AddColumnEvent.type not in self.left_out
 
     def speaks_of(self, table: TableId, column: str) -> bool:
-        """Whether a transform or a mask of the table names the column, so that what is in it must stay there."""
+        """Whether a transform or a mask of the table names the column, so that its values must stay there."""
         transform = self.transforms.of(table)
         return self.masks.of(table, column) is not None or (
             transform is not None and column.casefold() in named(transform)
         )
 
     def shared(self, table: TableId, tables: Collection[TableId]) -> str:
-        """Why `table`, one of `tables`, cannot begin again or be emptied by itself; empty where it can."""
+        """The reason why `table`, one of `tables`, cannot begin again or be emptied alone; empty where it can."""
         if not self.upsert:
             return ""
         for target in self.router.targets(table):
@@ -82,8 +82,8 @@ class TargetRules:
         return ""
 
     def refusal(self, table: TableId, schema: TableSchema) -> str:
-        """Why no target can hold the table as it is, and what to do; empty where they can, as far as that is known
-        without Spark.
+        """The reason why no target can hold the table as it is, with advice; empty where targets can, as far as that is
+        known without Spark.
         """
         for target in self.router.targets(table):
             if why := self.naming.rules.no_table(target):
@@ -113,7 +113,7 @@ class TargetRules:
         return ""
 
     def _unhidden(self, table: TableId, schema: TableSchema) -> str:
-        """Why masks cannot hide what they are to hide of the table, which readers would find out at its rows."""
+        """The reason why masks cannot hide the table's columns; readers would otherwise find it out at the rows."""
         try:
             masked_schema(table, schema, self.masks)
         except ConfigError as cause:
@@ -135,7 +135,7 @@ class TargetRules:
             if transform is not None:
                 shown = PlainResolver().resolve(table, transform, shown, "").schema
         except (ConfigError, SchemaError):
-            return {}  # It is told where transforms and masks are judged.
+            return {}  # The place that judges transforms and masks reports it.
         return self.naming.names(table, [column.name for column in shown.columns], shown.primary_key)
 
     def objection(
@@ -146,7 +146,9 @@ class TargetRules:
         events: Sequence[SchemaChangeEvent],
         tables: Collection[TableId],
     ) -> str:
-        """Why its targets cannot follow `events`, which make `after` of `before`; empty where they can."""
+        """The reason why the targets cannot follow `events`, which lead from `before` to `after`;
+        empty where they can.
+        """
         emptying = [event.type for event in events if isinstance(event, TruncateTableEvent | DropTableEvent)]
         if (left := [kind for kind in emptying if kind not in self.left_out]) and (why := self.shared(table, tables)):
             return f"{left[0]} of {table}: {why}"
@@ -172,7 +174,7 @@ class TargetRules:
 
 
 def _lost(event: SchemaChangeEvent, transform: Transform) -> str:
-    """The column of which the transform speaks, and that `event` takes from it or puts in its place."""
+    """The column that the transform names and that `event` removes or replaces; empty where there is none."""
     match event:
         case DropColumnEvent(_, name):
             return name if name.casefold() in named(transform) else ""
@@ -186,7 +188,7 @@ def _lost(event: SchemaChangeEvent, transform: Transform) -> str:
 
 
 def named(transform: Transform) -> set[str]:
-    """All names in the transform, in lower case: of columns, of what columns become, and of functions."""
+    """All names in the transform, in lower case: of columns, of results, and of functions."""
     keys = [lookup.key for lookup in transform.lookups]
     found = {name.casefold() for name in (*transform.primary_keys, *transform.layout.columns, *keys)}
     for item in transform.items:

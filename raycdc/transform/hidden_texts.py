@@ -1,4 +1,4 @@
-"""Texts for people that quote a statement, where its values are not for them to see. Pure."""
+"""Texts for people that quote a statement whose values nobody may see. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _INSTEAD = "…"
 
 
 def without_values(text: str, statement: str) -> str:
-    """`text`, which quotes `statement`, without the values that stand in that, however they are spelled."""
+    """`text`, which quotes `statement`, without the values of the statement, however they are spelled."""
     spelled: set[str] = set()
     for value in filter(None, _VALUE.findall(statement)):
         inner = value[1:-1] if value[0] in "'\"" else value

@@ -1,4 +1,4 @@
-"""What of rows and their keys may stand in the state: masked columns masked, and what is compared by them encrypted.
+"""Rows and keys as they may stand in the state: masked columns are masked, and values to compare by are encrypted.
 
 Handed to sources (`raycdc.source.connector.SourceContext`), which keep bounds of chunks and rows that wait. Pure,
 picklable.
@@ -52,7 +52,7 @@ class Hiding:
         return batch
 
     def seal(self, table: TableId, data: bytes) -> str:
-        """`data`, which says what a mask of `table` hides, as a text. `ConfigError` without a key."""
+        """`data`, which has values that a mask of `table` hides, as an encrypted text. `ConfigError` without a key."""
         if self.state_key is None:
             raise ConfigError(
                 f"pipeline.state_key is not set, and {table} is cut into chunks by a column that a mask hides: the "
@@ -68,7 +68,7 @@ class Hiding:
         return self.state_key.open(text)
 
     def seal_json(self, table: TableId, columns: Collection[str], value: Any) -> Any:
-        """A JSON value that says something of `columns`, as the state may have it."""
+        """A JSON value with values of `columns`, in the form that the state may have."""
         return self.seal(table, json.dumps(value).encode()) if self.hides(table, columns) else value
 
     def open_json(self, value: Any) -> Any:

@@ -1,6 +1,6 @@
 """Compiled loops that replace each value of a column by its HMAC-SHA-256 in hexadecimal digits.
 
-FIPS 180-4 (SHA-256) and RFC 2104 (HMAC). What the key contributes, the states after the inner and the outer padding
+FIPS 180-4 (SHA-256) and RFC 2104 (HMAC). The key's share, which is the states after the inner and the outer padding
 block, is the same for all values and is made once (`raycdc.transform.masking`).
 """
 

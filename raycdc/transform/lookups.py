@@ -1,4 +1,4 @@
-"""Lookups with a table's columns known: by which one they go, of which type a document's field is, and what is added.
+"""Lookups of a table whose columns are known: the key column, the type of the documents' field, and the added columns.
 
 Pure.
 """
@@ -16,11 +16,11 @@ from raycdc.model.lookup import LookedUpColumn, Lookup
 if TYPE_CHECKING:
     from raycdc.transform.resolved import ResolvedColumn
 
-#: How columns that were looked up are called in a segment that has them.
+#: The beginning of the names of added columns in a joined segment.
 LOOKED_UP = "_raycdc_looked_up_"
 
 _WHOLE = frozenset({TypeKind.INT8, TypeKind.INT16, TypeKind.INT32, TypeKind.INT64, TypeKind.UINT64, TypeKind.YEAR})
-#: What texts of a MongoDB stand for by their native types; nothing equals those of a decimal128.
+#: The meaning of MongoDB's texts by their native types; nothing equals those of a decimal128.
 _OWN = {"objectId": "objectId", "binData(4)": "uuid", "decimal128": ""}
 #: Bytes that are BSON of any type.
 _MIXED = frozenset({"bson", "bson document"})
@@ -29,8 +29,8 @@ _TEXT = frozenset({TypeKind.STRING, TypeKind.ENUM, TypeKind.SET})
 
 @dataclass(frozen=True, slots=True)
 class ResolvedLookup:
-    """A lookup for rows of one table. `key` is the column it goes by, as the result of the table's transform has it,
-    `key_type` that of the documents' field, and `first` the number of its first column among those looked up.
+    """A lookup for rows of one table. `key` is its key column, as the result of the table's transform has it,
+    `key_type` the type of the documents' field, and `first` the number of its first column among the added ones.
     """
 
     lookup: Lookup
@@ -45,7 +45,7 @@ class ResolvedLookup:
 
 
 def resolved_lookups(where: str, lookups: Sequence[Lookup], columns: Sequence[ResolvedColumn]) -> list[ResolvedLookup]:
-    """`lookups` for rows with `columns`. `SchemaError` for one that has no column to go by."""
+    """`lookups` for rows with `columns`. `SchemaError` for one that has no usable key column."""
     there = {column.name.casefold(): column for column in columns}
     found: list[ResolvedLookup] = []
     first = 0

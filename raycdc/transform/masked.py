@@ -1,7 +1,7 @@
-"""What masks make of a table's columns and schema changes; readers write its rows so (`raycdc.transform.masking`).
+"""The effect of masks on a table's columns and schema changes; readers write the rows (`raycdc.transform.masking`).
 
 Manifests and schemas keep the source's columns with their types, and no default that a mask hides (`hidden_schema`,
-`hidden_changes`): sources say them so. What is left is worked out where targets are.
+`hidden_changes`): sources report them so. The masked columns and changes are worked out where targets are known.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def _hidden(table: TableId, change: SchemaChangeEvent, masks: Masks) -> SchemaCh
 
 
 def masked_default(table: TableId, column: Column, mask: Mask) -> str | None:
-    """What rows that were there hold in the column, masked as in all others; None where the column is dropped.
+    """The value of existing rows in the column, masked as in all other rows; None where the column is dropped.
 
     `SchemaError`, without the default's text, where the mask cannot hide it.
     """

@@ -72,7 +72,7 @@ def _hashed(array: pa.Array, key: bytes) -> pa.Array:
 
 @cache
 def _prepared(key: bytes) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """What the key contributes: the states after its inner and its outer padding block; and SHA-256's constants."""
+    """The key's share: the states after its inner and its outer padding block, and SHA-256's constants."""
     from raycdc.transform import hmac_loops as loops
 
     constants = np.array([_fraction(prime, 3) for prime in _PRIMES[:64]], np.int64)

@@ -21,7 +21,7 @@ from raycdc.transform.resolved import (
 
 
 def is_plain(transform: Transform) -> bool:
-    """Whether no expression of it needs Spark."""
+    """Whether the transform needs no Spark."""
     return not transform.filter and not any(isinstance(item, Expression) for item in transform.items)
 
 

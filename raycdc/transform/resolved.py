@@ -1,7 +1,7 @@
-"""A transform with a table's columns known: the columns it gives, what they are made of, the resulting schema. Pure.
+"""A transform of a table whose columns are known: its resulting columns, their sources, and the schema. Pure.
 
 A `Resolver` makes it: `PlainResolver` where only columns are chosen, renamed and added, Spark's analyzer for the rest
-(`raycdc.spark.transforms`). `finished` judges what both found by the same rules.
+(`raycdc.spark.transforms`). `finished` judges the results of both by the same rules.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ META_LOGICAL: dict[str, LogicalType] = {
     name: LogicalType(TypeKind.INT64 if name in ("_seq", "_ts_ms") else TypeKind.STRING) for name in META_COLUMNS
 }
 
-#: How computed columns are called in a segment that was derived.
+#: The beginning of the names of computed columns in a derived segment.
 COMPUTED = "_raycdc_computed_"
 
 
@@ -62,7 +62,7 @@ class Uses:
 @dataclass(frozen=True, slots=True)
 class ResolvedTransform:
     """See the module's docstring. `schema` is that of the rows it makes of rows of `source`, `layout` what the target
-    is to be like, by columns of `schema`, and `lookups` what rows of the result are joined with.
+    is to have, by columns of `schema`, and `lookups` are joined with rows of the result.
     """
 
     table: TableId
@@ -86,13 +86,13 @@ class ResolvedTransform:
 
     @property
     def made(self) -> frozenset[str]:
-        """Columns of the result that are none of the table's own under that name."""
+        """Columns of the result that are not the table's own column of that name."""
         deleted = {self.transform.deleted_column} if self.transform.soft else set()
         return frozenset({column.name for column in self.columns if column.stored != column.name} | deleted)
 
     @property
     def drops(self) -> bool:
-        """Whether rows for which nothing is found are left out."""
+        """Whether a lookup leaves out rows without a document."""
         return any(one.lookup.drop for one in self.lookups)
 
     @property
@@ -101,7 +101,7 @@ class ResolvedTransform:
         return bool(self.transform.primary_keys) and self.schema.primary_key != _kept_key(self.source, self.columns)
 
     def derived(self, *, upsert: bool) -> bool:
-        """Whether rows have to be gone through, and not only be looked at differently."""
+        """Whether rows have to be computed, and not only viewed."""
         return bool(self.computed or self.transform.filter or (self.keyed_anew and not upsert))
 
     def projection(self) -> Projection:
@@ -120,7 +120,7 @@ class ResolvedTransform:
 
 
 class Resolver(Protocol):
-    """Finds out what a transform means for a table. May block."""
+    """Resolves a transform with a table's columns. May block."""
 
     def resolve(self, table: TableId, transform: Transform, schema: TableSchema, place: str) -> ResolvedTransform:
         """Raises `SchemaError` with `place`, table, column and position for what `schema` does not allow."""
@@ -180,7 +180,7 @@ def star_columns(where: str, star: Star, schema: TableSchema) -> list[ResolvedCo
 
 
 def unknown_column(where: str, name: str, at: int, schema: TableSchema) -> SchemaError:
-    """A column that is named and not there."""
+    """The error of a column that is named and does not exist."""
     known = ", ".join(column.name for column in schema.columns)
     return SchemaError(f"{where}: projection, character {at + 1}: there is no column {name!r}. The table has {known}.")
 

@@ -1,4 +1,4 @@
-"""The transforms of a running pipeline: which table has one, what it means now, and whether the sink can take its rows.
+"""The transforms of a running pipeline: each table's transform, its present meaning, and whether the sink can take it.
 
 Owned by the epoch loop (`raycdc.epochs.works`) and asked by `check` and `plan`; resolving a schema for the first time
 asks Spark, afterwards the answer is remembered.
@@ -25,10 +25,12 @@ from raycdc.transform.resolved import CONSTANT_META, ResolvedTransform, Resolver
 
 @dataclass(frozen=True, slots=True)
 class TransformUse:
-    """What transforms have to know of the sink: whether it updates rows (`upsert`), why it cannot find out that a key
-    is there already, if so (`no_proof`), the column that changes of a key are ordered by, if any, whether rows on which
-    an expression fails are left out, why targets of some columns cannot be laid out as asked (`no_layout`; empty where
-    they can), and whether targets may have had rows of somebody else's (`adopts`).
+    """The facts about the sink that transforms depend on.
+
+    `upsert`: the sink updates rows. `no_proof`: the reason why it cannot find out that a key is there already; empty
+    where it can. `order_by`: the column that orders the changes of a key, if any. `leaves_out`: rows on which an
+    expression fails are left out. `no_layout`: the reason why a target with some columns cannot have the layout that is
+    asked for; empty where it can. `adopts`: targets may have had rows of somebody else.
     """
 
     upsert: bool = False
@@ -48,17 +50,17 @@ class TransformedTables:
     use: TransformUse = field(default_factory=TransformUse)
     masks: Masks = field(default_factory=Masks)
     naming: Naming = field(default_factory=Naming)
-    #: Told of the columns of a table that have another name in its targets, before any row is written under it.
+    #: Called with the columns of a table that have another name in its targets, before any row is written under it.
     on_names: Callable[[TableId, Names], None] = lambda _, __: None
     _known: dict[tuple[TableId, str], ResolvedTransform | None] = field(default_factory=dict)
-    #: The answer of before, as every epoch asks for every table: a fingerprint costs some 100 microseconds.
+    #: The earlier answers, because every epoch asks for every table, and a fingerprint costs some 100 microseconds.
     _last: dict[TableId, tuple[TableSchema, ResolvedTransform | None]] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
         return bool(self.transforms or self.masks)
 
     def identity(self, table: TableId) -> str:
-        """What changes when the table's rows would be others; empty without a transform and masks."""
+        """A text that differs if the table's rows would differ; empty without a transform and masks."""
         transform = self.transforms.of(table)
         parts = ["" if transform is None else transform.identity().removeprefix(UNCHANGED), self.masks.identity(table)]
         return "+".join(parts) if parts[1] else parts[0]
@@ -66,8 +68,8 @@ class TransformedTables:
     def read(
         self, table: TableId, schema: TableSchema, changes: Sequence[SchemaChangeEvent] = ()
     ) -> tuple[TableSchema, list[SchemaChangeEvent]]:
-        """The table as readers wrote its rows, with what masks leave. `ConfigError` or `SchemaError` where they cannot
-        be as they are.
+        """The table as readers wrote its rows: masked. `ConfigError` or `SchemaError` where its
+        masks are impossible.
         """
         if not self.masks:
             return schema, list(changes)
@@ -111,7 +113,7 @@ class TransformedTables:
         return renamed(found or PlainResolver().resolve(table, everything, schema, "sink.invalid_names"), names)
 
     def derived(self, found: ResolvedTransform) -> bool:
-        """Whether rows of the table have to be gone through."""
+        """Whether rows of the table have to be computed, and not only viewed."""
         return found.derived(upsert=self.use.upsert)
 
     def _check(self, found: ResolvedTransform, place: str) -> None:
@@ -178,7 +180,7 @@ class TransformedTables:
 def layout_of(
     target: TableId, transforms: Mapping[TableId, ResolvedTransform], sources: Sequence[TableId]
 ) -> TableLayout:
-    """What the transforms of `sources` ask of their `target`. `ConfigError` when they do not ask the same."""
+    """The layout that the transforms of `sources` ask for. `ConfigError` if they do not ask for the same."""
     asked = {source: transforms[source].layout if source in transforms else ANY_LAYOUT for source in sources}
     first = next(iter(asked.values()), ANY_LAYOUT)
     if other := next((source for source, layout in asked.items() if layout != first), None):

@@ -1,4 +1,4 @@
-"""Column arenas of the formats: reusable buffers of one table, laid out as Arrow wants them, that compiled loops fill.
+"""Column arenas of the formats: reusable buffers of one table in Arrow's layout, which compiled loops fill.
 
 Row ``r`` of column ``c``: a number is the word ``i64[base + r]`` whatever its type (128 bits: two words from
 ``base + 2r``) and is narrowed when the batch is made; text lies at ``vdata[begin + voff[s, r]]`` up to

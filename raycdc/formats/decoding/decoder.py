@@ -2,8 +2,8 @@
 
 A batch is cut into chunks of about `CHUNK_BYTES`, so that the tokens stay in the processor's cache. For each chunk the
 compiled scan finds envelopes and tables; then the messages between two DDL messages are decoded table by table into
-that table's arena. What the loops cannot decide (a new table, a new field, a schema text, a bad message) comes here,
-once per table, field, text or message. No Python object exists per row.
+that table's arena. Cases that the loops cannot decide (a new table, a new field, a schema text, a bad message) come
+here, once per table, field, text or message. No Python object exists per row.
 """
 
 from __future__ import annotations
@@ -51,7 +51,9 @@ _NAMES = (envelope.DATABASE, envelope.SCHEMA, envelope.TABLE)
 
 
 class Dialect(Protocol):
-    """What a format knows beyond its envelope. All of it is asked once per table, schema text or DDL message."""
+    """The knowledge of a format beyond its envelope; each question is asked once per table, schema
+    text or DDL message.
+    """
 
     spec: EnvelopeSpec
 
@@ -80,11 +82,11 @@ class Dialect(Protocol):
         ...
 
     def changes(self, message: bytes, table: TableId) -> tuple[list[SchemaChangeEvent], str]:
-        """What else a DDL or truncate message says, and its statement."""
+        """Other schema changes of a DDL or truncate message, and its statement."""
         ...
 
     def before_fix(self, message: bytes) -> str:
-        """What to do about an update or delete without its before-image."""
+        """The advice about an update or delete without its before-image."""
         ...
 
 
@@ -387,7 +389,7 @@ def _runs(
 
 
 def _before(items: Sequence[RowsItem | ChangeItem], message: int) -> list[RowsItem | ChangeItem]:
-    """What the messages before number `message` gave. Rows of an item are in the order of their messages."""
+    """The items and messages before number `message`. Rows of an item are in the order of their messages."""
     kept: list[RowsItem | ChangeItem] = []
     for item in items:
         if isinstance(item, ChangeItem):

@@ -1,4 +1,4 @@
-"""Words for what can be wrong with a message. Every text says what happened and, where there is one, what to do."""
+"""Texts about problems of messages. Every text says what happened and, where there is one, what to do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Chunks of a batch: the work buffer with its tokens, and what the scan says about each message."""
+"""Chunks of a batch: the work buffer with its tokens, and the scan's findings about each message."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the built-in formats have in common beside the envelope."""
+"""A base of the built-in formats: everything that they share beside the envelope."""
 
 from __future__ import annotations
 
@@ -71,11 +71,11 @@ class JsonDialect:
         return None
 
     def changes(self, message: bytes, table: TableId) -> tuple[list[SchemaChangeEvent], str]:
-        """What else a DDL or truncate message says, and its statement."""
+        """Other schema changes of a DDL or truncate message, and its statement."""
         return [], ""
 
     def before_fix(self, message: bytes) -> str:
-        """What to do about an update or delete without its before-image."""
+        """The advice about an update or delete without its before-image."""
         return "Make the connector write before-images."
 
 

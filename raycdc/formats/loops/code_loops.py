@@ -22,7 +22,7 @@ WIRE_VARIABLE = 6  # decimals as text: {"scale": …, "value": base64}
 WIRE_SECONDS, WIRE_MILLIS, WIRE_MICROS, WIRE_NANOS = 10, 13, 16, 19  # temporals as numbers
 WIRE_DAYS = 20
 
-# What `put_cell` returns; `NULL_VALUE` is a value that counts as null.
+# The results of `put_cell`; `NULL_VALUE` is a value that counts as null.
 OK, FULL, NULL_VALUE = 0, -1, -2
 WRONG_KIND, OUT_OF_RANGE, TOO_PRECISE, NOT_A_NUMBER, NOT_A_TIME, NOT_BASE64 = 40, 41, 42, 43, 44, 45
 #: A number that is not 0 would become 0.

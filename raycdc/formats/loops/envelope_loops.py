@@ -38,7 +38,7 @@ from raycdc.formats.loops.tape_loops import (
     unescape,
 )
 
-# What a message does. The first three have rows.
+# The actions of a message. The first three have rows.
 INSERT, UPDATE, DELETE, TRUNCATE, DDL, IGNORE, TOMBSTONE, FILTERED, BAD = range(9)
 
 # Why a message is bad, beside the damages of `tape_loops`; `describe` has the words.

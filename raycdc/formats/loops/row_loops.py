@@ -238,13 +238,13 @@ def _cell(tape: Any, plan: Any, column: Any, op: Any) -> Any:
     token = plan.cells[column, OLD if old else NEW]
     other = plan.cells[column, NEW if old else OLD]
     if token < 0:
-        # What a patch does not mention is unchanged.
+        # A field that a patch does not mention is unchanged.
         if (op == _MINUS_U and plan.flags[FLAG_PATCH] == 1) or (
             plan.flags[FLAG_OVERLAY] == 1 and (op == _MINUS_U or op == _PLUS_U)
         ):
             token = other
     if token >= 0 and plan.flags[FLAG_UNAVAILABLE] == 1 and is_unavailable(tape, token):
-        # What an update left untouched is in the image before it; nothing tells what was there earlier.
+        # An update may leave a field out that it did not touch: its value is in the image before it, if anywhere.
         if op != _PLUS_U or other < 0 or is_unavailable(tape, other):
             return UNAVAILABLE, token
         token = other

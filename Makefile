@@ -9,9 +9,10 @@ PYTEST := $(BIN)/python .ci/leaves-nothing $(BIN)/python -m pytest
 # slowest folder on.
 ALL_CORES := -n logical --dist worksteal
 THREE_AT_ONCE := -n 3 --dist loadfile --no-loadscope-reorder
-# From what fails fast to what takes long. What plays epochs into files computes all the time, too, wherever it lies.
-FAST := tests/unit tests/protocol tests/simulation
-SERVERS := tests/kill tests/e2e tests/blackbox tests/integration
+# From what fails fast to what takes long. What plays epochs into files computes all the time; into servers, it waits.
+UNIT := tests/unit tests/protocol tests/simulation
+FAST := $(UNIT) tests/epochs
+SERVERS := tests/kill tests/e2e tests/spark tests/blackbox tests/integration tests/epochs
 
 help: ## This list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -26,23 +27,23 @@ demo: setup ## A small shop in a private MariaDB, followed into a Delta lake in 
 	@$(BIN)/raycdc demo
 
 test: setup-test lint types imports ## Everything: style, types, layers and all tests on real servers
-	RAYCDC_FUZZ_MUTATIONS=6000 $(PYTEST) $(ALL_CORES) --durations=20 -m "bare and not long" $(FAST) tests/integration
+	RAYCDC_FUZZ_MUTATIONS=6000 $(PYTEST) $(ALL_CORES) --durations=20 -m "bare and not long" $(FAST)
 	$(PYTEST) $(THREE_AT_ONCE) --durations=20 -m "not bare and not long and not blackbox_long" $(SERVERS)
 
 check: test
 
 test-fast: setup lint ## Unit, protocol and simulation tests only (no server, no Spark)
-	$(PYTEST) $(ALL_CORES) -m "not long and not server and not spark" $(FAST)
+	$(PYTEST) $(ALL_CORES) -m "not long" $(UNIT)
 
 test-kill: setup-test ## Kill tests with many seeds; prints the table of the README
 	RAYCDC_KILL_SEEDS=$${RAYCDC_KILL_SEEDS:-10} $(PYTEST) tests/kill
 
 test-races: setup-test ## The hand-off under aimed writes: 2,000 chunks on each kind of server; a log beyond 4 GiB
-	$(PYTEST) -s -m long tests/integration/test_hand_off_races.py tests/integration/test_mysql_far_log.py \
-		tests/integration/test_mongodb_races.py
+	$(PYTEST) -s -m long tests/integration/test_hand_off_races.py tests/integration/connectors/mysql/test_mysql_far_log.py \
+		tests/integration/connectors/mongodb/test_mongodb_races.py
 
 test-sinks: setup-test ## Every way of writing of every sink, failing at every point
-	$(PYTEST) -n 3 tests/integration/test_epoch_loop.py -k error_at_any_point
+	$(PYTEST) -n 3 tests/epochs/test_epoch_loop.py -k error_at_any_point
 
 test-blackbox: setup-test ## Stories of DDL, types, broken surroundings, damaged state: both servers, three sinks
 	$(PYTEST) $(THREE_AT_ONCE) tests/blackbox
@@ -52,8 +53,8 @@ test-mutants: setup-test ## Take some eighty rules out of the source, one at a t
 
 test-mongodb-peer: setup-test ## MongoDB's tests on SecantusDB, a server of its protocol by others (from PyPI; README)
 	RAYCDC_TEST_MONGODB_URI=secantusdb $(PYTEST) $(THREE_AT_ONCE) -m "not long" $(wildcard tests/kill/test_mongodb*.py \
-		tests/e2e/test_mongodb*.py tests/e2e/test_lookups.py tests/integration/test_mongodb*.py \
-		tests/integration/test_lookup*.py)
+		tests/e2e/test_mongodb*.py tests/e2e/test_lookups.py tests/integration/*/test_mongodb*.py \
+		tests/integration/connectors/mongodb/test_*.py tests/integration/lookup/test_*.py)
 
 fuzz: setup ## Damage real binlogs 100,000 times: named errors, no crash, no wrong row (about five minutes)
 	$(BIN)/python -m tests.fuzz.binlog --mutations 100000

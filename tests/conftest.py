@@ -6,17 +6,24 @@ in `database`-style fixtures or ``server.fresh_database()`` and never touch anot
 
 from __future__ import annotations
 
+import gc
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
 
+from raycdc import failpoints
+from raycdc.spark.session import spark_session
+from raycdc.testing.cache import locked
 from raycdc.testing.servers import (
     DatabaseServer,
     KafkaServer,
     MariaDbServer,
     MongoDb,
+    MongoDbServer,
     MySqlNewestServer,
     MySqlServer,
     PostgresServer,
@@ -31,39 +38,17 @@ settings.load_profile("raycdc")
 # Java's quick compiler alone, in every process that tests start: they end before the thorough one has paid for itself.
 os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1")
 
-
-#: Tests that play epochs into files or computed states: those of them that need neither a server nor Spark compute all
-#: the time, so that they belong to the phase that uses every core.
-PLAYED = frozenset(
-    {
-        "test_delta_neighbours.py",
-        "test_delta_partitions.py",
-        "test_delta_rewrite.py",
-        "test_delta_upkeep.py",
-        "test_epoch_behaviors.py",
-        "test_epoch_defaults.py",
-        "test_epoch_loop.py",
-        "test_epoch_loop_known.py",
-        "test_epoch_loop_merged.py",
-        "test_epoch_loop_nodes.py",
-        "test_epoch_loop_routes.py",
-        "test_epoch_schema.py",
-        "test_iceberg_neighbours.py",
-        "test_iceberg_partitions.py",
-        "test_parked_targets.py",
-        "test_restored_targets.py",
-        "test_sink_names.py",
-        "test_table_refusals.py",
-    }
-)
-COMPUTED = frozenset({"unit", "protocol", "simulation"})
+HERE = Path(__file__).parent
+#: Folders whose tests compute all the time, but for those of them that are given a server or Spark: they belong to the
+#: phase that uses every core.
+COMPUTED = frozenset({"unit", "protocol", "simulation", "epochs"})
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     expect_its_faults(items)
     for item in items:
-        if item.path.parent.name in COMPUTED or (item.path.name in PLAYED and not _needs_more(item)):
+        if item.path.relative_to(HERE).parts[0] in COMPUTED and not _needs_more(item):
             item.add_marker("bare")
 
 
@@ -158,3 +143,72 @@ def any_database(any_server: DatabaseServer) -> Iterator[str]:
     """Name of an empty database on `any_server`, dropped after the test."""
     with any_server.fresh_database() as name:
         yield name
+
+
+@pytest.fixture
+def fail_at(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str, int], None]:
+    """An exception at the n-th time that a fail point is reached."""
+
+    def plan(name: str, count: int) -> None:
+        monkeypatch.setenv("RAYCDC_FAILPOINT_DIR", str(tmp_path))
+        monkeypatch.setattr(failpoints, "_plan", {name: ("raise", count)})
+        monkeypatch.setattr(failpoints, "_reached", {})
+
+    return plan
+
+
+@pytest.fixture(params=["mariadb", "mysql80"])
+def server(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> DatabaseServer:
+    """MariaDB and MySQL in turn, for what must be the same on both; the account's password is in the environment."""
+    monkeypatch.setenv("RAYCDC_TEST_PASSWORD", "cdc")
+    found = request.getfixturevalue(request.param)
+    assert isinstance(found, DatabaseServer)
+    return found
+
+
+@pytest.fixture
+def database(server: DatabaseServer) -> Iterator[str]:
+    """The name of an empty database on `server`, dropped after the test."""
+    with server.fresh_database() as name:
+        yield name
+
+
+@pytest.fixture
+def emulated(mongodb: MongoDb) -> Iterator[MongoDbServer]:
+    """The emulated replica set, for tests that make it fail or hide documents; it does neither afterwards."""
+    if not isinstance(mongodb, MongoDbServer):
+        pytest.skip("makes a server fail, or hide documents")
+    yield mongodb
+    mongodb.unfail()
+
+
+@pytest.fixture
+def mongodb_homes(mongodb: MongoDb) -> Iterator[MongoDb]:
+    """`mongodb` with the databases that sinks' tests write to and drop, which always have the same names.
+
+    On a server that is not ours: by one test at a time, and only where nobody else has such ones.
+    """
+    from tests.epochs.sink_world import HOME
+
+    if mongodb.private:
+        yield mongodb
+        return
+    with locked("mongodb-homes"):
+        with mongodb.client() as client:
+            theirs = {"shop", HOME} & set(client.list_database_names())
+        if theirs:
+            pytest.skip(f"the server has {' and '.join(sorted(theirs))}, which this test would empty")
+        try:
+            yield mongodb
+        finally:
+            mongodb.drop("shop", HOME)
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """A Spark session of two cores that all tests of a process share."""
+    session = spark_session("local[2]", tmp_path_factory.mktemp("spark"))
+    yield session
+    session.stop()
+    # Its sockets are closed here, and not in a test that allows no warnings.
+    gc.collect()

@@ -9,8 +9,8 @@
 | `JUDGED` | is judged table by table where it acts, against what the state remembers of each (routes, transforms) |
 | `NEW_STATE` | is refused: rows already written would not match, or nobody could tell new ones from them |
 
-`class_of` answers for a key; `tests/unit/test_configuration_changes.py` walks all models, so that a key that is not
-here fails the build. A third party's plug-in declares its keys itself, ``option(…, change="free")``; one that does
+`class_of` answers for a key; `tests/unit/config/test_configuration_changes.py` walks all models, so that a key that is
+not here fails the build. A third party's plug-in declares its keys itself, ``option(…, change="free")``; one that does
 not is taken for `NEW_STATE`, and a secret for `FREE`.
 """
 

@@ -1,6 +1,6 @@
 """`raycdc run` of a table with every column type into each sink whose targets are files, by snapshot and by log.
 
-Databases have theirs in `test_jdbc`, messages in `tests/integration/test_kafka_round_trip`.
+Databases have theirs in `test_jdbc`, messages in `tests/integration/connectors/kafka/test_kafka_round_trip`.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from raycdc.testing.servers import MySqlServer
 from raycdc.testing.sessions import session
 from tests.e2e.test_iceberg import read_iceberg
 from tests.e2e.test_jdbc import write_rows
-from tests.integration.sink_world import lake_rows
-from tests.integration.test_mysql_types import cases_of
-from tests.integration.type_cases import as_printed, server_values
+from tests.epochs.sink_world import lake_rows
+from tests.integration.connectors.mysql.test_mysql_types import cases_of
+from tests.integration.connectors.mysql.type_cases import as_printed, server_values
 
 pytestmark = pytest.mark.server
 

@@ -17,7 +17,7 @@ from raycdc.testing.jobs import Job, catch_up
 from raycdc.testing.servers import MariaDbServer
 from raycdc.testing.sessions import session
 from tests.e2e.test_schema_changes import CHANGES, TABLES, shop
-from tests.integration.sink_world import iceberg_table
+from tests.epochs.sink_world import iceberg_table
 
 pytestmark = pytest.mark.server
 

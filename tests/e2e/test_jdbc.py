@@ -18,8 +18,8 @@ from raycdc.testing.jobs import Job, catch_up
 from raycdc.testing.servers import DatabaseServer, MariaDbServer, MySqlServer, PostgresServer
 from raycdc.testing.sessions import session
 from tests.e2e.test_schema_changes import CHANGES, SIZE, TABLES, shop
-from tests.integration.test_mysql_types import cases_of
-from tests.integration.type_cases import TypeCase, as_printed, server_values
+from tests.integration.connectors.mysql.test_mysql_types import cases_of
+from tests.integration.connectors.mysql.type_cases import TypeCase, as_printed, server_values
 
 pytestmark = pytest.mark.server
 

@@ -25,8 +25,8 @@ from raycdc.testing.servers import DatabaseServer, MariaDbServer, MongoDb
 from raycdc.testing.sessions import session
 from tests.e2e.test_jdbc import write_rows
 from tests.e2e.test_schema_changes import CHANGES, SIZE, TABLES, shop
-from tests.integration.test_mysql_types import cases_of
-from tests.integration.type_cases import as_printed, server_values
+from tests.integration.connectors.mysql.test_mysql_types import cases_of
+from tests.integration.connectors.mysql.type_cases import as_printed, server_values
 
 pytestmark = pytest.mark.server
 

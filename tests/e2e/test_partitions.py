@@ -14,7 +14,7 @@ from deltalake import DeltaTable
 
 from raycdc.testing.jobs import Job, catch_up
 from raycdc.testing.servers import MariaDbServer
-from tests.integration.sink_world import iceberg_table, lake_rows
+from tests.epochs.sink_world import iceberg_table, lake_rows
 
 pytestmark = pytest.mark.server
 

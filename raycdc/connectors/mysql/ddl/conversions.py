@@ -5,7 +5,7 @@ converted without complaint is the same value; `may_lose` whether a value could 
 statement that does not complain (``INSERT IGNORE``, ``ALTER IGNORE``, a session without strict mode). `computed_anew`
 and `equals_as_before` are about what a conversion does beside the value it converts.
 
-`tests/integration/test_mysql_conversions.py` plays pairs of types on real servers.
+`tests/integration/connectors/mysql/test_mysql_conversions.py` plays pairs of types on real servers.
 """
 
 from __future__ import annotations

@@ -1,0 +1,290 @@
+"""Partitioned Delta tables: which values, which files, rows that move, and what is refused."""
+
+from __future__ import annotations
+
+import datetime
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from raycdc.errors import DataError, SchemaError, SinkError
+from raycdc.failpoints import FailpointError
+from raycdc.model import Column, LogicalType, TypeKind
+from raycdc.schema import AddColumnEvent, AlterColumnTypeEvent, First, TruncateTableEvent, event_to_json
+from raycdc.sinks.api import SinkContext
+from raycdc.sinks.delta import target as delta_target
+from raycdc.sinks.delta.sink import DeltaSink
+from raycdc.spark.stage import SparkTaskRunner
+from raycdc.testing.epochs import ScriptedTable
+from tests.epochs.sink_world import World, new_world, play
+from tests.epochs.test_epoch_loop import POINTS
+from tests.epochs.test_epoch_schema import changed
+
+#: Texts that would be something else in a path, a URL or a log.
+ODD = (
+    "a b",
+    "x/y=1",
+    "ä%C3",
+    "..",
+    "a\nb",
+    'it\'s "it"',
+    "__HIVE_DEFAULT_PARTITION__x",
+    "ü" * 30,
+    " ",
+    "~",
+    "null",
+    "b\u2028c\u2029d\x85e",
+    None,
+)
+
+UPSERTS = ("delta-partitioned-upsert", "delta-tasks-partitioned-upsert")
+
+
+@pytest.fixture(params=UPSERTS)
+def world(request: pytest.FixtureRequest, tmp_path: Path) -> World:
+    return new_world(request.param, tmp_path)
+
+
+def table_of(world: World, name: str = "shop/orders") -> DeltaTable:
+    return DeltaTable(str(world.root / "lake" / name))
+
+
+def files_of(world: World) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = pa.table(table_of(world).get_add_actions(flatten=True)).to_pylist()
+    return found
+
+
+def odd_rows(orders: ScriptedTable) -> None:
+    orders.read([{"id": number, "name": name, "qty": number} for number, name in enumerate(ODD, 1000)])
+
+
+def test_any_text_is_a_partition(world: World) -> None:
+    world.partition_by = ("name", "qty")
+    orders = world.script.table("shop.orders")
+    odd_rows(orders)
+    world.script.seal()
+    for number in range(len(ODD)):
+        orders.update((1000 + number,), qty=None if number % 2 else number)
+        orders.insert({"id": 2000 + number, "name": ODD[number], "qty": -1})
+    world.script.seal()
+    orders.delete((1003,))
+    world.script.seal(final=True)
+    world.loop().run()
+    world.check()
+    assert table_of(world).metadata().partition_columns == ["name", "qty"]
+    assert {file["partition.name"] for file in files_of(world)} == set(ODD)
+
+
+@pytest.mark.parametrize("kind", [pa.binary(), pa.timestamp("us")])
+def test_a_table_that_others_partitioned_by_what_readers_disagree_on_is_refused(
+    world: World, kind: pa.DataType
+) -> None:
+    folder = world.root / "lake/shop/orders"
+    names = pa.schema([("id", pa.int64()), ("name", pa.string()), ("qty", pa.int32()), ("part", kind)])
+    value = b"ab" if kind == pa.binary() else datetime.datetime(2024, 1, 2)  # noqa: DTZ001
+    there = pa.Table.from_pylist([{"id": 1, "name": "theirs", "qty": 1, "part": value}], names)
+    write_deltalake(str(folder), there, partition_by=["part"])
+    world.partition_by = ()
+    world.script.table("shop.orders").insert({"id": 2, "name": "ours", "qty": 2})
+    world.script.seal(final=True)
+    with pytest.raises(SinkError, match=r"shop\.orders: .* partitioned by a column 'part'"):
+        world.loop(world.sink(on_existing="merge")).run()
+    assert DeltaTable(str(folder)).version() == 0
+
+
+def test_rows_of_a_partition_are_in_one_file_each(tmp_path: Path) -> None:
+    world = new_world("delta-partitioned-changelog", tmp_path)
+    orders = world.script.table("shop.orders")
+    orders.read([{"id": number, "name": "n", "qty": number % 5 or None} for number in range(1000, 1100)])
+    world.script.seal(final=True)
+    world.loop().run()
+    assert sorted(row["id"] for row in world.rows(orders)) == list(range(1000, 1100))
+    found = {file["partition.qty"]: (file["num_records"], file["min.id"]) for file in files_of(world)}
+    assert found == {None: (20, 1000), 1: (20, 1001), 2: (20, 1002), 3: (20, 1003), 4: (20, 1004)}
+    assert len(files_of(world)) == 5
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("", "an empty text, for which every reader would see NULL"),
+        ("__HIVE_DEFAULT_PARTITION__", "the text __HIVE_DEFAULT_PARTITION__, which stands for NULL"),
+        ("ü" * 60, "a text that is too long"),
+    ],
+)
+def test_a_text_that_is_no_partition_is_refused(world: World, text: str, why: str) -> None:
+    world.partition_by = ("name",)
+    orders = world.script.table("shop.orders")
+    orders.insert({"id": 1000, "name": "n", "qty": 1})
+    world.script.seal()
+    orders.update((1000,), name=text)
+    world.script.seal(final=True)
+    with pytest.raises(DataError, match=rf"shop\.orders: a row has {why}.*, in column 'name'"):
+        world.loop().run()
+    assert world.rows(orders) == [{"id": 1000, "name": "n", "qty": 1}]
+
+
+@pytest.mark.parametrize("text", ["", "__HIVE_DEFAULT_PARTITION__", "ü" * 60])
+def test_a_text_that_is_no_partition_is_refused_in_a_snapshot(tmp_path: Path, text: str) -> None:
+    world = new_world("delta-partitioned-changelog", tmp_path)
+    world.partition_by = ("name",)
+    world.script.table("shop.orders").read([{"id": 1, "name": text, "qty": 1}])
+    world.script.seal(final=True)
+    with pytest.raises(DataError, match=r"a row has (a|the).* text.*, in column 'name'"):
+        world.loop().run()
+
+
+def test_other_partitions_than_those_of_the_table_are_refused(world: World) -> None:
+    play(world, epochs=2, final=False)
+    world.loop(world.sink()).recover()
+    stopped = world.script.seal(final=True)
+    world.loop().run()
+    world.partition_by = ("name",)
+    world.script.table("shop.orders").update((100,), qty=5)
+    world.script.seal(final=True)
+    with pytest.raises(SinkError, match=r"is partitioned by qty, and partition_by asks for name: a table keeps"):
+        world.restart()
+    world.partition_by = ()
+    world.restart()
+    world.check()
+    assert table_of(world).metadata().partition_columns == ["qty"], stopped
+
+
+def test_a_table_that_was_there_keeps_its_partitions_when_nothing_is_asked(world: World) -> None:
+    schema = pa.schema([("id", pa.int64()), ("name", pa.string()), ("qty", pa.int32())])
+    DeltaTable.create(str(world.root / "lake/shop/orders"), schema, partition_by=["name"])
+    world.partition_by = ()
+    play(world)
+    world.loop(world.sink(on_existing="merge")).run()
+    world.check()
+    assert table_of(world).metadata().partition_columns == ["name"]
+
+
+def test_a_replaced_table_gets_the_partitions_asked_for(world: World) -> None:
+    schema = pa.schema([("id", pa.int64()), ("name", pa.string()), ("qty", pa.int32())])
+    DeltaTable.create(str(world.root / "lake/shop/orders"), schema, partition_by=["name"])
+    play(world)
+    world.loop(world.sink(on_existing="replace")).run()
+    world.check()
+    assert table_of(world).metadata().partition_columns == ["qty"]
+
+
+@pytest.mark.parametrize("point", [None, "in_commit", "after_commit"])
+def test_a_wider_type_of_the_partition_is_followed(
+    world: World, point: str | None, fail_at: Callable[[str, int], None]
+) -> None:
+    play(world, epochs=2, final=False)
+    orders = world.script.table("shop.orders")
+    wide = LogicalType(TypeKind.INT64)
+    columns = [replace(c, type=wide) if c.name == "qty" else c for c in orders.schema.columns]
+    first = Column("first", LogicalType(TypeKind.STRING), default="f")
+    changed(
+        orders,
+        [first, *columns],
+        AlterColumnTypeEvent(orders.id, "qty", wide),
+        AddColumnEvent(orders.id, first, First()),
+    )
+    orders.rows = {key: {"first": "f", **row} for key, row in orders.rows.items()}
+    orders.update((100,), qty=1 << 40)
+    world.script.seal(final=True)
+    if point:
+        fail_at(point, 5)
+        with pytest.raises(FailpointError):
+            world.loop(world.sink(schema_change="evolve")).run()
+    world.restart(sink=world.sink(schema_change="evolve"))
+    world.check()
+    assert (1 << 40) in {file["partition.qty"] for file in files_of(world)}
+
+
+def test_a_type_that_cannot_partition_is_refused(world: World) -> None:
+    play(world, epochs=1)
+    world.loop().run()
+    orders = world.script.table("shop.orders")
+    decimal = LogicalType(TypeKind.DECIMAL, precision=20, scale=2)
+    columns = [replace(c, type=decimal) if c.name == "qty" else c for c in orders.schema.columns]
+    orders.changes.append(event_to_json(TruncateTableEvent(orders.id)))
+    changed(orders, columns, AlterColumnTypeEvent(orders.id, "qty", decimal))
+    world.script.seal(final=True)
+    with pytest.raises((SinkError, SchemaError), match=r"shop\.orders: .*column '?qty'? is"):
+        world.loop().run()
+
+
+def test_properties_are_set_when_a_table_is_made_and_when_they_change(world: World) -> None:
+    world.table_options = (("delta.logRetentionDuration", "interval 7 days"), ("team", "shop"))
+    orders = world.script.table("shop.orders")
+    play(world, epochs=2, final=False)
+    world.script.seal(final=True)
+    world.loop().run()
+    assert table_of(world).metadata().configuration.items() >= dict(world.table_options).items()
+    versions = table_of(world).version()
+    world.table_options = (("delta.logRetentionDuration", "interval 8 days"), ("delta.checkpointInterval", "20"))
+    for _ in range(2):
+        orders.update((100,), qty=4)
+        world.script.seal(final=True)
+        world.restart()
+    world.check()
+    expected = {"team": "shop", **dict(world.table_options)}
+    assert table_of(world).metadata().configuration.items() >= expected.items()
+    assert table_of(world).version() == versions + 3
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_partitions_make_no_difference_to_rows_whatever_dies(
+    world: World, seed: int, fail_at: Callable[[str, int], None]
+) -> None:
+    """The same epochs go into a table with partitions and into one without, with an error at a random place."""
+    chosen = random.Random(seed)
+    world.partition_by = chosen.choice([("qty",), ("name",), ("qty", "name"), ("id",)])
+    orders = world.script.table("shop.orders")
+    odd_rows(orders)
+    for number in range(6):
+        world.script.random_epoch(operations=chosen.randrange(5, 60))
+        for key in chosen.sample(sorted(orders.rows), k=min(5, len(orders.rows))):
+            orders.update(key, qty=chosen.choice([None, 0, 7]), name=chosen.choice([None, "moved", "x/y"]))
+        if chosen.random() < 0.2:
+            orders.truncate()
+        world.script.seal(final=number == 5)
+    fail_at(chosen.choice([p for p in POINTS if p not in ("half_written", "after_parts")]), chosen.randrange(1, 4))
+    with pytest.raises(FailpointError):
+        world.loop().run()
+    world.restart()
+    world.check()
+    plain = World("delta-upsert", world.root / "plain", world.script)
+    records = world.root / "state" / "commits"
+    for record in records.iterdir():
+        record.unlink()
+    plain.restart()
+    rows = [sorted(one.rows(orders), key=lambda row: row["id"]) for one in (world, plain)]
+    assert rows[0] == rows[1]
+
+
+@pytest.mark.spark
+@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
+def test_spark_merges_rows_that_move_and_reads_what_is_there(
+    tmp_path: Path, spark: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(delta_target, "MERGE_IN_PROCESS_BYTES_MAX", 0)
+    world = new_world("delta-tasks-partitioned-upsert", tmp_path)
+    world.partition_by = ("name",)
+    orders = world.script.table("shop.orders")
+    odd_rows(orders)
+    world.script.seal()
+    for number in range(len(ODD)):
+        orders.update((1000 + number,), name=ODD[number - 1], qty=-number)
+    orders.delete((1003,))
+    world.script.seal(final=True)
+    sink = world.sink(run=SparkTaskRunner(spark))
+    assert isinstance(sink, DeltaSink)
+    context = SinkContext(world.store.app_id, "upsert", SparkTaskRunner(spark), parallelism=2, spark=spark)
+    sink.open(context)
+    world.loop(sink).run()
+    world.check()
+    assert "MERGE" in {commit["operation"] for commit in table_of(world).history()}
+    read = spark.read.format("delta").load(str(tmp_path / "lake/shop/orders")).orderBy("id").collect()
+    assert [row.asDict() for row in read] == orders.contents()

@@ -1,0 +1,310 @@
+"""Every kind of schema change, under every behaviour, into every sink, against a table of what readers must see.
+
+`CHANGES` is the source's side: what a statement does to a table, its rows and its events. `OUTCOMES` is the promise:
+for each behaviour whether the target follows, stays, or the run ends before a row of the new shape is written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from raycdc.config import PipelineOptions
+from raycdc.errors import SinkError
+from raycdc.failpoints import FailpointError
+from raycdc.model import Column, LogicalType, TableId, TypeKind
+from raycdc.plugins import PluginGroup, load_plugin
+from raycdc.schema import (
+    AddColumnEvent,
+    AlterColumnPositionEvent,
+    AlterColumnTypeEvent,
+    AlterPrimaryKeyEvent,
+    AlterTableCommentEvent,
+    CreateTableEvent,
+    DropColumnEvent,
+    DropTableEvent,
+    First,
+    RenameColumnEvent,
+    RenameTableEvent,
+    SchemaChangeEvent,
+    TruncateTableEvent,
+    event_to_json,
+)
+from raycdc.testing.epochs import Row, ScriptedTable
+from tests.epochs.sink_world import KINDS, TOPICS, UPSERTS, World, world_of
+
+WIDE = LogicalType(TypeKind.INT64)
+TEXT = LogicalType(TypeKind.STRING)
+AT = Column("at", TEXT)
+
+BEHAVIORS = ("exception", "evolve", "try_evolve", "lenient", "ignore")
+
+
+@dataclass(frozen=True)
+class Change:
+    """A statement at the source: events, the columns after it, what it makes of a row, and values of new rows.
+
+    `follows` shows a row from before as a target that follows the change has it; `stays` a row from after as one that
+    stays as it is. `lenient` are both for the behaviour of that name, where it differs from following.
+    """
+
+    events: Callable[[ScriptedTable], list[SchemaChangeEvent]]
+    columns: Callable[[list[Column]], list[Column]] = lambda columns: columns
+    row: Callable[[Row], Row] = dict
+    values: Row = field(default_factory=dict)
+    empties: bool = False
+
+
+def renamed(row: Row, name: str, new: str) -> Row:
+    return {(new if n == name else n): v for n, v in row.items()}
+
+
+def without(row: Row, name: str) -> Row:
+    return {n: v for n, v in row.items() if n != name}
+
+
+def _typed(columns: list[Column], kind: LogicalType) -> list[Column]:
+    return [replace(c, type=kind) if c.name == "qty" else c for c in columns]
+
+
+CHANGES = {
+    "add_column": Change(
+        lambda t: [AddColumnEvent(t.id, AT)], lambda c: [*c, AT], lambda r: {**r, "at": None}, {"at": "now"}
+    ),
+    "drop_column": Change(
+        lambda t: [DropColumnEvent(t.id, "name")],
+        lambda c: [x for x in c if x.name != "name"],
+        lambda r: without(r, "name"),
+        {"qty": -1},
+    ),
+    "rename_column": Change(
+        lambda t: [RenameColumnEvent(t.id, "qty", "amount")],
+        lambda c: [replace(x, name="amount") if x.name == "qty" else x for x in c],
+        lambda r: renamed(r, "qty", "amount"),
+        {"amount": -1},
+    ),
+    "rename_case": Change(
+        lambda t: [RenameColumnEvent(t.id, "qty", "QTY")],
+        lambda c: [replace(x, name="QTY") if x.name == "qty" else x for x in c],
+        lambda r: renamed(r, "qty", "QTY"),
+        {"QTY": -1},
+    ),
+    "wider_type": Change(
+        lambda t: [AlterColumnTypeEvent(t.id, "qty", WIDE)], lambda c: _typed(c, WIDE), values={"qty": 1 << 40}
+    ),
+    "other_type": Change(
+        lambda t: [AlterColumnTypeEvent(t.id, "qty", TEXT)],
+        lambda c: _typed(c, TEXT),
+        lambda r: {**r, "qty": None if r["qty"] is None else str(r["qty"])},
+        {"qty": "many"},
+    ),
+    "alter_column_position": Change(
+        lambda t: [AlterColumnPositionEvent(t.id, "qty", First())], lambda c: [c[2], c[0], c[1]], values={"qty": -1}
+    ),
+    "alter_primary_key": Change(lambda t: [AlterPrimaryKeyEvent(t.id, ("id", "name"))], values={"qty": -1}),
+    "alter_table_comment": Change(lambda t: [AlterTableCommentEvent(t.id, "said")], values={"qty": -1}),
+    "rename_table": Change(lambda t: [RenameTableEvent(t.id, TableId("shop", "old"))], values={"qty": -1}),
+    "truncate_table": Change(lambda t: [TruncateTableEvent(t.id)], values={"qty": -1}, empties=True),
+    "drop_table": Change(
+        lambda t: [DropTableEvent(t.id), CreateTableEvent(t.id, t.schema)], values={"qty": -1}, empties=True
+    ),
+}
+
+#: Not those whose partition column would be renamed, which is a question for `partition_by`; and each sink one way: how
+#: its rows come to it, by tasks or not, makes no difference to the columns.
+_OTHERS = ("partitioned", "-tasks", "-parts")
+WHOLE = tuple(kind for kind in KINDS if not any(other in str(kind) for other in _OTHERS))
+WHOLE_UPSERTS = tuple(kind for kind in UPSERTS if not any(other in str(kind) for other in _OTHERS))
+
+REFUSED = "refused"
+FOLLOWS = "follows"
+STAYS = "stays"
+BOTH = "both"
+
+#: By change, for evolve, try_evolve, lenient and ignore; under `exception` every one of them is refused.
+OUTCOMES = {
+    "add_column": (FOLLOWS, FOLLOWS, FOLLOWS, STAYS),
+    "drop_column": (FOLLOWS, FOLLOWS, STAYS, STAYS),
+    "rename_column": (FOLLOWS, FOLLOWS, BOTH, STAYS),
+    "rename_case": (FOLLOWS, FOLLOWS, BOTH, STAYS),
+    "wider_type": (FOLLOWS, FOLLOWS, FOLLOWS, REFUSED),
+    "other_type": (REFUSED, REFUSED, REFUSED, REFUSED),
+    "alter_column_position": (FOLLOWS, FOLLOWS, FOLLOWS, FOLLOWS),
+    "alter_primary_key": (REFUSED, REFUSED, REFUSED, REFUSED),
+    "alter_table_comment": (FOLLOWS, FOLLOWS, FOLLOWS, FOLLOWS),
+    "rename_table": (REFUSED, REFUSED, REFUSED, REFUSED),
+    "truncate_table": (FOLLOWS, FOLLOWS, FOLLOWS, FOLLOWS),
+    "drop_table": (FOLLOWS, FOLLOWS, FOLLOWS, FOLLOWS),
+}
+#: Where names that differ in case only are one column, or for most who read it.
+FOLDING = ("delta", "iceberg", "mysql")
+#: Files and messages have the columns of their rows, whatever those before had.
+LOOSE = ("jsonl", "parquet", *TOPICS)
+
+
+def outcome(kind: str, behavior: str, name: str) -> str:
+    if behavior == "exception":
+        return REFUSED
+    if kind in TOPICS and CHANGES[name].empties:  # These messages' format has none for it.
+        return REFUSED
+    if name == "rename_case" and kind.startswith(FOLDING):
+        return FOLLOWS
+    if kind in LOOSE and name in ("wider_type", "other_type"):
+        return FOLLOWS
+    return OUTCOMES[name][BEHAVIORS.index(behavior) - 1]
+
+
+@pytest.fixture(params=WHOLE)
+def world(request: pytest.FixtureRequest, tmp_path: Path) -> World:
+    return world_of(request, request.param, tmp_path)
+
+
+@pytest.fixture(params=WHOLE_UPSERTS)
+def upsert(request: pytest.FixtureRequest, tmp_path: Path) -> World:
+    return world_of(request, request.param, tmp_path)
+
+
+@dataclass
+class Altered:
+    """A table that was altered: its rows and changes from before."""
+
+    table: ScriptedTable
+    change: Change
+    before: dict[tuple[Any, ...], Row]
+    told_before: int
+
+
+def alter(table: ScriptedTable, change: Change) -> Altered:
+    """Rows, the change, and rows of the new shape: one updated, one new."""
+    altered = Altered(table, change, {key: dict(row) for key, row in table.rows.items()}, len(table.changelog))
+    if change.empties:
+        table.truncate()
+    table.schema = replace(table.schema, columns=tuple(change.columns(list(table.schema.columns))))
+    table.changes.extend(event_to_json(event) for event in change.events(table))
+    table.rows = {key: change.row(row) for key, row in table.rows.items()}
+    names = [column.name for column in table.schema.columns]
+    if not change.empties:
+        table.update((1,), **change.values)
+    table.insert({"name": "new", "qty": None, **dict.fromkeys(names), "id": 1000, **change.values})
+    for _, row in table.changelog[altered.told_before :]:
+        for name in set(row) - set(names):
+            del row[name]
+    table.rows = {key: {n: row[n] for n in names} for key, row in table.rows.items()}
+    return altered
+
+
+def shown(row: Row, outcome: str, change: Change, *, old: bool) -> Row:
+    """A row as the target shows it; `old` rows were written before the change."""
+    before = ("id", "name", "qty")
+    match outcome:
+        case "follows":
+            return change.row(row) if old else row
+        case "stays":
+            return {name: row.get(name) for name in before}
+        case _:
+            after = change.row(dict.fromkeys(before))
+            return {name: row.get(name) for name in (*before, *(set(after) - set(before)))}
+
+
+def check(world: World, altered: Altered, outcome: str) -> None:
+    table, change = altered.table, altered.change
+    got = world.rows(table)
+    if world.write == "upsert":
+        touched = {(1,), (1000,)}
+        expected = [
+            shown(altered.before[key], outcome, change, old=True)
+            if key not in touched
+            else shown(row, outcome, change, old=False)
+            for key, row in sorted(table.rows.items())
+        ]
+        assert sorted(got, key=lambda row: row["id"]) == expected
+        return
+    told = table.changelog
+    got.sort(key=lambda row: (row["id"] or 0, row["_seq"]))
+    wanted = sorted(enumerate(told), key=lambda entry: (entry[1][1]["id"] or 0, entry[0]))
+    assert [row["_op"] for row in got] == [op for _, (op, _) in wanted]
+    for row, (at, (_, source)) in zip(got, wanted, strict=True):
+        old = at < altered.told_before
+        shows = source if world.kind in LOOSE else shown(source, outcome, change, old=old)
+        if world.kind in TOPICS and old:  # Read with the columns of the end, as far as they were there.
+            shows = {name: value for name, value in change.row(source).items() if name in source}
+        assert {name: row.get(name) for name in shows} == shows
+
+
+def altered_world(world: World, names: list[str]) -> dict[str, Altered]:
+    """A table per change in two epochs: rows, then the change with rows of the new shape."""
+    world.script.tables.clear()
+    for name in names:
+        table = world.script.table(f"shop.{name}")
+        table.read([{"id": n, "name": f"row {n}", "qty": n} for n in range(5)])
+        table.update((2,), name=None)
+    world.script.seal()
+    found = {name: alter(world.script.table(f"shop.{name}"), CHANGES[name]) for name in names}
+    world.script.seal(final=True)
+    return found
+
+
+@pytest.mark.parametrize("behavior", BEHAVIORS[1:])
+def test_what_readers_of_a_target_see_of_each_change(world: World, behavior: str) -> None:
+    if world.kind in LOOSE[:2] and behavior == "ignore":
+        options = PipelineOptions(name="shop", schema_change="ignore")
+        (problem,) = load_plugin(PluginGroup.SINKS, world.kind).config(**world.settings).problems(options, local=True)
+        assert "files always have the columns of their rows" in problem
+        return
+    outcomes = {name: outcome(world.kind, behavior, name) for name in CHANGES}
+    followed = [name for name, what in outcomes.items() if what != REFUSED]
+    altered = altered_world(world, followed)
+    world.loop(world.sink(schema_change=behavior)).run()
+    for name in followed:
+        check(world, altered[name], outcomes[name])
+
+
+@pytest.mark.parametrize("kind", WHOLE)
+@pytest.mark.parametrize("behavior", ["exception", "lenient", "ignore"])
+def test_what_a_target_cannot_follow_ends_the_run_before_a_row_of_it(
+    kind: str, behavior: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    for name in CHANGES:
+        if outcome(kind, behavior, name) != REFUSED or (kind in LOOSE[:2] and behavior == "ignore"):
+            continue
+        world = world_of(request, kind, tmp_path / name)
+        altered = altered_world(world, [name])[name]
+        with pytest.raises(SinkError, match=rf"shop\.{name}"):
+            world.loop(world.sink(schema_change=behavior)).run()
+        got = world.rows(altered.table)
+        if world.write == "upsert":
+            assert sorted(got, key=lambda row: row["id"]) == [altered.before[key] for key in sorted(altered.before)]
+        else:
+            assert len(got) == altered.told_before
+
+
+POINTS = (
+    "before_stage",
+    "after_stage",
+    "before_schema",
+    "after_schema",
+    "in_commit",
+    "after_commit",
+    "after_last_commit",
+)
+
+
+@pytest.mark.parametrize("behavior", ["evolve", "lenient"])
+@pytest.mark.parametrize("point", POINTS)
+def test_a_crash_at_any_step_of_the_changes_is_as_if_there_was_none(
+    upsert: World, behavior: str, point: str, fail_at: Callable[[str, int], None]
+) -> None:
+    outcomes = {name: outcome(upsert.kind, behavior, name) for name in CHANGES}
+    followed = [name for name, what in outcomes.items() if what != REFUSED]
+    altered = altered_world(upsert, followed)
+    # The second epoch is the one with the changes, and some of its tables have theirs already.
+    fail_at(point, {"before_stage": 2, "after_stage": 2, "after_last_commit": 2}.get(point, len(followed) + 3))
+    with pytest.raises(FailpointError):
+        upsert.loop(upsert.sink(schema_change=behavior)).run()
+    upsert.restart(sink=upsert.sink(schema_change=behavior))
+    for name in followed:
+        check(upsert, altered[name], outcomes[name])

@@ -1,0 +1,425 @@
+"""The epoch loop with several tables in one target: whatever dies where, with schema changes and keys of two tables."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from raycdc.bridge import run_in_process
+from raycdc.checkpoint.manifest import Manifest
+from raycdc.checkpoint.store import CheckpointStore
+from raycdc.epochs.epoch_loop import EpochLoop
+from raycdc.epochs.outcomes import Recovery
+from raycdc.epochs.parked_targets import Parking
+from raycdc.epochs.ports import EpochPorts
+from raycdc.epochs.routing import Routing
+from raycdc.errors import (
+    ConfigError,
+    DataError,
+    ParkReason,
+    RaycdcError,
+    SchemaError,
+    StateError,
+    TargetTouchedError,
+)
+from raycdc.failpoints import FailpointError
+from raycdc.model import Column, LogicalType, TableId, TableSchema, TypeKind
+from raycdc.model.routes import Route, Router
+from raycdc.plugins import PluginGroup, load_plugin
+from raycdc.schema import AddColumnEvent, CreateTableEvent, DropColumnEvent, TruncateTableEvent, event_to_json
+from raycdc.sinks.api import SinkContext, TableWork
+from raycdc.sinks.delta.sink import DeltaSink
+from raycdc.testing.epochs import EpochScript, Row
+from tests.epochs.sink_world import lake_rows, works_of
+
+POINTS = ("before_stage", "after_stage", "before_commit", "in_commit", "between_tables", "after_last_commit")
+ROUTES = (Route(r"s\d\.item", "lake.item"),)
+
+
+def narrow() -> TableSchema:
+    return TableSchema((Column("id", LogicalType(TypeKind.INT32), nullable=False), *_others(TypeKind.INT16)), ("id",))
+
+
+def wide() -> TableSchema:
+    columns = (*_others(TypeKind.INT64), Column("note", LogicalType(TypeKind.STRING)))
+    return TableSchema((Column("id", LogicalType(TypeKind.INT64), nullable=False), *columns), ("id",))
+
+
+def _others(kind: TypeKind) -> tuple[Column, ...]:
+    return (Column("name", LogicalType(TypeKind.STRING)), Column("qty", LogicalType(kind)))
+
+
+@dataclass
+class World:
+    """Two shards and a table of its own."""
+
+    kind: str
+    root: Path
+    script: EpochScript
+    no_merging: str = ""
+
+    @property
+    def store(self) -> CheckpointStore:
+        return self.script.store
+
+    def loop(self, **options: Any) -> EpochLoop:
+        kind, _, write = self.kind.partition("-")
+        plugin = load_plugin(PluginGroup.SINKS, kind)
+        sink = plugin.create(plugin.config(type=kind, path=str(self.root / "lake")))
+        sink.open(SinkContext(self.store.app_id, write or "changelog", run_in_process, parallelism=2))
+
+        def next_sealed(after: int, _: float) -> Manifest | None:
+            return next(iter(self.store.manifests(after)), None)
+
+        routing = Routing(Router(ROUTES), upsert=write == "upsert", no_merging=self.no_merging)
+        ports = EpochPorts(generation=lambda: self.script.generation, next_sealed=next_sealed, routing=routing)
+        return EpochLoop(self.store, sink, replace(ports, **options))
+
+    def restart(self) -> Recovery:
+        self.script.generation = self.store.next_generation()
+        loop = self.loop()
+        recovery = loop.recover()
+        if self.store.sealed_epochs(loop.committed):
+            loop.run()
+        return recovery
+
+    def rows(self, target: str = "lake.item") -> list[Row]:
+        return lake_rows(self.kind, self.root / "lake" / target.replace(".", "/"))
+
+    def check(self) -> None:
+        """The target holds the rows, or the changes, of both shards."""
+        shards = [self.script.table(f"s{n}.item") for n in (1, 2)]
+        names = ("id", "name", "qty", "note")
+        if self.kind.endswith("-upsert"):
+            want = {row["id"]: row for shard in shards for row in shard.contents()}
+            got = {row["id"]: row for row in self.rows()}
+            assert len(self.rows()) == len(got)
+            assert {key: {n: row.get(n) for n in names} for key, row in got.items()} == {
+                key: {n: row.get(n) for n in names} for key, row in want.items()
+            }
+            return
+        for shard in shards:
+            mine = [row for row in self.rows() if row["_db"] == shard.id.db]
+            got_changes = [(r["_op"], {n: r.get(n) for n in names}) for r in sorted(mine, key=lambda r: r["_seq"])]
+            assert got_changes == [(op, {n: row.get(n) for n in names}) for op, row in shard.changelog]
+
+
+def new_world(kind: str, root: Path) -> World:
+    script = EpochScript(CheckpointStore(root / "state", pipeline="shop"), seed=3)
+    script.table("s1.item", narrow())
+    script.table("other.things")
+    return World(kind, root, script)
+
+
+@pytest.fixture(params=("delta-upsert", "delta-changelog", "iceberg-upsert", "iceberg-changelog", "parquet", "jsonl"))
+def world(request: pytest.FixtureRequest, tmp_path: Path) -> World:
+    return new_world(request.param, tmp_path)
+
+
+def insert(world: World, table: str, *keys: int, **values: Any) -> None:
+    for key in keys:
+        world.script.table(table).insert({"id": key, "name": f"{table} {key}", "qty": key, **values})
+
+
+def play(world: World) -> None:
+    """One shard alone; a wider one comes; rows of both change, and one moves over; a shard gets a column."""
+    first = world.script.table("s1.item")
+    first.read([{"id": n, "name": "snapshot", "qty": n} for n in range(10)])
+    insert(world, "other.things", 1)
+    world.script.seal()
+    second = world.script.table("s2.item", wide())
+    second.read([{"id": n, "name": "snapshot", "qty": n << 40, "note": "n"} for n in range(100, 110)])
+    insert(world, "s1.item", 11, 12)
+    world.script.seal()
+    first.update((3,), qty=-3)
+    first.update((4,), id=40)
+    first.delete((5,))
+    insert(world, "s2.item", 5, note="moved")
+    second.delete((101,))
+    insert(world, "other.things", 2)
+    world.script.seal()
+    added = Column("note", LogicalType(TypeKind.STRING))
+    first.changes.append(event_to_json(AddColumnEvent(first.id, added)))
+    first.schema = TableSchema((*first.schema.columns, added), first.schema.primary_key)
+    for row in first.rows.values():
+        row.setdefault("note", None)
+    insert(world, "s1.item", 50, note="first")
+    second.update((102,), note=None)
+    world.script.seal(final=True)
+
+
+def test_shards_of_different_shape_are_one_table(world: World) -> None:
+    play(world)
+    world.loop().run()
+    world.check()
+    assert world.restart() == Recovery(4)
+    record = world.store.last_commit()
+    assert record is not None
+    assert record.routes["lake.item"].sources == ("s1.item", "s2.item")
+
+
+@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize("point", POINTS)
+@pytest.mark.parametrize("kind", ["delta-upsert", "iceberg-upsert", "jsonl"])
+def test_an_error_at_any_point_loses_and_doubles_nothing(
+    kind: str, point: str, count: int, tmp_path: Path, fail_at: Callable[[str, int], None]
+) -> None:
+    world = new_world(kind, tmp_path)
+    play(world)
+    fail_at(point, count)
+    with pytest.raises(FailpointError):
+        world.loop().run()
+    world.restart()
+    world.check()
+
+
+@pytest.mark.parametrize("together", [True, False], ids=["in one epoch", "in two"])
+def test_a_key_of_two_shards_is_refused_before_a_row_of_it_is_written(tmp_path: Path, *, together: bool) -> None:
+    world = new_world("delta-upsert", tmp_path)
+    world.script.table("s2.item", narrow())
+    insert(world, "s1.item", 1, 2, 3)
+    if not together:
+        world.script.seal()
+        insert(world, "s2.item", 9)
+        world.script.seal()
+    insert(world, "s2.item", 2)
+    world.script.seal(final=True)
+    with pytest.raises(DataError, match=r"lake\.item: the row with the key id = 2 comes from more than one of the tab"):
+        world.loop().run()
+    if not together:
+        assert sorted((row["id"], row["name"]) for row in world.rows()) == [
+            (1, "s1.item 1"), (2, "s1.item 2"), (3, "s1.item 3"), (9, "s2.item 9")
+        ]  # fmt: skip
+        with pytest.raises(RaycdcError, match="comes from more than one"):
+            world.restart()
+
+
+def test_a_row_inserted_and_deleted_at_once_leaves_another_shards_row_alone(tmp_path: Path) -> None:
+    world = new_world("delta-upsert", tmp_path)
+    world.script.table("s2.item", narrow())
+    insert(world, "s1.item", 1)
+    insert(world, "s2.item", 2)
+    world.script.seal()
+    insert(world, "s2.item", 1)
+    world.script.table("s2.item").delete((1,))
+    world.script.seal(final=True)
+    world.loop().run()
+    world.check()
+
+
+def test_a_default_added_in_one_shard_after_the_other_is_in_all_rows(tmp_path: Path) -> None:
+    world = new_world("delta-upsert", tmp_path)
+    shards = [world.script.table("s1.item"), world.script.table("s2.item", narrow())]
+    insert(world, "s1.item", 1)
+    insert(world, "s2.item", 2)
+    world.script.seal()
+    grade = Column("grade", LogicalType(TypeKind.INT32), nullable=False, default="5")
+    for index, shard in enumerate(shards):
+        shard.changes.append(event_to_json(AddColumnEvent(shard.id, grade)))
+        shard.schema = TableSchema((*shard.schema.columns, grade), shard.schema.primary_key)
+        insert(world, f"s{index + 1}.item", 10 + index, grade=9)
+        if not index:
+            insert(world, "s2.item", 20)
+        world.script.seal(final=bool(index))
+    world.loop().run()
+    assert sorted((row["id"], row["grade"]) for row in world.rows()) == [(1, 5), (2, 5), (10, 9), (11, 9), (20, 5)]
+
+
+def test_a_shard_that_is_emptied_is_refused_where_rows_are_updated(tmp_path: Path) -> None:
+    world = new_world("delta-upsert", tmp_path)
+    world.script.table("s2.item", narrow())
+    insert(world, "s1.item", 1)
+    insert(world, "s2.item", 2)
+    world.script.seal()
+    shard = world.script.table("s1.item")
+    shard.truncate()
+    shard.changes.append(event_to_json(TruncateTableEvent(shard.id)))
+    world.script.seal(final=True)
+    with pytest.raises(SchemaError, match=r"s1\.item was emptied, dropped or begins again, and its rows"):
+        world.loop().run()
+
+
+def test_a_column_that_a_shard_dropped_is_null_in_its_later_rows_whatever_its_default(tmp_path: Path) -> None:
+    world = new_world("delta-upsert", tmp_path)
+    shards = [world.script.table("s1.item"), world.script.table("s2.item", narrow())]
+    for number, shard in enumerate(shards):
+        insert(world, str(shard.id), number)
+    world.script.seal()
+    added = Column("flag", LogicalType(TypeKind.INT32), default="5")
+    first = shards[0]
+    plain = first.schema
+    first.schema = replace(plain, columns=(*plain.columns, added))
+    first.changes.append(event_to_json(AddColumnEvent(first.id, added)))
+    first.rows = {key: {**row, "flag": 5} for key, row in first.rows.items()}
+    first.update((0,), flag=7)
+    world.script.seal()
+    first.schema = plain
+    first.changes.append(event_to_json(DropColumnEvent(first.id, "flag")))
+    for row in first.rows.values():
+        del row["flag"]
+    first.update((0,), qty=70)
+    insert(world, "s1.item", 10)
+    shards[1].update((1,), qty=71)
+    insert(world, "s2.item", 11)
+    world.script.seal(final=True)
+    world.loop().run()
+    # The second shard never had it: its rows have the default.
+    assert {row["id"]: (row["qty"], row["flag"]) for row in world.rows()} == {
+        0: (70, None), 10: (10, None), 1: (71, 5), 11: (11, 5),
+    }  # fmt: skip
+
+
+def test_lost_rows_of_a_merged_target_are_refused_as_no_shard_can_begin_again(tmp_path: Path) -> None:
+    world = new_world("delta-upsert", tmp_path)
+    play(world)
+    sealed = world.store.manifest(2)
+    works = {str(work.target): work for work in works_of(world.loop(), sealed)}
+    assert set(works) == {"lake.item"}
+    insert(world, "other.things", 30)
+    insert(world, "s1.item", 31)
+    manifest = world.script.seal(final=True)
+    loop = world.loop(next_sealed=lambda after, _: next((m for m in world.store.manifests(after) if m.epoch < 5), None))
+    loop.run()
+    sink = loop._parts.sink
+    (other,) = [work for work in works_of(loop, manifest) if str(work.target) == "other.things"]
+    sink.commit(other, sink.stage([other])[other.target])
+    for segment in manifest.segments:
+        Path(segment.path).unlink()
+    with pytest.raises(StateError, match=r"Epoch 5 is in other\.things but not, or not wholly, in lake\.item"):
+        world.restart()
+
+
+@dataclass
+class Beginnings:
+    """Seals as a source with a log does: its state says which beginning each table has."""
+
+    world: World
+    numbers: dict[str, int] = field(default_factory=lambda: dict.fromkeys(("s1.item", "s2.item", "other.things"), 0))
+    asked: list[str] = field(default_factory=list)
+
+    def seal(self, *, final: bool = False) -> Manifest:
+        return self.world.script.seal(final=final, incarnations=self.numbers)
+
+    def begin_again(self, manifest: Manifest, tables: Sequence[TableId], text: str) -> None:
+        self.asked = [str(table) for table in tables]
+
+    def recover(self) -> Recovery:
+        self.world.script.generation = self.world.store.next_generation()
+        return self.world.loop(begin_again=self.begin_again, parking=Parking()).recover()
+
+
+def half_committed(world: World) -> Beginnings:
+    """Two epochs are recorded; of the third, one table has its share, and the segments are gone."""
+    story = Beginnings(world)
+    world.script.table("s2.item", narrow())
+    for number in (1, 2, 3):
+        insert(world, "s1.item", number)
+        insert(world, "s2.item", 100 + number)
+        insert(world, "other.things", number)
+        story.seal()
+        if number < 3:
+            story.recover()
+    loop, manifest = world.loop(), world.store.manifest(3)
+    (other,) = [work for work in works_of(loop, manifest) if str(work.target) == "other.things"]
+    sink = loop._parts.sink
+    sink.commit(other, sink.stage([other])[other.target])
+    for segment in manifest.segments:
+        Path(segment.path).unlink()
+    return story
+
+
+@pytest.mark.parametrize("point", ["", "before_commit", "after_last_commit", "after_record"])
+def test_tables_of_a_merged_target_that_lost_rows_begin_again_together(
+    tmp_path: Path, point: str, fail_at: Callable[[str, int], None]
+) -> None:
+    world = new_world("delta-upsert", tmp_path)
+    story = half_committed(world)
+    insert(world, "other.things", 4)
+    story.seal()
+    if point:
+        fail_at(point, 1)
+        with pytest.raises(FailpointError):
+            story.recover()
+    recovery = story.recover()
+    assert (recovery.epoch, story.asked) == (3, ["s1.item", "s2.item"])
+    record = world.store.last_commit()
+    assert record is not None
+    assert (list(record.parked), record.tables["other.things"]) == (["lake.item"], (3, 3))
+    # They begin again one after the other; meanwhile the third goes on.
+    del world.script.table("other.things").rows[(4,)]
+    insert(world, "other.things", 5)
+    anew: list[Row] = []
+    for name in ("s1.item", "s2.item"):
+        table = world.script.table(name)
+        rows = list(table.rows.values())
+        table.truncate()
+        first = (TruncateTableEvent(table.id), CreateTableEvent(table.id, table.schema))
+        table.changes += [event_to_json(event) for event in first]
+        if anew:
+            world.script.table("s1.item").read(anew)
+        anew = rows
+        story.numbers[name] = 1
+        story.seal()
+    world.script.table("s2.item").read(anew)
+    story.seal(final=True)
+    assert story.recover().epoch == 7
+    record = world.store.last_commit()
+    assert record is not None
+    assert record.parked == {}
+    world.check()
+    assert [row["id"] for row in sorted(world.rows("other.things"), key=lambda row: row["id"])] == [1, 2, 3, 5]
+
+
+def test_a_target_that_refuses_to_be_barred_is_parked_and_the_epoch_comes_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = new_world("delta-upsert", tmp_path)
+    story = Beginnings(world)
+    world.script.table("s2.item", narrow())
+    for number in (1, 2):
+        insert(world, "s1.item", number)
+        insert(world, "other.things", number)
+        story.seal()
+        if number == 1:
+            story.recover()
+    for segment in world.store.manifest(2).segments:
+        Path(segment.path).unlink()
+
+    def refuse(self: DeltaSink, work: TableWork) -> None:
+        if str(work.target) == "lake.item":
+            raise TargetTouchedError(f"{work.target} cannot be barred.")
+        barred(self, work)
+
+    barred = DeltaSink.tombstone
+    with monkeypatch.context() as patched:
+        patched.setattr(DeltaSink, "tombstone", refuse)
+        recovery = story.recover()
+    assert recovery.dropped == (2,)
+    record = world.store.last_commit()
+    assert record is not None
+    assert record.epoch == 1
+    entry = record.parked["lake.item"]
+    assert (entry.reason, entry.epoch, entry.sources) == (
+        ParkReason.TOUCHED,
+        2,
+        {"s1.item": 0, "s2.item": 0},
+    )
+    for name in ("s1.item", "other.things"):
+        world.script.table(name).rows.pop((2,))
+        insert(world, name, 2)
+    story.seal(final=True)
+    assert story.recover().epoch == 3
+    assert sorted(row["id"] for row in world.rows("other.things")) == [1, 2]
+    assert [row["id"] for row in world.rows()] == [1]
+
+
+def test_a_sink_that_cannot_merge_says_so(tmp_path: Path) -> None:
+    world = new_world("delta-upsert", tmp_path)
+    world.no_merging = "it cannot."
+    play(world)
+    with pytest.raises(ConfigError, match=r"route: s1\.item, s2\.item all go to lake\.item, and it cannot\."):
+        world.loop().run()

@@ -1,0 +1,220 @@
+"""The epoch loop with routes: one table under another name and in two places, whatever dies where."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from raycdc.bridge import run_in_process
+from raycdc.checkpoint.manifest import Manifest
+from raycdc.checkpoint.recovery import CommitVector
+from raycdc.checkpoint.store import CheckpointStore, RoutedTarget
+from raycdc.epochs.epoch_loop import EpochLoop
+from raycdc.epochs.outcomes import Recovery
+from raycdc.epochs.ports import EpochPorts
+from raycdc.epochs.routing import Routing
+from raycdc.errors import StateError
+from raycdc.failpoints import FailpointError
+from raycdc.model import Column, LogicalType, TableId, TypeKind
+from raycdc.model.routes import Route, Router
+from raycdc.plugins import PluginGroup, load_plugin
+from raycdc.schema import AddColumnEvent, event_to_json
+from raycdc.sinks.api import Sink, SinkContext
+from raycdc.testing.epochs import EpochScript, Row, ScriptedTable
+from tests.epochs.sink_world import lake_rows, works_of
+
+KINDS = ("delta-upsert", "delta-changelog", "iceberg-upsert", "iceberg-changelog", "parquet", "jsonl")
+POINTS = ("before_commit", "in_commit", "between_tables", "after_last_commit")
+ROUTES = (Route(r"shop\.(.*)", "lake.$1"), Route("shop.orders", "backup.ods_<>", "<>"))
+
+
+@dataclass
+class World:
+    """Scripted epochs, a sink and routes."""
+
+    kind: str
+    root: Path
+    script: EpochScript
+    routes: tuple[Route, ...] = ROUTES
+    asked: list[str] = field(default_factory=list)
+
+    @property
+    def store(self) -> CheckpointStore:
+        return self.script.store
+
+    def sink(self) -> Sink:
+        kind, _, write = self.kind.partition("-")
+        plugin = load_plugin(PluginGroup.SINKS, kind)
+        sink: Sink = plugin.create(plugin.config(type=kind, path=str(self.root / "lake")))
+        sink.open(SinkContext(self.store.app_id, write or "changelog", run_in_process, parallelism=2))
+        return sink
+
+    def loop(self) -> EpochLoop:
+        def next_sealed(after: int, _: float) -> Manifest | None:
+            return next(iter(self.store.manifests(after)), None)
+
+        def begin_again(_: Manifest, tables: Any, text: str) -> None:
+            self.asked += map(str, tables)
+
+        ports = EpochPorts(
+            generation=lambda: self.script.generation,
+            next_sealed=next_sealed,
+            routing=Routing(Router(self.routes), upsert=self.kind.endswith("upsert")),
+            begin_again=begin_again,
+        )
+        return EpochLoop(self.store, self.sink(), ports)
+
+    def restart(self) -> Recovery:
+        self.script.generation = self.store.next_generation()
+        loop = self.loop()
+        recovery = loop.recover()
+        if self.store.sealed_epochs(loop.committed):
+            loop.run()
+        return recovery
+
+    def rows(self, target: str) -> list[Row]:
+        return lake_rows(self.kind, self.root / "lake" / target.replace(".", "/"))
+
+    def check(self) -> None:
+        """Every target holds exactly what its table did."""
+        for table in self.script.tables.values():
+            for target in Router(self.routes).targets(table.id):
+                self._check(table, str(target))
+            assert not (self.root / "lake" / table.id.db).exists()
+
+    def _check(self, table: ScriptedTable, target: str) -> None:
+        names = [column.name for column in table.schema.columns]
+        if self.kind.endswith("-upsert"):
+            assert sorted(self.rows(target), key=lambda row: row["id"]) == table.contents()
+            return
+        got = sorted(self.rows(target), key=lambda row: row["_seq"])
+        assert [(row["_op"], {n: row.get(n) for n in names}) for row in got] == table.changelog
+        assert {(row["_db"], row["_table"]) for row in got} == {(table.id.db, table.id.table)}
+
+
+def new_world(kind: str, root: Path) -> World:
+    script = EpochScript(CheckpointStore(root / "state", pipeline="shop"), seed=5)
+    for name in ("shop.orders", "shop.items"):
+        script.table(name)
+    return World(kind, root, script)
+
+
+@pytest.fixture(params=KINDS)
+def world(request: pytest.FixtureRequest, tmp_path: Path) -> World:
+    return new_world(request.param, tmp_path)
+
+
+def play(world: World) -> None:
+    """A snapshot and changes, then a new column and more changes."""
+    orders = world.script.table("shop.orders")
+    orders.read([{"id": i, "name": "snapshot", "qty": None} for i in range(100, 110)])
+    world.script.random_epoch(operations=10)
+    world.script.seal()
+    added = Column("note", LogicalType(TypeKind.STRING))
+    orders.changes.append(event_to_json(AddColumnEvent(orders.id, added)))
+    orders.schema = type(orders.schema)((*orders.schema.columns, added), orders.schema.primary_key)
+    for row in orders.rows.values():
+        row["note"] = None
+    for _, row in orders.changelog:
+        row["note"] = None
+    orders.insert({"id": 900, "name": "new", "qty": 1, "note": "n"})
+    orders.update((100,), qty=7, note="changed")
+    world.script.seal()
+    orders.delete((101,))
+    world.script.seal(final=True)
+
+
+def test_tables_are_renamed_and_copied_and_follow_schema_changes(world: World) -> None:
+    play(world)
+    loop = world.loop()
+    loop.run()
+    world.check()
+    record = world.store.last_commit()
+    assert record is not None
+    assert dict(record.tables) == {"lake.orders": (3, 3), "backup.ods_orders": (3, 3), "lake.items": (1, 3)}
+    columns = world.script.table("shop.orders").schema.fingerprint()
+    assert record.routes["backup.ods_orders"] == RoutedTarget(("shop.orders",), columns)
+    assert world.restart() == Recovery(3)
+
+
+@pytest.mark.parametrize("count", [1, 3])
+@pytest.mark.parametrize("point", POINTS)
+@pytest.mark.parametrize("kind", ["delta-upsert", "iceberg-upsert", "jsonl"])
+def test_an_error_between_the_targets_of_one_table_loses_and_doubles_nothing(
+    kind: str, point: str, count: int, tmp_path: Path, fail_at: Callable[[str, int], None]
+) -> None:
+    world = new_world(kind, tmp_path)
+    play(world)
+    fail_at(point, count)
+    with pytest.raises(FailpointError):
+        world.loop().run()
+    world.restart()
+    world.check()
+
+
+def test_rows_lost_between_two_targets_make_their_source_table_begin_again(tmp_path: Path) -> None:
+    world = new_world("delta-upsert", tmp_path)
+    world.script.table("shop.orders").insert({"id": 1, "name": "a", "qty": 1})
+    manifest = world.script.seal()
+    sink = world.sink()
+    works = {str(work.target): work for work in works_of(world.loop(), manifest)}
+    for name in ("lake.orders", "lake.items"):
+        sink.apply_schema(works[name])
+        sink.commit(works[name], sink.stage([works[name]])[works[name].target])
+    for segment in manifest.segments:
+        Path(segment.path).unlink()
+    assert world.restart() == Recovery(1, frozen=(1,))
+    assert world.asked == ["shop.orders"]
+    held = world.sink().committed(TableId("backup", "ods_orders"))
+    assert held is not None
+    assert (held.epoch, held.step) == (1, 3)
+    assert world.rows("backup.ods_orders") == []
+
+
+@pytest.mark.parametrize(
+    ("routes", "text"),
+    [
+        ((), "shop.items went to lake.items so far, and would go to shop.items from now on; shop.orders went to"),
+        ((*ROUTES, Route("shop.items", "more.items")), "shop.items went to lake.items so far, and would go to lake.it"),
+    ],
+)
+def test_routes_cannot_change_under_tables_that_are_there(tmp_path: Path, routes: tuple[Route, ...], text: str) -> None:
+    world = new_world("jsonl", tmp_path)
+    play(world)
+    world.loop().run()
+    world.routes = routes
+    with pytest.raises(StateError, match=f"^Routes changed: {text}"):
+        world.restart()
+    world.routes = (*ROUTES, Route("shop.others", "lake.others"))
+    assert world.restart() == Recovery(3)
+
+
+def test_a_state_from_before_there_were_routes_knows_where_its_tables_went(tmp_path: Path) -> None:
+    world = new_world("jsonl", tmp_path)
+    world.routes = ()
+    play(world)
+    world.loop().run()
+    record = world.store.last_commit()
+    assert record is not None
+    assert "routes" not in record.to_json()
+    world.routes = ROUTES
+    with pytest.raises(
+        StateError, match=r"^Routes changed: shop\.items went to shop\.items so far, and would go to lake"
+    ):
+        world.restart()
+
+
+def test_epochs_that_are_dropped_are_barred_in_every_target(tmp_path: Path) -> None:
+    world = new_world("delta-upsert", tmp_path)
+    play(world)
+    for manifest in world.store.manifests():
+        for segment in manifest.segments:
+            Path(segment.path).unlink()
+    world.script.generation = world.store.next_generation()
+    assert world.loop().recover() == Recovery(0, dropped=(1, 2, 3))
+    targets = [TableId("lake", "orders"), TableId("backup", "ods_orders")]
+    assert [world.sink().committed(target) for target in targets] == [CommitVector(3, 7, 2)] * 2

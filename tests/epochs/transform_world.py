@@ -1,0 +1,212 @@
+"""A pipeline without a source whose tables are transformed: scripted epochs, the epoch loop, what sinks should hold."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from raycdc.bridge.bad_rows import DEAD_LETTER, FAIL, BadRecords
+from raycdc.checkpoint.manifest import Manifest
+from raycdc.checkpoint.store import CheckpointStore
+from raycdc.config import LookupOptions
+from raycdc.epochs.epoch_loop import EpochLoop
+from raycdc.epochs.outcomes import Recovery
+from raycdc.epochs.parked_targets import NOTHING, Parks
+from raycdc.epochs.ports import EpochPorts
+from raycdc.epochs.routing import Routing
+from raycdc.epochs.sieve import Sieve
+from raycdc.lookup import Joiner, Lookups
+from raycdc.model import Column, LogicalType, TableId, TableSchema, TypeKind
+from raycdc.model.routes import Route, Router
+from raycdc.model.transform import Transform, Transforms
+from raycdc.schema import AddColumnEvent, event_to_json
+from raycdc.spark.derive import Deriver
+from raycdc.spark.transforms import SparkResolver
+from raycdc.testing.epochs import EpochScript, Row, ScriptedTable, simple_schema
+from raycdc.testing.servers import KafkaServer, MongoDb
+from raycdc.transform import PlainResolver, TransformedTables, TransformUse
+from tests.epochs.sink_world import Server, as_messages
+from tests.epochs.sink_world import World as SinkWorld
+
+#: What is computed, and which rows are wanted, of rows with qty from 0 to 29 or without one.
+ORDERS = Transform(
+    table="shop.orders",
+    projection="*, qty * 2 AS twice, _table AS origin, concat(name, '!') AS shout, 7 AS seven",
+    filter="qty % 3 <> 0",
+)
+
+
+def shaped(row: Row) -> Row:
+    """What `ORDERS` makes of a row."""
+    twice = None if row["qty"] is None else row["qty"] * 2
+    return {**row, "twice": twice, "origin": "orders", "shout": f"{row['name']}!", "seven": 7}
+
+
+def wanted(row: Row) -> bool:
+    return row["qty"] is not None and row["qty"] % 3 != 0
+
+
+@dataclass
+class World:
+    """Scripted epochs, a sink, routes and transforms; `spark` is None without it."""
+
+    kind: str
+    root: Path
+    script: EpochScript
+    transforms: tuple[Transform, ...]
+    spark: Any = None
+    routes: tuple[Route, ...] = ()
+    no_proof: str = ""
+    kafka: KafkaServer | None = None
+    server: Server | None = None
+    mongodb: MongoDb | None = None
+    on_bad_record: str = FAIL
+    warnings: list[str] = field(default_factory=list)
+    lookups: tuple[LookupOptions, ...] = ()
+    #: To be closed by whoever made the world.
+    opened: list[Lookups] = field(default_factory=list)
+    #: Images of the source may lack values, and its inserts may come twice.
+    partial: bool = False
+    #: What parks a target instead of ending the run.
+    parks: Parks = NOTHING.parks
+
+    @property
+    def store(self) -> CheckpointStore:
+        return self.script.store
+
+    @property
+    def upsert(self) -> bool:
+        return self.place.write == "upsert"
+
+    @property
+    def place(self) -> SinkWorld:
+        """The sink, and what is in it."""
+        return SinkWorld(self.kind, self.root, self.script, self.kafka, self.server, self.mongodb)
+
+    def loop(self, **options: Any) -> EpochLoop:
+        def next_sealed(after: int, _: float) -> Manifest | None:
+            return next(iter(self.store.manifests(after)), None)
+
+        transforms = Transforms(self.transforms, [one.lookup(number) for number, one in enumerate(self.lookups)])
+        resolver = PlainResolver() if self.spark is None else SparkResolver(self.spark, transforms)
+        letters = str(self.letters) if self.on_bad_record == DEAD_LETTER else ""
+        records = BadRecords(self.on_bad_record, letters, self.upsert, self.partial)
+        folder = self.root / "derived"
+        deriver = None if self.spark is None else Deriver(self.spark, folder, upsert=self.upsert, records=records)
+        sieve = Sieve(records, folder)
+        tables = TransformedTables(
+            transforms, resolver, TransformUse(self.upsert, self.no_proof, "", self.on_bad_record != FAIL)
+        )
+        self.opened.append(Lookups(self.lookups))
+        asking = self.opened[-1].asking
+        joiner = Joiner(self.root / "looked_up", asking, records=records, warn=self.warnings.append)
+        ports = EpochPorts(
+            generation=lambda: self.script.generation,
+            next_sealed=next_sealed,
+            routing=Routing(Router(self.routes), self.upsert, "", tables, deriver, sieve, records, joiner),
+            parking=replace(NOTHING, parks=self.parks, on_bad_rows=self.warnings.append),
+        )
+        return EpochLoop(self.store, self.place.sink(), replace(ports, **options))
+
+    @property
+    def letters(self) -> Path:
+        return self.root / "dead_letters"
+
+    def kept(self) -> list[Row]:
+        """The rows that were kept, epoch by epoch."""
+        files = sorted(self.letters.glob("*.jsonl"))
+        return [json.loads(line) for path in files for line in path.read_text().splitlines()]
+
+    def restart(self) -> Recovery:
+        self.script.generation = self.store.next_generation()
+        loop = self.loop()
+        recovery = loop.recover()
+        if self.store.sealed_epochs(loop.committed):
+            loop.run()
+        return recovery
+
+    def rows(self, target: str, schema: TableSchema | None = None) -> list[Row]:
+        """What the sink has of `target`; a topic's messages say so only to who knows the `schema`."""
+        return self.place.rows(ScriptedTable(TableId.parse(target), schema or simple_schema()))
+
+    def check(self, table: ScriptedTable, target: str = "shop.orders") -> None:
+        """The target holds what `shaped` and `wanted` make of the table."""
+        if self.upsert:
+            expected = [shaped(row) for row in table.contents() if wanted(row)]
+            assert sorted(self.rows(target), key=lambda row: row["id"]) == expected
+            return
+        made = ScriptedTable(
+            TableId.parse(target), shaped_schema(table.schema), changelog=list(filtered(table.changelog))
+        )
+        names = [column.name for column in made.schema.columns]
+        rows = sorted(self.place.rows(made), key=lambda row: row["_seq"])
+        got = [(row["_op"], {n: row.get(n) for n in names}) for row in rows]
+        wanted_changes = made.changelog if self.kafka is None else as_messages(made)
+        if self.kind == "kafka-parts":
+            # Only a key's changes have an order.
+            got, wanted_changes = (sorted(changes, key=lambda c: c[1]["id"]) for changes in (got, wanted_changes))
+        assert got == wanted_changes
+
+
+def shaped_schema(schema: TableSchema) -> TableSchema:
+    """What `ORDERS` makes of a table's columns."""
+    text, number = LogicalType(TypeKind.STRING), LogicalType(TypeKind.INT32)
+    made = {"twice": number, "origin": text, "shout": text, "seven": number}
+    return TableSchema((*schema.columns, *(Column(name, kind) for name, kind in made.items())), schema.primary_key)
+
+
+def filtered(changelog: Sequence[tuple[str, Row]]) -> Iterator[tuple[str, Row]]:
+    """The changelog of the rows that are wanted, as `shaped`."""
+    rows = iter(changelog)
+    for op, row in rows:
+        if op != "-U":
+            if op == "T" or wanted(row):
+                yield op, row if op == "T" else shaped(row)
+            continue
+        _, after = next(rows)
+        both = wanted(row) and wanted(after)
+        if wanted(row):
+            yield "-U" if both else "-D", shaped(row)
+        if wanted(after):
+            yield "+U" if both else "+I", shaped(after)
+
+
+def new_world(
+    kind: str, root: Path, *transforms: Transform, spark: Any = None, place: SinkWorld | None = None
+) -> World:
+    """A world with one table. `place` is a world whose server or broker is to have the targets (`world_of`)."""
+    script = EpochScript(CheckpointStore(root / "state", pipeline="shop"), seed=5)
+    script.table("shop.orders")
+    kafka, server, mongodb = (place.kafka, place.server, place.mongodb) if place else (None, None, None)
+    return World(kind, root, script, transforms or (ORDERS,), spark, kafka=kafka, server=server, mongodb=mongodb)
+
+
+def play(world: World) -> ScriptedTable:
+    """A snapshot and changes that cross the filter, then a new column and more changes."""
+    orders = world.script.table("shop.orders")
+    orders.read([{"id": i, "name": "snapshot", "qty": i % 7 or None} for i in range(100, 130)])
+    world.script.random_epoch(operations=40)
+    world.script.seal()
+    for i in range(100, 130):
+        orders.update((i,), qty=(i * 5) % 11)
+    world.script.seal()
+    add_column(orders, "note")
+    orders.insert({"id": 900, "name": "new", "qty": 1, "note": "n"})
+    orders.update((100,), qty=7, note="changed")
+    orders.update((103,), id=1003, qty=8)
+    world.script.seal()
+    orders.delete((101,))
+    world.script.random_epoch(operations=0)
+    world.script.seal(final=True)
+    return orders
+
+
+def add_column(table: ScriptedTable, name: str) -> None:
+    added = Column(name, LogicalType(TypeKind.STRING))
+    table.changes.append(event_to_json(AddColumnEvent(table.id, added)))
+    table.schema = type(table.schema)((*table.schema.columns, added), table.schema.primary_key)
+    for row in [*table.rows.values(), *(row for _, row in table.changelog)]:
+        row[name] = None

@@ -1,0 +1,59 @@
+"""The password of a database target is in no argument of a task, and in a file of this user alone."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from raycdc.bridge import StageTask, run_in_process
+from raycdc.checkpoint.folder import private_file
+from raycdc.checkpoint.store import CheckpointStore
+from raycdc.checkpoint.term import DriverTerm
+from raycdc.errors import SinkError
+from tests.epochs.sink_world import play, world_of
+
+
+@pytest.mark.server
+@pytest.mark.parametrize("kind", ["postgres-upsert", "mysql-upsert"])
+def test_tasks_are_told_where_it_is(
+    request: pytest.FixtureRequest, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = world_of(request, kind, tmp_path)
+    (tmp_path / "private").mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "private"))
+    password = world.settings["password"]
+    play(world)
+    texts: list[str] = []
+
+    def run(tasks: Sequence[StageTask]) -> list[dict[str, Any]]:
+        texts.extend(task.to_json() for task in tasks)
+        return run_in_process(tasks)
+
+    sink = world.sink(run=run)
+    world.loop(sink).run()
+    world.check()
+    (held,) = (tmp_path / "private").glob("private-*")
+    assert (held.stat().st_mode & 0o777, held.read_text()) == (0o600, password)
+    # By its place: private servers' accounts and databases are called as their passwords are.
+    told = [json.loads(text)["args"]["address"] for text in texts]
+    assert {(address["password"], address["password_file"]) for address in told} == {("", str(held))}
+    sink.close()
+    assert not held.exists()
+    with pytest.raises(SinkError, match="The password of the sink cannot be read from"):
+        run_in_process([StageTask(**json.loads(texts[0]))])
+
+
+def test_what_a_driver_that_died_left_goes_when_the_next_begins(tmp_path: Path) -> None:
+    store = CheckpointStore(tmp_path / "state", pipeline="shop")
+    DriverTerm(store)
+    left = private_file(store.path / "private", "old")
+    # Pids say nothing: the other driver may be one of another machine.
+    assert private_file(store.path / "private", "another").exists()
+    assert left.exists()
+    DriverTerm(store)
+    made = private_file(store.path / "private", "new")
+    assert list((store.path / "private").iterdir()) == [made]

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
 from raycdc.bridge import read_segment
+from raycdc.bridge.access import SegmentAccess
 from raycdc.bridge.bad_rows import BadRecords
 from raycdc.bridge.missing_rows import refused_missing, told_missing
 from raycdc.checkpoint.manifest import Manifest
@@ -38,7 +39,7 @@ class Epoch:
     manifest: Manifest
     tables: dict[TableId, TableSchema]
     _ledger: Ledger
-    _token: str | None
+    _access: SegmentAccess
     acknowledged: bool = False
 
     def batches(self, table: TableId) -> Iterator[pa.RecordBatch]:
@@ -49,7 +50,7 @@ class Epoch:
         columns = [*self.tables[table].arrow().names, *META_COLUMNS]
         for segment in sorted(self.manifest.segments, key=lambda s: s.seq_base):
             if segment.table == table:
-                yield from read_segment(segment, columns, token=self._token, symbols=True)
+                yield from read_segment(segment, columns, access=self._access, symbols=True)
 
     def ack(self) -> None:
         """Record that the rows are safe: this epoch never comes again, and its segments may be deleted."""
@@ -71,8 +72,7 @@ class Ledger:
         supervisor: Supervisor,
         records: BadRecords,
         *,
-        token: str | None,
-        flights: Callable[[], Mapping[str, str]],
+        access: Callable[[], SegmentAccess],
         generation: Callable[[], OwnGeneration],
         sealed_before: int = 0,
     ) -> None:
@@ -84,8 +84,7 @@ class Ledger:
         self._records = records
         self._sealed_before = sealed_before
         self._supervisor = supervisor
-        self._token = token
-        self._flights = flights
+        self._access = access
 
     @property
     def acknowledged(self) -> int:
@@ -107,9 +106,7 @@ class Ledger:
             raise refused
         for table, missing in told_missing(manifest, self._records).items():
             _log.warning("%s: %d changes of epoch %d left out: %s", table, missing.count, manifest.epoch, missing.why)
-        endpoints = self._flights()
-        placed = (replace(segment, flight=endpoints.get(segment.node, "")) for segment in manifest.segments)
-        return replace(manifest, segments=tuple(placed))
+        return replace(manifest, segments=self._access().placed(manifest.segments))
 
     def acknowledge(self, epoch: int) -> None:
         """Record that the rows of all epochs up to `epoch` are safe: they never come again."""
@@ -139,7 +136,7 @@ class Ledger:
             if manifest is None:
                 continue
             tables = {table: self.store.schema(part.schema) for table, part in manifest.tables.items()}
-            epoch = Epoch(manifest.epoch, manifest, tables, self, self._token)
+            epoch = Epoch(manifest.epoch, manifest, tables, self, self._access())
             yield epoch
             if not epoch.acknowledged:
                 raise StateError(

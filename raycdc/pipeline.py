@@ -18,10 +18,11 @@ from pathlib import Path
 from typing import Any
 
 from raycdc.bridge import ANYWHERE
+from raycdc.bridge.access import SegmentAccess
 from raycdc.bridge.bad_rows import DEAD_LETTER, BadRecords
 from raycdc.checkpoint.bad_rows import bad_rows
 from raycdc.checkpoint.changelog import FullBy
-from raycdc.checkpoint.manifest import STATE_NODE, Manifest
+from raycdc.checkpoint.manifest import Manifest
 from raycdc.checkpoint.names import add_column_names, column_names
 from raycdc.checkpoint.parked import ParkedTarget
 from raycdc.checkpoint.store import CheckpointStore, CommitRecord
@@ -143,9 +144,9 @@ class Pipeline:
             spark.warm_up()
         reporter.starting("asking the sink what it holds")
         sink, known = self._open_sink(stack, store, spec, session, start.sink)
-        routing = replace(self._routing(store, sink, session, spec.token or "", reporter), known=known)
+        routing = replace(self._routing(store, sink, session, spec.access, reporter), known=known)
         warn, here = reporter.warning, session is None or self._spark_is_here
-        joiner = open_joiner(stack, self.config.lookups, store.path, routing.records, spec.token, here, warn)
+        joiner = open_joiner(stack, self.config.lookups, store.path, routing.records, spec.access, here, warn)
         self._run_epochs(stack, store, term, sink, launcher, spec, reporter, replace(routing, joiner=joiner))
         return store.last_manifest(), store.last_commit()
 
@@ -196,14 +197,12 @@ class Pipeline:
             stack.callback(launcher.close)
             launcher.sweep(store.needed_segments())
             supervisor = self._supervise(stack, store, launcher, silent, term=term)
-            flights = launcher.flights
             bad = self._bad_records(store)
             yield Ledger(
                 store,
                 supervisor,
                 bad,
-                token=spec.token,
-                flights=flights,
+                access=lambda: spec.access.as_of(launcher.flights()),
                 generation=term.generation,
                 sealed_before=sealed_before,
             )
@@ -307,8 +306,7 @@ class Pipeline:
             schema_change=SchemaChangeBehavior(self.config.pipeline.schema_change),
             left_out=self.config.pipeline.schema_changes_left_out,
             parallelism=self.config.sink.parallelism or at_once,
-            node=STATE_NODE if self._spark_is_here else ANYWHERE,
-            flight_token=spec.token or "",
+            access=spec.access if self._spark_is_here else replace(spec.access, node=ANYWHERE),
             spark=session,
             order_by=self._order_by,
             private=str(store.path / "private"),
@@ -322,14 +320,14 @@ class Pipeline:
         return sink, known
 
     def _routing(
-        self, store: CheckpointStore, sink: Sink, session: Any, token: str, reporter: ProgressReporter
+        self, store: CheckpointStore, sink: Sink, session: Any, access: SegmentAccess, reporter: ProgressReporter
     ) -> Routing:
         """Where tables go, and what their rows become on the way."""
         upsert = self.config.sink.write == UPSERT
         unmerged = no_merging(self.config, sink) if upsert else ""
         transforms, masks = self.config.transformed(), self.config.masked()
         records = self._bad_records(store)
-        sieve = Sieve(records, store.path / "derived", token=token, local=session is None or self._spark_is_here)
+        sieve = Sieve(records, store.path / "derived", access=access, local=session is None or self._spark_is_here)
         if not (transforms or masks or self._naming.acts):
             return Routing(self.config.router(), upsert, unmerged, sieve=sieve, records=records)
         adopts = self.config.pipeline.on_existing == "merge"
@@ -341,7 +339,7 @@ class Pipeline:
             from raycdc.spark.transforms import SparkResolver
 
             resolver = SparkResolver(session, transforms)
-            deriver = Deriver(session, store.path / "derived", token=token, upsert=upsert, records=records)
+            deriver = Deriver(session, store.path / "derived", access=access, upsert=upsert, records=records)
         on_names = partial(_keep_names, store, reporter)
         tables = TransformedTables(transforms, resolver, use, masks, self._naming, on_names)
         return Routing(self.config.router(), upsert, unmerged, tables, deriver, sieve, records)
@@ -373,8 +371,7 @@ class Pipeline:
             generation=term.generation,
             next_sealed=lambda after, wait_s: next_manifest(store, supervisors[0], after, wait_s),
             on_committed=lambda figures: committed(figures) if supervisors else None,
-            flight_token=spec.token or "",
-            flights=launcher.flights,
+            access=lambda: spec.access.as_of(launcher.flights()),
             routing=routing,
             begin_again=partial(_begin_again, store, reporter),
             parking=self._parking(reporter, supervisors),

@@ -78,9 +78,7 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow ha
         return path
 
 
-def fetch(
-    segment: Segment, columns: list[str] | None, part: tuple[int, int], token: str | None
-) -> Iterator[pa.RecordBatch]:
+def fetch(segment: Segment, columns: list[str] | None, part: tuple[int, int], token: str) -> Iterator[pa.RecordBatch]:
     """Stored batches of `segment` from its node.
 
     `StateError` when the file is not there, `SegmentUnavailableError` when the node does not answer now.
@@ -95,7 +93,7 @@ def fetch(
         raise _unreadable(segment, cause) from cause
 
 
-def fetch_schema(segment: Segment, token: str | None) -> pa.Schema:
+def fetch_schema(segment: Segment, token: str) -> pa.Schema:
     """Schema of the stored columns of `segment` on its node."""
     request = {"path": segment.path, "bytes": segment.bytes, "columns": None, "part": [0, 1 << 30]}
     try:
@@ -107,7 +105,7 @@ def fetch_schema(segment: Segment, token: str | None) -> pa.Schema:
         raise _unreadable(segment, cause) from cause
 
 
-def intact_there(segment: Segment, token: str | None, *, checksum: bool) -> bool:
+def intact_there(segment: Segment, token: str, *, checksum: bool) -> bool:
     """Whether the segment's node has it with its exact size and, when asked, its exact content."""
     body = json.dumps({"path": segment.path, "checksum": checksum}).encode()
     try:
@@ -121,7 +119,7 @@ def intact_there(segment: Segment, token: str | None, *, checksum: bool) -> bool
     return answer["bytes"] == segment.bytes and (not checksum or answer["crc32"] == segment.crc32)
 
 
-def delete_there(segment: Segment, token: str | None) -> None:
+def delete_there(segment: Segment, token: str) -> None:
     """Delete the file on its node, as far as the node answers: what is left behind its next start sweeps."""
     body = json.dumps({"path": segment.path}).encode()
     try:
@@ -139,8 +137,8 @@ def _unreadable(segment: Segment, cause: Exception) -> StateError:
     return kind(f"Segment {segment.path} cannot be read from {segment.flight}: {cause}")
 
 
-def _options(token: str | None) -> Any:
-    headers = [(_HEADER.encode(), f"Bearer {token or ''}".encode())]
+def _options(token: str) -> Any:
+    headers = [(_HEADER.encode(), f"Bearer {token}".encode())]
     return flight.FlightCallOptions(headers=headers, timeout=CALL_TIMEOUT_S)
 
 

@@ -4,9 +4,7 @@ Called inside sink tasks, in Spark's Python workers or in the driver. Both ways 
 segment twice gives the same rows, which is what makes a task's retry safe. A segment that is missing or has another
 size than its descriptor says is a `StateError`: the epoch must be replayed or read again, not written in part.
 
-Whose node a process is on is what its caller says (`node`; default: the one with the state). A task that Spark put on
-a machine of its own choice does not know (`ANYWHERE`): it maps a file that is there under its path with its exact size,
-which only the segment itself can be, as no two share a name.
+Which node a process is on is what its caller says (`raycdc.bridge.access`).
 """
 
 from __future__ import annotations
@@ -19,25 +17,22 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from raycdc.bridge.access import ANYWHERE, HERE, SegmentAccess
 from raycdc.bridge.mapped import batch_range, checksum_of, mapped_reader
 from raycdc.bridge.views import all_names, stored_names, symbols_of, viewed
-from raycdc.checkpoint.manifest import STATE_NODE, Segment
+from raycdc.checkpoint.manifest import Segment
 from raycdc.errors import SegmentUnavailableError
 from raycdc.model.view import RowView
 
 #: Columns that are not stored in a segment but follow from its descriptor.
 DESCRIPTOR_COLUMNS = ("_db", "_table")
 
-#: As `node`: this process may be on any machine.
-ANYWHERE = "*"
-
 
 def read_segment(
     segment: Segment,
     columns: Sequence[str] | None = None,
     *,
-    node: str | None = None,
-    token: str | None = None,
+    access: SegmentAccess = HERE,
     part: tuple[int, int] = (0, 1),
     symbols: bool = False,
 ) -> Iterator[pa.RecordBatch]:
@@ -45,14 +40,13 @@ def read_segment(
 
     `columns` picks and orders columns and may name ``_db`` and ``_table``; None gives the stored ones. `part` (i, n)
     reads the i-th of n nearly equal runs of batches, so that several tasks share a large segment. With `symbols`,
-    `_op` is text (``+I``) instead of its code. With a view on it the segment has the columns of its target. `node` is
-    the reader's own node (default: the one with the state) and `token` the one Flight servers ask for. Blocks on disk
-    or network.
+    `_op` is text (``+I``) instead of its code. With a view on it the segment has the columns of its target. Blocks on
+    disk or network.
     """
     if segment.view is not None:
-        return _viewed(segment, segment.view, columns, node=node, token=token, part=part, symbols=symbols)
-    local = _is_local(segment, node)
-    batches = _mapped(segment, columns, part) if local else _flight(segment, columns, part, token)
+        return _viewed(segment, segment.view, columns, access=access, part=part, symbols=symbols)
+    local = _is_local(segment, access)
+    batches = _mapped(segment, columns, part) if local else _flight(segment, columns, part, access)
     return (_finished(batch, segment, columns, symbols=symbols) for batch in batches)
 
 
@@ -72,9 +66,9 @@ def _with_symbols(batch: pa.RecordBatch) -> pa.RecordBatch:
     return batch.set_column(place, "_op", symbols_of(batch.column(place)))
 
 
-def segment_schema(segment: Segment, *, node: str | None = None, token: str | None = None) -> pa.Schema:
+def segment_schema(segment: Segment, *, access: SegmentAccess = HERE) -> pa.Schema:
     """Schema of the stored columns of `segment`."""
-    if _is_local(segment, node):
+    if _is_local(segment, access):
         with _open(segment) as reader:
             schema: pa.Schema = reader.schema
             return schema
@@ -82,7 +76,7 @@ def segment_schema(segment: Segment, *, node: str | None = None, token: str | No
         raise _away(segment)
     from raycdc.bridge.flight import fetch_schema
 
-    return fetch_schema(segment, token)
+    return fetch_schema(segment, access.token)
 
 
 def _away(segment: Segment) -> SegmentUnavailableError:
@@ -92,29 +86,27 @@ def _away(segment: Segment) -> SegmentUnavailableError:
     )
 
 
-def verify_segments(
-    segments: Iterable[Segment], *, node: str | None = None, token: str | None = None, checksum: bool = False
-) -> bool:
+def verify_segments(segments: Iterable[Segment], *, access: SegmentAccess = HERE, checksum: bool = False) -> bool:
     """Whether every segment is there with its exact size, and with `checksum` its exact content, on its node."""
     for segment in segments:
-        if _is_local(segment, node):
+        if _is_local(segment, access):
             intact = _intact_here(segment, checksum=checksum)
         elif not segment.flight:
             intact = False
         else:
             from raycdc.bridge.flight import intact_there
 
-            intact = intact_there(segment, token, checksum=checksum)
+            intact = intact_there(segment, access.token, checksum=checksum)
         if not intact:
             return False
     return True
 
 
-def delete_there(segment: Segment, token: str | None) -> None:
+def delete_there(segment: Segment, access: SegmentAccess) -> None:
     """Delete a segment in another node's spool; harmless when that node is not there now."""
     from raycdc.bridge import flight
 
-    flight.delete_there(segment, token)
+    flight.delete_there(segment, access.token)
 
 
 def stored_columns(columns: Sequence[str] | None) -> list[str] | None:
@@ -122,10 +114,8 @@ def stored_columns(columns: Sequence[str] | None) -> list[str] | None:
     return None if columns is None else [c for c in columns if c not in DESCRIPTOR_COLUMNS]
 
 
-def _is_local(segment: Segment, node: str | None) -> bool:
-    if node == ANYWHERE:
-        return _intact_here(segment, checksum=False)
-    return segment.node == (node or STATE_NODE)
+def _is_local(segment: Segment, access: SegmentAccess) -> bool:
+    return _intact_here(segment, checksum=False) if access.node == ANYWHERE else access.is_own(segment)
 
 
 def _open(segment: Segment) -> Any:
@@ -151,13 +141,13 @@ def _mapped(segment: Segment, columns: Sequence[str] | None, part: tuple[int, in
 
 
 def _flight(
-    segment: Segment, columns: Sequence[str] | None, part: tuple[int, int], token: str | None
+    segment: Segment, columns: Sequence[str] | None, part: tuple[int, int], access: SegmentAccess
 ) -> Iterator[pa.RecordBatch]:
     if not segment.flight:
         raise _away(segment)
     from raycdc.bridge.flight import fetch
 
-    return fetch(segment, stored_columns(columns), part, token)
+    return fetch(segment, stored_columns(columns), part, access.token)
 
 
 def _finished(

@@ -21,7 +21,7 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from raycdc.bridge import ANYWHERE, read_segment
+from raycdc.bridge import ANYWHERE, SegmentAccess, read_segment
 from raycdc.checkpoint.manifest import Manifest
 from raycdc.checkpoint.store import CheckpointStore
 from raycdc.datasource.options import ReadOptions
@@ -227,7 +227,7 @@ def _stat(pid: int) -> list[str] | None:
 
 def _read(inputs: Sequence[Input], columns: list[str]) -> Iterator[pa.RecordBatch]:
     for entry in inputs:
-        yield from read_segment(entry.segment, columns, node=ANYWHERE, part=entry.part)
+        yield from read_segment(entry.segment, columns, access=SegmentAccess(ANYWHERE), part=entry.part)
 
 
 def _json(inputs: Sequence[Input]) -> list[dict[str, Any]]:

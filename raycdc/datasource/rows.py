@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from raycdc.bridge import ANYWHERE, read_segment
+from raycdc.bridge import ANYWHERE, SegmentAccess, read_segment
 from raycdc.checkpoint.manifest import Segment
 from raycdc.errors import DataError, SchemaError
 from raycdc.model import META_COLUMNS, RowKind, TableId, TableSchema
@@ -85,7 +85,8 @@ def changelog_batches(
     entry: Input, names: Sequence[str], *, watermark_ms: int | None, truncate: str
 ) -> Iterator[pa.RecordBatch]:
     """Batches with the columns `names`. `DataError` at a truncation, unless that is to be a ``row``."""
-    for batch in read_segment(entry.segment, [*stored_names(names), "_op"], node=ANYWHERE, part=entry.part):
+    anywhere = SegmentAccess(ANYWHERE)
+    for batch in read_segment(entry.segment, [*stored_names(names), "_op"], access=anywhere, part=entry.part):
         ops = batch.column("_op")
         if truncate == "fail" and bool(np.any(ops.to_numpy() == RowKind.TRUNCATE)):
             raise DataError(

@@ -9,7 +9,7 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 
 from raycdc.bridge.reading import verify_segments
-from raycdc.checkpoint.manifest import STATE_NODE, Manifest, Segment
+from raycdc.checkpoint.manifest import Manifest, Segment
 from raycdc.checkpoint.recovery import Decision, Frozen, decide, lacks
 from raycdc.epochs.epoch_writer import NODE_PATIENCE_S
 from raycdc.epochs.parts import EpochParts
@@ -25,8 +25,7 @@ class Decisions:
 
     def __init__(self, parts: EpochParts, newest: int) -> None:
         self._newest = newest
-        self._node = parts.ports.node
-        self._flight_token = parts.ports.flight_token
+        self._access = parts.ports.access
         self._sink = parts.sink
         self._works = parts.works
         self._parked = parts.parked
@@ -42,7 +41,7 @@ class Decisions:
         lacking = {s for target in targets if lacks(manifest.epoch, holds[target]) for s in targets[target]}
         needed = [segment for segment in manifest.segments if segment.table in lacking]
         deadline_s = time.monotonic() + NODE_PATIENCE_S
-        missing = needed
+        missing, own = needed, self._access()
         renamed = _renamed(manifest, targets)
         while True:
             # Segments that were found whole are not read again while others are waited for.
@@ -50,7 +49,7 @@ class Decisions:
             gone = {segment.table for segment in missing}
             lost = {target for target, sources in targets.items() if not gone.isdisjoint(sources)}
             decision = decide(manifest, holds, lost=lost, recorded=recorded, newest_epoch=self._newest, renamed=renamed)
-            away = any(segment.node != (self._node or STATE_NODE) for segment in missing)
+            away = any(not own.is_own(segment) for segment in missing)
             if not (isinstance(decision, Frozen) and away) or time.monotonic() > deadline_s:
                 return decision
             # Reading tables again costs more than waiting for a node that only starts anew.
@@ -59,9 +58,9 @@ class Decisions:
 
     def missing(self, segments: Sequence[Segment]) -> list[Segment]:
         """Those that are not there, or damaged: few are looked at, so that all of each is."""
-        node, token = self._node or None, self._flight_token or None
-        placed = self._works.placed(segments)
-        return [segment for segment in placed if not verify_segments([segment], node=node, token=token, checksum=True)]
+        access = self._access()
+        placed = access.placed(segments)
+        return [segment for segment in placed if not verify_segments([segment], access=access, checksum=True)]
 
 
 def _renamed(manifest: Manifest, targets: Mapping[TableId, Collection[TableId]]) -> set[TableId]:

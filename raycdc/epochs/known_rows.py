@@ -27,6 +27,7 @@ import numpy as np
 import pyarrow as pa
 
 from raycdc.bridge import SegmentWriter
+from raycdc.bridge.access import HERE, SegmentAccess
 from raycdc.bridge.exact_changes import Steps, exact_steps, key_ids
 from raycdc.bridge.reading import read_segment
 from raycdc.checkpoint.manifest import SEQ_COUNTER_BITS, Segment
@@ -72,14 +73,16 @@ class KnownRows(MadeSegments):
     segments are in `folder`, on this machine. Methods block; one thread at a time.
     """
 
-    def __init__(self, sink: DeltaSink, folder: Path, *, app_id: str, token: str = "", empties: bool = True) -> None:
+    def __init__(
+        self, sink: DeltaSink, folder: Path, *, app_id: str, access: SegmentAccess = HERE, empties: bool = True
+    ) -> None:
         """`empties`: emptied tables have no known rows any more."""
         super().__init__(folder)
         self._empties = empties
         self._sink = sink
         self._exact_folder = folder
         self._app_id = app_id
-        self._token = token
+        self._access = access
         #: Used by one thread at a time each: an epoch is made exact after the one before was added.
         self._targets: dict[TableId, DeltaTarget] = {}
         self._cleaned_s: dict[TableId, float] = {}
@@ -101,7 +104,7 @@ class KnownRows(MadeSegments):
             )
         )
         empties = not left_out
-        return cls(sink, state / "exact", app_id=context.app_id, token=context.flight_token, empties=empties)
+        return cls(sink, state / "exact", app_id=context.app_id, access=context.access, empties=empties)
 
     def committed(self, table: TableId) -> CommitVector | None:
         """What the known rows of `table` hold."""
@@ -128,7 +131,7 @@ class KnownRows(MadeSegments):
         if not known.num_rows and (ops == RowKind.INSERT).all() and len(np.unique(key_ids(keys))) == keys.num_rows:
             # As a snapshot's rows are: exact already.
             return {segment.name: segment for segment in work.segments}
-        return _Task(work, known, self._exact_folder, self._token).made()
+        return _Task(work, known, self._exact_folder, self._access).made()
 
     def add(self, works: Sequence[TableWork], made: Mapping[str, Segment | None]) -> dict[TableId, TableRefusedError]:
         """Add an epoch that all targets hold. `works` are the shares of its source tables, `made` what `exact` made of
@@ -219,7 +222,7 @@ class KnownRows(MadeSegments):
         return found.select([column.name for column in work.schema.columns]).cast(work.schema.arrow())
 
     def _read(self, segment: Segment, names: list[str]) -> Iterable[pa.RecordBatch]:
-        return read_segment(replace(segment, view=None), names, token=self._token or None)
+        return read_segment(replace(segment, view=None), names, access=self._access)
 
     def _told(self, work: TableWork, act: Any) -> None:
         try:
@@ -242,10 +245,10 @@ class KnownRows(MadeSegments):
 class _Task:
     """Exact segments of one source table's share of an epoch."""
 
-    def __init__(self, work: TableWork, known: pa.Table, folder: Path, token: str) -> None:
+    def __init__(self, work: TableWork, known: pa.Table, folder: Path, access: SegmentAccess) -> None:
         self._work = work
         self._folder = folder
-        self._token = token
+        self._access = access
         self._schema = changelog_schema(work.schema)
         names = self._schema.names
         read = [self._batches(segment, names) for segment in work.segments]
@@ -303,7 +306,7 @@ class _Task:
         return made.combine_chunks().to_batches()[0]
 
     def _batches(self, segment: Segment, names: list[str]) -> list[pa.RecordBatch]:
-        batches = read_segment(replace(segment, view=None), names, token=self._token or None)
+        batches = read_segment(replace(segment, view=None), names, access=self._access)
         return [pa.RecordBatch.from_arrays(batch.columns, schema=self._schema) for batch in batches]
 
 

@@ -31,7 +31,7 @@ class EpochParts:
     def of(cls, store: CheckpointStore, sink: Sink, ports: EpochPorts) -> EpochParts:
         """The parts for `store`, as its newest record has them, and the open `sink`."""
         record = store.last_commit()
-        works = Works(store, ports.routing, generation=ports.generation, flights=ports.flights)
+        works = Works(store, ports.routing, generation=ports.generation, access=ports.access)
         parked = ParkedTargets(record.parked if record else {}, ports.parking.parks)
         holdings = Holdings(store, sink, ports.routing.known, works, parked)
         records = RecordKeeper(store, parked, generation=ports.generation, on_parked=ports.parking.on_parked)

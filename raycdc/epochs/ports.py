@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from raycdc.bridge.access import HERE, SegmentAccess
 from raycdc.checkpoint.manifest import Manifest
 from raycdc.checkpoint.store import OwnGeneration
 from raycdc.epochs.outcomes import EpochStatistics
@@ -28,16 +29,13 @@ class EpochPorts:
     (`raycdc.checkpoint.term`). `next_sealed(after, timeout_s)` returns the first sealed epoch greater than `after`, or
     None when there was none for so long; it may raise to end the loop. `on_committed` is called after each record, in
     order, on a thread of the loop. `begin_again` asks, durably, for new snapshots of source tables whose rows of an
-    epoch are gone (the text says why), or raises if that cannot be. `flights` are the endpoints of the spools of other
-    nodes, by their names, as of now; `node` and `flight_token` are needed to read there.
+    epoch are gone (the text says why), or raises if that cannot be. `access` tells how segments are reached, as of now.
     """
 
     generation: Callable[[], OwnGeneration]
     next_sealed: Callable[[int, float], Manifest | None]
     on_committed: Callable[[EpochStatistics], None] = lambda _: None
     begin_again: Callable[[Manifest, Sequence[TableId], str], None] = _refuse
-    node: str = ""
-    flight_token: str = ""
-    flights: Callable[[], Mapping[str, str]] = dict
+    access: Callable[[], SegmentAccess] = lambda: HERE
     routing: Routing = field(default_factory=lambda: Routing(Router()))
     parking: Parking = NOTHING

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from raycdc.bridge import SegmentWriter
+from raycdc.bridge.access import HERE, SegmentAccess
 from raycdc.bridge.bad_rows import BadRecords, Letters, Sifted, counted, failing, judged, row_named, whole_updates
 from raycdc.bridge.reading import read_segment, segment_schema
 from raycdc.bridge.views import turned, viewed
@@ -31,10 +32,10 @@ class Sieve(MadeSegments):
     `local`: whether the tasks that will read them run here.
     """
 
-    def __init__(self, records: BadRecords, folder: Path, *, token: str = "", local: bool = True) -> None:
+    def __init__(self, records: BadRecords, folder: Path, *, access: SegmentAccess = HERE, local: bool = True) -> None:
         self._records = records
         super().__init__(folder)
-        self._token = token
+        self._access = access
         self._local = local
 
     def concerns(self, segment: Segment) -> bool:
@@ -46,7 +47,7 @@ class Sieve(MadeSegments):
         view = segment.view
         assert view is not None
         columns = risky(view)
-        task = _Task(segment, view, columns, target, self._records, self._token)
+        task = _Task(segment, view, columns, target, self._records, self._access)
         if not task.any_bad():
             return Sifted(segment)
         if not self._local:
@@ -83,13 +84,13 @@ class _Task:
     columns: list[tuple[Column, LogicalType]]
     target: TableId
     records: BadRecords
-    token: str
+    access: SegmentAccess
 
     def any_bad(self) -> bool:
         """Whether a value fails at all."""
         plain = replace(self.segment, view=replace(self.view, target=self.view.source, fill=False))
         names = [column.name for column, _ in self.columns]
-        for batch in read_segment(plain, names, token=self.token or None):
+        for batch in read_segment(plain, names, access=self.access):
             for column, want in self.columns:
                 try:
                     turned(batch.column(column.name), column.type, want)
@@ -98,11 +99,11 @@ class _Task:
         return False
 
     def sifted(self, folder: Path, letters: Letters | None) -> Sifted:
-        segment, token = self.segment, self.token or None
-        names = segment_schema(segment, token=token).names
+        segment, access = self.segment, self.access
+        names = segment_schema(segment, access=access).names
         writer = SegmentWriter.remaking(segment, folder, f"sieved-{uuid.uuid4().hex}.arrow")
         count, why = 0, ""
-        rows = read_segment(replace(segment, view=None), [*names, "_db", "_table"], token=token)
+        rows = read_segment(replace(segment, view=None), [*names, "_db", "_table"], access=access)
         try:
             for batch in whole_updates(rows):
                 kept, bad, first = self._kept(batch, letters)

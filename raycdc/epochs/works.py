@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from raycdc.bridge.access import SegmentAccess
 from raycdc.bridge.bad_rows import Sifted
 from raycdc.checkpoint.manifest import Manifest, Segment, positions_in
 from raycdc.checkpoint.store import CheckpointStore, CommitRecord, RoutedTarget
@@ -77,7 +78,7 @@ class Derived:
 
 
 class Works:
-    """See the module's docstring. `generation` and `flights` are those of `raycdc.epochs.ports.EpochPorts`."""
+    """See the module's docstring. `generation` and `access` are those of `raycdc.epochs.ports.EpochPorts`."""
 
     def __init__(
         self,
@@ -85,14 +86,14 @@ class Works:
         routing: Routing,
         *,
         generation: Callable[[], int],
-        flights: Callable[[], Mapping[str, str]],
+        access: Callable[[], SegmentAccess],
     ) -> None:
         self._store = store
         self._router = routing.router
         self._routing = routing
         self._transforms = routing.transforms
         self._generation = generation
-        self._flights = flights
+        self._access = access
         self._schemas: dict[str, TableSchema] = {}
         self._targets: dict[TableId, Target] = {}
         self._left_out = LeftOut(store, routing.records, routing.upsert)
@@ -390,8 +391,7 @@ class Works:
 
     def placed(self, segments: Sequence[Segment]) -> tuple[Segment, ...]:
         """Each segment with the endpoint of its node as of now (none: the node is away)."""
-        flights = self._flights()
-        return tuple(replace(segment, flight=flights.get(segment.node, "")) for segment in segments)
+        return self._access().placed(segments)
 
     def _described(self, target: Target) -> RoutedTarget:
         assert target.schema is not None

@@ -30,6 +30,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from raycdc.bridge import SegmentWriter
+from raycdc.bridge.access import HERE, SegmentAccess
 from raycdc.bridge.bad_rows import BadRecords, Sifted, judged, row_named, whole_updates
 from raycdc.bridge.reading import read_segment, verify_segments
 from raycdc.checkpoint.folder import LocalFolder
@@ -63,13 +64,13 @@ class Joiner:
         asking: Callable[[ResolvedLookup], Asking],
         *,
         records: BadRecords,
-        token: str = "",
+        access: SegmentAccess = HERE,
         warn: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._folder = LocalFolder(folder)
         self._asking = asking
         self._records = records
-        self._token = token
+        self._access = access
         self._warn = warn
 
     def __repr__(self) -> str:
@@ -142,9 +143,9 @@ class Joiner:
 
     def _written(self, made: Segment, found: ResolvedTransform, epoch: int) -> tuple[Segment | None, int]:
         """`made`, joined, as a file of its own, and how many values became NULL."""
-        if not verify_segments([made], token=self._token or None):
+        if not verify_segments([made], access=self._access):
             raise SegmentUnavailableError(f"A segment of {made.table} is not there now.")
-        task = _Task(replace(made, view=None, seq_base=0), found, self._records.of_kind(made.kind), self._token)
+        task = _Task(replace(made, view=None, seq_base=0), found, self._records.of_kind(made.kind), self._access)
         answers = [self._answer(task, one) for one in found.lookups]
         writer = SegmentWriter.remaking(made, self._folder.path, f"{_begins(epoch)}{uuid.uuid4().hex}.arrow")
         try:
@@ -171,11 +172,11 @@ class _Task:
     segment: Segment
     found: ResolvedTransform
     records: BadRecords
-    token: str
+    access: SegmentAccess
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Its rows as they are stored, updates whole."""
-        return whole_updates(read_segment(self.segment, token=self.token or None))
+        return whole_updates(read_segment(self.segment, access=self.access))
 
     def keys(self, batch: pa.RecordBatch, lookup: ResolvedLookup) -> pa.Array:
         """The key of each row that is joined; NULL for one that has none, or is joined with nothing."""

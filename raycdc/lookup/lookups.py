@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 
+from raycdc.bridge.access import SegmentAccess
 from raycdc.bridge.bad_rows import BadRecords
 from raycdc.config import LookupOptions
 from raycdc.errors import ConfigError
@@ -24,7 +25,7 @@ def open_joiner(
     options: Sequence[LookupOptions],
     state: Path,
     records: BadRecords,
-    token: str | None,
+    access: SegmentAccess,
     local: bool,
     warn: Callable[[str], None],
 ) -> Joiner | None:
@@ -41,7 +42,7 @@ def open_joiner(
     for text in lookups.require():
         warn(text)
     folder = state / "looked_up"
-    return Joiner(folder, lookups.asking, records=records, token=token or "", warn=warn)
+    return Joiner(folder, lookups.asking, records=records, access=access, warn=warn)
 
 
 class Lookups:

@@ -15,6 +15,7 @@ from typing import Any
 import pyarrow as pa
 
 from raycdc.bridge import SegmentWriter, delete_there, read_segment
+from raycdc.bridge.access import SegmentAccess
 from raycdc.checkpoint.manifest import Segment
 from raycdc.errors import TableChangedError
 from raycdc.model.mask import Masks
@@ -35,7 +36,7 @@ class ChunkFetcher:
         open_reader: Callable[[], ChunkReader],
         *,
         spool: SpoolAddress,
-        token: str | None,
+        access: SegmentAccess,
         notify: Callable[[], None],
         stopwatch: Stopwatch,
         masks: Masks | None = None,
@@ -43,7 +44,7 @@ class ChunkFetcher:
         self._open_reader = open_reader
         self._masks = masks or Masks()
         self._spool = spool
-        self._token = token
+        self._access = access
         self._notify = notify
         self._stopwatch = stopwatch
         self._tasks: queue.SimpleQueue[Callable[[ChunkReader], ChunkRead] | None] = queue.SimpleQueue()
@@ -69,10 +70,10 @@ class ChunkFetcher:
 
     def discard(self, segments: Sequence[Segment]) -> None:
         for segment in segments:
-            if segment.node == self._spool.node:
+            if self._access.is_own(segment):
                 (self._spool.folder / segment.name).unlink(missing_ok=True)
             elif segment.flight:
-                delete_there(segment, self._token)
+                delete_there(segment, self._access)
 
     def close(self) -> None:
         self._tasks.put(None)
@@ -141,9 +142,7 @@ class ChunkFetcher:
         return dataclasses.replace(read, exact=True, segments=segments)
 
     def _table(self, segments: Sequence[Segment]) -> pa.Table:
-        batches = [
-            batch for segment in segments for batch in read_segment(segment, node=self._spool.node, token=self._token)
-        ]
+        batches = [batch for segment in segments for batch in read_segment(segment, access=self._access)]
         return pa.Table.from_batches(batches)
 
     def _writer(self, split: SnapshotSplit, fingerprint: str) -> SegmentWriter:

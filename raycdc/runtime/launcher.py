@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
+from raycdc.bridge.access import SegmentAccess
 from raycdc.checkpoint.manifest import STATE_NODE
 from raycdc.checkpoint.store import CheckpointStore
 from raycdc.model.mask import Masks
@@ -43,6 +44,11 @@ class JobSpec:
     #: What readers hide of columns; it holds keys.
     masks: Masks = field(default_factory=Masks, repr=False)
     token: str | None = field(default=None, repr=False)
+
+    @property
+    def access(self) -> SegmentAccess:
+        """How processes on the node with the state reach segments."""
+        return SegmentAccess(token=self.token or "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,12 +201,13 @@ def worker_from(
     spec: JobSpec, identity: ReaderIdentity, coordinator: CoordinatorClient, *, spool: SpoolAddress | None = None
 ) -> ReaderWorker:
     """A reader of a job, in whatever process this runs; `spool` is its node's when that is not the state's."""
+    spool = spool or SpoolAddress(spec.state / "spool", STATE_NODE)
     return ReaderWorker(
         identity,
         source=spec.make_source(),
         coordinator=coordinator,
-        spool=spool or SpoolAddress(spec.state / "spool", STATE_NODE),
-        token=spec.token,
+        spool=spool,
+        access=replace(spec.access, node=spool.node),
         epoch_bytes_max=spec.settings.epoch_bytes_max,
         parking=spec.parking,
         partitioned=spec.partitioned,

@@ -25,6 +25,7 @@ from typing import Protocol
 import pyarrow as pa
 
 from raycdc.bridge import SegmentWriter, delete_there, partitions_for, split_by_key
+from raycdc.bridge.access import SegmentAccess
 from raycdc.bridge.segment import SUFFIX_OPEN
 from raycdc.checkpoint.manifest import SEQ_COUNTER_BITS, Segment, seq_base
 from raycdc.errors import DataError, StateError
@@ -90,7 +91,7 @@ class EpochOutput:
         partitioned: bool = False,
         masks: Masks | None = None,
         on_progress: Callable[[CutProgress], None] = lambda _: None,
-        token: str | None = None,
+        access: SegmentAccess | None = None,
     ) -> None:
         """`partitioned`: the sink wants each key's changes in order, and nothing of the order between keys. Columns
         that `masks` names are hidden before their rows are written.
@@ -104,7 +105,7 @@ class EpochOutput:
         self._partitions: dict[TableId, int] = {}
         self._volumes: Counter[TableId] = Counter()
         self._on_progress = on_progress
-        self._token = token
+        self._access = access or SegmentAccess(spool.node)
         self._full: list[Segment] = []
         self._published: list[Segment] = []
         self._published_bytes = 0
@@ -207,11 +208,11 @@ class EpochOutput:
             (self._spool.folder / PurePath(path).name).unlink(missing_ok=True)
 
     def discard(self, segments: Sequence[Segment]) -> None:
-        self.release([segment.path for segment in segments if segment.node == self._spool.node])
-        there = [segment for segment in segments if segment.node != self._spool.node and segment.flight]
+        self.release([segment.path for segment in segments if self._access.is_own(segment)])
+        there = [segment for segment in segments if not self._access.is_own(segment) and segment.flight]
         if there:
             # In a thread of its own: a node that is gone lets one wait.
-            threading.Thread(target=_delete_there, args=(there, self._token), name="discard", daemon=True).start()
+            threading.Thread(target=_delete_there, args=(there, self._access), name="discard", daemon=True).start()
 
     def close(self) -> None:
         """Delete what is unfinished: it belongs to no epoch."""
@@ -239,8 +240,8 @@ class EpochOutput:
         )
 
 
-def _delete_there(segments: Sequence[Segment], token: str | None) -> None:
+def _delete_there(segments: Sequence[Segment], access: SegmentAccess) -> None:
     """What a node refuses to delete its next start sweeps."""
     for segment in segments:
         with suppress(StateError):
-            delete_there(segment, token)
+            delete_there(segment, access)

@@ -21,6 +21,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Generic, TypeVar
 
+from raycdc.bridge.access import SegmentAccess
 from raycdc.errors import FencedError, RaycdcError
 from raycdc.model.mask import Masks
 from raycdc.runtime.chunk_fetcher import ChunkFetcher
@@ -59,11 +60,11 @@ class _Fetchers:
     """`raycdc.source.connector.FetcherManager`: a thread for each; the time of all is counted."""
 
     def __init__(
-        self, spool: SpoolAddress, token: str | None, notify: Callable[[], None], stopwatch: Stopwatch, masks: Masks
+        self, spool: SpoolAddress, access: SegmentAccess, notify: Callable[[], None], stopwatch: Stopwatch, masks: Masks
     ) -> None:
         self._masks = masks
         self._spool = spool
-        self._token = token
+        self._access = access
         self._notify = notify
         self._stopwatch = stopwatch
 
@@ -78,7 +79,7 @@ class _Fetchers:
         return ChunkFetcher(
             open_chunks,
             spool=self._spool,
-            token=self._token,
+            access=self._access,
             notify=self._notify,
             stopwatch=self._stopwatch,
             masks=self._masks,
@@ -110,7 +111,7 @@ class ReaderWorker:
         source: Source[Any],
         coordinator: CoordinatorClient,
         spool: SpoolAddress,
-        token: str | None,
+        access: SegmentAccess,
         epoch_bytes_max: int,
         parking: bool = True,
         partitioned: bool = False,
@@ -129,7 +130,7 @@ class ReaderWorker:
         self._statistics = source.statistics
         masks = masks or Masks()
         output = EpochOutput(
-            spool, self._stopwatch, partitioned=partitioned, masks=masks, on_progress=self._tell_progress, token=token
+            spool, self._stopwatch, partitioned=partitioned, masks=masks, on_progress=self._tell_progress, access=access
         )
         self._next_heartbeat_s = 0.0
         self._told = Heartbeat(0, wants_seal=False, metrics={})
@@ -140,7 +141,7 @@ class ReaderWorker:
             now_s=time.monotonic,
             epoch_bytes_max=epoch_bytes_max,
             parking=parking,
-            fetchers=_Fetchers(spool, token, self._wake, self._stopwatch, masks),
+            fetchers=_Fetchers(spool, access, self._wake, self._stopwatch, masks),
         )
         self._reader = source.create_reader(context)
 

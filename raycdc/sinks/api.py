@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from raycdc.bridge.access import HERE, SegmentAccess
 from raycdc.bridge.tasks import TaskRunner
 from raycdc.checkpoint.manifest import Segment
 from raycdc.checkpoint.recovery import (
@@ -90,8 +91,8 @@ class SinkContext:
 
     `app_id` is ``"raycdc:" + pipeline name + ":" + checkpoint identity``. `run_tasks` runs `StageTask`s somewhere and
     `parallelism` says how many at once are worth having. `schema_change` is what targets do when the source's tables
-    change their shape, `left_out` the types of changes that they are spared. `node` and `flight_token` are what tasks
-    need to read segments. `spark` is a SparkSession, or None where the pipeline runs without Spark. `order_by` names
+    change their shape, `left_out` the types of changes that they are spared. `access` is how
+    tasks reach segments. `spark` is a SparkSession, or None where the pipeline runs without Spark. `order_by` names
     the column whose greatest value wins among the rows of a key, and is given to sinks that `keeps_greatest` only.
     `private` is a folder for what tasks must know and their arguments must not say (empty: the system's for such).
     """
@@ -103,8 +104,7 @@ class SinkContext:
     schema_change: SchemaChangeBehavior = SchemaChangeBehavior.LENIENT
     left_out: frozenset[str] = frozenset()
     parallelism: int = 1
-    node: str = ""
-    flight_token: str = ""
+    access: SegmentAccess = HERE
     spark: Any = None
     order_by: str = ""
     private: str = ""
@@ -118,8 +118,8 @@ class SinkContext:
         return {
             "inputs": [entry.to_json() for entry in ([*map(Input, work.segments)] if inputs is None else inputs)],
             "schema": work.schema.to_json(),
-            "node": self.node,
-            "token": self.flight_token,
+            "node": self.access.node,
+            "token": self.access.token,
         }
 
 

@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from raycdc.bridge.access import SegmentAccess
 from raycdc.bridge.reading import read_segment
 from raycdc.errors import SinkError
 from raycdc.model import RowKind, TableSchema
@@ -49,7 +50,7 @@ def write_parquet(
     table = TableSchema.from_json(schema)
     arrow = changelog_arrow(table) if changelog else table.arrow()
     names = changelog_names(table) if changelog else [c.name for c in table.columns]
-    batches = read_inputs(inputs, names, node=node, token=token, symbols=changelog)
+    batches = read_inputs(inputs, names, access=SegmentAccess(node, token), symbols=changelog)
     return write_parquet_file(Path(path), arrow, batches)
 
 
@@ -58,7 +59,7 @@ def write_json_lines(
 ) -> dict[str, Any]:
     """Rows as events, one JSON object per line."""
     table = TableSchema.from_json(schema)
-    batches = read_inputs(inputs, changelog_names(table), node=node, token=token, symbols=True)
+    batches = read_inputs(inputs, changelog_names(table), access=SegmentAccess(node, token), symbols=True)
     with _Replaced(Path(path)) as file:
         rows = write_lines(file, batches, table)
     return {"path": path, "rows": rows}
@@ -69,19 +70,21 @@ def compact(
 ) -> dict[str, Any]:
     """The last row of each key (by `order_by`, where that is given) with `DELETED`, as Parquet, for a merge."""
     table = TableSchema.from_json(schema)
-    compacted = compacted_rows(map(Input.from_json, inputs), table, node=node, token=token, order_by=order_by)
+    compacted = compacted_rows(
+        map(Input.from_json, inputs), table, access=SegmentAccess(node, token), order_by=order_by
+    )
     written = write_parquet_file(Path(path), pa.schema([*table.arrow(), pa.field(DELETED, pa.bool_())]),
                                  compacted.rows.to_batches(max_chunksize=ROW_GROUP_ROWS))  # fmt: skip
     return {**written, "truncated": compacted.truncated, "memory_bytes": compacted.rows.nbytes}
 
 
 def compacted_rows(
-    inputs: Iterable[Input], table: TableSchema, *, node: str, token: str, order_by: str = ""
+    inputs: Iterable[Input], table: TableSchema, *, access: SegmentAccess, order_by: str = ""
 ) -> Compacted:
     """The last row of each key (by `order_by`, where that is given) with `DELETED`, in memory."""
     columns = [c.name for c in table.columns]
     stored = pa.schema([*table.arrow(), pa.field("_op", pa.int8()), pa.field("_seq", pa.int64())])
-    batches = _read(inputs, [*columns, "_op", "_seq"], node=node, token=token, symbols=False)
+    batches = _read(inputs, [*columns, "_op", "_seq"], access=access, symbols=False)
     rows = pa.Table.from_batches([_as(batch, stored) for batch in batches], schema=stored)
     return last_per_key(rows, table.primary_key, columns, order_by=order_by)
 
@@ -102,7 +105,7 @@ def compact_origins(
     table = TableSchema.from_json(schema)
     columns = [c.name for c in table.columns]
     read = [*columns, "_op", "_seq", *ORIGIN]
-    batches = list(read_inputs(inputs, read, node=node, token=token, symbols=False))
+    batches = list(read_inputs(inputs, read, access=SegmentAccess(node, token), symbols=False))
     stored = pa.schema([*table.arrow(), ("_op", pa.int8()), ("_seq", pa.int64()), *((n, pa.string()) for n in ORIGIN)])
     rows = pa.Table.from_batches([_as(batch, stored) for batch in batches], schema=stored)
     compacted = last_per_origin(rows, table.primary_key, columns, target=target, beginning=beginning, alone=alone)
@@ -132,19 +135,17 @@ def write_parquet_file(
 
 
 def read_inputs(
-    inputs: list[dict[str, Any]], columns: list[str], *, node: str, token: str, symbols: bool = False
+    inputs: list[dict[str, Any]], columns: list[str], *, access: SegmentAccess, symbols: bool = False
 ) -> Iterator[pa.RecordBatch]:
     """The batches of `inputs` (`Input.to_json`) in order."""
-    return _read(map(Input.from_json, inputs), columns, node=node, token=token, symbols=symbols)
+    return _read(map(Input.from_json, inputs), columns, access=access, symbols=symbols)
 
 
 def _read(
-    inputs: Iterable[Input], columns: list[str], *, node: str, token: str, symbols: bool
+    inputs: Iterable[Input], columns: list[str], *, access: SegmentAccess, symbols: bool
 ) -> Iterator[pa.RecordBatch]:
     for entry in inputs:
-        yield from read_segment(
-            entry.segment, columns, node=node or None, token=token or None, part=entry.part, symbols=symbols
-        )
+        yield from read_segment(entry.segment, columns, access=access, part=entry.part, symbols=symbols)
 
 
 def _as(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:

@@ -33,6 +33,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from raycdc.bridge import SegmentWriter
+from raycdc.bridge.access import HERE, SegmentAccess
 from raycdc.bridge.bad_rows import (
     ON_BAD_RECORD,
     BadRecords,
@@ -78,13 +79,13 @@ class Deriver(MadeSegments):
         spark: Any,
         folder: Path,
         *,
-        token: str = "",
+        access: SegmentAccess = HERE,
         upsert: bool = False,
         records: BadRecords | None = None,
     ) -> None:
         self._spark = spark
         super().__init__(folder)
-        self._token = token
+        self._access = access
         self._upsert = upsert
         self._records = records or BadRecords(upsert=upsert)
         self._second: Any = None
@@ -101,10 +102,10 @@ class Deriver(MadeSegments):
                 f"spark.master: {found.table} has a transform with a filter or computed columns, which need a Spark "
                 'on this machine, such as "local[*]".'
             )
-        if not verify_segments(segments, token=self._token or None):
+        if not verify_segments(segments, access=self._access):
             raise SegmentUnavailableError(f"A segment of {found.table} is not there now.")
         self._folder.mkdir(parents=True, exist_ok=True)
-        task = _Task(found, self._folder, self._token, self._records, epoch, upsert=self._upsert)
+        task = _Task(found, self._folder, self._access, self._records, epoch, upsert=self._upsert)
         made = self._run([replace(segment, view=None) for segment in segments], task)
         return [
             replace(one, segment=replace(one.segment, view=segment.view)) if one.segment is not None else one
@@ -195,7 +196,7 @@ class _Task:
 
     found: ResolvedTransform
     folder: Path
-    token: str
+    access: SegmentAccess
     records: BadRecords
     epoch: int
     upsert: bool
@@ -241,7 +242,7 @@ class _Task:
 
     def inputs_of(self, segment: Segment) -> Iterator[pa.RecordBatch]:
         """The segment's rows with `inputs`."""
-        return read_segment(segment, self.inputs(), token=self.token or None, symbols=True)
+        return read_segment(segment, self.inputs(), access=self.access, symbols=True)
 
     def write(self, segment: Segment, computed: _Rows) -> Sifted:
         """The derived segment of `segment`, whose computed columns come next in `computed`; None without rows."""
@@ -269,7 +270,7 @@ class _Task:
         has all columns of the table, and which expression failed.
         """
         stored = [column.name for column in self.found.source.columns] if self.forgiving else self.stored()
-        for batch in read_segment(segment, [*stored, *_STORED_META], token=self.token or None):
+        for batch in read_segment(segment, [*stored, *_STORED_META], access=self.access):
             beside = computed.take(batch.num_rows)
             numbers = batch.column("_seq")
             if not beside.column("_seq").combine_chunks().equals(numbers):

@@ -12,6 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from raycdc.bridge.access import HERE, SegmentAccess
 from raycdc.bridge.reading import read_segment
 from raycdc.checkpoint.manifest import Segment
 from raycdc.model import META_COLUMNS, TableSchema
@@ -28,8 +29,7 @@ def changelog_frame(
     *,
     parallelism: int,
     columns: Sequence[str] | None = None,
-    node: str = "",
-    flight_token: str = "",
+    access: SegmentAccess = HERE,
 ) -> Any:
     """DataFrame of the table's columns and the metadata columns, or of `columns` alone.
 
@@ -38,9 +38,7 @@ def changelog_frame(
     """
     tasks = share_out(segments, parallelism=parallelism)
     names = list(columns) if columns is not None else changelog_names(schema)
-    reader = ReadSegments(
-        [json.dumps([entry.to_json() for entry in task]) for task in tasks], names, node, flight_token
-    )
+    reader = ReadSegments([json.dumps([entry.to_json() for entry in task]) for task in tasks], names, access)
     count = max(1, len(tasks))
     return spark.range(0, count, 1, count).mapInArrow(reader, changelog_ddl(schema, names))
 
@@ -55,11 +53,10 @@ def changelog_ddl(schema: TableSchema, names: Sequence[str]) -> str:
 class ReadSegments:
     """The function of the job: each input row is the index of a task. Pickled by the name of this module."""
 
-    def __init__(self, tasks: list[str], columns: list[str], node: str, token: str) -> None:
+    def __init__(self, tasks: list[str], columns: list[str], access: SegmentAccess) -> None:
         self._tasks = tasks
         self._columns = columns
-        self._node = node
-        self._token = token
+        self._access = access
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -72,8 +69,7 @@ class ReadSegments:
             yield from read_segment(
                 entry.segment,
                 self._columns,
-                node=self._node or None,
-                token=self._token or None,
+                access=self._access,
                 part=entry.part,
                 symbols=True,
             )

@@ -9,6 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from raycdc.bridge.access import HERE
 from raycdc.bridge.bad_rows import BadRecords
 from raycdc.checkpoint.manifest import STREAM_SPLIT_ID
 from raycdc.checkpoint.store import CheckpointStore
@@ -79,8 +80,7 @@ class SourcePlay:
                 self.store,
                 supervisor,
                 BadRecords("fail"),
-                token=None,
-                flights=dict,
+                access=lambda: HERE,
                 generation=term.generation,
                 sealed_before=sealed_before,
             )

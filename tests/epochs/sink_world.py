@@ -21,6 +21,7 @@ from pyiceberg.table import StaticTable
 from pymysql.cursors import DictCursor
 
 from raycdc.bridge import run_in_process
+from raycdc.bridge.access import HERE, SegmentAccess
 from raycdc.checkpoint.manifest import Manifest
 from raycdc.checkpoint.store import CheckpointStore
 from raycdc.epochs.epoch_loop import EpochLoop
@@ -141,7 +142,7 @@ class World:
         *,
         on_existing: str = "fail",
         run: Callable[..., Any] = run_in_process,
-        flight_token: str = "",
+        access: SegmentAccess = HERE,
         schema_change: str = "lenient",
         left_out: frozenset[str] = frozenset(),
         looks: bool = False,
@@ -164,7 +165,7 @@ class World:
                 schema_change=SchemaChangeBehavior(schema_change),
                 left_out=left_out,
                 parallelism=2,
-                flight_token=flight_token,
+                access=access,
             )
         )
         return made

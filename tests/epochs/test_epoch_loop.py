@@ -16,6 +16,7 @@ import pytest
 from deltalake import DeltaTable
 
 from raycdc.bridge import StageTask, run_in_process
+from raycdc.bridge.access import HERE
 from raycdc.checkpoint.manifest import Manifest
 from raycdc.checkpoint.store import CheckpointStore
 from raycdc.epochs.epoch_loop import EpochLoop
@@ -282,7 +283,7 @@ def test_empty_targets_of_a_failed_first_start_are_taken_over_by_the_next(world:
     if world.kafka is not None:
         pytest.skip("A topic is nobody's until it has messages.")
     play(world)
-    works = Works(world.store, world.routing, generation=lambda: 1, flights=dict)
+    works = Works(world.store, world.routing, generation=lambda: 1, access=lambda: HERE)
     for work in works.of(world.store.manifest(1), ParkedTargets({}, Parks())).works:
         world.sink().apply_schema(work)
     again = world.again()

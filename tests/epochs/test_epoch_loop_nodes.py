@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from raycdc.bridge import ThreadTaskRunner
+from raycdc.bridge.access import SegmentAccess
 from raycdc.bridge.flight import FlightServer
 from raycdc.epochs import decisions, epoch_writer
 from raycdc.epochs.outcomes import Recovery
@@ -29,8 +30,9 @@ def test_segments_of_another_node_come_through_flight(world: World) -> None:
         world.script = EpochScript(world.store, node="elsewhere", flight=server.endpoint)
         world.script.table("shop.items")
         play(world)
-        sink = world.sink(run=ThreadTaskRunner(2), flight_token="secret")
-        world.loop(sink, flight_token="secret", flights=lambda: {"elsewhere": server.endpoint}).run()
+        access = SegmentAccess(token="secret")
+        sink = world.sink(run=ThreadTaskRunner(2), access=access)
+        world.loop(sink, access=lambda: access.as_of({"elsewhere": server.endpoint})).run()
     finally:
         server.shutdown()
     world.check()
@@ -39,18 +41,19 @@ def test_segments_of_another_node_come_through_flight(world: World) -> None:
 def test_a_node_that_comes_back_in_time_is_waited_for(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     server = FlightServer(world.store.spool, token="secret")
     asked: list[int] = []
+    token = SegmentAccess(token="secret")
 
-    def flights() -> dict[str, str]:
+    def access() -> SegmentAccess:
         """The node has no server when it is looked for at first."""
         asked.append(1)
-        return {"elsewhere": server.endpoint} if len(asked) > 5 else {}
+        return token.as_of({"elsewhere": server.endpoint} if len(asked) > 5 else {})
 
     try:
         world.script = EpochScript(world.store, node="elsewhere", flight=server.endpoint)
         play(world)
         for module in (decisions, epoch_writer):
             monkeypatch.setattr(module, "POLL_S", 0.01)
-        world.loop(world.sink(flight_token="secret"), flight_token="secret", flights=flights).run()
+        world.loop(world.sink(access=token), access=access).run()
     finally:
         server.shutdown()
     world.check()

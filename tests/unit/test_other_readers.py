@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from raycdc.bridge.access import HERE
 from raycdc.bridge.bad_rows import BadRecords
 from raycdc.checkpoint.configured import configured_keys, write_configured
 from raycdc.checkpoint.parked import ParkedTarget
@@ -69,9 +70,7 @@ def test_acknowledging_keeps_what_else_is_recorded(tmp_path: Path) -> None:
     script.table("shop.a").insert({"id": 2, "name": "x", "qty": 1})
     script.seal()
     supervisor: Any = SimpleNamespace(epoch_committed=lambda _: None)
-    ledger = Ledger(
-        script.store, supervisor, BadRecords(), token=None, flights=dict, generation=lambda: script.generation
-    )
+    ledger = Ledger(script.store, supervisor, BadRecords(), access=lambda: HERE, generation=lambda: script.generation)
     ledger.acknowledge(2)
     record = script.store.last_commit()
     assert record is not None

@@ -90,7 +90,6 @@ MANY_ARGUMENTS: dict[str, str] = {
     "connectors/mysql/snapshot/visibility.py:_at_snapshot": "not looked at yet",
     "connectors/mysql/snapshot/visibility.py:_between_positions": "not looked at yet",
     "connectors/mysql/snapshot/visibility.py:read_chunk": "not looked at yet",
-    "consumer.py:Ledger.__init__": "not looked at yet",
     "formats/encoding/encoder.py:RowEncoder.__init__": "not looked at yet",
     "lookup/lookups.py:open_joiner": "not looked at yet",
     "pipeline.py:Pipeline._run_epochs": "not looked at yet",
@@ -119,7 +118,6 @@ MANY_ARGUMENTS: dict[str, str] = {
     "source/snapshot/enumerator.py:restore_or_create": "not looked at yet",
     "source/snapshot/incremental_reader.py:IncrementalReader.__init__": "not looked at yet",
     "source/snapshot/log_reader.py:LogReader.__init__": "not looked at yet",
-    "spark/frames.py:changelog_frame": "not looked at yet",
 }
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from raycdc.bridge.access import SegmentAccess
 from raycdc.bridge.reading import segment_schema
 from raycdc.checkpoint.manifest import Segment
 from raycdc.config import config_from_dict
@@ -189,4 +190,4 @@ def test_readers_that_could_have_no_connection_for_chunks_are_not_started() -> N
 def test_a_segment_on_another_machine_names_the_option_that_serves_it() -> None:
     segment = Segment("there", "s.arrow", "", TableId("a", "b"), "f", "s", 0, "log", 0, 1, 1, 0)
     with pytest.raises(SegmentUnavailableError, match=r'ray\.flight = "network"'):
-        segment_schema(segment, node="here")
+        segment_schema(segment, access=SegmentAccess("here"))

@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from raycdc.checkpoint.manifest import STATE_NODE
+from raycdc.bridge.access import HERE
 from raycdc.errors import TargetTakenError, TargetTouchedError
 from raycdc.failpoints import reach
 from raycdc.model.layout import TableLayout
@@ -119,7 +119,7 @@ class DeltaSteps(Target):
             self._table.append(staged.append, stamp)
         elif staged.small:
             order_by = order_column(work, self._context)
-            compacted = compacted_rows(staged.small, work.schema, node=STATE_NODE, token="", order_by=order_by)
+            compacted = compacted_rows(staged.small, work.schema, access=HERE, order_by=order_by)
             self._merge(work, compacted, stamp)
         else:
             self._merge_files(work, staged.merge, stamp)

@@ -11,6 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from raycdc.bridge.access import SegmentAccess
 from raycdc.model import TableSchema
 from raycdc.sinks.delta.layout import folder_of, partition_values
 from raycdc.sinks.partitioning import gathered
@@ -34,7 +35,7 @@ def write_partitioned(
     """
     table = TableSchema.from_json(schema)
     names = changelog_names(table) if changelog else [c.name for c in table.columns]
-    batches = read_inputs(inputs, names, node=node, token=token, symbols=changelog)
+    batches = read_inputs(inputs, names, access=SegmentAccess(node, token), symbols=changelog)
     arrow = changelog_arrow(table) if changelog else table.arrow()
     return {"files": write_files(Path(path), arrow, batches, partition_by, target=target)}
 

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from raycdc.bridge.access import SegmentAccess
 from raycdc.model import RowKind, TableSchema, key_hashes
 from raycdc.model.constants import constant
 from raycdc.model.keys import comparable
@@ -44,7 +45,7 @@ def write_rows(
     table = TableSchema.from_json(schema)
     names = changelog_names(table) if changelog else [c.name for c in table.columns]
     into = [StoredColumn.from_json(column) for column in columns]
-    batches = read_inputs(inputs, names, node=node, token=token, symbols=changelog)
+    batches = read_inputs(inputs, names, access=SegmentAccess(node, token), symbols=changelog)
     return {"files": _written(path, into, (as_stored(batch, into) for batch in batches), partitions)}
 
 
@@ -68,7 +69,9 @@ def compact(
     into = [StoredColumn.from_json(column) for column in columns]
     names = [c.name for c in table.columns]
     if merged:
-        batches = read_inputs(inputs, [*names, "_op", "_seq", *ORIGIN], node=node, token=token, symbols=False)
+        batches = read_inputs(
+            inputs, [*names, "_op", "_seq", *ORIGIN], access=SegmentAccess(node, token), symbols=False
+        )
         origin = [(name, pa.string()) for name in ORIGIN]
         given = pa.schema([*table.arrow(), ("_op", pa.int8()), ("_seq", pa.int64()), *origin])
         rows = pa.Table.from_batches((pa.RecordBatch.from_arrays(b.columns, schema=given) for b in batches), given)
@@ -77,7 +80,7 @@ def compact(
         emptied = pc.any(pc.equal(rows.column("_op"), pa.scalar(RowKind.TRUNCATE, pa.int8()))).as_py()
         truncated = bool(merged["alone"] and emptied)
     else:
-        compacted = compacted_rows(map(Input.from_json, inputs), table, node=node, token=token)
+        compacted = compacted_rows(map(Input.from_json, inputs), table, access=SegmentAccess(node, token))
         changed, truncated = compacted.rows, compacted.truncated
         claims = pa.array(np.zeros(changed.num_rows, np.bool_))
     there = alive(changed).to_batches(max_chunksize=ROW_GROUP_ROWS)

@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from raycdc.bridge.access import SegmentAccess
 from raycdc.errors import SinkError
 from raycdc.model import RowKind, TableSchema
 from raycdc.sinks.jdbc.database import open_database
@@ -61,13 +62,13 @@ def _load(
     name = f"{prefix}{uuid.uuid4().hex[:8]}"
     if mode != "merge":
         names = changelog_names(table) if mode == "changelog" else [c.name for c in table.columns]
-        batches = read_inputs(inputs, names, node=node, token=token, symbols=mode == "changelog")
+        batches = read_inputs(inputs, names, access=SegmentAccess(node, token), symbols=mode == "changelog")
         key = table.primary_key if mode == "append" else ()
         rows = database.load(name, columns, key, batches, flags=())
         return {"name": name, "rows": rows, "deleted": 0, "truncated": False}
     names = [c.name for c in table.columns]
     wanted = [*names, "_op", "_seq", *(ORIGIN if origins else ())]
-    read = pa.Table.from_batches(list(read_inputs(inputs, wanted, node=node, token=token, symbols=False)))
+    read = pa.Table.from_batches(list(read_inputs(inputs, wanted, access=SegmentAccess(node, token), symbols=False)))
     if origins:
         flags, merged = [DELETED, CLAIMED], last_per_origin(read, table.primary_key, names, **origins)
         emptied = origins["alone"] and RowKind.TRUNCATE in read.column("_op").unique().to_pylist()

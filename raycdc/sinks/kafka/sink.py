@@ -137,8 +137,8 @@ class KafkaSink(Sink):
         reach("before_commit")
         rows: dict[str, Any] = {
             "inputs": [entry.to_json() for entry in inputs],
-            "node": self._context.node,
-            "token": self._context.flight_token,
+            "node": self._context.access.node,
+            "token": self._context.access.token,
             "left_out": sorted(self._context.left_out),
         }
         whole = self._whole(work, STEP_LAST) | rows

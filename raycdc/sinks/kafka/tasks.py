@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from raycdc.bridge.access import SegmentAccess
 from raycdc.bridge.bad_rows import whole_updates
 from raycdc.bridge.partitions import partition_numbers
 from raycdc.checkpoint.recovery import STEP_APPEND, STEP_LAST, STEP_TOMBSTONE, CommitVector
@@ -215,7 +216,7 @@ def _rows_of(
     described = TableSchema.from_json(schema)
     encoder = open_format(format).encoder(TableId.parse(table), described)
     names = [*(column.name for column in described.columns), *_STORED]
-    batches = _of_part(read_inputs(inputs, names, node=node, token=token), described.primary_key, part)
+    batches = _of_part(read_inputs(inputs, names, access=SegmentAccess(node, token)), described.primary_key, part)
     truncation = _Truncation(TableId.parse(table), encoder, partitions, set(left_out) >= EMPTYING)
     return _messages(target["topic"], encoder, truncation, whole_updates(batches))
 

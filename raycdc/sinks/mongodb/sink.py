@@ -142,10 +142,9 @@ class MongoDbSink(ExactlyOnceSink[MongoDbSteps]):
     def _truncates(self, segments: Sequence[Segment]) -> bool:
         """Whether rows say that the table was emptied."""
         truncation = pa.scalar(RowKind.TRUNCATE, pa.int8())
-        node, token = self._context.node or None, self._context.flight_token or None
         for segment in segments:
             if segment.kind != "snapshot":
-                for batch in read_segment(segment, ["_op"], node=node, token=token):
+                for batch in read_segment(segment, ["_op"], access=self._context.access):
                     if pc.any(pc.equal(batch.column(0), truncation)).as_py():
                         return True
         return False

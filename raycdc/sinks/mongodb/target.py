@@ -209,9 +209,9 @@ class MongoDbSteps(Target):
         kept = self._recorded
         written = kept.held.written(stamp.vector)
         layout, origins = self._layout(work, kept.held), self._origins(work)
-        node, token = self._context.node, self._context.flight_token
-        found = list(statements(layout, inserted, node=node, token=token))
-        groups = [merged_rows(layout, inputs, origins, node=node, token=token) for inputs in merged]
+        access = self._context.access
+        found = list(statements(layout, inserted, access=access))
+        groups = [merged_rows(layout, inputs, origins, access=access) for inputs in merged]
         for writes in (deletions, merges):
             found += [statement for rows in groups for statement in writes(layout, rows)]
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from raycdc.bridge.access import SegmentAccess
 from raycdc.errors import SinkError
 from raycdc.model import TableId, TableSchema
 from raycdc.sinks.mongodb.commits import Commits
@@ -24,25 +25,25 @@ from raycdc.sinks.rows import changelog_names
 from raycdc.sinks.tasks import ROW_GROUP_ROWS, compacted_rows, read_inputs
 
 
-def statements(layout: Layout, inputs: Sequence[Input], *, node: str, token: str) -> Iterator[Statement]:
+def statements(layout: Layout, inputs: Sequence[Input], *, access: SegmentAccess) -> Iterator[Statement]:
     """What writes every row of `inputs`, as it came."""
     names = changelog_names(layout.schema) if layout.changelog else [c.name for c in layout.schema.columns]
     for entry in inputs:
         batches: Iterator[pa.RecordBatch] = read_inputs(
-            [entry.to_json()], names, node=node, token=token, symbols=layout.changelog
+            [entry.to_json()], names, access=access, symbols=layout.changelog
         )
         yield from layout.inserts(batches, split=entry.segment.split_id)
 
 
 def merged_rows(
-    layout: Layout, inputs: Sequence[Input], origins: Mapping[str, Any] | None, *, node: str, token: str
+    layout: Layout, inputs: Sequence[Input], origins: Mapping[str, Any] | None, *, access: SegmentAccess
 ) -> pa.Table:
     """The last row of each key with `DELETED`; of several `origins` (`last_per_origin`) with `CLAIMED`, too."""
     if origins is None:
-        return compacted_rows(inputs, layout.schema, node=node, token=token).rows
+        return compacted_rows(inputs, layout.schema, access=access).rows
     names = [column.name for column in layout.schema.columns]
     wanted = [*names, "_op", "_seq", *ORIGIN]
-    read = list(read_inputs([entry.to_json() for entry in inputs], wanted, node=node, token=token))
+    read = list(read_inputs([entry.to_json() for entry in inputs], wanted, access=access))
     return last_per_origin(pa.Table.from_batches(read), layout.schema.primary_key, names, **origins)
 
 
@@ -89,12 +90,13 @@ def load(
     name = TableId(*target)
     server = Server(address["uri"] or _read(address["uri_file"]), address["record"])
     shape = Layout(name, TableSchema.from_json(schema), short(app_id), **layout)
+    access = SegmentAccess(node, token)
     parts = list(map(Input.from_json, inputs))
     with server.named(name):
         if mode == "insert":
-            found = statements(shape, parts, node=node, token=token)
+            found = statements(shape, parts, access=access)
         else:
-            rows = merged_rows(shape, parts, origins, node=node, token=token)
+            rows = merged_rows(shape, parts, origins, access=access)
             if mode == "check":
                 assert origins is not None
                 check_claims(server, shape, rows, alone=origins["alone"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import pickle
 from collections.abc import Iterator
 from dataclasses import replace
 from decimal import Decimal
@@ -12,6 +13,7 @@ import pyarrow as pa
 import pytest
 
 from raycdc.bridge import ANYWHERE, SegmentWriter, delete_there, read_segment, segment_schema, verify_segments
+from raycdc.bridge.access import SegmentAccess
 from raycdc.bridge.flight import FlightServer
 from raycdc.checkpoint.manifest import Segment
 from raycdc.errors import SegmentUnavailableError, SpoolError, StateError
@@ -86,7 +88,9 @@ def new_writer(spool: Path, flight: str = "") -> SegmentWriter:
 
 
 def table(segment: Segment, node: str, columns: list[str] | None = None, part: tuple[int, int] = (0, 1)) -> pa.Table:
-    return pa.Table.from_batches(read_segment(segment, columns, node=node, token=TOKEN, part=part, symbols=True))
+    return pa.Table.from_batches(
+        read_segment(segment, columns, access=SegmentAccess(node, TOKEN), part=part, symbols=True)
+    )
 
 
 @pytest.mark.parametrize("columns", [None, ["_table", "id", "_op", "_seq", "_db"], ["text"]])
@@ -107,41 +111,41 @@ def test_columns_of_the_descriptor_are_added_and_seq_becomes_absolute(segment: S
 def test_parts_cover_every_row_once(segment: Segment, node: str) -> None:
     parts = [table(segment, node, ["id"], (i, 3)) for i in range(3)]
     assert pa.concat_tables(parts).column("id").to_pylist() == list(range(1000))
-    assert segment_schema(segment, node=node, token=TOKEN).equals(changelog_schema(SCHEMA))
+    assert segment_schema(segment, access=SegmentAccess(node, TOKEN)).equals(changelog_schema(SCHEMA))
 
 
 def test_flight_refuses_a_wrong_token_and_files_outside_the_spool(segment: Segment, tmp_path: Path) -> None:
     with pytest.raises(StateError, match="wrong or missing token"):
-        list(read_segment(segment, node=ELSEWHERE, token="guessed"))
+        list(read_segment(segment, access=SegmentAccess(ELSEWHERE, "guessed")))
     secret = tmp_path / "secret.arrow"
     secret.write_bytes(Path(segment.path).read_bytes())
     for path in (str(secret), f"{tmp_path}/spool/../secret.arrow"):
         with pytest.raises(StateError, match="not in the spool"):
-            list(read_segment(replace(segment, path=path), node=ELSEWHERE, token=TOKEN))
+            list(read_segment(replace(segment, path=path), access=SegmentAccess(ELSEWHERE, TOKEN)))
 
 
 @pytest.mark.parametrize("node", [HERE, ELSEWHERE])
 def test_damage_and_loss_are_noticed(segment: Segment, node: str) -> None:
-    assert verify_segments([segment], node=node, token=TOKEN, checksum=True)
+    assert verify_segments([segment], access=SegmentAccess(node, TOKEN), checksum=True)
     path = Path(segment.path)
     content = bytearray(path.read_bytes())
     content[200] ^= 1
     path.write_bytes(content)
-    assert verify_segments([segment], node=node, token=TOKEN)
-    assert not verify_segments([segment], node=node, token=TOKEN, checksum=True)
+    assert verify_segments([segment], access=SegmentAccess(node, TOKEN))
+    assert not verify_segments([segment], access=SegmentAccess(node, TOKEN), checksum=True)
     path.write_bytes(content[:-1])
-    assert not verify_segments([segment], node=node, token=TOKEN)
+    assert not verify_segments([segment], access=SegmentAccess(node, TOKEN))
     with pytest.raises(StateError, match="bytes instead of"):
         table(segment, node)
     path.unlink()
-    assert not verify_segments([segment], node=node, token=TOKEN)
+    assert not verify_segments([segment], access=SegmentAccess(node, TOKEN))
     with pytest.raises(StateError, match=r"1\.arrow cannot be read"):
         table(segment, node)
 
 
 def test_a_node_that_is_gone_has_no_intact_segments(segment: Segment, server: FlightServer) -> None:
     server.shutdown()
-    assert not verify_segments([segment], node=ELSEWHERE, token=TOKEN)
+    assert not verify_segments([segment], access=SegmentAccess(ELSEWHERE, TOKEN))
 
 
 def test_a_segment_has_its_name_only_when_it_is_whole(tmp_path: Path) -> None:
@@ -154,7 +158,7 @@ def test_a_segment_has_its_name_only_when_it_is_whole(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["1.arrow"]
     assert segment.rows == 10
     writer.abort()
-    assert verify_segments([segment], node=HERE, checksum=True)
+    assert verify_segments([segment], access=SegmentAccess(HERE), checksum=True)
 
 
 def test_an_aborted_segment_leaves_nothing(tmp_path: Path) -> None:
@@ -177,7 +181,7 @@ def test_large_batches_are_cut_to_the_limits(tmp_path: Path) -> None:
     one = batch(0, 1)
     writer.append(pa.Table.from_batches([one] * (BATCH_ROWS_MAX + 1)).combine_chunks().to_batches()[0])
     segment = writer.finish()
-    sizes = [(b.num_rows, b.nbytes) for b in read_segment(segment, node=HERE)]
+    sizes = [(b.num_rows, b.nbytes) for b in read_segment(segment, access=SegmentAccess(HERE))]
     assert sum(rows for rows, _ in sizes) == BATCH_ROWS_MAX + 1
     assert all(rows <= BATCH_ROWS_MAX and size <= BATCH_BYTES_MAX for rows, size in sizes)
     assert len(sizes) > 1
@@ -187,11 +191,11 @@ def test_a_segment_is_found_by_its_name_alone_and_deleted_on_its_node(segment: S
     named = segment.placed(None, flight=server.endpoint)
     assert named.path == "1.arrow"
     assert table(named, ELSEWHERE).equals(table(segment, HERE))
-    delete_there(named, TOKEN)
-    delete_there(named, TOKEN)
+    delete_there(named, SegmentAccess(HERE, TOKEN))
+    delete_there(named, SegmentAccess(HERE, TOKEN))
     assert not Path(segment.path).exists()
     with pytest.raises(StateError, match="not in the spool"):
-        delete_there(replace(segment, path="../outside"), TOKEN)
+        delete_there(replace(segment, path="../outside"), SegmentAccess(HERE, TOKEN))
 
 
 def test_a_node_that_does_not_answer_is_worth_another_try_and_a_damaged_file_is_not(
@@ -208,3 +212,12 @@ def test_a_task_that_may_run_anywhere_maps_the_file_where_it_is_and_asks_its_nod
     here, named = table(replace(segment, flight=""), ANYWHERE), table(replace(segment, path="1.arrow"), ANYWHERE)
     assert here.equals(named)
     assert here.num_rows == segment.rows
+
+
+def test_how_segments_are_reached_travels_between_processes_and_shows_no_token(segment: Segment) -> None:
+    access = SegmentAccess(ELSEWHERE, TOKEN).as_of({HERE: segment.flight})
+    assert pickle.loads(pickle.dumps(access)) == access
+    assert TOKEN not in repr(access)
+    assert access.placed([replace(segment, flight="")]) == (segment,)
+    assert access.as_of({}).placed([segment]) == (replace(segment, flight=""),)
+    assert (access.is_own(segment), SegmentAccess(HERE).is_own(segment)) == (False, True)

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 from raycdc.bridge import read_segment
+from raycdc.bridge.access import SegmentAccess
 from raycdc.checkpoint.manifest import EPOCH_MAX, SEQ_COUNTER_BITS, Segment, seq_base
 from raycdc.errors import DataError
 from raycdc.model import TableId, lost_values
@@ -21,6 +22,7 @@ from raycdc.runtime.output import CutProgress, EpochOutput, SpoolAddress
 from raycdc.source.snapshot.hand_off import LogRows
 
 ORDERS, ITEMS = TableId("shop", "orders"), TableId("shop", "items")
+OWN = SegmentAccess("here")
 SCHEMA = pa.schema([("id", pa.int64()), ("_op", pa.int8()), ("_seq", pa.int64())])
 
 
@@ -46,12 +48,12 @@ def cut(output: EpochOutput, epoch: int) -> list[Segment]:
 
 def numbered(segments: list[Segment]) -> list[int]:
     """Ids of the rows in the order of their absolute `_seq`; an id is the row's number in the log."""
-    read = [row for s in segments for batch in read_segment(s, node="here") for row in batch.to_pylist()]
+    read = [row for s in segments for batch in read_segment(s, access=OWN) for row in batch.to_pylist()]
     return [row["id"] for row in sorted(read, key=lambda row: int(row["_seq"]))]
 
 
 def absolute(segments: list[Segment]) -> list[int]:
-    return sorted(v for s in segments for b in read_segment(s, node="here") for v in b.column("_seq").to_pylist())
+    return sorted(v for s in segments for b in read_segment(s, access=OWN) for v in b.column("_seq").to_pylist())
 
 
 def test_rows_held_since_earlier_epochs_keep_their_place_before_newer_ones(output: EpochOutput) -> None:
@@ -187,5 +189,5 @@ def test_held_rows_are_masked_before_they_are_put_down_and_once(tmp_path: Path) 
     for batch in (held.batch, clear):
         output.collect(ORDERS, fingerprint="f", batch=batch, split_id="stream", key=["id"])
     (segment,) = cut(output, 1)
-    first, second = (row["name"] for read in read_segment(segment, node="here") for row in read.to_pylist())
+    first, second = (row["name"] for read in read_segment(segment, access=OWN) for row in read.to_pylist())
     assert first == second != "secret"

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from raycdc.bridge import SegmentWriter, read_segment
+from raycdc.bridge.access import SegmentAccess
 from raycdc.checkpoint.manifest import STATE_NODE, Segment
 from raycdc.model import TableId, TableSchema, changelog_schema
 from raycdc.runtime.chunk_fetcher import ChunkFetcher
@@ -62,7 +63,7 @@ def test_a_server_started_again_has_the_same_name_and_place_and_the_old_segments
     before.close()
     after = server(tmp_path, port=before.port)
     assert after.address == before.address
-    assert sum(batch.num_rows for batch in read_segment(segment, token=TOKEN)) == 1
+    assert sum(batch.num_rows for batch in read_segment(segment, access=SegmentAccess(token=TOKEN))) == 1
     after.close()
 
 
@@ -94,7 +95,7 @@ def test_what_another_node_wrote_for_a_chunk_is_deleted_there(tmp_path: Path) ->
     fetcher = ChunkFetcher(
         no_reader,  # type: ignore[arg-type]
         spool=SpoolAddress(tmp_path / "own", "own"),
-        token=TOKEN,
+        access=SegmentAccess("own", TOKEN),
         notify=lambda: None,
         stopwatch=Stopwatch(),
     )

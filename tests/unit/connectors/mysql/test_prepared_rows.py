@@ -116,7 +116,7 @@ def test_rows_wait_masked_and_are_not_masked_again(tmp_path: Path) -> None:
     for batch in (item.batch, clear):
         output.collect(PEOPLE, fingerprint="f", batch=batch, split_id="stream", key=("id",))
     [data] = output.cut(1)
-    batches = read_segment(data, node="state", token=None)
+    batches = read_segment(data)
     written = [email for batch in batches for email in batch["email"].to_pylist()]
     assert written == [DIGEST, DIGEST, DIGEST, None]
 

@@ -1,0 +1,45 @@
+"""How a process reaches segments: mapped from disk on the node that has them, through Arrow Flight from elsewhere.
+
+One value that travels from the launcher to whoever reads segments: the epoch loop, sinks and their tasks, readers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from raycdc.checkpoint.manifest import STATE_NODE, Segment
+
+#: As `SegmentAccess.node`: the process may be on any machine.
+ANYWHERE = "*"
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentAccess:
+    """The node that a process is on (default: the one with the state), and how it reaches the segments of others.
+
+    `token` is the one that Flight servers ask for; `repr` does not show it. `flights` are the endpoints of the spools
+    of other nodes, by their names, as of now; only the driver knows them and writes them into descriptors (`placed`).
+    A task that Spark put on a machine of its own choice does not know its node (`ANYWHERE`): it maps a file that is
+    there under its path with its exact size, which only the segment itself can be, as no two share a name.
+    """
+
+    node: str = STATE_NODE
+    token: str = field(default="", repr=False)
+    flights: Mapping[str, str] = field(default_factory=dict)
+
+    def as_of(self, flights: Mapping[str, str]) -> SegmentAccess:
+        """The same, where the endpoints of other nodes are `flights`."""
+        return replace(self, flights=flights)
+
+    def is_own(self, segment: Segment) -> bool:
+        """Whether the segment is in the spool of this process's node; never known `ANYWHERE`."""
+        return segment.node == self.node
+
+    def placed(self, segments: Iterable[Segment]) -> tuple[Segment, ...]:
+        """Each segment with the endpoint of its node as of now (none: the node is away)."""
+        return tuple(replace(segment, flight=self.flights.get(segment.node, "")) for segment in segments)
+
+
+#: Of a process on the node with the state that needs no other node.
+HERE = SegmentAccess()

@@ -16,8 +16,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import PurePath
 from typing import Any
 
+from raycdc.errors import SchemaError
 from raycdc.model import TableId
 from raycdc.model.view import RowView
+from raycdc.schema.events import SchemaChangeEvent, event_from_json, event_to_json
 
 #: Version of the manifest format; a newer one is refused, an older one upgraded on load (`checkpoint.codec`).
 MANIFEST_VERSION = 3
@@ -100,21 +102,31 @@ class TableEpoch:
     """What one epoch means for one source table.
 
     `schema` is the fingerprint of the one schema version all its rows have. `changes` are the elementary schema
-    changes (JSON of `raycdc.schema` events) that lead to it from the version before, applied before any row; the
-    first epoch of a table carries its CreateTableEvent. `snapshot` is True while the table has chunks left to read
-    *after* this epoch.
+    changes that lead to it from the version before, applied before any row; the first epoch of a table carries its
+    CreateTableEvent. `snapshot` is True while the table has chunks left to read
+    *after* this epoch. `unknown` are changes that this version cannot read, as they were written: no target can have
+    the epoch.
     """
 
     schema: str
     snapshot: bool
-    changes: tuple[dict[str, Any], ...] = ()
+    changes: tuple[SchemaChangeEvent, ...] = ()
+    unknown: tuple[dict[str, Any], ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        return {"schema": self.schema, "snapshot": self.snapshot, "changes": list(self.changes)}
+        changes = [*map(event_to_json, self.changes), *self.unknown]
+        return {"schema": self.schema, "snapshot": self.snapshot, "changes": changes}
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> TableEpoch:
-        return cls(data["schema"], data["snapshot"], tuple(data["changes"]))
+        changes: list[SchemaChangeEvent] = []
+        unknown: list[dict[str, Any]] = []
+        for change in data["changes"]:
+            try:
+                changes.append(event_from_json(change))
+            except SchemaError:
+                unknown.append(change)
+        return cls(data["schema"], data["snapshot"], tuple(changes), tuple(unknown))
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from raycdc.cli.schemas import (
 from raycdc.config import PipelineConfig, load_config
 from raycdc.errors import ConfigError, ExitCode
 from raycdc.model import TableId, TableSchema
-from raycdc.schema.events import CreateTableEvent, event_to_json
+from raycdc.schema.events import CreateTableEvent
 from raycdc.schema.targets import targets_of
 from raycdc.sinks.statements import shape_of
 from raycdc.source.connector import SourceTable
@@ -75,7 +75,7 @@ def planned(
         resolved = transforms.resolved(name, schema)
         schemas[name] = schema if resolved is None else resolved.schema
         transformed |= {} if resolved is None else {name: resolved}
-    created = {name: (schema, [event_to_json(CreateTableEvent(name, schema))]) for name, schema in schemas.items()}
+    created = {name: (schema, [CreateTableEvent(name, schema)]) for name, schema in schemas.items()}
     upsert = config.sink.write == "upsert"
     sink = Start(config).sink
     made = targets_of(created, {}, config.router(), upsert=upsert)

@@ -65,6 +65,6 @@ class Decisions:
 
 def _renamed(manifest: Manifest, targets: Mapping[TableId, Collection[TableId]]) -> set[TableId]:
     """The targets whose columns get other names in the epoch."""
-    kind = RenameColumnEvent.type
-    sources = {t for t, part in manifest.tables.items() if any(change["type"] == kind for change in part.changes)}
-    return {target for target, parts in targets.items() if not sources.isdisjoint(parts)}
+    parts = manifest.tables.items()
+    sources = {table for table, part in parts if any(isinstance(c, RenameColumnEvent) for c in part.changes)}
+    return {target for target, those in targets.items() if not sources.isdisjoint(those)}

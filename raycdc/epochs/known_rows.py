@@ -312,8 +312,8 @@ class _Task:
 
 def _begins_again(work: TableWork) -> bool:
     """Whether its rows are gone, and come anew."""
-    types = {change["type"] for change in work.changes}
-    return CreateTableEvent.type in types and not types.isdisjoint({TruncateTableEvent.type, DropTableEvent.type})
+    created = any(isinstance(change, CreateTableEvent) for change in work.changes)
+    return created and any(isinstance(change, TruncateTableEvent | DropTableEvent) for change in work.changes)
 
 
 def _doubled(numbers: np.ndarray, table: str) -> np.ndarray:

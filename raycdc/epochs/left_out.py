@@ -31,7 +31,7 @@ from raycdc.epochs.sieve import may_fail
 from raycdc.errors import RoutesRefusedError, RulesRefusedError
 from raycdc.model import TableId, TableSchema
 from raycdc.schema.apply import find_column
-from raycdc.schema.events import AlterColumnTypeEvent, event_from_json
+from raycdc.schema.events import AlterColumnTypeEvent
 from raycdc.schema.targets import Tables, Target, TargetEpoch
 from raycdc.transform import ResolvedTransform
 
@@ -190,8 +190,7 @@ class LeftOut:
 
 def _retyped(manifest: Manifest, table: TableId) -> list[str]:
     """Columns of `table` whose type changed, as the source says it: expressions may hide that."""
-    events = map(event_from_json, manifest.tables[table].changes)
-    return [event.name for event in events if isinstance(event, AlterColumnTypeEvent)]
+    return [event.name for event in manifest.tables[table].changes if isinstance(event, AlterColumnTypeEvent)]
 
 
 def _may_be_bad(schema: TableSchema, merged: TableSchema) -> str:

@@ -21,6 +21,7 @@ from raycdc.epochs.left_out import LeftOut
 from raycdc.epochs.parked_targets import ParkedTargets
 from raycdc.epochs.routing import Routing
 from raycdc.errors import (
+    ChangeRefusedError,
     ConfigError,
     KeyRefusedError,
     RoutesRefusedError,
@@ -32,7 +33,7 @@ from raycdc.errors import (
 from raycdc.model import TableId, TableSchema
 from raycdc.model.transform import UNCHANGED
 from raycdc.model.view import RowView
-from raycdc.schema.events import event_from_json, event_to_json
+from raycdc.schema.events import SchemaChangeEvent
 from raycdc.schema.targets import Tables, Target, TargetEpoch, changed_routes, emptied, routed_to, target_of
 from raycdc.sinks.api import TableWork
 from raycdc.source.snapshot.stream_state import stream_of
@@ -285,12 +286,15 @@ class Works:
         self, manifest: Manifest
     ) -> tuple[Tables, dict[TableId, ResolvedTransform], dict[TableId, TableRefusedError]]:
         """The tables of `manifest` as their transforms make them, these, and why those are not that do not fit."""
-        tables: dict[TableId, tuple[TableSchema, Sequence[dict[str, Any]]]] = {}
+        tables: dict[TableId, tuple[TableSchema, Sequence[SchemaChangeEvent]]] = {}
         transforms: dict[TableId, ResolvedTransform] = {}
         unfit: dict[TableId, TableRefusedError] = {}
         for table, part in manifest.tables.items():
+            if part.unknown:
+                unfit[table] = ChangeRefusedError(f"{table}: {dict(part.unknown[0])!r:.300} is no known schema change.")
+                continue
             schema = self._schema(part.schema)
-            changes: Sequence[dict[str, Any]] = part.changes
+            changes: Sequence[SchemaChangeEvent] = part.changes
             if self._transforms or self._transforms.naming.acts:
                 try:
                     schema, changes, found = self._transform(table, schema, changes)
@@ -303,11 +307,11 @@ class Works:
         return tables, transforms, unfit
 
     def _transform(
-        self, table: TableId, schema: TableSchema, changes: Sequence[dict[str, Any]]
-    ) -> tuple[TableSchema, Sequence[dict[str, Any]], ResolvedTransform | None]:
+        self, table: TableId, schema: TableSchema, changes: Sequence[SchemaChangeEvent]
+    ) -> tuple[TableSchema, Sequence[SchemaChangeEvent], ResolvedTransform | None]:
         """One table as its transform makes it. Whatever is wrong there is wrong with this one table."""
         try:
-            schema, events = self._transforms.read(table, schema, [event_from_json(change) for change in changes])
+            schema, events = self._transforms.read(table, schema, changes)
             found = self._transforms.resolved(table, schema)
             events = self._transforms.changes(table, schema, self._before(table), events)
             schema = schema if found is None else found.schema
@@ -315,7 +319,7 @@ class Works:
             raise RoutesRefusedError(*cause.problems) from cause
         except SchemaError as cause:
             raise RulesRefusedError(str(cause)) from cause
-        return schema, tuple(map(event_to_json, events)), found
+        return schema, events, found
 
     def _before(self, table: TableId) -> TableSchema | None:
         """What the table's transformed rows looked like so far, where a target has them alone: merging finds out by
@@ -343,8 +347,7 @@ class Works:
         for table, part in manifest.tables.items():
             if not parked.takes_part(slot_of(table), table, manifest):
                 continue
-            events = [event_from_json(change) for change in part.changes]
-            schema, events = self._transforms.read(table, self._schema(part.schema), events)
+            schema, events = self._transforms.read(table, self._schema(part.schema), part.changes)
             chosen = sorted((s for s in manifest.segments if s.table == table), key=lambda s: s.seq_base)
             work = TableWork(
                 epoch=manifest.epoch,
@@ -352,7 +355,7 @@ class Works:
                 source=table,
                 target=table,
                 schema=schema,
-                changes=tuple(map(event_to_json, events)),
+                changes=tuple(events),
                 segments=self.placed(chosen),
                 positions={},
             )

@@ -40,12 +40,15 @@ ColumnPosition = First | After | Last
 
 @dataclass(frozen=True, slots=True)
 class CreateTableEvent:
-    """The table exists from now on with `schema`; also sent before the first row of a table found by discovery."""
+    """The table exists from now on with `schema`; also sent before the first row of a table found by discovery.
+
+    `comment` is None where nobody looked for one.
+    """
 
     type: ClassVar[str] = "create_table"
     table: TableId
     schema: TableSchema
-    comment: str = ""
+    comment: str | None = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,8 +172,9 @@ def event_to_json(event: SchemaChangeEvent) -> dict[str, Any]:
     """The event as JSON-able values; `event_from_json` is the inverse."""
     out: dict[str, Any] = {"type": event.type, "db": event.table.db, "table": event.table.table}
     for name in type(event).__dataclass_fields__:
-        if name not in ("type", "table") and (name != "hidden" or getattr(event, name)):
-            out[name] = _value_to_json(getattr(event, name))
+        value = getattr(event, name)
+        if name not in ("type", "table") and value is not None and (name != "hidden" or value):
+            out[name] = _value_to_json(value)
     return out
 
 
@@ -181,6 +185,8 @@ def event_from_json(data: Mapping[str, Any]) -> SchemaChangeEvent:
         raise SchemaError(f"Unknown schema change {data.get('type')!r}; known are {', '.join(EVENT_TYPES)}")
     try:
         fields = {k: _FIELD_DECODERS.get(k, _same)(v) for k, v in data.items() if k not in ("type", "db", "table")}
+        if cls is CreateTableEvent:
+            fields.setdefault("comment", None)
         event: SchemaChangeEvent = cls(table=TableId(data["db"], data["table"]), **fields)
     except (KeyError, TypeError, ValueError) as cause:
         raise SchemaError(f"Malformed schema change {dict(data)!r:.300}: {cause}") from cause

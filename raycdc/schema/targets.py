@@ -22,7 +22,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import pyarrow as pa
 
@@ -42,15 +41,11 @@ from raycdc.schema.events import (
     RenameTableEvent,
     SchemaChangeEvent,
     TruncateTableEvent,
-    event_from_json,
-    event_to_json,
 )
 from raycdc.schema.merge import merge_schemas
 
-Change = dict[str, Any]
-_EMPTYING = (TruncateTableEvent.type, DropTableEvent.type)
 #: The tables of an epoch: their schema in it, and the changes that led to that schema.
-Tables = Mapping[TableId, tuple[TableSchema, Sequence[Change]]]
+Tables = Mapping[TableId, tuple[TableSchema, Sequence[SchemaChangeEvent]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +76,7 @@ class TargetEpoch:
     name: TableId
     sources: tuple[TableId, ...]
     schema: TableSchema
-    changes: tuple[Change, ...]
+    changes: tuple[SchemaChangeEvent, ...]
     beginning: tuple[TableId, ...] = ()
 
 
@@ -116,9 +111,9 @@ def routed_to(tables: Iterable[TableId], router: Router) -> dict[TableId, list[T
 
 def emptied(share: TargetEpoch) -> TargetEpoch:
     """`share`, and nothing of what is in its target already."""
-    changes = tuple(change for change in share.changes if change["type"] != CreateTableEvent.type)
-    first: tuple[SchemaChangeEvent, ...] = (TruncateTableEvent(share.name), CreateTableEvent(share.name, share.schema))
-    return replace(share, changes=(*map(event_to_json, first), *(c for c in changes if c["type"] not in _EMPTYING)))
+    first = TruncateTableEvent(share.name), CreateTableEvent(share.name, share.schema)
+    begins = CreateTableEvent, TruncateTableEvent, DropTableEvent
+    return replace(share, changes=(*first, *(change for change in share.changes if not isinstance(change, begins))))
 
 
 def changed_routes(known: Mapping[TableId, Collection[TableId]], router: Router) -> list[str]:
@@ -140,13 +135,13 @@ def changed_routes(known: Mapping[TableId, Collection[TableId]], router: Router)
 def _alone(name: TableId, source: TableId, tables: Tables, before: Target | None) -> tuple[TargetEpoch, Target]:
     schema, changes = tables[source]
     defaults = {c.name: c.default for c in before.schema.columns} if before and before.schema else {}
-    for event in map(event_from_json, changes):
+    for event in changes:
         match event:
             case CreateTableEvent():
                 defaults = {}
             case AddColumnEvent(_, column, _):
                 defaults[column.name] = column.default
-    share = TargetEpoch(name, (source,), schema, tuple(_renamed(change, name) for change in changes))
+    share = TargetEpoch(name, (source,), schema, tuple(replace(change, table=name) for change in changes))
     columns = tuple(replace(column, default=defaults.get(column.name)) for column in schema.columns)
     return share, Target((source,), TableSchema(columns, schema.primary_key))
 
@@ -164,10 +159,10 @@ def _merged(
     for source in sources:
         schema, changes = tables[source]
         # Changes of a table before its first row here concern no row that is here.
-        merger.add(source, schema, [event_from_json(change) for change in changes] if source in known else ())
+        merger.add(source, schema, changes if source in known else ())
     assert merger.schema is not None
     every = tuple(dict.fromkeys([*known, *sources]))
-    changes = tuple(map(event_to_json, (*merger.passed_on, *_steps(name, before, merger.schema))))
+    changes = (*merger.passed_on, *_steps(name, before, merger.schema))
     beginning = tuple(source for source in sources if source not in known)
     share = TargetEpoch(name, tuple(sources), merger.schema, changes, beginning)
     return share, Target(every, merger.schema, merger.dropped)
@@ -191,7 +186,7 @@ class _Merger:
                     raise self._emptied(source)
                 case AlterPrimaryKeyEvent() | RenameTableEvent():
                     # No sink follows these, and each says so in its own words.
-                    self.passed_on += (event_from_json(_renamed(event_to_json(event), self.name)),)
+                    self.passed_on += (replace(event, table=self.name),)
                 case AddColumnEvent(_, column, _):
                     self._check_added(source, column)
                     added[column.name.casefold()] = column.default
@@ -257,11 +252,6 @@ def _steps(name: TableId, before: Target | None, schema: TableSchema) -> list[Sc
 def _stored_as(logical: LogicalType) -> tuple[pa.DataType, tuple[int, int] | None]:
     """The type as a target stores it: a database has columns for decimals that are text here."""
     return logical.arrow(), wide_decimal(logical)
-
-
-def _renamed(change: Change, name: TableId) -> Change:
-    """The change as one of the target."""
-    return change | {"db": name.db, "table": name.table}
 
 
 def _names(tables: Collection[TableId]) -> str:

@@ -31,6 +31,7 @@ from raycdc.checkpoint.recovery import (
 from raycdc.model import Column, TableId, TableSchema
 from raycdc.model.layout import ANY_LAYOUT, TableLayout
 from raycdc.schema.behavior import SchemaChangeBehavior
+from raycdc.schema.events import SchemaChangeEvent
 from raycdc.sinks.plan import Input
 from raycdc.source.checks import CheckResult
 
@@ -72,7 +73,7 @@ class TableWork:
     source: TableId
     target: TableId
     schema: TableSchema
-    changes: tuple[dict[str, Any], ...]
+    changes: tuple[SchemaChangeEvent, ...]
     segments: tuple[Segment, ...]
     positions: Mapping[str, Any]
     merged: tuple[TableId, ...] = ()

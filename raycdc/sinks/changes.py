@@ -11,23 +11,18 @@ from raycdc.errors import (
     ChangeRefusedError,
     ColumnsRefusedError,
     KeyRefusedError,
-    SchemaError,
     TargetTakenError,
 )
 from raycdc.model import META_COLUMNS, Column, TableId, TableSchema
 from raycdc.model.constants import constant
 from raycdc.schema.behavior import SchemaChangeBehavior
-from raycdc.schema.events import AlterPrimaryKeyEvent, CreateTableEvent, RenameTableEvent, event_from_json
+from raycdc.schema.events import AlterPrimaryKeyEvent, CreateTableEvent, RenameTableEvent
 from raycdc.sinks.api import SinkContext, TableWork
 
 
 def check_changes(work: TableWork, behavior: SchemaChangeBehavior, left_out: Collection[str] = ()) -> None:
     """`SinkError` for a change that the target cannot follow at all, or that the user does not want."""
-    for data in work.changes:
-        try:
-            event = event_from_json(data)
-        except SchemaError as cause:
-            raise ChangeRefusedError(f"{work.target}: {cause}") from cause
+    for event in work.changes:
         match event:
             case AlterPrimaryKeyEvent():
                 raise ChangeRefusedError(
@@ -54,7 +49,7 @@ def check_changes(work: TableWork, behavior: SchemaChangeBehavior, left_out: Col
 
 def creates(work: TableWork) -> bool:
     """Whether the table begins with this epoch, for the first time or again: a target that is gone is made anew."""
-    return any(change["type"] == CreateTableEvent.type for change in work.changes)
+    return any(isinstance(change, CreateTableEvent) for change in work.changes)
 
 
 def check_key(work: TableWork) -> None:

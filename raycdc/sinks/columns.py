@@ -34,7 +34,6 @@ from raycdc.schema.events import (
     RenameColumnEvent,
     SchemaChangeEvent,
     TruncateTableEvent,
-    event_from_json,
 )
 from raycdc.sinks.api import TableWork
 from raycdc.sinks.changes import may_lack
@@ -81,7 +80,7 @@ def plan(
     Columns whose names are equal when `fold` was applied are one in the database. `may_rekey` says that the target's
     rows are this table's alone, so that the target can have another key once they are gone.
     """
-    events = [event_from_json(data) for data in work.changes if data["type"] not in left_out]
+    events = [event for event in work.changes if event.type not in left_out]
     emptied = upsert and any(isinstance(e, TruncateTableEvent | DropTableEvent) for e in events)
     planned = [Planned(column, column.name) for column in present]
     for event in events:

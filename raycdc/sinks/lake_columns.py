@@ -41,7 +41,6 @@ from raycdc.schema.events import (
     RenameColumnEvent,
     SchemaChangeEvent,
     TruncateTableEvent,
-    event_from_json,
 )
 from raycdc.sinks.api import TableWork
 from raycdc.sinks.changes import check_constant, fitted, may_lack
@@ -94,7 +93,7 @@ def plan_columns(
 
     `wanted` are the columns of the rows to come, as they are stored. `SinkError` for what the table cannot follow.
     """
-    events = [event_from_json(data) for data in work.changes if data["type"] not in left_out]
+    events = [event for event in work.changes if event.type not in left_out]
     emptied = upsert and any(isinstance(e, TruncateTableEvent | DropTableEvent) for e in events)
     columns = [LakeColumn(field, field.name) for field in present]
     for event in events:

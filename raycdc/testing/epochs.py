@@ -18,7 +18,7 @@ from raycdc.bridge import SegmentWriter
 from raycdc.checkpoint.manifest import STATE_NODE, STREAM_SPLIT_ID, Manifest, Segment, TableEpoch, seq_base
 from raycdc.checkpoint.store import CheckpointStore
 from raycdc.model import Column, LogicalType, RowKind, TableId, TableSchema, TypeKind, changelog_schema
-from raycdc.schema.events import CreateTableEvent, event_to_json
+from raycdc.schema.events import CreateTableEvent, SchemaChangeEvent
 from raycdc.source.snapshot.stream_state import StreamState
 from raycdc.source.table_life import Live
 
@@ -48,7 +48,7 @@ class ScriptedTable:
     announced: bool = False
     snapshot: list[tuple[RowKind, Row]] = field(default_factory=list)
     log: list[tuple[RowKind, Row]] = field(default_factory=list)
-    changes: list[dict[str, Any]] = field(default_factory=list)
+    changes: list[SchemaChangeEvent] = field(default_factory=list)
 
     def key(self, row: Row) -> tuple[Any, ...]:
         return tuple(row[name] for name in self.schema.primary_key)
@@ -113,7 +113,7 @@ class EpochScript:
         parts: dict[TableId, TableEpoch] = {}
         for table in self.tables.values():
             if not table.announced:
-                table.changes.insert(0, event_to_json(CreateTableEvent(table.id, table.schema)))
+                table.changes.insert(0, CreateTableEvent(table.id, table.schema))
                 table.announced = True
             if not (table.snapshot or table.log or table.changes):
                 continue

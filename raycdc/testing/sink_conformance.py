@@ -31,7 +31,7 @@ from raycdc.epochs.ports import EpochPorts
 from raycdc.errors import FencedError, SinkError, StateError, TargetTakenError
 from raycdc.model import Column, LogicalType, TableId, TypeKind
 from raycdc.plugins import PluginGroup, load_plugin
-from raycdc.schema.events import AddColumnEvent, event_to_json
+from raycdc.schema.events import AddColumnEvent
 from raycdc.sinks.api import STEP_LAST, STEP_TOMBSTONE, UPSERT, CommitVector, Sink, SinkContext, TableWork
 from raycdc.testing.epochs import EpochScript, Row, ScriptedTable
 
@@ -294,7 +294,7 @@ class SinkConformance(ABC):
         column = Column("city", LogicalType(TypeKind.STRING))
         table = play.orders
         table.schema = replace(table.schema, columns=(*table.schema.columns, column))
-        table.changes.append(event_to_json(AddColumnEvent(table.id, column)))
+        table.changes.append(AddColumnEvent(table.id, column))
         table.rows = {key: {**row, "city": None} for key, row in table.rows.items()}
         table.changelog = [(op, {**row, "city": None}) for op, row in table.changelog]
         table.insert({"id": 900, "name": "new", "qty": 1, "city": "Oslo"})

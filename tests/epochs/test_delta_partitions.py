@@ -16,7 +16,7 @@ from deltalake import DeltaTable, write_deltalake
 from raycdc.errors import DataError, SchemaError, SinkError
 from raycdc.failpoints import FailpointError
 from raycdc.model import Column, LogicalType, TypeKind
-from raycdc.schema import AddColumnEvent, AlterColumnTypeEvent, First, TruncateTableEvent, event_to_json
+from raycdc.schema import AddColumnEvent, AlterColumnTypeEvent, First, TruncateTableEvent
 from raycdc.sinks.api import SinkContext
 from raycdc.sinks.delta import target as delta_target
 from raycdc.sinks.delta.sink import DeltaSink
@@ -208,7 +208,7 @@ def test_a_type_that_cannot_partition_is_refused(world: World) -> None:
     orders = world.script.table("shop.orders")
     decimal = LogicalType(TypeKind.DECIMAL, precision=20, scale=2)
     columns = [replace(c, type=decimal) if c.name == "qty" else c for c in orders.schema.columns]
-    orders.changes.append(event_to_json(TruncateTableEvent(orders.id)))
+    orders.changes.append(TruncateTableEvent(orders.id))
     changed(orders, columns, AlterColumnTypeEvent(orders.id, "qty", decimal))
     world.script.seal(final=True)
     with pytest.raises((SinkError, SchemaError), match=r"shop\.orders: .*column '?qty'? is"):

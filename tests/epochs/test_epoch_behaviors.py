@@ -32,7 +32,6 @@ from raycdc.schema import (
     RenameTableEvent,
     SchemaChangeEvent,
     TruncateTableEvent,
-    event_to_json,
 )
 from raycdc.testing.epochs import Row, ScriptedTable
 from tests.epochs.sink_world import KINDS, TOPICS, UPSERTS, World, world_of
@@ -184,7 +183,7 @@ def alter(table: ScriptedTable, change: Change) -> Altered:
     if change.empties:
         table.truncate()
     table.schema = replace(table.schema, columns=tuple(change.columns(list(table.schema.columns))))
-    table.changes.extend(event_to_json(event) for event in change.events(table))
+    table.changes.extend(change.events(table))
     table.rows = {key: change.row(row) for key, row in table.rows.items()}
     names = [column.name for column in table.schema.columns]
     if not change.empties:

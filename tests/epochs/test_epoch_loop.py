@@ -30,7 +30,6 @@ from raycdc.schema import (
     AddColumnEvent,
     AlterColumnTypeEvent,
     TruncateTableEvent,
-    event_to_json,
 )
 from raycdc.sinks.api import STEP_TOMBSTONE, CommitVector, Sink, SinkContext, TableWork
 from raycdc.sinks.files.jsonl import JsonlSink
@@ -349,7 +348,7 @@ def test_an_error_of_the_source_side_ends_the_loop(world: World) -> None:
 def add_column(table: ScriptedTable, column: Column, *, fill: Any = None) -> None:
     """The source's ALTER TABLE … ADD COLUMN."""
     table.schema = replace(table.schema, columns=(*table.schema.columns, column))
-    table.changes.append(event_to_json(AddColumnEvent(table.id, column)))
+    table.changes.append(AddColumnEvent(table.id, column))
     for row in table.rows.values():
         row[column.name] = fill
     for _, row in table.changelog:
@@ -393,7 +392,7 @@ def test_a_type_that_cannot_follow_is_refused_by_name(upsert: World) -> None:
     wide = LogicalType(TypeKind.STRING)
     columns = tuple(replace(c, type=wide) if c.name == "qty" else c for c in orders.schema.columns)
     orders.schema = replace(orders.schema, columns=columns)
-    orders.changes.append(event_to_json(AlterColumnTypeEvent(orders.id, "qty", wide)))
+    orders.changes.append(AlterColumnTypeEvent(orders.id, "qty", wide))
     upsert.script.seal(final=True)
     with pytest.raises(SinkError, match=r"shop\.orders: column qty is int32 in the (\w+ table|target) and string"):
         upsert.loop().run()
@@ -406,7 +405,7 @@ def test_truncation_empties_the_upsert_target(upsert: World, as_row: bool) -> No
     if as_row:
         orders.truncate()
     else:
-        orders.changes.append(event_to_json(TruncateTableEvent(orders.id)))
+        orders.changes.append(TruncateTableEvent(orders.id))
         orders.rows.clear()
     orders.insert({"id": 5, "name": "after", "qty": 1})
     upsert.script.seal(final=True)

@@ -25,7 +25,7 @@ from raycdc.errors import ParkReason, SinkError
 from raycdc.failpoints import FailpointError
 from raycdc.model import Column, LogicalType, RowKind, TypeKind
 from raycdc.model.routes import Route, Router
-from raycdc.schema import AddColumnEvent, AlterColumnTypeEvent, DropColumnEvent, TruncateTableEvent, event_to_json
+from raycdc.schema import AddColumnEvent, AlterColumnTypeEvent, DropColumnEvent, TruncateTableEvent
 from raycdc.schema.events import CreateTableEvent, RenameColumnEvent
 from raycdc.sinks.api import SinkContext
 from raycdc.testing.changelog import check_changelog, final_rows
@@ -202,12 +202,12 @@ def test_columns_change_and_known_rows_follow(lines: World) -> None:
         AlterColumnTypeEvent(orders.id, "qty", LogicalType(TypeKind.INT64)),
         AddColumnEvent(orders.id, Column("more", LogicalType(TypeKind.INT32))),
     )
-    orders.changes += [event_to_json(event) for event in events]
+    orders.changes += events
     put(orders, {"id": 1, "title": "n1", "qty": 1, "more": None})
     put(orders, {"id": 2, "title": "n2", "qty": 2, "more": 3})
     lines.script.seal()
     orders.schema = type(orders.schema)((orders.schema.columns[0], *orders.schema.columns[2:]), ("id",))
-    orders.changes.append(event_to_json(DropColumnEvent(orders.id, "title")))
+    orders.changes.append(DropColumnEvent(orders.id, "title"))
     drop(orders, 3)
     lines.script.seal(final=True)
     run(lines)
@@ -227,7 +227,7 @@ def test_an_emptied_table_begins_again(lines: World, point: str, fail_at: Callab
     orders = lines.script.table("shop.orders")
     orders.read([{"id": n, "name": "old", "qty": n} for n in range(4)])
     lines.script.seal()
-    orders.changes.append(event_to_json(TruncateTableEvent(orders.id)))
+    orders.changes.append(TruncateTableEvent(orders.id))
     orders.truncate()
     put(orders, {"id": 1, "name": "new", "qty": 1})
     drop(orders, 2)
@@ -248,7 +248,7 @@ def test_a_table_that_is_emptied_for_the_source_alone_keeps_its_rows(lines: Worl
     orders = lines.script.table("shop.orders")
     orders.read([{"id": 1, "name": "old", "qty": 1}])
     lines.script.seal()
-    orders.changes.append(event_to_json(TruncateTableEvent(orders.id)))
+    orders.changes.append(TruncateTableEvent(orders.id))
     put(orders, {"id": 1, "name": "new", "qty": 1})
     lines.script.seal(final=True)
     lines.loop(routing=routing(lines, left_out=frozenset({"truncate_table"}))).run()
@@ -348,7 +348,7 @@ def test_known_rows_that_are_damaged_park_their_tables_until_these_begin_again(
     for table in hurt:
         table.truncate()
         first = (TruncateTableEvent(table.id), CreateTableEvent(table.id, table.schema))
-        table.changes += [event_to_json(event) for event in first]
+        table.changes += first
     again = BEGINNING | {str(table.id): 1 for table in hurt}
     lines.script.seal(incarnations=again)
     for table in hurt:

@@ -30,7 +30,7 @@ from raycdc.failpoints import FailpointError
 from raycdc.model import Column, LogicalType, TableId, TableSchema, TypeKind
 from raycdc.model.routes import Route, Router
 from raycdc.plugins import PluginGroup, load_plugin
-from raycdc.schema import AddColumnEvent, CreateTableEvent, DropColumnEvent, TruncateTableEvent, event_to_json
+from raycdc.schema import AddColumnEvent, CreateTableEvent, DropColumnEvent, TruncateTableEvent
 from raycdc.sinks.api import SinkContext, TableWork
 from raycdc.sinks.delta.sink import DeltaSink
 from raycdc.testing.epochs import EpochScript, Row
@@ -143,7 +143,7 @@ def play(world: World) -> None:
     insert(world, "other.things", 2)
     world.script.seal()
     added = Column("note", LogicalType(TypeKind.STRING))
-    first.changes.append(event_to_json(AddColumnEvent(first.id, added)))
+    first.changes.append(AddColumnEvent(first.id, added))
     first.schema = TableSchema((*first.schema.columns, added), first.schema.primary_key)
     for row in first.rows.values():
         row.setdefault("note", None)
@@ -219,7 +219,7 @@ def test_a_default_added_in_one_shard_after_the_other_is_in_all_rows(tmp_path: P
     world.script.seal()
     grade = Column("grade", LogicalType(TypeKind.INT32), nullable=False, default="5")
     for index, shard in enumerate(shards):
-        shard.changes.append(event_to_json(AddColumnEvent(shard.id, grade)))
+        shard.changes.append(AddColumnEvent(shard.id, grade))
         shard.schema = TableSchema((*shard.schema.columns, grade), shard.schema.primary_key)
         insert(world, f"s{index + 1}.item", 10 + index, grade=9)
         if not index:
@@ -237,7 +237,7 @@ def test_a_shard_that_is_emptied_is_refused_where_rows_are_updated(tmp_path: Pat
     world.script.seal()
     shard = world.script.table("s1.item")
     shard.truncate()
-    shard.changes.append(event_to_json(TruncateTableEvent(shard.id)))
+    shard.changes.append(TruncateTableEvent(shard.id))
     world.script.seal(final=True)
     with pytest.raises(SchemaError, match=r"s1\.item was emptied, dropped or begins again, and its rows"):
         world.loop().run()
@@ -253,12 +253,12 @@ def test_a_column_that_a_shard_dropped_is_null_in_its_later_rows_whatever_its_de
     first = shards[0]
     plain = first.schema
     first.schema = replace(plain, columns=(*plain.columns, added))
-    first.changes.append(event_to_json(AddColumnEvent(first.id, added)))
+    first.changes.append(AddColumnEvent(first.id, added))
     first.rows = {key: {**row, "flag": 5} for key, row in first.rows.items()}
     first.update((0,), flag=7)
     world.script.seal()
     first.schema = plain
-    first.changes.append(event_to_json(DropColumnEvent(first.id, "flag")))
+    first.changes.append(DropColumnEvent(first.id, "flag"))
     for row in first.rows.values():
         del row["flag"]
     first.update((0,), qty=70)
@@ -358,7 +358,7 @@ def test_tables_of_a_merged_target_that_lost_rows_begin_again_together(
         rows = list(table.rows.values())
         table.truncate()
         first = (TruncateTableEvent(table.id), CreateTableEvent(table.id, table.schema))
-        table.changes += [event_to_json(event) for event in first]
+        table.changes += first
         if anew:
             world.script.table("s1.item").read(anew)
         anew = rows

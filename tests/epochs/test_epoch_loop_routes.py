@@ -22,7 +22,7 @@ from raycdc.failpoints import FailpointError
 from raycdc.model import Column, LogicalType, TableId, TypeKind
 from raycdc.model.routes import Route, Router
 from raycdc.plugins import PluginGroup, load_plugin
-from raycdc.schema import AddColumnEvent, event_to_json
+from raycdc.schema import AddColumnEvent
 from raycdc.sinks.api import Sink, SinkContext
 from raycdc.testing.epochs import EpochScript, Row, ScriptedTable
 from tests.epochs.sink_world import lake_rows, works_of
@@ -115,7 +115,7 @@ def play(world: World) -> None:
     world.script.random_epoch(operations=10)
     world.script.seal()
     added = Column("note", LogicalType(TypeKind.STRING))
-    orders.changes.append(event_to_json(AddColumnEvent(orders.id, added)))
+    orders.changes.append(AddColumnEvent(orders.id, added))
     orders.schema = type(orders.schema)((*orders.schema.columns, added), orders.schema.primary_key)
     for row in orders.rows.values():
         row["note"] = None

@@ -23,7 +23,6 @@ from raycdc.schema import (
     RenameColumnEvent,
     SchemaChangeEvent,
     TruncateTableEvent,
-    event_to_json,
 )
 from raycdc.sinks.files.plugin import JsonlSinkConfig
 from raycdc.testing.epochs import ScriptedTable
@@ -47,7 +46,7 @@ def upsert(request: pytest.FixtureRequest, tmp_path: Path) -> World:
 def changed(table: ScriptedTable, columns: Sequence[Column], *events: SchemaChangeEvent) -> None:
     """The source's ALTER TABLE: its columns from here on, and what led there."""
     table.schema = replace(table.schema, columns=tuple(columns))
-    table.changes.extend(event_to_json(event) for event in events)
+    table.changes.extend(events)
 
 
 def column_of(table: ScriptedTable, name: str) -> Column:

@@ -25,7 +25,7 @@ from raycdc.errors import ParkReason, SinkError, TableRefusedError, TargetTouche
 from raycdc.failpoints import FailpointError
 from raycdc.model import TableId
 from raycdc.model.routes import Route, Router
-from raycdc.schema import CreateTableEvent, TruncateTableEvent, event_to_json
+from raycdc.schema import CreateTableEvent, TruncateTableEvent
 from raycdc.sinks.absence import is_absent
 from raycdc.sinks.api import Sink, TableWork
 from raycdc.source.table_requests import complain_of_parked, parked_at_sink
@@ -90,12 +90,12 @@ class Story:
             items.update((number,), qty=10 * number)
             items.insert({"id": 10 + number, "name": "log", "qty": 0})
             if number == 2 and self.where == "apply":
-                items.changes.append(event_to_json(CreateTableEvent(items.id, items.schema)))
+                items.changes.append(CreateTableEvent(items.id, items.schema))
             self.seal()
         self.incarnation = 3
         items.truncate()
         first = (TruncateTableEvent(items.id), CreateTableEvent(items.id, items.schema))
-        items.changes.extend(event_to_json(event) for event in first)
+        items.changes.extend(first)
         orders.delete((0,))
         self.seal()
         items.read([{"id": i, "name": "anew", "qty": i} for i in range(3)])

@@ -22,7 +22,7 @@ from raycdc.lookup import Joiner, Lookups
 from raycdc.model import Column, LogicalType, TableId, TableSchema, TypeKind
 from raycdc.model.routes import Route, Router
 from raycdc.model.transform import Transform, Transforms
-from raycdc.schema import AddColumnEvent, event_to_json
+from raycdc.schema import AddColumnEvent
 from raycdc.spark.derive import Deriver
 from raycdc.spark.transforms import SparkResolver
 from raycdc.testing.epochs import EpochScript, Row, ScriptedTable, simple_schema
@@ -206,7 +206,7 @@ def play(world: World) -> ScriptedTable:
 
 def add_column(table: ScriptedTable, name: str) -> None:
     added = Column(name, LogicalType(TypeKind.STRING))
-    table.changes.append(event_to_json(AddColumnEvent(table.id, added)))
+    table.changes.append(AddColumnEvent(table.id, added))
     table.schema = type(table.schema)((*table.schema.columns, added), table.schema.primary_key)
     for row in [*table.rows.values(), *(row for _, row in table.changelog)]:
         row[name] = None

@@ -14,7 +14,7 @@ from raycdc.failpoints import FailpointError
 from raycdc.model import Column, LogicalType, TableSchema, TypeKind
 from raycdc.model.routes import Route
 from raycdc.model.transform import Transform
-from raycdc.schema import AlterColumnTypeEvent, event_to_json
+from raycdc.schema import AlterColumnTypeEvent
 from raycdc.spark import derive
 from raycdc.testing.epochs import Row, ScriptedTable
 from tests.epochs.transform_world import World, new_world
@@ -198,7 +198,7 @@ def test_rows_that_a_wider_type_may_bring_back_are_refused_in_a_changelog(tmp_pa
     orders = world.script.table("shop.orders")
     orders.insert({"id": 1, "name": "a", "qty": 2**31 - 1})
     world.script.seal()
-    orders.changes.append(event_to_json(AlterColumnTypeEvent(orders.id, "qty", LogicalType(TypeKind.INT64), True)))
+    orders.changes.append(AlterColumnTypeEvent(orders.id, "qty", LogicalType(TypeKind.INT64), True))
     columns = [c if c.name != "qty" else Column("qty", LogicalType(TypeKind.INT64)) for c in orders.schema.columns]
     orders.schema = TableSchema(tuple(columns), ("id",))
     orders.update((1,), name="b")

@@ -15,7 +15,7 @@ from raycdc.failpoints import FailpointError
 from raycdc.model import Column, LogicalType, TableSchema, TypeKind
 from raycdc.model.routes import Route
 from raycdc.model.transform import Transform
-from raycdc.schema import AlterColumnTypeEvent, CreateTableEvent, TruncateTableEvent, event_to_json
+from raycdc.schema import AlterColumnTypeEvent, CreateTableEvent, TruncateTableEvent
 from raycdc.testing.epochs import ScriptedTable
 from tests.epochs.transform_world import World, new_world
 
@@ -33,7 +33,7 @@ GREATEST = 2**31 - 1
 
 
 def retype(table: ScriptedTable, name: str, kind: TypeKind) -> None:
-    table.changes.append(event_to_json(AlterColumnTypeEvent(table.id, name, LogicalType(kind), True)))
+    table.changes.append(AlterColumnTypeEvent(table.id, name, LogicalType(kind), True))
     columns = (c if c.name != name else Column(name, LogicalType(kind)) for c in table.schema.columns)
     table.schema = TableSchema(tuple(columns), ("id",))
 
@@ -186,7 +186,7 @@ def test_a_merged_table_whose_rows_may_come_back_is_refused(policy: str, tmp_pat
 def begin_again(table: ScriptedTable) -> None:
     table.truncate()
     first = (TruncateTableEvent(table.id), CreateTableEvent(table.id, table.schema))
-    table.changes += [event_to_json(event) for event in first]
+    table.changes += first
 
 
 @pytest.mark.parametrize("policy", ["skip", "fail"])
@@ -231,7 +231,7 @@ def test_tables_that_are_read_anew_as_the_message_says_are_whole(cause: str, pol
     for table in (one, two):
         begin_again(table)
     one.schema = TableSchema((one.schema.columns[0], Column("v", LogicalType(TypeKind.STRING))), ("id",))
-    one.changes[-1] = event_to_json(CreateTableEvent(one.id, one.schema))
+    one.changes[-1] = CreateTableEvent(one.id, one.schema)
     world.script.seal(incarnations=numbers | {"shop.s1": 1, "shop.s2": 1})
     one.read([{"id": 7, "v": "anew"}])
     two.read([{"id": 100, "v": "anew"}])

@@ -15,7 +15,7 @@ from raycdc.errors import ConfigError, DataError, SchemaError, StateError
 from raycdc.failpoints import FailpointError
 from raycdc.model.routes import Route
 from raycdc.model.transform import Transform
-from raycdc.schema import DropColumnEvent, RenameColumnEvent, event_to_json
+from raycdc.schema import DropColumnEvent, RenameColumnEvent
 from raycdc.spark import derive
 from raycdc.testing.servers import MongoDb
 from tests.epochs.transform_world import ORDERS, add_column, new_world, play
@@ -195,7 +195,7 @@ def test_a_change_of_a_column_that_is_named_is_refused(tmp_path: Path, spark: An
         event = RenameColumnEvent(orders.id, "qty", "old")
     elif change == "rename to":
         event = RenameColumnEvent(orders.id, "other", "name")
-    orders.changes.append(event_to_json(event))
+    orders.changes.append(event)
     orders.schema = type(orders.schema)(columns, ("id",))
     orders.insert({"id": 2, "name": "b", "qty": 2})
     world.script.seal(final=True)
@@ -211,7 +211,7 @@ def test_columns_that_nothing_names_come_and_go(tmp_path: Path, spark: Any) -> N
     orders.insert({"id": 1, "name": "a", "qty": 1})
     world.script.seal()
     add_column(orders, "note")
-    orders.changes.append(event_to_json(DropColumnEvent(orders.id, "name")))
+    orders.changes.append(DropColumnEvent(orders.id, "name"))
     orders.schema = type(orders.schema)(tuple(c for c in orders.schema.columns if c.name != "name"), ("id",))
     orders.insert({"id": 2, "qty": 2, "note": "x"})
     world.script.seal(final=True)

@@ -29,7 +29,7 @@ from raycdc.connectors.datagen.plugin import DatagenSourceConfig
 from raycdc.errors import LogLostError, SourceUnavailableError
 from raycdc.model import RowKind, TableId, TableSchema, as_inserts, changelog_schema
 from raycdc.model.batch import BATCH_ROWS_MAX
-from raycdc.schema.events import CreateTableEvent, TruncateTableEvent, event_to_json
+from raycdc.schema.events import CreateTableEvent, TruncateTableEvent
 from raycdc.source.checks import CheckResult
 from raycdc.source.connector import (
     EnumeratorStart,
@@ -232,7 +232,7 @@ class DatagenLog:
                 at, ts_ms = _position(self._next, self._began_ms), self._generator.time_ms(self._began_ms, self._next)
                 updates.append(TableParked(table, Parking(why, at, ts_ms)))
             else:
-                updates.append(TableAltered(table, (event_to_json(event),), _document(after)))
+                updates.append(TableAltered(table, (event,), _document(after)))
         self._next += 1
         return SchemaChange(self._place(), tuple(updates))
 
@@ -244,7 +244,7 @@ class DatagenLog:
             parked = TableParked(table, Parking(why, _position(self._next, self._began_ms), ts_ms))
             return SchemaChange(self._place(), (parked,))
         self._versions[table] = self._versions_of(table)
-        events = (event_to_json(TruncateTableEvent(table)), event_to_json(CreateTableEvent(table, schema)))
+        events = (TruncateTableEvent(table), CreateTableEvent(table, schema))
         begun = TableBegun(table, events, _document(schema), _UNREAD)
         meta = {"_op": int(RowKind.TRUNCATE), "_seq": (self._next - self._first) * 4, "_ts_ms": ts_ms}
         arrays = [pa.array([meta.get(field.name)], field.type) for field in changelog_schema(schema)]

@@ -35,7 +35,7 @@ from raycdc.connectors.kafka.split import PartitionState
 from raycdc.connectors.kafka.watermark import Alignment
 from raycdc.errors import LogLostError, ProtocolError, SourceError, SourceUnavailableError, StateError
 from raycdc.model import TableId, TableSchema
-from raycdc.schema import event_to_json
+from raycdc.schema import event_from_json
 from raycdc.source.parking import Refusal
 from raycdc.source.partitions.assigner import PartitionAssigner
 from raycdc.source.protocol.api import EpochShare, SplitEnumeratorContext
@@ -329,7 +329,7 @@ class KafkaEnumerator:
         update, emptied = self._schemas.sealed(epoch), self._homes.sealed(splits)
         tables = {}
         for table in (*update.schemas, *(table for table in emptied if table not in update.schemas)):
-            changes = (*emptied.get(table, ()), *map(event_to_json, update.changes.get(table, ())))
+            changes = (*map(event_from_json, emptied.get(table, ())), *update.changes.get(table, ()))
             tables[table] = TableEpoch(self._schemas.tables[table].fingerprint(), snapshot=False, changes=changes)
         documents = {
             schema.fingerprint(): {**schema.to_json(), "fingerprint": schema.fingerprint()}

@@ -7,7 +7,7 @@ change tool's tables have of them is not kept: where it is needed after a restar
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, assert_never
 
@@ -17,7 +17,6 @@ from raycdc.connectors.mysql.values.types import MySqlTable
 from raycdc.errors import DataError, SchemaError
 from raycdc.model import TableId
 from raycdc.model.mask import Masks
-from raycdc.schema import event_from_json, event_to_json
 from raycdc.source.snapshot.log_unit import SchemaUpdate, TableAltered, TableBegun, TableDropped, TableParked
 from raycdc.transform.hidden_texts import without_values
 from raycdc.transform.hiding import Hiding
@@ -58,18 +57,13 @@ def hidden_update(update: SchemaUpdate, hiding: Hiding, statement: str) -> Schem
                 return update
             return TableParked(table, replace(parking, reason=without_values(parking.reason, statement)))
         case TableDropped(table, changes):
-            return TableDropped(table, _hidden(table, changes, masks))
+            return TableDropped(table, hidden_changes(table, changes, masks))
         case TableAltered(table, changes, document):
-            return TableAltered(table, _hidden(table, changes, masks), hidden_document(document, masks))
+            return TableAltered(table, hidden_changes(table, changes, masks), hidden_document(document, masks))
         case TableBegun(table, changes, document, snapshot):
-            return TableBegun(table, _hidden(table, changes, masks), hidden_document(document, masks), snapshot)
+            return TableBegun(table, hidden_changes(table, changes, masks), hidden_document(document, masks), snapshot)
         case _:
             assert_never(update)
-
-
-def _hidden(table: TableId, changes: Sequence[dict[str, Any]], masks: Masks) -> tuple[dict[str, Any], ...]:
-    events = hidden_changes(table, [event_from_json(change) for change in changes], masks)
-    return tuple(map(event_to_json, events))
 
 
 def hidden_state(state: dict[str, Any] | None, masks: Masks) -> dict[str, Any] | None:

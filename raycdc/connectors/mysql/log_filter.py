@@ -34,6 +34,14 @@ from raycdc.connectors.mysql.values.documents import ALL, Capture, document_of
 from raycdc.connectors.mysql.values.types import MySqlTable
 from raycdc.errors import SourceUnavailableError
 from raycdc.model import META_COLUMNS, RowKind, TableId, part_of
+from raycdc.schema.events import (
+    AddColumnEvent,
+    AlterColumnPositionEvent,
+    AlterColumnTypeEvent,
+    DropColumnEvent,
+    RenameColumnEvent,
+    SchemaChangeEvent,
+)
 from raycdc.source.snapshot.log_unit import SchemaUpdate, TableAltered, TableBegun
 
 
@@ -152,8 +160,17 @@ def _current_rows(row_end: pa.Array) -> pa.BooleanArray:
 _ENDS_OF_TIME = ("2038-01-19 03:14:07.999999", "2106-02-07 06:28:15.999999")
 
 
-def _column_of(change: dict[str, Any]) -> str | None:
+def _column_of(change: SchemaChangeEvent) -> str | None:
     """The column that a schema change is about; None for one about the table."""
-    column = change.get("column")
-    name = column.get("name") if isinstance(column, dict) else change.get("name")
-    return None if name is None else str(name)
+    match change:
+        case AddColumnEvent(_, column):
+            return column.name
+        case (
+            DropColumnEvent(_, name)
+            | RenameColumnEvent(_, name)
+            | AlterColumnTypeEvent(_, name)
+            | AlterColumnPositionEvent(_, name)
+        ):
+            return name
+        case _:
+            return None

@@ -34,6 +34,7 @@ from raycdc.clients.kafka_reachable import list_topics
 from raycdc.errors import SinkError, TargetTakenError
 from raycdc.failpoints import reach
 from raycdc.model import TableId
+from raycdc.schema.events import event_to_json
 from raycdc.sinks.api import (
     CHANGELOG,
     STEP_LAST,
@@ -121,7 +122,7 @@ class KafkaSink(Sink):
             return
         if not self._exists(ddl_topic):
             self._create(ddl_topic, 1, is_tables=False)
-        wanted = [change for change in work.changes if change["type"] not in self._context.left_out]
+        wanted = [event_to_json(event) for event in work.changes if event.type not in self._context.left_out]
         told = {"changes": wanted, "ddl_topic": ddl_topic, "ts_ms": time.time_ns() // 1_000_000}
         self._run(StageTask(f"{_TASKS}:write_changes", {**self._whole(work, STEP_SCHEMA), **told}))
 

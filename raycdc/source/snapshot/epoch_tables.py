@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from raycdc.checkpoint.manifest import TableEpoch
-from raycdc.model import TableId
+from raycdc.model import TableId, TableSchema
+from raycdc.schema.events import CreateTableEvent, SchemaChangeEvent
 from raycdc.source.table_life import Parked, TableLives, Unknown, is_announced
 
 
@@ -22,7 +23,7 @@ class EpochTables:
         #: Tables that the open epoch names, and the schema of their rows in it.
         self._touched: dict[TableId, str] = {}
         self._reported = set(self.documents)
-        self._changes: dict[TableId, list[dict[str, Any]]] = {}
+        self._changes: dict[TableId, list[SchemaChangeEvent]] = {}
 
     def __contains__(self, table: object) -> bool:
         """Whether the open epoch names the table."""
@@ -35,13 +36,10 @@ class EpochTables:
     def touch(self, table: TableId) -> None:
         """The open epoch has something of the table; a table's first epoch carries its CreateTableEvent."""
         if not is_announced(self._lives[table]) and table not in self._changes:
-            document = self.document(table)
-            schema = {"columns": document["columns"], "primary_key": document["primary_key"]}
-            created = {"type": "create_table", "db": table.db, "table": table.table, "schema": schema}
-            self._changes[table] = [created]
+            self._changes[table] = [CreateTableEvent(table, TableSchema.from_json(self.document(table)), comment=None)]
         self._touched[table] = self._schema_of(table)
 
-    def note_changes(self, table: TableId, changes: Iterable[dict[str, Any]]) -> None:
+    def note_changes(self, table: TableId, changes: Iterable[SchemaChangeEvent]) -> None:
         """Schema changes that the open epoch begins with."""
         self._changes.setdefault(table, []).extend(changes)
 

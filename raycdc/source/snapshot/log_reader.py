@@ -25,6 +25,7 @@ from raycdc.checkpoint.missing import MissingRow, MissingRows
 from raycdc.errors import SchemaError
 from raycdc.failpoints import reach
 from raycdc.model import TableId
+from raycdc.schema.events import SchemaChangeEvent
 from raycdc.source.parking import Refusal, RefusedTables
 from raycdc.source.protocol.api import ReaderOutput
 from raycdc.source.protocol.source_event import SourceEvent
@@ -472,7 +473,7 @@ class LogReader:
         self._tables.note_changes(table, update.changes)
         self._touch(table)
 
-    def _note_changes(self, table: TableId, changes: Iterable[dict[str, Any]]) -> None:
+    def _note_changes(self, table: TableId, changes: Iterable[SchemaChangeEvent]) -> None:
         if is_announced(self._lives[table]):
             self._tables.note_changes(table, changes)
         self._touch(table)

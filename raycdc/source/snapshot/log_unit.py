@@ -27,6 +27,7 @@ from typing import Any, Protocol, assert_never
 
 from raycdc.checkpoint.missing import MissingRow
 from raycdc.model import TableId
+from raycdc.schema.events import SchemaChangeEvent
 from raycdc.source.snapshot.log_rows import LogRows
 from raycdc.source.table_life import Parking, SnapshotState
 
@@ -39,7 +40,7 @@ class TableAltered:
     """`document` is the schema document in force from here on; `changes` lead to it, as elementary events in order."""
 
     table: TableId
-    changes: tuple[dict[str, Any], ...]
+    changes: tuple[SchemaChangeEvent, ...]
     document: dict[str, Any]
 
     @property
@@ -53,7 +54,7 @@ class TableDropped:
     """`changes` are what targets are told, if anything."""
 
     table: TableId
-    changes: tuple[dict[str, Any], ...] = ()
+    changes: tuple[SchemaChangeEvent, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +70,7 @@ class TableBegun:
     """The table as `document` describes it, of which `snapshot` says how it is cut; its chunks are all unread."""
 
     table: TableId
-    changes: tuple[dict[str, Any], ...]
+    changes: tuple[SchemaChangeEvent, ...]
     document: dict[str, Any]
     snapshot: SnapshotState
 

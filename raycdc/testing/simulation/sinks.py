@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from raycdc.checkpoint.manifest import Manifest
 from raycdc.model import RowKind, TableId, TableSchema
-from raycdc.schema.events import AddColumnEvent, CreateTableEvent, TruncateTableEvent, event_from_json
+from raycdc.schema.events import AddColumnEvent, CreateTableEvent, SchemaChangeEvent, TruncateTableEvent
 from raycdc.testing.simulation.spool import MemorySpool
 
 Row = dict[str, Any]
@@ -56,8 +56,8 @@ class ModelSink:
         target.log.extend(rows)
         target.vector = manifest.epoch
 
-    def _apply(self, table: TableId, change: dict[str, Any]) -> None:
-        match event_from_json(change):
+    def _apply(self, table: TableId, change: SchemaChangeEvent) -> None:
+        match change:
             case CreateTableEvent(_, schema):
                 assert self._emptied or table not in self.targets, f"{table} was created twice"
                 if table in self.targets:

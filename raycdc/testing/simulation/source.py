@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from raycdc.model import Column, RowKind, TableId, TableSchema
-from raycdc.schema.events import CreateTableEvent, TruncateTableEvent, event_to_json
+from raycdc.schema.events import EVENT_TYPES, CreateTableEvent, TruncateTableEvent, event_from_json
 from raycdc.source.parking import TableLooks
 from raycdc.source.snapshot.chunk_key import ChunkKey
 from raycdc.source.snapshot.hand_off import LogRows
@@ -239,8 +239,7 @@ class SimLogSource:
             table, document = look.table.id, document_of(look.schema)
             self._parked.discard(table)
             self._in_force[table] = look.schema
-            changes = (TruncateTableEvent(table), CreateTableEvent(table, look.schema))
-            events = tuple(event_to_json(change) for change in changes)
+            events = TruncateTableEvent(table), CreateTableEvent(table, look.schema)
             updates.append(TableBegun(table, events, document, unread(look.table)))
             rows.append(self._truncation(table, look.schema, None))
         place = LogPlace(self._at(self._boundary), self._counted(self._boundary))
@@ -330,7 +329,7 @@ class SimLogSource:
         if table not in self._parked:
             schema = self._in_force[table] = self._after_ddl(table, schema, event)
         document = document_of(schema)
-        events = () if event["type"] == "swap" else (event,)
+        events = (event_from_json(event),) if event["type"] in EVENT_TYPES else ()
         update: SchemaUpdate = TableAltered(table, events, document)
         position = self._at(transaction.ordinal)
         place = LogPlace(position, self._counted(transaction.ordinal), transaction.event_ms)

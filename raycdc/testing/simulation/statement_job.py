@@ -30,7 +30,7 @@ from raycdc.formats.api import MessageBatch, Origin
 from raycdc.formats.plugins import load_format
 from raycdc.model import RowKind, TableId
 from raycdc.model.row_kind import SYMBOLS
-from raycdc.schema import AddColumnEvent, DropTableEvent, TruncateTableEvent, event_from_json
+from raycdc.schema import AddColumnEvent, DropTableEvent, SchemaChangeEvent, TruncateTableEvent
 from raycdc.source.connector import ReaderContext
 from raycdc.source.protocol.api import SplitEnumeratorContext
 from raycdc.source.protocol.source_event import Heartbeat, Message
@@ -260,9 +260,9 @@ class StatementJob(PartitionJob):
         self.problems.extend(f"epoch {manifest.epoch} has rows of {s}, and no position" for s in told)
         self._note(f"epoch {manifest.epoch} of generation {manifest.generation} sealed: {dict(self.read)}")
 
-    def _change(self, table: str, changes: Sequence[dict[str, Any]]) -> None:
+    def _change(self, table: str, changes: Sequence[SchemaChangeEvent]) -> None:
         rows = self.target.setdefault(table, {})
-        for change in map(event_from_json, changes):
+        for change in changes:
             match change:
                 case TruncateTableEvent() | DropTableEvent():
                     rows.clear()

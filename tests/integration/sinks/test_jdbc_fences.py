@@ -12,7 +12,7 @@ import pytest
 
 from raycdc.errors import FencedError, RaycdcError, SinkError
 from raycdc.model import Column, LogicalType, TableId, TableSchema, TypeKind
-from raycdc.schema import RenameColumnEvent, TruncateTableEvent, event_to_json
+from raycdc.schema import RenameColumnEvent, TruncateTableEvent
 from raycdc.sinks.api import TableWork
 from raycdc.sinks.jdbc.mysql import MySqlSession
 from raycdc.sinks.jdbc.sink import JdbcSink
@@ -180,7 +180,7 @@ def test_a_driver_without_its_connection_alters_nothing(mysql: World, monkeypatc
     mysql.script.seal()
     old = sink_of(mysql)
     put(old, work_of(mysql, 1))
-    table.changes.append(event_to_json(TruncateTableEvent(table.id)))
+    table.changes.append(TruncateTableEvent(table.id))
     table.truncate()
     table.insert({"id": 2, "a": 2, "b": 2})
     mysql.script.seal()
@@ -207,7 +207,7 @@ def exchange(world: World) -> TableWork:
     world.script.seal()
     put(sink_of(world), work_of(world, 1))
     for old, new in (("a", "c"), ("b", "a"), ("c", "b")):
-        table.changes.append(event_to_json(RenameColumnEvent(table.id, old, new)))
+        table.changes.append(RenameColumnEvent(table.id, old, new))
     world.script.seal()
     return work_of(world, 2)
 

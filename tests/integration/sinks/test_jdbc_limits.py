@@ -13,7 +13,7 @@ from raycdc.bridge import run_in_process
 from raycdc.config import Secret
 from raycdc.errors import FencedError, SinkError
 from raycdc.model import Column, LogicalType, TableId, TableSchema, TypeKind
-from raycdc.schema import AddColumnEvent, event_to_json
+from raycdc.schema import AddColumnEvent
 from raycdc.sinks.api import SinkContext
 from raycdc.sinks.jdbc.plugin import JdbcSinkConfig
 from raycdc.sinks.jdbc.sink import JdbcSink
@@ -181,7 +181,7 @@ def test_defaults_of_bytes_and_bits_are_filled(world: World) -> None:
     raw = Column("raw", LogicalType(TypeKind.BINARY), default="\0'ä")
     bit = Column("bit", LogicalType(TypeKind.BIT, length=5), default="21")
     table.schema = TableSchema((*table.schema.columns, raw, bit), ("id",))
-    table.changes += [event_to_json(AddColumnEvent(table.id, column)) for column in (raw, bit)]
+    table.changes += [AddColumnEvent(table.id, column) for column in (raw, bit)]
     table.rows[(1,)] |= {"raw": "\0'ä".encode(), "bit": 21}
     world.script.seal(final=True)
     world.loop().run()

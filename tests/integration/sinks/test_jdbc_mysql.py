@@ -19,7 +19,6 @@ from raycdc.schema import (
     DropColumnEvent,
     RenameColumnEvent,
     SchemaChangeEvent,
-    event_to_json,
 )
 from raycdc.sinks.api import TableWork
 from raycdc.sinks.jdbc.sink import JdbcSink
@@ -52,7 +51,7 @@ def world_on(
 
 def change(table: ScriptedTable, columns: tuple[Column, ...], *events: SchemaChangeEvent) -> None:
     table.schema = TableSchema(columns, table.schema.primary_key)
-    table.changes += map(event_to_json, events)
+    table.changes += events
 
 
 def found(server: DatabaseServer, sql: str) -> list[tuple[Any, ...]]:
@@ -171,7 +170,7 @@ def test_a_table_made_for_a_dropped_epoch_is_made_again_in_the_shape_that_counts
         session.create(work.target, work.schema.columns, ["id"], marker, replace=False)
     sink.tombstone(replace(work, generation=2))
     schema = keyed(("id", INT), ("d", decimal(12, 4)))
-    created = event_to_json(CreateTableEvent(TableId("shop", "t"), schema))
+    created = CreateTableEvent(TableId("shop", "t"), schema)
     sink.apply_schema(replace(work, epoch=2, generation=2, schema=schema, changes=(created,)))
     assert found(mariadb, "SHOW COLUMNS FROM shop.t LIKE 'd'")[0][1] == "decimal(12,4)"
 

@@ -10,7 +10,7 @@ import pytest
 
 from raycdc.errors import SinkError
 from raycdc.model import Column, LogicalType, TableSchema, TypeKind
-from raycdc.schema import CreateTableEvent, DropTableEvent, event_to_json
+from raycdc.schema import CreateTableEvent, DropTableEvent
 from raycdc.sinks.api import TableWork
 from raycdc.sinks.jdbc.mysql import MySqlSession
 from raycdc.sinks.jdbc.sink import JdbcSink
@@ -48,7 +48,7 @@ def made_again(world: World, *key: str) -> None:
     table = world.script.table("shop.t")
     table.schema = keyed(*key)
     table.rows = {}
-    table.changes += [event_to_json(DropTableEvent(table.id)), event_to_json(CreateTableEvent(table.id, table.schema))]
+    table.changes += [DropTableEvent(table.id), CreateTableEvent(table.id, table.schema)]
 
 
 def sink_of(world: World, **options: Any) -> JdbcSink:
@@ -104,8 +104,8 @@ def test_an_epoch_that_is_dropped_leaves_a_key_that_the_next_may_change_back(wor
     assert key_of(world) == ["name"]
     sink.tombstone(replace(work, segments=(), generation=2))
     old = keyed("id")
-    create = event_to_json(CreateTableEvent(work.source, old))
-    changes = (event_to_json(DropTableEvent(work.source)), create)
+    create = CreateTableEvent(work.source, old)
+    changes = (DropTableEvent(work.source), create)
     sink.apply_schema(replace(work, epoch=3, generation=2, schema=old, changes=changes, segments=()))
     assert key_of(world) == ["id"]
     put(sink, replace(work, epoch=4, generation=3))

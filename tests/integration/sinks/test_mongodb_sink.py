@@ -14,7 +14,8 @@ from raycdc.config import Secret
 from raycdc.errors import FencedError, RaycdcError, SinkError
 from raycdc.failpoints import FailpointError
 from raycdc.model import Column, LogicalType, TableId, TableSchema, TypeKind
-from raycdc.schema import AddColumnEvent, DropColumnEvent, RenameColumnEvent, event_to_json
+from raycdc.schema import AddColumnEvent, DropColumnEvent, RenameColumnEvent
+from raycdc.schema.events import AlterColumnTypeEvent
 from raycdc.sinks.api import STEP_APPEND, SinkContext, TableWork
 from raycdc.sinks.mongodb import migration
 from raycdc.sinks.mongodb.commits import Commits
@@ -82,7 +83,7 @@ def three_epochs(world: World) -> None:
 def change(world: World, names: dict[str, str | None], *events: Any, added: tuple[Column, ...] = ()) -> None:
     """`events`, which keep the columns `names` under new names (None: as they are) and add `added`."""
     table = table_of(world)
-    table.changes += map(event_to_json, events)
+    table.changes += events
     renamed = {old: new or old for old, new in names.items()}
     columns = [replace(c, name=renamed[c.name]) for c in table.schema.columns if c.name in renamed]
     table.schema = TableSchema((*columns, *added), table.schema.primary_key)
@@ -327,8 +328,7 @@ def test_a_type_that_would_be_written_otherwise_is_refused(world: World) -> None
     wide = LogicalType(TypeKind.STRING)
     change(world, {"id": None, "a": None, "b": None})
     table = table_of(world)
-    table.changes.append({"type": "alter_column_type", "db": "shop", "table": "t", "name": "a",
-                          "new_type": wide.to_json(), "nullable": True})  # fmt: skip
+    table.changes.append(AlterColumnTypeEvent(table.id, "a", wide))
     columns = [replace(c, type=wide) if c.name == "a" else c for c in table.schema.columns]
     table.schema = TableSchema(tuple(columns), ("id",))
     table.insert({"id": 2, "a": "x", "b": 1})

@@ -15,7 +15,7 @@ from bson import Binary
 from raycdc.errors import RaycdcError, SinkError
 from raycdc.failpoints import FailpointError
 from raycdc.model import Column, LogicalType, TableSchema, TypeKind
-from raycdc.schema import DropColumnEvent, RenameColumnEvent, event_to_json
+from raycdc.schema import DropColumnEvent, RenameColumnEvent
 from raycdc.schema.events import AlterColumnTypeEvent
 from raycdc.sinks.mongodb import migration
 from raycdc.sinks.mongodb.commits import Commits
@@ -129,7 +129,7 @@ def test_a_key_whose_text_gets_more_digits_is_refused(
     table = table_of(world)
     table.read([{"id": value, "v": 1}])
     world.script.seal()
-    table.changes.append(event_to_json(AlterColumnTypeEvent(T, "id", new)))
+    table.changes.append(AlterColumnTypeEvent(T, "id", new))
     table.schema = one_key(new)
     table.update((value,), v=2)
     world.script.seal(final=True)

@@ -64,7 +64,7 @@ def manifest(epoch: int, generation: int = 1) -> Manifest:
         to_splits={"log": {"position": {"file": "binlog.000001", "pos": 4, "gtid_set": "ä"}}},
         enumerator={"planned": []},
         segments=(segment,),
-        tables={ORDERS: TableEpoch("0123456789abcdef", snapshot=True, changes=({"type": "create_table"},))},
+        tables={ORDERS: TableEpoch("0123456789abcdef", snapshot=True, unknown=({"type": "create_table"},))},
         watermark_ms=None,
         final=False,
     )

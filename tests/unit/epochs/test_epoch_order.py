@@ -13,7 +13,7 @@ import pytest
 from raycdc.checkpoint.manifest import Manifest
 from raycdc.checkpoint.store import CheckpointStore
 from raycdc.model import Column, LogicalType, TableId, TypeKind
-from raycdc.schema import AddColumnEvent, event_to_json
+from raycdc.schema import AddColumnEvent
 from raycdc.sinks.api import TableWork
 from tests.epochs.sink_world import World, new_world
 
@@ -67,7 +67,7 @@ def test_a_schema_change_waits_for_the_commit_before_it(world: World) -> None:
         if epoch == 3:
             more = Column("more", LogicalType(TypeKind.STRING))
             orders.schema = replace(orders.schema, columns=(*orders.schema.columns, more))
-            orders.changes.append(event_to_json(AddColumnEvent(orders.id, more)))
+            orders.changes.append(AddColumnEvent(orders.id, more))
         world.script.seal(final=epoch == 3)
     loop.run()
     assert 3 in watched.applied

@@ -13,6 +13,7 @@ from raycdc.config.reference import json_schema, reference_page
 from raycdc.errors import ConfigError
 from raycdc.model import Column, LogicalType, TableId, TableSchema, TypeKind
 from raycdc.model.routes import Route, RouteMode, Router, check_target
+from raycdc.schema.events import TruncateTableEvent
 from raycdc.schema.targets import Target, changed_routes, targets_of
 
 ORDERS, ITEMS = TableId("shop", "orders"), TableId("shop", "item_07")
@@ -168,12 +169,12 @@ def test_check_tells_of_routes_that_no_table_takes() -> None:
 
 
 def test_a_target_takes_the_changes_of_its_table_under_its_own_name() -> None:
-    change = {"type": "truncate_table", "db": "shop", "table": "orders"}
+    change = TruncateTableEvent(ORDERS)
     router = Router([Route("shop.orders", "lake.o"), Route("shop.orders", "backup.o")])
     made = targets_of({ORDERS: (SCHEMA, (change,)), ITEMS: (SCHEMA, ())}, {}, router, upsert=True)
     assert [(str(share.name), share.sources, share.changes) for share, _ in made] == [
-        ("lake.o", (ORDERS,), ({"type": "truncate_table", "db": "lake", "table": "o"},)),
-        ("backup.o", (ORDERS,), ({"type": "truncate_table", "db": "backup", "table": "o"},)),
+        ("lake.o", (ORDERS,), (TruncateTableEvent(TableId("lake", "o")),)),
+        ("backup.o", (ORDERS,), (TruncateTableEvent(TableId("backup", "o")),)),
         ("shop.item_07", (ITEMS,), ()),
     ]
     assert [after for _, after in made] == [Target((ORDERS,), SCHEMA)] * 2 + [Target((ITEMS,), SCHEMA)]

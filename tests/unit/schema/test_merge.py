@@ -28,8 +28,6 @@ from raycdc.schema.events import (
     RenameColumnEvent,
     SchemaChangeEvent,
     TruncateTableEvent,
-    event_from_json,
-    event_to_json,
 )
 from raycdc.schema.merge import merge_schemas, merge_types
 from raycdc.schema.targets import Target, TargetEpoch, targets_of
@@ -225,10 +223,10 @@ class Flow:
 
     def epoch(self, **tables: tuple[TableSchema, Sequence[SchemaChangeEvent]]) -> tuple[TargetEpoch, list[Any]]:
         ids = {"a": A, "b": B}
-        given_tables = {ids[n]: (s, [event_to_json(e) for e in events]) for n, (s, events) in tables.items()}
+        given_tables = {ids[n]: (s, events) for n, (s, events) in tables.items()}
         ((share, after),) = targets_of(given_tables, self.known, ROUTER, upsert=self.upsert)
         self.known = {ALL: after}
-        return share, [event_from_json(change) for change in share.changes]
+        return share, list(share.changes)
 
     @property
     def columns(self) -> dict[str, tuple[TypeKind, str | None]]:

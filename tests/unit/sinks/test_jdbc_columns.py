@@ -19,7 +19,6 @@ from raycdc.schema import (
     RenameColumnEvent,
     SchemaChangeBehavior,
     SchemaChangeEvent,
-    event_to_json,
 )
 from raycdc.sinks.api import TableWork
 from raycdc.sinks.columns import Plan, fits, plan
@@ -48,7 +47,7 @@ def planned(
     may_rekey: bool = False,
 ) -> Plan:
     """What events that lead to `columns` make of a target with id, name and qty."""
-    changes = tuple(event_to_json(event) for event in events)
+    changes = events
     work = TableWork(2, 1, ORDERS, ORDERS, TableSchema(columns, (key,)), changes, (), {})
     return plan(
         (ID, NAME, QTY),

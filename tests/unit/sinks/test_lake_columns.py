@@ -12,7 +12,6 @@ from raycdc.schema import (
     RenameColumnEvent,
     SchemaChangeBehavior,
     SchemaChangeEvent,
-    event_to_json,
 )
 from raycdc.sinks.api import TableWork
 from raycdc.sinks.lake_columns import LakeFormat, plan_columns
@@ -29,7 +28,7 @@ def planned(
 ) -> list[tuple[str, str | None]]:
     """Columns and whose values they have, where the source has `names` after the events and the table `present`."""
     schema = TableSchema(tuple(Column(name, INT, nullable=name != "id") for name in names), ("id",))
-    work = TableWork(2, 1, T, T, schema, tuple(map(event_to_json, events)), (), {})
+    work = TableWork(2, 1, T, T, schema, events, (), {})
     plan = plan_columns(
         LakeFormat("Delta"),
         pa.schema([(name, pa.int32()) for name in present]),

@@ -11,7 +11,7 @@ import pytest
 from raycdc.bridge import run_in_process
 from raycdc.errors import FencedError, SinkError, TargetGoneError, TargetTakenError
 from raycdc.model import TableId
-from raycdc.schema.events import CreateTableEvent, event_to_json
+from raycdc.schema.events import CreateTableEvent
 from raycdc.sinks.api import (
     CHANGELOG,
     STEP_APPEND,
@@ -27,7 +27,7 @@ from raycdc.sinks.steps import Batch, Begun, ExactlyOnceSink, Missing, Ours, Sta
 from raycdc.testing.epochs import simple_schema
 
 ORDERS = TableId("shop", "orders")
-CREATED = event_to_json(CreateTableEvent(ORDERS, simple_schema()))
+CREATED = CreateTableEvent(ORDERS, simple_schema())
 
 
 class Noted(Target):

@@ -13,7 +13,8 @@ import pytest
 
 from raycdc.checkpoint.manifest import Manifest, Segment, TableEpoch
 from raycdc.checkpoint.missing import MissingRow, missing_rows
-from raycdc.model import RowKind, TableId
+from raycdc.model import Column, LogicalType, RowKind, TableId, TypeKind
+from raycdc.schema.events import AddColumnEvent
 from raycdc.source.protocol.source_event import SourceEvent
 from raycdc.source.snapshot import open_chunk
 from raycdc.source.snapshot.chunk_events import (
@@ -102,6 +103,11 @@ class Cut(NamedTuple):
     state: dict[str, Any]
 
 
+def altered(at: int) -> AddColumnEvent:
+    """The schema change at a place of the log."""
+    return AddColumnEvent(TABLE, Column(f"at{at}", LogicalType(TypeKind.INT64)))
+
+
 class Reader:
     """A log reader of one table in snapshot, and what it said."""
 
@@ -146,7 +152,7 @@ class Reader:
 
     def alter(self, at: int) -> None:
         document = {"fingerprint": f"f{at}", "columns": [], "primary_key": ["id"]}
-        change = {"type": "add_column", "at": at}
+        change = altered(at)
         self.log.on_unit(SchemaChange(LogPlace({"at": at}, at), (TableAltered(TABLE, (change,), document),)), now_s=0.0)
 
     def open(self, split: SnapshotSplit, *, now_s: float = 0.0) -> None:
@@ -306,7 +312,7 @@ def test_a_schema_change_ends_the_epoch_voids_chunks_and_begins_the_next_one() -
     assert state["tables"][str(TABLE)]["schema"] == "f1"
     assert reader.kinds() == [ChunkVoided]
     report, _ = reader.cut()
-    assert report.tables[str(TABLE)] == TableEpoch("f120", snapshot=True, changes=({"type": "add_column", "at": 120},))
+    assert report.tables[str(TABLE)] == TableEpoch("f120", snapshot=True, changes=(altered(120),))
     assert list(report.schemas) == ["f120"]
 
 
@@ -314,13 +320,13 @@ def test_two_schema_changes_in_a_row_are_two_epochs() -> None:
     reader = Reader()
     reader.alter(at=120)
     reader.alter(at=130)
-    assert [c["at"] for c in reader.cut().report.tables[str(TABLE)].changes] == [120]
-    assert [c["at"] for c in reader.cut().report.tables[str(TABLE)].changes] == [130]
+    assert reader.cut().report.tables[str(TABLE)].changes == (altered(120),)
+    assert reader.cut().report.tables[str(TABLE)].changes == (altered(130),)
 
 
 def test_the_first_epoch_creates_every_table_and_no_other_does() -> None:
     reader = Reader(announced=False)
-    assert [c["type"] for c in reader.cut().report.tables[str(TABLE)].changes] == ["create_table"]
+    assert [c.type for c in reader.cut().report.tables[str(TABLE)].changes] == ["create_table"]
     assert reader.cut().report.tables == {}
 
 

@@ -31,7 +31,6 @@ from raycdc.connectors.mongodb.stream.drift import Widening, added, kinds_of, wi
 from raycdc.connectors.mongodb.stream.events import RowWriter
 from raycdc.connectors.mongodb.stream.new_beginnings import begins_again, emptied
 from raycdc.model import TableId
-from raycdc.schema import event_to_json
 from raycdc.schema.events import DropTableEvent, TruncateTableEvent
 from raycdc.source.parking import TableLooks
 from raycdc.source.snapshot.hand_off import LogRows
@@ -206,7 +205,7 @@ class FollowedCollections:
                 changes.append(Change(begins_again(table, layout), (rows,)))
                 seq += 1
                 continue
-            changes.append(Change(TableAltered(table, tuple(map(event_to_json, events)), layout.document())))
+            changes.append(Change(TableAltered(table, tuple(events), layout.document())))
         return changes
 
     def _may_widen(self, table: TableId) -> bool:
@@ -265,7 +264,7 @@ class FollowedCollections:
             case "drop":
                 del self._writers[table]
                 self._known.discard(table)
-                update = TableDropped(table, (event_to_json(DropTableEvent(table)),))
+                update = TableDropped(table, (DropTableEvent(table),))
                 if DropTableEvent.type in self._left_out:
                     return [Change(update)]
                 rows = emptied(table, writer.layout, seq=seq, ts_ms=place.ts_ms, ordinal=place.ordinal)

@@ -19,7 +19,6 @@ import pyarrow as pa
 from raycdc.connectors.mongodb.layout import ID, Layout
 from raycdc.connectors.mongodb.snapshot.chunk_reader import NO_LOG
 from raycdc.model import RowKind, TableId, changelog_schema
-from raycdc.schema import event_to_json
 from raycdc.schema.events import CreateTableEvent, TruncateTableEvent
 from raycdc.source.snapshot.hand_off import LogRows
 from raycdc.source.snapshot.log_unit import LogPlace, LogUnit, SchemaChange, SchemaUpdate, TableBegun, TableParked
@@ -85,4 +84,4 @@ def emptied(table: TableId, layout: Layout, *, seq: int, ts_ms: int, ordinal: in
 def begins_again(table: TableId, layout: Layout) -> TableBegun:
     """The schema change with which a collection begins again, every chunk of it unread."""
     events = (TruncateTableEvent(table), CreateTableEvent(table, layout.schema()))
-    return TableBegun(table, tuple(event_to_json(event) for event in events), layout.document(), UNREAD)
+    return TableBegun(table, events, layout.document(), UNREAD)

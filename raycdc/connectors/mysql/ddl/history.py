@@ -64,7 +64,7 @@ from raycdc.errors import DataError, SchemaError
 from raycdc.model import TableId
 from raycdc.model.batch import reserved_column
 from raycdc.model.selector import TableSelector
-from raycdc.schema import AlterTableCommentEvent, CreateTableEvent, DropTableEvent, TruncateTableEvent, event_to_json
+from raycdc.schema import AlterTableCommentEvent, CreateTableEvent, DropTableEvent, TruncateTableEvent
 from raycdc.source.snapshot.hand_off import LogRows
 from raycdc.source.snapshot.log_unit import SchemaUpdate, TableAltered, TableDropped, TableParked
 from raycdc.source.table_life import Phase
@@ -389,7 +389,7 @@ class DdlHistory:
         if now == before and (now is None or not (applied.events or replaced)):
             return
         assert self._decoder is not None
-        events = tuple(event_to_json(event) for event in applied.events)
+        events = tuple(applied.events)
         if before is not None and any(isinstance(event, DropTableEvent) for event in applied.events):
             del self._tables[table]
             self._decoder.remove_table(table)

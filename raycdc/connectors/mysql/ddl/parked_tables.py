@@ -20,7 +20,7 @@ from raycdc.connectors.mysql.values.documents import document_of
 from raycdc.connectors.mysql.values.types import MySqlTable
 from raycdc.errors import DataError, PartialRowsError, SchemaError
 from raycdc.model import RowKind, TableId
-from raycdc.schema import CreateTableEvent, SchemaChangeEvent, TruncateTableEvent, event_to_json
+from raycdc.schema import CreateTableEvent, SchemaChangeEvent, TruncateTableEvent
 from raycdc.source.snapshot.hand_off import LogRows
 from raycdc.source.snapshot.log_unit import TableBegun, TableParked
 from raycdc.source.table_life import Parking, Phase, SnapshotState
@@ -133,8 +133,7 @@ def new_beginning(
     table: MySqlTable, snapshot: SnapshotState, position: BinlogOffset, *, ts_ms: int, seq: int
 ) -> tuple[TableBegun, LogRows]:
     """The schema change with which a table begins again at `position`, and the row that says that its rows are gone."""
-    events = (TruncateTableEvent(table.id), CreateTableEvent(table.id, table.schema()))
-    changes = tuple(event_to_json(event) for event in events)
+    changes = (TruncateTableEvent(table.id), CreateTableEvent(table.id, table.schema()))
     update = TableBegun(table.id, changes, document_of(table), snapshot)
     # Without a place: nothing in the log emptied the table.
     return update, emptied(table, {"_op": int(RowKind.TRUNCATE), "_seq": seq, "_ts_ms": ts_ms}, position)

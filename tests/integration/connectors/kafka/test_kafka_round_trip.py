@@ -14,7 +14,7 @@ from raycdc.config import MaskOptions, PipelineConfig, PipelineOptions, Secret, 
 from raycdc.connectors.kafka.plugin import KafkaSourceConfig
 from raycdc.errors import SinkError
 from raycdc.pipeline import Pipeline
-from raycdc.schema import TruncateTableEvent, event_to_json
+from raycdc.schema import TruncateTableEvent
 from raycdc.sinks.delta.plugin import DeltaSinkConfig
 from raycdc.testing.compare import read_delta
 from raycdc.testing.servers import KafkaServer
@@ -30,7 +30,7 @@ def write(world: World, *, truncated: bool) -> None:
         world.script.random_epoch(operations=40)
         if truncated and number == 1:
             table.truncate()
-            table.changes.append(event_to_json(TruncateTableEvent(table.id)))
+            table.changes.append(TruncateTableEvent(table.id))
             world.script.random_epoch(operations=10)
         world.script.seal(final=number == 2)
     world.restart()

@@ -18,6 +18,7 @@ from raycdc.connectors.mongodb.snapshot.keys import key_from_json, key_to_json
 from raycdc.errors import SinkError
 from raycdc.failpoints import FailpointError
 from raycdc.pipeline import Pipeline
+from raycdc.schema.events import AddColumnEvent
 from raycdc.testing.servers import MongoDb
 from tests.integration.followed import as_document, catch_up, changes
 
@@ -71,7 +72,7 @@ def told(tmp_path: Path) -> list[str]:
     """The schema changes that the epochs were sealed with, behind the first one."""
     manifests = CheckpointStore(tmp_path / "state").manifests()
     events = [change for m in manifests for table in m.tables.values() for change in table.changes]
-    return [f"{event['type']} {event.get('column', {}).get('name', '')}".strip() for event in events]
+    return [f"{e.type} {e.column.name}" if isinstance(e, AddColumnEvent) else e.type for e in events]
 
 
 def test_new_fields_and_values_of_other_types_get_columns(mongodb: MongoDb, database: str, tmp_path: Path) -> None:

@@ -91,7 +91,7 @@ class Followed:
         with closing(self.connect()) as connection:
             assert decoder.checked[-1] == load_table(connection, self.id)
         return [
-            change["type"]
+            change.type
             for update in history.take_updates()[0]
             if not isinstance(update, TableParked)
             for change in update.changes

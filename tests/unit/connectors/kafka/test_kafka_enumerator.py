@@ -288,7 +288,7 @@ def test_everyone_hears_of_a_schema_and_its_changes_are_in_the_epoch_it_begins_w
     assert told == [(0, 2), (1, 2)]
     assert seal(enumerator, context, states(context)).tables == {}
     (entry,) = seal(enumerator, context, states(context), epoch=2).tables.values()
-    assert [change["type"] for change in entry.changes] == ["create_table"]
+    assert [change.type for change in entry.changes] == ["create_table"]
 
 
 def know(enumerator: KafkaEnumerator) -> None:
@@ -309,7 +309,7 @@ def test_a_truncation_is_in_the_epoch_that_passes_it_and_not_in_that_of_a_lost_r
     assert seal(enumerator, context, states(context, p0=20), epoch=3).tables == {}
     empty(enumerator, offset=20)
     (entry,) = seal(enumerator, context, states(context, p0=21), epoch=4).tables.values()
-    assert [change["type"] for change in entry.changes] == ["truncate_table"]
+    assert [change.type for change in entry.changes] == ["truncate_table"]
     assert seal(enumerator, context, states(context, p0=22), epoch=5).tables == {}
 
 

@@ -16,6 +16,7 @@ from raycdc.connectors.mongodb.stream.events import Scanner
 from raycdc.connectors.mongodb.stream.followed import FollowedCollections, Place
 from raycdc.model import TableId
 from raycdc.model.mask import Mask, Masks
+from raycdc.schema.events import AddColumnEvent
 from raycdc.source.snapshot.log_unit import TableAltered
 from raycdc.transform.followed import TargetRules
 
@@ -181,7 +182,9 @@ def test_a_collection_that_widens_all_the_time_does_so_less_often() -> None:
         told = followed.widenings(Place({}, 1, 0), seq=0)
         altered = [one.update for one in told if isinstance(one.update, TableAltered)]
         assert len(altered) == len(told)
-        return rows.batch.num_columns, [event["column"]["name"] for update in altered for event in update.changes]
+        return rows.batch.num_columns, [
+            e.column.name for update in altered for e in update.changes if isinstance(e, AddColumnEvent)
+        ]
 
     begun, _ = changed(0)
     for number in range(1, 10):

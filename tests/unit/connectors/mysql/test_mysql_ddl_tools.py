@@ -16,7 +16,8 @@ from raycdc.connectors.mysql.values.types import MySqlTable
 from raycdc.errors import SchemaError
 from raycdc.model import TableId, TableSchema
 from raycdc.model.selector import TableSelector
-from raycdc.schema import apply_all, event_from_json
+from raycdc.schema import apply_all
+from raycdc.schema.events import AddColumnEvent, SchemaChangeEvent
 from raycdc.source.snapshot.log_unit import TableParked
 
 ORDERS = TableId("shop", "orders")
@@ -62,7 +63,7 @@ class Followed:
         self.selector = TableSelector(tables or ("shop.orders",))
         self.tables = {ORDERS: table_of(CREATED, ORDERS)}
         self.state: dict[str, Any] = {}
-        self.events: list[dict[str, Any]] = []
+        self.events: list[SchemaChangeEvent] = []
         self.updates = 0
         self.restarts = restarts
         self.history = self._begin()
@@ -100,7 +101,7 @@ class Followed:
         return self.tables[ORDERS]
 
     def kinds(self) -> list[str]:
-        return [event["type"] for event in self.events]
+        return [event.type for event in self.events]
 
 
 def shape(schema: TableSchema | None) -> list[tuple[Any, ...]]:
@@ -132,9 +133,9 @@ def test_the_swap_is_the_change_of_the_table(
     renamed = ["rename_column"] if name != "a" else []
     changes = ["alter_column_type", "alter_column_type", "add_column", "alter_column_position"]
     assert followed.kinds() == [*renamed, *changes]
-    led_to = apply_all(before, [event_from_json(event) for event in followed.events])
+    led_to = apply_all(before, followed.events)
     assert shape(led_to) == shape(followed.orders.schema())
-    assert next(e["column"]["default"] for e in followed.events if e["type"] == "add_column") == "7"
+    assert next(e.column.default for e in followed.events if isinstance(e, AddColumnEvent)) == "7"
 
 
 def test_a_swap_that_changes_no_column_still_ends_what_is_being_read() -> None:
@@ -295,7 +296,7 @@ def test_a_truncation_that_is_left_out_makes_no_row() -> None:
         history.attach(Decoder())
         history.on_ddl(DdlItem("shop", "TRUNCATE orders", place, place, 0, in_transaction=False))
         updates, truncations = history.take_updates()
-        assert ([u.changes[0]["type"] for u in updates if not isinstance(u, TableParked)], len(truncations)) == (
+        assert ([u.changes[0].type for u in updates if not isinstance(u, TableParked)], len(truncations)) == (
             ["truncate_table"],
             rows,
         )

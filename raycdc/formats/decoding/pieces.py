@@ -16,7 +16,6 @@ from raycdc.formats.envelope import Layout, packed
 from raycdc.formats.loops import row_loops as loops
 from raycdc.formats.loops.envelope_loops import REMEMBERED_KEYS
 from raycdc.formats.options import FormatOptions
-from raycdc.model import TableSchema
 from raycdc.model.batch import BATCH_BYTES_MAX, META_FIELDS
 from raycdc.schema import SchemaChangeEvent
 
@@ -26,9 +25,7 @@ class TableDecoder:
 
     def __init__(self, state: TableState, layout: Layout, options: FormatOptions, *, positions: bool) -> None:
         self.state = state
-        self._layout = layout
         self._with_positions = positions
-        self._options = options
         spec = layout.spec
         self._extra = [WireColumn(column, spec.metadata[name].type) for name, column in options.metadata.items()]
         self._slots = [layout.slots[spec.metadata[name].path] for name in options.metadata]
@@ -42,7 +39,6 @@ class TableDecoder:
         self._flags[loops.FLAG_TIME] = int(spec.time_unit)
         self._followed: list[WireColumn] | None = None
         self._batch: MessageBatch | None = None
-        self._seq = 0
         self.rebuild()
 
     def begin(self, batch: MessageBatch) -> None:
@@ -179,11 +175,3 @@ class TableDecoder:
             cells=cells,
             keys=keys,
         )
-
-    @property
-    def schema(self) -> TableSchema:
-        return self._schema
-
-    @property
-    def zero_dates(self) -> int:
-        return self._arena.zero_dates

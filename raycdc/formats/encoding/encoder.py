@@ -44,29 +44,30 @@ class Changes:
     millis: npt.NDArray[np.int64]
 
 
-class RowEncoder:
-    """A `FormatEncoder`: `spell` turns a column into JSON texts, `compose` the changes into messages."""
+@dataclass(frozen=True, slots=True)
+class Notation:
+    """How a format writes the messages of one table.
 
-    def __init__(
-        self,
-        table: TableId,
-        schema: TableSchema,
-        *,
-        tombstones: bool,
-        spell: Spell,
-        compose: Callable[[Changes], pa.Array],
-        key_head: str,
-        key_prefix: str = "",
-        truncate: Callable[[int], bytes] | None = None,
-    ) -> None:
+    `spell` turns a column into JSON texts, and `compose` the changes into messages. A key begins with `key_head`, and
+    `key_prefix` stands before the name of each of its columns. `truncate` writes a truncation at a time in
+    milliseconds; None where the format has no such message.
+    """
+
+    spell: Spell
+    compose: Callable[[Changes], pa.Array]
+    key_head: str
+    key_prefix: str = ""
+    truncate: Callable[[int], bytes] | None = None
+
+
+class RowEncoder:
+    """A `FormatEncoder` of one table's changes, in a format's `notation`."""
+
+    def __init__(self, table: TableId, schema: TableSchema, notation: Notation, *, tombstones: bool) -> None:
         self._table = table
         self._schema = schema
+        self._notation = notation
         self._tombstones = tombstones
-        self._spell = spell
-        self._compose = compose
-        self._key_head = key_head
-        self._key_prefix = key_prefix
-        self._truncate = truncate
 
     def encode(self, batch: pa.RecordBatch) -> EncodedBatch:
         """See `FormatEncoder.encode`."""
@@ -90,7 +91,7 @@ class RowEncoder:
         previous = np.where(kind[at] == _UPDATE, at - 1, at)
         after, before = images.take(pa.array(at)), images.take(pa.array(previous))
         old = self._changed(names, cells, at, previous)
-        values = self._compose(Changes(kind[at], after, before, old, millis[at])).cast(pa.binary())
+        values = self._notation.compose(Changes(kind[at], after, before, old, millis[at])).cast(pa.binary())
         keys = self._keys(key_cells, rows).take(pa.array(at))
         if not self._tombstones or not self._schema.primary_key:
             return EncodedBatch(keys, values)
@@ -103,12 +104,12 @@ class RowEncoder:
 
     def encode_change(self, event: SchemaChangeEvent, *, ts_ms: int) -> bytes | None:
         """A truncation where the format has one; see `FormatEncoder.encode_change`."""
-        if isinstance(event, TruncateTableEvent) and self._truncate is not None:
-            return self._truncate(ts_ms)
+        if isinstance(event, TruncateTableEvent) and self._notation.truncate is not None:
+            return self._notation.truncate(ts_ms)
         return None
 
     def _texts(self, array: pa.Array, logical: Any) -> pa.Array:
-        return self._spell(array, logical).fill_null("null")
+        return self._notation.spell(array, logical).fill_null("null")
 
     def _pairs(self, ops: npt.NDArray[np.int8], key_cells: list[pa.Array]) -> npt.NDArray[np.int64]:
         """Rows that are the second half of an update whose first half is right before them and of the same key."""
@@ -142,10 +143,11 @@ class RowEncoder:
     def _keys(self, key_cells: list[pa.Array], rows: int) -> pa.Array:
         if not key_cells:
             return pa.nulls(rows, pa.binary())
+        head, prefix = self._notation.key_head, self._notation.key_prefix
         pieces: list[Any] = []
         for i, (name, cell) in enumerate(zip(self._schema.primary_key, key_cells, strict=True)):
-            pieces += [("," if i or self._key_head != "{" else "") + spelling.name(self._key_prefix + name), cell]
-        return pc.binary_join_element_wise(self._key_head, *pieces, "}", "").cast(pa.binary())
+            pieces += [("," if i or head != "{" else "") + spelling.name(prefix + name), cell]
+        return pc.binary_join_element_wise(head, *pieces, "}", "").cast(pa.binary())
 
 
 def maxwell_encoder(table: TableId, schema: TableSchema, options: FormatOptions) -> FormatEncoder:
@@ -161,15 +163,8 @@ def maxwell_encoder(table: TableId, schema: TableSchema, options: FormatOptions)
         head = f"{{{where},{keys if schema.primary_key else ''}" + '"type":"'
         return pc.binary_join_element_wise(head, kinds, '","ts":', seconds, ',"data":', changes.after, old, "}", "")
 
-    return RowEncoder(
-        table,
-        schema,
-        tombstones=options.tombstones,
-        spell=spelling.maxwell,
-        compose=compose,
-        key_head=f"{{{where}",
-        key_prefix="pk.",
-    )
+    notation = Notation(spelling.maxwell, compose, key_head=f"{{{where}", key_prefix="pk.")
+    return RowEncoder(table, schema, notation, tombstones=options.tombstones)
 
 
 def canal_encoder(table: TableId, schema: TableSchema, options: FormatOptions) -> FormatEncoder:
@@ -203,15 +198,8 @@ def canal_encoder(table: TableId, schema: TableSchema, options: FormatOptions) -
         pieces = ['{"data":null', *head(str(ts_ms), ddl="true"), "null", *tail("TRUNCATE", str(ts_ms), sql=sql)]
         return "".join(pieces).encode()
 
-    return RowEncoder(
-        table,
-        schema,
-        tombstones=options.tombstones,
-        spell=spelling.canal,
-        compose=compose,
-        key_head="{",
-        truncate=truncate,
-    )
+    notation = Notation(spelling.canal, compose, key_head="{", truncate=truncate)
+    return RowEncoder(table, schema, notation, tombstones=options.tombstones)
 
 
 def debezium_encoder(table: TableId, schema: TableSchema, options: FormatOptions) -> FormatEncoder:
@@ -239,12 +227,5 @@ def debezium_encoder(table: TableId, schema: TableSchema, options: FormatOptions
         pieces = [f'{start}{{"before":null,"after":null', *source(str(ts_ms)), f',"op":"t","ts_ms":{ts_ms}}}{end}']
         return "".join(pieces).encode()
 
-    return RowEncoder(
-        table,
-        schema,
-        tombstones=options.tombstones,
-        spell=spelling.debezium,
-        compose=compose,
-        key_head="{",
-        truncate=truncate,
-    )
+    notation = Notation(spelling.debezium, compose, key_head="{", truncate=truncate)
+    return RowEncoder(table, schema, notation, tombstones=options.tombstones)

@@ -18,7 +18,7 @@ from raycdc.schema import SchemaChangeEvent
 
 
 class JsonDialect:
-    """A format as an `EnvelopeSpec` and a few answers; see `decoder.Dialect`. A third party's may begin here."""
+    """A format as an `EnvelopeSpec` and a few answers; see `named_tables.Dialect`. A third party's may begin here."""
 
     identifier: ClassVar[str] = ""
     version: ClassVar[int] = FORMAT_VERSION

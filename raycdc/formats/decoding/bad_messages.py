@@ -1,0 +1,97 @@
+"""The errors of messages that cannot be decoded: each names the message's place, the reason, and the advice if any."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from raycdc.formats.api import (
+    BadMessage,
+    BadMessageError,
+    CorruptMessageError,
+    MessageBatch,
+    MissingBeforeImageError,
+    UnfitValueError,
+    UnknownTypeError,
+)
+from raycdc.formats.decoding import describe
+from raycdc.formats.decoding.arena import WireColumn
+from raycdc.formats.decoding.work import Chunk
+from raycdc.formats.envelope import EnvelopeSpec
+from raycdc.formats.loops import envelope_loops as envelope
+from raycdc.model import TableId
+
+
+@dataclass(frozen=True, slots=True)
+class MessageAt:
+    """The message `number` of a chunk of a batch."""
+
+    batch: MessageBatch
+    chunk: Chunk
+    number: int
+
+    @property
+    def raw(self) -> bytes:
+        return self.chunk.message(self.number)
+
+    @property
+    def in_batch(self) -> int:
+        """The number of the message in its batch."""
+        return self.chunk.first + self.number
+
+    @property
+    def key(self) -> bytes | None:
+        """The message's key, if it has one."""
+        if self.batch.keys is None:
+            return None
+        key: bytes | None = self.batch.keys[self.in_batch].as_py()
+        return key
+
+    def text(self, slot: int) -> str:
+        """The text of an envelope field; empty where the message has none."""
+        return self.chunk.text(self.number, slot).decode("utf-8", "replace")
+
+    def does(self, action: int) -> bool:
+        """Whether the scan found this action in the message."""
+        return bool(self.chunk.messages.info[self.number, envelope.ACTION] == action)
+
+    def left_out(self, error: BadMessageError) -> BadMessage:
+        """The message for the dead-letter sink."""
+        return BadMessage(self.batch.origin, int(self.batch.offsets[self.in_batch]), self.key, self.raw, error)
+
+
+def scan_error(message: MessageAt, spec: EnvelopeSpec) -> BadMessageError:
+    """The error of a message in which the scan found no envelope."""
+    code, at = message.chunk.messages.info[message.number, [envelope.ERROR, envelope.ERROR_AT]].tolist()
+    if code == envelope.UNKNOWN_TYPE:
+        unknown, spelled = f"unknown {spec.type}", message.text(envelope.TYPE)
+        why = f"{unknown} {spelled!r}; known are {', '.join(spec.actions)}"
+        return _error(UnknownTypeError, message, why, told=unknown)
+    if code == envelope.NO_TYPE:
+        return _error(UnknownTypeError, message, f"the field {spec.type!r} that says what happened is missing")
+    if code == envelope.NO_ROWS:
+        return _error(CorruptMessageError, message, "what should hold the row is neither an object nor an array")
+    return _error(CorruptMessageError, message, f"corrupt message: {describe.damage(code, at)}")
+
+
+def no_before_image(message: MessageAt, advice: str) -> BadMessageError:
+    """The error of an update or delete that lacks the row as it was before."""
+    change = "an update" if message.does(envelope.UPDATE) else "a delete"
+    return _error(MissingBeforeImageError, message, f"{change} without the row as it was before. {advice}")
+
+
+def no_row(message: MessageAt) -> BadMessageError:
+    """The error of a message without a row."""
+    return _error(CorruptMessageError, message, "corrupt message: it holds no row")
+
+
+def unfit_value(message: MessageAt, table: TableId, column: WireColumn, value: bytes, code: int) -> BadMessageError:
+    """The error of a `value` that does not fit its column, for the reason `code`."""
+    where, shown = f"table {table}, column {column.name!r}", describe.quoted(value)[:200]
+    why = f"{describe.value_problem(code)} (expected {column.type.native or column.type.kind.value})"
+    return _error(UnfitValueError, message, f"{where}: {shown} {why}", told=f"{where}: a value {why}")
+
+
+def _error(kind: type[BadMessageError], message: MessageAt, why: str, *, told: str = "") -> BadMessageError:
+    """`told` is `why` without any text of the message, where `why` has such."""
+    place = message.batch.origin.place(int(message.batch.offsets[message.in_batch]))
+    return kind(f"{place}: {why}: {describe.quoted(message.raw)}", told=f"{place}: {told or why}")

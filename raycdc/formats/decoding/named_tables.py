@@ -1,0 +1,169 @@
+"""The tables that the messages of one stream name, as the compiled scan recognises them.
+
+The scan knows tables and schema texts by numbers. At a name or a text that it does not know it stops, and `NamedTables`
+makes it known: once per table and schema text, in Python. A table is known together with the number of its schema text,
+because both are numbers of one `Shape`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from raycdc.formats.api import MessageBatch
+from raycdc.formats.decoding.arena import WireColumn
+from raycdc.formats.decoding.bad_messages import MessageAt
+from raycdc.formats.decoding.pieces import TableDecoder
+from raycdc.formats.decoding.tables import TableState
+from raycdc.formats.decoding.work import Chunk
+from raycdc.formats.envelope import EnvelopeSpec, KnownTables, Layout, RepeatedTexts
+from raycdc.formats.loops import envelope_loops as envelope
+from raycdc.formats.loops.tape_loops import ABSENT
+from raycdc.formats.options import FormatOptions
+from raycdc.model import LogicalType, TableId
+from raycdc.schema import SchemaChangeEvent
+
+#: The fields that name a message's table.
+_NAMES = (envelope.DATABASE, envelope.SCHEMA, envelope.TABLE)
+
+
+class Dialect(Protocol):
+    """The knowledge of a format beyond its envelope; each question is asked once per table, schema text or DDL
+    message.
+    """
+
+    spec: EnvelopeSpec
+
+    def table_id(self, database: str, schema: str, table: str, topic: str) -> TableId:
+        """The table's name in raycdc."""
+        ...
+
+    def described(self, version: bytes) -> list[WireColumn] | None:
+        """The columns that an embedded schema text describes."""
+        ...
+
+    def has_documents(self, message: bytes) -> bool:
+        """Whether a table's first message holds MongoDB's documents."""
+        ...
+
+    def primary_key(self, message: bytes, key: bytes | None) -> tuple[str, ...]:
+        """The key columns that a table's first message names, if any."""
+        ...
+
+    def wire(self, logical: LogicalType) -> int:
+        """How values of a type are spelled where no schema is embedded."""
+        ...
+
+    def defined(self, message: bytes) -> tuple[list[WireColumn], tuple[str, ...]] | None:
+        """The columns and key that a DDL message defines; None where it defines none."""
+        ...
+
+    def changes(self, message: bytes, table: TableId) -> tuple[list[SchemaChangeEvent], str]:
+        """Other schema changes of a DDL or truncate message, and its statement."""
+        ...
+
+    def before_fix(self, message: bytes) -> str:
+        """The advice about an update or delete without its before-image."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Shape:
+    """A table together with the columns that the schema text of its messages describes (None: there is no text)."""
+
+    decoder: TableDecoder
+    columns: list[WireColumn] | None
+
+
+class NamedTables:
+    """See the module's docstring. One thread at a time."""
+
+    def __init__(self, dialect: Dialect, options: FormatOptions, *, keep_null_columns: bool, positions: bool) -> None:
+        self.layout = Layout(dialect.spec)
+        self.shapes: list[Shape] = []
+        self._dialect = dialect
+        self._options = options
+        self._keep_nulls = keep_null_columns
+        self._positions = positions
+        self._selector = options.selector()
+        self._repeats = RepeatedTexts(dialect.spec.repeats)
+        self._known = KnownTables()
+        self._decoders: dict[TableId, TableDecoder] = {}
+
+    def __iter__(self) -> Iterator[TableDecoder]:
+        return iter(self._decoders.values())
+
+    def restore(self, states: Iterable[Mapping[str, Any]]) -> None:
+        """Go on with the tables of a decoder's state."""
+        for data in states:
+            state = TableState.from_json(data, keep_nulls=self._keep_nulls)
+            self._decoders[state.id] = self._decoder(state)
+
+    def scan(self, batch: MessageBatch, chunk: Chunk) -> None:
+        """Find the envelope and the table of every message of the chunk."""
+        first = 0
+        while True:
+            why, first = envelope.scan(
+                chunk.tape, self._repeats.view, self.layout.names, self._known.view, chunk.messages, first
+            )
+            if why == envelope.STOP_END:
+                return
+            if why == envelope.STOP_TEXT:
+                self._new_texts(chunk)
+            else:
+                self._new_table(MessageAt(batch, chunk, first))
+
+    def takes_none_of(self, message: MessageAt) -> bool:
+        """Whether a bad message names a table that is not taken. A message that is no JSON at all names none."""
+        if self._selector is None or not message.text(envelope.TABLE):
+            return False
+        return not self._selector.matches(self._table_id(message))
+
+    def _new_texts(self, chunk: Chunk) -> None:
+        unknown = [(name, chunk.token(token)) for name, token in self._repeats.unknown()]
+        if self._repeats.is_full:
+            # Tables are known together with the number of their text; both start over.
+            self._repeats.clear()
+            self._known.clear()
+        for name, text in unknown:
+            self._repeats.add(name, text)
+
+    def _new_table(self, message: MessageAt) -> None:
+        database, schema, name = (message.chunk.text(message.number, slot) for slot in _NAMES)
+        table_id = self._table_id(message)
+        text = self.layout.names.flags[envelope.FLAG_VERSION_NAME]
+        version = self._repeats.found(int(text)) if text >= 0 else ABSENT
+        index = -1
+        # A statement about a whole database names no table, and whoever selects some of its tables must hear of it.
+        whole_database = not name and message.does(envelope.DDL)
+        if self._selector is None or whole_database or self._selector.matches(table_id):
+            columns = self._dialect.described(self._repeats.text(version)) if version >= 0 else None
+            decoder = self._decoders.get(table_id)
+            if decoder is None:
+                decoder = self._decoders[table_id] = self._first_seen(message, table_id)
+            index = len(self.shapes)
+            self.shapes.append(Shape(decoder, columns))
+        self._known.add((database, schema, name), version, index)
+
+    def _table_id(self, message: MessageAt) -> TableId:
+        database, schema, table = (message.text(slot) for slot in _NAMES)
+        return self._dialect.table_id(database, schema, table, message.batch.origin.topic)
+
+    def _first_seen(self, message: MessageAt, table_id: TableId) -> TableDecoder:
+        """The decoder of a table of which `message` is the first."""
+        given = self._options.schema_of(str(table_id))
+        state = TableState(table_id, keep_nulls=self._keep_nulls)
+        if given is not None:
+            columns = [WireColumn(c.name, c.type, self._dialect.wire(c.type)) for c in given.columns]
+            state.define(columns, given.primary_key)
+            state.fixed = True
+        elif not message.does(envelope.DDL):
+            state.primary_key = self._dialect.primary_key(message.raw, message.key)
+        state.extended = self._dialect.spec.extended and self._dialect.has_documents(message.raw)
+        decoder = self._decoder(state)
+        decoder.begin(message.batch)
+        return decoder
+
+    def _decoder(self, state: TableState) -> TableDecoder:
+        return TableDecoder(state, self.layout, self._options, positions=self._positions)

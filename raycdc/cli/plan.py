@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from raycdc.cli.check import check_changelog, told_of_state
 from raycdc.cli.schemas import (
@@ -59,10 +59,42 @@ def plan_config(path: Path, *, as_json: bool) -> int:
     return int(ExitCode.DONE)
 
 
+@dataclass(frozen=True, slots=True)
+class PlannedSource:
+    """A source table of a target: its size, as far as it is known, and how its rows become the target's."""
+
+    table: str
+    rows: int
+    chunks: int
+    transform: str
+    how: str
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedColumn:
+    """A column of a target, with its type as Spark spells it."""
+
+    name: str
+    type: str
+    nullable: bool
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedTarget:
+    """A target as a run would make it; as JSON, its fields are the keys. `ddl` is empty where the sink has none."""
+
+    target: str
+    write: str
+    sources: tuple[PlannedSource, ...]
+    columns: tuple[PlannedColumn, ...]
+    primary_key: tuple[str, ...]
+    ddl: str
+
+
 def planned(
     config: PipelineConfig, found: Mapping[TableId, SourceTable], transforms: TransformedTables
-) -> list[dict[str, Any]]:
-    """The targets of the tables that there are, JSON-able."""
+) -> list[PlannedTarget]:
+    """The targets of the tables that there are."""
     problems = [
         text for _, text in transform_problems(transforms, {name: t.schema for name, t in found.items()}) if text
     ]
@@ -80,21 +112,21 @@ def planned(
     sink = Start(config).sink
     made = targets_of(created, {}, config.router(), upsert=upsert)
     return [
-        {
-            "target": str(share.name),
-            "write": config.sink.write,
-            "sources": [_source(name, found[name], transforms) for name in share.sources],
-            "columns": [{"name": c.name, "type": c.type.spark(), "nullable": c.nullable} for c in share.schema.columns],
-            "primary_key": list(share.schema.primary_key),
-            "ddl": sink.statement(
+        PlannedTarget(
+            target=str(share.name),
+            write=config.sink.write,
+            sources=tuple(_source(name, found[name], transforms) for name in share.sources),
+            columns=tuple(PlannedColumn(c.name, c.type.spark(), c.nullable) for c in share.schema.columns),
+            primary_key=share.schema.primary_key,
+            ddl=sink.statement(
                 shape_of(config.sink.write, share.name, share.schema, layout_of(share.name, transformed, share.sources))
             ),
-        }
+        )
         for share, _ in made
     ]
 
 
-def _source(name: TableId, table: SourceTable, transforms: TransformedTables) -> dict[str, Any]:
+def _source(name: TableId, table: SourceTable, transforms: TransformedTables) -> PlannedSource:
     schema, _ = transforms.read(name, table.schema)
     resolved = transforms.resolved(name, schema)
     how = "as it is" if schema == table.schema else "masked"
@@ -106,19 +138,19 @@ def _source(name: TableId, table: SourceTable, transforms: TransformedTables) ->
         joined = [f"joined with {one.lookup.dimension.partition(' ')[2]} by {one.key}" for one in resolved.lookups]
         how = ", ".join([*([] if joined and not transforms.derived(resolved) else [how]), *joined])
     place = transforms.transforms.place(name) if transform is not None else ""
-    return {"table": str(name), "rows": table.rows, "chunks": table.chunks, "transform": place, "how": how}
+    return PlannedSource(str(name), table.rows, table.chunks, place, how)
 
 
-def _print(target: Mapping[str, Any], *, as_json: bool) -> None:
+def _print(target: PlannedTarget, *, as_json: bool) -> None:
     if as_json:
-        print(json.dumps(target, ensure_ascii=False))
+        print(json.dumps(asdict(target), ensure_ascii=False))
         return
-    key = f", key {', '.join(target['primary_key'])}" if target["primary_key"] else ", no key"
-    print(f"{target['target']}  ({target['write']}{key})")
-    for source in target["sources"]:
-        how = f"{source['transform']}, {source['how']}" if source["transform"] else source["how"]
-        size = f"about {source['rows']} rows in {source['chunks']} chunks, " if source["chunks"] else ""
-        print(f"  from {source['table']}: {size}{how}")
-    for column in target["columns"]:
-        print(f"  {column['name']} {column['type']}{'' if column['nullable'] else ' not null'}")
-    print(f"  {target['ddl']}\n" if target["ddl"] else "")
+    key = f", key {', '.join(target.primary_key)}" if target.primary_key else ", no key"
+    print(f"{target.target}  ({target.write}{key})")
+    for source in target.sources:
+        how = f"{source.transform}, {source.how}" if source.transform else source.how
+        size = f"about {source.rows} rows in {source.chunks} chunks, " if source.chunks else ""
+        print(f"  from {source.table}: {size}{how}")
+    for column in target.columns:
+        print(f"  {column.name} {column.type}{'' if column.nullable else ' not null'}")
+    print(f"  {target.ddl}\n" if target.ddl else "")

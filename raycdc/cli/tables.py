@@ -161,10 +161,12 @@ def _check_selected(config: Path, table: str, *, known: bool) -> None:
         raise ConfigError(f"{table} is one of the pipeline's tables. To read it again: raycdc tables resnapshot.")
     if not config.is_file():
         raise ConfigError(f"{config} is no configuration; name the pipeline's TOML file.")
+    from raycdc.config import SourceConfig
     from raycdc.model.selector import TableSelector
 
     source = tomllib.loads(config.read_text(encoding="utf-8")).get("source", {})
-    key = "collections" if source.get("type") == "mongodb" else "tables"
+    model: type[SourceConfig] = load_plugin(PluginGroup.SOURCES, str(source.get("type", ""))).config
+    key = model.tables_key
     selector = TableSelector(tuple(source.get(key, ())), tuple(source.get("exclude", ())))
     if not selector.matches(TableId.parse(table)):
         raise ConfigError(f"{config}: source.{key} does not select {table}. Put it there, and add it again.")

@@ -7,7 +7,7 @@ made. `tests/unit/test_tidy.py` finds a client that is made elsewhere.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from confluent_kafka import Consumer, KafkaException, Producer
 from confluent_kafka.admin import AdminClient
@@ -17,17 +17,17 @@ from raycdc.errors import ConfigError
 T = TypeVar("T")
 
 
-def admin_client(properties: Mapping[str, Any], *, section: str) -> AdminClient:
+def admin_client(properties: Mapping[str, str | int | float], *, section: str) -> AdminClient:
     """A client for questions. `ConfigError` at ``{section}.properties`` for what librdkafka refuses."""
     return _made(lambda: AdminClient(dict(properties)), section)
 
 
-def consumer_client(properties: Mapping[str, Any], *, section: str) -> Consumer:
+def consumer_client(properties: Mapping[str, str | int | float], *, section: str) -> Consumer:
     """A consumer, whose log goes to librdkafka's own. Errors as of `admin_client`."""
     return _made(lambda: Consumer(dict(properties), logger=None), section)
 
 
-def producer_client(properties: Mapping[str, Any], *, section: str) -> Producer:
+def producer_client(properties: Mapping[str, str | int | float], *, section: str) -> Producer:
     """A producer, whose log goes to librdkafka's own. Errors as of `admin_client`."""
     return _made(lambda: Producer(dict(properties), logger=None), section)
 

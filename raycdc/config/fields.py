@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from datetime import timedelta
 from typing import Annotated, Any
 
@@ -19,6 +20,7 @@ from pydantic import (
     GetCoreSchemaHandler,
     PlainSerializer,
 )
+from pydantic.config import JsonDict
 from pydantic_core import CoreSchema, core_schema
 
 from raycdc.model.local_path import check_local_path
@@ -92,7 +94,7 @@ def option(
     With `init` the key is asked for by ``raycdc init`` although it has a default.
     `constraints` are pydantic's (``ge``, ``le``, ``min_length`` …).
     """
-    extra: dict[str, Any] = {"unit": unit} if unit else {}
+    extra: JsonDict = {"unit": unit} if unit else {}
     if change:
         extra["change"] = change
     if init:
@@ -184,14 +186,14 @@ Folder = Annotated[str, AfterValidator(check_local_path), LocalPath()]
 FilePath = Annotated[str, AfterValidator(check_local_path), LocalPath()]
 
 
-def flattened_texts(table: dict[str, Any]) -> dict[str, str]:
+def flattened_texts(table: Mapping[str, object]) -> dict[str, str]:
     """Dotted names and texts, as Spark and Kafka want their settings, of what TOML reads as nested and typed."""
     return {key: str(v).lower() if isinstance(v, bool) else str(v) for key, v in _flattened(table).items()}
 
 
-def _flattened(table: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+def _flattened(table: Mapping[str, object], prefix: str = "") -> dict[str, object]:
     """TOML reads ``spark.driver.memory = "4g"`` as nested tables; Spark wants the dotted name."""
-    flat: dict[str, Any] = {}
+    flat: dict[str, object] = {}
     for key, value in table.items():
         if isinstance(value, dict):
             flat |= _flattened(value, f"{prefix}{key}.")

@@ -179,6 +179,8 @@ class SourceConfig(Options):
 
     #: Whether the source may insert a row that is there already, which a true changelog never does.
     repeats_inserts: ClassVar[bool] = False
+    #: The key of the section that lists the captured tables, by names and regular expressions.
+    tables_key: ClassVar[str] = "tables"
 
     type: str = option(help="Which source: a built-in or an installed plug-in.", example="mysql")
 
@@ -434,7 +436,7 @@ class PipelineConfig:
         return Mode.SNAPSHOT if self.source.bounded else self.pipeline.mode
 
     @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> PipelineConfig:
+    def from_dict(cls, data: dict[str, object]) -> PipelineConfig:
         """Validate parsed TOML; see `raycdc.config.load.config_from_dict`."""
         from raycdc.config.load import config_from_dict
 

@@ -54,7 +54,7 @@ def show_value(value: Any) -> str:
 
 
 def _text(item: Any, model: type[BaseModel], place: Place, shown: str, elsewhere: Mapping[str, str]) -> str:
-    context: dict[str, Any] = item.get("ctx") or {}
+    context: Mapping[str, object] = item.get("ctx") or {}
     match item["type"]:
         case "extra_forbidden":
             return _unknown_key(model, place, elsewhere)
@@ -107,7 +107,7 @@ def _unknown_key(model: type[BaseModel], place: Place, elsewhere: Mapping[str, s
     return f"unknown key. Known: {', '.join(known)}"
 
 
-def _not_one_of(value: Any, context: dict[str, Any]) -> str:
+def _not_one_of(value: Any, context: Mapping[str, object]) -> str:
     expected = str(context.get("expected", "")).replace(" or ", ", ").replace("'", "").split(", ")
     hint = did_you_mean(value, expected) if isinstance(value, str) else ""
     return f"{show_value(value)} is not one of {', '.join(expected)}{hint}"

@@ -10,11 +10,12 @@ import enum
 import json
 import sys
 import types
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel, create_model
+from pydantic.config import JsonDict
 from pydantic.fields import FieldInfo
 
 from raycdc.config.fields import Options, Secret, show_duration, show_size
@@ -91,7 +92,7 @@ def _rows(model: type[BaseModel], prefix: str) -> Iterator[str]:
         yield "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 
-def _extra(field: FieldInfo) -> Mapping[str, Any]:
+def _extra(field: FieldInfo) -> JsonDict:
     return field.json_schema_extra if isinstance(field.json_schema_extra, dict) else {}
 
 
@@ -146,7 +147,7 @@ def _meaning(field: FieldInfo) -> str:
         text += f" Example: `{show_value(field.examples[0])}`."
     if planned is True:
         return f"{text} (Not supported yet.)"
-    return f"{text} (Not yet: {', '.join(planned)}.)" if planned else text
+    return f"{text} (Not yet: {', '.join(map(str, planned))}.)" if isinstance(planned, list) else text
 
 
 def _leaves(annotation: Any) -> tuple[Any, ...]:

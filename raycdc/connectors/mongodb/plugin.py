@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from enum import StrEnum
-from typing import Any, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 from pydantic import field_validator, model_validator
 
@@ -176,6 +176,8 @@ class SnapshotOptions(Options):
 
 class MongoDbSourceConfig(SourceConfig):
     """``[source] type = "mongodb"``: collections of a MongoDB replica set or cluster."""
+
+    tables_key: ClassVar[str] = "collections"
 
     type: Literal["mongodb"] = option("mongodb", help="MongoDB.")
     uri: Secret = option(help="Connection string, by reference if it has a password.", example="${env:MONGODB_URI}")

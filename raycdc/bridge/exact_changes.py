@@ -50,7 +50,7 @@ def key_ids(keys: pa.Table) -> npt.NDArray[np.int64]:
 
 
 def exact_steps(ops: np.ndarray, numbers: np.ndarray, rows: pa.Table, key: Sequence[str], *, known: int) -> Steps:
-    """What the changes come to whose codes and `_seq` are given.
+    """The exact changes for the changes whose codes and `_seq` are given.
 
     `rows` are the `known` rows there were before, each with a key of its own, and behind them those of the changes.
     """
@@ -59,7 +59,7 @@ def exact_steps(ops: np.ndarray, numbers: np.ndarray, rows: pa.Table, key: Seque
     codes, ids_now = ops[order], ids[known:][order]
     emptied = codes == RowKind.TRUNCATE
     counts = ~emptied
-    # What was there before is known better than the source says it; only where it had another key does it matter.
+    # The row before is known better than the source says it; its before-image matters only where it had another key.
     counts[_answered(codes, numbers[order], ids_now)] = False
     last = _row_before(ids[:known], ids_now, np.cumsum(emptied), counts, came=np.isin(codes, _CAME))
     # Places among the changes in order of their numbers become those in `rows`.

@@ -1,4 +1,4 @@
-"""What becomes of rows that their source cannot give (`raycdc.checkpoint.missing`): as of bad ones, by the same policy.
+"""The treatment of rows that their source cannot give (`raycdc.checkpoint.missing`): that of bad rows, by the policy.
 
 The target is without such a row, as the source is, from the deletion on that the epoch has for it.
 """

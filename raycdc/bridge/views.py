@@ -153,5 +153,5 @@ def _missing(column: Column, rows: int, *, fill: bool, table: TableId) -> pa.Arr
 
 
 def all_names(view: RowView) -> list[str]:
-    """What `read_segment` gives of a view when no columns are asked for."""
+    """The schema that `read_segment` gives for a view when no columns are asked for."""
     return [*(column.name for column in view.target.columns), *(n for n in META_COLUMNS if n not in ("_db", "_table"))]

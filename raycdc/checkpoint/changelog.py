@@ -11,7 +11,7 @@ _NAME = "changelog.json"
 
 
 class FullBy(StrEnum):
-    """What tells the row before a change: nothing does (or it need not), the source does, or rows kept in the state."""
+    """The origin of the row before a change: none (or none is needed), the source, or rows that the state keeps."""
 
     NOTHING = ""
     SOURCE = "images"
@@ -19,8 +19,8 @@ class FullBy(StrEnum):
 
 
 def settle_changelog(store: CheckpointStore, *, full: bool, source_tells: bool) -> FullBy:
-    """What holds for the pipeline, which is settled while no epoch is sealed: `full` is what the configuration asks
-    for, `source_tells` whether the source itself has the row before every change now.
+    """The origin that holds for the pipeline, which is decided while no epoch is sealed: `full` is what the
+    configuration asks for, `source_tells` whether the source itself has the row before every change now.
 
     `ConfigError` where rows were written with another `full`.
     """
@@ -34,7 +34,7 @@ def settle_changelog(store: CheckpointStore, *, full: bool, source_tells: bool) 
 
 
 def begun_with(store: CheckpointStore, *, full: bool) -> FullBy:
-    """What the pipeline was begun with. `ConfigError` where rows were written with another `full`."""
+    """The origin that the pipeline began with. `ConfigError` where rows were written with another `full`."""
     document = store.figures(_NAME)
     begun = FullBy(document["by"]) if document is not None else FullBy.NOTHING
     if store.last_manifest() is not None and bool(begun) is not full:

@@ -50,7 +50,7 @@ class Difference:
 
 
 def configured_keys(config: PipelineConfig, *, has_sink: bool = True) -> dict[str, Any]:
-    """What a state remembers of `config`. Without a sink its section says nothing."""
+    """The parts of `config` that a state remembers. Without a sink, the section of the sink is not among them."""
     found: dict[str, Any] = {}
     for name in COMMON_SECTIONS:
         found |= _kept(name, name, getattr(config, name))
@@ -63,7 +63,7 @@ def configured_keys(config: PipelineConfig, *, has_sink: bool = True) -> dict[st
 
 
 def read_configured(store: CheckpointStore) -> dict[str, Any] | None:
-    """What the state was made with; None where it does not say."""
+    """The configuration that the state was made with; None where it does not say."""
     document = store.figures(_NAME)
     keys: dict[str, Any] | None = None if document is None else document["keys"]
     return keys

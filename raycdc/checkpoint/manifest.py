@@ -99,7 +99,7 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class TableEpoch:
-    """What one epoch means for one source table.
+    """The share of one source table in one epoch.
 
     `schema` is the fingerprint of the one schema version all its rows have. `changes` are the elementary schema
     changes that lead to it from the version before, applied before any row; the first epoch of a table carries its

@@ -27,7 +27,7 @@ class MissingRow:
 
 @dataclass(frozen=True, slots=True)
 class MissingState:
-    """What a stream's state has of them: `count` since it began, and the `rows` of the epoch that it ends."""
+    """The missing rows in a stream's state: their `count` since it began, and the `rows` of the epoch that it ends."""
 
     count: int = 0
     rows: tuple[MissingRow, ...] = ()

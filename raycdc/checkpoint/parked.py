@@ -19,7 +19,7 @@ from raycdc.checkpoint.manifest import STREAM_SPLIT_ID, Manifest
 from raycdc.errors import ParkReason
 from raycdc.model import TableId
 
-#: What to do before the table is read anew, by the reason.
+#: The advice for the time before the table is read anew, by the reason.
 #: ``tests/e2e/test_ways_out.py`` tries each; a reason without a story there fails.
 WAYS_OUT: Mapping[ParkReason, str] = {
     ParkReason.CHANGE: "An upsert target is emptied and gets the columns that the table has now; a changelog, "

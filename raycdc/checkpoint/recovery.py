@@ -1,4 +1,4 @@
-"""What becomes of a sealed epoch that has no commit record: one table of cases, decided before anything is written.
+"""The decision about a sealed epoch that has no commit record: one table of cases, before anything is written.
 
 Called by the epoch loop at start, for each such epoch in order, with what every table of the epoch says it holds.
 

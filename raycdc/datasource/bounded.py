@@ -40,7 +40,7 @@ _OWNER = "owner.json"
 
 
 class ReadPartition(InputPartition):
-    """What one task does: ``changelog``, ``rows`` of chunks without the keys of `log`, or the ``last`` rows of keys.
+    """The work of one task: ``changelog``, ``rows`` of chunks without the keys of `log`, or the ``last`` rows of keys.
 
     Inputs are JSON; a changelog has a watermark for each, the others one for all.
     """

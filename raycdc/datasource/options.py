@@ -1,4 +1,4 @@
-"""What a reader of the data source is told, and the pipeline that comes of it.
+"""The options of the data source, and the pipeline that they make.
 
 | option | meaning |
 |---|---|

@@ -1,4 +1,4 @@
-"""What rows look like in Spark: a table's columns, the changelog's, and two that only follow from it. Pure Arrow.
+"""Rows as Spark sees them: a table's columns, the changelog's, and two that follow from those. Pure Arrow.
 
 | column | type | is |
 |---|---|---|

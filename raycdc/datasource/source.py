@@ -27,7 +27,7 @@ from raycdc.model import TableId, TableSchema
 class RaycdcDataSource(DataSource):
     """``format("raycdc")``; the options are those of `raycdc.datasource.options`."""
 
-    #: What `schema` found, as JSON; Spark pickles the source after asking it. None where the user gives the columns.
+    #: The result of `schema` as JSON; Spark pickles the source after asking it. None where the user gives the columns.
     _found: dict[str, Any] | None = None
 
     @classmethod

@@ -47,7 +47,7 @@ _LEASE_POLL_S = 0.1
 
 
 class SegmentsPartition(InputPartition):
-    """What one task reads: inputs as JSON, each with its epoch's watermark."""
+    """The inputs of one task as JSON, each with its epoch's watermark."""
 
     def __init__(self, inputs: list[tuple[dict[str, Any], int | None]]) -> None:
         super().__init__(len(inputs))
@@ -88,7 +88,8 @@ class RaycdcStreamReader(DataSourceStreamReader):
         """The newest sealed epoch that the next batch may take; waits a moment for one."""
         ledger = self._open()
         if not self._latest:
-            # What Spark knew before a restart is among the sealed epochs, and must not be gone behind.
+            # The epoch that Spark knew before a restart is among the sealed ones, and offsets must not go back behind
+            # it.
             self._latest = max((ledger.acknowledged, *ledger.store.sealed_epochs()))
         if self._options.until:
             while not ledger.is_end(self._latest):

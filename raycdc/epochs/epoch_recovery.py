@@ -79,7 +79,9 @@ class EpochRecovery:
         return Recovery(self._records.epoch, tuple(recorded), tuple(replayed), tuple(dropped), tuple(frozen))
 
     def look(self) -> Outlook:
-        """What `run` would find, with its errors; changes nothing in state and sink, and asks no other node."""
+        """The result that `run` would have, with its errors; changes nothing in state and sink, and
+        asks no other node.
+        """
         before = set(self._parked.entries)
         self._works.look_after(self._store.last_commit())
         asked = self._check_record() or set()
@@ -228,7 +230,7 @@ class EpochRecovery:
                 concerned = {t for t, part in self._works.targets(manifest).items() if work.source in part}
                 self._bar(partial(known.tombstone, work), concerned, manifest)
         dropped = self._store.drop_after(epoch - 1)
-        # What the dropped epochs made of the targets never was.
+        # The targets are as if the dropped epochs had never been.
         self._works.start_after(self._store.last_commit())
         return dropped
 

@@ -1,4 +1,4 @@
-"""What targets say they hold of this pipeline, and whether that can be what this state wrote.
+"""The epochs that targets say they hold of this pipeline, and whether this state can have written them.
 
 For the epoch loop: at its start, and before an epoch is written the first time. Targets are asked, never believed
 because of a record alone; those that remember nothing (a console) are left out where nothing depends on them.
@@ -32,7 +32,9 @@ class Holdings:
         self._shares = shares
 
     def of(self, targets: Mapping[TableId, Sequence[TableId]]) -> dict[TableId, CommitVector | None]:
-        """What each target of an epoch holds. One that remembers nothing had its rows when these became known rows."""
+        """The vector of each target of an epoch. A target that remembers nothing had its rows when they became known
+        rows.
+        """
         holds = {name: self._held_if_there(name) for name in targets if self._asks(name)}
         for name, sources in targets.items():
             if name not in holds:
@@ -63,7 +65,7 @@ class Holdings:
         return {name: (odd.get(name, text), holds[name]) for name, text in lacking.items()}
 
     def owed(self, recorded: Mapping[str, tuple[int, int]]) -> dict[str, tuple[int, int]]:
-        """What of a record targets must have still: those that begin anew may be gone, as people were advised."""
+        """The targets of a record that must still exist: those that begin again may be gone, as people were advised."""
         return {name: v for name, v in recorded.items() if not self._parked.owes_nothing(TableId.parse(name))}
 
     def check_ours(self, manifest: Manifest, recorded: Mapping[str, tuple[int, int]]) -> None:
@@ -90,7 +92,7 @@ class Holdings:
         return self._sink.durable or table_of(target) is not None
 
     def _held_if_there(self, target: TableId, why_not: dict[TableId, str] | None = None) -> CommitVector | None:
-        """What `target` holds; nothing where it cannot be asked, which whoever writes to it will be told, too."""
+        """The vector of `target`; None where it cannot be asked, which its next write reports, too."""
         try:
             return self.held(target)
         except TableRefusedError as error:
@@ -99,7 +101,7 @@ class Holdings:
             return None
 
     def held(self, target: TableId) -> CommitVector | None:
-        """What a target holds, or the known rows of a table."""
+        """The vector of a target, or of the known rows of a table."""
         table = table_of(target)
         if table is None:
             return self._sink.committed(target)

@@ -103,7 +103,7 @@ class LeftOut:
         return self._retyped
 
     def _follow(self, target: TableId) -> None:
-        """What is asked before the epoch that changes the type is staged, and harmless where it never is committed."""
+        """Remember the target before the epoch that changes the type is staged; harmless if that is never committed."""
         if str(target) not in self._followed():
             self._followed().add(str(target))
             self.store.write_figures(_NAME, {"targets": sorted(self._followed())})

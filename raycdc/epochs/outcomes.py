@@ -1,4 +1,4 @@
-"""What the epoch loop tells of its work: a committed epoch's figures, what its start did, and what a start would do."""
+"""The epoch loop's reports: a committed epoch's figures, the result of its start, and the outlook of a start."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class EpochStatistics:
 
 @dataclass(frozen=True, slots=True)
 class Recovery:
-    """What `EpochLoop.recover` did: epochs recorded, replayed, dropped, and completed by tables that begin again.
+    """The result of `EpochLoop.recover`: epochs recorded, replayed, dropped, and completed by tables that begin again.
 
     Reading goes on after `epoch`.
     """
@@ -64,8 +64,8 @@ class Recovery:
 
 @dataclass(frozen=True, slots=True)
 class Outlook:
-    """What `EpochLoop.look` found: the targets that a start would park, and why; and the nodes that were not asked for
-    the segments that it would need.
+    """The result of `EpochLoop.look`: the targets that a start would park, and why; and the nodes that were not asked
+    for the segments that it would need.
     """
 
     parked: Mapping[str, str] = field(default_factory=dict)

@@ -54,7 +54,7 @@ class RecordKeeper:
 
     @property
     def vectors(self) -> Mapping[str, tuple[int, int]]:
-        """What each target holds that was ever written, known rows among them: its (epoch, step)."""
+        """The (epoch, step) of each target that was ever written, known rows among them."""
         return self._vectors
 
     @property

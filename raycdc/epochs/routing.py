@@ -15,7 +15,7 @@ from raycdc.transform import ResolvedTransform, TransformedTables
 
 
 class Derives(Protocol):
-    """What makes derived segments (`raycdc.spark.derive.Deriver`)."""
+    """The maker of derived segments (`raycdc.spark.derive.Deriver`)."""
 
     def __call__(self, segments: Sequence[Segment], found: ResolvedTransform, epoch: int) -> list[Sifted]:
         """The derived segment of each, and what was left out of it. Blocks."""
@@ -28,12 +28,12 @@ class Derives(Protocol):
 
 
 class Joins(Protocol):
-    """What makes joined segments (`raycdc.lookup.Joiner`)."""
+    """The maker of joined segments (`raycdc.lookup.Joiner`)."""
 
     def __call__(
         self, segments: Sequence[Segment], made: Sequence[Sifted], found: ResolvedTransform, epoch: int
     ) -> list[Sifted]:
-        """What was `made` of each segment, joined with what is looked up for its rows. Blocks."""
+        """The segments `made` of each segment, joined by the lookups of their rows. Blocks."""
 
     def forget(self, epoch: int) -> None:
         """An epoch is recorded."""

@@ -132,7 +132,7 @@ class _Task:
             which = np.where((which < 0) & failed, number, which)
         which[ops == RowKind.TRUNCATE] = -1
         bad, wanted = which >= 0, np.ones(batch.num_rows, np.bool_)
-        # What an image lacks is NULL, which every type has: a value that fails is the row's.
+        # A value that an image lacks is NULL, which every type has: a value that fails is the row's.
         # And a deletion of its key might take the row of another table.
         exact = replace(self.records, partial=False, upsert=False)
         made, kept = judged(ops, batch.column("_seq").to_numpy(), wanted, bad, exact)

@@ -45,7 +45,7 @@ DERIVED_AT_ONCE = 4
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What the targets get of one epoch, and what its commit record says of them (nothing without routes and
+    """The shares of the targets in one epoch, and what its commit record says of them (nothing without routes and
     transforms). `derived` are the transforms of tables whose rows have to be gone through first.
     """
 
@@ -58,8 +58,8 @@ class Share:
 
 @dataclass(slots=True)
 class Derived:
-    """What was made of the segments of one epoch: by the names of those they are made of, and for one target alone by
-    its name and theirs; None where no row is left. `bad` tells how many rows each lost, and what the first has.
+    """The segments made of the segments of one epoch: by the names of those they are made of, and for one target alone
+    by its name and theirs; None where no row is left. `bad` tells how many rows each lost, and what the first has.
     """
 
     segments: dict[str, Segment | None] = field(default_factory=dict)
@@ -322,8 +322,8 @@ class Works:
         return schema, events, found
 
     def _before(self, table: TableId) -> TableSchema | None:
-        """What the table's transformed rows looked like so far, where a target has them alone: merging finds out by
-        itself what is new to it.
+        """The schema of the table's transformed rows so far, where a target has them alone; merging finds out itself
+        which columns are new to it.
         """
         targets = (self._targets.get(name) for name in self._router.targets(table))
         return next((t.schema for t in targets if t is not None and len(t.sources) == 1), None)
@@ -340,7 +340,7 @@ class Works:
             maker.forget(made)
 
     def sources(self, manifest: Manifest, parked: ParkedTargets) -> list[TableWork]:
-        """What the known rows of each table get of `manifest`; nothing where none are kept."""
+        """The works of the known rows for `manifest`; none where no rows are kept."""
         if self._routing.known is None:
             return []
         works = []
@@ -442,7 +442,7 @@ class Works:
             return segment
         fill = self._routing.upsert and not alone
         if fill:
-            # What a table had once and dropped has no default in its rows.
+            # A column that a table had once and dropped has no default in its rows.
             gone = self._targets[share.name].dropped_by(segment.table)
             columns = (replace(c, default=None) if c.name.casefold() in gone else c for c in schema.columns)
             schema = replace(schema, columns=tuple(columns))
@@ -461,7 +461,7 @@ def _made(transforms: Mapping[TableId, ResolvedTransform], sources: Sequence[Tab
 
 
 def _sifted_name(work: TableWork, segment: Segment) -> str:
-    """What `Derived` calls a segment as one target has it."""
+    """The name of a segment as one target has it, in `Derived`."""
     return f"{work.target}/{segment.name}"
 
 

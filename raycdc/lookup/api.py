@@ -1,4 +1,4 @@
-"""What a dimension is: a store that answers keys with documents. One of them: `raycdc.lookup.mongodb`."""
+"""The interface of a dimension: a store that answers keys with documents, such as `raycdc.lookup.mongodb`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a dimension answered a moment ago: documents and their absence, up to an age, a number of keys and of bytes.
+"""Recent answers of a dimension: documents and their absence, up to an age, a number of keys and of bytes.
 
 Columns, no objects: a look is one hash join of the keys asked for with those that are known.
 """

@@ -1,4 +1,6 @@
-"""What ``raycdc check`` says of a lookup's dimension: is it there, may we read, does an index find documents."""
+"""The findings of ``raycdc check`` about a lookup's dimension: it is there, it may be read, an
+index finds documents.
+"""
 
 from __future__ import annotations
 

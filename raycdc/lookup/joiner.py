@@ -1,8 +1,8 @@
 """Segments with what was looked up for their rows: one file beside each segment, made once and kept for its epoch.
 
-What a dimension says changes by itself, so a segment must not be joined twice with two answers: an epoch that is
-committed in steps, or staged again after a crash, would be of two minds. Each joined segment is durable before a sink
-sees any of it, and is taken again from there until its epoch is recorded.
+The answers of a dimension change by themselves, so a segment must not be joined twice with two answers: an epoch that
+is committed in steps, or staged again after a crash, would be of two minds. Each joined segment is durable before a
+sink sees any of it, and is taken again from there until its epoch is recorded.
 
 | rows | are joined | without a document (`missing` = drop) |
 |---|---|---|

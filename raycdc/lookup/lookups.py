@@ -29,9 +29,9 @@ def open_joiner(
     local: bool,
     warn: Callable[[str], None],
 ) -> Joiner | None:
-    """What joins segments of a run, until `stack` ends; None without lookups. `local`: the tasks that will read joined
-    segments run on this machine. Raises `SourceError` where a dimension cannot be asked, and `ConfigError` where tasks
-    would not find its answers. For the other arguments see `Joiner`.
+    """The joiner of a run's segments, until `stack` ends; None without lookups. `local`: the tasks that will read
+    joined segments run on this machine. Raises `SourceError` where a dimension cannot be asked, and `ConfigError` where
+    tasks would not find its answers. For the other arguments see `Joiner`.
     """
     if not options:
         return None

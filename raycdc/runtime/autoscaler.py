@@ -25,7 +25,7 @@ SHRINK_AFTER_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """What a status says: how many readers could have work, and how many the backlog asks for."""
+    """The demand in a status: how many readers could have work, and how many the backlog asks for."""
 
     useful: int
     by_backlog: int

@@ -241,7 +241,7 @@ class EpochOutput:
 
 
 def _delete_there(segments: Sequence[Segment], access: SegmentAccess) -> None:
-    """What a node refuses to delete its next start sweeps."""
+    """Segments that a node refuses to delete are swept by its next start."""
     for segment in segments:
         with suppress(StateError):
             delete_there(segment, access)

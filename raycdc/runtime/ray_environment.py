@@ -18,7 +18,7 @@ def prepare(address: str) -> None:
     for name, value in _SETTINGS.items():
         os.environ.setdefault(name, value)
     if address == "local":
-        # What Ray does for a private cluster anyway; said explicitly, it does not warn about it at each start.
+        # Ray does this for a private cluster anyway; with the explicit setting it does not warn about it at each start.
         os.environ.setdefault("RAY_AUTH_MODE", "token")
         # Actors here are children of this process and have its interpreter: there is no environment to make for them.
         os.environ.setdefault("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "0")

@@ -143,7 +143,7 @@ class RayCoordinator:
             raise CoordinatorLostError(f"{method}: {type(cause).__name__}") from cause
 
     def _answer(self, reference: Any, timeout_s: float) -> Any:
-        """What a call returns; without Ray's head no answer may ever come, nor the news that none will."""
+        """The result of a call. Without Ray's head an answer may never come, nor the news that none will."""
         head = self._head
         while head is not None and timeout_s > LOOK_S and not ray.wait([reference], timeout=LOOK_S)[0]:
             head.look()

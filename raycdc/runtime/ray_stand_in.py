@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 
-#: What an agent tells where it serves nothing.
+#: The answer of an agent that serves nothing.
 NO_PORT = "-1"
 
 

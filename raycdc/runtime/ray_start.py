@@ -31,7 +31,8 @@ OBJECT_STORE_BYTES = 80 << 20
 #: Times a private Ray is started before the job gives up.
 START_ATTEMPTS = 4
 
-#: What a head node starts beside GCS and raylet; methods of Ray 2's private ``Node``. One that is missing is let be.
+#: The processes that a head node starts beside GCS and raylet, as methods of Ray 2's private ``Node``; a missing one is
+#: left alone.
 _DISPENSABLE = ("start_monitor", "start_log_monitor", "start_api_server")
 
 #: The raylet's flags that say how its agents are started, and the ports that it waits for from each.

@@ -1,4 +1,4 @@
-"""What ``raycdc check`` says of one thing it looked at, whatever the source or sink. Pure."""
+"""The findings of ``raycdc check``, the same for every source and sink. Pure."""
 
 from __future__ import annotations
 

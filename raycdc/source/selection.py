@@ -31,7 +31,7 @@ _LEFT = "the configuration does not select it any more; its target keeps what it
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """What a source has of what its configuration selects, now.
+    """The tables that a source has now among those that its configuration selects.
 
     `tables` are selected, `there` are all that it has, `named` those that the configuration names in full and
     `patterns` its other entries; `place` is where it says so.
@@ -42,12 +42,12 @@ class Selection:
     there: tuple[TableId, ...]
     named: tuple[TableId, ...] = ()
     patterns: tuple[str, ...] = ()
-    #: What has a name that could be selected and is no table, and what it is.
+    #: Things that are no tables but whose names could be selected, with their kinds.
     others: Mapping[TableId, str] = field(default_factory=dict)
     noun: str = "table"
 
     def unmatched(self) -> list[str]:
-        """What to tell of patterns that select nothing."""
+        """Messages about patterns that select nothing."""
         return [
             f"The pattern {pattern} of {self.place} matches no {self.noun} yet."
             for pattern in self.patterns
@@ -78,7 +78,7 @@ class Selection:
 
 @dataclass(frozen=True, slots=True)
 class SelectionChanges:
-    """What a start makes of the selection: tables that are new, put back, and left, by their names."""
+    """The effect of a start on the selection: tables that are new, put back, and left, by their names."""
 
     new: tuple[str, ...] = ()
     back: tuple[str, ...] = ()
@@ -96,7 +96,7 @@ def known_tables(last: Manifest | None) -> set[str]:
 def changes_of(
     selection: Selection, last: Manifest | None, requests: Requests, captures: Callable[[TableId], bool]
 ) -> SelectionChanges:
-    """What is new, put back and left; nothing before the first start, which reads all that is selected."""
+    """The tables that are new, put back and left; none before the first start, which reads all selected tables."""
     stream = stream_of(last)
     if stream is None:
         return SelectionChanges()

@@ -184,7 +184,7 @@ TableState = InSnapshot | AsOf | Behind | Live | Parked | Gone | Unknown
 
 
 class Step(Enum):
-    """What may happen to a table."""
+    """The things that may happen to a table."""
 
     FOUND = "the log has a table of this name"
     ALTERED = "another schema is in force"
@@ -200,7 +200,7 @@ class Step(Enum):
     CUT = "the epoch is cut"
 
 
-#: The state that each step leads to. What is not here cannot happen.
+#: The state that each step leads to. A step that is not here cannot happen.
 TRANSITIONS: Mapping[type[TableState], Mapping[Step, type[TableState]]] = {
     Unknown: {Step.FOUND: Live, Step.DROPPED: Unknown, Step.PARKED: Parked, Step.BEGUN: InSnapshot},
     InSnapshot: {

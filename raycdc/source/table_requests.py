@@ -1,4 +1,4 @@
-"""What is asked of a pipeline's tables while it stands still: by ``raycdc tables``, and when its log was purged.
+"""Requests about a pipeline's tables while it stands still: by ``raycdc tables``, and when its log was purged.
 
 Everything here works on the state alone, under its lease; the next start carries it out (`raycdc.source.parking`).
 """
@@ -30,7 +30,7 @@ def stream_state(manifest: Manifest | None) -> StreamState:
 
 
 def requests_of(store: CheckpointStore) -> Requests:
-    """What was asked for last, done or not."""
+    """The last requests, done or not."""
     asked = store.requests()
     return Requests() if asked is None else Requests.from_json(asked)
 
@@ -120,7 +120,7 @@ def left_behind(record: CommitRecord | None, together: Mapping[str, str]) -> lis
 
 
 def refusals_of(parked: Mapping[str, ParkedTarget]) -> list[Refusal]:
-    """What the source is to be told of the targets that a commit record says are parked."""
+    """The refusals that the source is told of, for the targets that a commit record says are parked."""
     told = []
     for _, entry in sorted(parked.items()):
         position = entry.positions.get(STREAM_SPLIT_ID) or {}

@@ -16,7 +16,7 @@ def _keep(_importer: zipimport.zipimporter) -> None:
 def main() -> None:
     """Serve forked workers until Spark closes the pipe."""
     setattr(zipimport.zipimporter, "invalidate_caches", _keep)  # noqa: B010 - the stub forbids a plain assignment
-    # What stage tasks need, imported once here and inherited by every forked worker.
+    # Modules that stage tasks need, imported once here and inherited by every forked worker.
     import pyarrow
     import pyspark.daemon
 

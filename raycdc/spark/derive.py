@@ -133,7 +133,7 @@ class Deriver(MadeSegments):
                     f"{task.found.table}: its transform failed on a value: {_reason(cause)}"
                 ) from cause
             finally:
-                # What tasks made before another one failed; by now they have ended.
+                # Files of tasks that succeeded before another one failed; by now all tasks have ended.
                 for path in self._folder.glob(f"*derived-{task.run}-*"):
                     path.unlink(missing_ok=True)
         why = next((one.why for one in made if one.bad), "")
@@ -184,7 +184,7 @@ def _computed(frame: Any, task: _Task, spark: Any) -> Any:
     tried = []
     for sql in task.select()[:-1]:
         listed = jvm.classic.ExpressionUtils.expression(functions.array(functions.expr(sql))._jc)
-        # What Spark's own try_ functions are made of.
+        # The expression that Spark's own try_ functions are made of.
         forgiven = jvm.catalyst.expressions.TryEval(listed)
         tried.append(SparkColumn(jvm.classic.ExpressionUtils.column(forgiven)))
     return frame.select(*tried, "_seq").toDF(*task.computed())
@@ -192,7 +192,7 @@ def _computed(frame: Any, task: _Task, spark: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class _Task:
-    """What the tasks of a table need; pickled into them."""
+    """The values that the tasks of a table need; pickled into them."""
 
     found: ResolvedTransform
     folder: Path
@@ -224,7 +224,7 @@ class _Task:
         return [*(column.sql for column in self.found.computed), *keep, "_seq"]
 
     def computed(self) -> list[str]:
-        """What the columns of `select` are called from there on."""
+        """The names of the columns of `select` from there on."""
         names = [f"{COMPUTED}{number}" for number in range(len(self.found.computed))]
         return [*names, *([_KEEP] if self.found.transform.filter else []), "_seq"]
 
@@ -403,7 +403,7 @@ def _is_a_values(error: Exception) -> bool:
 
 
 def _reason(error: Exception) -> str:
-    """What an expression has against a value, without Java's places."""
+    """The error of an expression on a value, without Java's places."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     found = next((line for line in lines if "[" in line and "]" in line and not line.startswith("at ")), "")
     return (found or (lines[0] if lines else repr(error)))[:500]

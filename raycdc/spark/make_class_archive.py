@@ -36,7 +36,7 @@ def build() -> Path:
 
 
 def _exercise(session: Any, lake: Path) -> None:
-    """What loads the classes of a pipeline's life: tasks in Python workers, and a merge into a Delta table."""
+    """Load the classes of a pipeline's life: tasks in Python workers, and a merge into a Delta table."""
     SparkTaskRunner(session).warm_up()
     rows = session.range(10)
     rows.write.format("delta").save(str(lake))

@@ -38,7 +38,7 @@ PATIENT_COMPILER = (
     "-XX:Tier4CompileThreshold=150000 -XX:Tier4BackEdgeThreshold=400000"
 )
 
-#: What Java says of itself where options leave it its quick compiler alone.
+#: Java's words about itself if its options leave it only the quick compiler.
 _QUICK = "emulated-client, "
 
 #: Options of Java that do nothing but to be right or wrong: agents, logs and recordings are not started to be tried.
@@ -189,7 +189,7 @@ def check_pyspark() -> None:
 
 
 def check_java() -> str:
-    """What the Java that Spark will use says of itself, without the options that the environment gives it.
+    """The version text of the Java that Spark will use, without the options that the environment gives it.
 
     `ConfigError` when it is missing or too old.
     """

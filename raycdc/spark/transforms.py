@@ -1,4 +1,4 @@
-"""What Spark's analyzer says of a transform's expressions. Run on the driver; nothing is read and no job is started.
+"""A transform's expressions resolved by Spark's analyzer, on the driver; nothing is read and no job is started.
 
 Each item of a projection is analyzed by itself on an empty DataFrame with the table's columns, so that a message can
 say where it is. What it must be: a value of one row, of a type that sinks have, and the same whenever it is computed,
@@ -113,7 +113,7 @@ class SparkResolver:
 
 
 def expression_ddl(schema: TableSchema) -> str:
-    """What expressions can name: the table's columns and metadata."""
+    """The columns that expressions can name: the table's own and metadata."""
     meta = ", ".join(f"`{name}` {found.spark()}" for name, found in META_LOGICAL.items())
     return f"{schema.spark_ddl()}, {meta}"
 

@@ -1,1 +1,1 @@
-"""What sources of independent logs share: who reads which of them, and how one is let go."""
+"""Parts that sources of independent logs share: which reader reads which log, and how a reader lets go of one."""

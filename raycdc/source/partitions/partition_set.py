@@ -55,7 +55,7 @@ class PartitionSet(Generic[S]):
         return split_id in self._splits
 
     def active(self) -> Iterator[tuple[str, S]]:
-        """What to read: splits that nobody wants back."""
+        """The splits to read: those that nobody wants back."""
         return ((s, split) for s, split in self._splits.items() if s not in self._leaving)
 
     def read(self, split_id: str, addition: int) -> S | None:

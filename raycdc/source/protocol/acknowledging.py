@@ -22,7 +22,7 @@ class Acknowledgements:
         self._call_async = call_async
         self._positions: Mapping[str, Any] | None = None
         self._under_way = False
-        #: What the last call failed with, for people; empty when it did not.
+        #: The error of the last call, for people; empty when it succeeded.
         self.problems: dict[str, str] = {}
 
     def __repr__(self) -> str:

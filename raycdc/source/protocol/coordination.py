@@ -1,4 +1,4 @@
-"""What the source coordinator keeps: its settings, the readers it knows, and the epoch it is sealing.
+"""The values of the source coordinator: its settings, the readers it knows, and the epoch it is sealing.
 
 Mutable records with one owner, `raycdc.source.protocol.coordinator.SourceCoordinator`; the rules are there.
 """
@@ -58,7 +58,7 @@ class LiveReader:
     heartbeat: Heartbeat = field(default_factory=lambda: Heartbeat(0, wants_seal=False, metrics={}))
 
     def figures(self, subtask_id: int) -> dict[str, Any]:
-        """What people are shown of it, JSON-able."""
+        """The reader's figures for people, JSON-able."""
         return {
             "subtask": subtask_id,
             "incarnation": self.link.identity.incarnation,

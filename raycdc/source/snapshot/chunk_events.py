@@ -86,7 +86,7 @@ class ChunkPublished(SourceEvent):
 
 
 class Fate(Enum):
-    """What becomes of a chunk whose attempt is over."""
+    """The fate of a chunk whose attempt is over."""
 
     READ_AGAIN = "read_again"
     #: The table was dropped: no chunk of it is left to read.
@@ -137,9 +137,9 @@ class DiscardSegments(SourceEvent):
     segments: tuple[Segment, ...]
 
 
-#: What the log reader acts on.
+#: The events that the log reader acts on.
 LogEvent = OpenChunk | CloseChunk | ChunkMisfit | VoidChunk | StopAt | ParkTable
-#: What a reader of chunks acts on.
+#: The events that a reader of chunks acts on.
 ChunkReaderEvent = ChunkOpened | ChunkDelta | ChunkPublished | ChunkVoided | DiscardSegments
-#: What the enumerator is told, and relays.
+#: The events that the enumerator is told and relays.
 RelayedEvent = OpenChunk | CloseChunk | ChunkMisfit | ChunkOpened | ChunkDelta | ChunkPublished | ChunkVoided

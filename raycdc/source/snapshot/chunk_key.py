@@ -1,4 +1,4 @@
-"""What a table is cut into chunks by."""
+"""Chunk keys: the columns that a table is cut into chunks by."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ class DroppedRows:
         self._window_s = window_s
         self._rows: deque[tuple[float, LogRows]] = deque()
         self.bytes = 0
-        #: What was forgotten is visible then.
+        #: The time at which the forgotten rows are visible.
         self.visible_from_s = 0.0
 
     def __repr__(self) -> str:

@@ -1,4 +1,4 @@
-"""What the open epoch of a log reader says of its tables. Owned by `raycdc.source.snapshot.log_reader`."""
+"""The tables of a log reader's open epoch. Owned by `raycdc.source.snapshot.log_reader`."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class EpochTables:
         return any(not is_announced(state) for _, state in self._lives.items() if not isinstance(state, Parked))
 
     def report(self) -> tuple[dict[str, TableEpoch], dict[str, dict[str, Any]]]:
-        """What `EpochSealed` says of the tables of the open epoch, and the schemas that it is the first to name.
+        """The tables of the open epoch for `EpochSealed`, and the schemas that the epoch is the first to name.
 
         Every table is told of, with rows or without: an empty table has an empty target.
         """

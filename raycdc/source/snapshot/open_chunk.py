@@ -109,7 +109,7 @@ class Misfit:
 
 ChunkState = Held | Read | Folding | Misfit
 
-#: What may follow each state of an open chunk; from all of them it may be voided.
+#: The states that may follow each state of an open chunk; from all of them it may be voided.
 CHUNK_TRANSITIONS: Mapping[type[ChunkState], frozenset[type[ChunkState]]] = {
     Held: frozenset({Read, Misfit}),
     Read: frozenset({Folding}),
@@ -158,7 +158,7 @@ class OpenChunk:
                 assert_never(self.state)
 
     def decide(self, *, foldable: bool, movable: bool) -> Decision:
-        """What becomes of it, now that the log is past its reading."""
+        """The decision about the chunk, now that the log is past its reading."""
         if isinstance(self.state, Misfit):
             return RetryChunk(self.split, self.state.reason)
         assert isinstance(self.state, Read), f"{self.split.split_id} is {self.state} and was decided about"

@@ -123,7 +123,7 @@ def require_fitting(config: PipelineConfig, store: CheckpointStore, *, has_sink:
         if stay:
             each = "; ".join(f"raycdc tables resnapshot CONFIG {name}" for name in stay)
             problems.append(
-                f"{difference}: rows of {', '.join(stay)} that are written would not match those to come. Take it "
+                f"{difference}: rows of {', '.join(stay)} already written would not match later ones. Take it "
                 f"back, or read these tables anew, and start again: {each}"
             )
     if problems:
@@ -152,7 +152,7 @@ def told(changed: list[Difference]) -> list[str]:
             case Change.PLACE:
                 said.append(f"{difference}: the run goes on only if the target there holds what was committed.")
             case Change.JUDGED:
-                said.append(f"{difference.key} changed: tables whose written rows would be others are refused.")
+                said.append(f"{difference.key} changed: tables whose rows already written would not match are refused.")
             case Change.FREE | Change.NEW_SNAPSHOT | Change.NEW_STATE:
                 pass
             case other:

@@ -99,7 +99,7 @@ def no_merging(config: PipelineConfig, sink: Sink) -> str:
         return f'{config.sink.type} with write = "upsert" cannot tell whether two of them have the same key.'
     if config.source.repeats_inserts:
         return (
-            f"inserts of {config.source.type} may come twice: a key that is there already says nothing about where it "
+            f"inserts of {config.source.type} may come twice, so a key that is there already does not show where it "
             'came from. Use sink.write = "changelog".'
         )
     return ""

@@ -25,7 +25,7 @@ inspect = typer.Typer(
 )
 app.add_typer(inspect, name="inspect")
 tables = typer.Typer(
-    help="List the tables of a pipeline that is not running, and change what becomes of them at its next start.",
+    help="List the tables of a pipeline that is not running, and make requests about them for its next start.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -91,7 +91,7 @@ def run(
 @app.command()
 def check(
     config: ConfigPath,
-    local: Annotated[bool, typer.Option("--local", help="For a run with --local: Java is not looked for.")] = False,
+    local: Annotated[bool, typer.Option("--local", help="Check for a run with --local, which needs no Java.")] = False,
     json: Json = False,
     verbose: Verbose = False,
 ) -> int:
@@ -138,7 +138,7 @@ def init(  # noqa: PLR0913, PLR0917 - each is an option of the command line
         list[str] | None,
         typer.Option(
             metavar="KEY=VALUE",
-            help="What else the section of the source needs, or with sink.KEY that of the sink; may be repeated.",
+            help="Another key of the source's section, or with sink.KEY of the sink's; may be repeated.",
         ),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite the file.")] = False,
@@ -293,7 +293,10 @@ def inspect_ddl(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="SQL statements, each ended by ; at a line's end.")],
     tables: Annotated[bool, typer.Option("--tables", help="Print the resulting tables instead of the events.")] = False,
     server: Annotated[
-        str, typer.Option(help="Whose reading and spelling of types: mysql (8.0.19 on), mysql-5.7 or mariadb.")
+        str,
+        typer.Option(
+            help="The server by whose rules types are read and spelled: mysql (8.0.19 on), mysql-5.7 or mariadb."
+        ),
     ] = "mysql",
 ) -> int:
     """Print the schema changes that DDL statements mean, as JSON lines."""

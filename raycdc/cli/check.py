@@ -300,7 +300,7 @@ def check_transforms(
     if not config.masks and not any(transforms.of(table) for table in found):
         return results
     if not all_known:
-        text = "What transforms and masks make of topics' tables shows when their first rows are written."
+        text = "The effect of transforms and masks on topics' tables is known when their first rows are written."
         return [*results, CheckResult("transforms", text, required=False)]
     schemas = {table: one.schema for table, one in described.items()}
     try:

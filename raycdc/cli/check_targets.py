@@ -48,8 +48,8 @@ def check_targets(config: PipelineConfig, tables: Collection[TableId], *, again:
     store = known_store(config)
     if store is not None and (pid := store.driver()):
         text = (
-            f"The state is in use by process {pid}, so what the targets hold was not compared with it: they move on "
-            "with that run, which asked them when it began. Another run is refused meanwhile."
+            f"The state is in use by process {pid}, so the targets were not compared with it: they move on with that "
+            "run, which compared them when it began. Another run is refused meanwhile."
         )
         return [CheckResult("targets", text, "Check again when that run has ended.", required=False)]
     try:
@@ -66,7 +66,7 @@ def _findings(
     results: list[CheckResult] = []
     recorded: set[str] = set()
     if again:
-        text = "What the targets hold was not compared with the state, as all tables are read again."
+        text = "The targets were not compared with the state, because all tables are read again."
         results.append(CheckResult("targets", text, required=False))
     elif store is not None:
         before = _place(store)
@@ -78,8 +78,8 @@ def _findings(
                 raise
         if _place(store) != before:
             text = (
-                "The state moved while it was compared with what the targets hold, so this says nothing: a run "
-                "elsewhere has it."
+                "The state changed while it was compared with the targets, so the comparison says nothing: a run on "
+                "another machine is using it."
             )
             return [CheckResult("targets", text, "Check again when that run has ended.", required=False)]
     router = config.router()
@@ -87,10 +87,11 @@ def _findings(
     new = [target for target in targets if str(target) not in recorded]
     taken = list(_taken(config, store, sink, new[:_NEW_TARGETS_MAX]))
     if len(new) > _NEW_TARGETS_MAX:
-        text = f"What lies where {len(new) - _NEW_TARGETS_MAX} more targets are to be was not looked at."
+        text = f"Whether something lies at the places of {len(new) - _NEW_TARGETS_MAX} more new targets was not "
+        "checked."
         taken.append(CheckResult("targets", text, required=False))
     if not taken:
-        text = "Nothing that is not this pipeline's lies where targets are to be."
+        text = "Nothing of anybody else lies at the places of new targets."
         taken.append(CheckResult("targets", text, ok=True))
     return [*results, *taken]
 
@@ -105,7 +106,7 @@ def _compared(config: PipelineConfig, store: CheckpointStore, sink: Any) -> list
     ]
     if found.unasked:
         nodes = ", ".join(found.unasked)
-        text = f"Rows that are not written yet lie on {nodes}: whether they are whole was not looked at."
+        text = f"Rows that are not written yet lie on {nodes}; whether they are complete was not checked."
         results.append(CheckResult("targets", text, required=False))
     if not results:
         results.append(CheckResult("targets", "The targets hold what the state says.", ok=True))

@@ -35,7 +35,7 @@ def plan_config(path: Path, *, as_json: bool) -> int:
     config = load_config(path)
     source = known_source(config)
     if not source.knows_tables:
-        print("Of topics the last messages are looked at; tables and columns may come that they do not show.",
+        print("Only the last messages of the topics were read, so more tables and columns may come.",
               file=sys.stderr)  # fmt: skip
     found = source.tables()
     for result in check_changelog(config, source) if found else ():

@@ -95,7 +95,7 @@ class LookupOptions(Options):
     @classmethod
     def _one_pair(cls, value: dict[str, str]) -> dict[str, str]:
         if len(value) != 1:
-            raise ValueError("names one column and one field; several together cannot be looked up")
+            raise ValueError("must name one column and one field; a lookup by several columns is not supported")
         _check_field(next(iter(value.values())))
         return value
 
@@ -116,7 +116,7 @@ class LookupOptions(Options):
     def _names_differ(self) -> Self:
         names = [self.prefix + name for name in self.columns]
         if len({name.casefold() for name in names}) < len(names):
-            raise ValueError("columns: two names differ in case only, which targets cannot")
+            raise ValueError("columns: two names differ in case only, and targets cannot tell such names apart")
         if problem := reserved_column(names):
             raise ValueError(f"columns: {problem}")
         field = next(iter(self.on.values()))

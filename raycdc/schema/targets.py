@@ -222,8 +222,9 @@ class _Merger:
         if known.default == column.default and column.name.casefold() not in gone:
             return
         raise RulesRefusedError(
-            f"{source}: column {column.name} was added, and {self.name}, where other tables are merged with it, has "
-            f"one of that name with other values for its rows (default {known.default}, here {column.default}, or "
+            f"{source}: column {column.name} was added, but {self.name}, where other tables are merged with it, has a "
+            f"column of that name with other values for the rows of {source.table} (default {known.default}, here "
+            f"{column.default}, or "
             "dropped before). Read all of them anew, which empties the target, with: raycdc tables resnapshot CONFIG "
             f"{source}"
         )

@@ -62,9 +62,10 @@ def masked_changes(table: TableId, changes: Sequence[SchemaChangeEvent], masks: 
             case RenameColumnEvent(_, name, new_name):
                 if masks.of(table, name) != masks.of(table, new_name):
                     raise SchemaError(
-                        f"{table}: column {name!r} was renamed to {new_name!r}, and mask has another entry for one "
-                        "than for the other: what was hidden would be shown. Rename it back, or name both in mask and "
-                        "take a new snapshot of the table."
+                        f"{table}: column {name!r} was renamed to {new_name!r}, and mask has different entries for the "
+                        f"two "
+                        "names, so hidden values would be shown. Rename it back, or name both in mask and take a new "
+                        "snapshot of the table."
                     )
                 made.append(change)
             case DropColumnEvent(_, name) if (mask := masks.of(table, name)) is not None and mask.method == "drop":
@@ -119,8 +120,8 @@ def masked_default(table: TableId, column: Column, mask: Mask) -> str | None:
         shown = masked_values(pa.array([value]), mask, f"{table}.{column.name}")[0].as_py()
     except (pa.ArrowException, ConfigError, DataError) as cause:
         raise SchemaError(
-            f"{table}: column {column.name!r} was added with a default that cannot be masked, so what rows that are "
-            "there have in it is not known. Take a new snapshot of the table, which masks them."
+            f"{table}: column {column.name!r} was added with a default that cannot be masked, so the value of existing "
+            "rows in it is not known. Take a new snapshot of the table, which masks them."
         ) from cause
     # As constants of binary columns are written.
     return shown.decode("utf-8", "surrogateescape") if isinstance(shown, bytes) else shown

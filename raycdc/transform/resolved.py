@@ -159,8 +159,9 @@ def finished(
     key = _override(where, transform, columns) if transform.primary_keys else _kept_key(schema, columns)
     if odd := sorted(uses.filter_meta - set(CONSTANT_META)):
         raise SchemaError(
-            f"{where}: the filter cannot go by {', '.join(odd)}, which a row's next change has another value of: it "
-            "could be let in and never out again."
+            f"{where}: the filter cannot use {', '.join(odd)}, because a row's next change has another value in it: "
+            f"the "
+            "row could pass the filter once and never leave the target again."
         )
     keyed = tuple(Column(c.name, c.type, c.nullable and c.name not in key, c.default) for c in found)
     result = TableSchema(keyed, key)
@@ -196,7 +197,7 @@ def _override(where: str, transform: Transform, columns: Sequence[ResolvedColumn
             )
         if column.stored in META_COLUMNS and column.stored not in CONSTANT_META:
             raise SchemaError(
-                f"{where}: primary_keys names {name!r}, which is {column.stored}: no two changes share it."
+                f"{where}: primary_keys names {name!r}, which is {column.stored}: any two changes differ in it."
             )
         if column.stored.startswith(LOOKED_UP):
             raise SchemaError(

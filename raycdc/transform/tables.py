@@ -139,13 +139,15 @@ class TransformedTables:
             )
         if self.use.upsert and found.keyed_anew and self.use.no_proof:
             raise ConfigError(
-                f"{where}: primary_keys: whether two rows have one key must be found out, and {self.use.no_proof}"
+                f"{where}: primary_keys: the sink must find out whether two rows have the same key, and "
+                f"{self.use.no_proof}"
             )
         if self.use.upsert and found.source.primary_key and not found.schema.primary_key:
             missing = ", ".join(found.source.primary_key)
             raise SchemaError(
-                f"{where}: the projection does not keep the key ({missing}) as it is, and rows that are updated are "
-                "found by it. Add its columns, or say primary_keys."
+                f"{where}: the projection does not keep the key ({missing}) as it is, but updated rows are found by "
+                f"it. "
+                "Add its columns, or name other ones in primary_keys."
             )
         if self.use.leaves_out and (found.computed or transform.filter):
             row = "a row that pipeline.on_bad_record leaves out"

@@ -275,7 +275,7 @@ def test_check_asks_the_state_and_the_targets_what_they_hold(both: Both, asked: 
     # A run has the state.
     with CheckpointStore("state").lease():
         said = asked.said(0)
-    assert f"The state is in use by process {os.getpid()}, so what the targets hold was not compared" in said
+    assert f"The state is in use by process {os.getpid()}, so the targets were not compared" in said
     # An older state.
     shutil.copytree("state", "older")
     both.sql("INSERT INTO t VALUES (2)")

@@ -1,4 +1,4 @@
-"""What every sink asks of a target before it has one: the way of writing, and where a table's folder lies. Pure."""
+"""The common checks of a target before it exists: the way of writing, and the place of a table's folder. Pure."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ def read_changelog(path: Path, sink: str) -> list[dict[str, Any]]:
 def check_changelog(
     rows: Iterable[Row], key: Sequence[str], *, added_columns: Mapping[str, Any] | None = None
 ) -> list[str]:
-    """What is wrong with a table's changelog, at most ten findings; empty when nothing is.
+    """Errors of a table's changelog, at most ten findings; empty when there are none.
 
     Per key and in the order of `_seq`: an insert (or the after-half of an update) only where there is no row, a delete
     (or the before-half) only where there is one and with exactly its values. Per log row: (`_pos`, `_op`) once.

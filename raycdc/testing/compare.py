@@ -100,7 +100,7 @@ def _columns(connection: Any, database: str, table: str) -> list[tuple[str, str]
 
 
 def _expression(name: str, data_type: str) -> str:
-    """What to select so that the text protocol loses nothing."""
+    """The select list with which the text protocol loses nothing."""
     column = f"`{name.replace('`', '``')}`"
     match data_type:
         case "float":

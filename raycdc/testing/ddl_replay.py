@@ -34,7 +34,7 @@ _FIRST_EVENT = 4
 
 
 class Verdict(StrEnum):
-    """What became of a statement."""
+    """The outcome of a statement."""
 
     SAME = "same"
     REFUSED = "refused"

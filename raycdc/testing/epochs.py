@@ -78,7 +78,7 @@ class ScriptedTable:
         self.rows.clear()
 
     def contents(self) -> list[Row]:
-        """What an upsert target must hold, in key order."""
+        """The rows that an upsert target must hold, in key order."""
         return [self.rows[key] for key in sorted(self.rows)]
 
     def _emit(self, into: list[tuple[RowKind, Row]], kind: RowKind, row: Row) -> None:

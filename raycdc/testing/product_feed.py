@@ -49,7 +49,7 @@ class ProductFeed:
         for _ in range(self._random.randint(1, 5)):
             self._change()
         if doomed:
-            # What is still in the client would simply never be sent.
+            # Messages that are still in the client would simply never be sent.
             self._producer.flush(_TIMEOUT_S)
         if doomed or not self._committed():
             self._end(self._producer.abort_transaction)

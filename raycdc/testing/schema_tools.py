@@ -27,14 +27,14 @@ ORDERS = """CREATE TABLE orders (
   KEY by_customer (customer)
 ) DEFAULT CHARSET=utf8mb4 COMMENT='what was ordered'"""
 
-#: What the tools are asked for: a column more, one less, one renamed, one wider, one elsewhere.
+#: The changes asked of the tools: a column more, one less, one renamed, one wider, one elsewhere.
 ALTER = (
     "ADD COLUMN priority TINYINT NOT NULL DEFAULT 3 AFTER id, CHANGE customer client BIGINT, DROP COLUMN status, "
     "MODIFY note VARCHAR(80) AFTER client"
 )
 #: As `ALTER` without the name: gh-ost does not rename unless it is told what that is to mean.
 ALTER_NO_NAME = ALTER.replace("CHANGE customer client", "MODIFY customer").replace("AFTER client", "AFTER customer")
-#: What `ALTER` does to columns that stay: the name in the table, and in its shadow.
+#: The effect of `ALTER` on columns that stay: the name in the table, and in its shadow.
 SHARED = {"id": "id", "customer": "client", "amount": "amount", "note": "note"}
 SHARED_NO_NAME = {**SHARED, "customer": "customer"}
 

@@ -1,4 +1,4 @@
-"""What every source of tables must keep true, played with the real enumerator, readers and coordinator.
+"""The laws of every source of tables, played with the real enumerator, readers and coordinator.
 
 A test module of a connector of your own has::
 
@@ -328,7 +328,7 @@ class SourceConformance(ABC):
         return StreamSplit(state, split.schemas)
 
     def _units(self, folder: Path, split: StreamSplit) -> Iterator[LogUnit]:
-        """What the log has from `split` on, until it is quiet."""
+        """The units of the log from `split` on, until it is quiet."""
         with closing(self.new_source(folder).log_reader(split)) as reader:
             quiet = 0
             for _ in range(UNITS_MAX):

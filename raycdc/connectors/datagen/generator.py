@@ -84,7 +84,7 @@ class Generator:
         return TableSchema((*_COLUMNS, *more), ("id",))
 
     def alteration(self, table: TableId, transaction: int) -> SchemaChangeEvent:
-        """What a transaction that `alters` does to a table."""
+        """The change of a table by a transaction that `alters`."""
         altered = self._altered(transaction + 1)
         if altered % 2:
             return AddColumnEvent(table, _added(altered))

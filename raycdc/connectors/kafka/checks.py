@@ -161,7 +161,7 @@ def _permissions(config: KafkaSourceConfig, topics: Sequence[Topic], denied: set
 
 
 def _group(admin: AdminClient, config: KafkaSourceConfig) -> list[CheckResult]:
-    """What the consumer group is needed for: to begin from its offsets, or only to show people the progress."""
+    """The use of the consumer group: to begin from its offsets, or only to show people the progress."""
     if config.group_id is None:
         return []
     needed = config.start.mode is StartMode.GROUP_OFFSETS
@@ -271,7 +271,7 @@ def _told(error: BadMessageError, *, hides: bool) -> BadMessageError:
 
 
 def _format(config: KafkaSourceConfig, topic: str, decoded: Sequence[Decoded], *, hides: bool) -> CheckResult:
-    """What the format makes of a topic's last messages; the first one it can make nothing of."""
+    """The changes in a topic's last messages by the format; the first message that it cannot decode."""
     identifier = config.format["type"]
     failures = [part.failure for part in decoded if part.failure is not None]
     bad: list[BadMessage] = [message for part in decoded for message in part.bad]

@@ -55,7 +55,7 @@ class Topic:
 
 
 def client_properties(config: KafkaSourceConfig) -> dict[str, Any]:
-    """What every client of `config`'s cluster is made with."""
+    """The properties of every client of `config`'s cluster."""
     return {"bootstrap.servers": config.bootstrap_servers, "client.id": "raycdc", "log_level": 0, **config.properties}
 
 
@@ -129,7 +129,7 @@ class Cluster:
         return {partition: offset for partition, offset in found.items() if offset >= 0}
 
     def committed(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
-        """What the consumer group has committed; partitions without are left out."""
+        """The offsets that the consumer group has committed; partitions without one are left out."""
         consumer = consumer_client(consumer_properties(self._config), section="source")
         try:
             asked = [TopicPartition(*p) for p in partitions]

@@ -88,7 +88,7 @@ class TableEmptied(SourceEvent):
     change: Mapping[str, Any]
 
 
-#: What the enumerator acts on.
+#: The events that the enumerator acts on.
 EnumeratorEvent = SchemaChangeRequest | WatermarksReached | KeysRead | TableHome | TableEmptied
-#: What readers act on.
+#: The events that readers act on.
 ReaderEvent = SchemasInForce | AlignWatermarks | CheckKeys

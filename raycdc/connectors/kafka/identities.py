@@ -86,7 +86,7 @@ class Identities:
     def read(self, topic: str, identity: str) -> None:
         """The position in a topic moved, which was `identity` when the partition was found."""
         self._read[topic] = identity
-        self._asked_s = None  # What was asked before does not show it.
+        self._asked_s = None  # Earlier answers do not show it.
 
     def proven(self) -> bool:
         """Whether what was read may be sealed; False until the answer is there. Raises `LogLostError`."""

@@ -1,4 +1,4 @@
-"""What ``raycdc init`` asks of people and of a Kafka cluster."""
+"""The questions of ``raycdc init`` to people and to a Kafka cluster."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ Policy = Literal["fail", "earliest", "latest"]
 
 
 class Offsets(Protocol):
-    """What is asked of the cluster (`raycdc.connectors.kafka.client.Cluster`)."""
+    """The questions to the cluster (`raycdc.connectors.kafka.client.Cluster`)."""
 
     def earliest(self, partitions: Iterable[Partition]) -> dict[Partition, int]: ...
 

@@ -66,7 +66,7 @@ class Followed:
 
 
 class Statements:
-    """What of DDL messages is followed. `given`: the table's columns are the user's; `left_out`: types of events.
+    """The followed part of DDL messages. `given`: the table's columns are the user's; `left_out`: types of events.
 
     Of columns that `masks` are about defaults are what these leave of them, and no error has values of a statement.
     """
@@ -89,7 +89,7 @@ class Statements:
     def followed(
         self, item: ChangeItem, known: Known, tables: Collection[TableId] = (), *, dropped: Dropped | None = None
     ) -> Followed:
-        """What `item` asks for where the tables are as `known` says; `tables` are those that it knows.
+        """The changes that `item` asks for where the tables are as `known` says; `tables` are those that it knows.
 
         `known` and `dropped` are as of the messages before it. Raises `SchemaError` for what cannot be done.
         """

@@ -61,7 +61,7 @@ class Alignment:
         self._readers: dict[int, int | None] = {}
 
     def report(self, reader: int, watermarks: Mapping[str, int]) -> None:
-        """What one reader's active partitions have reached."""
+        """The event times that one reader's active partitions have reached."""
         self._readers[reader] = min(watermarks.values(), default=None)
 
     def forget(self, reader: int) -> None:

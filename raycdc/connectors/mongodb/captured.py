@@ -1,4 +1,6 @@
-"""What ``raycdc check`` and ``raycdc plan`` ask a MongoDB of its captured collections. Changes nothing."""
+"""The questions of ``raycdc check`` and ``raycdc plan`` to a MongoDB about its captured
+collections. Changes nothing.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What collections there are, how large, and what a sample of their documents says about their columns."""
+"""The existing collections, their sizes, and the columns that a sample of their documents shows."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ _BY_CLASS: Mapping[type, str] = {
 _NOT_UNDERSTOOD = frozenset({2, 9, 14, 168, 16410, 31249, 31250, 31254, 31303, 31324, 31325})
 
 
-#: What is read; others are views and time series.
+#: The kind of collection that is read; others are views and time series.
 COLLECTION = "collection"
 
 
@@ -186,7 +186,7 @@ def size_of(client: Client, table: TableId) -> Size:
 
 
 def layout_of(client: Client, config: MongoDbSourceConfig, table: TableId, uuid: str) -> Layout:
-    """What the documents of a collection become: as declared, or as a sample says."""
+    """The layout of a collection: as declared, or as a sample says."""
     layout = with_metadata(_layout(client, config, table), config.metadata)
     return replace(layout, uuid=uuid, asked=config.asked_of(table))
 

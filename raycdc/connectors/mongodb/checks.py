@@ -1,4 +1,6 @@
-"""What ``raycdc check`` asks of MongoDB: is it there, may we read, how would collections be cut, what is missing."""
+"""The questions of ``raycdc check`` to MongoDB: is it there, may we read, how would collections be cut, what is
+missing.
+"""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ _AUTHENTICATION_FAILED = 18
 
 @dataclass(frozen=True, slots=True)
 class ServerInfo:
-    """What a server says of itself; `replica_set` is empty for one that is in none, and behind a ``mongos``."""
+    """The answers of a server about itself; `replica_set` is empty for one that is in none, and behind a ``mongos``."""
 
     address: str
     version: tuple[int, ...]

@@ -1,4 +1,4 @@
-"""What ``raycdc init`` asks of people and of a MongoDB: its collections, and the columns that they show."""
+"""The questions of ``raycdc init`` to people and to a MongoDB: its collections, and the columns that they show."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ class Strategy(StrEnum):
 
 
 class SchemaMode(StrEnum):
-    """What becomes of the fields of documents."""
+    """The way in which fields of documents become columns."""
 
     INFERRED = "inferred"
     DECLARED = "declared"
@@ -56,7 +56,7 @@ class StartupMode(StrEnum):
 
 
 class Changelog(StrEnum):
-    """What changes say of the rows before them."""
+    """Whether changes come with the rows before them."""
 
     UPSERT = "upsert"
     FULL = "full"
@@ -165,7 +165,7 @@ class SnapshotOptions(Options):
         return value
 
     def selection_of(self, table: TableId) -> Selection:
-        """What of one collection is read."""
+        """The selected part of one collection."""
         name = str(table)
         return Selection(self.filter.get(name, ""), self.fields.get(name, ()), self.limit.get(name, 0))
 

@@ -1,4 +1,6 @@
-"""What ``raycdc check`` and ``raycdc plan`` ask a MySQL or MariaDB of its captured tables. Changes nothing."""
+"""The questions of ``raycdc check`` and ``raycdc plan`` to a MySQL or MariaDB about its captured tables. Changes
+nothing.
+"""
 
 from __future__ import annotations
 

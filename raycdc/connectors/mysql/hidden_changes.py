@@ -47,7 +47,7 @@ def hidden_document(document: dict[str, Any], masks: Masks) -> dict[str, Any]:
 
 
 def hidden_update(update: SchemaUpdate, hiding: Hiding, statement: str) -> SchemaUpdate:
-    """What the state may have of a change that `statement` made."""
+    """The parts that the state may have of a change that `statement` made."""
     masks = hiding.masks
     if not masks:
         return update

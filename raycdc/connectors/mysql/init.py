@@ -1,4 +1,4 @@
-"""What ``raycdc init`` asks of people and of a MySQL or MariaDB server."""
+"""The questions of ``raycdc init`` to people and to a MySQL or MariaDB server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What of a batch of changes, or of a schema change, is captured: filters, column lists and current rows, in the log.
+"""The captured part of a batch of changes or of a schema change: filters, column lists and current rows, in the log.
 
 | before the change | after it | becomes |
 |---|---|---|
@@ -46,7 +46,7 @@ from raycdc.source.snapshot.log_unit import SchemaUpdate, TableAltered, TableBeg
 
 
 class LogFilter:
-    """What is captured, by table (others: all); `table_of` gives the schema in force.
+    """The captured part by table (others: all of it); `table_of` gives the schema in force.
 
     Opens a connection when text must be compared.
     """
@@ -64,7 +64,9 @@ class LogFilter:
         self._connection: Connection[Any] | None = None
 
     def captured(self, item: RowsItem) -> RowsItem | None:
-        """What is left of the item; None when nothing is. Called while the schema it was decoded by is in force."""
+        """The captured part of the item; None when there is none. Called while the schema it was decoded by is in
+        force.
+        """
         described, capture = self._table_of(item.table), self._captures.get(item.table, ALL)
         assert described is not None, "rows of a table are decoded by its schema"
         batch, row_pos = item.batch, item.row_pos

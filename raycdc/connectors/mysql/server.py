@@ -1,4 +1,4 @@
-"""What the connector needs to know about a server: its flavour, its log, and positions in it.
+"""Facts about a server: its flavour, its log, and positions in it.
 
 Reads only; needs REPLICATION CLIENT (MariaDB: BINLOG MONITOR) for positions. The probe needs no privilege at all,
 so that `checks` can say what is missing.
@@ -36,7 +36,7 @@ class Flavor(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ServerInfo:
-    """What one server said about itself when it was probed. Names in capitals are upper-cased server values."""
+    """The answers of one server when it was probed. Names in capitals are upper-cased server values."""
 
     flavor: Flavor
     version: tuple[int, int, int]
@@ -59,7 +59,9 @@ class ServerInfo:
 
     @property
     def identity(self) -> str:
-        """What tells this server from an unrelated one where GTIDs do not: its UUID, or MariaDB's server id."""
+        """The identity that tells this server from an unrelated one where GTIDs do not: its UUID, or MariaDB's server
+        id.
+        """
         return self.server_uuid or f"{self.flavor}:{self.server_id}"
 
     @property
@@ -193,7 +195,7 @@ def gtids_before(connection: Connection[Any], info: ServerInfo, offset: BinlogOf
     """MySQL: the exact set of transactions before a position near the log's end, once all of them are visible."""
     row = query_one(connection, "SELECT @@GLOBAL.gtid_executed")
     executed = MySqlGtidSet.parse(str(row[0] or "").replace("\n", "") if row else "")
-    # What is executed by now is in the log by now, so all of it behind the position is found between the two.
+    # Every transaction executed by now is in the log by now, so those behind the position are between the two places.
     end = current_place(connection, info)
     behind = MySqlGtidSet()
     for file, _ in log_files(connection, info):

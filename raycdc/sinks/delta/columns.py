@@ -1,4 +1,4 @@
-"""What a Delta table can have at all: names, types, defaults; each refusal says the way out.
+"""The names, types and defaults that a Delta table can have; each refusal says the way out.
 
 Called by `sink` and `evolution`.
 """

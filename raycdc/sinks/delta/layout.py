@@ -44,7 +44,7 @@ OPTIONS = frozenset(
 #: Those that Spark gives a table, as they change what its readers must know of. delta-rs asks readers for more.
 BY_SPARK = frozenset({"delta.enableDeletionVectors"})
 
-#: What a table has that does not say so.
+#: The values of properties that a table does not name.
 ABSENT = {"delta.enableDeletionVectors": "false"}
 
 #: Why others are not for a configuration.
@@ -142,7 +142,7 @@ def check_values(rows: pa.Table, names: Sequence[str], target: str) -> None:
 def folder_of(values: Mapping[str, str | None]) -> str:
     """The folder of a partition's files, below the table's: ``country=AT/day=2024-02-29``; empty without partitions.
 
-    Readers go by the log. What is not a plain character is written as %XX.
+    Readers go by the log. Every character that is not plain is written as %XX.
     """
     return "/".join(f"{_escaped(name)}={NO_VALUE if text is None else _escaped(text)}" for name, text in values.items())
 

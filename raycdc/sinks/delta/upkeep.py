@@ -7,7 +7,7 @@ whatever comes between, of another writer or a newer driver, it is given up, and
 driver that a newer one has fenced does nothing. When it was last done is the time of a file beside the table's; whoever
 is killed in between leaves files that no version names, as any interrupted commit does.
 
-What is more than moving rows of plain files (deletion vectors, an order of rows) is Spark's OPTIMIZE.
+Work beyond moving rows of plain files (deletion vectors, an order of rows) is done by Spark's OPTIMIZE.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Upkeep:
             reach("before_optimize")
             done = self._optimize(target)
             reach("after_optimize")
-            # What was written is on the disk before anything older goes.
+            # The new files are on the disk before anything older goes.
             target.refresh()
             if self._options.vacuum is not None:
                 self._vacuum(target, self._options.vacuum)

@@ -1,1 +1,1 @@
-"""What only appends: Parquet and JSON Lines files, and standard output; `sink` is the way in for files."""
+"""Sinks that only append: Parquet and JSON Lines files, and standard output; `sink` is the way in for files."""

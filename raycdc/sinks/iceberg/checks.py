@@ -1,4 +1,4 @@
-"""What ``raycdc check`` says of an Iceberg sink: the catalog answers, and its folder can be written.
+"""The findings of ``raycdc check`` about an Iceberg sink: the catalog answers, and its folder can be written.
 
 Changes nothing, but that a SQL catalog makes its own tables when it is opened for the first time.
 """
@@ -38,7 +38,7 @@ def check_sink(config: IcebergSinkConfig, tables: Sequence[TableId]) -> list[Che
 
 
 def _found(catalog: Catalog, table: TableId) -> CheckResult | None:
-    """What there is to say of a table that is there already."""
+    """The findings about a table that is there already."""
     target = IcebergTarget(catalog, table, "", seen={})
     if not target.refresh():
         return None

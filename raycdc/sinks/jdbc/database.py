@@ -1,4 +1,4 @@
-"""What the database sink asks of a server: one transaction with the commit record and the rows in it.
+"""The database sink's interface to a server: one transaction with the commit record and the rows in it.
 
 Implemented by `postgres` and `mysql`; called by `sink` on the driver, and by `tasks`, which
 loads rows into staging tables from wherever tasks run. A session belongs to one thread.
@@ -79,7 +79,7 @@ class Session(Protocol):
     def exists(self, target: TableId) -> bool: ...
 
     def marker(self, target: TableId) -> str | None:
-        """What `create` or `alter` last said of itself, where DDL may outrun its record; else None."""
+        """The mark that `create` or `alter` last left, where DDL may outrun its record; else None."""
 
     def is_empty(self, target: TableId) -> bool: ...
 
@@ -116,7 +116,7 @@ class Session(Protocol):
 class Database(Protocol):
     """A server and how to speak to it."""
 
-    #: What ``sink.url`` calls it, for people.
+    #: Its name in ``sink.url``, for people.
     kind: ClassVar[str]
     #: Whether names of columns that differ in case only are one.
     ignores_case: ClassVar[bool]

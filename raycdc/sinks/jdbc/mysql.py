@@ -223,7 +223,7 @@ class MySqlSession:
         return self._execute(statement, arguments)[0]
 
     def _execute(self, statement: str | bytes, arguments: Sequence[Any]) -> tuple[list[tuple[Any, ...]], int]:
-        """What a statement finds, and how many rows it found or changed."""
+        """The rows of a statement, and how many it found or changed."""
         try:
             with self._connection.cursor() as cursor:
                 cursor.execute(statement, arguments or None)

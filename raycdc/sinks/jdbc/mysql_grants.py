@@ -1,11 +1,11 @@
-"""What an account of MySQL or MariaDB may do in a database, by the words of ``SHOW GRANTS``. Pure."""
+"""The privileges of an account of MySQL or MariaDB in a database, by the words of ``SHOW GRANTS``. Pure."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
 
-#: What the sink does with tables that it makes, and with staging tables.
+#: The privileges for tables that the sink makes, and for staging tables.
 NEEDED = ("SELECT", "INSERT", "UPDATE", "DELETE", "CREATE", "ALTER", "DROP")
 
 _GRANT = re.compile(r"GRANT (?P<what>.+?) ON (?P<where>\S.*?) TO ", re.DOTALL)

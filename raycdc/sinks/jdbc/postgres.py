@@ -92,7 +92,7 @@ class PostgresDatabase:
         try:
             with connection.cursor() as cursor:
                 yield PostgresSession(connection, cursor, self._address)
-            # What it was asked to do is done; a connection that breaks only now is simply not kept.
+            # The work is done; a connection that breaks only now is simply not kept.
             with suppress(adbc_driver_manager.Error):
                 connection.rollback()
                 kept = pool.give_back(self._address, connection)
@@ -154,7 +154,7 @@ class PostgresDatabase:
             "connect_timeout": "10",
             "application_name": "raycdc",
             "options": f"-c TimeZone=UTC -c standard_conforming_strings=on -c lock_timeout={_LOCK_TIMEOUT_S}s "
-            # What another driver committed while we waited for its lock must be seen.
+            # The commit of another driver while we waited for its lock must be seen.
             r"-c client_encoding=UTF8 -c default_transaction_isolation=read\ committed",
         }
         if mode in (TlsMode.VERIFY_CA, TlsMode.VERIFY_IDENTITY):

@@ -19,8 +19,8 @@
 | TIMESTAMP | timestamp with time zone | timestamp(6), 1970 to 2038 |
 | TIME | text as the source prints it: a duration, not a time of day | time(6) |
 
-What a server cannot hold (a date beyond its range, a NUL) it refuses itself while rows are staged, before anything of
-the epoch is visible; the error names table and column. Pure; called by `postgres` and `mysql`.
+The server itself refuses a value that it cannot hold (a date beyond its range, a NUL) while rows are staged, before
+anything of the epoch is visible; the error names table and column. Pure; called by `postgres` and `mysql`.
 """
 
 from __future__ import annotations

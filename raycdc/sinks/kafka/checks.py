@@ -29,7 +29,7 @@ from raycdc.source.checks import CheckResult
 
 #: A finding for at most so many topics.
 _TOPICS_MAX = 50
-#: What a topic of rows needs: the commit record, an offset of it, may be kept by who may read it.
+#: The operations that a topic of rows needs; its reader may also keep the commit record, an offset of it.
 _OPERATIONS = ("Write", "Read")
 #: A table to try names and formats on, where none is known.
 _ANY_TABLE = TableId("db", "table")

@@ -14,7 +14,7 @@ from raycdc.sinks.mongodb.server import Server
 from raycdc.sinks.mongodb.types import check_name
 from raycdc.source.checks import CheckResult
 
-#: What is done to a target, and to the record; ``readWrite`` has all of it.
+#: The actions on a target, and on the record; ``readWrite`` has all of them.
 ACTIONS = ("createCollection", "find", "insert", "listCollections", "remove", "update")
 SINGLE_SERVER = (
     "A single server has no transactions, which keep rows and record together. Make it a replica set of one: start "
@@ -62,7 +62,7 @@ def _status(server: Server) -> Mapping[str, Any]:
 
 
 def lacking(user: str, privileges: Iterable[Mapping[str, Any]], databases: Sequence[str]) -> list[CheckResult]:
-    """What `user` may not do in each of `databases`; one good finding where nothing is missing."""
+    """The actions that `user` may not do in each of `databases`; one good finding where nothing is missing."""
     privileges = list(privileges)
     findings = []
     for database in databases:

@@ -55,7 +55,7 @@ class Commits:
             self._server.create(TableId(self._server.record, name))
 
     def read(self, target: TableId) -> Kept | None:
-        """What the record says now; None where there is none."""
+        """The record now; None where there is none."""
         found = self._server.own(_COMMITS).find_one({"_id": self._id(target)})
         if found is None:
             return None

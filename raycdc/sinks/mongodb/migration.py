@@ -36,7 +36,7 @@ _PLACE = "raycdc_renamed_"
 
 
 def operations_of(target: TableId, present: Sequence[Column], key: Sequence[str], planned: Plan) -> dict[str, Any]:
-    """What makes documents with the columns `present` those of `planned`; empty where there is nothing to do."""
+    """The update that turns documents with the columns `present` into those of `planned`; empty where there is none."""
     kept = {p.origin: p.column.name for p in planned.columns if p.origin is not None}
     renamed = {old: new for old, new in kept.items() if old != new}
     if ID in renamed or ID in renamed.values() or (len(key) > 1 and not renamed.keys().isdisjoint(key)):
@@ -60,7 +60,7 @@ def default_of(target: TableId, column: Column) -> dict[str, Any]:
     """The field that an added column's constant default is."""
     value = pa.array([check_constant(target, column).as_py()], column.type.arrow())
     ((data, _, _),) = encode(Group("", [element(column.name, column, value)]), 1)
-    # What Python's dates cannot hold stays what it is.
+    # A date that Python cannot hold stays as it is.
     return dict(bson.decode(data, CodecOptions(datetime_conversion=DatetimeConversion.DATETIME_AUTO, tz_aware=True)))
 
 

@@ -133,7 +133,7 @@ class Server:
         return text[:1000]
 
     def transaction(self, do: Callable[[Session], Result]) -> Result:
-        """What `do` returns, once its writes are there; it is called again where the server asks for that, for up to
+        """The result of `do`, once its writes are there; it is called again where the server asks for that, for up to
         two minutes, and whatever else it raises undoes them.
         """
         with self.client.start_session() as session:
@@ -161,7 +161,7 @@ class Server:
         raise OperationFailure(f"{len(errors)} documents were refused, the first one: {first['errmsg']}", first["code"])
 
     def described(self, target: TableId) -> dict[str, Any] | None:
-        """What the server says of a collection; None where there is none."""
+        """The server's description of a collection; None where there is none."""
         found = self.client[target.db].list_collections(filter={"name": target.table})
         return next((dict(one) for one in found), None)
 
@@ -183,7 +183,7 @@ class Server:
 
 
 def uuid_of(described: Mapping[str, Any]) -> str:
-    """What tells a collection from one that is made later under its name; empty where the server does not say."""
+    """The UUID that tells a collection from a later one of its name; empty where the server does not say."""
     found = described.get("info", {}).get("uuid")
     return "" if found is None else bytes(getattr(found, "bytes", found)).hex()
 

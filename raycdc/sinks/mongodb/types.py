@@ -20,7 +20,7 @@
 | null | null | a field that is not there means null, too: an added column leaves old documents alone |
 | … beside a "bson document" | no field | that has the nulls |
 
-What decides is the column's type, never the value (but for UINT64), so a field has one type in all documents.
+The column's type decides, never the value (except for UINT64), so a field has one type in all documents.
 A computed column says of itself no fractional digits: microseconds in it are refused by name. Pure.
 """
 
@@ -117,7 +117,7 @@ def same_key(old: LogicalType, new: LogicalType) -> bool:
 
 
 def key_pattern(logical: LogicalType) -> str | None:
-    """What every text of a key column of this type is like; None where it is no text, or any."""
+    """The pattern of every text of a key column of this type; None where it is no text, or any."""
     digits = _digits(logical)
     if form_of(logical) not in _TEXTS or digits is None:
         return None

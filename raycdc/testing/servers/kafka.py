@@ -109,7 +109,7 @@ class KafkaServer(PrivateServer):
 
     @property
     def log(self) -> Path:
-        """What the broker prints (warnings and errors)."""
+        """The broker's output (warnings and errors)."""
         return self.folder / "out.log"
 
     # -- life

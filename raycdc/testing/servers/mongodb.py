@@ -128,7 +128,7 @@ class MongoDbServer(PrivateServer, MongoDb):
 
     @property
     def log(self) -> Path:
-        """What the server prints."""
+        """The server's output."""
         return self.folder / "out.log"
 
     def prepare(self) -> None:

@@ -196,7 +196,7 @@ def _readable_home(folder: Path) -> Path:
 
 
 def _as_unprivileged() -> Sequence[str]:
-    """What to put before a command so that it does not run as root; it keeps its process id and dies with its guard."""
+    """The words before a command so that it does not run as root; it keeps its process id and dies with its guard."""
     if os.geteuid() != 0:
         return ()
     user = pwd.getpwnam(_UNPRIVILEGED)

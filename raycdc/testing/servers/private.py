@@ -1,4 +1,4 @@
-"""What every private server is: a process and a temporary folder that live as long as their owner.
+"""The base of every private server: a process and a temporary folder that live as long as their owner.
 
 *Invariant*: a server listens on 127.0.0.1 alone, keeps all its files in one temporary folder, and both are gone when
 the object is closed or its process ends. Data survives ``stop``/``kill`` followed by ``start``.

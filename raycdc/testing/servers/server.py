@@ -1,4 +1,4 @@
-"""What the private MySQL and MariaDB servers have in common: data folder from a template, configuration, SQL."""
+"""The common part of private MySQL and MariaDB servers: data folder from a template, configuration, SQL."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _START_TIMEOUT_S = 60.0
 _PURGE_TIMEOUT_S = 60.0
 _database_numbers = itertools.count(1)
 
-#: What every server is started with: a log that raycdc can follow, and no waiting for the disk.
+#: The options of every server: a log that raycdc can follow, and no waiting for the disk.
 _SETTINGS: Mapping[str, str] = {
     "bind-address": "127.0.0.1",
     "skip-name-resolve": "",

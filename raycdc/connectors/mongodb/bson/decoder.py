@@ -119,7 +119,7 @@ class DocumentDecoder:
         yield from self.flush()
 
     def _after(self, status: int, documents: bytes, at: int) -> Iterator[pa.RecordBatch]:
-        """What the loops stopped for is given to them; `at` is the document they stopped at."""
+        """Give the loops the thing that they stopped for; `at` is the document at which they stopped."""
         match status:
             case codes.DONE:
                 if self._bytes() >= BATCH_BYTES:
@@ -166,7 +166,7 @@ class DocumentDecoder:
         return with_lost_values(batch, lost) if lost else batch
 
     def _error(self, documents: bytes, at: int) -> DataError:
-        """What the loops stopped at, in the document at `at`."""
+        """The value at which the loops stopped, in the document at `at`."""
         state = self._fields.state
         code, kind, column = (int(state[i]) for i in (codes.CODE_AT, codes.ELEMENT_TYPE, codes.FAILED_COLUMN))
         if code == codes.DAMAGED:

@@ -224,7 +224,7 @@ def _sampled(client: Client, table: TableId, size: Size, *, chunk_bytes: int, pe
 
 
 def _privilege(cause: SourceError, fix: str) -> Exception:
-    """What a failed question means: no privilege, or no such command, is a reason for another strategy."""
+    """The error of a failed question; a missing privilege or command is a reason for another strategy."""
     refused = cause.__cause__
     if not isinstance(refused, OperationFailure):
         return cause

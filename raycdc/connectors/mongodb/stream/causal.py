@@ -105,7 +105,7 @@ def look_up(
 
 
 def _name_of(client: Client, table: TableId, uuid: str) -> str | None:
-    """What the collection is called now; None where it is gone."""
+    """The present name of the collection; None where it is gone."""
     if not uuid:
         return table.table
     return next((e["name"] for e in client[table.db].list_collections() if uuid_of(e) == uuid), None)

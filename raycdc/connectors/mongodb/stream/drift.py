@@ -30,7 +30,7 @@ from raycdc.model import Column, TableId, TableSchema
 from raycdc.schema.events import AddColumnEvent
 from raycdc.transform.followed import TargetRules
 
-#: What the column beside another is called, behind that one's name.
+#: The end of the name of a column beside another one.
 OTHER = "__other"
 #: Bytes of a name that every target can have: PostgreSQL's limit.
 NAME_BYTES_MAX = 63
@@ -47,7 +47,7 @@ class Widening:
 
 @dataclass(frozen=True, slots=True)
 class Wider:
-    """What was made of a layout. `left` are the fields that stay in the rest."""
+    """A widened layout. `left` are the fields that stay in the rest."""
 
     layout: Layout
     left: tuple[str, ...]
@@ -80,7 +80,7 @@ def widened(table: TableId, layout: Layout, met: Mapping[str, set[str]], how: Wi
 
 
 def added(table: TableId, before: Layout, after: Layout) -> tuple[AddColumnEvent, ...] | None:
-    """What leads from `before` to `after`; None where a column got another type, which rows written cannot get."""
+    """The changes from `before` to `after`; None where a column got another type, which rows written cannot get."""
     known = {column.name: column for column in before.columns}
     if any(column != known.get(column.name, column) for column in after.columns):
         return None

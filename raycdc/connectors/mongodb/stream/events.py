@@ -41,7 +41,7 @@ RAW: CodecOptions[RawBSONDocument] = CodecOptions(
 )
 _CANONICAL = JSONOptions(json_mode=JSONMode.CANONICAL, datetime_conversion=DatetimeConversion.DATETIME_MS)
 
-#: What a row is, by the event's kind; a change with the document before it has two.
+#: The kind of a row by the event's kind; a change with the document before it has two rows.
 _AFTER = np.array([-1, RowKind.INSERT, RowKind.UPDATE_AFTER, RowKind.UPDATE_AFTER, RowKind.DELETE], np.int8)
 
 
@@ -206,7 +206,7 @@ def _in_pairs(batches: Iterator[pa.RecordBatch], ops: npt.NDArray[np.int8]) -> I
         done += batch.num_rows
         whole = batch if held is None else _joined_rows(held, batch)
         cut = whole.num_rows - int(ops[done - 1] == RowKind.UPDATE_BEFORE)
-        # What a batch has lost goes with its first part.
+        # The count of lost values of a batch goes with its first part.
         held = whole.slice(cut).replace_schema_metadata(None) if cut < whole.num_rows else None
         if cut:
             yield whole.slice(0, cut)

@@ -46,7 +46,7 @@ _log = logging.getLogger(__name__)
 VERSION = 1
 #: Bytes of absent changes that wait for the stream, about 40,000 with keys as they mostly are; a manifest holds them.
 WAITING_BYTES_MAX = 4 << 20
-#: What one takes beside its key.
+#: Bytes of an absent change beside its key.
 _BYTES_EACH = 80
 #: Changes looked up again in one go.
 _AGAIN_MAX = 1000
@@ -109,8 +109,8 @@ class Absent:
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """What looking up some again comes to: `events` as a stream would bring them, one behind the other; or deletions,
-    and the rows that are `missing`, by collection, in their order.
+    """The result of reading some documents again: `events` as a stream would bring them, one behind the other; or
+    deletions, and the rows that are `missing`, by collection, in their order.
     """
 
     absent: Sequence[Absent]
@@ -157,7 +157,7 @@ class LookUps:
         return self._bytes > WAITING_BYTES_MAX
 
     def state(self) -> dict[str, Any] | None:
-        """What a reader that goes on must know, empty for nothing; None where that is as it was when last asked for."""
+        """The state for a reader that goes on, empty for nothing; None where it is as it was when last asked for."""
         if not self._changed:
             return None
         self._changed = False
@@ -343,7 +343,7 @@ def _key(data: bytes, at: int) -> bytes:
 
 
 def _event(absent: Absent, document: bytes | None, *, at: int) -> bytes:
-    """What a stream would bring: the change with its `document`, or a deletion."""
+    """The event that a stream would bring: the change with its `document`, or a deletion."""
     event: dict[str, Any] = {
         "_id": {},
         "operationType": "delete" if document is None else "update",

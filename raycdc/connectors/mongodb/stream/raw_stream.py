@@ -58,7 +58,7 @@ class EventTooLargeError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """What the server watches: one collection, one database, or (both None) all there is."""
+    """The scope that the server watches: one collection, one database, or (both None) everything."""
 
     database: str | None = None
     collection: str | None = None

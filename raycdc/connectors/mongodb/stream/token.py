@@ -30,7 +30,7 @@ _HIGH_WATERMARK, _EVENT = 0, 128
 
 @dataclass(frozen=True, slots=True)
 class ResumeToken:
-    """What a token says. `cluster_time` as `ordinal_of` gives it.
+    """A decoded token. `cluster_time` is as `ordinal_of` gives it.
 
     `version`, `txn_op_index` and `uuid` (hexadecimal) are None where the token does not have them in a known place.
     """
@@ -54,7 +54,7 @@ def seconds_of(cluster_time: int) -> tuple[int, int]:
 
 
 def token_bytes(token: Mapping[str, Any]) -> bytes:
-    """What orders a token. Raises `DataError` for what is none."""
+    """The text that orders a token. Raises `DataError` for a text that is none."""
     data = token.get("_data")
     try:
         raw = bytes.fromhex(data) if isinstance(data, str) else bytes(data or b"")

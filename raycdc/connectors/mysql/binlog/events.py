@@ -1,4 +1,4 @@
-"""What the binlog decoder hands out, and the rare events that are parsed in Python.
+"""The items of the binlog decoder, and the rare events that are parsed in Python.
 
 Rows come as `RowsItem` batches; everything else in the log that a reader must act on is an item of its own. Items are
 in log order, except that the rows between two other items are grouped by table (`_seq` orders them).

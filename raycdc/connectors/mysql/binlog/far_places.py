@@ -62,7 +62,7 @@ class Jump:
 
 
 def jump_of(event: bytes, file: str, before: int, *, checksum_bytes: int) -> Jump:
-    """What the event says of its place."""
+    """The place that the event has in its header."""
     kind, header = event[4], event[:HEADER_BYTES]
     tells = bool(tells_place(kind, event[17]))
     length = 0 if tells else len(event)

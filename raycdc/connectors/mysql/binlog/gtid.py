@@ -72,7 +72,7 @@ class MySqlGtidSet:
         )
 
     def without(self, other: MySqlGtidSet) -> MySqlGtidSet:
-        """What is in here and not in `other`."""
+        """The transactions of this set that are not in `other`."""
         rest = MySqlGtidSet()
         for server, ranges in self.intervals.items():
             for first, last in ranges:
@@ -89,7 +89,7 @@ class MySqlGtidSet:
 
     @classmethod
     def decode(cls, data: bytes) -> MySqlGtidSet:
-        """What `encode` wrote, or the body of a PREVIOUS_GTIDS event. Raises `DataError`."""
+        """The set in a text by `encode`, or in the body of a PREVIOUS_GTIDS event. Raises `DataError`."""
         found = cls()
         try:
             (head,) = struct.unpack_from("<Q", data)

@@ -1,4 +1,4 @@
-"""What becomes of a table map's rows: decoded by a plan, passed over, or said to be unbelievable.
+"""The treatment of a table map's rows: decoded by a plan, passed over, or reported as unbelievable.
 
 Used by `decoder` alone, at each TABLE_MAP that was not seen before. Whether a table's rows are wanted is asked first:
 of other tables nothing but the name is looked at, so that none of them can end a run.

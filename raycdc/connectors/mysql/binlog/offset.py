@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import total_ordering
 from typing import Any
 
-#: What a lost place asks people to do, within the messages that say why it is lost.
+#: The advice about a lost place, within the messages that say why it is lost.
 READ_ANEW = (
     'To read all tables anew set pipeline.on_log_lost = "resnapshot" and start again (at a first start: startup.mode = '
     '"initial")'

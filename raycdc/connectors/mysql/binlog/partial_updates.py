@@ -24,7 +24,7 @@ _SCRATCH_FIRST = 1 << 16
 #: A value after its diffs is made of what the event holds, and grows by less than this where containers are rewritten.
 _GROWTH_MAX = 16
 
-#: What the decoder knows of a table map: (whether its rows are wanted, how its columns lie), None if it is new.
+#: The decoder's knowledge of a table map: (whether its rows are wanted, how its columns lie), None if it is new.
 MapLookup = Callable[[npt.NDArray[np.uint8]], tuple[bool, WirePlan | None] | None]
 
 

@@ -34,7 +34,8 @@ _CELLS = 4096
 
 
 class WirePlan(NamedTuple):
-    """What the loops need: per column of the map (`steps`, `json`, `optional`, `targets`) and of the table (`plan`).
+    """The arrays of the loops: per column of the map (`steps`, `json`, `optional`, `targets`) and of the table
+    (`plan`).
 
     A step is the bytes of a value, or minus the bytes of its length. `targets` is the table's column or -1.
     """

@@ -116,7 +116,7 @@ class RowBatches:
             for number in np.unique(numbers).tolist():
                 self._decode(data, events, np.flatnonzero(numbers == number), self.maps[number], parts, file=file)
         except RowsDamagedError as damage:
-            # What precedes the damage, of all tables, still counts; then the error.
+            # Rows of all tables before the damage still count; then the error follows.
             if isinstance(damage.error, PartialRowsError) and self.on_partial is not None:
                 yield from self._without_table(data, damage, events, file=file)
                 return

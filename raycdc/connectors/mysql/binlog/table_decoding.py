@@ -98,7 +98,7 @@ class RowsDamagedError(Exception):
 
 
 def log_damage(code: int) -> str:
-    """What the compiled pass found wrong with the log."""
+    """The error of the log that the compiled pass found."""
     return {
         index.ERROR_LENGTH: "an event's length is impossible, or it ends after the data",
         index.ERROR_CHECKSUM: "the checksum of an event does not match",
@@ -116,7 +116,7 @@ def rows_damage(
     *,
     file: str,
 ) -> RowsDamagedError:
-    """What the loop's return code means for the user."""
+    """The named error for a loop's return code."""
     event = int(cursor[rows.C_FAILED])
     table = table_map.decoding.table
     # A damaged table map may name no column at all.

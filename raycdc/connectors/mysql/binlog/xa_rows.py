@@ -47,7 +47,7 @@ from raycdc.model import RowKind, TableId, part_of
 
 
 class RowKeeper(Protocol):
-    """What a position keeps of rows."""
+    """Rows as a position keeps them."""
 
     def keep(self, item: RowsItem) -> bytes | None:
         """The rows as bytes, without what nobody may see; None where there are none that matter."""
@@ -59,7 +59,7 @@ class RowKeeper(Protocol):
         """The events as what may be kept of them; None for nothing."""
 
     def events(self, kept: bytes) -> bytes:
-        """What `keep_events` was given."""
+        """The events that `keep_events` was given."""
 
 
 class PlainKeeper:
@@ -113,7 +113,7 @@ class XaRows:
 
     @property
     def stored(self) -> str:
-        """What waits, for a position."""
+        """The waiting rows, for a position."""
         return self._xa.stored
 
     @property
@@ -136,7 +136,7 @@ class XaRows:
             self._xa.keep(*((step.xid, self._prepared(step, **place)) for step in waiting))
 
     def items(self, step: XaStep | None, event: bytes, file: str) -> Iterator[LogItem]:
-        """What `event`, of which `XaTransactions` made `step`, brings of rows."""
+        """The rows of `event`, of which `XaTransactions` made `step`."""
         place = {"seconds": event[:4], "end": event[13:17]}
         match step:
             case None:

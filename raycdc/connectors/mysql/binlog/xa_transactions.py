@@ -126,7 +126,7 @@ class XaTransactions:
         return [Preparing(xid, prepared.events) for xid, prepared in self._prepared.items() if prepared.events]
 
     def keep(self, *kept: tuple[str, Prepared]) -> None:
-        """What there is of transactions that are prepared. Raises `DataError` where it is too much."""
+        """The transactions that are prepared. Raises `DataError` where they are too large."""
         self._prepared.update(kept)
         self._store()
 

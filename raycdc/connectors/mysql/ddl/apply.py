@@ -67,7 +67,7 @@ class Touched:
 
 @dataclass(frozen=True, slots=True)
 class AppliedDdl:
-    """What a statement did to one table.
+    """The effect of a statement on one table.
 
     `table` is the table afterwards (None: it is gone), `events` lead from the schema before to the one after, in
     order. `rewrites` says why rows that exist already changed in a way the log does not show (a converted column, a
@@ -103,7 +103,7 @@ def touched_tables(statement: str, default_db: str, *, dialect: DdlDialect = _DE
 def parse_ddl(
     statement: str, default_db: str, *, dialect: DdlDialect = _DEFAULT_DIALECT
 ) -> tuple[TableDdl, ...] | Refused:
-    """What `statement` does to tables, in order; empty for statements that do nothing to any (views, users, indexes).
+    """The effects of `statement` on tables, in order; empty for statements without any (views, users, indexes).
 
     `default_db` is the session's database. Never raises: what is not understood is a `Refused` with the reason.
     """

@@ -115,7 +115,9 @@ class DdlCatalogue:
 
 
 def _events_of_unknown(ddl: TableDdl, dialect: DdlDialect) -> list[SchemaChangeEvent] | None:
-    """What a statement about a table that no statement before it created says by itself; None where that is all."""
+    """The schema that a statement gives by itself for a table that no earlier statement created; None where it gives
+    none.
+    """
     match ddl:
         case AlterTable():
             return list(events_of_unknown(ddl, dialect))

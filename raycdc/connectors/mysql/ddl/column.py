@@ -133,7 +133,7 @@ class ColumnParser(Cursor):
         return self.word() in _OPTION_WORDS or self.peek_words("CHARACTER", "SET")
 
     def default_value(self) -> tuple[str | None, str]:
-        """What follows DEFAULT: (constant as text or None, how it is computed or empty)."""
+        """The words after DEFAULT: (constant as text or None, how it is computed or empty)."""
         if self.at_symbol("("):
             start = self.peek(1)
             inner_constant = start.kind is TokenKind.STRING or start.kind is TokenKind.NUMBER

@@ -129,7 +129,7 @@ def equals_as_before(before: MySqlColumn, after: MySqlColumn) -> bool:
 
 
 def may_lose(before: MySqlColumn, after: MySqlColumn) -> str:
-    """What a conversion that does not complain could have changed in values of `before`; empty when nothing."""
+    """A text about the changes that a silent conversion could have made to values of `before`; empty when none."""
     if before.nullable and not after.nullable:
         return "NULL became something else"
     if before.shape.base in _INTEGER_BITS and after.shape.base in _INTEGER_BITS:

@@ -1,4 +1,4 @@
-"""What the rows that exist hold in an added column: its constant default as the server stores it.
+"""The value of existing rows in an added column: its constant default as the server stores it.
 
 A statement spells a default as people write it (``'1:2'`` for a TIME, ``'b,a'`` for a SET, an instant in the session's
 time zone), the server stores its own form, and rows are filled with that. Each type has the spellings here whose stored
@@ -23,7 +23,7 @@ from raycdc.model import TypeKind
 
 _INTEGER_BITS = {"tinyint": 8, "smallint": 16, "mediumint": 24, "int": 32, "bigint": 64}
 _NUMBERS = frozenset({*_INTEGER_BITS, "decimal", "float", "double", "bit", "year"})
-#: What a NOT NULL column without a default holds (MySQL manual, "Data Type Default Values").
+#: The value of a NOT NULL column without a default (MySQL manual, "Data Type Default Values").
 _ZEROS = {
     **dict.fromkeys(_NUMBERS, "0"),
     **dict.fromkeys(("char", "varchar", "tinytext", "text", "mediumtext", "longtext", "set"), ""),
@@ -63,7 +63,7 @@ class _UnsureError(Exception):
 
 
 def fill_of(column: MySqlColumn, definition: ColumnDefinition, dialect: DdlDialect) -> Fill:
-    """What existing rows hold in `column`, which a statement read by `dialect` adds as `definition`.
+    """The value of existing rows in `column`, which a statement read by `dialect` adds as `definition`.
 
     Where that is no constant at all the definition's `computed` says so, and this says null.
     """

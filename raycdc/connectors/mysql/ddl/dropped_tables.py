@@ -26,7 +26,7 @@ class DroppedTables:
         self.changed = False
 
     def state(self) -> dict[str, Any]:
-        """What a restart must know."""
+        """The facts that a restart must know."""
         return {"dropped": {str(name): known for name, known in self._dropped.items()}} if self._dropped else {}
 
     def add(self, table: MySqlTable, *, read: bool) -> None:

@@ -1,4 +1,4 @@
-"""What a statement that changes rows may change beside what it names: by triggers, views and stored functions.
+"""Tables that a statement may change beside those it names: by triggers, views and stored functions.
 
 Asked by `history` where such a statement is in the log instead of the rows it changed. Names are compared as words,
 whatever their database: too many found is a table read again, too few would be rows lost in silence.

@@ -59,7 +59,7 @@ class MaskedNames:
         return f"MaskedNames({self._earlier}, columns={self._columns})"
 
     def state(self) -> dict[str, Any]:
-        """What a restart must know."""
+        """The facts that a restart must know."""
         names = {str(name): sorted(map(str, names)) for name, names in sorted(self._earlier.items())}
         columns = {
             str(name): {column: sorted(names) for column, names in sorted(found.items())}
@@ -68,7 +68,7 @@ class MaskedNames:
         return {**({"masked": names} if names else {}), **({"masked_columns": columns} if columns else {})}
 
     def follow(self, statement: str, db: str, touched: Touched, dialect: DdlDialect) -> None:
-        """What a statement of the log, which names `touched`, does to the names of rows."""
+        """The effect of a statement of the log, which names `touched`, on the names of rows."""
         if not self._masks or not touched or not _MOVES.search(statement):
             return
         before = dict(self._earlier), dict(self._columns)

@@ -1,4 +1,4 @@
-"""What a statement inside a message (Canal's ``sql``, Maxwell's, Debezium's ``ddl``) says by itself.
+"""The schema changes of a statement inside a message (Canal's ``sql``, Maxwell's, Debezium's ``ddl``) by itself.
 
 There is no table of ours beside it, as there is in a log: types and names are the statement's. Handed to sources that
 read such messages by the composition root (`raycdc.source.connector.SourceContext`).

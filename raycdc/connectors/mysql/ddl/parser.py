@@ -34,7 +34,7 @@ class StatementParser(AlterParser):
     """Parses one statement; `parse` is called once."""
 
     def parse(self) -> list[TableDdl]:
-        """What the statement does to tables, in order; empty when it does nothing to any."""
+        """The effects of the statement on tables, in order; empty when it has none."""
         if self.accept("SET", "STATEMENT"):
             self._skip_set_statement()
         found = self._by_first_word()
@@ -169,7 +169,7 @@ class StatementParser(AlterParser):
             self.skip()
 
     def _skip_partitions(self) -> None:
-        """What follows PARTITION BY, up to a query or the end."""
+        """Skip the words after PARTITION BY, up to a query or the end."""
         while not self.at_end() and not self.at_symbol(";"):
             if self.word() in ("SELECT", "AS", "IGNORE", "REPLACE") or self.peek_words("TABLE"):
                 return

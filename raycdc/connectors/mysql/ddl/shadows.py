@@ -57,7 +57,7 @@ SHADOWS_MAX = 256
 _SUFFIX = re.compile(r"_(?P<name>.*?)(?:_[0-9]{14})?_(?P<suffix>gho|ghc|ghk|del|rev_del|new|old)", re.DOTALL)
 _ROLES: dict[str, Role] = {"gho": "shadow", "new": "shadow", "del": "old", "rev_del": "old", "old": "old"}
 
-#: What a tool's table is for: the new shape, the table it replaced, or notes.
+#: The purpose of a tool's table: the new shape, the table it replaced, or notes.
 Role = Literal["shadow", "old", "notes"]
 
 
@@ -153,7 +153,7 @@ class ShadowTables:
         self.changed = False
 
     def state(self) -> dict[str, Any]:
-        """What a restart must know."""
+        """The facts that a restart must know."""
         return {str(name): shadow.to_json() for name, shadow in self._tables.items()}
 
     def get(self, table: TableId) -> Shadow | None:
@@ -241,7 +241,7 @@ def _is_shadow(table: TableId, owner: TableId) -> bool:
 
 
 def _added(ddl: CreateTable, table: MySqlTable, owner: MySqlTable | None, dialect: DdlDialect) -> dict[str, Any]:
-    """What existing rows get in columns that only the new table has. The tool repeats the others as they are."""
+    """The values of existing rows in columns that only the new table has. The tool repeats the others as they are."""
     there = set() if owner is None else {column.name.casefold() for column in owner.columns}
     empty = replace(table, columns=())
     new = [definition for definition in ddl.columns if definition.name.casefold() not in there]

@@ -43,7 +43,7 @@ class Slot:
 
 @dataclass(frozen=True, slots=True)
 class Origins:
-    """What is known of a new shape's columns, by their names there.
+    """The known facts about a new shape's columns, by their names there.
 
     `renamed` is the name a column had in the old shape, where that was another one. `filled` has the value that
     existing rows got in an added column (None: null); an added column that is missing there has values nobody knows.

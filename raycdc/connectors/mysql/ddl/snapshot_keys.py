@@ -1,4 +1,4 @@
-"""What tables in their snapshot phase are cut by, which no statement may change: their chunks are ranges of it.
+"""The chunk keys of tables in their snapshot, which no statement may change, because chunks are ranges of them.
 
 The log's fetcher thread asks, ahead of the reader's, which knows when a snapshot is over and says so by counting: the
 first, second … snapshot of a table since the start. Where a snapshot ends while it is asked, the table is taken for one
@@ -44,6 +44,6 @@ class SnapshotKeys:
 
 
 def _order_of(table: MySqlTable, name: str) -> Any:
-    """What decides how values of a column compare; None where there is no such column."""
+    """The properties that decide how values of a column compare; None where there is no such column."""
     column = next((column for column in table.columns if column.name == name), None)
     return None if column is None else (column.logical(), column.charset, column.collation)

@@ -1,4 +1,4 @@
-"""What a DDL statement says, before any table is looked at: the values the DDL parser makes and `ddl` applies."""
+"""DDL statements as values, without regard to any table: the DDL parser makes them and `ddl` applies them."""
 
 from __future__ import annotations
 

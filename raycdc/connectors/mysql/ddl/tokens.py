@@ -15,7 +15,7 @@ from enum import Enum, auto
 
 
 class TokenKind(Enum):
-    """What a token is; keywords are WORDs, because almost any word may also be a name."""
+    """The kind of a token; keywords are WORDs, because almost any word may also be a name."""
 
     WORD = auto()
     NAME = auto()
@@ -91,7 +91,7 @@ def tokenize(statement: str, rules: LexRules) -> Iterator[Token]:
         assert matched is not None, "the last alternative matches any character"
         match matched.lastgroup:
             case "comment":
-                # What a server did not execute is logged with a space in place of the exclamation mark.
+                # A comment that a server did not execute is logged with a space in place of the exclamation mark.
                 blanked = rules.version is None and _BLANKED.match(statement, at) is not None
                 at = _comment_end(statement, at, nested=blanked)
                 continue

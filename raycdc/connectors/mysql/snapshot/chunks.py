@@ -66,7 +66,7 @@ class Strategy(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ChunkSettings:
-    """What the user may say about chunks. `chunk_bytes`, when given, lowers `chunk_rows` for wide rows.
+    """The user's settings about chunks. `chunk_bytes`, when given, lowers `chunk_rows` for wide rows.
 
     `key` names the chunk key (default: `chunk_keys.best_key`).
     """

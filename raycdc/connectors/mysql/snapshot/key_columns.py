@@ -55,7 +55,7 @@ class KeyColumns:
         return known[0] if self.alone else known
 
     def order(self, direction: Literal["ASC", "DESC"] = "ASC") -> str:
-        """What ORDER BY takes."""
+        """The list for ORDER BY."""
         return ", ".join(f"{quote_name(column.name)} {direction}" for column in self.columns)
 
     def null_condition(self) -> str:
@@ -70,7 +70,7 @@ class KeyColumns:
             return keys.range_condition(self.columns[0], _value(lower), _value(upper))
         low, high = _values(lower), _values(upper)
         shared = 0
-        # What both bounds begin with is said once, so that the server looks for it first.
+        # The common beginning of both bounds is written once, so that the server searches by it first.
         while shared < min(len(low), len(high)) - 1 and low[shared] == high[shared]:
             shared += 1
         parts = [keys.equals(self.columns[i], low[i]) for i in range(shared)]

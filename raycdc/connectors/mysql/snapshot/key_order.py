@@ -189,7 +189,7 @@ def _weights(connection: Connection[Any], column: MySqlColumn, array: pa.Array) 
 
 
 def _item_parts(column: MySqlColumn) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint8]]:
-    """What stands before and after the hex digits of a key in the select list."""
+    """The SQL before and after the hex digits of a key in the select list."""
     before, mark, after = keys.literal(column, "?").partition("3f")
     assert mark
     return (

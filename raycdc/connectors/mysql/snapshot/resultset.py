@@ -60,7 +60,9 @@ class WireField:
 
 @dataclass(frozen=True, slots=True)
 class SentPlan:
-    """What `decode_rows` needs per column: bytes of its value (-1: its length comes first), and how it is written."""
+    """The arrays of `decode_rows` per column: bytes of its value (-1: its length comes first), and
+    how it is written.
+    """
 
     steps: npt.NDArray[np.int64]
     plan: npt.NDArray[np.int64]

@@ -177,7 +177,7 @@ def _mark_unassigned(
 
 
 def _decoded(length: int, count: int, codec: str) -> npt.NDArray[np.int32]:
-    """What Python's codec makes of each code of `length` bytes; NO_CHARACTER where that is not one character."""
+    """The character of each code of `length` bytes by Python's codec; NO_CHARACTER where it is not one character."""
     decode = codecs.getdecoder(codec)
     table = np.full(count, loops.NO_CHARACTER, np.int32)
     # Codes of several bytes begin with one that is not ASCII.

@@ -90,7 +90,7 @@ class TableArena:
         #: At least two rows, because an update's images stay together.
         self.rows_max = max(2, min(rows_max, bytes_max // self.row_bytes))
         self.bytes_max = bytes_max
-        #: What a loop needs to end a batch: rows, bytes of a row without text, bytes.
+        #: The limits by which a loop ends a batch: rows, bytes of a row without text, bytes.
         self.limits = np.array([self.rows_max, self.row_bytes, bytes_max], np.int64)
         base, slot, size, texts = self._place()
         self._fixed = np.zeros(size, np.uint8)

@@ -20,7 +20,7 @@ from raycdc.model import TypeKind
 
 
 class Form(Enum):
-    """What kind of values a column of an arena holds."""
+    """The kind of values that a column of an arena holds."""
 
     INTEGER = auto()
     UINT64 = auto()

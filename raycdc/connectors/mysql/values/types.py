@@ -230,7 +230,7 @@ class MySqlTable:
         return cls(name, columns, tuple(data["primary_key"]), data["charset"], data["collation"], end)
 
 
-#: What MariaDB calls the column until when a row is current, where the user gave it no name.
+#: MariaDB's name of the column until when a row is current, where the user gave it no name.
 HIDDEN_ROW_END = "row_end"
 _HIDDEN_PERIOD = tuple(
     MySqlColumn(name, "timestamp(6)", nullable=False, extra="STORED GENERATED, INVISIBLE")

@@ -108,7 +108,7 @@ def test_what_cannot_be_is_told_with_table_place_and_reason(spark: Any, projecti
         ("qty > nope", r"filter, character 7: there is no column 'nope'"),
         ("qty + 1", r"filter: it is INT, not true or false"),
         ("rand() < 0.5", r"filter, character 1: .* another value each time"),
-        ("_ts_ms > 5", r"the filter cannot go by _ts_ms"),
+        ("_ts_ms > 5", r"the filter cannot use _ts_ms"),
         ("qty IN (SELECT 1)", r"filter, character 1: .* asks other tables"),
     ],
 )

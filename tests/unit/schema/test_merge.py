@@ -282,7 +282,7 @@ def test_a_column_added_with_other_values_than_the_target_has_is_refused(default
     flow.epoch(a=created(A, schema()), b=created(B, schema()))
     flow.epoch(a=(schema(column("n")), [AddColumnEvent(A, column("n", default="7"))]))
     other = column("n", default=default)
-    with pytest.raises(SchemaError, match=r"s2\.item: column n was added, and lake\.item, .* \(default 7, here"):
+    with pytest.raises(SchemaError, match=r"s2\.item: column n was added, but lake\.item, .* \(default 7, here"):
         flow.epoch(b=(schema(other), [AddColumnEvent(B, other)]))
     changelog = Flow(upsert=False)
     changelog.known = flow.known

@@ -114,8 +114,8 @@ def test_changes_of_masked_columns_show_what_the_masks_leave() -> None:
 @pytest.mark.parametrize(
     ("change", "text"),
     [
-        (RenameColumnEvent(PEOPLE, "email", "mail"), "'email' was renamed to 'mail', and mask has another"),
-        (RenameColumnEvent(PEOPLE, "x", "secret"), "'x' was renamed to 'secret', and mask has another"),
+        (RenameColumnEvent(PEOPLE, "email", "mail"), "'email' was renamed to 'mail', and mask has different entries"),
+        (RenameColumnEvent(PEOPLE, "x", "secret"), "'x' was renamed to 'secret', and mask has different entries"),
     ],
 )
 def test_changes_that_would_show_what_was_hidden_are_refused(change: RenameColumnEvent, text: str) -> None:

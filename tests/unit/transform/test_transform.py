@@ -175,7 +175,12 @@ def test_rows_left_out_that_cannot_be_deletions_of_their_keys_are_refused(
         (TransformUse(upsert=False), "*, _op AS kind", {}, "a before-image would not equal .* with _op"),
         (TransformUse(upsert=False), "*", {"on_delete": "soft"}, 'on_delete = "soft" updates the row'),
         (TransformUse(True), "*", {"primary_keys": ("name",), "on_delete": "soft"}, "a deleted row would keep its key"),
-        (TransformUse(True, "it cannot."), "*", {"primary_keys": ("name",)}, "primary_keys: whether .*, and it cannot"),
+        (
+            TransformUse(True, "it cannot."),
+            "*",
+            {"primary_keys": ("name",)},
+            "primary_keys: the sink must find out whether .*, and it cannot",
+        ),
         (TransformUse(True, order_by="qty"), "id, Name", {}, "must keep qty, which source.order_by goes by"),
     ],
 )

@@ -54,7 +54,7 @@ def seconds_of(cluster_time: int) -> tuple[int, int]:
 
 
 def token_bytes(token: Mapping[str, Any]) -> bytes:
-    """The text that orders a token. Raises `DataError` for a text that is none."""
+    """The bytes that order a token. Raises `DataError` for a token without them."""
     data = token.get("_data")
     try:
         raw = bytes.fromhex(data) if isinstance(data, str) else bytes(data or b"")

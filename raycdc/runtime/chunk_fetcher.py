@@ -1,16 +1,21 @@
-"""Reads chunks in a thread of its own, one after the other, into finished segments of no epoch.
+"""Reads chunks in fetchers' threads into finished segments of no epoch.
 
 The SELECT is the connector's (`ChunkReader`), the segment the bridge's; this joins the two and does the folding.
+
+| class | is | lives in |
+|---|---|---|
+| `FetchedChunks` | the reader's side, `raycdc.source.protocol.api.ChunkSource` | the reader's thread |
+| `ChunkSplitReader` | one connection, which does one task after the other | its fetcher's thread |
+| `ChunkFiles` | how segments of chunks are written, read again and deleted | all of them: it has no state |
 """
 
 from __future__ import annotations
 
 import dataclasses
-import queue
-import threading
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, assert_never
 
 import pyarrow as pa
 
@@ -22,96 +27,136 @@ from raycdc.model.mask import Masks
 from raycdc.runtime.output import SpoolAddress, segment_name
 from raycdc.runtime.stopwatch import Stopwatch
 from raycdc.source.protocol.api import ChunkRead
+from raycdc.source.reader.fetcher_manager import FetcherManager
+from raycdc.source.reader.records import RecordsWithSplitIds, SplitRecords
+from raycdc.source.reader.split_reader import SplitsAddition, SplitsChange, SplitsPause, SplitsRemoval
 from raycdc.source.snapshot.fold import fold
 from raycdc.source.snapshot.reading import ChunkReader
 from raycdc.source.split import OpenedAt, SnapshotSplit
 from raycdc.transform.masking import masked
 
 
-class ChunkFetcher:
-    """`raycdc.source.protocol.api.ChunkSource` around a connector's `ChunkReader`."""
+@dataclasses.dataclass(frozen=True, slots=True)
+class ReadChunk:
+    """A chunk to read, that the log reader has opened at `opened_at`; `document` is the table's schema there."""
 
-    def __init__(
-        self,
-        open_reader: Callable[[], ChunkReader],
-        *,
-        spool: SpoolAddress,
-        access: SegmentAccess,
-        notify: Callable[[], None],
-        stopwatch: Stopwatch,
-        masks: Masks | None = None,
-    ) -> None:
-        self._open_reader = open_reader
-        self._masks = masks or Masks()
-        self._spool = spool
-        self._access = access
-        self._notify = notify
-        self._stopwatch = stopwatch
-        self._tasks: queue.SimpleQueue[Callable[[ChunkReader], ChunkRead] | None] = queue.SimpleQueue()
-        self._results: queue.SimpleQueue[ChunkRead | BaseException] = queue.SimpleQueue()
-        self._reader: ChunkReader | None = None
-        self._thread = threading.Thread(target=self._run, name="chunk-fetcher", daemon=True)
-        self._thread.start()
+    split: SnapshotSplit
+    opened_at: OpenedAt
+    document: Mapping[str, Any]
+
+    @property
+    def split_id(self) -> str:
+        return f"read {self.split.split_id} {self.split.attempt}"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class FoldChunk:
+    """Held rows, in the `delta` segments, to fold into what was `read` of a chunk."""
+
+    read: ChunkRead
+    delta: Sequence[Segment]
+    document: Mapping[str, Any]
+
+    @property
+    def split_id(self) -> str:
+        return f"fold {self.read.split.split_id} {self.read.split.attempt}"
+
+
+#: What a fetcher does with a chunk: a split of its own.
+ChunkTask = ReadChunk | FoldChunk
+
+
+class FetchedChunks:
+    """`raycdc.source.protocol.api.ChunkSource`: the chunks that fetchers read."""
+
+    def __init__(self, fetchers: FetcherManager[ChunkTask, ChunkRead], files: ChunkFiles) -> None:
+        self._fetchers = fetchers
+        self._files = files
+        self._done: deque[ChunkRead] = deque()
 
     def read(self, split: SnapshotSplit, *, opened_at: OpenedAt, document: Mapping[str, Any]) -> None:
-        self._tasks.put(lambda reader: self._read(reader, split, opened_at, document))
+        self._fetchers.add_splits((ReadChunk(split, opened_at, document),))
 
     def fold(self, *, read: ChunkRead, delta: Sequence[Segment], document: Mapping[str, Any]) -> None:
-        self._tasks.put(lambda _: self._fold(read, delta, document))
+        self._fetchers.add_splits((FoldChunk(read, delta, document),))
 
     def poll(self) -> ChunkRead | None:
-        try:
-            result = self._results.get_nowait()
-        except queue.Empty:
-            return None
-        if isinstance(result, BaseException):
-            raise result
-        return result
+        if not self._done and (fetch := self._fetchers.poll()) is not None:
+            self._done.extend(part.batch for part in fetch.records)
+        return self._done.popleft() if self._done else None
 
     def discard(self, segments: Sequence[Segment]) -> None:
-        for segment in segments:
-            if self._access.is_own(segment):
-                (self._spool.folder / segment.name).unlink(missing_ok=True)
-            elif segment.flight:
-                delete_there(segment, self._access)
+        self._files.discard(segments)
 
     def close(self) -> None:
-        self._tasks.put(None)
-        if self._reader is not None:
-            self._reader.wake_up()
-        self._thread.join(timeout=10)
+        self._fetchers.close()
 
-    def _run(self) -> None:
-        try:
-            self._reader = self._open_reader()
-            try:
-                while (task := self._tasks.get()) is not None:
-                    self._results.put(task(self._reader))
-                    self._notify()
-            finally:
-                self._reader.close()
-        except BaseException as error:  # noqa: BLE001 - surfaces from `poll`
-            self._results.put(error)
-            self._notify()
 
-    def _read(
-        self, reader: ChunkReader, split: SnapshotSplit, opened_at: OpenedAt, document: Mapping[str, Any]
-    ) -> ChunkRead:
+class ChunkSplitReader:
+    """`raycdc.source.reader.split_reader.SplitReader` of chunks: a task is done by one `fetch`, which ends it."""
+
+    def __init__(self, open_chunks: Callable[[], ChunkReader], files: ChunkFiles) -> None:
+        self._open_chunks = open_chunks
+        self._files = files
+        self._reader = open_chunks()
+        self._task: ChunkTask | None = None
+
+    def fetch(self) -> RecordsWithSplitIds[ChunkRead]:
+        assert self._task is not None, "no chunk was given"
+        task, self._task = self._task, None
+        match task:
+            case ReadChunk():
+                read = self._read(task)
+            case FoldChunk():
+                read = self._files.fold(task)
+            case _:
+                assert_never(task)
+        return RecordsWithSplitIds((SplitRecords(task.split_id, read),), (task.split_id,))
+
+    def handle_splits_changes(self, change: SplitsChange[ChunkTask]) -> None:
+        match change:
+            case SplitsAddition((task,)):
+                self._task = task
+            case SplitsAddition() | SplitsRemoval() | SplitsPause():
+                raise AssertionError("a chunk is read to its end, and alone")
+            case _:
+                assert_never(change)
+
+    def wake_up(self) -> None:
+        self._reader.wake_up()
+
+    def close(self) -> None:
+        self._reader.close()
+
+    def _read(self, task: ReadChunk) -> ChunkRead:
         try:
-            return self._read_rows(reader, split, opened_at, document)
+            return self._files.write(self._reader, task)
         except TableChangedError as changed:
-            reader.close()
-            self._reader = self._open_reader()
-            end = self._reader.log_end(opened_at)
-            return ChunkRead(split, end.ordinal, exact=False, segments=(), log_end=end.log_end, misfit=str(changed))
+            self._reader.close()
+            self._reader = self._open_chunks()
+            end = self._reader.log_end(task.opened_at)
+            misfit = str(changed)
+            return ChunkRead(task.split, end.ordinal, exact=False, segments=(), log_end=end.log_end, misfit=misfit)
 
-    def _read_rows(
-        self, reader: ChunkReader, split: SnapshotSplit, opened_at: OpenedAt, document: Mapping[str, Any]
-    ) -> ChunkRead:
+
+class ChunkFiles:
+    """The segments of chunks in one spool. Any thread may call it: it holds nothing that changes."""
+
+    def __init__(
+        self, spool: SpoolAddress, *, stopwatch: Stopwatch, access: SegmentAccess, masks: Masks | None = None
+    ) -> None:
+        self._spool = spool
+        self._stopwatch = stopwatch
+        self._access = access
+        self._masks = masks or Masks()
+
+    def write(self, reader: ChunkReader, task: ReadChunk) -> ChunkRead:
+        """Read a chunk to its end into a segment. Blocks; raises what the connector's reader does."""
+        split, document = task.split, task.document
         self._masks.check_key(split.table, document["primary_key"])
         writer = self._writer(split, document["fingerprint"])
         try:
-            batches = iter(reader.read(split, opened_at=opened_at, document=document))
+            batches = iter(reader.read(split, opened_at=task.opened_at, document=document))
             while (batch := self._next(batches)) is not None:
                 with self._stopwatch.running("chunk_write"):
                     writer.append(masked(batch, split.table, self._masks) if self._masks else batch)
@@ -124,22 +169,30 @@ class ChunkFetcher:
             segments = (writer.finish(),) if writer.rows else ()
         return ChunkRead(split, high.ordinal, high.exact, segments, log_end=high.log_end)
 
-    def _next(self, batches: Iterator[pa.RecordBatch]) -> pa.RecordBatch | None:
-        with self._stopwatch.running("chunk_read"):
-            return next(batches, None)
-
-    def _fold(self, read: ChunkRead, delta: Sequence[Segment], document: Mapping[str, Any]) -> ChunkRead:
-        split = read.split
+    def fold(self, task: FoldChunk) -> ChunkRead:
+        """Write a chunk again with its held rows in it; the segments before are deleted."""
+        read, delta = task.read, task.delta
         changes = self._table(delta)
         chunk = self._table(read.segments) if read.segments else changes.slice(0, 0)
-        folded = fold(chunk, changes, key=document["primary_key"])
-        writer = self._writer(split, document["fingerprint"])
+        folded = fold(chunk, changes, key=task.document["primary_key"])
+        writer = self._writer(read.split, task.document["fingerprint"])
         for batch in folded.to_batches():
             writer.append(batch)
         writer.lost = sum(segment.lost for segment in (*read.segments, *delta))
         segments = (writer.finish(),) if writer.rows else ()
         self.discard([*read.segments, *delta])
         return dataclasses.replace(read, exact=True, segments=segments)
+
+    def discard(self, segments: Sequence[Segment]) -> None:
+        for segment in segments:
+            if self._access.is_own(segment):
+                (self._spool.folder / segment.name).unlink(missing_ok=True)
+            elif segment.flight:
+                delete_there(segment, self._access)
+
+    def _next(self, batches: Iterator[pa.RecordBatch]) -> pa.RecordBatch | None:
+        with self._stopwatch.running("chunk_read"):
+            return next(batches, None)
 
     def _table(self, segments: Sequence[Segment]) -> pa.Table:
         batches = [batch for segment in segments for batch in read_segment(segment, access=self._access)]

@@ -19,7 +19,7 @@ from raycdc.model.mask import Masks
 from raycdc.runtime.client import CoordinatorClient
 from raycdc.runtime.coordinator_host import CoordinatorHost
 from raycdc.runtime.output import SpoolAddress
-from raycdc.runtime.reader_worker import ReaderIdentity, ReaderWorker
+from raycdc.runtime.reader_worker import ReaderIdentity, ReaderSettings, ReaderWorker
 from raycdc.runtime.restarts import ProcessEnd
 from raycdc.source.connector import Source
 from raycdc.source.parking import Refusal, Requests
@@ -41,6 +41,8 @@ class JobSpec:
     refused: tuple[Refusal, ...] = ()
     #: Whether the sink takes each key's changes in order, and nothing of the order between keys.
     partitioned: bool = False
+    #: How many threads of one reader may read a chunk each.
+    fetchers: int = 1
     #: What readers hide of columns; it holds keys.
     masks: Masks = field(default_factory=Masks, repr=False)
     token: str | None = field(default=None, repr=False)
@@ -207,9 +209,12 @@ def worker_from(
         source=spec.make_source(),
         coordinator=coordinator,
         spool=spool,
-        access=replace(spec.access, node=spool.node),
-        epoch_bytes_max=spec.settings.epoch_bytes_max,
-        parking=spec.parking,
-        partitioned=spec.partitioned,
-        masks=spec.masks,
+        settings=ReaderSettings(
+            access=replace(spec.access, node=spool.node),
+            epoch_bytes_max=spec.settings.epoch_bytes_max,
+            fetchers=spec.fetchers,
+            parking=spec.parking,
+            partitioned=spec.partitioned,
+            masks=spec.masks,
+        ),
     )

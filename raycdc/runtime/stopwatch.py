@@ -10,16 +10,18 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 
 class Stopwatch:
-    """Sums per name; each name belongs to one thread, everyone may look."""
+    """Sums per name, of as many threads as have it. Thread-safe."""
 
     def __init__(self) -> None:
         self._seconds: dict[str, float] = {}
+        self._lock = threading.Lock()
 
     @contextmanager
     def running(self, name: str) -> Iterator[None]:
@@ -33,7 +35,10 @@ class Stopwatch:
 
     def seconds(self) -> dict[str, float]:
         """The sums so far, to a millisecond."""
-        return {name: round(value, 3) for name, value in dict(self._seconds).items()}
+        with self._lock:
+            seconds = dict(self._seconds)
+        return {name: round(value, 3) for name, value in seconds.items()}
 
     def _add(self, name: str, seconds: float) -> None:
-        self._seconds[name] = self._seconds.get(name, 0.0) + seconds
+        with self._lock:
+            self._seconds[name] = self._seconds.get(name, 0.0) + seconds

@@ -32,7 +32,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, ClassVar, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 from raycdc.checkpoint.manifest import Manifest
 from raycdc.config import SourceConfig
@@ -40,15 +40,16 @@ from raycdc.model import TableId, TableSchema
 from raycdc.schema.events import SchemaChangeEvent
 from raycdc.source.checks import CheckResult
 from raycdc.source.parking import Refusal, Requests
-from raycdc.source.protocol.api import ChunkSource, ReaderOutput, SourceReader, SplitEnumerator, SplitEnumeratorContext
-from raycdc.source.protocol.source_event import Message
-from raycdc.source.reader.fetcher import SplitReader
+from raycdc.source.protocol.api import ChunkSource, SourceReader, SplitEnumerator, SplitEnumeratorContext
+from raycdc.source.reader.context import FetcherThreads, ReaderContext
+from raycdc.source.reader.fetcher_manager import MultiThreaded, Sequential, ThreadingModel
 from raycdc.source.selection import Selection
 from raycdc.source.snapshot.enumerator import restore_or_create
+from raycdc.source.snapshot.fetched_log import FetchedLog
 from raycdc.source.snapshot.hand_off import KeyOrder
 from raycdc.source.snapshot.incremental_reader import IncrementalReader
-from raycdc.source.snapshot.log_unit import LogSource, LogUnit, bytes_of
-from raycdc.source.snapshot.reading import ChunkReader
+from raycdc.source.snapshot.log_unit import LogSource
+from raycdc.source.snapshot.reading import BlockingLog, ChunkReader
 from raycdc.source.snapshot.snapshot_plan import EnumeratorDialect
 from raycdc.source.snapshot.stream_state import StreamState
 from raycdc.source.split import StreamSplit
@@ -56,8 +57,6 @@ from raycdc.transform.followed import TargetRules
 from raycdc.transform.hiding import Hiding
 
 ConfigT = TypeVar("ConfigT", bound=SourceConfig)
-ItemT = TypeVar("ItemT")
-T_co = TypeVar("T_co", covariant=True)
 
 #: ``(statement, default database)`` to the schema changes that it makes; raises `SchemaError` with the reason.
 ReadStatement = Callable[[str, str], tuple[SchemaChangeEvent, ...]]
@@ -90,44 +89,6 @@ class SourceContext:
     def left_out(self) -> frozenset[str]:
         """Types of schema changes that reach no target; there are no rows for them either."""
         return self.rules.left_out
-
-
-class Fetched(Protocol[T_co]):
-    """What a fetcher's thread has read ahead. Called from the reader's thread; never blocks."""
-
-    def poll(self) -> T_co | None:
-        """The next item, or None when there is none now. Raises what went wrong in the thread."""
-
-    def close(self) -> None: ...
-
-
-class FetcherManager(Protocol):
-    """The threads that block on a source so that its reader never does (FLIP-27's ``SplitFetcherManager``)."""
-
-    def start(
-        self, open_reader: Callable[[], SplitReader[ItemT]], *, name: str, size: Callable[[ItemT], int]
-    ) -> Fetched[ItemT]:
-        """A thread that opens a reader and reads ahead, as many bytes as fit; `size` is an item's, `name` says what
-        it is in figures and in a stack trace.
-        """
-
-    def chunks(self, open_chunks: Callable[[], ChunkReader]) -> ChunkSource:
-        """A thread that reads chunks, one after the other, into segments."""
-
-
-@dataclass(frozen=True, slots=True)
-class ReaderContext:
-    """What a reader is given: where rows go, how to speak, how to wake its thread from another, a monotonic clock in
-    seconds, the bytes after which it asks for a seal, whether single tables may be parked, and fetchers.
-    """
-
-    output: ReaderOutput
-    send: Callable[[Message], None]
-    notify: Callable[[], None]
-    now_s: Callable[[], float]
-    epoch_bytes_max: int
-    parking: bool
-    fetchers: FetcherManager
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,7 +235,7 @@ class IncrementalSource(Source[ConfigT]):
         """How tables are found and cut, and where the log begins."""
 
     @abstractmethod
-    def log_reader(self, split: StreamSplit) -> SplitReader[LogUnit]:
+    def log_reader(self, split: StreamSplit) -> BlockingLog:
         """Connect, and read the log from where `split` says. Blocks; `LogLostError` where that is gone."""
 
     @abstractmethod
@@ -296,23 +257,29 @@ class IncrementalSource(Source[ConfigT]):
             refusals=start.refusals,
         )
 
+    def threading(self, fetchers: int) -> ThreadingModel:
+        """How chunks are read in one reader, of which up to `fetchers` threads may read one each.
+
+        Where the source limits how many readers have work (`SourceConfig.readers_max`), a reader has one connection.
+        """
+        return MultiThreaded(fetchers) if fetchers > 1 and not self.config.readers_max else Sequential()
+
     def create_reader(self, context: ReaderContext) -> SourceReader:
+        threading = self.threading(context.fetchers)
         return IncrementalReader(
-            dialect=_FetchedDialect(self, context.fetchers),
-            output=context.output,
-            send=context.send,
-            now_s=context.now_s,
-            epoch_bytes_max=context.epoch_bytes_max,
-            parking=context.parking,
+            context,
+            _FetchedDialect(self, context.threads, threading),
+            chunks_at_once=threading.fetchers,
         )
 
 
 class _FetchedDialect:
     """`ReaderDialect` of the incremental reader: the connector's blocking readers behind fetcher threads."""
 
-    def __init__(self, source: IncrementalSource[Any], fetchers: FetcherManager) -> None:
+    def __init__(self, source: IncrementalSource[Any], threads: FetcherThreads, threading: ThreadingModel) -> None:
         self._source = source
-        self._fetchers = fetchers
+        self._threads = threads
+        self._threading = threading
 
     @property
     def ring_s(self) -> float:
@@ -320,10 +287,10 @@ class _FetchedDialect:
         return self._source.ring_s
 
     def open_log(self, split: StreamSplit) -> LogSource:
-        return self._fetchers.start(lambda: self._source.log_reader(split), name="log_read", size=bytes_of)
+        return FetchedLog(self._threads, self._source.log_reader, split)
 
     def open_chunks(self) -> ChunkSource:
-        return self._fetchers.chunks(self._source.chunk_reader)
+        return self._threads.chunks(self._source.chunk_reader, threading=self._threading)
 
     def key_order(self, split: StreamSplit) -> KeyOrder:
         # Here and not where the log is opened: that happens in the background, and a run may end before.

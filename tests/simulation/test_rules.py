@@ -20,11 +20,11 @@ from raycdc.source.protocol.coordinator import SourceCoordinator
 from raycdc.source.protocol.link import Link, read_packet
 from raycdc.source.protocol.source_event import decode
 from raycdc.source.snapshot import hand_off, open_chunk, stream_state
+from raycdc.source.snapshot.chunks_in_flight import ChunksInFlight
 from raycdc.source.snapshot.dropped_rows import DroppedRows
 from raycdc.source.snapshot.enumerator import IncrementalSnapshotEnumerator
 from raycdc.source.snapshot.hand_off import DROP, EMIT, HOLD, HandOff, PublishChunk
 from raycdc.source.snapshot.held_rows import HeldRows
-from raycdc.source.snapshot.incremental_reader import IncrementalReader
 from raycdc.source.snapshot.log_reader import LogReader
 from raycdc.source.snapshot.log_unit import SchemaChange
 from raycdc.testing.simulation import Settings, TableKind, Visibility, cluster
@@ -328,11 +328,11 @@ def say_nothing_of_truncations(patch: pytest.MonkeyPatch) -> None:
 
 
 def delete_what_is_being_folded(patch: pytest.MonkeyPatch) -> None:
-    def discard(self: IncrementalReader, chunk: Any) -> None:
+    def discard(self: ChunksInFlight, chunk: Any) -> None:
         if chunk.read is not None:
-            self._chunk_io().discard(chunk.read.segments)
+            self._io().discard(chunk.read.segments)
 
-    patch.setattr(IncrementalReader, "_discard", discard)
+    patch.setattr(ChunksInFlight, "_discard", discard)
 
 
 def keep_the_old_servers_place_in_the_log(patch: pytest.MonkeyPatch) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from raycdc.connectors.kafka import held, reader
+from raycdc.connectors.kafka.emitter import KafkaRecordEmitter
 from raycdc.connectors.kafka.held import Judged
 from raycdc.connectors.kafka.reader import KafkaReader
 from raycdc.connectors.kafka.schemas import SchemaRegistry
@@ -32,7 +33,7 @@ def test_rows_and_statements_reach_the_target_in_their_order_each_once(seed: int
 
 
 def forget_to_tell_of_truncations(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(KafkaReader, "_empty", lambda *_: None)
+    patch.setattr(KafkaRecordEmitter, "_empty", lambda *_: None)
 
 
 def give_no_defaults(patch: pytest.MonkeyPatch) -> None:

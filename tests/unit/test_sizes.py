@@ -29,9 +29,7 @@ LARGE_CLASSES: dict[str, str] = {
     "config/lookups.py:LookupOptions": "keys of a section of the configuration",
     "config/model.py:PipelineOptions": "keys of a section of the configuration",
     "connectors/kafka/enumerator.py:KafkaEnumerator": "not looked at yet",
-    "connectors/kafka/partition_reader.py:KafkaPartitionReader": "not looked at yet",
     "connectors/kafka/plugin.py:KafkaSourceConfig": "keys of a section of the configuration",
-    "connectors/kafka/reader.py:KafkaReader": "not looked at yet",
     "connectors/mongodb/source.py:MongoDbSource": "not looked at yet",
     "connectors/mongodb/stream/change_stream.py:ChangeStreamReader": "not looked at yet",
     "connectors/mongodb/stream/followed.py:FollowedCollections": "not looked at yet",
@@ -54,7 +52,6 @@ LARGE_CLASSES: dict[str, str] = {
     "pipeline.py:Pipeline": "not looked at yet",
     "runtime/coordinator_host.py:CoordinatorHost": "not looked at yet",
     "runtime/output.py:EpochOutput": "not looked at yet",
-    "runtime/reader_worker.py:ReaderWorker": "not looked at yet",
     "runtime/supervisor.py:Supervisor": "not looked at yet",
     "sinks/delta/sink.py:DeltaSink": "not looked at yet",
     "sinks/delta/table.py:DeltaTarget": "not looked at yet",
@@ -66,7 +63,6 @@ LARGE_CLASSES: dict[str, str] = {
     "source/protocol/coordinator.py:SourceCoordinator": "not looked at yet",
     "source/snapshot/enumerator.py:IncrementalSnapshotEnumerator": "not looked at yet",
     "source/snapshot/hand_off.py:HandOff": "not looked at yet",
-    "source/snapshot/incremental_reader.py:IncrementalReader": "not looked at yet",
     "source/snapshot/log_reader.py:LogReader": "not looked at yet",
 }
 
@@ -76,7 +72,6 @@ MANY_ARGUMENTS: dict[str, str] = {
     "cli/app.py:init": "options of the command line",
     "config/fields.py:option": "metadata of a key",
     "connectors/kafka/offsets.py:new_states": "not looked at yet",
-    "connectors/kafka/reader.py:KafkaReader.__init__": "not looked at yet",
     "connectors/mongodb/snapshot/splits.py:_bounds": "not looked at yet",
     "connectors/mongodb/stream/change_stream.py:ChangeStreamReader.__init__": "not looked at yet",
     "connectors/mongodb/stream/followed.py:FollowedCollections.__init__": "not looked at yet",
@@ -91,7 +86,6 @@ MANY_ARGUMENTS: dict[str, str] = {
     "lookup/lookups.py:open_joiner": "not looked at yet",
     "pipeline.py:Pipeline._run_epochs": "not looked at yet",
     "runtime/coordinator_host.py:CoordinatorHost.__init__": "not looked at yet",
-    "runtime/reader_worker.py:ReaderWorker.__init__": "not looked at yet",
     "sinks/columns.py:plan": "not looked at yet",
     "sinks/delta/evolution.py:evolve": "not looked at yet",
     "sinks/delta/tasks.py:write_partitioned": "not looked at yet",
@@ -113,7 +107,6 @@ MANY_ARGUMENTS: dict[str, str] = {
     "source/protocol/coordinator.py:SourceCoordinator.__init__": "not looked at yet",
     "source/snapshot/enumerator.py:IncrementalSnapshotEnumerator.__init__": "not looked at yet",
     "source/snapshot/enumerator.py:restore_or_create": "not looked at yet",
-    "source/snapshot/incremental_reader.py:IncrementalReader.__init__": "not looked at yet",
     "source/snapshot/log_reader.py:LogReader.__init__": "not looked at yet",
 }
 

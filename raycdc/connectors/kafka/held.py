@@ -5,39 +5,24 @@ A batch is judged once, when it is decoded, by what was known before it; while i
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from raycdc.connectors.kafka.messages import Fetched
-from raycdc.connectors.kafka.partition_reader import Fetch
+from raycdc.connectors.kafka.messages import Fetched, PartitionRecords, PartitionStart
 from raycdc.connectors.kafka.schemas import merge
 from raycdc.connectors.kafka.split import PartitionState
 from raycdc.connectors.kafka.statements import Dropped, Emptied, Statements
 from raycdc.formats.api import ChangeItem, Decoded, FormatDecoder, RowsItem
 from raycdc.model import Column, RowKind, TableId, TableSchema
+from raycdc.source.reader.fetcher_manager import FetcherManager
 from raycdc.transform.hiding import Hiding
 
-
-class Partitions(Protocol):
-    """The fetcher's side: `KafkaPartitionReader` behind a `SplitFetcher`. No call blocks."""
-
-    def add(
-        self, topic: str, partition: int, offset: int, *, addition: int, last: tuple[int, int] | None = None
-    ) -> None: ...
-
-    def remove(self, split_id: str) -> None: ...
-
-    def pause(self, split_ids: Iterable[str]) -> None: ...
-
-    def resume(self, split_ids: Iterable[str]) -> None: ...
-
-    def poll(self) -> Fetch | None: ...
-
-    def close(self) -> None: ...
+#: What reads the partitions of one reader: `KafkaPartitionReader` in a fetcher's thread, or a simulation of it.
+PartitionFetchers = FetcherManager[PartitionStart, PartitionRecords]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +35,8 @@ class ReaderSettings:
     #: Where masks hide something, nothing of messages that cannot be decoded may be shown, or kept.
     hiding: Hiding = field(default_factory=Hiding)
     order_by: str | None = None
+    #: What is made of DDL messages.
+    statements: Statements = field(default_factory=Statements)
 
     @property
     def hides(self) -> bool:
@@ -63,8 +50,18 @@ class ReadPartition:
     state: PartitionState
     until: int | None
     decoder: FormatDecoder
-    ended: bool = False
     log_end: int | None = None
+
+    @property
+    def split_id(self) -> str:
+        return self.state.split_id
+
+    @property
+    def ended(self) -> bool:
+        return self.state.ended(self.until)
+
+    def to_json(self) -> dict[str, Any]:
+        return self.state.to_json()
 
     @property
     def end(self) -> int | None:
@@ -139,6 +136,13 @@ class HeldBatch:
     def rows(self) -> list[RowsItem]:
         items = self.decoded.items if self.decoded is not None else ()
         return [item for item in items if isinstance(item, RowsItem)]
+
+    def latest_event_ms(self) -> int | None:
+        """The latest event time of the batch."""
+        event_ms = self.fetched.event_ms
+        for item in self.rows():
+            event_ms = latest_event(item.batch, event_ms)
+        return event_ms
 
 
 def is_truncation(batch: pa.RecordBatch) -> bool:

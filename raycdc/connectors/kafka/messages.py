@@ -29,8 +29,7 @@ class Fetched:
     """Messages of one partition in order, or none where only the position moved (to `next_offset`, past markers).
 
     `reset`: the position was not in the topic, and by policy is `next_offset` now, which may be before it. `event_ms`
-    is the latest of the broker's timestamps, `addition` tells which assignment of the partition it was fetched for
-    (`raycdc.source.partitions.partition_set`). `leader_epoch` is the last message's.
+    is the latest of the broker's timestamps, `leader_epoch` the last message's.
     """
 
     split_id: str
@@ -39,7 +38,6 @@ class Fetched:
     bytes: int
     fetched_ms: int
     event_ms: int | None = None
-    addition: int = 0
     reset: bool = False
     leader_epoch: int | None = None
 
@@ -49,6 +47,36 @@ class Fetched:
         if self.batch is None or self.leader_epoch is None:
             return None
         return int(self.batch.offsets[-1]) + 1, self.leader_epoch
+
+
+@dataclass(frozen=True, slots=True)
+class LogEnd:
+    """Where a partition's log ends, as far as is known: the offset of its next message."""
+
+    offset: int
+
+
+#: What is fetched of a partition.
+PartitionRecords = Fetched | LogEnd
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionStart:
+    """A partition to read from `offset` on.
+
+    With `last`, which is a place at or before `offset` and a leader's epoch, reading begins there, and the broker is
+    asked first whether that epoch went so far (OffsetForLeaderEpoch, KIP-320): a log that was cut off before has other
+    messages there. It is not asked at `offset`: markers of a later epoch may lie in between.
+    """
+
+    topic: str
+    partition: int
+    offset: int
+    last: tuple[int, int] | None = None
+
+    @property
+    def split_id(self) -> str:
+        return f"{self.topic}:{self.partition}"
 
 
 @dataclass(frozen=True, slots=True)

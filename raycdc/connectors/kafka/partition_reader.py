@@ -1,19 +1,16 @@
 """Reads all partitions of one reader over one consumer, in the fetcher's thread (FLIP-27's multiplexed model).
 
-The reader's thread asks for changes (`add`, `remove`, `pause`, `resume`); they are carried out before the next fetch.
-The consumer joins no group: it is told what to read from where, and commits nothing. A partition that waits is paused
-in the consumer, which keeps that while others are assigned; one that needs no reading any more is `remove`d.
+Partitions are added, removed, paused and resumed between two fetches. The consumer joins no group: it is told what to
+read from where, and commits nothing. A partition that waits is paused in the consumer, which keeps that while others
+are assigned; one that needs no reading any more is removed.
 """
 
 from __future__ import annotations
 
-import threading
 import time
-from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, assert_never
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
@@ -28,9 +25,11 @@ from raycdc.connectors.kafka.client import (
     is_away,
     source_error,
 )
-from raycdc.connectors.kafka.messages import Fetched, Trouble, gather
+from raycdc.connectors.kafka.messages import Fetched, LogEnd, PartitionRecords, PartitionStart, Trouble, gather
 from raycdc.connectors.kafka.plugin import KafkaSourceConfig
 from raycdc.errors import LogLostError, SourceUnavailableError
+from raycdc.source.reader.records import RecordsWithSplitIds, SplitRecords
+from raycdc.source.reader.split_reader import SplitsAddition, SplitsChange, SplitsPause, SplitsRemoval
 
 #: Longest a fetch waits for messages, so that changes and the end do not.
 FETCH_WAIT_S = 0.1
@@ -48,123 +47,123 @@ NO_GROUP = frozenset({KafkaError.GROUP_AUTHORIZATION_FAILED})
 _OUT_OF_RANGE = frozenset({KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE})
 
 
-@dataclass(frozen=True, slots=True)
-class Fetch:
-    """One fetch: what came of which partitions, and where each partition's log ends as far as we know."""
+class LogEnds:
+    """Where partitions' logs end, which fetch responses tell, and a question of its own for those that are paused."""
 
-    parts: tuple[Fetched, ...]
-    ends: dict[str, int]
-    bytes: int
+    def __init__(self, config: KafkaSourceConfig, consumer: Consumer) -> None:
+        self._config = config
+        self._consumer = consumer
+        self._admin: AdminClient | None = None
+        self._asked: dict[TopicPartition, Future[Any]] = {}
+        self._looked_s = 0.0
+        self._asked_s = 0.0
+
+    def look(self, positions: Mapping[str, TopicPartition], *, paused: Collection[str]) -> dict[str, int]:
+        """Where logs of `positions` end, as far as that was said since the last look; nobody is waited for."""
+        now_s = time.monotonic()
+        if now_s < self._looked_s + ENDS_EVERY_S:
+            return {}
+        self._looked_s = now_s
+        ends = {split_id: end for split_id, end in self._answered().items() if split_id in positions}
+        for split_id, where in positions.items():
+            if split_id not in paused:
+                # As its last fetch response said.
+                high = int(self._consumer.get_watermark_offsets(where, cached=True)[1])
+                if high >= 0:
+                    ends[split_id] = high
+        if paused and not self._asked and now_s >= self._asked_s + PAUSED_ENDS_EVERY_S:
+            self._asked_s = now_s
+            self._asked = self._ask([positions[split_id] for split_id in paused])
+        return ends
+
+    def _ask(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Future[Any]]:
+        """One question for all of them, which the client's own thread waits for."""
+        if self._admin is None:
+            self._admin = admin_client(client_properties(self._config), section="source")
+        end = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+        wanted = {TopicPartition(where.topic, where.partition): end for where in partitions}
+        return dict(self._admin.list_offsets(wanted, request_timeout=TIMEOUT_S))
+
+    def _answered(self) -> dict[str, int]:
+        """What `_ask` brought, once all of it is there. A failure is only a figure that is missing: what is wrong
+        with the cluster is told where it is read.
+        """
+        if not all(future.done() for future in self._asked.values()):
+            return {}
+        asked, self._asked = self._asked, {}
+        return {f"{p.topic}:{p.partition}": f.result().offset for p, f in asked.items() if f.exception() is None}
 
 
 class KafkaPartitionReader:
-    """`raycdc.source.reader.fetcher.SplitReader` of partitions. `add` … `resume` may be called from any thread."""
+    """`raycdc.source.reader.split_reader.SplitReader` of partitions."""
 
     def __init__(self, config: KafkaSourceConfig) -> None:
         self._config = config
-        self._changes: deque[Callable[[Consumer], None]] = deque()
-        self._changed = threading.Event()
         self._positions: dict[str, TopicPartition] = {}
         #: Where reading is to go on; markers may lie between a position and it.
         self._wanted: dict[str, int] = {}
-        self._additions: dict[str, int] = {}
         self._paused: set[str] = set()
-        self._admin: AdminClient | None = None
-        self._asked: dict[TopicPartition, Future[Any]] = {}
         #: Ever read here: a message of a partition that was taken away may still come.
         self._topics: set[str] = set()
-        self._ends_at_s = 0.0
-        self._paused_ends_at_s = 0.0
         self._message_bytes = 1024.0
         #: Times the cluster or a broker was away, and times a position was set anew by policy.
         self.interruptions = 0
         self.resets = 0
         self._consumer = consumer_client(consumer_properties(config), section="source")
+        self._ends = LogEnds(config, self._consumer)
 
     def __repr__(self) -> str:
         return f"KafkaPartitionReader({sorted(self._positions)}, paused={sorted(self._paused)})"
 
-    # -- the reader's thread
-
-    def add(
-        self, topic: str, partition: int, offset: int, *, addition: int, last: tuple[int, int] | None = None
-    ) -> None:
-        """Read a partition from `offset` on; what is fetched of it says for which `addition`.
-
-        With `last`, which is a place at or before `offset` and a leader's epoch, reading begins there, and the broker
-        is asked first whether that epoch went so far (OffsetForLeaderEpoch, KIP-320): a log that was cut off before
-        has other messages there. It is not asked at `offset`: markers of a later epoch may lie in between.
-        """
-        where = TopicPartition(topic, partition, offset)
-        if last is not None:
-            where = TopicPartition(topic, partition, last[0], leader_epoch=last[1])
-
-        def change(consumer: Consumer) -> None:
-            self._positions[f"{topic}:{partition}"] = where
-            self._wanted[f"{topic}:{partition}"] = offset
-            self._additions[f"{topic}:{partition}"] = addition
-            self._topics.add(topic)
-            consumer.incremental_assign([where])
-
-        self._change(change)
-
-    def remove(self, split_id: str) -> None:
-        """Stop reading a partition; what was fetched of it before may still come."""
-
-        def change(consumer: Consumer) -> None:
-            where = self._positions.pop(split_id, None)
-            if where is None:
-                return
-            if split_id in self._paused:
-                # Older librdkafkas keep that for a partition that comes back.
-                consumer.resume([where])
-                self._paused.discard(split_id)
-            consumer.incremental_unassign([where])
-
-        self._change(change)
-
-    def pause(self, split_ids: Iterable[str]) -> None:
-        """Fetch nothing of these until `resume`."""
-        wanted = set(split_ids)
-
-        def change(consumer: Consumer) -> None:
-            known = wanted & set(self._positions)
-            consumer.pause([self._positions[s] for s in known])
-            self._paused |= known
-
-        self._change(change)
-
-    def resume(self, split_ids: Iterable[str]) -> None:
-        """Go on where `pause` stopped."""
-        wanted = set(split_ids)
-
-        def change(consumer: Consumer) -> None:
-            known = wanted & self._paused
-            consumer.resume([self._positions[s] for s in known])
-            self._paused -= known
-
-        self._change(change)
-
-    def _change(self, change: Callable[[Consumer], None]) -> None:
-        self._changes.append(change)
-        self._changed.set()
-
-    # -- the fetcher's thread
-
-    def fetch(self) -> Fetch | None:
-        """What arrived within a moment. Raises `LogLostError` and other `SourceError`s by name."""
-        self._changed.clear()
+    def handle_splits_changes(self, change: SplitsChange[PartitionStart]) -> None:
         try:
-            while self._changes:
-                self._changes.popleft()(self._consumer)
-            if not self._positions:
-                self._changed.wait(FETCH_WAIT_S)
-                return None
+            match change:
+                case SplitsAddition(starts):
+                    for start in starts:
+                        self._add(start)
+                case SplitsRemoval(split_ids):
+                    for split_id in split_ids:
+                        self._remove(split_id)
+                case SplitsPause(paused, resumed):
+                    self._pause(paused, resumed)
+                case _:
+                    assert_never(change)
+        except KafkaException as cause:
+            raise source_error(cause.args[0], self._config.bootstrap_servers) from cause
+
+    def _add(self, start: PartitionStart) -> None:
+        where = TopicPartition(start.topic, start.partition, start.offset)
+        if start.last is not None:
+            where = TopicPartition(start.topic, start.partition, start.last[0], leader_epoch=start.last[1])
+        self._positions[start.split_id] = where
+        self._wanted[start.split_id] = start.offset
+        self._topics.add(start.topic)
+        self._consumer.incremental_assign([where])
+
+    def _remove(self, split_id: str) -> None:
+        where = self._positions.pop(split_id, None)
+        if where is None:
+            return
+        if split_id in self._paused:
+            # Older librdkafkas keep that for a partition that comes back.
+            self._consumer.resume([where])
+            self._paused.discard(split_id)
+        self._consumer.incremental_unassign([where])
+
+    def _pause(self, paused: Sequence[str], resumed: Sequence[str]) -> None:
+        pause, resume = set(paused) & set(self._positions), set(resumed) & self._paused
+        self._consumer.pause([self._positions[split_id] for split_id in pause])
+        self._consumer.resume([self._positions[split_id] for split_id in resume])
+        self._paused = (self._paused | pause) - resume
+
+    def fetch(self) -> RecordsWithSplitIds[PartitionRecords] | None:
+        """What arrived within a moment. Raises `LogLostError` and other `SourceError`s by name."""
+        try:
             return self._fetch()
         except KafkaException as cause:
             raise source_error(cause.args[0], self._config.bootstrap_servers) from cause
 
-    def _fetch(self) -> Fetch | None:
+    def _fetch(self) -> RecordsWithSplitIds[PartitionRecords] | None:
         wanted = int(min(MESSAGES_MAX, max(MESSAGES_MIN, FETCH_BYTES / self._message_bytes)))
         messages = self._consumer.consume(wanted, timeout=FETCH_WAIT_S)
         topic = next(iter(self._topics)) if len(self._topics) == 1 else None
@@ -180,54 +179,22 @@ class KafkaPartitionReader:
             for split_id in resets
             if split_id is not None
         ]
-        parts = [replace(p, addition=self._additions[p.split_id]) for p in parts]
         size = sum(part.bytes for part in parts)
         if messages and size:
             self._message_bytes = max(1.0, size / len(messages))
-        ends = self._ends()
-        return Fetch(tuple(parts), ends, size) if parts or ends else None
+        ends = self._ends.look(self._positions, paused=self._paused)
+        fetched: list[tuple[str, PartitionRecords]] = [
+            *((split_id, LogEnd(end)) for split_id, end in ends.items()),
+            *((part.split_id, part) for part in parts),
+        ]
+        records = tuple(SplitRecords(split_id, batch) for split_id, batch in fetched)
+        return RecordsWithSplitIds(records, bytes=size) if records else None
 
     def wake_up(self) -> None:
-        self._changed.set()
+        """No fetch waits longer than a moment."""
 
     def close(self) -> None:
         self._consumer.close()
-
-    def _ends(self) -> dict[str, int]:
-        """Where logs end, as far as that was said since the last look; nobody is waited for."""
-        now_s = time.monotonic()
-        if now_s < self._ends_at_s + ENDS_EVERY_S:
-            return {}
-        self._ends_at_s = now_s
-        ends = self._answered()
-        for split_id, where in self._positions.items():
-            if split_id not in self._paused:
-                # As its last fetch response said.
-                high = int(self._consumer.get_watermark_offsets(where, cached=True)[1])
-                if high >= 0:
-                    ends[split_id] = high
-        if self._paused and not self._asked and now_s >= self._paused_ends_at_s + PAUSED_ENDS_EVERY_S:
-            self._paused_ends_at_s = now_s
-            self._asked = self._ask_ends([self._positions[split_id] for split_id in self._paused])
-        return ends
-
-    def _ask_ends(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Future[Any]]:
-        """One question for all of them, which the client's own thread waits for."""
-        if self._admin is None:
-            self._admin = admin_client(client_properties(self._config), section="source")
-        end = OffsetSpec.latest()  # type: ignore[no-untyped-call]
-        wanted = {TopicPartition(where.topic, where.partition): end for where in partitions}
-        return dict(self._admin.list_offsets(wanted, request_timeout=TIMEOUT_S))
-
-    def _answered(self) -> dict[str, int]:
-        """What `_ask_ends` brought, once all of it is there. A failure is only a figure that is missing: what is wrong
-        with the cluster is told where it is read.
-        """
-        if not all(future.done() for future in self._asked.values()):
-            return {}
-        asked, self._asked = self._asked, {}
-        found = {f"{p.topic}:{p.partition}": f.result().offset for p, f in asked.items() if f.exception() is None}
-        return {split_id: end for split_id, end in found.items() if split_id in self._positions}
 
     def _handle(self, trouble: Trouble) -> str | None:
         """Bear with it, or raise its error. The partition, where its position was set anew."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -15,7 +15,7 @@ from raycdc.connectors.kafka.enumerator import ANOTHER_POSITION, KafkaEnumerator
 from raycdc.connectors.kafka.held import ReaderSettings
 from raycdc.connectors.kafka.identities import Identities, TopicQuestions
 from raycdc.connectors.kafka.offsets import in_range
-from raycdc.connectors.kafka.partition_reader import Fetch, KafkaPartitionReader
+from raycdc.connectors.kafka.partition_reader import KafkaPartitionReader
 from raycdc.connectors.kafka.plugin import KafkaSourceConfig
 from raycdc.connectors.kafka.reader import KafkaReader
 from raycdc.connectors.kafka.split import PartitionState, partition_of
@@ -25,13 +25,13 @@ from raycdc.formats.warm_up import compile_all
 from raycdc.model import TableId
 from raycdc.source.connector import (
     EnumeratorStart,
-    FetcherManager,
-    ReaderContext,
     Source,
     SourceFindings,
     SourceTable,
 )
 from raycdc.source.protocol.api import SplitEnumeratorContext
+from raycdc.source.reader.context import ReaderContext
+from raycdc.source.reader.fetcher_manager import Multiplexed
 
 
 class KafkaSource(Source[KafkaSourceConfig]):
@@ -96,11 +96,10 @@ class KafkaSource(Source[KafkaSourceConfig]):
         alignment = self.config.alignment
         return KafkaReader(
             context,
-            partitions=FetchedPartitions(self.config, context.fetchers),
+            context.threads.start(lambda: KafkaPartitionReader(self.config), name="log_read", threading=Multiplexed()),
             make_decoder=partial(opened.decoder, positions=True),
-            statements=self._statements(),
             identities=Identities(
-                TopicQuestions(self.config, context.notify),
+                TopicQuestions(self.config, context.availability.notify),
                 where=self.config.bootstrap_servers,
                 now_s=context.now_s,
             ),
@@ -110,6 +109,7 @@ class KafkaSource(Source[KafkaSourceConfig]):
                 dead_letters=keeps_dead_letters(self.config.format),
                 order_by=self.config.order_by,
                 hiding=self.context.hiding,
+                statements=self._statements(),
             ),
         )
 
@@ -123,31 +123,3 @@ class KafkaSource(Source[KafkaSourceConfig]):
             follow=section.get("ddl", "follow") == "follow",
             masks=self.context.hiding.masks,
         )
-
-
-class FetchedPartitions:
-    """`raycdc.connectors.kafka.held.Partitions`: the blocking reader behind its fetcher's thread."""
-
-    def __init__(self, config: KafkaSourceConfig, fetchers: FetcherManager) -> None:
-        self._reader = KafkaPartitionReader(config)
-        self._fetcher = fetchers.start(lambda: self._reader, name="log_read", size=lambda fetch: fetch.bytes)
-
-    def add(
-        self, topic: str, partition: int, offset: int, *, addition: int, last: tuple[int, int] | None = None
-    ) -> None:
-        self._reader.add(topic, partition, offset, addition=addition, last=last)
-
-    def remove(self, split_id: str) -> None:
-        self._reader.remove(split_id)
-
-    def pause(self, split_ids: Iterable[str]) -> None:
-        self._reader.pause(split_ids)
-
-    def resume(self, split_ids: Iterable[str]) -> None:
-        self._reader.resume(split_ids)
-
-    def poll(self) -> Fetch | None:
-        return self._fetcher.poll()
-
-    def close(self) -> None:
-        self._fetcher.close()

@@ -19,6 +19,7 @@ from raycdc.checkpoint.manifest import Segment, TableEpoch
 from raycdc.model import TableId
 from raycdc.source.parking import Refusal
 from raycdc.source.protocol.source_event import Heartbeat, Message, SourceEvent
+from raycdc.source.reader.availability import Availability
 from raycdc.source.snapshot.hand_off import LogRows
 from raycdc.source.snapshot.held_rows import SpilledRows
 from raycdc.source.split import OpenedAt, SnapshotSplit, SourceSplit
@@ -144,7 +145,7 @@ class ChunkRead:
 
 
 class ChunkSource(Protocol):
-    """Reads chunks, one after the other, in the background. Calls come from the reader's thread and never block."""
+    """Reads chunks in the background, one or several at once. Calls come from the reader's thread and never block."""
 
     def read(self, split: SnapshotSplit, *, opened_at: OpenedAt, document: Mapping[str, Any]) -> None:
         """Queue a chunk that the log reader has opened at `opened_at`; `document` is the table's schema there.
@@ -205,12 +206,14 @@ class ReaderOutput(Protocol):
 class SourceReader(Protocol):
     """Reads splits. One thread calls everything; nothing blocks."""
 
-    def start(self) -> None: ...
-
     def handle(self, message: Message) -> None:
         """A message from the coordinator."""
 
     def poll_next(self) -> InputStatus: ...
+
+    @property
+    def is_available(self) -> Availability:
+        """What to wait for when `poll_next` has nothing."""
 
     def heartbeat(self) -> Heartbeat:
         """What the coordinator should know now."""

@@ -1,8 +1,9 @@
 """Fetchers: the threads that block on a source, so that readers never do.
 
-A `SplitFetcher` owns one `SplitReader` and one thread. What it fetches waits in a queue bounded by bytes; a full
-queue stops the thread, which stops reading its socket, which is how back-pressure reaches the source. An error in the
-thread surfaces once, from `poll`, in the reader's thread.
+A `SplitFetcher` owns one `SplitReader` and one thread. Which splits it reads is said by the `SplitBacklog` of its
+manager (`raycdc.source.reader.fetcher_manager`), and what it fetches waits in the manager's `ElementsQueue`, which is
+bounded by bytes: a full queue stops the threads, which stop reading their sockets, which is how back-pressure reaches
+the source. An error in a thread surfaces once, from `ElementsQueue.poll`, in the reader's thread.
 """
 
 from __future__ import annotations
@@ -10,102 +11,132 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
-T = TypeVar("T")
-T_co = TypeVar("T_co", covariant=True)
+from raycdc.source.reader.backlog import SplitBacklog
+from raycdc.source.reader.records import RecordsWithSplitIds
+from raycdc.source.reader.split_reader import FetchedSplit, SplitReader, SplitsAddition
+
+ItemT = TypeVar("ItemT")
+SplitT = TypeVar("SplitT", bound=FetchedSplit)
 
 #: Bytes fetched ahead of the reader: enough to keep the decoder busy while a batch is written, no more.
 QUEUE_BYTES_MAX = 64 << 20
+#: Longest that closing waits for a thread to close its connection.
+CLOSE_TIMEOUT_S = 10
 
 
-class SplitReader(Protocol[T_co]):
-    """Blocking reads of one split. `fetch` and `close` run in the fetcher's thread, `wake_up` in any."""
+class ElementsQueue(Generic[ItemT]):
+    """What fetchers have read ahead of the reader (FLIP-27's elements queue). `notify` is called when `poll` has news.
 
-    def fetch(self) -> T_co | None:
-        """Block until something arrived, or for a moment (None). Raises what ends the fetcher."""
+    Thread-safe. It is full at `bytes_max`; a fetch that is larger passes alone.
+    """
 
-    def wake_up(self) -> None:
-        """Make a blocked `fetch` return soon."""
-
-    def close(self) -> None: ...
-
-
-class SplitFetcher(Generic[T]):
-    """See the module's docstring. `size` tells the bytes of an item, `notify` is called when `poll` has news."""
-
-    def __init__(
-        self,
-        open_reader: Callable[[], SplitReader[T]],
-        *,
-        name: str,
-        size: Callable[[T], int],
-        notify: Callable[[], None],
-        queue_bytes_max: int = QUEUE_BYTES_MAX,
-    ) -> None:
-        self._open_reader = open_reader
-        self._size = size
+    def __init__(self, *, bytes_max: int, notify: Callable[[], None]) -> None:
+        self._bytes_max = bytes_max
         self._notify = notify
-        self._queue_bytes_max = queue_bytes_max
         self._condition = threading.Condition()
-        self._queue: deque[T] = deque()
-        self._queue_bytes = 0
+        self._elements: deque[RecordsWithSplitIds[ItemT]] = deque()
+        self._bytes = 0
         self._error: BaseException | None = None
         self._closed = False
-        self._reader: SplitReader[T] | None = None
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-        self._thread.start()
 
     def __repr__(self) -> str:
-        return f"SplitFetcher({self._thread.name}, queued={len(self._queue)}, bytes={self._queue_bytes})"
+        return f"ElementsQueue({len(self._elements)} fetches, {self._bytes} bytes)"
 
-    def poll(self) -> T | None:
-        """The next item, or None. Raises the thread's error once everything before it was taken."""
+    def poll(self) -> RecordsWithSplitIds[ItemT] | None:
+        """The next fetch, or None. Raises a thread's error once everything before it was taken. Never blocks."""
         with self._condition:
-            if self._queue:
-                item = self._queue.popleft()
-                self._queue_bytes -= self._size(item)
+            if self._elements:
+                element = self._elements.popleft()
+                self._bytes -= element.bytes
                 self._condition.notify_all()
-                return item
+                return element
             if self._error is not None:
                 error, self._error = self._error, None
                 raise error
             return None
 
+    def wait_for_room(self) -> bool:
+        """Block a fetcher's thread while the queue is full. False: the queue was closed."""
+        with self._condition:
+            while self._bytes >= self._bytes_max and not self._closed:
+                self._condition.wait()
+            return not self._closed
+
+    def put(self, element: RecordsWithSplitIds[ItemT]) -> None:
+        with self._condition:
+            self._elements.append(element)
+            self._bytes += element.bytes
+        self._notify()
+
+    def fail(self, error: BaseException) -> None:
+        """A fetcher has ended with `error`; the first one of several is told."""
+        with self._condition:
+            if not self._closed:
+                self._error = self._error or error
+        self._notify()
+
     def close(self) -> None:
-        """Stop the thread; what it has queued is forgotten. Waits for it, as it closes its connection itself."""
+        """Nobody takes anything any more: threads that wait for room go."""
         with self._condition:
             self._closed = True
             self._condition.notify_all()
-            reader = self._reader
-        if reader is not None:
+
+
+class SplitFetcher(Generic[SplitT, ItemT]):
+    """See the module's docstring. The thread starts at once."""
+
+    def __init__(
+        self,
+        open_reader: Callable[[], SplitReader[SplitT, ItemT]],
+        *,
+        backlog: SplitBacklog[SplitT],
+        queue: ElementsQueue[ItemT],
+        name: str,
+    ) -> None:
+        self._open_reader = open_reader
+        self._share = backlog.share(self._wake_up)
+        self._queue = queue
+        self._reader: SplitReader[SplitT, ItemT] | None = None
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def __repr__(self) -> str:
+        return f"SplitFetcher({self._thread.name}, {self._share!r})"
+
+    def join(self) -> None:
+        """Wait for the thread to end, as it closes its connection itself. The backlog and the queue are closed."""
+        self._wake_up()
+        self._thread.join(timeout=CLOSE_TIMEOUT_S)
+
+    def _wake_up(self) -> None:
+        if (reader := self._reader) is not None:
             reader.wake_up()
-        self._thread.join(timeout=10)
 
     def _run(self) -> None:
         try:
-            reader = self._open_reader()
-            with self._condition:
-                self._reader = reader
+            self._reader = reader = self._open_reader()
             try:
                 self._loop(reader)
             finally:
                 reader.close()
         except BaseException as error:  # noqa: BLE001 - it is raised again where it can be handled, in `poll`
-            with self._condition:
-                self._error = None if self._closed else error
-            self._notify()
+            self._queue.fail(error)
 
-    def _loop(self, reader: SplitReader[T]) -> None:
-        while True:
-            with self._condition:
-                while self._queue_bytes >= self._queue_bytes_max and not self._closed:
-                    self._condition.wait()
-                if self._closed:
-                    return
-            item = reader.fetch()
-            if item is not None:
-                with self._condition:
-                    self._queue.append(item)
-                    self._queue_bytes += self._size(item)
-                self._notify()
+    def _loop(self, reader: SplitReader[SplitT, ItemT]) -> None:
+        additions: dict[str, int] = {}
+        while self._queue.wait_for_room():
+            changes = self._share.take()
+            if changes is None:
+                return
+            for change, addition in changes:
+                if isinstance(change, SplitsAddition):
+                    additions.update({split.split_id: addition for split in change.splits})
+                reader.handle_splits_changes(change)
+            if not self._share.has_splits:
+                continue
+            element = reader.fetch()
+            if element is not None:
+                self._share.finished(element.finished_splits)
+                self._queue.put(element.for_additions(lambda split_id: additions.get(split_id, 0)))

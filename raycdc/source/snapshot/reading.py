@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
+from raycdc.source.snapshot.log_unit import LogUnit
 from raycdc.source.split import OpenedAt, SnapshotSplit
 
 
@@ -22,6 +23,18 @@ class HighWatermark:
     ordinal: int
     exact: bool
     log_end: int
+
+
+class BlockingLog(Protocol):
+    """A connector's blocking reader of one log, from where its stream split says. Used by one thread, but `wake_up`."""
+
+    def fetch(self) -> LogUnit | None:
+        """Block until something arrived, or for a moment (None). Raises what ends the reader."""
+
+    def wake_up(self) -> None:
+        """Make a blocked `fetch` return soon. Any thread may call it."""
+
+    def close(self) -> None: ...
 
 
 class ChunkReader(Protocol):

@@ -20,6 +20,8 @@ from raycdc.source.protocol.api import InputStatus
 from raycdc.source.protocol.coordinator import CoordinatorSettings, SourceCoordinator
 from raycdc.source.protocol.link import Identity, Link, read_packet
 from raycdc.source.protocol.source_event import Message, ReaderRegistration, Shutdown
+from raycdc.source.reader.availability import Availability
+from raycdc.source.reader.context import ReaderContext
 from raycdc.source.snapshot.enumerator import IncrementalSnapshotEnumerator, restore_or_create
 from raycdc.source.snapshot.hand_off import LogRows
 from raycdc.source.snapshot.incremental_reader import IncrementalReader
@@ -30,6 +32,7 @@ from raycdc.testing.simulation.network import Address, Clock, Datagram, FaultyNe
 from raycdc.testing.simulation.source import SimEnumeratorDialect, SimFailoverDialect, SimReaderDialect
 from raycdc.testing.simulation.spool import Author, MemorySegmentWriter, MemorySpool
 from raycdc.testing.simulation.state import MemoryState
+from raycdc.testing.simulation.threads import NoThreads
 
 #: Cadence of the simulated job: short, so that a run has many epochs.
 SETTINGS = CoordinatorSettings(
@@ -108,14 +111,15 @@ class SimReader:
         self.paused_until_s = 0.0
         self.dialect = SimReaderDialect(database, spool, self.author, chance)
         self.link = Link(Identity(generation, address[1]))
-        self.reader = IncrementalReader(
-            dialect=self.dialect,
-            output=MemoryOutput(spool, self.author),
+        context = ReaderContext(
+            MemoryOutput(spool, self.author),
             send=self.link.send,
+            availability=Availability(),
             now_s=lambda: clock.now_s,
             epoch_bytes_max=SETTINGS.epoch_bytes_max,
-            held_bytes_max=HELD_BYTES_MAX,
+            threads=NoThreads(),
         )
+        self.reader = IncrementalReader(context, self.dialect, held_bytes_max=HELD_BYTES_MAX)
         self._clock = clock
         self._next_heartbeat_s = 0.0
         self.link.send(ReaderRegistration(NODE, address[0] + 1, ""))

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Never, TypeVar
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -19,8 +19,7 @@ import pyarrow as pa
 from raycdc.checkpoint.manifest import Manifest, Segment
 from raycdc.connectors.kafka.enumerator import KafkaEnumerator
 from raycdc.connectors.kafka.held import ReaderSettings
-from raycdc.connectors.kafka.messages import Fetched
-from raycdc.connectors.kafka.partition_reader import Fetch
+from raycdc.connectors.kafka.messages import Fetched, PartitionRecords, PartitionStart
 from raycdc.connectors.kafka.plugin import KafkaSourceConfig
 from raycdc.connectors.kafka.reader import KafkaReader
 from raycdc.connectors.kafka.split import PartitionState
@@ -31,13 +30,14 @@ from raycdc.formats.plugins import load_format
 from raycdc.model import RowKind, TableId
 from raycdc.model.row_kind import SYMBOLS
 from raycdc.schema import AddColumnEvent, DropTableEvent, SchemaChangeEvent, TruncateTableEvent
-from raycdc.source.connector import ReaderContext
 from raycdc.source.protocol.api import SplitEnumeratorContext
 from raycdc.source.protocol.source_event import Heartbeat, Message
-from raycdc.source.reader.fetcher import SplitReader
-from raycdc.source.snapshot.reading import ChunkReader
+from raycdc.source.reader.availability import Availability
+from raycdc.source.reader.context import ReaderContext
+from raycdc.source.reader.records import RecordsWithSplitIds, SplitRecords
 from raycdc.testing.simulation.partition_job import PartitionJob
 from raycdc.testing.simulation.statement_topic import SimulatedCluster, StatementTopic
+from raycdc.testing.simulation.threads import NoThreads
 from raycdc.testing.simulation.world import SimulationError
 
 FETCHED_MAX = 4
@@ -57,25 +57,21 @@ class _Place:
 
 
 class SimulatedPartitions:
-    """`raycdc.connectors.kafka.held.Partitions`: what was fetched waits in one queue, whoever leaves meanwhile."""
+    """`raycdc.connectors.kafka.held.PartitionFetchers`, in whose one queue waits what was fetched, whoever leaves."""
 
     def __init__(self, topic: StatementTopic) -> None:
         self._topic = topic
         self._places: dict[str, _Place] = {}
-        self._queue: deque[Fetched] = deque()
+        self._queue: deque[SplitRecords[PartitionRecords]] = deque()
 
-    def add(
-        self, topic: str, partition: int, offset: int, *, addition: int, last: tuple[int, int] | None = None
-    ) -> None:
-        self._places[f"{topic}:{partition}"] = _Place(offset, addition)
+    def add_splits(self, splits: Sequence[PartitionStart], *, addition: int = 0) -> None:
+        self._places.update({start.split_id: _Place(start.offset, addition) for start in splits})
 
-    def remove(self, split_id: str) -> None:
-        self._places.pop(split_id, None)
+    def remove_splits(self, split_ids: Sequence[str]) -> None:
+        for split_id in split_ids:
+            self._places.pop(split_id, None)
 
-    def pause(self, split_ids: Iterable[str]) -> None:
-        raise AssertionError("nothing is aligned here")
-
-    def resume(self, split_ids: Iterable[str]) -> None:
+    def pause_or_resume_splits(self, *, pause: Sequence[str] = (), resume: Sequence[str] = ()) -> None:
         raise AssertionError("nothing is aligned here")
 
     def fetch(self, chance: random.Random) -> None:
@@ -90,11 +86,11 @@ class SimulatedPartitions:
         topic, _, number = split_id.rpartition(":")
         offsets = np.arange(place.position, stop, dtype=np.int64)
         batch = MessageBatch(Origin(topic, int(number)), values, offsets)
-        self._queue.append(Fetched(split_id, stop, batch, values.nbytes, 0, addition=place.addition))
+        self._queue.append(SplitRecords(split_id, Fetched(split_id, stop, batch, values.nbytes, 0), place.addition))
         place.position = stop
 
-    def poll(self) -> Fetch | None:
-        return Fetch((self._queue.popleft(),), {}, 1) if self._queue else None
+    def poll(self) -> RecordsWithSplitIds[PartitionRecords] | None:
+        return RecordsWithSplitIds((self._queue.popleft(),)) if self._queue else None
 
     def close(self) -> None: ...
 
@@ -140,19 +136,6 @@ class SimulatedOutput:
     def close(self) -> None: ...
 
 
-T = TypeVar("T")
-
-
-class NoFetchers:
-    """`raycdc.source.connector.FetcherManager` of a reader whose partitions are simulated: no thread."""
-
-    def start(self, open_reader: Callable[[], SplitReader[T]], *, name: str, size: Callable[[T], int]) -> Never:
-        raise AssertionError("simulated partitions need no thread")
-
-    def chunks(self, open_chunks: Callable[[], ChunkReader]) -> Never:
-        raise AssertionError("topics have no chunks")
-
-
 class StatementReader:
     """A `KafkaReader` that is driven as the simulation drives readers."""
 
@@ -163,16 +146,14 @@ class StatementReader:
             ReaderContext(
                 SimulatedOutput(job.spool, name),
                 send,
-                notify=lambda: None,
+                Availability(),
                 now_s=lambda: job.clock.now_s,
                 epoch_bytes_max=EPOCH_BYTES_MAX,
-                parking=True,
-                fetchers=NoFetchers(),
+                threads=NoThreads(),
             ),
-            partitions=self.partitions,
+            self.partitions,
             make_decoder=lambda: made.decoder(positions=True),
-            settings=ReaderSettings(idle_after_s=30.0),
-            statements=Statements(events_of_statement),
+            settings=ReaderSettings(idle_after_s=30.0, statements=Statements(events_of_statement)),
             wall_ms=lambda: 0,
         )
 

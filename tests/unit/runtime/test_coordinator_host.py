@@ -16,10 +16,11 @@ from raycdc.config import SourceConfig
 from raycdc.errors import SourceError, SourceUnavailableError
 from raycdc.model import TableId
 from raycdc.runtime.coordinator_host import BUSY_S, CoordinatorHost
-from raycdc.source.connector import EnumeratorStart, ReaderContext, Source, SourceFindings, SourceTable
+from raycdc.source.connector import EnumeratorStart, Source, SourceFindings, SourceTable
 from raycdc.source.protocol.acknowledging import Acknowledgements
 from raycdc.source.protocol.api import SourceReader, SplitEnumerator, SplitEnumeratorContext
 from raycdc.source.protocol.coordinator import CoordinatorSettings
+from raycdc.source.reader.context import ReaderContext
 from raycdc.source.snapshot.enumerator import restore_or_create
 from raycdc.source.snapshot.snapshot_plan import PlannedChunks, StartPoint
 

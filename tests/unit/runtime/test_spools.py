@@ -10,7 +10,7 @@ from raycdc.bridge import SegmentWriter, read_segment
 from raycdc.bridge.access import SegmentAccess
 from raycdc.checkpoint.manifest import STATE_NODE, Segment
 from raycdc.model import TableId, TableSchema, changelog_schema
-from raycdc.runtime.chunk_fetcher import ChunkFetcher
+from raycdc.runtime.chunk_fetcher import ChunkFiles
 from raycdc.runtime.output import SpoolAddress
 from raycdc.runtime.spools import FOLDER_VARIABLE, NAME_FILE, SpoolServer, spool_folder, spool_name
 from raycdc.runtime.stopwatch import Stopwatch
@@ -89,17 +89,7 @@ def test_what_another_node_wrote_for_a_chunk_is_deleted_there(tmp_path: Path) ->
     segment = segment_in(spool.address)
     own = segment_in(SpoolAddress(tmp_path / "own", "own"))
 
-    def no_reader() -> None:
-        raise AssertionError("nothing is read here")
-
-    fetcher = ChunkFetcher(
-        no_reader,  # type: ignore[arg-type]
-        spool=SpoolAddress(tmp_path / "own", "own"),
-        access=SegmentAccess("own", TOKEN),
-        notify=lambda: None,
-        stopwatch=Stopwatch(),
-    )
-    fetcher.discard([segment, own])
-    fetcher.close()
+    files = ChunkFiles(SpoolAddress(tmp_path / "own", "own"), stopwatch=Stopwatch(), access=SegmentAccess("own", TOKEN))
+    files.discard([segment, own])
     assert [path.name for path in tmp_path.rglob("*.arrow")] == []
     spool.close()

@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import pytest
 
 from raycdc.errors import SourceUnavailableError
-from raycdc.source.reader.fetcher import SplitFetcher
+from raycdc.source.reader.fetcher_manager import Sequential, SplitFetcherManager
+from raycdc.source.reader.records import RecordsWithSplitIds, SplitRecords
+from raycdc.source.reader.split_reader import SplitsChange
 
 PATIENCE_S = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    split_id: str
 
 
 class ScriptedReader:
@@ -22,7 +30,9 @@ class ScriptedReader:
         self.closed = threading.Event()
         self.woken = threading.Event()
 
-    def fetch(self) -> bytes | None:
+    def handle_splits_changes(self, change: SplitsChange[Split]) -> None: ...
+
+    def fetch(self) -> RecordsWithSplitIds[bytes] | None:
         if not self.script:
             self.woken.wait(PATIENCE_S)
             return None
@@ -30,7 +40,7 @@ class ScriptedReader:
         self.fetched += 1
         if isinstance(item, Exception):
             raise item
-        return item
+        return RecordsWithSplitIds((SplitRecords("split", item),), bytes=len(item))
 
     def wake_up(self) -> None:
         self.woken.set()
@@ -43,13 +53,18 @@ class Harness:
     def __init__(self, script: list[bytes | Exception], *, queue_bytes_max: int = 100) -> None:
         self.reader = ScriptedReader(script)
         self.news = threading.Semaphore(0)
-        self.fetcher: SplitFetcher[bytes] = SplitFetcher(
+        self.fetcher: SplitFetcherManager[Split, bytes] = SplitFetcherManager(
             lambda: self.reader,
+            threading=Sequential(),
             name="test",
-            size=len,
             notify=self.news.release,
             queue_bytes_max=queue_bytes_max,
         )
+        self.fetcher.add_splits((Split("split"),))
+
+    def poll(self) -> bytes | None:
+        fetch = self.fetcher.poll()
+        return None if fetch is None else fetch.records[0].batch
 
     def wait(self) -> None:
         assert self.news.acquire(timeout=PATIENCE_S)
@@ -69,7 +84,7 @@ def test_items_come_in_order_and_poll_never_blocks(harnesses: list[Harness]) -> 
     harnesses.append(harness)
     harness.wait()
     harness.wait()
-    assert [harness.fetcher.poll() for _ in range(3)] == [b"a", b"b", None]
+    assert [harness.poll() for _ in range(3)] == [b"a", b"b", None]
 
 
 def test_a_full_queue_stops_fetching_until_something_was_taken(harnesses: list[Harness]) -> None:
@@ -79,7 +94,7 @@ def test_a_full_queue_stops_fetching_until_something_was_taken(harnesses: list[H
     harness.wait()
     assert not harness.news.acquire(timeout=0.05)
     assert harness.reader.fetched == 2
-    assert harness.fetcher.poll() == b"x" * 60
+    assert harness.poll() == b"x" * 60
     harness.wait()
     assert harness.reader.fetched == 3
 
@@ -88,9 +103,9 @@ def test_an_item_larger_than_the_limit_passes_alone(harnesses: list[Harness]) ->
     harness = Harness([b"x" * 500, b"y"], queue_bytes_max=100)
     harnesses.append(harness)
     harness.wait()
-    assert harness.fetcher.poll() == b"x" * 500
+    assert harness.poll() == b"x" * 500
     harness.wait()
-    assert harness.fetcher.poll() == b"y"
+    assert harness.poll() == b"y"
 
 
 def test_an_error_surfaces_after_everything_read_before_it(harnesses: list[Harness]) -> None:
@@ -98,9 +113,9 @@ def test_an_error_surfaces_after_everything_read_before_it(harnesses: list[Harne
     harnesses.append(harness)
     harness.wait()
     harness.wait()
-    assert harness.fetcher.poll() == b"a"
+    assert harness.poll() == b"a"
     with pytest.raises(SourceUnavailableError, match="gone"):
-        harness.fetcher.poll()
+        harness.poll()
 
 
 def test_an_error_while_opening_surfaces_too() -> None:
@@ -109,7 +124,10 @@ def test_an_error_while_opening_surfaces_too() -> None:
     def refuse() -> ScriptedReader:
         raise SourceUnavailableError("refused")
 
-    fetcher: SplitFetcher[bytes] = SplitFetcher(refuse, name="test", size=len, notify=news.set)
+    fetcher: SplitFetcherManager[Split, bytes] = SplitFetcherManager(
+        refuse, threading=Sequential(), name="test", notify=news.set
+    )
+    fetcher.add_splits((Split("split"),))
     assert news.wait(PATIENCE_S)
     with pytest.raises(SourceUnavailableError, match="refused"):
         fetcher.poll()

@@ -26,11 +26,14 @@ from raycdc.source.protocol.source_event import (
     SourceEvent,
     SourceEventWrapper,
 )
+from raycdc.source.reader.availability import Availability
+from raycdc.source.reader.context import ReaderContext
 from raycdc.source.snapshot.chunk_events import ChunkDelta, ChunkOpened, ChunkPublished, ChunkVoided, CloseChunk
 from raycdc.source.snapshot.hand_off import KeyOrder
-from raycdc.source.snapshot.incremental_reader import CHUNKS_IN_FLIGHT, IncrementalReader
+from raycdc.source.snapshot.incremental_reader import IncrementalReader
 from raycdc.source.snapshot.log_unit import LogSource
 from raycdc.source.split import OpenedAt, SnapshotSplit, StreamSplit
+from raycdc.testing.simulation.threads import NoThreads
 from tests.protocol.pair import segment
 
 TABLE = TableId("shop", "orders")
@@ -98,18 +101,20 @@ class Dialect:
 class Harness:
     """A registered reader that has one chunk."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, chunks_at_once: int = 1) -> None:
         self.said: list[Message] = []
         self.dialect = Dialect()
         self.chunks = self.dialect.chunks
         self.output = Output()
-        self.reader = IncrementalReader(
-            dialect=self.dialect,
-            output=cast("ReaderOutput", self.output),
+        context = ReaderContext(
+            cast("ReaderOutput", self.output),
             send=self.said.append,
+            availability=Availability(),
             now_s=lambda: 0.0,
             epoch_bytes_max=1000,
+            threads=NoThreads(),
         )
+        self.reader = IncrementalReader(context, self.dialect, chunks_at_once=chunks_at_once)
         self.reader.handle(Registered(1))
         self.reader.handle(AddSplits((CHUNK,)))
 
@@ -201,11 +206,12 @@ def test_events_of_another_attempt_are_not_meant_for_this_one() -> None:
     assert harness.chunks.asked == ["read 0.0"]
 
 
-def test_a_reader_asks_for_as_many_chunks_as_it_works_at_and_again_when_one_is_done() -> None:
-    harness = Harness()
-    assert harness.requests() == CHUNKS_IN_FLIGHT
+@pytest.mark.parametrize("chunks_at_once", [1, 3])
+def test_a_reader_asks_for_one_chunk_more_than_it_reads_and_again_when_one_is_done(chunks_at_once: int) -> None:
+    harness = Harness(chunks_at_once=chunks_at_once)
+    assert harness.requests() == chunks_at_once + 1
     harness.void()
-    assert harness.requests() == CHUNKS_IN_FLIGHT + 1
+    assert harness.requests() == chunks_at_once + 2
     harness.reader.handle(NoMoreSplits())
     assert harness.reader.poll_next() is InputStatus.END_OF_INPUT
 

@@ -17,9 +17,10 @@ from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from confluent_kafka.admin._acl import AclBinding, AclBindingFilter, AclOperation, AclPermissionType
 from confluent_kafka.admin._resource import ResourcePatternType, ResourceType
 
-from raycdc.connectors.kafka.messages import Trouble
+from raycdc.connectors.kafka.messages import Fetched, PartitionStart, Trouble
 from raycdc.connectors.kafka.partition_reader import KafkaPartitionReader
 from raycdc.connectors.kafka.plugin import KafkaSourceConfig
+from raycdc.source.reader.split_reader import SplitsAddition
 from raycdc.testing.servers import KafkaServer, MariaDbServer
 from raycdc.testing.servers.process import wait_until
 
@@ -185,11 +186,12 @@ def test_reading_needs_no_permission_for_a_group(guarded: KafkaServer, monkeypat
             return handle(trouble)
 
         monkeypatch.setattr(reader, "_handle", noted)
-        reader.add(topic, 0, 0, addition=1)
+        reader.handle_splits_changes(SplitsAddition((PartitionStart(topic, 0, 0),)))
         rows = 0
         while not (rows and refused):
             fetch = reader.fetch()
-            rows += sum(len(part.batch) for part in (fetch.parts if fetch else ()) if part.batch is not None)
+            parts = [part.batch for part in (fetch.records if fetch else ()) if isinstance(part.batch, Fetched)]
+            rows += sum(len(part.batch) for part in parts if part.batch is not None)
     assert (rows, set(refused)) == (1, {KafkaError.GROUP_AUTHORIZATION_FAILED})
 
 

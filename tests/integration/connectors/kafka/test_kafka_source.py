@@ -12,12 +12,13 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from raycdc.connectors.kafka.messages import Fetched
+from raycdc.connectors.kafka.messages import Fetched, LogEnd, PartitionStart
 from raycdc.connectors.kafka.partition_reader import KafkaPartitionReader
 from raycdc.connectors.kafka.plugin import KafkaSourceConfig
 from raycdc.errors import DataError, LogLostError, SchemaError, SourceError, SourceUnavailableError
 from raycdc.pipeline import Pipeline
 from raycdc.sinks.delta.plugin import DeltaSinkConfig
+from raycdc.source.reader.split_reader import SplitsAddition, SplitsPause, SplitsRemoval
 from raycdc.testing.compare import read_delta
 from raycdc.testing.product_feed import COLUMNS
 from raycdc.testing.servers import KafkaServer
@@ -203,10 +204,12 @@ def test_a_pause_holds_while_partitions_are_added_and_is_over_for_one_that_comes
     def read_on(reader: KafkaPartitionReader, enough: Callable[[], bool]) -> None:
         while not enough():
             fetch = reader.fetch()
-            for part in fetch.parts if fetch is not None else ():
-                if part.batch is not None:
-                    read_.setdefault(part.split_id, []).extend(part.batch.offsets.tolist())
-            ends.update(fetch.ends if fetch is not None else {})
+            for part in fetch.records if fetch is not None else ():
+                match part.batch:
+                    case LogEnd(offset):
+                        ends[part.split_id] = offset
+                    case Fetched(batch=batch) if batch is not None:
+                        read_.setdefault(part.split_id, []).extend(batch.offsets.tolist())
 
     with kafka.fresh_topic(partitions=3) as topic:
         first, second, third = (f"{topic}:{number}" for number in range(3))
@@ -217,23 +220,23 @@ def test_a_pause_holds_while_partitions_are_added_and_is_over_for_one_that_comes
             "format": "maxwell-json",
         }
         with closing(KafkaPartitionReader(KafkaSourceConfig(**settings))) as reader:
-            reader.add(topic, 0, 0, addition=1)
+            reader.handle_splits_changes(SplitsAddition((PartitionStart(topic, 0, 0),)))
             read_on(reader, lambda: len(read_.get(first, ())) == 10)
-            reader.pause([first])
+            reader.handle_splits_changes(SplitsPause(paused=(first,)))
             read_on(reader, lambda: True)
             produce(kafka, topic, range(30, 60), partitions=3)
-            reader.add(topic, 1, 0, addition=2)
-            reader.add(topic, 2, 0, addition=3)
+            reader.handle_splits_changes(SplitsAddition((PartitionStart(topic, 1, 0),)))
+            reader.handle_splits_changes(SplitsAddition((PartitionStart(topic, 2, 0),)))
             # The paused one's end is known, too, and nobody waited for the answer.
             read_on(reader, lambda: len(read_.get(second, ())) == len(read_.get(third, ())) == ends.get(first) == 20)
             assert read_[first] == list(range(10))
-            reader.pause([second])
-            reader.resume([first])
+            reader.handle_splits_changes(SplitsPause(paused=(second,)))
+            reader.handle_splits_changes(SplitsPause(resumed=(first,)))
             read_on(reader, lambda: len(read_[first]) == 20)
-            reader.pause([first])
-            reader.remove(first)
-            reader.add(topic, 0, 5, addition=4)
-            reader.resume([second])
+            reader.handle_splits_changes(SplitsPause(paused=(first,)))
+            reader.handle_splits_changes(SplitsRemoval((first,)))
+            reader.handle_splits_changes(SplitsAddition((PartitionStart(topic, 0, 5),)))
+            reader.handle_splits_changes(SplitsPause(resumed=(second,)))
             produce(kafka, topic, range(60, 63), partitions=3)
             read_on(reader, lambda: len(read_[first]) == 36 and len(read_[second]) == len(read_[third]) == 21)
         assert read_ == {first: [*range(20), *range(5, 21)], second: list(range(21)), third: list(range(21))}
@@ -249,14 +252,15 @@ def test_a_partition_that_lost_its_end_while_it_is_read_goes_on_as_told(kafka: K
         }
         reader = KafkaPartitionReader(KafkaSourceConfig(on_out_of_range="earliest", **settings))
         with closing(reader):
-            reader.add(topic, 0, 9, addition=1)
+            reader.handle_splits_changes(SplitsAddition((PartitionStart(topic, 0, 9),)))
             parts: list[Fetched] = []
             while not any(part.next_offset == 3 for part in parts):
                 fetch = reader.fetch()
-                parts += fetch.parts if fetch is not None else ()
-        assert [(part.reset, part.next_offset, part.addition) for part in parts] == [(True, 0, 1), (False, 3, 1)]
+                records = fetch.records if fetch is not None else ()
+                parts += [part.batch for part in records if isinstance(part.batch, Fetched)]
+        assert [(part.reset, part.next_offset) for part in parts] == [(True, 0), (False, 3)]
         with closing(KafkaPartitionReader(KafkaSourceConfig(**settings))) as refusing:
-            refusing.add(topic, 0, 9, addition=1)
+            refusing.handle_splits_changes(SplitsAddition((PartitionStart(topic, 0, 9),)))
             fetches = iter(refusing.fetch, object())
             with pytest.raises(LogLostError, match=rf"{topic}:0@9 .* it holds 0 to 3"):
                 deque(fetches, maxlen=0)

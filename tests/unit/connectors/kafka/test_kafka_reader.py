@@ -14,8 +14,7 @@ import pytest
 from raycdc.checkpoint.manifest import Segment
 from raycdc.connectors.kafka.events import AlignWatermarks, SchemaChangeRequest, SchemasInForce, TableEmptied, TableHome
 from raycdc.connectors.kafka.held import ReaderSettings
-from raycdc.connectors.kafka.messages import Fetched
-from raycdc.connectors.kafka.partition_reader import Fetch
+from raycdc.connectors.kafka.messages import Fetched, LogEnd, PartitionRecords, PartitionStart
 from raycdc.connectors.kafka.reader import KafkaReader
 from raycdc.connectors.kafka.split import PartitionState
 from raycdc.connectors.kafka.statements import Statements
@@ -25,7 +24,6 @@ from raycdc.formats.api import MessageBatch, Origin
 from raycdc.formats.plugins import load_format
 from raycdc.model import RowKind, TableId
 from raycdc.model.mask import Masks
-from raycdc.source.connector import ReaderContext
 from raycdc.source.protocol.source_event import (
     AddSplits,
     EpochSealed,
@@ -37,10 +35,13 @@ from raycdc.source.protocol.source_event import (
     SourceEventWrapper,
     SplitsRemoved,
 )
+from raycdc.source.reader.availability import Availability
+from raycdc.source.reader.context import ReaderContext
+from raycdc.source.reader.records import RecordsWithSplitIds, SplitRecords
 from raycdc.source.snapshot.hand_off import LogRows
 from raycdc.source.snapshot.held_rows import SpilledRows
 from raycdc.source.split import PartitionSplit
-from raycdc.testing.simulation.statement_job import NoFetchers
+from raycdc.testing.simulation.threads import NoThreads
 from raycdc.transform.hiding import Hiding
 
 TABLE = TableId("shop", "product")
@@ -92,26 +93,28 @@ class Partitions:
     """A scripted fetcher."""
 
     def __init__(self) -> None:
-        self.fetches: list[Fetch] = []
+        self.fetches: list[RecordsWithSplitIds[PartitionRecords]] = []
         self.calls: list[tuple[str, Any]] = []
         self.additions: dict[str, int] = {}
 
-    def add(
-        self, topic: str, partition: int, offset: int, *, addition: int, last: tuple[int, int] | None = None
-    ) -> None:
-        self.additions[f"{topic}:{partition}"] = addition
-        self.calls.append(("add", (topic, partition, offset)))
+    def add_splits(self, splits: Sequence[PartitionStart], *, addition: int = 0) -> None:
+        for start in splits:
+            self.additions[start.split_id] = addition
+            self.calls.append(("add", (start.topic, start.partition, start.offset)))
 
-    def remove(self, split_id: str) -> None:
-        self.calls.append(("remove", split_id))
+    def remove_splits(self, split_ids: Sequence[str]) -> None:
+        self.calls.extend(("remove", split_id) for split_id in split_ids)
 
-    def pause(self, split_ids: Iterable[str]) -> None:
-        self.calls.append(("pause", sorted(split_ids)))
+    def pause_or_resume_splits(self, *, pause: Sequence[str] = (), resume: Sequence[str] = ()) -> None:
+        self.calls.append(("pause", sorted(pause)))
+        self.calls.append(("resume", sorted(resume)))
 
-    def resume(self, split_ids: Iterable[str]) -> None:
-        self.calls.append(("resume", sorted(split_ids)))
+    def bring(self, *batches: PartitionRecords) -> None:
+        """The fetcher has these of the first partition, for its present addition."""
+        parts = tuple(SplitRecords("m:0", batch, self.additions["m:0"]) for batch in batches)
+        self.fetches.append(RecordsWithSplitIds(parts))
 
-    def poll(self) -> Fetch | None:
+    def poll(self) -> RecordsWithSplitIds[PartitionRecords] | None:
         return self.fetches.pop(0) if self.fetches else None
 
     def close(self) -> None: ...
@@ -136,23 +139,22 @@ class Rig:
         context = ReaderContext(
             self.output,
             self.sent.append,
-            notify=lambda: None,
+            Availability(),
             now_s=lambda: self.now_s,
             epoch_bytes_max=1 << 20,
-            parking=True,
-            fetchers=NoFetchers(),
+            threads=NoThreads(),
         )
         self.reader = KafkaReader(
             context,
-            partitions=self.partitions,
+            self.partitions,
             make_decoder=self._format.decoder,
             settings=ReaderSettings(
                 30.0,
                 aligned=True,
                 dead_letters=options.get("on_error") == "dead-letter",
                 hiding=Hiding(masks or Masks()),
+                statements=statements or Statements(),
             ),
-            statements=statements,
             wall_ms=lambda: 1_700_000_001_000,
         )
         self.reader.handle(Registered(1))
@@ -172,11 +174,8 @@ class Rig:
         offsets = np.arange(first, first + len(messages))
         batch = MessageBatch(Origin("m", 0), pa.array(list(messages), pa.large_binary()), offsets)
         end = next_offset or first + len(messages)
-        fetched_for = self.partitions.additions["m:0"]
-        part = Fetched(
-            "m:0", end, batch if messages else None, 10, 1_700_000_000_500, 1_700_000_000_000, addition=fetched_for
-        )
-        self.partitions.fetches.append(Fetch((part,), {}, 10))
+        part = Fetched("m:0", end, batch if messages else None, 10, 1_700_000_000_500, 1_700_000_000_000)
+        self.partitions.bring(part)
 
     def work(self) -> None:
         for _ in range(5):
@@ -226,8 +225,8 @@ def test_a_batch_waits_for_its_schema_and_its_position_with_it() -> None:
 def test_a_position_that_a_policy_set_back_is_gone_on_from() -> None:
     rig = Rig()
     rig.add(offset=60)
-    reset = Fetched("m:0", 20, None, 0, 0, addition=rig.partitions.additions["m:0"], reset=True)
-    rig.partitions.fetches.append(Fetch((reset,), {}, 0))
+    reset = Fetched("m:0", 20, None, 0, 0, reset=True)
+    rig.partitions.bring(reset)
     rig.bring(maxwell({"id": 1, "name": "a"}), first=20)
     rig.allow()
     report = rig.seal(1)
@@ -492,7 +491,7 @@ def test_the_figures_every_source_reports() -> None:
     rig.add()
     rig.bring(maxwell({"id": 1, "name": "a"}))
     rig.allow()
-    rig.partitions.fetches.append(Fetch((), {"m:0": 11}, 0))
+    rig.partitions.bring(LogEnd(11))
     rig.now_s = 2.0
     rig.work()
     figures = rig.reader.metrics()

@@ -1,0 +1,69 @@
+"""Fetchers with their time counted: `raycdc.source.reader.context.FetcherThreads` of a reader's process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+from raycdc.runtime.chunk_fetcher import ChunkFiles, ChunkSplitReader, FetchedChunks
+from raycdc.runtime.stopwatch import Stopwatch
+from raycdc.source.protocol.api import ChunkSource
+from raycdc.source.reader.availability import Availability
+from raycdc.source.reader.fetcher_manager import FetcherManager, SplitFetcherManager, ThreadingModel
+from raycdc.source.reader.records import RecordsWithSplitIds
+from raycdc.source.reader.split_reader import FetchedSplit, SplitReader, SplitsChange
+from raycdc.source.snapshot.reading import ChunkReader
+
+ItemT = TypeVar("ItemT")
+SplitT = TypeVar("SplitT", bound=FetchedSplit)
+
+
+class TimedThreads:
+    """See the module's docstring."""
+
+    def __init__(self, *, availability: Availability, stopwatch: Stopwatch, chunk_files: ChunkFiles) -> None:
+        self._availability = availability
+        self._stopwatch = stopwatch
+        self._chunk_files = chunk_files
+
+    def start(
+        self, open_reader: Callable[[], SplitReader[SplitT, ItemT]], *, name: str, threading: ThreadingModel
+    ) -> FetcherManager[SplitT, ItemT]:
+        return SplitFetcherManager(
+            lambda: _TimedReader(open_reader(), self._stopwatch, name),
+            threading=threading,
+            name=name,
+            notify=self._availability.notify,
+        )
+
+    def chunks(self, open_chunks: Callable[[], ChunkReader], *, threading: ThreadingModel) -> ChunkSource:
+        files = self._chunk_files  # It counts the time of reading and of writing itself.
+        fetchers = SplitFetcherManager(
+            lambda: ChunkSplitReader(open_chunks, files),
+            threading=threading,
+            name="chunk-fetcher",
+            notify=self._availability.notify,
+        )
+        return FetchedChunks(fetchers, files)
+
+
+class _TimedReader(Generic[SplitT, ItemT]):
+    """A `SplitReader` with the time of its fetches counted under `name`."""
+
+    def __init__(self, reader: SplitReader[SplitT, ItemT], stopwatch: Stopwatch, name: str) -> None:
+        self._reader = reader
+        self._stopwatch = stopwatch
+        self._name = name
+
+    def fetch(self) -> RecordsWithSplitIds[ItemT] | None:
+        with self._stopwatch.running(self._name):
+            return self._reader.fetch()
+
+    def handle_splits_changes(self, change: SplitsChange[SplitT]) -> None:
+        self._reader.handle_splits_changes(change)
+
+    def wake_up(self) -> None:
+        self._reader.wake_up()
+
+    def close(self) -> None:
+        self._reader.close()

@@ -1,0 +1,50 @@
+"""When a reader tells the coordinator how it is, and with which figures."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, replace
+from typing import Any
+
+from raycdc.runtime.output import CutProgress
+from raycdc.runtime.stopwatch import Stopwatch
+from raycdc.source.protocol.api import SourceReader
+from raycdc.source.protocol.source_event import Heartbeat
+
+#: A reader that has nothing to say still speaks this often, so that the coordinator knows it lives and how much it has
+#: read. What decides about sealing is told at once; each call costs both sides about a millisecond.
+HEARTBEAT_S = 0.25
+
+
+class Heartbeats:
+    """See the module's docstring. `figures` are the connector's own. Owned by the reader's thread."""
+
+    def __init__(self, stopwatch: Stopwatch, figures: Callable[[], Mapping[str, Any]]) -> None:
+        self._stopwatch = stopwatch
+        self._figures = figures
+        self._told = Heartbeat(0, wants_seal=False, metrics={})
+        self._told_matters: tuple[bool, bool] | None = None
+        #: When the next one is due even if nothing has changed.
+        self.due_s = 0.0
+
+    def of(self, reader: SourceReader, *, now_s: float) -> Heartbeat | None:
+        """The heartbeat to send now; None while none is due and nothing changed that decides about sealing."""
+        matters = reader.seal_matters
+        if now_s < self.due_s and matters == self._told_matters:
+            return None
+        heartbeat = reader.heartbeat()
+        further = {"seconds": self._stopwatch.seconds(), "source": self._figures()}
+        self._told_matters = matters
+        self._told = replace(heartbeat, metrics={**heartbeat.metrics, **further})
+        self.due_s = now_s + HEARTBEAT_S
+        return self._told
+
+    def of_cut(self, progress: CutProgress, *, now_s: float) -> Heartbeat | None:
+        """The same in the middle of a cut, which may take minutes on a slow disk.
+
+        It repeats the figures that were told last, and adds the cut's progress.
+        """
+        if now_s < self.due_s:
+            return None
+        self.due_s = now_s + HEARTBEAT_S
+        return replace(self._told, metrics={**self._told.metrics, "sealing": asdict(progress)})

@@ -1,0 +1,132 @@
+"""How many threads read a reader's splits, and how many splits each reads at once: FLIP-27's `SplitFetcherManager`.
+
+| threading model | fetchers | splits at once | used for |
+|---|---|---|---|
+| `Sequential` | one | one after the other | the log of a database, the chunks of `connectors/datagen` |
+| `Multiplexed` | one | all of them | the partitions of `connectors/kafka`, over one consumer |
+| `MultiThreaded` | up to ``readers.fetchers`` | one each | the chunks of a database |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Generic, Protocol, TypeVar, assert_never
+
+from raycdc.source.reader.backlog import SplitBacklog
+from raycdc.source.reader.fetcher import QUEUE_BYTES_MAX, ElementsQueue, SplitFetcher
+from raycdc.source.reader.records import RecordsWithSplitIds
+from raycdc.source.reader.split_reader import FetchedSplit, SplitReader
+
+ItemT = TypeVar("ItemT")
+ItemT_co = TypeVar("ItemT_co", covariant=True)
+SplitT = TypeVar("SplitT", bound=FetchedSplit)
+SplitT_contra = TypeVar("SplitT_contra", bound=FetchedSplit, contravariant=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Sequential:
+    """One fetcher reads split after split."""
+
+    fetchers: ClassVar[int] = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Multiplexed:
+    """One fetcher reads all splits at once."""
+
+    fetchers: ClassVar[int] = 1
+
+
+@dataclass(frozen=True, slots=True)
+class MultiThreaded:
+    """Up to so many fetchers read a split each."""
+
+    fetchers: int
+
+
+ThreadingModel = Sequential | Multiplexed | MultiThreaded
+
+
+class FetcherManager(Protocol[SplitT_contra, ItemT_co]):
+    """What a reader sees of its fetchers. Its own thread calls everything, and nothing blocks but `close`.
+
+    `SplitFetcherManager` has threads; a simulation or a test may do without.
+    """
+
+    def add_splits(self, splits: Sequence[SplitT_contra], *, addition: int = 0) -> None:
+        """Read these; their batches will have the number `addition`."""
+
+    def remove_splits(self, split_ids: Sequence[str]) -> None:
+        """Read these no more. What was fetched of them before may still come."""
+
+    def pause_or_resume_splits(self, *, pause: Sequence[str] = (), resume: Sequence[str] = ()) -> None:
+        """Let splits wait, and go on with others."""
+
+    def poll(self) -> RecordsWithSplitIds[ItemT_co] | None:
+        """The next fetch, or None when there is none now. Raises what went wrong in a thread."""
+
+    def close(self) -> None: ...
+
+
+class SplitFetcherManager(Generic[SplitT, ItemT]):
+    """See the module's docstring. A thread starts when there is a split that no other would read.
+
+    `name` says in figures and stack traces what is read; `notify` is called by the threads when `poll` has news. All
+    fetchers share a queue of `queue_bytes_max`.
+    """
+
+    def __init__(
+        self,
+        open_reader: Callable[[], SplitReader[SplitT, ItemT]],
+        *,
+        threading: ThreadingModel,
+        name: str,
+        notify: Callable[[], None],
+        queue_bytes_max: int = QUEUE_BYTES_MAX,
+    ) -> None:
+        match threading:
+            case Sequential() | MultiThreaded():
+                at_once: int | None = 1
+            case Multiplexed():
+                at_once = None
+            case _:
+                assert_never(threading)
+        self._fetchers_max = threading.fetchers
+        self._open_reader = open_reader
+        self._name = name
+        self._backlog: SplitBacklog[SplitT] = SplitBacklog(at_once=at_once)
+        self._queue: ElementsQueue[ItemT] = ElementsQueue(bytes_max=queue_bytes_max, notify=notify)
+        self._fetchers: list[SplitFetcher[SplitT, ItemT]] = []
+
+    def __repr__(self) -> str:
+        return f"SplitFetcherManager({self._name}, {self._fetchers}, {self._queue!r})"
+
+    @property
+    def fetchers(self) -> int:
+        """How many threads were started."""
+        return len(self._fetchers)
+
+    def add_splits(self, splits: Sequence[SplitT], *, addition: int = 0) -> None:
+        self._backlog.add(splits, addition=addition)
+        while len(self._fetchers) < min(self._fetchers_max, len(self._backlog)):
+            name = f"{self._name}-{len(self._fetchers)}" if self._fetchers else self._name
+            fetcher = SplitFetcher(self._open_reader, backlog=self._backlog, queue=self._queue, name=name)
+            self._fetchers.append(fetcher)
+
+    def remove_splits(self, split_ids: Sequence[str]) -> None:
+        self._backlog.remove(split_ids)
+
+    def pause_or_resume_splits(self, *, pause: Sequence[str] = (), resume: Sequence[str] = ()) -> None:
+        self._backlog.pause(pause)
+        self._backlog.resume(resume)
+
+    def poll(self) -> RecordsWithSplitIds[ItemT] | None:
+        return self._queue.poll()
+
+    def close(self) -> None:
+        """Stop the threads; what they have read ahead is forgotten. Waits for them."""
+        self._backlog.close()
+        self._queue.close()
+        for fetcher in self._fetchers:
+            fetcher.join()

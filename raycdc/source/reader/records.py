@@ -1,0 +1,56 @@
+"""What fetchers hand to a reader, and what a reader makes of it: FLIP-27's `RecordsWithSplitIds` and `RecordEmitter`.
+
+The unit is a batch, never a row: an Arrow batch, a unit of a log, the messages of one fetch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Generic, Protocol, TypeVar
+
+from raycdc.source.protocol.api import ReaderOutput
+
+ItemT_co = TypeVar("ItemT_co", covariant=True)
+ItemT_contra = TypeVar("ItemT_contra", contravariant=True)
+StateT_contra = TypeVar("StateT_contra", contravariant=True)
+
+
+@dataclass(frozen=True, slots=True)
+class SplitRecords(Generic[ItemT_co]):
+    """A batch of one split. `addition` tells for which of its additions to the reader it was fetched.
+
+    A `SplitReader` leaves `addition` alone: the fetcher fills it in.
+    """
+
+    split_id: str
+    batch: ItemT_co
+    addition: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class RecordsWithSplitIds(Generic[ItemT_co]):
+    """One fetch: batches by split in the order in which they were read, and the splits that ended with it.
+
+    `bytes` bounds how much is fetched ahead.
+    """
+
+    records: tuple[SplitRecords[ItemT_co], ...] = ()
+    finished_splits: tuple[str, ...] = ()
+    bytes: int = 0
+
+    def for_additions(self, addition_of: Callable[[str], int]) -> RecordsWithSplitIds[ItemT_co]:
+        """The same fetch with the number of each split's addition in its batches."""
+        records = tuple(replace(part, addition=addition_of(part.split_id)) for part in self.records)
+        return replace(self, records=records)
+
+
+class RecordEmitter(Protocol[ItemT_contra, StateT_contra]):
+    """Puts a batch of a split into the open epoch and moves the split's state behind it, in one step.
+
+    A batch comes in, and a batch goes out (`ReaderOutput.collect`): what lies between, such as decoding, filtering or
+    renaming columns, is the emitter's. The reader's thread calls it; it must not block. An error ends the reader, whose
+    successor goes on from the sealed state.
+    """
+
+    def emit_record(self, batch: ItemT_contra, output: ReaderOutput, state: StateT_contra) -> None: ...

@@ -1,0 +1,214 @@
+"""What every source reader does alike: FLIP-27's `SourceReaderBase`.
+
+A reader is one class without a thread of its own. The shell (`raycdc.runtime.reader_worker`, or a simulation) calls
+`handle` with each message and `poll_next` until it answers NOTHING_AVAILABLE, and waits for `is_available` then. What
+blocks runs in fetchers (`raycdc.source.reader.fetcher_manager`), which are polled.
+
+| message | does |
+|---|---|
+| `Registered` | rows read from now on belong to the epoch it names |
+| `AddSplits`, `RemoveSplits` | `add_splits`, `remove_splits` |
+| `NoMoreSplits` | the reader may come to its end |
+| `SourceEventWrapper` | `handle_source_event` |
+| `SealEpoch` | at the next place where it can, the reader cuts the epoch and sends positions and segments together |
+| `CheckpointComplete` | segment files that nobody needs any more are deleted |
+
+Two kinds of readers are made of it: `raycdc.source.snapshot.incremental_reader.IncrementalReader` for chunks and a log,
+and `raycdc.source.reader.partition_source_reader.PartitionSourceReader` for many logs with a position each.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from raycdc.checkpoint.manifest import TableEpoch
+from raycdc.errors import ProtocolError
+from raycdc.failpoints import reach
+from raycdc.source.protocol.api import InputStatus
+from raycdc.source.protocol.source_event import (
+    AddSplits,
+    CheckpointComplete,
+    EpochSealed,
+    Heartbeat,
+    Message,
+    NoMoreSplits,
+    Registered,
+    RemoveSplits,
+    SealEpoch,
+    SourceEvent,
+    SourceEventWrapper,
+)
+from raycdc.source.reader.availability import Availability
+from raycdc.source.reader.context import ReaderContext
+from raycdc.source.split import SourceSplit
+
+
+@dataclass(frozen=True, slots=True)
+class ReaderReport:
+    """What `EpochSealed` says beside the segments, in its terms: the reader's part of a checkpoint."""
+
+    splits: Mapping[str, Any] = field(default_factory=dict)
+    tables: Mapping[str, TableEpoch] = field(default_factory=dict)
+    schemas: Mapping[str, Any] = field(default_factory=dict)
+    finished: tuple[str, ...] = ()
+    watermark_ms: int | None = None
+    end_of_input: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SealState:
+    """`wanted`: the open epoch should end now. `dirty`: a cut now would differ from the last one."""
+
+    wanted: bool = False
+    dirty: bool = False
+
+
+class SourceReaderBase(ABC):
+    """See the module's docstring. One thread calls everything; nothing blocks."""
+
+    #: Whether `work` goes on while a seal waits, as it leads to a place where the reader can cut.
+    works_towards_cut: ClassVar[bool] = True
+
+    def __init__(self, context: ReaderContext) -> None:
+        self.context = context
+        #: The open epoch, and whether the coordinator said that no further split will come.
+        self.epoch = 0
+        self.no_more_splits = False
+        self._seal: int | None = None
+
+    # -- what a kind of reader is made of
+
+    @abstractmethod
+    def add_splits(self, splits: Sequence[SourceSplit]) -> None:
+        """Take these over, and send `SplitsAdded`."""
+
+    @abstractmethod
+    def remove_splits(self, split_ids: Sequence[str]) -> None:
+        """Let these go, and send `SplitsRemoved` as soon as nothing of them is in the open epoch."""
+
+    @abstractmethod
+    def work(self) -> bool:
+        """Do one piece of work other than cutting; False when there is none now."""
+
+    @abstractmethod
+    def report(self) -> ReaderReport:
+        """The states of the splits behind the rows that the epoch being cut has.
+
+        Events that are sent here arrive before the report.
+        """
+
+    @abstractmethod
+    def metrics(self) -> dict[str, Any]:
+        """Figures for people, JSON-able."""
+
+    def handle_source_event(self, event: SourceEvent) -> None:
+        """An event of the connector's enumerator."""
+        raise ProtocolError(f"A reader does not know the event {type(event).__name__}")
+
+    def epoch_opened(self) -> None:
+        """`epoch` is open now: the reader is registered, or has reported the epoch before."""
+        return  # Not every kind of reader has something to do then.
+
+    def can_cut(self) -> bool:
+        """Whether the epoch may end here. Asked again and again while a seal waits."""
+        return True
+
+    @property
+    def seal_state(self) -> SealState:
+        """What the open epoch says about its end."""
+        return SealState()
+
+    @property
+    def end_of_input(self) -> bool:
+        """Whether nothing will ever come again. Asked while there is nothing to do."""
+        return False
+
+    # -- what the shell calls
+
+    def handle(self, message: Message) -> None:
+        """React to one message of the coordinator. Unknown or misdirected ones are a `ProtocolError`."""
+        match message:
+            case Registered(epoch):
+                self.epoch = epoch
+                self.epoch_opened()
+            case AddSplits(splits):
+                self.add_splits(splits)
+            case RemoveSplits(split_ids):
+                self.remove_splits(split_ids)
+            case NoMoreSplits():
+                self.no_more_splits = True
+            case SourceEventWrapper(event):
+                self.handle_source_event(event)
+            case SealEpoch(epoch):
+                self._seal = epoch
+            case CheckpointComplete(_, release, elsewhere):
+                self.context.output.release(release)
+                self.context.output.discard(elsewhere)
+            case _:
+                raise ProtocolError(f"{type(message).__name__} is not a message for a reader")
+
+    def poll_next(self) -> InputStatus:
+        """Do one piece of work, of which cutting the epoch comes first."""
+        if self._seal is not None:
+            if self.can_cut():
+                self._cut(self._seal)
+                return InputStatus.MORE_AVAILABLE
+            if not self.works_towards_cut:
+                return InputStatus.NOTHING_AVAILABLE
+        if self.work():
+            return InputStatus.MORE_AVAILABLE
+        return InputStatus.END_OF_INPUT if self.end_of_input else InputStatus.NOTHING_AVAILABLE
+
+    @property
+    def is_available(self) -> Availability:
+        """What the shell waits for when `poll_next` has nothing."""
+        return self.context.availability
+
+    def heartbeat(self) -> Heartbeat:
+        """What the coordinator should know now."""
+        return Heartbeat(
+            open_bytes=self.context.output.open_bytes,
+            wants_seal=self.seal_state.wanted,
+            metrics={**self.metrics(), "dirty": self.seal_state.dirty},
+        )
+
+    @property
+    def seal_matters(self) -> tuple[bool, bool]:
+        """What the coordinator should hear at once when it changes: the epoch should end; the epoch has rows."""
+        return self.seal_state.wanted, self.context.output.open_bytes > 0
+
+    def close(self) -> None:
+        """A kind of reader closes its fetchers before."""
+        self.context.output.close()
+
+    # -- for kinds of readers
+
+    def send_event(self, event: SourceEvent) -> None:
+        """Tell the connector's enumerator."""
+        self.context.send(SourceEventWrapper(event))
+
+    def _cut(self, epoch: int) -> None:
+        self._seal = None
+        if epoch < self.epoch:
+            return  # Sealed before; the report is on its way or was handled.
+        reach("before_seal")
+        report = self.report()
+        segments = self.context.output.cut(epoch)
+        self.context.send(
+            EpochSealed(
+                epoch=epoch,
+                splits=report.splits,
+                segments=segments,
+                tables=report.tables,
+                schemas=report.schemas,
+                finished=report.finished,
+                watermark_ms=report.watermark_ms,
+                end_of_input=report.end_of_input,
+            )
+        )
+        reach("after_seal")
+        self.epoch = epoch + 1
+        self.epoch_opened()

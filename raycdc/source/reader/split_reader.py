@@ -1,0 +1,66 @@
+"""The blocking half of a reader: FLIP-27's `SplitReader` and the changes of its splits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
+
+from raycdc.source.reader.records import RecordsWithSplitIds
+
+ItemT_co = TypeVar("ItemT_co", covariant=True)
+SplitT = TypeVar("SplitT", bound="FetchedSplit")
+SplitT_co = TypeVar("SplitT_co", bound="FetchedSplit", covariant=True)
+SplitT_contra = TypeVar("SplitT_contra", bound="FetchedSplit", contravariant=True)
+
+
+class FetchedSplit(Protocol):
+    """What a fetcher needs to know of a split: its name."""
+
+    @property
+    def split_id(self) -> str: ...
+
+
+@dataclass(frozen=True, slots=True)
+class SplitsAddition(Generic[SplitT_co]):
+    """Read these splits, too."""
+
+    splits: tuple[SplitT_co, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SplitsRemoval:
+    """Read these splits no more. What was fetched of them before may still be given by the next fetch."""
+
+    split_ids: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SplitsPause:
+    """Fetch nothing of `paused` until they are `resumed`, and go on then where they stopped.
+
+    Only readers of many splits at once are told (`Multiplexed`), and only by a connector that pauses.
+    """
+
+    paused: tuple[str, ...] = ()
+    resumed: tuple[str, ...] = ()
+
+
+SplitsChange = SplitsAddition[SplitT] | SplitsRemoval | SplitsPause
+
+
+class SplitReader(Protocol[SplitT_contra, ItemT_co]):
+    """Blocking reads of splits. Its fetcher's thread opens it and calls everything; any thread may call `wake_up`."""
+
+    def fetch(self) -> RecordsWithSplitIds[ItemT_co] | None:
+        """Block until something arrived, or for a moment (None). Called only while there are splits.
+
+        Raises whatever must end the fetcher.
+        """
+
+    def handle_splits_changes(self, change: SplitsChange[SplitT_contra]) -> None:
+        """Called between two fetches."""
+
+    def wake_up(self) -> None:
+        """Make a blocked `fetch` return soon."""
+
+    def close(self) -> None: ...

@@ -170,7 +170,7 @@ class DatagenDialect:
 
 
 class DatagenLog:
-    """`raycdc.source.reader.fetcher.SplitReader` of the log's units."""
+    """`raycdc.source.snapshot.reading.BlockingLog` of the log's units."""
 
     def __init__(self, config: DatagenSourceConfig, context: SourceContext, split: StreamSplit) -> None:
         self._config = config

@@ -56,7 +56,7 @@ READ_TIMEOUT_S = 0.2
 
 
 class MySqlLogSplitReader:
-    """`raycdc.source.reader.fetcher.SplitReader` of the stream split. `open_stream` connects and starts the dump."""
+    """`raycdc.source.snapshot.reading.BlockingLog` of the stream split. `open_stream` connects and starts the dump."""
 
     def __init__(
         self,

@@ -89,7 +89,7 @@ class _Waiting:
 
 
 class ChangeStreamReader:
-    """`raycdc.source.reader.fetcher.SplitReader` of a stream split; see the module's docstring."""
+    """`raycdc.source.snapshot.reading.BlockingLog` of a stream split; see the module's docstring."""
 
     def __init__(
         self,

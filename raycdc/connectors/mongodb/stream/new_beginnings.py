@@ -31,7 +31,7 @@ UNREAD = SnapshotState(ID, foldable=True, needs_null=False)
 
 
 class NewBeginnings:
-    """`raycdc.source.reader.fetcher.SplitReader` of the units that let `wanted` begin again; then silence.
+    """`raycdc.source.snapshot.reading.BlockingLog` of the units that let `wanted` begin again; then silence.
 
     `look` asks the source for a collection's layout, None where there is none such. It blocks, in the fetcher's thread.
     """

@@ -54,7 +54,7 @@ def run_pipeline(path: Path, *, until: str | None, local: bool, as_json: bool, v
 
 def _run(path: Path, view: View | None, out: TextIO | None, *, until: str | None, local: bool, verbose: bool) -> int:
     config = load_config(path)
-    if out is not None and config.sink.type == "console":
+    if out is not None and config.sink.prints_rows:
         sys.stdout = out  # Its rows stand among the lines.
     for warning in config.warnings:
         print(f"Warning: {warning}", file=sys.stderr)
@@ -98,8 +98,8 @@ def make_view(config: PipelineConfig, *, verbose: bool) -> View:
     """A live table on a terminal, or plain lines where there is none."""
     from raycdc.cli.progress import LiveView, PlainView
 
-    # Rows of the console sink and log lines are on the same screen; a live table would fight with them.
-    others_write = verbose or config.sink.type == "console"
+    # Rows of such a sink and log lines are on the same screen; a live table would fight with them.
+    others_write = verbose or config.sink.prints_rows
     if sys.stdout.isatty() and not others_write and os.environ.get("TERM") != "dumb":
         return LiveView(title=config.pipeline.name)
     return PlainView()

@@ -231,6 +231,9 @@ class SinkConfig(Options):
     properties, says so in `no_layout`.
     """
 
+    #: Whether the sink writes rows to the standard output of the process that runs the pipeline.
+    prints_rows: ClassVar[bool] = False
+
     type: str = option(help="Which sink: a built-in or an installed plug-in.", example="delta")
     write: Literal["upsert", "changelog"] = option(
         "upsert", help="upsert: the target equals the table. changelog: the target holds every change, in order."

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import field_validator
 
@@ -61,6 +61,8 @@ class JsonlSinkConfig(_FilesSinkConfig):
 
 class ConsoleSinkConfig(_AppendingSinkConfig):
     """``[sink] type = "console"``: rows on standard output, for looking; it remembers nothing."""
+
+    prints_rows: ClassVar[bool] = True
 
     type: Literal["console"] = option("console", help="Standard output.")
 

@@ -198,8 +198,9 @@ def ahead(
 ) -> Refuse | None:
     """The first table that another copy of this state wrote to, although its epoch is one of our numbers.
 
-    `sealed` are all epochs that are not recorded yet. What a table holds beyond its own record must be one of these,
-    that has something for it, and that was sealed before it was written: the other copy's numbers are the same as ours.
+    `sealed` are all epochs that are not recorded yet. The epoch that a table holds beyond its own record must be one of
+    these, that has something for it, and that was sealed before it was written: the other copy's numbers are the same
+    as ours.
     """
     for table, vector in holds.items():
         if vector is None or vector.step == STEP_TOMBSTONE:

@@ -15,8 +15,8 @@
 
 Rows of bounded reads wait in the system's folder for temporary files (``TMPDIR``).
 
-What a query says behind the DataFrame is not handed to the source: Spark 4.1 keeps what a filter left of a Python data
-source and gives it to other queries over the same DataFrame, which are without that filter.
+The conditions of a query over the DataFrame are not handed to the source: Spark 4.1 keeps what a filter left of a
+Python data source and gives it to other queries over the same DataFrame, which are without that filter.
 
 Made anew in each of Spark's processes, from the options alone.
 """

@@ -58,7 +58,9 @@ class RaycdcDataSource(DataSource):
 
 
 def register(spark: Any) -> None:
-    """Let a session know ``format("raycdc")``. What its bounded reads leave on disk goes when this process ends."""
+    """Let a session know ``format("raycdc")``. Files that its bounded reads leave on disk are deleted when this process
+    ends.
+    """
     spark.dataSource.register(RaycdcDataSource)
     pid = int(spark.sparkContext._jvm.java.lang.ProcessHandle.current().pid())
     atexit.register(remove_folders_of, pid)

@@ -1,8 +1,8 @@
 """From a manifest to what each target table gets of it: transforms, routes, schemas from the store, segments where they
 are now.
 
-Owned by the epoch loop, which asks for manifests in order. What targets are after an epoch goes into its commit record,
-and comes from there when the loop begins or begins again.
+Owned by the epoch loop, which asks for manifests in order. The targets as they are after an epoch go into its commit
+record, and come from there when the loop begins or begins again.
 """
 
 from __future__ import annotations

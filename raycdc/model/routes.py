@@ -11,8 +11,8 @@ A route names tables as ``source.tables`` does, by a plain name or a regular exp
 | the text of ``replace_symbol`` | the source table's name, without its database |
 
 Under ``all_match`` a table goes to the targets of all routes that match it, each once; under ``first_match`` to that of
-the first one. A table that no route matches keeps its name. What a group matched is taken as it is: a ``$`` in it means
-nothing.
+the first one. A table that no route matches keeps its name. The text that a group matched is taken as it is: a ``$`` in
+it means nothing.
 """
 
 from __future__ import annotations

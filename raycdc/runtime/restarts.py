@@ -1,8 +1,8 @@
 """How often a process is started again before the job gives up, and after which pause. Pure: times are handed in.
 
 Each process has a budget of its own: an outage of the source ends all readers again and again, and must not look worse
-the more of them there are. What cannot be reached now is tried for `OUTAGE_MAX_S`, anything else `RESTARTS_MAX` times
-in a row; a process that lived for `STABLE_S` begins a new row.
+the more of them there are. A server that cannot be reached now is tried for `OUTAGE_MAX_S`, anything else
+`RESTARTS_MAX` times in a row; a process that lived for `STABLE_S` begins a new row.
 """
 
 from __future__ import annotations

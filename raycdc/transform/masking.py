@@ -19,7 +19,7 @@ _PRIMES = [n for n in range(2, 312) if all(n % d for d in range(2, n))]
 
 
 def masked(batch: pa.RecordBatch, table: TableId, masks: Masks) -> pa.RecordBatch:
-    """`batch` without the columns that are dropped, and others masked. What is noted in its schema stays, but that it
+    """`batch` without the columns that are dropped, and others masked. The notes in its schema stay, except that it
     is masked already.
     """
     if is_masked(batch):

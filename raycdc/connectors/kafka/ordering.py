@@ -5,7 +5,7 @@ read it first: a sink that `keeps_greatest` takes it from an epoch's rows, and l
 greater. So a before-image says nothing (the row it takes back may be an older one than the target's), and only new
 images go on. Rows with equal values stand in the order in which they were read, which between partitions is any.
 
-What leaves nothing behind to compare with cannot be ordered, and is refused: a deletion, a key that moves, a
+A change that leaves nothing behind to compare with cannot be ordered, and is refused: a deletion, a key that moves, a
 truncation. An older change from another partition would bring the row back.
 """
 

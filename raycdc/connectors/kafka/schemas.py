@@ -1,6 +1,6 @@
 """Schemas of tables whose messages lie in many partitions: one version per epoch, agreed on by the enumerator.
 
-Each partition's decoder learns a table's columns by itself, in its own order. What it gives is *conformed* to the
+Each partition's decoder learns a table's columns by itself, in its own order. Its result is *conformed* to the
 schema in force: columns it does not know are null, narrower types are widened. A batch that does not fit waits: its
 reader asks for a wider schema, the enumerator merges what everyone asked for, tells all readers from which epoch on it
 holds, and the batch goes into that epoch. So one (table, epoch) has one schema, whoever reads it. Schemas only grow: a

@@ -8,8 +8,8 @@ target (``GET_LOCK``) before it looks at the record, and runs its DDL on the sam
 commit inside, and goes with the connection, not before a statement under way has ended. Two drivers never alter one
 target at once, and a driver without its connection can alter nothing. Before the statement the record says what it will
 have made of the table, and the statement leaves ``raycdc IDENTITY:TARGET:EPOCH`` as the table's comment: whoever finds
-both knows that it was carried out, although the driver died. What rows need (the default of a new column) is in the
-transaction of the record, which is written only over an older one.
+both knows that it was carried out, although the driver died. Things that rows need (the default of a new column) are in
+the transaction of the record, which is written only over an older one.
 
 *Galera*: the named lock is one node's. Rows and record stay exact whatever node drivers write to, because the record's
 row is certified; DDL is fenced only among drivers that reach the same node, so give ``sink.url`` one node, or a proxy

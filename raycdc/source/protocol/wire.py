@@ -1,7 +1,7 @@
 r"""Frozen dataclasses ⇄ msgpack-able values, by their type hints alone.
 
 A dataclass is the list of its fields' values, in their order; a member of a union of dataclasses is preceded by its
-class's name. What may be a field's type:
+class's name. A field may have these types:
 
 | type | on the wire |
 |---|---|

@@ -56,7 +56,7 @@ class HeldRows:
         return bool(self.newest)
 
     def spill(self, put_down: Spill) -> None:
-        """Put the newest down. What was recalled stays: the ring, which has it too, is in memory."""
+        """Put the newest down. Recalled rows stay, because the ring, which has them, too, is in memory."""
         self.spilled.append(put_down(self.newest))
         self.bytes -= sum(rows.batch.nbytes for rows in self.newest)
         self.newest = []

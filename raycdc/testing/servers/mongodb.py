@@ -1,6 +1,6 @@
 """A private MongoDB: an emulated replica set of one node (`MongoReplicaSet.java` over mongo-java-server); no root.
 
-No registry carries MongoDB's own server. What stands in for it was written from MongoDB's documentation: commands,
+No registry carries MongoDB's own server. Its stand-in was written from MongoDB's documentation: commands,
 sessions, transactions, change streams with resume tokens and images, `splitVector`, reads by index bounds and as of a
 cluster time, fail points. It keeps everything in memory: a server that was stopped starts empty. It knows no users,
 TLS, elections, sharding or isolation: writes of a transaction are seen at once, and two transactions never conflict.

@@ -97,7 +97,7 @@ class PrivateServer(ABC):
         environment: Mapping[str, str] | None = None,
     ) -> None:
         """Start the process and return once it is ready. It prints to the last of `logs`; the ends of all are told
-        where it ends or is not ready in time. What an earlier run wrote to them does not answer for this one.
+        where it ends or is not ready in time. Output of an earlier run does not count for this one.
         """
         for log in logs:
             log.unlink(missing_ok=True)

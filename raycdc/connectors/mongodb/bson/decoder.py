@@ -1,6 +1,6 @@
 """Raw BSON into Arrow: the loops' caller, which gives them room and says in words what they could not write.
 
-One decoder reads the documents of one collection in one layout. What the server sends is trusted to be nobody's: a
+One decoder reads the documents of one collection in one layout. The server's bytes are not trusted: a
 damaged batch is a `DataError` after the rows before the damage, in time and memory that its size bounds.
 """
 

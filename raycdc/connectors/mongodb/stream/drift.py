@@ -1,6 +1,6 @@
 """Inferred collections widen while they are followed: fields that have no column get one, values that fit none too.
 
-What a change shows is looked at before its rows are passed on; the decoder tells each name and type that went to
+The fields of a change are examined before its rows are passed on; the decoder tells each name and type that went to
 `REST` once, so that nothing is asked per row. What becomes of one:
 
 | it is | and becomes |

@@ -1,7 +1,7 @@
 """Batches of change events: what is in them, found by the compiled scan, and the rows that their documents become.
 
 A `Batch` is one answer of the server; its events are numbered in the order of the stream. `Scanner` keeps the names
-that were met. What an event other than a document's change says is decoded here one by one: these are few.
+that were met. Events other than a document's change are decoded here one by one, because they are few.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Called by `BinlogDecoder` where its compiled pass meets a compressed event; all events from there to the buffer's end
 (or the next file's beginning) are copied, so that many small compressed transactions are still decoded together.
-What is inside a compressed event takes that event's end position: the log knows no place within.
+Events inside a compressed event take that event's end position, because the log knows no place within.
 
 MySQL (``binlog_transaction_compression``): TRANSACTION_PAYLOAD holds a whole transaction, compressed with zstd or not
 at all; libs/mysql/binlog/event/codecs/binary.cpp. MariaDB (``log_bin_compress``): statements and row events, each with

@@ -76,7 +76,7 @@ def jump_of(event: bytes, file: str, before: int, *, checksum_bytes: int) -> Jum
 
 
 def nearest_place(jump: Jump) -> int:
-    """Right in files of up to 4 GiB. What tells of a place before ours says nothing."""
+    """Right in files of up to 4 GiB. An event that tells of a place before ours proves nothing."""
     if not jump.is_in_file and jump.end - jump.before >= WRAP // 2:
         return jump.before
     return jump.end

@@ -2,8 +2,8 @@
 
 The log reader asks `touched_tables` of every statement (cheap), parses only those that touch a captured table
 (`parse_ddl`), and applies each result in order to the table it holds (`apply_ddl`): the new `MySqlTable` decodes the
-rows that follow, the events tell the sink. What cannot be followed truly is a `Refused` (at parsing) or a `SchemaError`
-(at applying: the statement and our model of the table do not fit), never a guess.
+rows that follow, the events tell the sink. A statement that cannot be followed truly is a `Refused` (at parsing) or a
+`SchemaError` (at applying: the statement and our model of the table do not fit), never a guess.
 """
 
 from __future__ import annotations

@@ -68,7 +68,8 @@ def chunk_key(table: MySqlTable, named: str | None) -> MySqlColumn | None:
 def best_key(
     connection: Connection[Any], table: MySqlTable, named: str | None, *, chunk_rows: int, several: bool = True
 ) -> ChunkKey | None:
-    """The chunk key's columns, or None for one chunk. What the user `named` counts; see `chunk_key` for its errors.
+    """The chunk key's columns, or None for one chunk. The columns that the user `named` win; see `chunk_key` for
+    its errors.
 
     Otherwise the first column of the primary key, where an index has it whole. But a value of it may have more rows
     than a chunk should (tenants, shards, types): on average, then another column of the primary key that an index

@@ -5,7 +5,7 @@ does not grow with the table. The answer is near the truth up to a constant of t
 extrapolates), which is found by counting the rows of one chunk once.
 
 A bound is aimed at with `key_space`, estimated, and aimed at again: a step as long as the last chunk's is usually
-right at once. What an estimate says decides how large a chunk is, and nothing else.
+right at once. An estimate decides how large a chunk is, and nothing else.
 """
 
 from __future__ import annotations

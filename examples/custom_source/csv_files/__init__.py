@@ -1,0 +1,1 @@
+"""CSV files that grow, as a source."""

@@ -1,0 +1,204 @@
+"""The source: each file ``NAME.csv`` of a folder is the table ``csv.NAME``, and each line behind its first is a row.
+
+The lines of all files are one log: a position is how many bytes of each file were read, and its ordinal is their sum.
+Tables have no snapshot, so the log alone brings all rows. A line counts once it ends; no value has a line break in it.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+
+from csv_files.plugin import CsvFilesConfig
+from raycdc.checkpoint.manifest import Manifest
+from raycdc.errors import LogLostError
+from raycdc.model import Column, LogicalType, RowKind, TableId, TableSchema, TypeKind, changelog_schema
+from raycdc.schema import CreateTableEvent
+from raycdc.source.checks import CheckResult
+from raycdc.source.connector import IncrementalSource, SourceContext, SourceFindings, SourceTable
+from raycdc.source.snapshot.log_rows import LogRows
+from raycdc.source.snapshot.log_unit import LogPlace, LogUnit, SchemaChange, TableAltered, Transactions
+from raycdc.source.snapshot.snapshot_plan import PlannedChunks, StartPoint, TablePlan
+from raycdc.source.snapshot.stream_state import stream_of
+from raycdc.source.split import StreamSplit
+
+#: Bytes of a file that are read at once.
+BYTES_AT_ONCE = 4 << 20
+#: Longest that a quiet folder keeps its thread from leaving, in seconds.
+IDLE_S = 0.1
+
+
+class CsvFilesSource(IncrementalSource[CsvFilesConfig]):
+    """See the module's docstring."""
+
+    @property
+    def ring_s(self) -> float:
+        return 0.0
+
+    def check(self, last: Manifest | None, *, names_told: bool) -> SourceFindings:
+        files = _files(self.config)
+        return SourceFindings([CheckResult("folder", f"{len(files)} files are there.", ok=True)], list(files))
+
+    def preflight(self, last: Manifest | None) -> None:
+        if (state := stream_of(last)) is not None:
+            _require_kept(self.config, state.position)
+
+    def tables(self) -> dict[TableId, SourceTable]:
+        return {table: SourceTable(_schema(file)) for table, file in _files(self.config).items()}
+
+    def enumerator_dialect(self) -> CsvFilesDialect:
+        return CsvFilesDialect(self.config, self.context)
+
+    def log_reader(self, split: StreamSplit) -> CsvFilesLog:
+        _require_kept(self.config, split.state.position)
+        return CsvFilesLog(self.config, split)
+
+    def chunk_reader(self) -> NoReturn:
+        raise AssertionError("no table has chunks")
+
+    def key_order(self, split: StreamSplit) -> Any:
+        """Nothing is ever compared, as no table has chunks."""
+
+
+class CsvFilesDialect:
+    """`raycdc.source.snapshot.snapshot_plan.EnumeratorDialect`: the tables and the place where the log begins."""
+
+    chunk_readers_max = 0
+
+    def __init__(self, config: CsvFilesConfig, context: SourceContext) -> None:
+        self._config = config
+        self._rules = context.rules
+
+    def start_point(self) -> StartPoint:
+        files = _files(self._config)
+        position = {file.name: _header_bytes(file) for file in files.values()}
+        plans = []
+        for table, file in files.items():
+            document = _document(_schema(file))
+            refused = self._rules.refusal(table, _schema(file))
+            plans.append(TablePlan(table, document["fingerprint"], document, snapshot=None, refused=refused))
+        return StartPoint(position, sum(position.values()), tuple(plans), parks=self._rules.parks)
+
+    def plan(
+        self, document: dict[str, Any], table: TableId, planner: dict[str, Any], first_index: int
+    ) -> PlannedChunks:
+        raise AssertionError("no table has chunks")
+
+    def current_ordinal(self) -> int:
+        return sum(file.read_bytes().rfind(b"\n") + 1 for file in _files(self._config).values())
+
+    def captures(self, table: TableId) -> bool:
+        return True
+
+
+class CsvFilesLog:
+    """`SplitReader` of the log: a fetcher's thread calls `fetch` again and again, and may block in it."""
+
+    def __init__(self, config: CsvFilesConfig, split: StreamSplit) -> None:
+        self._config = config
+        self._read: dict[str, int] = dict(split.state.position)
+        self._rows = 0
+        self._woken = threading.Event()
+
+    def fetch(self) -> LogUnit | None:
+        for table, file in _files(self._config).items():
+            if file.name not in self._read:
+                return self._new_table(table, file)
+            if lines := _whole_lines(file, self._read[file.name]):
+                return self._new_rows(table, file, lines)
+        self._woken.wait(IDLE_S)
+        return None
+
+    def wake_up(self) -> None:
+        self._woken.set()
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+    def _new_table(self, table: TableId, file: Path) -> LogUnit:
+        self._read[file.name] = _header_bytes(file)
+        schema = _schema(file)
+        created = TableAltered(table, (CreateTableEvent(table, schema),), _document(schema))
+        return SchemaChange(self._place(), (created,))
+
+    def _new_rows(self, table: TableId, file: Path, lines: bytes) -> LogUnit:
+        schema = _schema(file)
+        names = [column.name for column in schema.columns]
+        values = pa.csv.read_csv(
+            pa.BufferReader(lines),
+            read_options=pa.csv.ReadOptions(column_names=names, use_threads=False),
+            convert_options=pa.csv.ConvertOptions(column_types=dict.fromkeys(names, pa.string())),
+        ).combine_chunks()
+        begin, count = self._read[file.name], values.num_rows
+        self._read[file.name] += len(lines)
+        place = self._place()
+        meta = [
+            pa.array(np.full(count, RowKind.INSERT, np.int8)),
+            pa.array(np.arange(self._rows, self._rows + count)),
+            pa.array(np.full(count, place.fetched_ms, np.int64)),
+            pa.array([f"{file.name}@{begin}:{number}" for number in range(count)]),
+        ]
+        self._rows += count
+        columns = [*(column.combine_chunks() for column in values.columns), *meta]
+        batch = pa.RecordBatch.from_arrays(columns, schema=changelog_schema(schema))
+        rows = LogRows(table, batch, np.full(count, place.ordinal, np.int64))
+        return Transactions(place, (rows,), bytes=batch.nbytes)
+
+    def _place(self) -> LogPlace:
+        now_ms = time.time_ns() // 1_000_000
+        return LogPlace(dict(self._read), sum(self._read.values()), now_ms, now_ms)
+
+
+def _files(config: CsvFilesConfig) -> dict[TableId, Path]:
+    """The files whose first line has ended, by their tables."""
+    files = sorted(Path(config.path).glob("*.csv"))
+    return {TableId("csv", file.stem): file for file in files if _header_bytes(file)}
+
+
+def _header_bytes(file: Path) -> int:
+    with file.open("rb") as lines:
+        header = lines.readline()
+    return len(header) if header.endswith(b"\n") else 0
+
+
+def _schema(file: Path) -> TableSchema:
+    with file.open(encoding="utf-8") as lines:
+        names = lines.readline().strip().split(",")
+    return TableSchema(tuple(Column(name, LogicalType(TypeKind.STRING), nullable=True) for name in names), ())
+
+
+def _document(schema: TableSchema) -> dict[str, Any]:
+    """The schema document, as manifests name it by its fingerprint."""
+    return {**schema.to_json(), "fingerprint": schema.fingerprint()}
+
+
+def _whole_lines(file: Path, begin: int) -> bytes:
+    """Lines that have ended, from the byte `begin` on; empty where there is none."""
+    size = BYTES_AT_ONCE
+    with file.open("rb") as lines:
+        while True:
+            lines.seek(begin)
+            read = lines.read(size)
+            end = read.rfind(b"\n") + 1
+            if end or len(read) < size:
+                return read[:end]
+            size *= 2
+
+
+def _require_kept(config: CsvFilesConfig, position: Mapping[str, Any]) -> None:
+    """`LogLostError` for a file that lacks bytes that were read."""
+    for name, read in position.items():
+        file = Path(config.path) / name
+        size = file.stat().st_size if file.exists() else 0
+        if size < read:
+            raise LogLostError(
+                f"{file} has {size} bytes, and {read} were read already: it was cut off or deleted. Put it back, or "
+                "begin with another pipeline.state."
+            )

@@ -29,7 +29,7 @@ _PHASE_ORDER = {"parked": -1, "snapshot": 0, "pending": 1, "stream": 2}
 
 @dataclass(slots=True)
 class RunState:
-    """What the events so far add up to."""
+    """The sum of the events so far."""
 
     tables: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     lag: Mapping[str, Any] = field(default_factory=dict)
@@ -240,7 +240,7 @@ def _cells(table: Mapping[str, Any]) -> tuple[RenderableType, ...]:
 
 
 def parked_text(event: Mapping[str, Any]) -> str:
-    """What a `parked` event says, in one line or two."""
+    """The text of a `parked` event, in one line or two."""
     table, reason = event["table"], event["reason"]
     if event["again"]:
         return f"{table} begins again with a new snapshot: {reason}"

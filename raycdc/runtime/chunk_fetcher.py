@@ -62,7 +62,7 @@ class FoldChunk:
         return f"fold {self.read.split.split_id} {self.read.split.attempt}"
 
 
-#: What a fetcher does with a chunk: a split of its own.
+#: The work of a fetcher on a chunk, which is a split of its own.
 ChunkTask = ReadChunk | FoldChunk
 
 

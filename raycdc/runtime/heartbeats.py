@@ -12,7 +12,7 @@ from raycdc.source.protocol.api import SourceReader
 from raycdc.source.protocol.source_event import Heartbeat
 
 #: A reader that has nothing to say still speaks this often, so that the coordinator knows it lives and how much it has
-#: read. What decides about sealing is told at once; each call costs both sides about a millisecond.
+#: read. News that decide about sealing are told at once; each call costs both sides about a millisecond.
 HEARTBEAT_S = 0.25
 
 

@@ -49,7 +49,7 @@ class ReaderIdentity:
 
 @dataclass(frozen=True, slots=True)
 class ReaderSettings:
-    """What all readers of a job have alike. Picklable.
+    """The settings that all readers of a job share. Picklable.
 
     `access` is how the reader reaches segments of other nodes, `epoch_bytes_max` how much an epoch may hold before the
     reader asks for its end, `fetchers` how many threads of one reader may read a split each. Without `parking` a table

@@ -45,7 +45,7 @@ class Before:
 
 @dataclass(frozen=True, slots=True)
 class Intent:
-    """What a statement that commits by itself will have made of the target once it bears `marker`."""
+    """The record of a target that a statement which commits by itself has changed, once the target bears `marker`."""
 
     marker: str
     columns: tuple[Column, ...]
@@ -81,7 +81,7 @@ class Held:
 
     @classmethod
     def from_row(cls, row: Sequence[Any]) -> Held | None:
-        """What the commit table says; None for a row that only keeps the place (`PLACE`)."""
+        """The record in the commit table; None for a row that only keeps the place (`PLACE`)."""
         epoch, step, generation, created, columns, key = row
         if (epoch, step, generation) == (0, 0, 0):
             return None
@@ -121,7 +121,7 @@ class Held:
         return replace(self, columns=intent.columns, key=intent.key, before=intent.before, intent=None)
 
     def shape(self) -> Before:
-        """What changes of the next epoch with rows begin from."""
+        """The columns and key from which changes of the next epoch with rows begin."""
         return self.before or Before(self.columns, self.key, tuple(column.name for column in self.columns))
 
     def written(self, vector: CommitVector) -> Held:
@@ -140,7 +140,7 @@ def renamed(before: Before, planned: Plan) -> Before:
 
 
 def again(target: TableId, held: Held, planned: Plan) -> Plan:
-    """What is left to do of a plan from ``held.before`` on a target that has ``held.columns``."""
+    """The rest of a plan from ``held.before`` on a target that has ``held.columns``."""
     if held.before is None:
         return planned
     now = dict(zip((column.name for column in held.before.columns), held.before.now, strict=True))

@@ -1,7 +1,7 @@
 """A transform's expressions resolved by Spark's analyzer, on the driver; nothing is read and no job is started.
 
 Each item of a projection is analyzed by itself on an empty DataFrame with the table's columns, so that a message can
-say where it is. What it must be: a value of one row, of a type that sinks have, and the same whenever it is computed,
+say where it is. It must be a value of one row, of a type that sinks have, and the same whenever it is computed,
 because a before-image is computed again in another epoch than the after-image that it must equal.
 """
 

@@ -99,7 +99,9 @@ class CsvFilesDialect:
 
 
 class CsvFilesLog:
-    """`SplitReader` of the log: a fetcher's thread calls `fetch` again and again, and may block in it."""
+    """`raycdc.source.snapshot.reading.BlockingLog`: a fetcher's thread calls `fetch` again and again, and may block in
+    it.
+    """
 
     def __init__(self, config: CsvFilesConfig, split: StreamSplit) -> None:
         self._config = config

@@ -1,4 +1,4 @@
-"""What a reader has to tell the enumerator of the open epoch, right before it reports its seal."""
+"""The news of the open epoch for the enumerator, which a reader sends right before it reports its seal."""
 
 from __future__ import annotations
 

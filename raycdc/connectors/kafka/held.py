@@ -1,4 +1,4 @@
-"""What a reader of partitions holds: each partition with its decoder, and a batch that waits to be emitted.
+"""The partitions of a reader: each with its decoder, and a batch that waits to be emitted.
 
 A batch is judged once, when it is decoded, by what was known before it; while it waits for its schemas others may come.
 """
@@ -21,13 +21,13 @@ from raycdc.model import Column, RowKind, TableId, TableSchema
 from raycdc.source.reader.fetcher_manager import FetcherManager
 from raycdc.transform.hiding import Hiding
 
-#: What reads the partitions of one reader: `KafkaPartitionReader` in a fetcher's thread, or a simulation of it.
+#: The fetchers of one reader: `KafkaPartitionReader` in a fetcher's thread, or a simulation of it.
 PartitionFetchers = FetcherManager[PartitionStart, PartitionRecords]
 
 
 @dataclass(frozen=True, slots=True)
 class ReaderSettings:
-    """What of the configuration concerns a reader."""
+    """The parts of the configuration that concern a reader."""
 
     idle_after_s: float
     aligned: bool = False
@@ -35,7 +35,7 @@ class ReaderSettings:
     #: Where masks hide something, nothing of messages that cannot be decoded may be shown, or kept.
     hiding: Hiding = field(default_factory=Hiding)
     order_by: str | None = None
-    #: What is made of DDL messages.
+    #: The follower of DDL messages.
     statements: Statements = field(default_factory=Statements)
 
     @property
@@ -78,9 +78,10 @@ class ReadPartition:
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """What a batch needs and does: schemas in the order of its items (a table's may change within it), the events that
-    remove all rows by the number of their item, new columns whose default rows that exist must have, what is remembered
-    of dropped columns behind it, and for items of rows the columns dropped before, whose default is not given.
+    """The demands and effects of a batch: schemas in the order of its items (a table's may change within it), the
+    events that remove all rows by the number of their item, new columns whose default rows that exist must have, what
+    is remembered of dropped columns behind it, and for items of rows the columns dropped before, whose default is not
+    given.
     """
 
     schemas: tuple[tuple[TableId, TableSchema], ...] = ()

@@ -1,6 +1,6 @@
-"""What a consumer hands over as columns: a few whole-batch passes over confluent-kafka's objects, no loop of ours.
+"""A consumer's messages as columns: a few whole-batch passes over confluent-kafka's objects, no loop of ours.
 
-What remains per message is confluent-kafka's own object and one C call for each of its parts; ``python -m bench topic``
+Per message there remain confluent-kafka's own object and one C call for each of its parts; ``python -m bench topic``
 measures both. A partition's messages come in long runs, which are cut out of the columns without copying.
 """
 
@@ -56,7 +56,7 @@ class LogEnd:
     offset: int
 
 
-#: What is fetched of a partition.
+#: A fetched batch of a partition.
 PartitionRecords = Fetched | LogEnd
 
 

@@ -157,7 +157,7 @@ class KafkaPartitionReader:
         self._paused = (self._paused | pause) - resume
 
     def fetch(self) -> RecordsWithSplitIds[PartitionRecords] | None:
-        """What arrived within a moment. Raises `LogLostError` and other `SourceError`s by name."""
+        """The messages that arrived within a moment. Raises `LogLostError` and other `SourceError`s by name."""
         try:
             return self._fetch()
         except KafkaException as cause:

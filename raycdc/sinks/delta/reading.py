@@ -56,7 +56,7 @@ def key_batches(table: DeltaTable, names: Sequence[str], within: Any) -> Iterato
 
 
 def rewritten_batches(table: DeltaTable, columns: Sequence[Rewritten]) -> Iterator[pa.RecordBatch]:
-    """The rows of the table with other `columns`. What is returned asks nothing of delta-rs any more, which may be who
+    """The rows of the table with other `columns`. The result asks nothing of delta-rs any more, which may be who
     iterates.
     """
     schema = pa.schema([column.field for column in columns])

@@ -8,8 +8,8 @@ import threading
 class Availability:
     """One thread waits, any thread says that there is news. Nothing is lost: news before the wait end it at once.
 
-    The waiting thread takes the news (`begin`) *before* it looks at queues and inboxes. What arrives behind its look is
-    news for the wait that follows, so that nobody has to look again after an interval.
+    The waiting thread takes the news (`begin`) *before* it looks at queues and inboxes. News that arrive behind its
+    look are news for the wait that follows, so that nobody has to look again after an interval.
     """
 
     def __init__(self) -> None:

@@ -23,7 +23,7 @@ class SplitShare(Generic[SplitT]):
         self.wake_up = wake_up
         #: As they are once all `changes` are handled.
         self.split_ids: set[str] = set()
-        #: What the fetcher has not taken yet, each with the number of the addition where it is one.
+        #: Changes that the fetcher has not taken yet, each with the number of the addition where it is one.
         self.changes: deque[tuple[SplitsChange[SplitT], int]] = deque()
         self._backlog = backlog
 

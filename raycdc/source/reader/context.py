@@ -1,4 +1,4 @@
-"""What a reader is given when it is created: where rows go, how to speak, and threads that fetch."""
+"""The surroundings that a reader is created with: where rows go, how to speak, and threads that fetch."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ class FetcherThreads(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ReaderContext:
-    """What a reader is given: where rows go, how to speak to the coordinator, what wakes its thread, a monotonic clock
-    in seconds, the bytes after which it asks for a seal, whether single tables may be parked, how to start fetchers,
-    and how many of them may read splits at once (``readers.fetchers``).
+    """The surroundings of a reader: where rows go, how to speak to the coordinator, what wakes its thread, a monotonic
+    clock in seconds, the bytes after which it asks for a seal, whether single tables may be parked, how to start
+    fetchers, and how many of them may read splits at once (``readers.fetchers``).
     """
 
     output: ReaderOutput

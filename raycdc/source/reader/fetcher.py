@@ -27,7 +27,7 @@ CLOSE_TIMEOUT_S = 10
 
 
 class ElementsQueue(Generic[ItemT]):
-    """What fetchers have read ahead of the reader (FLIP-27's elements queue). `notify` is called when `poll` has news.
+    """Fetches that were read ahead of the reader (FLIP-27's elements queue). `notify` is called when `poll` has news.
 
     Thread-safe. It is full at `bytes_max`; a fetch that is larger passes alone.
     """

@@ -49,7 +49,7 @@ ThreadingModel = Sequential | Multiplexed | MultiThreaded
 
 
 class FetcherManager(Protocol[SplitT_contra, ItemT_co]):
-    """What a reader sees of its fetchers. Its own thread calls everything, and nothing blocks but `close`.
+    """The fetchers of a reader. The reader's own thread calls everything, and nothing blocks but `close`.
 
     `SplitFetcherManager` has threads; a simulation or a test may do without.
     """
@@ -58,7 +58,7 @@ class FetcherManager(Protocol[SplitT_contra, ItemT_co]):
         """Read these; their batches will have the number `addition`."""
 
     def remove_splits(self, split_ids: Sequence[str]) -> None:
-        """Read these no more. What was fetched of them before may still come."""
+        """Read these no more. Batches fetched of them before may still come."""
 
     def pause_or_resume_splits(self, *, pause: Sequence[str] = (), resume: Sequence[str] = ()) -> None:
         """Let splits wait, and go on with others."""

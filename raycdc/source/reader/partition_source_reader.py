@@ -77,7 +77,7 @@ class PartitionSourceReader(SourceReaderBase, Generic[SplitT, ItemT, StateT]):
 
     @abstractmethod
     def to_fetch(self, state: StateT) -> SplitT:
-        """What the fetchers read, from the state on."""
+        """The split that the fetchers read, from the state on."""
 
     def emit(self, batch: ItemT, state: StateT) -> None:
         """Emit a batch of a split that this reader has and that did not end."""

@@ -1,4 +1,4 @@
-"""What fetchers hand to a reader, and what a reader makes of it: FLIP-27's `RecordsWithSplitIds` and `RecordEmitter`.
+"""The fetches that fetchers hand to a reader, and their way into the epoch: `RecordsWithSplitIds`, `RecordEmitter`.
 
 The unit is a batch, never a row: an Arrow batch, a unit of a log, the messages of one fetch.
 """

@@ -1,4 +1,4 @@
-"""What every source reader does alike: FLIP-27's `SourceReaderBase`.
+"""The common part of all source readers: FLIP-27's `SourceReaderBase`.
 
 A reader is one class without a thread of its own. The shell (`raycdc.runtime.reader_worker`, or a simulation) calls
 `handle` with each message and `poll_next` until it answers NOTHING_AVAILABLE, and waits for `is_available` then. What
@@ -118,7 +118,7 @@ class SourceReaderBase(ABC):
 
     @property
     def seal_state(self) -> SealState:
-        """What the open epoch says about its end."""
+        """The reasons of the open epoch to end."""
         return SealState()
 
     @property
@@ -164,11 +164,11 @@ class SourceReaderBase(ABC):
 
     @property
     def is_available(self) -> Availability:
-        """What the shell waits for when `poll_next` has nothing."""
+        """The availability that the shell waits for when `poll_next` has nothing."""
         return self.context.availability
 
     def heartbeat(self) -> Heartbeat:
-        """What the coordinator should know now."""
+        """The reader's figures for the coordinator now."""
         return Heartbeat(
             open_bytes=self.context.output.open_bytes,
             wants_seal=self.seal_state.wanted,
@@ -177,7 +177,9 @@ class SourceReaderBase(ABC):
 
     @property
     def seal_matters(self) -> tuple[bool, bool]:
-        """What the coordinator should hear at once when it changes: the epoch should end; the epoch has rows."""
+        """The facts that the coordinator should hear at once when they change: the epoch should end; the epoch has
+        rows.
+        """
         return self.seal_state.wanted, self.context.output.open_bytes > 0
 
     def close(self) -> None:

@@ -14,7 +14,7 @@ SplitT_contra = TypeVar("SplitT_contra", bound="FetchedSplit", contravariant=Tru
 
 
 class FetchedSplit(Protocol):
-    """What a fetcher needs to know of a split: its name."""
+    """A split as a fetcher knows it: by its name."""
 
     @property
     def split_id(self) -> str: ...
@@ -29,7 +29,7 @@ class SplitsAddition(Generic[SplitT_co]):
 
 @dataclass(frozen=True, slots=True)
 class SplitsRemoval:
-    """Read these splits no more. What was fetched of them before may still be given by the next fetch."""
+    """Read these splits no more. Batches fetched of them before may still be given by the next fetch."""
 
     split_ids: tuple[str, ...]
 

@@ -1,4 +1,4 @@
-"""What a log says, unit by unit: rows, and what becomes of tables. A connector's `LogSource` gives it.
+"""The units of a log: rows, and the changes of tables. A connector's `LogSource` gives them.
 
 A unit is one of four, and `LogUnit` is their union:
 

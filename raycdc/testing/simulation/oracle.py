@@ -1,4 +1,4 @@
-"""What must hold: of every manifest when it is written, and of the sinks at the end."""
+"""The oracle: laws of every manifest when it is written, and of the sinks at the end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a simulated run is like, drawn from its seed."""
+"""The settings of a simulated run, drawn from its seed."""
 
 from __future__ import annotations
 

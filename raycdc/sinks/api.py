@@ -33,6 +33,7 @@ from raycdc.model.layout import ANY_LAYOUT, TableLayout
 from raycdc.schema.behavior import SchemaChangeBehavior
 from raycdc.schema.events import SchemaChangeEvent
 from raycdc.sinks.plan import Input
+from raycdc.sinks.table_input import TableInput
 from raycdc.source.checks import CheckResult
 
 __all__ = [
@@ -114,14 +115,10 @@ class SinkContext:
     def upsert(self) -> bool:
         return self.write == UPSERT
 
-    def task_args(self, work: TableWork, inputs: Sequence[Input] | None = None) -> dict[str, Any]:
-        """The arguments of every stage task that reads segments of a table: `inputs`, or all of the epoch's."""
-        return {
-            "inputs": [entry.to_json() for entry in ([*map(Input, work.segments)] if inputs is None else inputs)],
-            "schema": work.schema.to_json(),
-            "node": self.access.node,
-            "token": self.access.token,
-        }
+    def table_input(self, work: TableWork, inputs: Sequence[Input] | None = None) -> TableInput:
+        """The part of every stage task that reads segments of a table: `inputs`, or all of the epoch's."""
+        given = map(Input, work.segments) if inputs is None else inputs
+        return TableInput(tuple(given), work.schema, self.access)
 
 
 @dataclass(frozen=True, slots=True)

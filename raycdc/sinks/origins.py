@@ -18,8 +18,8 @@ may have the same key, which shows in the number of rows that come to have it an
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
@@ -36,28 +36,36 @@ CLAIMED = "_claimed"
 
 ORIGIN = ("_db", "_table")
 
-
-def origins_of(work: TableWork) -> dict[str, Any]:
-    """What `last_per_origin` must know of a target that several tables go to, or one under another key."""
-    beginning = [str(table) for table in work.beginning]
-    return {"target": str(work.target), "beginning": beginning, "alone": len(work.merged) == 1}
+#: The values of a row's key columns, for people.
+Key = Mapping[str, object]
 
 
-def last_per_origin(
-    rows: pa.Table,
-    key: Sequence[str],
-    columns: Sequence[str],
-    *,
-    target: str,
-    beginning: Collection[str] = (),
-    alone: bool = False,
-) -> pa.Table:
+@dataclass(frozen=True, slots=True)
+class Origins:
+    """What must be known of a `target` that several tables go to, or one under another key (`alone`). It has no row of
+    the tables `beginning`.
+    """
+
+    target: str
+    beginning: tuple[str, ...] = ()
+    alone: bool = False
+
+    @classmethod
+    def of(cls, work: TableWork) -> Origins | None:
+        """None where each row has its source's key and no other table's rows beside it."""
+        if not work.merged:
+            return None
+        return cls(str(work.target), tuple(map(str, work.beginning)), len(work.merged) == 1)
+
+
+def last_per_origin(rows: pa.Table, key: Sequence[str], columns: Sequence[str], origins: Origins) -> pa.Table:
     """Reduce `rows` (with `_op` codes, absolute `_seq` and the columns `ORIGIN`) to one row per key that changes, with
     `DELETED` and `CLAIMED`. Raises `DataError` as the module's table says, and for a table that was emptied unless it
-    is one of `beginning`, of which the target has no row. `alone`: all rows are of one table, under a new key.
+    is one of those beginning, of which the target has no row, or the only one.
     """
+    target, alone = origins.target, origins.alone
     rows = rows.take(pa.array(np.argsort(rows.column("_seq").to_numpy(), kind="stable")))
-    rows = _since_emptied(rows, target, beginning, alone=alone)
+    rows = _since_emptied(rows, origins)
     ops = rows.column("_op").to_numpy()
     # Key columns have any names; by their numbers none is taken for a figure.
     names = [str(number) for number in range(len(key))]
@@ -108,25 +116,25 @@ def _check_not_null(keys: pa.Table, names: Sequence[str], target: str) -> None:
             )
 
 
-def _since_emptied(rows: pa.Table, target: str, beginning: Collection[str], *, alone: bool) -> pa.Table:
+def _since_emptied(rows: pa.Table, origins: Origins) -> pa.Table:
     """`rows` (in order) without truncations and, of a table that was emptied, without those before."""
     ops = rows.column("_op").to_numpy()
     for place in np.flatnonzero(ops == RowKind.TRUNCATE):
         origin = [rows.column(name)[int(place)] for name in ORIGIN]
         name = ".".join(part.as_py() for part in origin)
-        if name not in beginning and not alone:
+        if name not in origins.beginning and not origins.alone:
             raise OriginsRefusedError(
-                f"{name} was emptied or begins again, and its rows in {target} cannot be told from those of the other "
-                f"tables merged there. Read all of them anew with: raycdc tables resnapshot CONFIG {name}"
+                f"{name} was emptied or begins again, and its rows in {origins.target} cannot be told from those of "
+                f"the other tables merged there. Read all of them anew with: raycdc tables resnapshot CONFIG {name}"
             )
         own = pc.and_(*(pc.equal(rows.column(column), part) for column, part in zip(ORIGIN, origin, strict=True)))
         moot = own.to_numpy() & (np.arange(len(ops)) <= place)
         rows, ops = rows.filter(pa.array(~moot)), ops[~moot]
-        return _since_emptied(rows, target, beginning, alone=alone)
+        return _since_emptied(rows, origins)
     return rows
 
 
-def same_key(target: str, key: dict[str, object], *, alone: bool = False) -> OriginsRefusedError:
+def same_key(target: str, key: Key, *, alone: bool = False) -> OriginsRefusedError:
     """Two rows, of two tables unless `alone`, have one key, and the target can hold one of them only."""
     shown = ", ".join(f"{name} = {value!r}" for name, value in key.items())
     if alone:

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from raycdc.model import META_COLUMNS, RowKind, TableSchema
+from raycdc.model import META_COLUMNS, Column, RowKind, TableSchema
 from raycdc.model.keys import comparable
 from raycdc.model.types import LogicalType, TypeKind
 
@@ -38,6 +38,12 @@ def changelog_arrow(schema: TableSchema) -> pa.Schema:
 def changelog_names(schema: TableSchema) -> list[str]:
     """Column names of a changelog target in order; also what to ask `read_segment` for, with ``symbols=True``."""
     return [*(c.name for c in schema.columns), *META_COLUMNS]
+
+
+def target_columns(schema: TableSchema, *, changelog: bool) -> list[Column]:
+    """The columns of a target: the table's, then the metadata of a changelog."""
+    meta = [Column(name, META_TYPES[name]) for name in META_COLUMNS] if changelog else []
+    return [*schema.columns, *meta]
 
 
 @dataclass(frozen=True, slots=True)

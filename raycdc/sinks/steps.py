@@ -34,7 +34,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, TypeVar
 
-from raycdc.bridge.tasks import StageTask, TaskRunner
+from raycdc.bridge.tasks import ResultT, StageTask, TaskRunner
 from raycdc.errors import FencedError, SinkError, TargetGoneError, TargetTakenError
 from raycdc.model import TableId
 from raycdc.sinks.api import (
@@ -111,6 +111,11 @@ def holds(held: CommitVector | None, goal: CommitVector, target: TableId | str) 
     if held is not None and held.generation > goal.generation:
         raise fenced(target, held.generation)
     return held is not None and held.place >= goal.place
+
+
+def half_written(held: CommitVector | None, goal: CommitVector) -> bool:
+    """Whether a target with the record `held` has rows of the epoch of `goal`, which cannot be taken back."""
+    return held is not None and held.epoch == goal.epoch and STEP_SCHEMA < held.step < STEP_TOMBSTONE
 
 
 def fenced(target: TableId | str, generation: int) -> FencedError:
@@ -213,10 +218,10 @@ class Batch:
     """The stage tasks of several targets, which run together; each result goes to whoever added its task."""
 
     def __init__(self) -> None:
-        self._tasks: list[StageTask] = []
-        self._takers: list[Callable[[dict[str, Any]], None]] = []
+        self._tasks: list[StageTask[Any]] = []
+        self._takers: list[Callable[[Any], None]] = []
 
-    def add(self, task: StageTask, take: Callable[[dict[str, Any]], None]) -> None:
+    def add(self, task: StageTask[ResultT], take: Callable[[ResultT], None]) -> None:
         self._tasks.append(task)
         self._takers.append(take)
 
@@ -332,7 +337,7 @@ class ExactlyOnceSink(Sink, Generic[TargetT]):
         stamp = Stamp.of(work, STEP_TOMBSTONE)
         with self.opened(work.target, writes=True) as target:
             record = _record(self._standing(target, stamp))
-            if record is not None and record.epoch == work.epoch and STEP_SCHEMA < record.step < STEP_TOMBSTONE:
+            if half_written(record, stamp.vector):
                 raise SinkError(
                     f"Epoch {work.epoch} reached {work.target} while it was being dropped: a driver that was replaced "
                     "had not ended. Start again; the epoch will be kept."

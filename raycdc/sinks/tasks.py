@@ -11,7 +11,8 @@ import contextlib
 import json
 import os
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
@@ -19,15 +20,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from raycdc.bridge.access import SegmentAccess
-from raycdc.bridge.reading import read_segment
 from raycdc.errors import SinkError
-from raycdc.model import RowKind, TableSchema
+from raycdc.model import RowKind
 from raycdc.sinks.json_lines import write_lines
-from raycdc.sinks.origins import CLAIMED, ORIGIN, last_per_origin
-from raycdc.sinks.plan import Input
-from raycdc.sinks.rows import DELETED, Compacted, changelog_arrow, changelog_names, last_per_key
+from raycdc.sinks.origins import CLAIMED, ORIGIN, Origins, last_per_origin
+from raycdc.sinks.rows import DELETED, Compacted, last_per_key
 from raycdc.sinks.statistics import delta_statistics
+from raycdc.sinks.table_input import TableInput, TableTask
 
 #: Rows per Parquet row group: large enough to compress well, small enough that a task's memory stays near one batch.
 ROW_GROUP_ROWS = 1 << 17
@@ -43,86 +42,112 @@ _PARQUET: dict[str, Any] = {
 }
 
 
-def write_parquet(
-    inputs: list[dict[str, Any]], schema: dict[str, Any], path: str, changelog: bool, node: str, token: str
-) -> dict[str, Any]:
-    """Rows as they are, as events (`changelog`) or as the table's columns (snapshot rows, which are all inserts)."""
-    table = TableSchema.from_json(schema)
-    arrow = changelog_arrow(table) if changelog else table.arrow()
-    names = changelog_names(table) if changelog else [c.name for c in table.columns]
-    batches = read_inputs(inputs, names, access=SegmentAccess(node, token), symbols=changelog)
-    return write_parquet_file(Path(path), arrow, batches)
+@dataclass(frozen=True, slots=True)
+class DataFile:
+    """A Parquet file that a task wrote: rows, size, and Delta's statistics as JSON text.
+
+    `partition` are the values of a partitioned table's columns, as its log has them.
+    """
+
+    path: str
+    rows: int
+    size: int
+    statistics: str
+    partition: Mapping[str, str | None] = field(default_factory=dict)
 
 
-def write_json_lines(
-    inputs: list[dict[str, Any]], schema: dict[str, Any], path: str, node: str, token: str
-) -> dict[str, Any]:
-    """Rows as events, one JSON object per line."""
-    table = TableSchema.from_json(schema)
-    batches = read_inputs(inputs, changelog_names(table), access=SegmentAccess(node, token), symbols=True)
-    with _Replaced(Path(path)) as file:
-        rows = write_lines(file, batches, table)
-    return {"path": path, "rows": rows}
+@dataclass(frozen=True, slots=True)
+class CompactedFile:
+    """Compacted rows in a Parquet file. `truncated` says that nothing older survives, `new` that the target must not
+    have any of the keys yet; in memory the rows have `memory_bytes`.
+    """
+
+    path: str
+    truncated: bool
+    memory_bytes: int
+    new: bool = False
 
 
-def compact(
-    inputs: list[dict[str, Any]], schema: dict[str, Any], path: str, node: str, token: str, order_by: str = ""
-) -> dict[str, Any]:
-    """The last row of each key (by `order_by`, where that is given) with `DELETED`, as Parquet, for a merge."""
-    table = TableSchema.from_json(schema)
-    compacted = compacted_rows(
-        map(Input.from_json, inputs), table, access=SegmentAccess(node, token), order_by=order_by
-    )
-    written = write_parquet_file(Path(path), pa.schema([*table.arrow(), pa.field(DELETED, pa.bool_())]),
-                                 compacted.rows.to_batches(max_chunksize=ROW_GROUP_ROWS))  # fmt: skip
-    return {**written, "truncated": compacted.truncated, "memory_bytes": compacted.rows.nbytes}
+@dataclass(frozen=True, slots=True)
+class LinesFile:
+    """A file with a JSON object per row."""
+
+    path: str
+    rows: int
 
 
-def compacted_rows(
-    inputs: Iterable[Input], table: TableSchema, *, access: SegmentAccess, order_by: str = ""
-) -> Compacted:
+@dataclass(frozen=True, slots=True)
+class WriteParquet(TableTask[DataFile]):
+    """Rows as they are, as events (`changelog`) or as the table's columns, to the file `path`."""
+
+    path: str
+    changelog: bool
+
+    def run(self) -> DataFile:
+        arrow = self.table.arrow(changelog=self.changelog)
+        return write_parquet_file(Path(self.path), arrow, self.table.rows(changelog=self.changelog))
+
+
+@dataclass(frozen=True, slots=True)
+class WriteJsonLines(TableTask[LinesFile]):
+    """Rows as events, one JSON object per line, to the file `path`."""
+
+    path: str
+
+    def run(self) -> LinesFile:
+        with _Replaced(Path(self.path)) as file:
+            rows = write_lines(file, self.table.rows(changelog=True), self.table.schema)
+        return LinesFile(self.path, rows)
+
+
+@dataclass(frozen=True, slots=True)
+class Compact(TableTask[CompactedFile]):
+    """The last row of each key (by `order_by`, where that is given) with `DELETED`, as Parquet, for a merge.
+
+    Of several `origins` (`raycdc.sinks.origins`) with `CLAIMED`, too, and refused where two have one key.
+    """
+
+    path: str
+    order_by: str = ""
+    origins: Origins | None = None
+
+    def run(self) -> CompactedFile:
+        flags = [pa.field(DELETED, pa.bool_())]
+        if self.origins is None:
+            compacted, new = compacted_rows(self.table, order_by=self.order_by), False
+        else:
+            flags.append(pa.field(CLAIMED, pa.bool_()))
+            compacted = compacted_origins(self.table, self.origins)
+            new = bool(pc.all(compacted.rows.column(CLAIMED)).as_py())
+        described = pa.schema([*self.table.schema.arrow(), *flags])
+        write_parquet_file(Path(self.path), described, compacted.rows.to_batches(max_chunksize=ROW_GROUP_ROWS))
+        return CompactedFile(self.path, compacted.truncated, compacted.rows.nbytes, new)
+
+
+def compacted_rows(table: TableInput, *, order_by: str = "") -> Compacted:
     """The last row of each key (by `order_by`, where that is given) with `DELETED`, in memory."""
-    columns = [c.name for c in table.columns]
-    stored = pa.schema([*table.arrow(), pa.field("_op", pa.int8()), pa.field("_seq", pa.int64())])
-    batches = _read(inputs, [*columns, "_op", "_seq"], access=access, symbols=False)
-    rows = pa.Table.from_batches([_as(batch, stored) for batch in batches], schema=stored)
-    return last_per_key(rows, table.primary_key, columns, order_by=order_by)
+    rows = _changes(table, [("_op", pa.int8()), ("_seq", pa.int64())])
+    return last_per_key(rows, table.schema.primary_key, table.schema.arrow().names, order_by=order_by)
 
 
-def compact_origins(
-    inputs: list[dict[str, Any]],
-    schema: dict[str, Any],
-    path: str,
-    node: str,
-    token: str,
-    target: str,
-    beginning: list[str],
-    alone: bool,
-) -> dict[str, Any]:
-    """As `compact`, for rows of several source tables, or of one under another key (`alone`): with `CLAIMED` too, and
-    refused where two have one key.
+def compacted_origins(table: TableInput, origins: Origins) -> Compacted:
+    """As `compacted_rows`, for rows of several source tables, or of one under another key: with `CLAIMED`, too.
+
+    Only a single table can be emptied (`Compacted.truncated`): the rows of several cannot be told apart in the target.
     """
-    table = TableSchema.from_json(schema)
-    columns = [c.name for c in table.columns]
-    read = [*columns, "_op", "_seq", *ORIGIN]
-    batches = list(read_inputs(inputs, read, access=SegmentAccess(node, token), symbols=False))
-    stored = pa.schema([*table.arrow(), ("_op", pa.int8()), ("_seq", pa.int64()), *((n, pa.string()) for n in ORIGIN)])
-    rows = pa.Table.from_batches([_as(batch, stored) for batch in batches], schema=stored)
-    compacted = last_per_origin(rows, table.primary_key, columns, target=target, beginning=beginning, alone=alone)
-    described = pa.schema([*table.arrow(), pa.field(DELETED, pa.bool_()), pa.field(CLAIMED, pa.bool_())])
-    written = write_parquet_file(Path(path), described, compacted.to_batches(max_chunksize=ROW_GROUP_ROWS))
-    new = bool(pc.all(compacted.column(CLAIMED)).as_py())
-    truncated = alone and bool(pc.any(pc.equal(rows.column("_op"), pa.scalar(RowKind.TRUNCATE, pa.int8()))).as_py())
-    return {**written, "truncated": truncated, "memory_bytes": compacted.nbytes, "new": new}
+    rows = _changes(table, [("_op", pa.int8()), ("_seq", pa.int64()), *((name, pa.string()) for name in ORIGIN)])
+    compacted = last_per_origin(rows, table.schema.primary_key, table.schema.arrow().names, origins)
+    emptied = pc.any(pc.equal(rows.column("_op"), pa.scalar(RowKind.TRUNCATE, pa.int8()))).as_py()
+    return Compacted(compacted, origins.alone and bool(emptied))
 
 
-def write_parquet_file(
-    path: Path, schema: pa.Schema, batches: Iterable[pa.RecordBatch], **options: Any
-) -> dict[str, Any]:
-    """Write `batches` as `path` and describe it: rows, size, and Delta's statistics as JSON text.
+def _changes(table: TableInput, meta: Sequence[tuple[str, pa.DataType]]) -> pa.Table:
+    stored = pa.schema([*table.schema.arrow(), *(pa.field(name, kind) for name, kind in meta)])
+    return pa.Table.from_batches([_as(batch, stored) for batch in table.batches(stored.names)], schema=stored)
 
-    `options` are further ones of `pq.ParquetWriter`.
-    """
+
+def write_parquet_file(path: Path, schema: pa.Schema, batches: Iterable[pa.RecordBatch], **options: Any) -> DataFile:
+    """Write `batches` as `path` and describe it; `options` are further ones of `pq.ParquetWriter`."""
     rows = 0
     with _Replaced(path) as file:
         with pq.ParquetWriter(file, schema, **_PARQUET, **options) as writer:
@@ -131,21 +156,7 @@ def write_parquet_file(
                 rows += sum(batch.num_rows for batch in group)
         size = file.tell()
     statistics = delta_statistics(pq.read_metadata(path), schema)
-    return {"path": str(path), "rows": rows, "size": size, "statistics": json.dumps(statistics)}
-
-
-def read_inputs(
-    inputs: list[dict[str, Any]], columns: list[str], *, access: SegmentAccess, symbols: bool = False
-) -> Iterator[pa.RecordBatch]:
-    """The batches of `inputs` (`Input.to_json`) in order."""
-    return _read(map(Input.from_json, inputs), columns, access=access, symbols=symbols)
-
-
-def _read(
-    inputs: Iterable[Input], columns: list[str], *, access: SegmentAccess, symbols: bool
-) -> Iterator[pa.RecordBatch]:
-    for entry in inputs:
-        yield from read_segment(entry.segment, columns, access=access, part=entry.part, symbols=symbols)
+    return DataFile(str(path), rows, size, json.dumps(statistics))
 
 
 def _as(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:

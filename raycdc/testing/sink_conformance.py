@@ -23,7 +23,7 @@ from typing import Any
 
 from raycdc import failpoints
 from raycdc.bridge import run_in_process
-from raycdc.bridge.tasks import StageTask, TaskRunner
+from raycdc.bridge.tasks import ResultT, StageTask, TaskRunner
 from raycdc.checkpoint.manifest import Manifest
 from raycdc.checkpoint.store import CheckpointStore
 from raycdc.epochs.epoch_loop import EpochLoop
@@ -178,7 +178,7 @@ class SinkConformance(ABC):
         self._check(play)
 
     def test_a_task_that_runs_twice_is_harmless(self, tmp_path: Path) -> None:
-        def twice(tasks: Sequence[StageTask]) -> list[dict[str, Any]]:
+        def twice(tasks: Sequence[StageTask[ResultT]]) -> list[ResultT]:
             run_in_process(tasks)
             return run_in_process(tasks)
 

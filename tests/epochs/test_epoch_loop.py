@@ -198,7 +198,7 @@ EpochLoop(store, sink, EpochPorts(generation=lambda: own, next_sealed=next_seale
 
 
 def test_a_task_that_runs_twice_is_harmless(world: World) -> None:
-    def twice(tasks: list[StageTask]) -> list[dict[str, Any]]:
+    def twice(tasks: list[StageTask[Any]]) -> list[Any]:
         run_in_process(tasks)
         return run_in_process(tasks)
 
@@ -497,7 +497,7 @@ def test_errors_of_all_kinds_are_named(world: World) -> None:
 def require_named_errors(world: World) -> None:
     play(world, epochs=1)
 
-    def broken(_tasks: list[StageTask]) -> list[dict[str, Any]]:
+    def broken(_tasks: list[StageTask[Any]]) -> list[Any]:
         raise SinkError("the disk is full")
 
     with pytest.raises(RaycdcError, match="disk is full"):

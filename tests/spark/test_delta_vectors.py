@@ -20,8 +20,8 @@ from raycdc.sinks.delta.plugin import OptimizeOptions
 from raycdc.sinks.delta.sink import DeltaSink
 from raycdc.sinks.delta.table import DeltaTarget
 from raycdc.sinks.delta.upkeep import Upkeep
+from raycdc.sinks.origins import Key
 from raycdc.spark.stage import SparkTaskRunner
-from raycdc.testing.epochs import Row
 from tests.epochs.sink_world import World, new_world
 from tests.epochs.test_epoch_schema import changed
 
@@ -136,7 +136,7 @@ def test_whether_a_key_is_there_is_asked_of_rows_that_are_not_deleted(tmp_path: 
     target = DeltaTarget(folder_of(world), orders.id, world.store.app_id)
     assert target.refresh()
 
-    def first_of(*keys: int) -> Row | None:
+    def first_of(*keys: int) -> Key | None:
         return target.first_of(pa.table({"id": pa.array(keys, pa.int64())}))
 
     assert first_of(100, 149) is None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -209,10 +209,18 @@ def test_an_error_of_ours_in_a_task_keeps_its_kind(spark: Any, script: EpochScri
         run(script, spark, tmp_path / "lake")
 
 
+@dataclass(frozen=True, slots=True)
+class Listing(StageTask[list[str]]):
+    path: str
+
+    def run(self) -> list[str]:
+        return [path.name for path in Path(self.path).iterdir()]
+
+
 def test_any_other_error_is_tried_again_and_then_told(spark: Any, tmp_path: Path) -> None:
     runner = SparkTaskRunner(spark, in_process_bytes_max=-1)
     with pytest.raises(SinkError, match=r"Staging failed in Spark: .*No such file"):
-        runner([StageTask("os:listdir", {"path": str(tmp_path / "missing")})])
+        runner([Listing(str(tmp_path / "missing"))])
 
 
 def test_dataframes_have_the_types_of_the_model(spark: Any, script: EpochScript) -> None:

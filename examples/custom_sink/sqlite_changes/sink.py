@@ -13,16 +13,16 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
-from raycdc.bridge.tasks import StageTask
 from raycdc.failpoints import reach
 from raycdc.model import TableId
 from raycdc.sinks.api import CHANGELOG, CommitVector, TableWork
 from raycdc.sinks.rows import changelog_names
 from raycdc.sinks.steps import Batch, ExactlyOnceSink, Missing, Ours, Stamp, Standing, Taken, Target
+from raycdc.sinks.tasks import LinesFile, WriteJsonLines
 from sqlite_changes.plugin import SqliteChangesConfig
 
 #: What the one task of a table says of the file that it wrote.
-Staged = list[dict[str, Any]]
+Staged = list[LinesFile]
 _RECORD = "raycdc_commit (app, target, epoch, step, generation, touched, PRIMARY KEY (app, target))"
 
 
@@ -57,7 +57,7 @@ class SqliteTable(Target):
     def write(self, work: TableWork, staged: Staged, step: int, stamp: Stamp) -> None:
         names = changelog_names(work.schema)
         into = f"INSERT INTO {self._quoted} ({', '.join(map(_quoted, names))}) VALUES ({', '.join('?' * len(names))})"
-        with Path(staged[0]["path"]).open() as lines:
+        with Path(staged[0].path).open() as lines:
             rows = ([_value(row[name]) for name in names] for row in map(json.loads, lines))
             self._db.executemany(into, rows)
         self._hold(stamp, touched=True)
@@ -96,13 +96,12 @@ class SqliteChangesSink(ExactlyOnceSink[SqliteTable]):
 
     def prepare(self, work: TableWork, batch: Batch) -> Staged:
         path = f"{self._path}.staged/{work.target}-{work.epoch}-{work.generation}.jsonl"
-        args = self._context.task_args(work) | {"path": path}
         staged: Staged = []
-        batch.add(StageTask("raycdc.sinks.tasks:write_json_lines", args, work.input_bytes), staged.append)
+        batch.add(WriteJsonLines(self._context.table_input(work), path), staged.append)
         return staged
 
     def after_commit(self, work: TableWork, staged: Staged) -> None:
-        Path(staged[0]["path"]).unlink()
+        Path(staged[0].path).unlink()
 
 
 def _quoted(name: object) -> str:

@@ -75,13 +75,13 @@ def compaction(table: DeltaTable, folder: Path, *, target_bytes: int, data_chang
         ]
         added = AddAction(
             path=str(path.relative_to(folder)),
-            size=written["size"],
+            size=written.size,
             partition_values=dict(values),
             modification_time=now_ms,
             data_change=data_change,
-            stats=for_table(written["statistics"], metadata.configuration),
+            stats=for_table(written.statistics, metadata.configuration),
         )
-        assert written["rows"] == sum(file.rows or 0 for file in group), group
+        assert written.rows == sum(file.rows or 0 for file in group), group
         actions += [*removed, added]
     return Compaction(actions, whole)
 

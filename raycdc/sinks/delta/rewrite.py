@@ -165,11 +165,11 @@ def _written(
     written = write_parquet_file(path, stored.schema, stored.to_batches())
     return AddAction(
         path=str(path.relative_to(folder)),
-        size=written["size"],
+        size=written.size,
         partition_values=dict(partition),
         modification_time=time.time_ns() // 1_000_000,
         data_change=True,
-        stats=for_table(written["statistics"], settings),
+        stats=for_table(written.statistics, settings),
     )
 
 

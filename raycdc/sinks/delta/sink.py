@@ -23,9 +23,8 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from raycdc.bridge.tasks import StageTask
 from raycdc.checkpoint.manifest import STATE_NODE
 from raycdc.errors import ColumnsRefusedError
 from raycdc.model import TableId
@@ -35,12 +34,14 @@ from raycdc.sinks.delta.columns import check_columns
 from raycdc.sinks.delta.plugin import DeltaSinkConfig
 from raycdc.sinks.delta.table import DeltaTarget
 from raycdc.sinks.delta.target import DeltaSteps, Staged, columns_of, delete, order_column
+from raycdc.sinks.delta.tasks import WritePartitioned
 from raycdc.sinks.delta.upkeep import Upkeep
-from raycdc.sinks.origins import origins_of
+from raycdc.sinks.origins import Origins
 from raycdc.sinks.plan import MERGED_FILE_BYTES_MAX, TASK_BYTES_MAX, Input, share_out, split
 from raycdc.sinks.statements import spark_statement
 from raycdc.sinks.steps import Batch, ExactlyOnceSink
 from raycdc.sinks.targets import table_folder
+from raycdc.sinks.tasks import Compact, WriteParquet
 
 #: Log rows of a table, as they are in segments, up to this size are read and compacted only when they are merged. A
 #: segment has some kilobytes for a single row; a file in between costs as much as reading a megabyte.
@@ -97,7 +98,7 @@ class DeltaSink(ExactlyOnceSink[DeltaSteps]):
         appended, merged = split(work.segments, upsert=self._upsert, may_append=may_append)
         file_bytes_max = MERGED_FILE_BYTES_MAX if self._upsert else TASK_BYTES_MAX
         for inputs in share_out(appended, parallelism=self._context.parallelism, task_bytes_max=file_bytes_max):
-            batch.add(self._append_task(work, inputs), lambda done: staged.append.extend(done.get("files", [done])))
+            self._append(work, inputs, staged, batch)
         if not work.merged and self._are_small(merged):
             staged.small = [entry for inputs in merged for entry in inputs]
         else:
@@ -106,7 +107,7 @@ class DeltaSink(ExactlyOnceSink[DeltaSteps]):
         return staged
 
     def after_commit(self, work: TableWork, staged: Staged) -> None:
-        delete(staged.merge)
+        delete(file.path for file in staged.merge)
         if self._upkeep is not None:
             self._upkeep.after_commit(self._target(work.target), work.generation)
 
@@ -155,26 +156,20 @@ class DeltaSink(ExactlyOnceSink[DeltaSteps]):
             self._partitions[work.target] = handle.partition_columns if handle.refresh() else []
         return self._partitions[work.target]
 
-    def _append_task(self, work: TableWork, inputs: list[Input]) -> StageTask:
+    def _append(self, work: TableWork, inputs: list[Input], staged: Staged, batch: Batch) -> None:
         path = self._target(work.target).path / f"part-{work.epoch:010d}-{uuid.uuid4()}.snappy.parquet"
-        args: dict[str, Any] = self._context.task_args(work, inputs)
-        args |= {"path": str(path), "changelog": not self._upsert}
-        function = "raycdc.sinks.tasks:write_parquet"
+        table, changelog = self._context.table_input(work, inputs), not self._upsert
         if partition_by := self._partition_by(work):
-            args |= {"partition_by": partition_by, "target": str(work.target)}
-            function = "raycdc.sinks.delta.tasks:write_partitioned"
-        return StageTask(function, args, sum(entry.bytes for entry in inputs))
-
-    def _merge_task(self, work: TableWork, inputs: list[Input]) -> StageTask:
-        path = self._target(work.target).path / "_raycdc" / f"merge-{work.epoch:010d}-{uuid.uuid4()}.parquet"
-        args: dict[str, Any] = self._context.task_args(work, inputs) | {"path": str(path)}
-        if work.merged:
-            args |= origins_of(work)
-            function = "raycdc.sinks.tasks:compact_origins"
+            task = WritePartitioned(table, str(path), changelog, partition_by, str(work.target))
+            batch.add(task, staged.append.extend)
         else:
-            args["order_by"] = order_column(work, self._context)
-            function = "raycdc.sinks.tasks:compact"
-        return StageTask(function, args, sum(entry.bytes for entry in inputs))
+            batch.add(WriteParquet(table, str(path), changelog), staged.append.append)
+
+    def _merge_task(self, work: TableWork, inputs: list[Input]) -> Compact:
+        path = self._target(work.target).path / "_raycdc" / f"merge-{work.epoch:010d}-{uuid.uuid4()}.parquet"
+        # Rows of several tables have no order between them.
+        order_by = "" if work.merged else order_column(work, self._context)
+        return Compact(self._context.table_input(work, inputs), str(path), order_by, Origins.of(work))
 
     def _handle(self, target: TableId) -> DeltaTarget:
         return DeltaTarget(table_folder(self.root, target), target, self._context.app_id)
@@ -182,6 +177,6 @@ class DeltaSink(ExactlyOnceSink[DeltaSteps]):
     def _target(self, target: TableId) -> DeltaTarget:
         if target not in self._targets:
             handle = self._handle(target)
-            delete([{"path": left} for left in (handle.path / "_raycdc").glob("merge-*")])
+            delete((handle.path / "_raycdc").glob("merge-*"))
             self._targets[target] = handle
         return self._targets[target]

@@ -50,10 +50,12 @@ from raycdc.sinks.delta.log import LogWatch
 from raycdc.sinks.delta.reading import Rewritten, key_batches, rewritten_batches
 from raycdc.sinks.delta.rewrite import rewrite
 from raycdc.sinks.library_errors import raised_in
+from raycdc.sinks.origins import Key
 from raycdc.sinks.rows import DELETED
 from raycdc.sinks.statistics import for_table, properties
 from raycdc.sinks.steps import Stamp, holds
 from raycdc.sinks.targets import is_of_pipeline
+from raycdc.sinks.tasks import DataFile
 
 #: Table property that says which pipeline created (or emptied) the table, so that plain appends are right.
 CREATED_BY = "raycdc.created_by"
@@ -168,7 +170,7 @@ class DeltaTarget:
                 "back, or delete the table and take a new snapshot of its source table."
             )
 
-    def first_of(self, keys: pa.Table) -> dict[str, Any] | None:
+    def first_of(self, keys: pa.Table) -> Key | None:
         """One of `keys` that a row of the table has, as its columns and values; None when no row has any.
 
         Reads the key columns of the files whose statistics do not rule them out.
@@ -184,7 +186,7 @@ class DeltaTarget:
             if found.size:
                 # Equal hashes are equal keys but for one in billions.
                 wanted = {tuple(row.values()) for row in keys.to_pylist()}
-                rows: list[dict[str, Any]] = batch.take(pa.array(found)).to_pylist()
+                rows: list[Key] = batch.take(pa.array(found)).to_pylist()
                 if same := next((row for row in rows if tuple(row.values()) in wanted), None):
                     return same
         return None
@@ -272,20 +274,20 @@ class DeltaTarget:
 
         self._committed(stamp, "cannot be written with its new columns", run)
 
-    def append(self, files: Sequence[Mapping[str, Any]], stamp: Stamp) -> None:
-        """Add staged Parquet files (of `tasks.write_parquet` or `tasks.write_files`); none is an empty commit."""
+    def append(self, files: Sequence[DataFile], stamp: Stamp) -> None:
+        """Add staged Parquet files; none is an empty commit."""
         if files:
             self._check_plain()
             self._check_partitions(files)
         configuration = self.table.metadata().configuration
         actions: list[AddAction | RemoveAction] = [
             AddAction(
-                path=os.path.relpath(file["path"], self.path),
-                size=file["size"],
-                partition_values=file.get("partition", {}),
+                path=os.path.relpath(file.path, self.path),
+                size=file.size,
+                partition_values=dict(file.partition),
                 modification_time=time.time_ns() // 1_000_000,
                 data_change=True,
-                stats=for_table(file["statistics"], configuration),
+                stats=for_table(file.statistics, configuration),
             )
             for file in files
         ]
@@ -391,12 +393,12 @@ class DeltaTarget:
                 f"added to it. Delete the folder and read its source table anew, or route the table to another name."
             )
 
-    def _check_partitions(self, files: Sequence[Mapping[str, Any]]) -> None:
+    def _check_partitions(self, files: Sequence[DataFile]) -> None:
         """`SinkError` when files were written for other partitions than the table has by now."""
-        if odd := next((file for file in files if [*file.get("partition", {})] != self.partition_columns), None):
+        if odd := next((file for file in files if [*file.partition] != self.partition_columns), None):
             raise TargetTouchedError(
                 f"The Delta table {self.path} ({self.name}) is partitioned by {_listed(self.partition_columns)}, and "
-                f"rows were written by {_listed([*odd.get('partition', {})])}: somebody made the table anew. Start "
+                f"rows were written by {_listed([*odd.partition])}: somebody made the table anew. Start "
                 "again."
             )
 

@@ -6,10 +6,9 @@ Log rows of an upsert table are merged in one of three ways, as `raycdc.sinks.de
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -25,11 +24,12 @@ from raycdc.sinks.delta.columns import check_mergeable
 from raycdc.sinks.delta.evolution import evolve
 from raycdc.sinks.delta.layout import BY_SPARK, check_values, set_by_us
 from raycdc.sinks.delta.table import DeltaTarget
-from raycdc.sinks.origins import CLAIMED, same_key
+from raycdc.sinks.origins import CLAIMED, Key, same_key
 from raycdc.sinks.plan import Input
 from raycdc.sinks.rows import DELETED, Compacted, alive, changelog_arrow
 from raycdc.sinks.steps import Begun, Missing, Ours, Stamp, Standing, Taken, Target
-from raycdc.sinks.tasks import compacted_rows
+from raycdc.sinks.table_input import TableInput
+from raycdc.sinks.tasks import CompactedFile, DataFile, compacted_rows
 
 #: Compacted rows up to this size (in memory) are merged in this process. Measured into 5 M rows: 655,000 rows in 6 s
 #: with 1.1 GB of memory where Spark's MERGE took 43 s; 20,000 rows in 1.4 s, and 0.13 s into a small table.
@@ -40,8 +40,8 @@ MERGE_IN_PROCESS_BYTES_MAX = 128 << 20
 class Staged:
     """Results of a table's stage tasks: files to append, and compacted files to merge; or what is small to merge."""
 
-    append: list[dict[str, Any]] = field(default_factory=list)
-    merge: list[dict[str, Any]] = field(default_factory=list)
+    append: list[DataFile] = field(default_factory=list)
+    merge: list[CompactedFile] = field(default_factory=list)
     small: list[Input] = field(default_factory=list)
 
 
@@ -119,14 +119,14 @@ class DeltaSteps(Target):
             self._table.append(staged.append, stamp)
         elif staged.small:
             order_by = order_column(work, self._context)
-            compacted = compacted_rows(staged.small, work.schema, access=HERE, order_by=order_by)
+            compacted = compacted_rows(TableInput(tuple(staged.small), work.schema, HERE), order_by=order_by)
             self._merge(work, compacted, stamp)
         else:
             self._merge_files(work, staged.merge, stamp)
 
     def skip(self, staged: Staged, step: int) -> None:
         if step == STEP_APPEND:
-            delete(staged.append)
+            delete(file.path for file in staged.append)
 
     def bar(self, work: TableWork, stamp: Stamp) -> None:
         if self._table.refresh():
@@ -143,23 +143,23 @@ class DeltaSteps(Target):
 
     # -- rows
 
-    def _merge_files(self, work: TableWork, staged: Sequence[Mapping[str, Any]], stamp: Stamp) -> None:
+    def _merge_files(self, work: TableWork, staged: Sequence[CompactedFile], stamp: Stamp) -> None:
         table, context = self._table, self._context
-        files = [file["path"] for file in staged]
-        emptied = any(file["truncated"] for file in staged)
+        files = [file.path for file in staged]
+        emptied = any(file.truncated for file in staged)
         if work.merged and not emptied and (key := self._already_there(files, work.schema.primary_key)) is not None:
             raise same_key(str(work.target), key, alone=len(work.merged) == 1)
         names = [name for name in table.partition_columns if name in work.schema.arrow().names]
         for path in files if names else ():
             check_values(alive(pq.read_table(path, columns=[*names, DELETED])), names, str(work.target))
-        size = sum(file["memory_bytes"] for file in staged)
+        size = sum(file.memory_bytes for file in staged)
         if not emptied and context.spark is not None and size > MERGE_IN_PROCESS_BYTES_MAX:
             order_by = order_column(work, context)
             spark_merge.merge(context.spark, table, work.schema, files, stamp, order_by=order_by)
             return
         columns = [*work.schema.arrow().names, DELETED]
         rows = pa.concat_tables([pq.read_table(path, columns=columns) for path in files])
-        if work.merged and not emptied and all(file["new"] for file in staged):
+        if work.merged and not emptied and all(file.new for file in staged):
             # Nothing to find in the table: the keys were just found not to be there.
             table.add_rows(rows.drop_columns([DELETED]), stamp)
         else:
@@ -174,7 +174,7 @@ class DeltaSteps(Target):
             order_by = order_column(work, self._context)
             self._table.merge(compacted.rows, work.schema.primary_key, stamp, order_by=order_by)
 
-    def _already_there(self, files: Sequence[str], key: Sequence[str]) -> dict[str, Any] | None:
+    def _already_there(self, files: Sequence[str], key: Sequence[str]) -> Key | None:
         """The key of a claimed row (`raycdc.sinks.origins`) that the table has from another source table."""
         claims = pa.concat_tables([pq.read_table(path, columns=[*key, CLAIMED]) for path in files])
         return self._table.first_of(claims.filter(claims.column(CLAIMED)).select(list(key)))
@@ -196,8 +196,8 @@ def order_column(work: TableWork, context: SinkContext) -> str:
     return context.order_by if context.order_by in [column.name for column in work.schema.columns] else ""
 
 
-def delete(files: Sequence[Mapping[str, Any]]) -> None:
+def delete(files: Iterable[Path | str]) -> None:
     """Staged files nobody will read; one that cannot be deleted only costs space."""
     for file in files:
         with contextlib.suppress(OSError):
-            Path(file["path"]).unlink(missing_ok=True)
+            Path(file).unlink(missing_ok=True)

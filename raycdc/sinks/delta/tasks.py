@@ -6,47 +6,40 @@ Run by a `TaskRunner` in a Spark worker or in the driver process, as the tasks o
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 
-from raycdc.bridge.access import SegmentAccess
-from raycdc.model import TableSchema
 from raycdc.sinks.delta.layout import folder_of, partition_values
 from raycdc.sinks.partitioning import gathered
-from raycdc.sinks.rows import changelog_arrow, changelog_names
-from raycdc.sinks.tasks import read_inputs, write_parquet_file
+from raycdc.sinks.table_input import TableTask
+from raycdc.sinks.tasks import DataFile, write_parquet_file
 
 
-def write_partitioned(
-    inputs: list[dict[str, Any]],
-    schema: dict[str, Any],
-    path: str,
-    changelog: bool,
-    node: str,
-    token: str,
-    partition_by: list[str],
-    target: str,
-) -> dict[str, Any]:
-    """As `raycdc.sinks.tasks.write_parquet`, one or more files for each value of the columns `partition_by`.
+@dataclass(frozen=True, slots=True)
+class WritePartitioned(TableTask[list[DataFile]]):
+    """As `raycdc.sinks.tasks.WriteParquet`, one or more files for each value of the columns `partition_by`.
 
     Those that rows lack are NULL. `path` is the table's folder and the name from which those of the files are made.
     """
-    table = TableSchema.from_json(schema)
-    names = changelog_names(table) if changelog else [c.name for c in table.columns]
-    batches = read_inputs(inputs, names, access=SegmentAccess(node, token), symbols=changelog)
-    arrow = changelog_arrow(table) if changelog else table.arrow()
-    return {"files": write_files(Path(path), arrow, batches, partition_by, target=target)}
+
+    path: str
+    changelog: bool
+    partition_by: Sequence[str]
+    target: str
+
+    def run(self) -> list[DataFile]:
+        arrow, rows = self.table.arrow(changelog=self.changelog), self.table.rows(changelog=self.changelog)
+        return write_files(Path(self.path), arrow, rows, self.partition_by, target=self.target)
 
 
 def write_files(
     path: Path, schema: pa.Schema, batches: Iterable[pa.RecordBatch], partition_by: Sequence[str], *, target: str
-) -> list[dict[str, Any]]:
+) -> list[DataFile]:
     """Write `batches` of `schema`, each partition's rows into files of its own beside the name `path`.
 
-    Descriptions are those of `write_parquet_file`, with ``partition``, its values as the log has them. `DataError` for
-    a value that the log cannot have.
+    `DataError` for a value that the log cannot have.
     """
 
     def keys(rows: pa.Table) -> list[pa.Array | pa.ChunkedArray]:
@@ -55,10 +48,10 @@ def write_files(
 
     kept = pa.schema([field for field in schema if field.name not in partition_by])
     named = (pa.RecordBatch.from_arrays(batch.columns, names=schema.names) for batch in batches)
-    files: list[dict[str, Any]] = []
+    files: list[DataFile] = []
     for number, (values, rows) in enumerate(gathered(named, keys)):
         partition = partition_values(partition_by, values, target)
         place = path.parent / folder_of(partition) / path.name.replace("part-", f"part-{number:05d}-", 1)
         written = write_parquet_file(place, kept, (batch.select(kept.names) for batch in rows))
-        files.append({**written, "partition": partition})
+        files.append(replace(written, partition=partition))
     return files

@@ -8,11 +8,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
-from raycdc.bridge.tasks import StageTask
 from raycdc.model import TableId
 from raycdc.sinks.api import CHANGELOG, CommitVector, Sink, SinkContext, TableWork
 from raycdc.sinks.files.plugin import ConsoleSinkConfig
 from raycdc.sinks.targets import check_write
+from raycdc.sinks.tasks import WriteJsonLines
 
 
 class ConsoleSink(Sink):
@@ -47,7 +47,7 @@ class ConsoleSink(Sink):
     def stage(self, works: Sequence[TableWork]) -> Mapping[TableId, Any]:
         written = [work for work in works if work.segments]
         results = self._context.run_tasks([self._task(work) for work in written]) if written else []
-        paths = {work.target: result["path"] for work, result in zip(written, results, strict=True)}
+        paths = {work.target: result.path for work, result in zip(written, results, strict=True)}
         return {work.target: paths.get(work.target) for work in works}
 
     def commit(self, work: TableWork, staged: Any) -> None:
@@ -62,7 +62,6 @@ class ConsoleSink(Sink):
     def close(self) -> None:
         self._folder.cleanup()
 
-    def _task(self, work: TableWork) -> StageTask:
+    def _task(self, work: TableWork) -> WriteJsonLines:
         path = Path(self._folder.name) / f"{work.epoch}-{work.target}.jsonl"
-        args = self._context.task_args(work) | {"path": str(path)}
-        return StageTask("raycdc.sinks.tasks:write_json_lines", args, work.input_bytes)
+        return WriteJsonLines(self._context.table_input(work), str(path))

@@ -6,12 +6,12 @@ import os
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-from raycdc.bridge.tasks import StageTask
 from raycdc.sinks.api import TableWork
 from raycdc.sinks.files.sink import FileSink
 from raycdc.sinks.plan import Input, share_out
+from raycdc.sinks.table_input import TableInput
+from raycdc.sinks.tasks import WriteJsonLines
 
 
 class JsonlSink(FileSink):
@@ -23,8 +23,8 @@ class JsonlSink(FileSink):
     def shares(self, work: TableWork) -> list[list[Input]]:
         return share_out(work.segments, parallelism=self._context.parallelism)
 
-    def task(self, args: dict[str, Any], input_bytes: int) -> StageTask:
-        return StageTask("raycdc.sinks.tasks:write_json_lines", args, input_bytes)
+    def task(self, table: TableInput, path: str) -> WriteJsonLines:
+        return WriteJsonLines(table, path)
 
     def join(self, parts: Sequence[Path], whole: Path, work: TableWork) -> None:
         if len(parts) == 1:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-from raycdc.bridge.tasks import StageTask
 from raycdc.sinks.api import TableWork
 from raycdc.sinks.files.sink import FileSink
 from raycdc.sinks.plan import Input
 from raycdc.sinks.rows import changelog_arrow
-from raycdc.sinks.tasks import write_parquet_file
+from raycdc.sinks.table_input import TableInput
+from raycdc.sinks.tasks import WriteParquet, write_parquet_file
 
 
 class ParquetSink(FileSink):
@@ -23,8 +22,8 @@ class ParquetSink(FileSink):
     def shares(self, work: TableWork) -> list[list[Input]]:
         return [[Input(segment) for segment in work.segments]] if work.segments else []
 
-    def task(self, args: dict[str, Any], input_bytes: int) -> StageTask:
-        return StageTask("raycdc.sinks.tasks:write_parquet", {**args, "changelog": True}, input_bytes)
+    def task(self, table: TableInput, path: str) -> WriteParquet:
+        return WriteParquet(table, path, changelog=True)
 
     def join(self, parts: Sequence[Path], whole: Path, work: TableWork) -> None:
         if parts:

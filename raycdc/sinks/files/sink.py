@@ -18,16 +18,17 @@ from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from raycdc.bridge.tasks import StageTask
 from raycdc.model import TableId
 from raycdc.sinks.api import CHANGELOG, TableWork, TargetShape
 from raycdc.sinks.files.plugin import JsonlSinkConfig, ParquetSinkConfig
-from raycdc.sinks.files.target import FileSteps
+from raycdc.sinks.files.target import FileSteps, Part
 from raycdc.sinks.plan import Input
 from raycdc.sinks.statements import spark_statement
 from raycdc.sinks.steps import Batch, ExactlyOnceSink
+from raycdc.sinks.table_input import TableInput
 from raycdc.sinks.targets import table_folder
 
 
@@ -51,15 +52,14 @@ class FileSink(ExactlyOnceSink[FileSteps]):
     def opened(self, target: TableId, *, writes: bool) -> Iterator[FileSteps]:
         yield self._target(target)
 
-    def prepare(self, work: TableWork, batch: Batch) -> list[dict[str, Any]]:
-        staged: list[dict[str, Any]] = []
+    def prepare(self, work: TableWork, batch: Batch) -> list[Part]:
+        staged: list[Part] = []
         target = self._target(work.target)
         for index, inputs in enumerate(self.shares(work)):
-            args = self._context.task_args(work, inputs) | {"path": target.part(work, index)}
-            batch.add(self.task(args, sum(entry.bytes for entry in inputs)), staged.append)
+            batch.add(self.task(self._context.table_input(work, inputs), target.part(work, index)), staged.append)
         return staged
 
-    def after_commit(self, work: TableWork, staged: list[dict[str, Any]]) -> None:
+    def after_commit(self, work: TableWork, staged: list[Part]) -> None:
         self._target(work.target).unstage(work.epoch)
 
     @abstractmethod
@@ -67,8 +67,8 @@ class FileSink(ExactlyOnceSink[FileSteps]):
         """What each of the tasks reads that write the parts of `work`."""
 
     @abstractmethod
-    def task(self, args: dict[str, Any], input_bytes: int) -> StageTask:
-        """The task that writes one part."""
+    def task(self, table: TableInput, path: str) -> StageTask[Part]:
+        """The task that writes one part, as `path`."""
 
     @abstractmethod
     def join(self, parts: Sequence[Path], whole: Path, work: TableWork) -> None:

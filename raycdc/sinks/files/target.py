@@ -21,6 +21,10 @@ from raycdc.failpoints import reach
 from raycdc.model import TableId
 from raycdc.sinks.api import STEP_LAST, STEP_TOMBSTONE, CommitVector, SinkContext, TableWork
 from raycdc.sinks.steps import Ours, Stamp, Standing, Taken, Target
+from raycdc.sinks.tasks import DataFile, LinesFile
+
+#: A staged part of a file.
+Part = DataFile | LinesFile
 
 _NAME = re.compile(r"epoch-(\d{10})\.(\d)-([0-9a-f]{8})\.")
 
@@ -69,9 +73,9 @@ class FileSteps(Target):
         self.folder.mkdir(parents=True, exist_ok=True)
         self._accepted.add(self.name)
 
-    def write(self, work: TableWork, staged: Sequence[dict[str, Any]], step: int, stamp: Stamp) -> None:
-        parts = [Path(part["path"]) for part in staged]
-        self._publish(parts, work, stamp, rows=sum(part["rows"] for part in staged))
+    def write(self, work: TableWork, staged: Sequence[Part], step: int, stamp: Stamp) -> None:
+        parts = [Path(part.path) for part in staged]
+        self._publish(parts, work, stamp, rows=sum(part.rows for part in staged))
 
     def bar(self, work: TableWork, stamp: Stamp) -> None:
         self._publish([], work, stamp, rows=0)

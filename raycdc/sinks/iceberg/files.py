@@ -10,10 +10,9 @@ Method: the Iceberg table specification, "Data Files" and "Appendix D: Single-va
 
 from __future__ import annotations
 
-import base64
 import decimal
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -63,12 +62,30 @@ class StoredColumn:
     def field(self) -> pa.Field:
         return pa.field(self.name, self.arrow, metadata={_ID: str(self.id).encode()})
 
-    def to_json(self) -> dict[str, Any]:
-        return {"id": self.id, "name": self.name, "type": self.type}
 
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> StoredColumn:
-        return cls(data["id"], data["name"], data["type"])
+@dataclass(frozen=True, slots=True)
+class Statistics:
+    """What a manifest says of a data file's columns, by their ids; bounds are as Iceberg stores them."""
+
+    sizes: dict[int, int] = field(default_factory=dict)
+    values: dict[int, int] = field(default_factory=dict)
+    nulls: dict[int, int] = field(default_factory=dict)
+    lower: dict[int, bytes] = field(default_factory=dict)
+    upper: dict[int, bytes] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenFile:
+    """A data file that a task wrote. `splits` are the offsets of its row groups, `partition` the values of its
+    partition as Iceberg has them.
+    """
+
+    path: str
+    rows: int
+    size: int
+    statistics: Statistics
+    splits: list[int]
+    partition: tuple[Any, ...] = ()
 
 
 def is_known(text: str) -> bool:
@@ -104,14 +121,15 @@ def as_stored(batch: pa.RecordBatch, columns: Sequence[StoredColumn]) -> pa.Reco
 
 def write_data_file(
     path: str, columns: Sequence[StoredColumn], batches: Iterable[pa.RecordBatch]
-) -> dict[str, Any] | None:
+) -> WrittenFile | None:
     """Write `batches` (`as_stored`) and describe the file for `table`; None when it has no row."""
     schema = pa.schema([column.field() for column in columns])
     written = write_parquet_file(Path(path), schema, batches, store_decimal_as_integer=True)
-    if not written["rows"]:
+    if not written.rows:
         Path(path).unlink(missing_ok=True)
         return None
-    return {"path": path, "rows": written["rows"], "size": written["size"], **_statistics(path, columns)}
+    footer = pq.read_metadata(path)
+    return WrittenFile(path, written.rows, written.size, _statistics(footer, columns), _splits(footer))
 
 
 def read_columns(
@@ -143,30 +161,33 @@ def _names_by_id(schema: pa.Schema, path: Path) -> dict[int, str]:
     return {int(field.metadata[_ID]): field.name for field in schema}
 
 
-def _statistics(path: str, columns: Sequence[StoredColumn]) -> dict[str, Any]:
-    footer = pq.read_metadata(path)
+def _splits(footer: Any) -> list[int]:
+    starts = [footer.row_group(group).column(0) for group in range(footer.num_row_groups)]
+    return sorted(
+        min(chunk.dictionary_page_offset or chunk.data_page_offset, chunk.data_page_offset) for chunk in starts
+    )
+
+
+def _statistics(footer: Any, columns: Sequence[StoredColumn]) -> Statistics:
     groups = range(footer.num_row_groups)
-    found: dict[str, Any] = {"sizes": {}, "values": {}, "nulls": {}, "lower": {}, "upper": {}}
+    told = Statistics()
     for index, column in enumerate(columns):
         chunks = [footer.row_group(group).column(index) for group in groups]
-        key = str(column.id)
-        found["sizes"][key] = sum(chunk.total_compressed_size for chunk in chunks)
-        found["values"][key] = footer.num_rows
+        told.sizes[column.id] = sum(chunk.total_compressed_size for chunk in chunks)
+        told.values[column.id] = footer.num_rows
         statistics = [chunk.statistics for chunk in chunks]
         if any(one is None or not one.has_null_count for one in statistics):
             continue
-        found["nulls"][key] = sum(one.null_count for one in statistics)
+        told.nulls[column.id] = sum(one.null_count for one in statistics)
         valued = [one for one in statistics if one.num_values]
         if valued and all(one.has_min_max for one in valued):
             low = _bound(column.type, [one.min_raw for one in valued], upper=False)
             high = _bound(column.type, [one.max_raw for one in valued], upper=True)
-            found["lower"] |= {key: base64.b64encode(low).decode()} if low is not None else {}
-            found["upper"] |= {key: base64.b64encode(high).decode()} if high is not None else {}
-    starts = [footer.row_group(group).column(0) for group in groups]
-    found["splits"] = sorted(
-        min(chunk.dictionary_page_offset or chunk.data_page_offset, chunk.data_page_offset) for chunk in starts
-    )
-    return found
+            if low is not None:
+                told.lower[column.id] = low
+            if high is not None:
+                told.upper[column.id] = high
+    return told
 
 
 def _bound(kind: str, values: list[Any], *, upper: bool) -> bytes | None:

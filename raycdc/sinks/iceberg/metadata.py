@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 from pyiceberg.partitioning import PARTITION_FIELD_ID_START, UNPARTITIONED_PARTITION_SPEC, PartitionSpec
@@ -17,8 +15,8 @@ from pyiceberg.types import NestedField
 
 from raycdc.model.layout import TableLayout
 from raycdc.sinks.iceberg.catalog import location_of
-from raycdc.sinks.iceberg.files import StoredColumn
-from raycdc.sinks.iceberg.partitions import partition_name, transform_text, value_of
+from raycdc.sinks.iceberg.files import StoredColumn, WrittenFile
+from raycdc.sinks.iceberg.partitions import partition_name, transform_text
 
 
 def iceberg_schema(columns: Sequence[StoredColumn], *, number: int = 0) -> Schema:
@@ -43,29 +41,23 @@ def partition_spec(layout: TableLayout, ids: Mapping[str, int]) -> PartitionSpec
     return PartitionSpec(*fields) if fields else UNPARTITIONED_PARTITION_SPEC
 
 
-def data_file(described: Mapping[str, Any], spec_id: int) -> DataFile:
-    """A file that `raycdc.sinks.iceberg.files.write_data_file` described."""
-
-    def counts(key: str) -> dict[int, int]:
-        return {int(number): value for number, value in described[key].items()}
-
-    def bounds(key: str) -> dict[int, bytes]:
-        return {int(number): base64.b64decode(value) for number, value in described[key].items()}
-
+def data_file(written: WrittenFile, spec_id: int) -> DataFile:
+    """A file that a task wrote, as a manifest has it."""
+    statistics = written.statistics
     return DataFile.from_args(
         content=DataFileContent.DATA,
-        file_path=location_of(Path(described["path"])),
+        file_path=location_of(Path(written.path)),
         file_format=FileFormat.PARQUET,
-        partition=Record(*map(value_of, described.get("partition", ()))),
-        record_count=described["rows"],
-        file_size_in_bytes=described["size"],
-        column_sizes=counts("sizes"),
-        value_counts=counts("values"),
-        null_value_counts=counts("nulls"),
+        partition=Record(*written.partition),
+        record_count=written.rows,
+        file_size_in_bytes=written.size,
+        column_sizes=statistics.sizes,
+        value_counts=statistics.values,
+        null_value_counts=statistics.nulls,
         nan_value_counts={},
-        lower_bounds=bounds("lower"),
-        upper_bounds=bounds("upper"),
-        split_offsets=described["splits"],
+        lower_bounds=statistics.lower,
+        upper_bounds=statistics.upper,
+        split_offsets=written.splits,
         sort_order_id=None,
         spec_id=spec_id,
         equality_ids=None,

@@ -7,20 +7,17 @@ a day is a number. Readers never look at the folder that a file is in.
 
 from __future__ import annotations
 
-import base64
-import decimal
 import hashlib
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 
 from raycdc.model import TableSchema
 from raycdc.model.layout import Kind, PartitionField, TableLayout
-from raycdc.sinks.iceberg.files import StoredColumn, stored, type_text, write_data_file
+from raycdc.sinks.iceberg.files import StoredColumn, WrittenFile, stored, type_text, write_data_file
 from raycdc.sinks.partitioning import Values, gathered
 
 _WHOLE = ("int", "long", "string")
@@ -89,13 +86,6 @@ class StoredPartition:
     name: str
     transform: str
 
-    def to_json(self) -> dict[str, Any]:
-        return {"source": self.source, "name": self.name, "transform": self.transform}
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> StoredPartition:
-        return cls(data["source"], data["name"], data["transform"])
-
     @property
     def is_known(self) -> bool:
         return self.transform in ("identity", "year", "month", "day", "hour") or bool(
@@ -125,11 +115,11 @@ def write_data_files(
     columns: Sequence[StoredColumn],
     batches: Iterable[pa.RecordBatch],
     partitions: Sequence[StoredPartition],
-) -> list[dict[str, Any]]:
+) -> list[WrittenFile]:
     """Write `batches` (`as_stored`) and describe the files (`write_data_file`), none when there is no row.
 
-    With `partitions` each value has files of its own, in folders below that of `path`, and ``partition`` says which
-    (`value_of` reads that). The partitions of a column that is missing are null.
+    With `partitions` each value has files of its own, in folders below that of `path`, and ``partition`` says
+    which. The partitions of a column that is missing are null.
     """
     if not partitions:
         written = write_data_file(path, columns, batches)
@@ -148,7 +138,7 @@ def write_data_files(
         place = place.parent / _folder(partitions, values) / f"{place.stem}-{number:05d}{place.suffix}"
         described = write_data_file(str(place), columns, rows)
         assert described is not None, place
-        files.append({**described, "partition": [_text(value) for value in values]})
+        files.append(replace(described, partition=tuple(values)))
     return files
 
 
@@ -169,25 +159,3 @@ def _plain(text: str) -> str:
     if _PLAIN_VALUE.fullmatch(text) and text not in ("null", ".", ".."):
         return text
     return f"{re.sub(r'[^A-Za-z0-9_]', '_', text)[:40]}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
-
-
-def _text(value: Any) -> Any:
-    """A value as JSON."""
-    match value:
-        case decimal.Decimal():
-            return {"decimal": str(value)}
-        case bytes():
-            return {"binary": base64.b64encode(value).decode()}
-        case _:
-            return value
-
-
-def value_of(text: Any) -> Any:
-    """Inverse of what `write_data_files` makes of a value."""
-    match text:
-        case {"decimal": digits}:
-            return decimal.Decimal(digits)
-        case {"binary": encoded}:
-            return base64.b64decode(encoded)
-        case _:
-            return text

@@ -23,11 +23,10 @@ import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from pyiceberg.catalog import Catalog
 
-from raycdc.bridge.tasks import StageTask
 from raycdc.model import TableId
 from raycdc.sinks.api import CHANGELOG, UPSERT, CommitVector, TableWork, TargetShape
 from raycdc.sinks.changes import check_key, check_names, check_unmerged, fitted_to
@@ -36,8 +35,9 @@ from raycdc.sinks.iceberg.checks import check_sink
 from raycdc.sinks.iceberg.files import StoredColumn, stored
 from raycdc.sinks.iceberg.plugin import IcebergSinkConfig
 from raycdc.sinks.iceberg.table import IcebergTarget, remove
-from raycdc.sinks.iceberg.target import IcebergSteps, Staged, columns_of, new_file, rows_of
-from raycdc.sinks.origins import origins_of
+from raycdc.sinks.iceberg.target import IcebergSteps, Staged, columns_of, place_of, rows_of
+from raycdc.sinks.iceberg.tasks import Compact, WriteRows
+from raycdc.sinks.origins import Origins
 from raycdc.sinks.plan import MERGED_FILE_BYTES_MAX, TASK_BYTES_MAX, Input, share_out, split
 from raycdc.sinks.statements import spark_statement
 from raycdc.sinks.steps import Batch, ExactlyOnceSink
@@ -95,7 +95,7 @@ class IcebergSink(ExactlyOnceSink[IcebergSteps]):
         return staged
 
     def after_commit(self, work: TableWork, staged: Staged) -> None:
-        remove([result["keys"] for result in staged.merge])
+        remove([result.keys for result in staged.merge])
 
     def close(self) -> None:
         self._targets.clear()
@@ -104,28 +104,16 @@ class IcebergSink(ExactlyOnceSink[IcebergSteps]):
 
     def _append_task(
         self, work: TableWork, table: IcebergTarget, columns: list[StoredColumn], inputs: list[Input]
-    ) -> StageTask:
-        args = {**self._task_args(work, table, columns, inputs), "changelog": not self._upsert}
-        return StageTask("raycdc.sinks.iceberg.tasks:write_rows", args, sum(entry.bytes for entry in inputs))
+    ) -> WriteRows:
+        given = self._context.table_input(work, inputs)
+        return WriteRows(given, place_of(work, table, columns), changelog=not self._upsert)
 
     def _merge_task(
         self, work: TableWork, table: IcebergTarget, columns: list[StoredColumn], inputs: list[Input]
-    ) -> StageTask:
+    ) -> Compact:
         keys = table.staging_folder / f"keys-{work.epoch:010d}-{uuid.uuid4()}.parquet"
-        args = {**self._task_args(work, table, columns, inputs), "keys": str(keys)}
-        if work.merged:
-            args["merged"] = origins_of(work)
-        return StageTask("raycdc.sinks.iceberg.tasks:compact", args, sum(entry.bytes for entry in inputs))
-
-    def _task_args(
-        self, work: TableWork, table: IcebergTarget, columns: list[StoredColumn], inputs: list[Input]
-    ) -> dict[str, Any]:
-        return {
-            **self._context.task_args(work, inputs),
-            "columns": [column.to_json() for column in columns],
-            "partitions": [one.to_json() for one in table.partitions()],
-            "path": new_file(table, work),
-        }
+        given = self._context.table_input(work, inputs)
+        return Compact(given, place_of(work, table, columns), str(keys), Origins.of(work))
 
     def _handle(self, target: TableId) -> IcebergTarget:
         table_folder(Path(), target)  # Refuses names that would leave the warehouse.

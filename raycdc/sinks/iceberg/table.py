@@ -59,7 +59,7 @@ from raycdc.model.layout import TableLayout
 from raycdc.sinks.absence import is_absent
 from raycdc.sinks.api import CommitVector
 from raycdc.sinks.iceberg.catalog import local_path, sync_file
-from raycdc.sinks.iceberg.files import StoredColumn, is_known, type_text
+from raycdc.sinks.iceberg.files import StoredColumn, WrittenFile, is_known, type_text
 from raycdc.sinks.iceberg.metadata import data_file, iceberg_schema, partition_spec
 from raycdc.sinks.iceberg.partitions import StoredPartition, transform_text
 from raycdc.sinks.library_errors import raised_in
@@ -97,11 +97,9 @@ PROPERTIES = {
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What one commit does: files in and out (`add` as `files.write_data_file` describes them), columns,
-    properties.
-    """
+    """What one commit does: files in and out (`add` as tasks wrote them), columns, properties."""
 
-    add: Sequence[Mapping[str, Any]] = ()
+    add: Sequence[WrittenFile] = ()
     delete: Sequence[DataFile] = ()
     columns: Sequence[StoredColumn] | None = None
     properties: Mapping[str, str] = field(default_factory=dict)
@@ -346,8 +344,8 @@ class IcebergTarget:
             else staged.update_snapshot(snapshot_properties=note).merge_append()
         )
         with producer:
-            for described in change.add:
-                producer.append_data_file(data_file(described, metadata.default_spec_id))
+            for written_file in change.add:
+                producer.append_data_file(data_file(written_file, metadata.default_spec_id))
             for gone in change.delete:
                 producer.delete_data_file(gone)
         noted = {vector_property(self._app_id): stamp.text(self._app_id, snapshot=producer.snapshot_id)}
@@ -359,7 +357,7 @@ class IcebergTarget:
         updates: tuple[TableUpdate, ...] = staged._updates
         for location in written:
             sync_file(location)
-        for folder in {Path(described["path"]).parent for described in change.add}:
+        for folder in {Path(file.path).parent for file in change.add}:
             sync_folder(folder)
         head = metadata.current_snapshot()
         requirements = (

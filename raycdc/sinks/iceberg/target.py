@@ -6,15 +6,14 @@ A change is worked out against the table as it is when the commit is tried, and 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyiceberg.manifest import DataFile
 
-from raycdc.bridge.tasks import StageTask, run_in_process
+from raycdc.bridge.tasks import run_in_process
 from raycdc.errors import TargetTakenError, TargetTouchedError
 from raycdc.failpoints import reach
 from raycdc.sinks.api import STEP_APPEND, STEP_LAST, STEP_MERGE, SinkContext, TableWork
@@ -22,9 +21,10 @@ from raycdc.sinks.changes import fitted_to
 from raycdc.sinks.iceberg import evolution
 from raycdc.sinks.iceberg.catalog import local_path
 from raycdc.sinks.iceberg.evolution import Plan
-from raycdc.sinks.iceberg.files import Bounds, StoredColumn, stored, type_text
+from raycdc.sinks.iceberg.files import Bounds, StoredColumn, WrittenFile, stored, type_text
 from raycdc.sinks.iceberg.partitions import StoredPartition
 from raycdc.sinks.iceberg.table import CREATED_BY, Change, IcebergTarget, remove
+from raycdc.sinks.iceberg.tasks import Changed, CompactedFiles, Place, Rewrite, Rewritten, WantedColumn
 from raycdc.sinks.lake_columns import type_error
 from raycdc.sinks.rows import changelog_arrow
 from raycdc.sinks.steps import Begun, Missing, Ours, Stamp, Standing, Taken, Target
@@ -38,15 +38,15 @@ REWRITE_IN_PROCESS_BYTES_MAX = 32 << 20
 class Staged:
     """Results of a table's stage tasks, and the field ids and partitions that their files were written for."""
 
-    append: list[dict[str, Any]] = field(default_factory=list)
-    merge: list[dict[str, Any]] = field(default_factory=list)
+    append: list[list[WrittenFile]] = field(default_factory=list)
+    merge: list[CompactedFiles] = field(default_factory=list)
     columns: list[StoredColumn] = field(default_factory=list)
     partitions: list[StoredPartition] = field(default_factory=list)
 
-    def files(self, step: int) -> list[dict[str, Any]]:
-        """Descriptions of the data files of a step."""
-        results = self.append if step == STEP_APPEND else self.merge
-        return [file for result in results for file in result["files"]]
+    def files(self, step: int) -> list[WrittenFile]:
+        """The data files of a step."""
+        each = self.append if step == STEP_APPEND else [result.files for result in self.merge]
+        return [file for files in each for file in files]
 
 
 class IcebergSteps(Target):
@@ -98,7 +98,7 @@ class IcebergSteps(Target):
         self._table.commit(stamp, lambda: self._change(work, staged, step))
 
     def skip(self, staged: Staged, step: int) -> None:
-        remove([file["path"] for file in staged.files(step)])
+        remove([file.path for file in staged.files(step)])
 
     def bar(self, work: TableWork, stamp: Stamp) -> None:
         if self._table.refresh():
@@ -129,27 +129,21 @@ class IcebergSteps(Target):
         added = staged.files(step)
         if step == STEP_APPEND:
             return Change(add=added)
-        if any(result["truncated"] for result in staged.merge):
+        if any(result.truncated for result in staged.merge):
             return Change(add=added, delete=table.data_files())
-        results = [result for result in staged.merge if result["touched"]]
+        results = [result for result in staged.merge if result.touched]
         if not results:
             return Change()
-        keys = [result["keys"] for result in results]
+        keys = [result.keys for result in results]
         key = [column for column in staged.columns if column.name in work.schema.primary_key]
         touched = pa.concat_tables([pq.read_table(path, columns=[column.name for column in key]) for path in keys])
         bounds = Bounds(key, touched)
         old = [file for file in table.data_files() if bounds.may_have(file.lower_bounds, file.upper_bounds)]
-        columns = [{**column.to_json(), "from": column.id} for column in table.columns()]
-        args = {
-            "columns": columns,
-            "key": list(work.schema.primary_key),
-            "keys": keys,
-            "target": str(work.target),
-            "alone": len(work.merged) == 1,
-        }
-        written = self._rewritten(work, old, args)
-        gone = [file for file, result in zip(old, written, strict=True) if result["gone"]]
-        new = [file for result in written for file in result["files"]]
+        columns = [WantedColumn(column, column.id) for column in table.columns()]
+        changed = Changed(work.schema.primary_key, tuple(keys), str(work.target), alone=len(work.merged) == 1)
+        written = self._rewritten(work, old, columns, changed)
+        gone = [file for file, result in zip(old, written, strict=True) if result.gone]
+        new = [file for result in written for file in result.files]
         return Change(add=[*added, *new], delete=gone)
 
     def _evolved(self, work: TableWork, wanted: pa.Schema) -> Change:
@@ -175,19 +169,27 @@ class IcebergSteps(Target):
             return Change(columns=columns)
         table.check_plain()
         old = table.data_files()
-        described = [{**p.column.to_json(), "from": p.origin, "constant": p.constant} for p in plan.columns]
-        written = self._rewritten(work, old, {"columns": described})
-        new = [file for result in written for file in result["files"]]
+        written = self._rewritten(work, old, [WantedColumn(p.column, p.origin, p.constant) for p in plan.columns])
+        new = [file for result in written for file in result.files]
         return Change(add=new, delete=old, columns=columns)
 
-    def _rewritten(self, work: TableWork, files: Sequence[DataFile], args: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """Results of `tasks.rewrite` for `files`."""
-        given = {**args, "partitions": [one.to_json() for one in self._table.partitions()]}
+    def _rewritten(
+        self,
+        work: TableWork,
+        files: Sequence[DataFile],
+        columns: Sequence[WantedColumn],
+        changed: Changed | None = None,
+    ) -> list[Rewritten]:
+        """`files` written anew by tasks."""
+        partitions = tuple(self._table.partitions())
         tasks = [
-            StageTask(
-                "raycdc.sinks.iceberg.tasks:rewrite",
-                {**given, "path": str(local_path(file.file_path)), "into": new_file(self._table, work)},
+            Rewrite(
+                str(local_path(file.file_path)),
                 file.file_size_in_bytes,
+                new_file(self._table, work),
+                tuple(columns),
+                partitions,
+                changed,
             )
             for file in files
         ]
@@ -223,6 +225,11 @@ def columns_of(work: TableWork, table: IcebergTarget, context: SinkContext) -> l
         if there[want.name].arrow != want.type:
             raise type_error(evolution.FORMAT, work.target, pa.field(want.name, there[want.name].arrow), want)
     return [there[name] for name in wanted.names]
+
+
+def place_of(work: TableWork, table: IcebergTarget, columns: Sequence[StoredColumn]) -> Place:
+    """Where a task puts rows of `work` that have these columns."""
+    return Place(new_file(table, work), tuple(columns), tuple(table.partitions()))
 
 
 def new_file(table: IcebergTarget, work: TableWork) -> str:

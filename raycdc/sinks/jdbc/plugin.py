@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from pydantic import field_validator
@@ -34,14 +34,21 @@ class Address:
     def __str__(self) -> str:
         return f"{self.kind}://{self.host}:{self.port}/{self.database}"
 
-    def for_tasks(self, password_file: str) -> dict[str, Any]:
-        """As tasks get it, whose arguments pass through files and processes: the password is named by its file."""
-        return {**asdict(self), "password": "", "password_file": password_file}
+    def for_tasks(self, password_file: str) -> TaskAddress:
+        """As tasks get it, which pass through files and processes: the password is named by its file."""
+        return TaskAddress(replace(self, password=""), password_file)
 
-    @classmethod
-    def of_task(cls, data: dict[str, Any]) -> Address:
-        """Inverse of `for_tasks`, where the task runs. `SinkError` where the password's file is not there."""
-        path = data["password_file"]
+
+@dataclass(frozen=True, slots=True)
+class TaskAddress:
+    """An address without its password, and the file that has it (empty: there is none)."""
+
+    address: Address
+    password_file: str = ""
+
+    def open(self) -> Address:
+        """The whole address, where the task runs. `SinkError` where the password's file is not there."""
+        path = self.password_file
         try:
             password = Path(path).read_text(encoding="utf-8") if path else ""
         except OSError as cause:
@@ -49,8 +56,7 @@ class Address:
                 f"The password of the sink cannot be read from {path}: {cause.strerror}. Tasks on other machines need "
                 'pipeline.state on a file system they share; or use a Spark on this machine ("local[*]").'
             ) from cause
-        given = {name: value for name, value in data.items() if name != "password_file"}
-        return cls(**given | {"password": password, "tls_mode": TlsMode(data["tls_mode"])})
+        return replace(self.address, password=password)
 
 
 def parse_url(url: str) -> Address:

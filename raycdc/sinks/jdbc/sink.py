@@ -28,9 +28,8 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Literal
 
-from raycdc.bridge.tasks import StageTask
 from raycdc.checkpoint.folder import private_file
 from raycdc.errors import ColumnsRefusedError, ConfigError, SinkError
 from raycdc.model import META_COLUMNS, TableId
@@ -38,14 +37,15 @@ from raycdc.sinks.api import CHANGELOG, UPSERT, SinkContext, TargetShape
 from raycdc.sinks.api import TableWork as Work
 from raycdc.sinks.changes import check_key, check_unmerged, fitted_to
 from raycdc.sinks.jdbc.checks import check_sink
-from raycdc.sinks.jdbc.database import StagedTable, open_database
+from raycdc.sinks.jdbc.database import open_database
 from raycdc.sinks.jdbc.plugin import JdbcSinkConfig
-from raycdc.sinks.jdbc.target import JdbcSteps, Staged, stage_prefix, target_columns, target_key
+from raycdc.sinks.jdbc.target import JdbcSteps, Staged, stage_prefix, target_key
+from raycdc.sinks.jdbc.tasks import Load
 from raycdc.sinks.jdbc.types import mysql_type, postgres_type
-from raycdc.sinks.origins import CLAIMED, origins_of
+from raycdc.sinks.origins import CLAIMED, Origins
 from raycdc.sinks.plan import TASK_BYTES_MAX, Input, share_out, split
 from raycdc.sinks.record import Held
-from raycdc.sinks.rows import DELETED
+from raycdc.sinks.rows import DELETED, target_columns
 from raycdc.sinks.statements import quoted
 from raycdc.sinks.steps import Batch, ExactlyOnceSink
 from raycdc.source.checks import CheckResult
@@ -139,14 +139,14 @@ class JdbcSink(ExactlyOnceSink[JdbcSteps]):
         held = self._record(work.target)
         if held is not None:
             work = fitted_to(work, self._context, {column.name for column in held.columns})
-        staged: dict[str, list[StagedTable]] = {"append": [], "merge": []}
+        staged = Staged()
         may_append = self._upsert and not work.merged and self._may_append(work.target)
         appended, merged = split(work.segments, upsert=self._upsert, may_append=may_append)
         for inputs in share_out(appended, parallelism=self._context.parallelism, task_bytes_max=TASK_BYTES_MAX):
             task = self._task(work, inputs, "append" if self._upsert else "changelog")
-            batch.add(task, lambda done: staged["append"].append(StagedTable(**done)))
+            batch.add(task, staged.append.append)
         for inputs in merged:
-            batch.add(self._task(work, inputs, "merge"), lambda done: staged["merge"].append(StagedTable(**done)))
+            batch.add(self._task(work, inputs, "merge"), staged.merge.append)
         return staged
 
     def after_commit(self, work: Work, staged: Staged) -> None:
@@ -164,17 +164,15 @@ class JdbcSink(ExactlyOnceSink[JdbcSteps]):
             self._appendable[target] = held is not None and held.created
         return self._appendable[target]
 
-    def _task(self, work: Work, inputs: list[Input], mode: str) -> StageTask:
-        args = {
-            **self._context.task_args(work, inputs),
-            "target": str(work.target),
-            "prefix": f"{stage_prefix(work.target, self._context.app_id)}{work.epoch:010d}_",
-            "address": self._address.for_tasks(str(self._password_file or "")),
-            "mode": mode,
-        }
-        if mode == "merge" and work.merged:
-            args["origins"] = origins_of(work)
-        return StageTask("raycdc.sinks.jdbc.tasks:load", args, sum(entry.bytes for entry in inputs))
+    def _task(self, work: Work, inputs: list[Input], mode: Literal["append", "changelog", "merge"]) -> Load:
+        return Load(
+            self._context.table_input(work, inputs),
+            target=str(work.target),
+            prefix=f"{stage_prefix(work.target, self._context.app_id)}{work.epoch:010d}_",
+            address=self._address.for_tasks(str(self._password_file or "")),
+            mode=mode,
+            origins=Origins.of(work) if mode == "merge" else None,
+        )
 
     def _record(self, target: TableId) -> Held | None:
         with self._database.session() as session:

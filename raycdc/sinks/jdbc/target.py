@@ -8,12 +8,11 @@ not written.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 from raycdc.errors import NameRefusedError, SinkError, TargetGoneError, TargetTakenError
 from raycdc.failpoints import reach
-from raycdc.model import META_COLUMNS, Column, TableId, TableSchema
+from raycdc.model import Column, TableId
 from raycdc.sinks.api import CommitVector, SinkContext
 from raycdc.sinks.api import TableWork as Work
 from raycdc.sinks.changes import fitted_to
@@ -22,11 +21,17 @@ from raycdc.sinks.jdbc.database import STAGE_PREFIX, Database, Session, StagedTa
 from raycdc.sinks.jdbc.plugin import Address
 from raycdc.sinks.origins import same_key
 from raycdc.sinks.record import Held, Intent, again, renamed
-from raycdc.sinks.rows import META_TYPES
+from raycdc.sinks.rows import target_columns
 from raycdc.sinks.steps import Begun, Missing, Ours, Stamp, Standing, Taken, Target, has_only
 from raycdc.sinks.targets import is_of_pipeline
 
-Staged = Mapping[str, Sequence[StagedTable]]
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """Staging tables of an epoch: rows to append, and rows to merge."""
+
+    append: list[StagedTable] = field(default_factory=list)
+    merge: list[StagedTable] = field(default_factory=list)
 
 
 class JdbcSteps(Target):
@@ -138,23 +143,23 @@ class JdbcSteps(Target):
         assert held is not None
         work = fitted_to(work, self._context, {column.name for column in held.columns})
         columns = target_columns(work.schema, changelog=not self._context.upsert)
-        for table in (*staged["append"], *staged["merge"]):
+        for table in (*staged.append, *staged.merge):
             if (rows := session.staged_rows(table.name)) != table.rows:
                 raise SinkError(
                     f"{work.target}: staging table {table.name} in {self._address} has {rows} rows instead of "
                     f"{table.rows}: the server restarted, or somebody changed it. Start again."
                 )
-        if any(table.truncated for table in staged["merge"]):
+        if any(table.truncated for table in staged.merge):
             session.empty(work.target)
         else:
-            for table in staged["merge"] if work.merged else ():
+            for table in staged.merge if work.merged else ():
                 if (key := session.taken(work.target, work.schema.primary_key, table.name)) is not None:
                     raise same_key(str(work.target), key, alone=len(work.merged) == 1)
-            for table in staged["append"]:
+            for table in staged.append:
                 session.append(work.target, columns, table.name)
         written = {column.name for column in work.schema.columns}
         gone = [column.name for column in held.columns if column.name not in written]
-        for table in staged["merge"]:
+        for table in staged.merge:
             session.merge(work.target, columns, work.schema.primary_key, gone, table)
         self._hold(held.written(stamp.vector), stamp)
         reach("in_commit")
@@ -208,12 +213,6 @@ class JdbcSteps(Target):
         """Whether the table was made for this epoch; an older version left out the table's name."""
         app_id = self._context.app_id
         return marker in (marker_of(app_id, self.name, epoch), f"{short(app_id)}:{epoch}")
-
-
-def target_columns(schema: TableSchema, *, changelog: bool) -> list[Column]:
-    """The columns of a target: the table's, then the metadata of a changelog."""
-    meta = [Column(name, META_TYPES[name]) for name in META_COLUMNS] if changelog else []
-    return [*schema.columns, *meta]
 
 
 def marker_of(app_id: str, target: TableId, epoch: int | str) -> str:

@@ -21,6 +21,7 @@ import hashlib
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from typing import Any, ClassVar
 
 from confluent_kafka import KafkaError, KafkaException
@@ -28,13 +29,12 @@ from confluent_kafka.admin._listoffsets import OffsetSpec
 from confluent_kafka.cimpl import NewTopic, TopicPartition
 
 from raycdc.bridge.partitions import partitions_for
-from raycdc.bridge.tasks import StageTask
+from raycdc.bridge.tasks import ResultT, StageTask
 from raycdc.clients.kafka import admin_client
 from raycdc.clients.kafka_reachable import list_topics
 from raycdc.errors import SinkError, TargetTakenError
 from raycdc.failpoints import reach
 from raycdc.model import TableId
-from raycdc.schema.events import event_to_json
 from raycdc.sinks.api import (
     CHANGELOG,
     STEP_LAST,
@@ -49,12 +49,22 @@ from raycdc.sinks.changes import check_changes
 from raycdc.sinks.kafka.checks import check_sink
 from raycdc.sinks.kafka.keeper import RecordKeeper
 from raycdc.sinks.kafka.plugin import KafkaSinkConfig
-from raycdc.sinks.kafka.tasks import held, open_format, seen
+from raycdc.sinks.kafka.tasks import (
+    Bar,
+    FormatSection,
+    Messages,
+    PlanParts,
+    WriteChanges,
+    WriteEpoch,
+    WritePart,
+    held,
+    open_format,
+    seen,
+)
 from raycdc.sinks.kafka.transactions import TIMEOUT_S, Target, topic_error
 from raycdc.sinks.plan import by_partition
 from raycdc.source.checks import CheckResult
 
-_TASKS = "raycdc.sinks.kafka.tasks"
 #: Parts of an epoch at most: each reads all of its segments, and is a transaction that readers wait for.
 PARTS_MAX = 8
 
@@ -68,7 +78,7 @@ class KafkaSink(Sink):
         self._config = config
         self._keeper: RecordKeeper | None = None
         self._properties = {"bootstrap.servers": config.bootstrap_servers, "client.id": "raycdc", **config.properties}
-        self._format = {
+        self._format: FormatSection = {
             **config.format,
             **({"tombstones": True} if config.tombstones else {}),
             **({"include_schema": True} if config.include_schema else {}),
@@ -122,9 +132,9 @@ class KafkaSink(Sink):
             return
         if not self._exists(ddl_topic):
             self._create(ddl_topic, 1, is_tables=False)
-        wanted = [event_to_json(event) for event in work.changes if event.type not in self._context.left_out]
-        told = {"changes": wanted, "ddl_topic": ddl_topic, "ts_ms": time.time_ns() // 1_000_000}
-        self._run(StageTask(f"{_TASKS}:write_changes", {**self._whole(work, STEP_SCHEMA), **told}))
+        wanted = [event for event in work.changes if event.type not in self._context.left_out]
+        told = self._no_changes(work, self._goal(work, STEP_SCHEMA))
+        self._run(replace(told, ddl_topic=ddl_topic, changes=tuple(wanted), ts_ms=time.time_ns() // 1_000_000))
 
     def stage(self, works: Sequence[TableWork]) -> Mapping[TableId, Any]:
         return {work.target: None for work in works}
@@ -136,26 +146,19 @@ class KafkaSink(Sink):
     def _commit(self, work: TableWork) -> None:
         inputs = [entry for group in by_partition(work.segments) for entry in group]
         reach("before_commit")
-        rows: dict[str, Any] = {
-            "inputs": [entry.to_json() for entry in inputs],
-            "node": self._context.access.node,
-            "token": self._context.access.token,
-            "left_out": sorted(self._context.left_out),
-        }
-        whole = self._whole(work, STEP_LAST) | rows
+        messages = Messages(self._context.table_input(work, inputs), self._format, self._context.left_out)
+        target, goal = self._target(work.target), self._goal(work, STEP_LAST)
         parts = self._parts_worth(work)
         if parts == 1:
-            (done,) = self._run(StageTask(f"{_TASKS}:write_epoch", whole, work.input_bytes))
-            parts = done["parts"]
+            parts = self._run(WriteEpoch(target, goal, work.target, messages)).parts
         else:
-            plan = {**self._common(work, STEP_SCHEMA), "parts": parts}
-            (planned,) = self._run(StageTask(f"{_TASKS}:plan_parts", plan))
-            parts = planned["parts"]
+            parts = self._run(PlanParts(target, self._goal(work, STEP_SCHEMA), work.target, parts))
         if parts > 1:
-            share = work.input_bytes // parts
-            self._run(*(StageTask(f"{_TASKS}:write_part", {**whole, "part": (n, parts)}, share) for n in range(parts)))
+            self._context.run_tasks(
+                [WritePart(target, goal, work.target, messages, number, parts) for number in range(parts)]
+            )
             reach("after_parts")
-            self._run(StageTask(f"{_TASKS}:write_changes", self._no_changes(work, STEP_LAST)))
+            self._run(self._no_changes(work, goal))
 
     def tombstone(self, work: TableWork) -> None:
         topic = self._config.topic_of(work.target)
@@ -171,11 +174,8 @@ class KafkaSink(Sink):
 
     def _bar(self, work: TableWork, part: int | None, *, barred: int | None = None) -> int:
         """A tombstone of a part, or of the table whose first `barred` parts have theirs; how many parts there are."""
-        common = self._common(work, STEP_TOMBSTONE)
-        if part is not None:
-            common["target"] = self._target(work.target).part(part).to_json()
-        (answer,) = self._run(StageTask(f"{_TASKS}:bar", {**common, "barred": barred}))
-        return int(answer["most"])
+        target = self._target(work.target) if part is None else self._target(work.target).part(part)
+        return self._run(Bar(target, self._goal(work, STEP_TOMBSTONE), work.target, barred))
 
     def close(self) -> None:
         """Producers live only inside their transactions."""
@@ -197,22 +197,16 @@ class KafkaSink(Sink):
         topic = self._config.topic_of(work.target)
         return wanted if topic in topics and len(topics[topic].partitions) > 1 else 1
 
-    def _common(self, work: TableWork, step: int) -> dict[str, Any]:
-        return {
-            "target": self._target(work.target).to_json(),
-            "vector": [work.epoch, step, work.generation],
-            "table": str(work.target),
-        }
+    def _goal(self, work: TableWork, step: int) -> CommitVector:
+        return CommitVector(work.epoch, step, work.generation)
 
-    def _whole(self, work: TableWork, step: int) -> dict[str, Any]:
-        return {**self._common(work, step), "schema": work.schema.to_json(), "format": self._format}
+    def _no_changes(self, work: TableWork, goal: CommitVector) -> WriteChanges:
+        target = self._target(work.target)
+        return WriteChanges(target, goal, work.target, work.schema, self._format, target.topic)
 
-    def _no_changes(self, work: TableWork, step: int) -> dict[str, Any]:
-        topic = self._config.topic_of(work.target)
-        return {**self._whole(work, step), "changes": [], "ddl_topic": topic, "ts_ms": 0}
-
-    def _run(self, *tasks: StageTask) -> list[dict[str, Any]]:
-        return self._context.run_tasks(tasks)
+    def _run(self, task: StageTask[ResultT]) -> ResultT:
+        (result,) = self._context.run_tasks([task])
+        return result
 
     def _target(self, table: TableId) -> Target:
         """The identity is hashed where the names would be longer than a group's may be."""
@@ -260,8 +254,7 @@ class KafkaSink(Sink):
 
         What a transaction leaves behind that was aborted by our death cannot be told from somebody's messages.
         """
-        before = {**self._no_changes(work, STEP_LAST), "vector": [work.epoch - 1, STEP_LAST, work.generation]}
-        self._run(StageTask(f"{_TASKS}:write_changes", before))
+        self._run(self._no_changes(work, CommitVector(work.epoch - 1, STEP_LAST, work.generation)))
 
     def _has_messages(self, topic: str) -> bool:
         partitions = [TopicPartition(topic, number) for number in self._topics()[topic].partitions]

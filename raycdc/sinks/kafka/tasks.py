@@ -2,11 +2,11 @@
 
 | task | under the identity of | writes |
 |---|---|---|
-| `write_epoch` | the table | all rows of an epoch, unless its record says that the epoch is in parts |
-| `plan_parts` | the table | no message; that the epoch is in so many parts, unless it was said before |
-| `write_part` | a part | the rows of its keys |
-| `write_changes` | the table | schema changes, or none: the end of an epoch in parts, a claim |
-| `bar` | the table, or a part | no message: nobody can write the epoch any more |
+| `WriteEpoch` | the table | all rows of an epoch, unless its record says that the epoch is in parts |
+| `PlanParts` | the table | no message; that the epoch is in so many parts, unless it was said before |
+| `WritePart` | a part | the rows of its keys |
+| `WriteChanges` | the table | schema changes, or none: the end of an epoch in parts, a claim |
+| `Bar` | the table, or a part | no message: nobody can write the epoch any more |
 
 *The table's record is the table's epoch*: it is at `STEP_LAST` when every part is. An epoch is planned before its
 first part, so whoever reads the table's record, having fenced its writers, knows of every part that may be there; and
@@ -17,24 +17,27 @@ for each part first, so a part that sleeps through it finds one of the two recor
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from raycdc.bridge.access import SegmentAccess
 from raycdc.bridge.bad_rows import whole_updates
 from raycdc.bridge.partitions import partition_numbers
+from raycdc.bridge.tasks import ResultT_co, StageTask
 from raycdc.checkpoint.recovery import STEP_APPEND, STEP_LAST, STEP_TOMBSTONE, CommitVector
 from raycdc.errors import ChangeRefusedError, SinkError
 from raycdc.formats.plugins import load_format
 from raycdc.model import RowKind, TableId, TableSchema
-from raycdc.schema import TruncateTableEvent, event_from_json
-from raycdc.sinks.kafka.transactions import Cut, Record, Target, Transactions, look
-from raycdc.sinks.steps import holds
-from raycdc.sinks.tasks import read_inputs
+from raycdc.schema import SchemaChangeEvent, TruncateTableEvent
+from raycdc.sinks.kafka.transactions import Cut, Message, Record, Target, Transactions, look
+from raycdc.sinks.steps import half_written, holds
+from raycdc.sinks.table_input import TableInput
+
+#: ``sink.format``: its type and the options of that type.
+FormatSection = Mapping[str, str | int | bool]
 
 #: Schema changes that are such a row among the rows. Sources write none for one that is left out, so each can be by
 #: itself; the row does not say which it is, or whether its table begins again, so here it takes both.
@@ -43,119 +46,155 @@ EMPTYING = frozenset({"truncate_table", "drop_table"})
 _STORED = ("_op", "_seq", "_ts_ms", "_pos")
 
 
-def write_epoch(
-    target: dict[str, Any],
-    vector: list[int],
-    table: str,
-    schema: dict[str, Any],
-    format: dict[str, Any],  # noqa: A002 - the configuration's own word
-    inputs: list[dict[str, Any]],
-    node: str,
-    token: str,
-    left_out: Collection[str] = (),
-) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True)
+class TopicTask(StageTask[ResultT_co]):
+    """A transaction that takes `target`, which is `table`'s, to `goal` unless it is there already."""
+
+    target: Target
+    goal: CommitVector
+    table: TableId
+
+
+@dataclass(frozen=True, slots=True)
+class Messages:
+    """The rows of an epoch as messages of the format that `section` (``sink.format``) says.
+
+    `left_out` are the schema changes that nobody wants to be told of.
+    """
+
+    rows: TableInput
+    section: FormatSection
+    left_out: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """How many messages were written; where the epoch is in several `parts`, none were, and they are to be written."""
+
+    messages: int
+    parts: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class WriteEpoch(TopicTask[Written]):
     """The rows of one table and epoch as messages, unless the target holds them already.
 
-    `left_out` are the schema changes that nobody wants to be told of. Where the epoch was planned in parts before,
-    nothing is written: the answer says in how many.
+    Where the epoch was planned in parts before, nothing is written: the answer says in how many.
     """
-    goal = CommitVector(*vector)
-    with Transactions(Target(**target)) as transactions:
-        record = transactions.record()
-        if holds(record.vector, goal, table):
-            return {"messages": 0, "parts": 1}
-        if record.cut.of(goal.epoch) > 1:
-            return {"messages": 0, "parts": record.cut.parts}
-        messages = _rows_of(target, table, schema, format, inputs, node, token, left_out, transactions.partitions)
-        return {"messages": transactions.write(goal, messages, cut=record.cut), "parts": 1}
+
+    messages: Messages
+
+    @property
+    def input_bytes(self) -> int:
+        return self.messages.rows.bytes
+
+    def run(self) -> Written:
+        with Transactions(self.target) as transactions:
+            record = transactions.record()
+            if holds(record.vector, self.goal, self.table):
+                return Written(0)
+            if record.cut.of(self.goal.epoch) > 1:
+                return Written(0, record.cut.parts)
+            messages = _rows_of(self, self.messages, transactions.partitions)
+            return Written(transactions.write(self.goal, messages, cut=record.cut))
 
 
-def plan_parts(target: dict[str, Any], vector: list[int], table: str, parts: int) -> dict[str, Any]:
-    """Say that an epoch is in `parts`, or what was said of it before; 0 where the target holds it.
+@dataclass(frozen=True, slots=True)
+class PlanParts(TopicTask[int]):
+    """Say that an epoch is in `parts`. The result is what was said of it before, or now; 0 where the target holds it.
 
-    `vector` is the epoch's at `STEP_SCHEMA`: no row of it is written.
+    `goal` is the epoch's at `STEP_SCHEMA`: no row of it is written.
     """
-    goal = CommitVector(*vector)
-    with Transactions(Target(**target)) as transactions:
-        record = transactions.record()
-        if holds(record.vector, CommitVector(goal.epoch, STEP_LAST, goal.generation), table):
-            return {"parts": 0}
-        if record.cut.epoch != goal.epoch:
-            cut = Cut(goal.epoch, parts, max(record.cut.most, parts))
-            transactions.write(goal, (), cut=cut)
-            return {"parts": parts}
-        return {"parts": record.cut.parts}
+
+    parts: int
+
+    def run(self) -> int:
+        goal = self.goal
+        with Transactions(self.target) as transactions:
+            record = transactions.record()
+            if holds(record.vector, replace(goal, step=STEP_LAST), self.table):
+                return 0
+            if record.cut.epoch != goal.epoch:
+                cut = Cut(goal.epoch, self.parts, max(record.cut.most, self.parts))
+                transactions.write(goal, (), cut=cut)
+                return self.parts
+            return record.cut.parts
 
 
-def write_part(
-    target: dict[str, Any],
-    vector: list[int],
-    table: str,
-    schema: dict[str, Any],
-    format: dict[str, Any],  # noqa: A002 - the configuration's own word
-    inputs: list[dict[str, Any]],
-    node: str,
-    token: str,
-    part: tuple[int, int],
-    left_out: Collection[str] = (),
-) -> dict[str, Any]:
-    """The rows of the keys of the `part`-th of so many parts, unless the part or the table holds them already."""
-    goal = CommitVector(*vector)
-    number, parts = part
-    whole = Target(**target)
-    with Transactions(whole.part(number)) as transactions:
-        ours = transactions.held()
-        # The table's record is read last: see the module's docstring. A tombstone counts once the table has it, too.
-        barred = ours is not None and ours.place == (goal.epoch, STEP_TOMBSTONE)
-        if (holds(ours, goal, table) and not barred) or holds(look(whole).vector, goal, table):
-            return {"messages": 0}
-        messages = _rows_of(
-            target, table, schema, format, inputs, node, token, left_out, transactions.partitions, part=(number, parts)
-        )
-        return {"messages": transactions.write(goal, messages)}
+@dataclass(frozen=True, slots=True)
+class WritePart(TopicTask[int]):
+    """The rows of the keys of the `number`-th of so many `parts`, unless the part or the table holds them already.
+
+    The result is how many messages were written.
+    """
+
+    messages: Messages
+    number: int
+    parts: int
+
+    @property
+    def input_bytes(self) -> int:
+        return self.messages.rows.bytes // self.parts
+
+    def run(self) -> int:
+        goal, table = self.goal, self.table
+        with Transactions(self.target.part(self.number)) as transactions:
+            ours = transactions.held()
+            # The table's record is read last: see the module's docstring. A tombstone counts once the table has it too.
+            barred = ours is not None and ours.place == (goal.epoch, STEP_TOMBSTONE)
+            if (holds(ours, goal, table) and not barred) or holds(look(self.target).vector, goal, table):
+                return 0
+            part = (self.number, self.parts)
+            return transactions.write(goal, _rows_of(self, self.messages, transactions.partitions, part=part))
 
 
-def write_changes(
-    target: dict[str, Any],
-    vector: list[int],
-    table: str,
-    schema: dict[str, Any],
-    format: dict[str, Any],  # noqa: A002 - the configuration's own word
-    changes: list[dict[str, Any]],
-    ddl_topic: str,
-    ts_ms: int,
-) -> dict[str, Any]:
-    """Schema changes as messages, unless the target holds them already; none at all is an empty commit."""
-    goal = CommitVector(*vector)
-    with Transactions(Target(**target)) as transactions:
-        record = transactions.record()
-        if holds(record.vector, goal, table):
-            return {"messages": 0}
-        encoder = open_format(format).encoder(TableId.parse(table), TableSchema.from_json(schema))
-        told = [encoder.encode_change(event_from_json(change), ts_ms=ts_ms) for change in changes]
-        messages = [(ddl_topic, None, text) for text in told if text]
-        return {"messages": transactions.write(goal, messages, cut=record.cut)}
+@dataclass(frozen=True, slots=True)
+class WriteChanges(TopicTask[int]):
+    """Schema changes of a table of `schema` as messages to `ddl_topic`, unless the target holds them already; none at
+    all is an empty commit. The result is how many messages were written.
+    """
+
+    schema: TableSchema
+    section: FormatSection
+    ddl_topic: str
+    changes: tuple[SchemaChangeEvent, ...] = ()
+    ts_ms: int = 0
+
+    def run(self) -> int:
+        with Transactions(self.target) as transactions:
+            record = transactions.record()
+            if holds(record.vector, self.goal, self.table):
+                return 0
+            encoder = open_format(self.section).encoder(self.table, self.schema)
+            told = [encoder.encode_change(change, ts_ms=self.ts_ms) for change in self.changes]
+            messages = [(self.ddl_topic, None, text) for text in told if text]
+            return transactions.write(self.goal, messages, cut=record.cut)
 
 
-def bar(target: dict[str, Any], vector: list[int], table: str, barred: int | None) -> dict[str, Any]:
-    """Write a tombstone. Of a table (not `barred` None) only after all its parts' were: the answer says how many parts
+@dataclass(frozen=True, slots=True)
+class Bar(TopicTask[int]):
+    """Write a tombstone. Of a table (not `barred` None) only after all its parts' were: the result is how many parts
     there are, and nothing was written where these are more.
     """
-    goal = CommitVector(*vector)
-    with Transactions(Target(**target)) as transactions:
-        record = transactions.record()
-        if holds(record.vector, goal, table):
-            return {"most": record.cut.most}
-        if record.vector is not None and record.vector.epoch == goal.epoch and record.vector.step >= STEP_APPEND:
-            raise SinkError(
-                f"{table}: rows of epoch {goal.epoch} were written to topic {target['topic']} while the epoch was "
-                "given up. Is another driver running with the same state? End it and start again. Where that says the "
-                "same, this topic cannot be continued exactly: route the table to another topic, with another "
-                "pipeline.state and a new snapshot."
-            )
-        if barred is None or record.cut.most <= barred:
-            transactions.write(goal, (), cut=record.cut)
-        return {"most": record.cut.most}
+
+    barred: int | None
+
+    def run(self) -> int:
+        goal, table = self.goal, self.table
+        with Transactions(self.target) as transactions:
+            record = transactions.record()
+            if holds(record.vector, goal, table):
+                return record.cut.most
+            if half_written(record.vector, goal):
+                raise SinkError(
+                    f"{table}: rows of epoch {goal.epoch} were written to topic {self.target.topic} while the epoch "
+                    "was given up. Is another driver running with the same state? End it and start again. Where that "
+                    "says the same, this topic cannot be continued exactly: route the table to another topic, with "
+                    "another pipeline.state and a new snapshot."
+                )
+            if self.barred is None or record.cut.most <= self.barred:
+                transactions.write(goal, (), cut=record.cut)
+            return record.cut.most
 
 
 def renew(target: Target) -> None:
@@ -194,31 +233,21 @@ def _held(target: Target, record_of: Callable[[Target], Record]) -> CommitVector
     return min(ahead, key=lambda part: part.step, default=record.vector)
 
 
-def open_format(section: Mapping[str, Any]) -> Any:
+def open_format(section: FormatSection) -> Any:
     """The format of ``sink.format``."""
-    return load_format(section["type"], place="sink.format", **{k: v for k, v in section.items() if k != "type"})
+    options = {name: value for name, value in section.items() if name != "type"}
+    return load_format(str(section["type"]), place="sink.format", **options)
 
 
 def _rows_of(
-    target: dict[str, Any],
-    table: str,
-    schema: dict[str, Any],
-    format: dict[str, Any],  # noqa: A002 - the configuration's own word
-    inputs: list[dict[str, Any]],
-    node: str,
-    token: str,
-    left_out: Collection[str],
-    partitions: Callable[[], int],
-    *,
-    part: tuple[int, int] = (0, 1),
-) -> Iterator[tuple[str, bytes | None, bytes | None]]:
-    """The messages of `inputs`, or of one part of their keys."""
-    described = TableSchema.from_json(schema)
-    encoder = open_format(format).encoder(TableId.parse(table), described)
-    names = [*(column.name for column in described.columns), *_STORED]
-    batches = _of_part(read_inputs(inputs, names, access=SegmentAccess(node, token)), described.primary_key, part)
-    truncation = _Truncation(TableId.parse(table), encoder, partitions, set(left_out) >= EMPTYING)
-    return _messages(target["topic"], encoder, truncation, whole_updates(batches))
+    task: TopicTask[Any], messages: Messages, partitions: Callable[[], int], *, part: tuple[int, int] = (0, 1)
+) -> Iterator[Message]:
+    """The messages of a task's rows, or of one part of their keys."""
+    schema = messages.rows.schema
+    encoder = open_format(messages.section).encoder(task.table, schema)
+    batches = _of_part(messages.rows.batches([*schema.arrow().names, *_STORED]), schema.primary_key, part)
+    truncation = _Truncation(task.table, encoder, partitions, messages.left_out >= EMPTYING)
+    return _messages(task.target.topic, encoder, truncation, whole_updates(batches))
 
 
 def _of_part(
@@ -276,7 +305,7 @@ class _Truncation:
 
 def _messages(
     topic: str, encoder: Any, truncation: _Truncation, batches: Iterator[pa.RecordBatch]
-) -> Iterator[tuple[str, bytes | None, bytes | None]]:
+) -> Iterator[Message]:
     for batch in batches:
         for rows, emptied in truncation.cut(batch):
             encoded = encoder.encode(rows)

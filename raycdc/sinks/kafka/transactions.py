@@ -17,7 +17,7 @@ import contextlib
 import json
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
@@ -36,7 +36,9 @@ STEPS = 8
 #: Between two times of the same question.
 RETRY_S = 0.1
 
-Messages = Iterable[tuple[str, bytes | None, bytes | None]]
+#: Topic, key and value.
+Message = tuple[str, bytes | None, bytes | None]
+Messages = Iterable[Message]
 
 _FENCED = frozenset({KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH})
 _SOON = frozenset(
@@ -49,16 +51,13 @@ _NOTHING_THERE = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOW
 class Target:
     """A table's topic, and the name under which its transactions run (pipeline, checkpoint and table)."""
 
-    properties: Mapping[str, str]
+    properties: Mapping[str, str] = field(repr=False)
     topic: str
     identity: str
 
     def part(self, number: int) -> Target:
         """The same topic with the identity of one task partition."""
         return replace(self, identity=f"{self.identity}:{number}")
-
-    def to_json(self) -> dict[str, Any]:
-        return {"properties": dict(self.properties), "topic": self.topic, "identity": self.identity}
 
 
 @dataclass(frozen=True, slots=True)

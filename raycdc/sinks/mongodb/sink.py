@@ -22,6 +22,7 @@ import json
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
 
@@ -41,6 +42,7 @@ from raycdc.sinks.mongodb.commits import Commits
 from raycdc.sinks.mongodb.plugin import MongoDbSinkConfig
 from raycdc.sinks.mongodb.server import Server
 from raycdc.sinks.mongodb.target import MongoDbSteps
+from raycdc.sinks.mongodb.tasks import ServerAddress
 from raycdc.sinks.mongodb.types import ID, check_columns, check_name, form_of
 from raycdc.sinks.origins import CLAIMED
 from raycdc.sinks.rows import DELETED
@@ -65,6 +67,7 @@ class MongoDbSink(ExactlyOnceSink[MongoDbSteps]):
         self._server = Server(config.uri.reveal(), config.record)
         #: Where tasks read an address that holds secrets; nobody else may.
         self._uri_file: Path | None = None
+        self._address = ServerAddress(self._server.uri, "", config.record)
         #: Up to how many bytes of segments an epoch of a table is one transaction; tests have none.
         self.small_bytes_max = SMALL_BYTES_MAX
 
@@ -88,6 +91,7 @@ class MongoDbSink(ExactlyOnceSink[MongoDbSteps]):
             self._commits.prepare()
         if self._server.secret:
             self._uri_file = private_file(Path(context.private or tempfile.gettempdir()), self._server.uri)
+            self._address = replace(self._address, uri="", uri_file=str(self._uri_file))
 
     def look(self, context: SinkContext) -> None:
         super().look(context)
@@ -110,7 +114,7 @@ class MongoDbSink(ExactlyOnceSink[MongoDbSteps]):
                 self._commits,
                 self._context,
                 small_bytes_max=self.small_bytes_max,
-                uri_file=str(self._uri_file or ""),
+                address=self._address,
             )
 
     def check_work(self, work: Work) -> None:

@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from raycdc.bridge.tasks import StageTask
 from raycdc.errors import ChangeRefusedError, SinkError, TargetGoneError, TargetTakenError
 from raycdc.failpoints import reach
 from raycdc.model import Column, TableId
@@ -22,10 +21,19 @@ from raycdc.sinks.mongodb.adopt import check_collection, check_keys
 from raycdc.sinks.mongodb.commits import Commits, Kept
 from raycdc.sinks.mongodb.migration import empty, migrate, operations_of
 from raycdc.sinks.mongodb.server import DuplicateError, Server, Session, uuid_of
-from raycdc.sinks.mongodb.tasks import check_claims, deletions, merged_rows, merges, statements
+from raycdc.sinks.mongodb.tasks import (
+    Load,
+    Mode,
+    ServerAddress,
+    check_claims,
+    deletions,
+    merged_rows,
+    merges,
+    statements,
+)
 from raycdc.sinks.mongodb.types import ID, any_key, check_columns, same_form, same_key, spread
 from raycdc.sinks.mongodb.writing import Layout, Statement, short, updates_of
-from raycdc.sinks.origins import origins_of
+from raycdc.sinks.origins import Origins
 from raycdc.sinks.plan import Input, share_out, split
 from raycdc.sinks.record import Before, Held, Intent, again, renamed
 from raycdc.sinks.steps import Begun, Missing, Ours, Stamp, Standing, Taken, Target, has_only
@@ -33,8 +41,8 @@ from raycdc.sinks.steps import Begun, Missing, Ours, Stamp, Standing, Taken, Tar
 
 class MongoDbSteps(Target):
     """A collection and its record in the hands of one thread. An epoch of up to `small_bytes_max` of segments is one
-    transaction; `may_insert` says whether its snapshot rows can be inserted, and `uri_file` where tasks read an address
-    that holds secrets.
+    transaction; `may_insert` says whether its snapshot rows can be inserted, and `address` where tasks find
+    the servers.
     """
 
     def __init__(
@@ -45,14 +53,14 @@ class MongoDbSteps(Target):
         context: SinkContext,
         *,
         small_bytes_max: int,
-        uri_file: str,
+        address: ServerAddress,
     ) -> None:
         super().__init__(name, f"{name} in {server.where}")
         self._server = server
         self._commits = commits
         self._context = context
         self._small_bytes_max = small_bytes_max
-        self._uri_file = uri_file
+        self._address = address
         #: The record as it was read or last written, and the collection as the server describes it.
         self._kept: Kept | None = None
         self._described: Mapping[str, Any] | None = None
@@ -154,7 +162,7 @@ class MongoDbSteps(Target):
             self._write_at_once(work, [Input(segment) for segment in appended], merged, stamp)
             return
         inserted = [] if staged else share_out(appended, parallelism=self._context.parallelism)
-        rounds = [] if staged else [("insert", inserted)]
+        rounds: list[tuple[Mode, Sequence[Sequence[Input]]]] = [] if staged else [("insert", inserted)]
         if self._context.upsert and any_key(work.schema):
             # A key of one task may be, for the server, one that another task's row has.
             rounds.append(("delete", merged))
@@ -209,9 +217,8 @@ class MongoDbSteps(Target):
         kept = self._recorded
         written = kept.held.written(stamp.vector)
         layout, origins = self._layout(work, kept.held), self._origins(work)
-        access = self._context.access
-        found = list(statements(layout, inserted, access=access))
-        groups = [merged_rows(layout, inputs, origins, access=access) for inputs in merged]
+        found = list(statements(layout, self._context.table_input(work, inserted)))
+        groups = [merged_rows(self._context.table_input(work, inputs), origins) for inputs in merged]
         for writes in (deletions, merges):
             found += [statement for rows in groups for statement in writes(layout, rows)]
 
@@ -231,7 +238,7 @@ class MongoDbSteps(Target):
             self._kept = self._server.transaction(lambda session: run(session, found))
 
     def _write_in_parts(
-        self, work: Work, rounds: Sequence[tuple[str, Sequence[Sequence[Input]]]], stamp: Stamp, *, emptied: bool
+        self, work: Work, rounds: Sequence[tuple[Mode, Sequence[Sequence[Input]]]], stamp: Stamp, *, emptied: bool
     ) -> None:
         """Rounds of tasks, each behind fences of its own: none begins before the one before it can write no more."""
         kept = self._recorded
@@ -254,30 +261,25 @@ class MongoDbSteps(Target):
         self._write(kept, written, stamp)
 
     def _run(
-        self, work: Work, layout: Layout, mode: str, groups: Sequence[Sequence[Input]], fences: Sequence[str] = ()
+        self, work: Work, layout: Layout, mode: Mode, groups: Sequence[Sequence[Input]], fences: Sequence[str] = ()
     ) -> None:
-        tasks = []
-        for number, inputs in enumerate(groups):
-            args = {
-                **self._context.task_args(work, inputs),
-                "target": [work.target.db, work.target.table],
-                "layout": layout.how(),
-                "mode": mode,
-                "origins": self._origins(work),
-                "address": {
-                    "uri": "" if self._server.secret else self._server.uri,
-                    "uri_file": self._uri_file,
-                    "record": self._server.record,
-                },
-                "app_id": self._context.app_id,
-                "fence": fences[number] if fences else "",
-            }
-            tasks.append(StageTask("raycdc.sinks.mongodb.tasks:load", args, sum(entry.bytes for entry in inputs)))
+        tasks = [
+            Load(
+                self._context.table_input(work, inputs),
+                layout=layout,
+                mode=mode,
+                origins=self._origins(work),
+                address=self._address,
+                app_id=self._context.app_id,
+                fence=fences[number] if fences else "",
+            )
+            for number, inputs in enumerate(groups)
+        ]
         if tasks:
             self._context.run_tasks(tasks)
 
-    def _origins(self, work: Work) -> dict[str, Any] | None:
-        return origins_of(work) if work.merged and self._context.upsert else None
+    def _origins(self, work: Work) -> Origins | None:
+        return Origins.of(work) if self._context.upsert else None
 
     def _layout(self, work: Work, held: Held) -> Layout:
         written = {column.name for column in work.schema.columns}

@@ -5,46 +5,37 @@ A task that runs twice writes the same documents twice; one that outlives its ro
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Literal
 
 import pyarrow as pa
 
-from raycdc.bridge.access import SegmentAccess
 from raycdc.errors import SinkError
-from raycdc.model import TableId, TableSchema
 from raycdc.sinks.mongodb.commits import Commits
 from raycdc.sinks.mongodb.server import Server, Session
 from raycdc.sinks.mongodb.types import ID
-from raycdc.sinks.mongodb.writing import Layout, Statement, short, write
-from raycdc.sinks.origins import CLAIMED, ORIGIN, last_per_origin, same_key
-from raycdc.sinks.plan import Input
-from raycdc.sinks.rows import changelog_names
-from raycdc.sinks.tasks import ROW_GROUP_ROWS, compacted_rows, read_inputs
+from raycdc.sinks.mongodb.writing import Layout, Statement, write
+from raycdc.sinks.origins import CLAIMED, Origins, same_key
+from raycdc.sinks.table_input import TableInput, TableTask
+from raycdc.sinks.tasks import ROW_GROUP_ROWS, compacted_origins, compacted_rows
+
+Mode = Literal["insert", "merge", "delete", "check"]
 
 
-def statements(layout: Layout, inputs: Sequence[Input], *, access: SegmentAccess) -> Iterator[Statement]:
-    """What writes every row of `inputs`, as it came."""
-    names = changelog_names(layout.schema) if layout.changelog else [c.name for c in layout.schema.columns]
-    for entry in inputs:
-        batches: Iterator[pa.RecordBatch] = read_inputs(
-            [entry.to_json()], names, access=access, symbols=layout.changelog
-        )
+def statements(layout: Layout, table: TableInput) -> Iterator[Statement]:
+    """What writes every row of `table`, as it came."""
+    for entry in table.inputs:
+        batches = replace(table, inputs=(entry,)).rows(changelog=layout.changelog)
         yield from layout.inserts(batches, split=entry.segment.split_id)
 
 
-def merged_rows(
-    layout: Layout, inputs: Sequence[Input], origins: Mapping[str, Any] | None, *, access: SegmentAccess
-) -> pa.Table:
-    """The last row of each key with `DELETED`; of several `origins` (`last_per_origin`) with `CLAIMED`, too."""
-    if origins is None:
-        return compacted_rows(inputs, layout.schema, access=access).rows
-    names = [column.name for column in layout.schema.columns]
-    wanted = [*names, "_op", "_seq", *ORIGIN]
-    read = list(read_inputs([entry.to_json() for entry in inputs], wanted, access=access))
-    return last_per_origin(pa.Table.from_batches(read), layout.schema.primary_key, names, **origins)
+def merged_rows(table: TableInput, origins: Origins | None) -> pa.Table:
+    """The last row of each key with `DELETED`; of several `origins` with `CLAIMED`, too."""
+    compacted = compacted_rows(table) if origins is None else compacted_origins(table, origins)
+    return compacted.rows
 
 
 def merges(layout: Layout, rows: pa.Table) -> Iterator[Statement]:
@@ -70,43 +61,47 @@ def check_claims(
             raise same_key(str(layout.target), key, alone=alone)
 
 
-def load(
-    inputs: list[dict[str, Any]],
-    target: list[str],
-    schema: dict[str, Any],
-    layout: dict[str, Any],
-    mode: str,
-    origins: dict[str, Any] | None,
-    address: dict[str, str],
-    app_id: str,
-    fence: str,
-    node: str,
-    token: str,
-) -> dict[str, Any]:
-    """Write the rows of `inputs` to `target` while `fence` stands: as they are (`mode` ``"insert"``), the last of each
-    key (``"merge"``), of those only the deletions (``"delete"``), or only look whether that can be (``"check"``). An
-    address with secrets is in a file.
+@dataclass(frozen=True, slots=True)
+class ServerAddress:
+    """Where tasks find the servers: `uri`, or the file that has it where it holds secrets; and the sink's database."""
+
+    uri: str = field(repr=False)
+    uri_file: str
+    record: str
+
+    def open(self) -> Server:
+        return Server(self.uri or _read(self.uri_file), self.record)
+
+
+@dataclass(frozen=True, slots=True)
+class Load(TableTask[None]):
+    """Write the rows to the target of `layout` while `fence` stands: as they are (`mode` ``"insert"``), the last of
+    each key (``"merge"``), of those only the deletions (``"delete"``), or only look whether that can be (``"check"``).
     """
-    name = TableId(*target)
-    server = Server(address["uri"] or _read(address["uri_file"]), address["record"])
-    shape = Layout(name, TableSchema.from_json(schema), short(app_id), **layout)
-    access = SegmentAccess(node, token)
-    parts = list(map(Input.from_json, inputs))
-    with server.named(name):
-        if mode == "insert":
-            found = statements(shape, parts, access=access)
-        else:
-            rows = merged_rows(shape, parts, origins, access=access)
-            if mode == "check":
-                assert origins is not None
-                check_claims(server, shape, rows, alone=origins["alone"])
-                return {}
-            found = deletions(shape, rows)
-            if mode == "merge":
-                found = chain(found, merges(shape, rows))
-        commits = Commits(server, app_id)
-        write(server, name, found, lambda session: commits.pass_fence(session, name, fence))
-    return {}
+
+    layout: Layout
+    mode: Mode
+    origins: Origins | None
+    address: ServerAddress
+    app_id: str
+    fence: str = ""
+
+    def run(self) -> None:
+        server, layout = self.address.open(), self.layout
+        with server.named(layout.target):
+            if self.mode == "insert":
+                found = statements(layout, self.table)
+            else:
+                rows = merged_rows(self.table, self.origins)
+                if self.mode == "check":
+                    assert self.origins is not None
+                    check_claims(server, layout, rows, alone=self.origins.alone)
+                    return
+                found = deletions(layout, rows)
+                if self.mode == "merge":
+                    found = chain(found, merges(layout, rows))
+            commits = Commits(server, self.app_id)
+            write(server, layout.target, found, lambda session: commits.pass_fence(session, layout.target, self.fence))
 
 
 def _read(path: str) -> str:

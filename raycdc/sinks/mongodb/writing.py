@@ -28,12 +28,12 @@ import pyarrow.compute as pc
 from bson.codec_options import CodecOptions, DatetimeConversion
 
 from raycdc.errors import DataError, ValueRefusedError
-from raycdc.model import META_COLUMNS, Column, TableId, TableSchema
+from raycdc.model import Column, TableId, TableSchema
 from raycdc.sinks.mongodb.documents import SLICE_ROWS, Constant, Element, Group, TooLargeError, element, encode, nulls
 from raycdc.sinks.mongodb.own_types import Fields, UnfitError
 from raycdc.sinks.mongodb.server import DuplicateError, Server, Session
 from raycdc.sinks.mongodb.types import ID, Form, form_of, spread
-from raycdc.sinks.rows import DELETED, META_TYPES
+from raycdc.sinks.rows import DELETED, META_TYPES, target_columns
 
 #: Dates beyond what Python's hold stay what they are.
 _CODEC = CodecOptions[dict[str, Any]](datetime_conversion=DatetimeConversion.DATETIME_AUTO)
@@ -63,11 +63,6 @@ class Layout:
     adopted: bool = False
     gone: Sequence[str] = ()
     made: Sequence[str] = ()
-
-    def how(self) -> dict[str, Any]:
-        """What a task must know beside the schema, for JSON."""
-        told = {"changelog": self.changelog, "adopted": self.adopted}
-        return {**told, "gone": list(self.gone), "made": list(self.made)}
 
     def inserts(self, batches: Iterable[pa.RecordBatch], *, split: str = "") -> Iterator[Statement]:
         """Every row as a new document."""
@@ -101,8 +96,7 @@ class Layout:
 
     def columns(self) -> list[Column]:
         """The columns of a document in order."""
-        meta = [Column(name, META_TYPES[name]) for name in META_COLUMNS] if self.changelog else []
-        return [*self.schema.columns, *meta]
+        return target_columns(self.schema, changelog=self.changelog)
 
     def _updates(self, batch: pa.RecordBatch, split: str) -> Iterator[Statement]:
         if not batch.num_rows:

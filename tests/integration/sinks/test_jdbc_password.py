@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import json
+import pickle
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from raycdc.bridge import StageTask, run_in_process
+from raycdc.bridge import run_in_process
 from raycdc.checkpoint.folder import private_file
 from raycdc.checkpoint.store import CheckpointStore
 from raycdc.checkpoint.term import DriverTerm
 from raycdc.errors import SinkError
+from raycdc.sinks.jdbc.database import StagedTable
+from raycdc.sinks.jdbc.tasks import Load
 from tests.epochs.sink_world import play, world_of
 
 
@@ -27,10 +28,10 @@ def test_tasks_are_told_where_it_is(
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "private"))
     password = world.settings["password"]
     play(world)
-    texts: list[str] = []
+    told: list[Load] = []
 
-    def run(tasks: Sequence[StageTask]) -> list[dict[str, Any]]:
-        texts.extend(task.to_json() for task in tasks)
+    def run(tasks: Sequence[Load]) -> list[StagedTable]:
+        told.extend(tasks)
         return run_in_process(tasks)
 
     sink = world.sink(run=run)
@@ -39,12 +40,11 @@ def test_tasks_are_told_where_it_is(
     (held,) = (tmp_path / "private").glob("private-*")
     assert (held.stat().st_mode & 0o777, held.read_text()) == (0o600, password)
     # By its place: private servers' accounts and databases are called as their passwords are.
-    told = [json.loads(text)["args"]["address"] for text in texts]
-    assert {(address["password"], address["password_file"]) for address in told} == {("", str(held))}
+    assert {(task.address.address.password, task.address.password_file) for task in told} == {("", str(held))}
     sink.close()
     assert not held.exists()
     with pytest.raises(SinkError, match="The password of the sink cannot be read from"):
-        run_in_process([StageTask(**json.loads(texts[0]))])
+        run_in_process([pickle.loads(pickle.dumps(told[0]))])
 
 
 def test_what_a_driver_that_died_left_goes_when_the_next_begins(tmp_path: Path) -> None:

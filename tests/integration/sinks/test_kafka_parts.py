@@ -19,6 +19,7 @@ from raycdc.errors import FencedError, SinkError
 from raycdc.model import TableId
 from raycdc.sinks.api import STEP_APPEND, STEP_LAST, STEP_TOMBSTONE, CommitVector, TableWork
 from raycdc.sinks.kafka.sink import KafkaSink
+from raycdc.sinks.kafka.tasks import WritePart
 from raycdc.sinks.kafka.transactions import Cut, Target, Transactions, look
 from raycdc.testing.servers import KafkaServer
 from tests.epochs.sink_world import World, as_messages, new_world, works_of
@@ -34,18 +35,18 @@ class CrashError(RuntimeError):
 
 
 class Dying:
-    """Runs so many tasks of the epoch's rows (`plan_parts` and what follows), then dies before the next one."""
+    """Runs so many tasks of the epoch's rows (`PlanParts` and what follows), then dies before the next one."""
 
     def __init__(self, tasks: int) -> None:
         self.left = tasks
         self.done: list[str] = []
 
-    def __call__(self, tasks: Sequence[StageTask]) -> list[dict[str, Any]]:
+    def __call__(self, tasks: Sequence[StageTask[Any]]) -> list[Any]:
         return [self._run(task) for task in tasks]
 
-    def _run(self, task: StageTask) -> dict[str, Any]:
-        name = task.function.partition(":")[2]
-        if name == "plan_parts" or self.done:
+    def _run(self, task: StageTask[Any]) -> Any:
+        name = type(task).__name__
+        if name == "PlanParts" or self.done:
             if not self.left:
                 raise CrashError
             self.left -= 1
@@ -85,17 +86,17 @@ def target_of(world: World) -> Target:
     return sink._target(TableId.parse("shop.orders"))
 
 
-def part_task(world: World, work: TableWork, number: int) -> StageTask:
+def part_task(world: World, work: TableWork, number: int) -> WritePart:
     """The task of one part, as a driver had it in its hands."""
-    kept: list[StageTask] = []
+    kept: list[StageTask[Any]] = []
 
-    def keep(tasks: Sequence[StageTask]) -> list[dict[str, Any]]:
+    def keep(tasks: Sequence[StageTask[Any]]) -> list[int]:
         kept.extend(tasks)
-        return [{"parts": PARTS} for _ in tasks]
+        return [PARTS for _ in tasks]
 
     sink = world.sink(run=keep)
     sink.commit(work, None)
-    return [task for task in kept if task.function.endswith("write_part")][number]
+    return [task for task in kept if isinstance(task, WritePart)][number]
 
 
 def test_each_part_is_a_transaction_under_its_own_name_and_the_tables_record_comes_last(world: World) -> None:
@@ -105,7 +106,7 @@ def test_each_part_is_a_transaction_under_its_own_name_and_the_tables_record_com
     work = work_of(world, manifest)
     sink.apply_schema(work)
     sink.commit(work, None)
-    assert dying.done == ["plan_parts", *["write_part"] * PARTS, "write_changes"]
+    assert dying.done == ["PlanParts", *["WritePart"] * PARTS, "WriteChanges"]
     target = target_of(world)
     whole = CommitVector(manifest.epoch, STEP_LAST, 1)
     assert [look(target.part(n)).vector for n in range(PARTS)] == [whole] * PARTS

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +22,7 @@ from raycdc.sinks.mongodb import migration
 from raycdc.sinks.mongodb.commits import Commits
 from raycdc.sinks.mongodb.plugin import MongoDbSinkConfig
 from raycdc.sinks.mongodb.sink import MongoDbSink
+from raycdc.sinks.mongodb.tasks import Load, ServerAddress
 from raycdc.testing.epochs import Row, ScriptedTable
 from raycdc.testing.servers import MongoDb
 from tests.epochs.sink_world import HOME, World, works_of, world_of
@@ -114,9 +116,9 @@ def test_a_driver_that_wakes_from_a_pause_changes_nothing(world: World) -> None:
 
 def test_a_task_that_outlives_its_round_changes_nothing(parts: World) -> None:
     three_epochs(parts)
-    kept: list[StageTask] = []
+    kept: list[StageTask[Any]] = []
 
-    def run(tasks: Any) -> list[dict[str, Any]]:
+    def run(tasks: Any) -> list[Any]:
         kept.extend(tasks)
         return run_in_process(tasks)
 
@@ -417,9 +419,9 @@ def test_tasks_are_told_where_an_address_with_secrets_is(
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "private"))
     assert parts.mongodb is not None
     uri = parts.mongodb.uri + "&appName=password-gehe1m"
-    told: list[StageTask] = []
+    told: list[Load] = []
 
-    def run(tasks: Any) -> list[dict[str, Any]]:
+    def run(tasks: Any) -> list[Any]:
         told.extend(tasks)
         return run_in_process(tasks)
 
@@ -431,8 +433,8 @@ def test_tasks_are_told_where_an_address_with_secrets_is(
     parts.check()
     (held,) = (tmp_path / "private").glob("private-*")
     assert (held.stat().st_mode & 0o777, held.read_text()) == (0o600, uri)
-    assert [task.args["address"] for task in told] == [{"uri": "", "uri_file": str(held), "record": HOME}] * 3
-    assert "gehe1m" not in repr(told)
+    assert [task.address for task in told] == [ServerAddress("", str(held), HOME)] * 3
+    assert b"gehe1m" not in pickle.dumps(told)
     sink.close()
     assert not held.exists()
     with pytest.raises(SinkError, match="The address of the sink cannot be read from"):

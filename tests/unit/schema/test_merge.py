@@ -31,7 +31,7 @@ from raycdc.schema.events import (
 )
 from raycdc.schema.merge import merge_schemas, merge_types
 from raycdc.schema.targets import Target, TargetEpoch, targets_of
-from raycdc.sinks.origins import CLAIMED, last_per_origin
+from raycdc.sinks.origins import CLAIMED, Origins, last_per_origin
 from raycdc.sinks.rows import DELETED
 
 K = TypeKind
@@ -348,7 +348,7 @@ def compacted(*events: Event, beginning: Sequence[str] = ()) -> list[tuple[int, 
             "_table": pa.array(["item"] * len(events), pa.string()),
         }
     )
-    got = last_per_origin(rows, ["id"], ["id", "v"], target="lake.item", beginning=beginning).to_pylist()
+    got = last_per_origin(rows, ["id"], ["id", "v"], Origins("lake.item", tuple(beginning))).to_pylist()
     return sorted((row["id"], row["v"], row[DELETED], row[CLAIMED]) for row in got)
 
 
@@ -400,8 +400,8 @@ def test_keys_are_compared_as_everywhere_whatever_their_columns_are_called() -> 
         }
     )
     with pytest.raises(DataError, match=r"the row with the key last = 0\.0 comes from more than one"):
-        last_per_origin(rows, ["last"], ["last", "v"], target="lake.item")
-    (kept,) = last_per_origin(rows.slice(1), ["last"], ["last", "v"], target="lake.item").to_pylist()
+        last_per_origin(rows, ["last"], ["last", "v"], Origins("lake.item"))
+    (kept,) = last_per_origin(rows.slice(1), ["last"], ["last", "v"], Origins("lake.item")).to_pylist()
     assert (str(kept["last"]), kept["v"]) == ("-0.0", "y")
 
 

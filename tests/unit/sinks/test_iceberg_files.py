@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -26,7 +25,7 @@ from raycdc.sinks.iceberg.files import (
     type_text,
     write_data_file,
 )
-from raycdc.sinks.iceberg.tasks import rewrite
+from raycdc.sinks.iceberg.tasks import Changed, Rewrite, WantedColumn
 from raycdc.sinks.tasks import write_parquet_file
 
 VALUES: dict[str, list[Any]] = {
@@ -57,14 +56,13 @@ def test_values_come_back_and_every_file_may_have_its_keys(kind: str, tmp_path: 
     path = tmp_path / "x.parquet"
     described = write_data_file(str(path), columns, [batch])
     assert described is not None
-    assert described["rows"] == len(VALUES[kind]) + 1
-    assert described["nulls"] == {"7": 1}
+    assert described.rows == len(VALUES[kind]) + 1
+    assert described.statistics.nulls == {7: 1}
     renamed = [StoredColumn(8, "other", "int"), StoredColumn(7, "new name", kind)]
     (read,) = read_columns(path, renamed, rows=100)
     assert list(map(str, read.column("new name").to_pylist())) == list(map(str, [*VALUES[kind], None]))
     assert read.column("other").null_count == read.num_rows
-    lower = {int(k): base64.b64decode(v) for k, v in described["lower"].items()}
-    upper = {int(k): base64.b64decode(v) for k, v in described["upper"].items()}
+    lower, upper = described.statistics.lower, described.statistics.upper
     for value in VALUES[kind]:
         keys = pa.table({"key": pa.array([value], arrow_type(kind))})
         assert Bounds(columns, keys).may_have(lower, upper)
@@ -84,8 +82,8 @@ def test_files_without_the_keys_are_left_out(kind: str, within: list[Any], beyon
     columns, batch = table_of(kind, within)
     described = write_data_file(str(tmp_path / "x.parquet"), columns, [batch])
     assert described is not None
-    lower = {7: base64.b64decode(described["lower"]["7"])}
-    upper = {7: base64.b64decode(described["upper"]["7"])}
+    lower, upper = described.statistics.lower, described.statistics.upper
+    assert list(lower) == list(upper) == [7]
     for value in beyond:
         assert not Bounds(columns, pa.table({"key": pa.array([value], arrow_type(kind))})).may_have(lower, upper)
     both = pa.table({"key": pa.array(beyond, arrow_type(kind))})
@@ -98,9 +96,10 @@ def test_bounds_of_texts_hold_all_of_them(tmp_path_factory: pytest.TempPathFacto
     columns, batch = table_of("string", texts)
     described = write_data_file(str(tmp_path_factory.mktemp("d") / "x.parquet"), columns, [batch])
     assert described is not None
-    for side, holds in (("lower", bytes.__le__), ("upper", bytes.__ge__)):
-        for bound in described[side].values():
-            edge = decoded("string", base64.b64decode(bound))
+    statistics = described.statistics
+    for bounds, holds in ((statistics.lower, bytes.__le__), (statistics.upper, bytes.__ge__)):
+        for bound in bounds.values():
+            edge = decoded("string", bound)
             assert all(holds(edge, text.encode()) for text in texts)
 
 
@@ -128,9 +127,8 @@ def test_minus_zero_is_the_zero_that_is_there(tmp_path: Path) -> None:
     write_data_file(str(tmp_path / "old.parquet"), columns, [batch])
     keys = pa.table({"key": pa.array([-0.0]), "_claimed": pa.array([False])})
     write_parquet_file(tmp_path / "keys.parquet", keys.schema, keys.to_batches())
-    wanted = [{**columns[0].to_json(), "from": 7}]
-    result = rewrite(
-        str(tmp_path / "old.parquet"), str(tmp_path / "new.parquet"), wanted, ["key"], [str(tmp_path / "keys.parquet")]
-    )
-    assert result["gone"] == 1
+    changed = Changed(("key",), (str(tmp_path / "keys.parquet"),), target="", alone=False)
+    wanted = (WantedColumn(columns[0], 7),)
+    result = Rewrite(str(tmp_path / "old.parquet"), 0, str(tmp_path / "new.parquet"), wanted, changed=changed).run()
+    assert result.gone == 1
     assert repr(pq.read_table(tmp_path / "new.parquet").to_pydict()) == "{'key': [1.0, nan]}"

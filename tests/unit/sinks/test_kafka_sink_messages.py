@@ -9,14 +9,16 @@ import pyarrow as pa
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
+from raycdc.bridge.access import HERE
 from raycdc.checkpoint.recovery import CommitVector
 from raycdc.connectors.kafka.schemas import emptied_row
 from raycdc.errors import SinkError
 from raycdc.model import Column, LogicalType, TableId, TableSchema, TypeKind
 from raycdc.sinks.kafka import tasks as kafka_tasks
 from raycdc.sinks.kafka import transactions as kafka_transactions
-from raycdc.sinks.kafka.tasks import write_epoch
+from raycdc.sinks.kafka.tasks import Messages, WriteEpoch
 from raycdc.sinks.kafka.transactions import Record, Transactions
+from raycdc.sinks.table_input import TableInput
 
 TABLE = TableId("shop", "p")
 SCHEMA = TableSchema((Column("id", LogicalType(TypeKind.INT64)),), ("id",))
@@ -48,9 +50,10 @@ def write_truncation(monkeypatch: pytest.MonkeyPatch, *, left_out: Collection[st
     target = Target()
     row: pa.RecordBatch = emptied_row(SCHEMA, ts_ms=1, place="m:0:0:0")
     monkeypatch.setattr(kafka_tasks, "Transactions", lambda _: target)
-    monkeypatch.setattr(kafka_tasks, "read_inputs", lambda *_, **__: iter([row]))
-    into = {"properties": {}, "topic": "t", "identity": "i"}
-    write_epoch(into, [1, 7, 1], str(TABLE), SCHEMA.to_json(), {"type": "canal-json"}, [], "n", "t", left_out=left_out)
+    monkeypatch.setattr(TableInput, "batches", lambda *_, **__: iter([row]))
+    into = kafka_transactions.Target({}, "t", "i")
+    messages = Messages(TableInput((), SCHEMA, HERE), {"type": "canal-json"}, frozenset(left_out))
+    WriteEpoch(into, CommitVector(1, 7, 1), TABLE, messages).run()
     return target.messages
 
 

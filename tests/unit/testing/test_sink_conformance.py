@@ -11,11 +11,11 @@ from typing import Any, ClassVar
 
 import pytest
 
-from raycdc.bridge.tasks import StageTask
 from raycdc.failpoints import reach
 from raycdc.model import TableId
 from raycdc.sinks.api import CHANGELOG, STEP_LAST, STEP_TOMBSTONE, CommitVector, TableWork
 from raycdc.sinks.steps import Batch, ExactlyOnceSink, Missing, Ours, Stamp, Standing, Taken, Target
+from raycdc.sinks.tasks import LinesFile, WriteJsonLines
 from raycdc.testing import SinkConformance
 from raycdc.testing.epochs import Row
 
@@ -55,7 +55,7 @@ class JsonTarget(Target):
         self.document[self.key]["rows"] = [{**dict.fromkeys(names), **row} for row in rows]
         self.hold(stamp)
 
-    def write(self, work: TableWork, staged: list[dict[str, Any]], step: int, stamp: Stamp) -> None:
+    def write(self, work: TableWork, staged: list[LinesFile], step: int, stamp: Stamp) -> None:
         self.document[self.key]["rows"] += self.staged_rows(staged)
         self.hold(stamp)
         reach("in_commit")
@@ -69,8 +69,8 @@ class JsonTarget(Target):
         self.document[self.key]["record"] = [vector.epoch, vector.step, vector.generation]
 
     @staticmethod
-    def staged_rows(staged: list[dict[str, Any]]) -> list[Row]:
-        return [json.loads(line) for part in staged for line in Path(part["path"]).read_text().splitlines()]
+    def staged_rows(staged: list[LinesFile]) -> list[Row]:
+        return [json.loads(line) for part in staged for line in Path(part.path).read_text().splitlines()]
 
 
 class JsonSink(ExactlyOnceSink[JsonTarget]):
@@ -93,11 +93,10 @@ class JsonSink(ExactlyOnceSink[JsonTarget]):
             if writes:
                 save(self.folder, document)
 
-    def prepare(self, work: TableWork, batch: Batch) -> list[dict[str, Any]]:
-        staged: list[dict[str, Any]] = []
+    def prepare(self, work: TableWork, batch: Batch) -> list[LinesFile]:
+        staged: list[LinesFile] = []
         path = str(self.folder / f"staged-{work.epoch}-{work.generation}-{work.target}")
-        args = self._context.task_args(work) | {"path": path}
-        batch.add(StageTask("raycdc.sinks.tasks:write_json_lines", args), staged.append)
+        batch.add(WriteJsonLines(self._context.table_input(work), path), staged.append)
         return staged
 
 
@@ -142,9 +141,9 @@ class WritesTheRecordLater(JsonSink):
     """Rows and record are two transactions."""
 
     class target_class(JsonTarget):  # noqa: N801
-        def write(self, work: TableWork, staged: list[dict[str, Any]], step: int, stamp: Stamp) -> None:
+        def write(self, work: TableWork, staged: list[LinesFile], step: int, stamp: Stamp) -> None:
             self.document[self.key]["rows"] += self.staged_rows(staged)
-            save(Path(staged[0]["path"]).parent, self.document)
+            save(Path(staged[0].path).parent, self.document)
             self.hold(stamp)
             reach("in_commit")
 
@@ -210,7 +209,7 @@ class ForgetsDeletions(JsonSink):
 
     class target_class(JsonTarget):  # noqa: N801
         @staticmethod
-        def staged_rows(staged: list[dict[str, Any]]) -> list[Row]:
+        def staged_rows(staged: list[LinesFile]) -> list[Row]:
             return [row for row in JsonTarget.staged_rows(staged) if row["_op"] != "-D"]
 
 
@@ -219,7 +218,7 @@ class LosesTheOrder(JsonSink):
 
     class target_class(JsonTarget):  # noqa: N801
         @staticmethod
-        def staged_rows(staged: list[dict[str, Any]]) -> list[Row]:
+        def staged_rows(staged: list[LinesFile]) -> list[Row]:
             rows = JsonTarget.staged_rows(staged)
             numbers = [row["_seq"] for row in reversed(rows)]
             return [{**row, "_seq": number} for row, number in zip(rows, numbers, strict=True)]
@@ -230,7 +229,7 @@ class LosesAddedColumns(JsonSink):
 
     class target_class(JsonTarget):  # noqa: N801
         @staticmethod
-        def staged_rows(staged: list[dict[str, Any]]) -> list[Row]:
+        def staged_rows(staged: list[LinesFile]) -> list[Row]:
             return [{**row, "city": None} for row in JsonTarget.staged_rows(staged)]
 
 

@@ -1,0 +1,53 @@
+"""The rows of a table that one stage task reads: which segments, or parts of them, with what schema, reached how."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from raycdc.bridge.access import SegmentAccess
+from raycdc.bridge.reading import read_segment
+from raycdc.bridge.tasks import ResultT_co, StageTask
+from raycdc.model import TableSchema
+from raycdc.sinks.plan import Input
+from raycdc.sinks.rows import changelog_arrow, changelog_names
+
+
+@dataclass(frozen=True, slots=True)
+class TableInput:
+    """See the module's docstring. Made by `SinkContext.table_input`."""
+
+    inputs: tuple[Input, ...]
+    schema: TableSchema
+    access: SegmentAccess
+
+    @property
+    def bytes(self) -> int:
+        return sum(entry.bytes for entry in self.inputs)
+
+    def batches(self, columns: Sequence[str], *, symbols: bool = False) -> Iterator[pa.RecordBatch]:
+        """The batches in order, with `columns`; see `raycdc.bridge.reading.read_segment`."""
+        for entry in self.inputs:
+            yield from read_segment(entry.segment, list(columns), access=self.access, part=entry.part, symbols=symbols)
+
+    def rows(self, *, changelog: bool) -> Iterator[pa.RecordBatch]:
+        """Rows as they are: as events (`changelog`), or the table's columns of snapshot rows, which are all inserts."""
+        names = changelog_names(self.schema) if changelog else self.schema.arrow().names
+        return self.batches(names, symbols=changelog)
+
+    def arrow(self, *, changelog: bool) -> pa.Schema:
+        """The schema of `rows`."""
+        return changelog_arrow(self.schema) if changelog else self.schema.arrow()
+
+
+@dataclass(frozen=True, slots=True)
+class TableTask(StageTask[ResultT_co]):
+    """A stage task that reads `table`."""
+
+    table: TableInput
+
+    @property
+    def input_bytes(self) -> int:
+        return self.table.bytes

@@ -32,6 +32,7 @@ from raycdc.model import Column, TableId, TableSchema
 from raycdc.model.layout import ANY_LAYOUT, TableLayout
 from raycdc.schema.behavior import SchemaChangeBehavior
 from raycdc.schema.events import SchemaChangeEvent
+from raycdc.sinks.change_rules import ChangeRules
 from raycdc.sinks.plan import Input
 from raycdc.sinks.table_input import TableInput
 from raycdc.source.checks import CheckResult
@@ -114,6 +115,11 @@ class SinkContext:
     @property
     def upsert(self) -> bool:
         return self.write == UPSERT
+
+    @property
+    def rules(self) -> ChangeRules:
+        """What targets make of schema changes."""
+        return ChangeRules(self.upsert, self.schema_change, self.left_out)
 
     def table_input(self, work: TableWork, inputs: Sequence[Input] | None = None) -> TableInput:
         """The part of every stage task that reads segments of a table: `inputs`, or all of the epoch's."""

@@ -18,9 +18,10 @@ from raycdc.model.constants import constant
 from raycdc.schema.behavior import SchemaChangeBehavior
 from raycdc.schema.events import AlterPrimaryKeyEvent, CreateTableEvent, RenameTableEvent
 from raycdc.sinks.api import SinkContext, TableWork
+from raycdc.sinks.change_rules import ChangeRules
 
 
-def check_changes(work: TableWork, behavior: SchemaChangeBehavior, left_out: Collection[str] = ()) -> None:
+def check_changes(work: TableWork, rules: ChangeRules) -> None:
     """`SinkError` for a change that the target cannot follow at all, or that the user does not want."""
     for event in work.changes:
         match event:
@@ -36,9 +37,9 @@ def check_changes(work: TableWork, behavior: SchemaChangeBehavior, left_out: Col
                 )
             case CreateTableEvent():
                 continue
-            case _ if event.type in left_out:
+            case _ if event.type in rules.left_out:
                 continue
-            case _ if behavior is SchemaChangeBehavior.EXCEPTION:
+            case _ if rules.behavior is SchemaChangeBehavior.EXCEPTION:
                 raise ChangeRefusedError(
                     f'{work.target}: {event.type} at the source, and pipeline.schema_change = "exception". '
                     'Set it to "lenient" or "evolve" to let the target follow.'
@@ -61,14 +62,8 @@ def check_key(work: TableWork) -> None:
         )
 
 
-def may_lack(behavior: SchemaChangeBehavior, left_out: Collection[str]) -> bool:
-    """Whether the user wants changes left out, so that a column may be missing in the target."""
-    skips = behavior in (SchemaChangeBehavior.IGNORE, SchemaChangeBehavior.TRY_EVOLVE)
-    return skips or not {"add_column", "rename_column"}.isdisjoint(left_out)
-
-
 def fitted(schema: TableSchema, names: Collection[str]) -> TableSchema:
-    """The columns of `schema` that are written to a target with the columns `names`, where it `may_lack` some."""
+    """The columns of `schema` that are written to a target with the columns `names`, where some may be missing."""
     return replace(schema, columns=tuple(c for c in schema.columns if c.name in names))
 
 
@@ -76,7 +71,7 @@ def fitted_to(work: TableWork, context: SinkContext, names: Collection[str]) -> 
     """`work` with those of its columns that a target with the columns `names` takes; all of them, unless the user wants
     changes left out.
     """
-    if not may_lack(context.schema_change, context.left_out):
+    if not context.rules.may_lack:
         return work
     return replace(work, schema=fitted(work.schema, names))
 

@@ -18,10 +18,11 @@ gets that key, as no row of the old one is left; a target that others made, or t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
-from raycdc.errors import ChangeRefusedError, SinkError, TargetTouchedError
+from raycdc.errors import ChangeRefusedError, TargetTouchedError
 from raycdc.model import Column, TableId
 from raycdc.model.types import LogicalType, TypeKind, wide_decimal
 from raycdc.schema.behavior import SchemaChangeBehavior
@@ -30,13 +31,11 @@ from raycdc.schema.events import (
     AlterColumnTypeEvent,
     CreateTableEvent,
     DropColumnEvent,
-    DropTableEvent,
     RenameColumnEvent,
     SchemaChangeEvent,
-    TruncateTableEvent,
 )
 from raycdc.sinks.api import TableWork
-from raycdc.sinks.changes import may_lack
+from raycdc.sinks.change_rules import ChangeRules
 
 _IN_PLACE = frozenset({SchemaChangeBehavior.EVOLVE, SchemaChangeBehavior.TRY_EVOLVE})
 _INTEGERS = (TypeKind.INT8, TypeKind.INT16, TypeKind.INT32, TypeKind.INT64)
@@ -68,37 +67,30 @@ def plan(
     present: Sequence[Column],
     key: Sequence[str],
     work: TableWork,
+    rules: ChangeRules,
     *,
-    upsert: bool,
-    behavior: SchemaChangeBehavior,
-    left_out: Collection[str],
     fold: Callable[[str], str] = str,
     may_rekey: bool = False,
 ) -> Plan:
-    """What ``work.changes`` but those `left_out` make of a target with the columns `present` and that `key`.
+    """What ``work.changes`` make of a target with the columns `present` and that `key`.
 
     Columns whose names are equal when `fold` was applied are one in the database. `may_rekey` says that the target's
     rows are this table's alone, so that the target can have another key once they are gone.
     """
-    events = [event for event in work.changes if event.type not in left_out]
-    emptied = upsert and any(isinstance(e, TruncateTableEvent | DropTableEvent) for e in events)
-    planned = [Planned(column, column.name) for column in present]
-    for event in events:
-        try:
-            planned = _after(planned, event, work, behavior, emptied=emptied, fold=fold)
-        except SinkError:
-            if behavior is not SchemaChangeBehavior.TRY_EVOLVE:
-                raise
+    events = rules.followed(work.changes)
+    emptied = rules.empties(events)
+    after = partial(_after, work=work, rules=rules, emptied=emptied, fold=fold)
+    planned = rules.after_all([Planned(column, column.name) for column in present], events, after)
     names = [p.column.name for p in planned]
-    _check(planned, work, lacks=may_lack(behavior, left_out))
-    rekeyed = upsert and tuple(work.schema.primary_key) != key_after(key, planned)
+    _check(planned, work, lacks=rules.may_lack)
+    rekeyed = rules.upsert and tuple(work.schema.primary_key) != key_after(key, planned)
     if rekeyed and not (may_rekey and emptied and set(work.schema.primary_key) <= set(names)):
         raise ChangeRefusedError(
             f"{work.target}: its key is ({', '.join(key)}) and becomes ({', '.join(work.schema.primary_key)}), but the "
             "rows that exist are keyed by the old one. Drop the target and take a new snapshot of the table."
         )
     added = {e.column.name: e.column for e in events if isinstance(e, AddColumnEvent) and e.column.name in names}
-    filled = tuple(c for c in added.values() if c.default is not None) if upsert and not emptied else ()
+    filled = tuple(c for c in added.values() if c.default is not None) if rules.upsert and not emptied else ()
     return Plan(tuple(planned), emptied, filled, rekeyed)
 
 
@@ -143,24 +135,23 @@ def same_everywhere(changed: Callable[[Column, Column], bool], present: Sequence
 def _after(
     planned: list[Planned],
     event: SchemaChangeEvent,
-    work: TableWork,
-    behavior: SchemaChangeBehavior,
     *,
+    work: TableWork,
+    rules: ChangeRules,
     emptied: bool,
     fold: Callable[[str], str],
 ) -> list[Planned]:
     """The columns after one change."""
-    ignored = behavior is SchemaChangeBehavior.IGNORE
     match event:
-        case CreateTableEvent() if not ignored:
+        case CreateTableEvent() if not rules.ignores:
             return _with_all(planned, work, emptied=emptied, fold=fold)
-        case AddColumnEvent(_, column) if not ignored:
+        case AddColumnEvent(_, column) if not rules.ignores:
             return [*(p for p in planned if fold(p.column.name) != fold(column.name)), Planned(column, None)]
-        case DropColumnEvent(_, name) if behavior.in_place:
+        case DropColumnEvent(_, name) if rules.in_place:
             return [p for p in planned if p.column.name != name]
-        case RenameColumnEvent(_, name, new_name):
-            return _after_rename(planned, name, new_name, work, behavior, fold=fold)
-        case AlterColumnTypeEvent(_, name, new_type) if not ignored:
+        case RenameColumnEvent():
+            return _after_rename(planned, event, work, rules, fold=fold)
+        case AlterColumnTypeEvent(_, name, new_type) if not rules.ignores:
             return [_retyped(p, new_type, work, emptied=emptied) if p.column.name == name else p for p in planned]
         case _:
             return planned
@@ -168,14 +159,14 @@ def _after(
 
 def _after_rename(
     planned: list[Planned],
-    name: str,
-    new_name: str,
+    event: RenameColumnEvent,
     work: TableWork,
-    behavior: SchemaChangeBehavior,
+    rules: ChangeRules,
     *,
     fold: Callable[[str], str],
 ) -> list[Planned]:
-    if behavior.in_place or fold(name) == fold(new_name):
+    name, new_name = event.name, event.new_name
+    if rules.in_place or fold(name) == fold(new_name):
         return [replace(p, column=replace(p.column, name=new_name)) if p.column.name == name else p for p in planned]
     if new_name in work.schema.primary_key:
         raise ChangeRefusedError(
@@ -184,13 +175,13 @@ def _after_rename(
         )
     wanted = {column.name: column for column in work.schema.columns}
     taken = fold(new_name) in [fold(p.column.name) for p in planned]
-    if taken and behavior is SchemaChangeBehavior.LENIENT:
+    if taken and rules.behavior is SchemaChangeBehavior.LENIENT:
         raise ChangeRefusedError(
             f"{work.target}: column {name!r} was renamed to {new_name!r}, and the target kept a column of that name "
             'whose values are others. Set pipeline.schema_change = "evolve" for this change, or take a new snapshot '
             "of the table."
         )
-    if behavior is SchemaChangeBehavior.IGNORE or new_name not in wanted:
+    if rules.ignores or new_name not in wanted:
         return planned
     return [*planned, Planned(replace(wanted[new_name], default=None), None)]
 

@@ -20,12 +20,12 @@ A column that comes again under the name of one that stayed begins anew: nothing
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
-from raycdc.errors import ChangeRefusedError, SinkError, TargetTouchedError
+from raycdc.errors import ChangeRefusedError, TargetTouchedError
 from raycdc.model import Column, TableId, TableSchema
 from raycdc.schema.behavior import SchemaChangeBehavior
 from raycdc.schema.events import (
@@ -36,14 +36,13 @@ from raycdc.schema.events import (
     ColumnPosition,
     CreateTableEvent,
     DropColumnEvent,
-    DropTableEvent,
     First,
     RenameColumnEvent,
     SchemaChangeEvent,
-    TruncateTableEvent,
 )
 from raycdc.sinks.api import TableWork
-from raycdc.sinks.changes import check_constant, fitted, may_lack
+from raycdc.sinks.change_rules import ChangeRules
+from raycdc.sinks.changes import check_constant, fitted
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,31 +83,25 @@ def plan_columns(
     present: pa.Schema,
     work: TableWork,
     wanted: pa.Schema,
-    *,
-    upsert: bool,
-    behavior: SchemaChangeBehavior,
-    left_out: Collection[str] = (),
+    rules: ChangeRules,
 ) -> LakePlan:
-    """What ``work.changes`` but those `left_out` make of a table with the columns `present`.
+    """What ``work.changes`` make of a table with the columns `present`.
 
     `wanted` are the columns of the rows to come, as they are stored. `SinkError` for what the table cannot follow.
     """
-    events = [event for event in work.changes if event.type not in left_out]
-    emptied = upsert and any(isinstance(e, TruncateTableEvent | DropTableEvent) for e in events)
-    columns = [LakeColumn(field, field.name) for field in present]
-    for event in events:
-        try:
-            if emptied and isinstance(event, CreateTableEvent) and behavior is not SchemaChangeBehavior.IGNORE:
-                columns = _with_all(lake, columns, wanted, work, empty=True)
-            else:
-                columns = _after(lake, columns, event, wanted, work, behavior)
-        except SinkError:
-            if behavior is not SchemaChangeBehavior.TRY_EVOLVE:
-                raise
-    if behavior is SchemaChangeBehavior.LENIENT:
-        columns = _renamed_onto(columns, events, wanted, present, upsert=upsert)
-    plan = LakePlan(tuple(columns), emptied, tuple(events))
-    kept = fitted(work.schema, plan.names) if may_lack(behavior, left_out) else work.schema
+    events = rules.followed(work.changes)
+    emptied = rules.empties(events)
+
+    def after(columns: list[LakeColumn], event: SchemaChangeEvent) -> list[LakeColumn]:
+        if emptied and isinstance(event, CreateTableEvent) and not rules.ignores:
+            return _with_all(lake, columns, wanted, work, empty=True)
+        return _after(lake, columns, event, wanted, work, rules)
+
+    columns = rules.after_all([LakeColumn(field, field.name) for field in present], events, after)
+    if rules.behavior is SchemaChangeBehavior.LENIENT:
+        columns = _renamed_onto(columns, events, wanted, present, upsert=rules.upsert)
+    plan = LakePlan(tuple(columns), emptied, events)
+    kept = fitted(work.schema, plan.names) if rules.may_lack else work.schema
     _check(lake, work.target, columns, kept, wanted)
     return plan
 
@@ -135,11 +128,10 @@ def _after(
     event: SchemaChangeEvent,
     wanted: pa.Schema,
     work: TableWork,
-    behavior: SchemaChangeBehavior,
+    rules: ChangeRules,
 ) -> list[LakeColumn]:
     """The columns after one change."""
-    in_place = behavior.in_place
-    ignored = behavior is SchemaChangeBehavior.IGNORE
+    in_place, ignored = rules.in_place, rules.ignores
     match event:
         case CreateTableEvent():
             return columns if ignored else _with_all(lake, columns, wanted, work, empty=False)

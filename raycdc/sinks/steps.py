@@ -290,7 +290,7 @@ class ExactlyOnceSink(Sink, Generic[TargetT]):
                 self._on_existing(handle, standing)
 
     def apply_schema(self, work: TableWork) -> None:
-        check_changes(work, self._context.schema_change, self._context.left_out)
+        check_changes(work, self._context.rules)
         self.check_work(work)
         stamp = Stamp.of(work, STEP_SCHEMA)
         with self.opened(work.target, writes=True) as target:

@@ -11,15 +11,15 @@ again under another, which recovery sees to (`raycdc.checkpoint.recovery`).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 
 import pyarrow as pa
 
 from raycdc.errors import ChangeRefusedError
 from raycdc.model import Column
-from raycdc.schema.behavior import SchemaChangeBehavior
 from raycdc.schema.events import AddColumnEvent, SchemaChangeEvent
 from raycdc.sinks.api import TableWork
+from raycdc.sinks.change_rules import ChangeRules
 from raycdc.sinks.delta.columns import FORMAT, default_sql
 from raycdc.sinks.delta.layout import unfit
 from raycdc.sinks.delta.reading import Rewritten
@@ -28,19 +28,10 @@ from raycdc.sinks.lake_columns import LakeColumn, constant_of, plan_columns
 from raycdc.sinks.steps import Stamp
 
 
-def evolve(
-    target: DeltaTarget,
-    work: TableWork,
-    wanted: pa.Schema,
-    stamp: Stamp,
-    *,
-    upsert: bool,
-    behavior: SchemaChangeBehavior,
-    left_out: Collection[str] = (),
-) -> None:
-    """Carry ``work.changes`` out on the table but those `left_out`, and write the vector of `stamp` with them."""
+def evolve(target: DeltaTarget, work: TableWork, wanted: pa.Schema, stamp: Stamp, rules: ChangeRules) -> None:
+    """Carry ``work.changes`` out on the table, and write the vector of `stamp` with them."""
     present = target.arrow()
-    plan = plan_columns(FORMAT, present, work, wanted, upsert=upsert, behavior=behavior, left_out=left_out)
+    plan = plan_columns(FORMAT, present, work, wanted, rules)
     planned = plan.columns
     _check_partitions(target, planned, plan.events)
     added = [p for p in planned if p.origin is None]
@@ -48,11 +39,11 @@ def evolve(
         if added:
             target.add_columns([p.field for p in added if p.field.name not in present.names], stamp)
     else:
-        columns = [Rewritten(p.field, p.origin, constant_of(target.name, p) if upsert else None) for p in planned]
+        columns = [Rewritten(p.field, p.origin, constant_of(target.name, p) if rules.upsert else None) for p in planned]
         target.rewrite(columns, stamp, empty=plan.emptied)
     if plan.emptied:
         target.overwrite(target.arrow().empty_table(), stamp)
-    elif upsert:
+    elif rules.upsert:
         added_columns = [event.column for event in plan.events if isinstance(event, AddColumnEvent)]
         _fill(target, [column for column in added_columns if column.name in plan.names], stamp)
     target.mark(stamp)

@@ -29,7 +29,7 @@ from raycdc.checkpoint.manifest import STATE_NODE
 from raycdc.errors import ColumnsRefusedError
 from raycdc.model import TableId
 from raycdc.sinks.api import CHANGELOG, UPSERT, SinkContext, TableWork, TargetShape
-from raycdc.sinks.changes import check_key, check_unmerged, fitted_to, may_lack
+from raycdc.sinks.changes import check_key, check_unmerged, fitted_to
 from raycdc.sinks.delta.columns import check_columns
 from raycdc.sinks.delta.plugin import DeltaSinkConfig
 from raycdc.sinks.delta.table import DeltaTarget
@@ -123,7 +123,7 @@ class DeltaSink(ExactlyOnceSink[DeltaSteps]):
 
     def _fitted(self, work: TableWork) -> TableWork:
         """`work` with the columns that the target takes."""
-        if not may_lack(self._context.schema_change, self._context.left_out):
+        if not self._context.rules.may_lack:
             return work
         handle = self._handle(work.target)
         names = handle.arrow().names if handle.refresh() else [c.name for c in work.schema.columns]

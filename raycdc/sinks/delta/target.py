@@ -85,15 +85,7 @@ class DeltaSteps(Target):
         self._table.mark(stamp)
 
     def evolve(self, work: TableWork, stamp: Stamp) -> None:
-        evolve(
-            self._table,
-            work,
-            columns_of(work, self._context),
-            stamp,
-            upsert=self._context.upsert,
-            behavior=self._context.schema_change,
-            left_out=self._context.left_out,
-        )
+        evolve(self._table, work, columns_of(work, self._context), stamp, self._context.rules)
 
     def steps(self, work: TableWork, staged: Staged) -> Sequence[int]:
         self._table.check_layout(work.layout)

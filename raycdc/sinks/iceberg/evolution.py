@@ -10,13 +10,13 @@ What becomes of the columns is planned by `raycdc.sinks.lake_columns`. A column 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
 
-from raycdc.schema.behavior import SchemaChangeBehavior
 from raycdc.sinks.api import TableWork
+from raycdc.sinks.change_rules import ChangeRules
 from raycdc.sinks.iceberg.files import StoredColumn, arrow_type, type_text
 from raycdc.sinks.lake_columns import LakeFormat, LakePlan, constant_of, plan_columns, type_error
 
@@ -52,19 +52,17 @@ def plan(
     present: Sequence[StoredColumn],
     work: TableWork,
     wanted: pa.Schema,
+    rules: ChangeRules,
     *,
     next_id: int,
-    upsert: bool,
-    behavior: SchemaChangeBehavior,
-    left_out: Collection[str] = (),
 ) -> Plan:
-    """What ``work.changes`` but those `left_out` make of a table with the columns `present`.
+    """What ``work.changes`` make of a table with the columns `present`.
 
     `wanted` are the columns of the rows to come (`files.stored`). `SinkError` for what the table cannot follow.
     """
     there = pa.schema([pa.field(column.name, column.arrow) for column in present])
-    planned = plan_columns(FORMAT, there, work, wanted, upsert=upsert, behavior=behavior, left_out=left_out)
-    return _numbered(planned, present, work, next_id=next_id, upsert=upsert)
+    planned = plan_columns(FORMAT, there, work, wanted, rules)
+    return _numbered(planned, present, work, next_id=next_id, upsert=rules.upsert)
 
 
 def mergeable(present: Sequence[StoredColumn], wanted: pa.Schema, work: TableWork, *, next_id: int) -> Plan:

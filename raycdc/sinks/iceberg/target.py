@@ -148,16 +148,8 @@ class IcebergSteps(Target):
 
     def _evolved(self, work: TableWork, wanted: pa.Schema) -> Change:
         """The schema changes of an epoch."""
-        plan = evolution.plan(
-            self._table.columns(),
-            work,
-            wanted,
-            next_id=self._table.next_id,
-            upsert=self._context.upsert,
-            behavior=self._context.schema_change,
-            left_out=self._context.left_out,
-        )
-        return self._planned(work, plan)
+        columns, rules = self._table.columns(), self._context.rules
+        return self._planned(work, evolution.plan(columns, work, wanted, rules, next_id=self._table.next_id))
 
     def _planned(self, work: TableWork, plan: Plan) -> Change:
         table = self._table

@@ -123,6 +123,10 @@ class Database(Protocol):
 
     def __init__(self, address: Address) -> None: ...
 
+    @property
+    def address(self) -> Address:
+        """Where it is."""
+
     def prepare(self) -> None:
         """Make the commit table and the place of staging tables, where they are missing."""
 

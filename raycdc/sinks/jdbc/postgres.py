@@ -76,6 +76,10 @@ class PostgresDatabase:
     def __repr__(self) -> str:
         return f"PostgresDatabase({self._address})"
 
+    @property
+    def address(self) -> Address:
+        return self._address
+
     def prepare(self) -> None:
         with self.session() as session:
             # Two pipelines that start at once would both find nothing and one would fail.

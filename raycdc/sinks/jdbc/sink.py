@@ -114,7 +114,6 @@ class JdbcSink(ExactlyOnceSink[JdbcSteps]):
                 target,
                 session,
                 self._database,
-                self._address,
                 self._context,
                 writes=writes,
                 prepared=self._prepared,

@@ -18,7 +18,6 @@ from raycdc.sinks.api import TableWork as Work
 from raycdc.sinks.changes import fitted_to
 from raycdc.sinks.columns import Plan, key_after, plan, same_everywhere
 from raycdc.sinks.jdbc.database import STAGE_PREFIX, Database, Session, StagedTable
-from raycdc.sinks.jdbc.plugin import Address
 from raycdc.sinks.origins import same_key
 from raycdc.sinks.record import Held, Intent, again, renamed
 from raycdc.sinks.rows import target_columns
@@ -45,16 +44,15 @@ class JdbcSteps(Target):
         name: TableId,
         session: Session,
         database: Database,
-        address: Address,
         context: SinkContext,
         *,
         writes: bool,
         prepared: bool,
     ) -> None:
-        super().__init__(name, f"The table {name} in {address}")
+        super().__init__(name, f"The table {name} in {database.address}")
         self._session = session
         self._database = database
-        self._address = address
+        self._address = database.address
         self._context = context
         self._writes = writes
         self._prepared = prepared
@@ -116,9 +114,7 @@ class JdbcSteps(Target):
             shape.columns,
             shape.key,
             work,
-            upsert=context.upsert,
-            behavior=context.schema_change,
-            left_out=context.left_out,
+            context.rules,
             fold=str.casefold if self._database.ignores_case else str,
             may_rekey=held.created and not work.merged,
         )

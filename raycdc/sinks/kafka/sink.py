@@ -118,7 +118,7 @@ class KafkaSink(Sink):
             self._apply_schema(work)
 
     def _apply_schema(self, work: TableWork) -> None:
-        check_changes(work, self._context.schema_change, self._context.left_out)
+        check_changes(work, self._context.rules)
         topic = self._config.topic_of(work.target)
         if not self._exists(topic):
             self._create(topic, self._config.partitions)

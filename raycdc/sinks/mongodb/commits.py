@@ -13,7 +13,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from pymongo.errors import DuplicateKeyError
@@ -40,6 +39,21 @@ class Kept:
     progress: Any = None
     fenced: bool = False
     uuid: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RecordChange:
+    """The record as it is to be, with a migration's `operations` and `progress`. `fences` come in the place of all
+    others; `uuid` is the collection's, if it is another one than before. `alone` removes the records and fences of
+    other pipelines: what they wrote to the target goes.
+    """
+
+    held: Held
+    operations: dict[str, Any] | None = None
+    progress: Any = None
+    fences: Sequence[str] = ()
+    uuid: str = ""
+    alone: bool = False
 
 
 class Commits:
@@ -71,29 +85,22 @@ class Commits:
         session: Session | None,
         target: TableId,
         before: Kept | None,
-        held: Held,
+        change: RecordChange,
         positions: Mapping[str, Any],
-        *,
-        operations: dict[str, Any] | None = None,
-        progress: Any = None,
-        fences: Sequence[str] = (),
-        uuid: str = "",
-        alone: bool = False,
     ) -> Kept:
-        """Put `held` in the place of `before`, and `fences` in the place of all others; `uuid` is the collection's, if
-        it is another one than before. `alone` removes the records and fences of other pipelines: what they wrote to
-        `target` goes. `FencedError` where the record is not `before` any more. Without a session it is a transaction
-        of its own.
+        """Put `change` in the place of `before`. `FencedError` where the record is not `before` any more. Without a
+        session it is a transaction of its own.
         """
         if session is None:
-            write = partial(self.write, operations=operations, progress=progress, fences=fences, uuid=uuid, alone=alone)
-            return self._server.transaction(lambda own: write(own, target, before, held, positions))
-        uuid = uuid or (before.uuid if before else "")
-        now = Kept(held, before.version + 1 if before else 1, operations, progress, bool(fences), uuid)
+            return self._server.transaction(lambda own: self.write(own, target, before, change, positions))
+        held, fences = change.held, change.fences
+        uuid = change.uuid or (before.uuid if before else "")
+        version = before.version + 1 if before else 1
+        now = Kept(held, version, change.operations, change.progress, bool(fences), uuid)
         document = dict(zip(Held.NAMES, held.row(), strict=True)) | {
             "version": now.version,
-            "operations": operations,
-            "progress": progress,
+            "operations": now.operations,
+            "progress": now.progress,
             "fenced": now.fenced,
             "uuid": now.uuid,
             "positions": json.dumps(dict(positions)),
@@ -108,7 +115,7 @@ class Commits:
             same = {"_id": self._id(target), "version": before.version}
             if commits.replace_one(same, document, session=session).matched_count == 0:
                 raise _late(target)
-        if alone:
+        if change.alone:
             commits.delete_many({"_id.target": str(target), "_id.app": {"$ne": self._app}}, session=session)
             fenced.delete_many({"target": str(target)}, session=session)
         if before is None or before.fenced:

@@ -23,7 +23,7 @@ from raycdc.failpoints import reach
 from raycdc.model import Column, TableId
 from raycdc.sinks.changes import check_constant
 from raycdc.sinks.columns import Plan
-from raycdc.sinks.mongodb.commits import Commits, Kept
+from raycdc.sinks.mongodb.commits import Commits, Kept, RecordChange
 from raycdc.sinks.mongodb.documents import Group, element, encode
 from raycdc.sinks.mongodb.server import Server, Session
 from raycdc.sinks.mongodb.types import ID
@@ -73,7 +73,7 @@ def migrate(server: Server, commits: Commits, target: TableId, kept: Kept, posit
         kept = empty(server, commits, target, kept, positions)
     elif len(operations):
         return _change_all(server, commits, target, kept, operations, positions)
-    return commits.write(None, target, kept, kept.held.known(kept.held.intent.marker), positions)  # type: ignore[union-attr]
+    return commits.write(None, target, kept, RecordChange(kept.held.known(kept.held.intent.marker)), positions)  # type: ignore[union-attr]
 
 
 def empty(server: Server, commits: Commits, target: TableId, kept: Kept, positions: Mapping[str, Any]) -> Kept:
@@ -81,7 +81,8 @@ def empty(server: Server, commits: Commits, target: TableId, kept: Kept, positio
     collection = server.collection(target)
 
     def delete(session: Session, before: Kept, chosen: dict[str, Any]) -> tuple[Kept, int]:
-        now = commits.write(session, target, before, before.held, positions, operations=before.operations)
+        change = RecordChange(before.held, before.operations)
+        now = commits.write(session, target, before, change, positions)
         return now, collection.delete_many(chosen, session=session).deleted_count
 
     while True:
@@ -114,10 +115,10 @@ def _change_all(
         for update in updates if keys else ():
             collection.update_many({ID: {"$in": keys}}, update, session=session)
         if last:
-            return commits.write(session, target, before, done, positions)
+            return commits.write(session, target, before, RecordChange(done), positions)
         # In a document, as a key may be null.
         progress = {ID: keys[-1]}
-        return commits.write(session, target, before, before.held, positions, operations=operations, progress=progress)
+        return commits.write(session, target, before, RecordChange(before.held, operations, progress), positions)
 
     while kept.operations is not None:
         keys, last = _next_keys(server.keys(target), kept.progress)

@@ -18,7 +18,7 @@ from raycdc.sinks.api import TableWork as Work
 from raycdc.sinks.changes import fitted_to
 from raycdc.sinks.columns import Plan, plan, type_error
 from raycdc.sinks.mongodb.adopt import check_collection, check_keys
-from raycdc.sinks.mongodb.commits import Commits, Kept
+from raycdc.sinks.mongodb.commits import Commits, Kept, RecordChange
 from raycdc.sinks.mongodb.migration import empty, migrate, operations_of
 from raycdc.sinks.mongodb.server import DuplicateError, Server, Session, uuid_of
 from raycdc.sinks.mongodb.tasks import (
@@ -129,14 +129,7 @@ class MongoDbSteps(Target):
         kept, context = self._same(self._recorded), self._context
         held = kept.held
         shape = held.shape()
-        planned = plan(
-            shape.columns,
-            shape.key,
-            work,
-            upsert=context.upsert,
-            behavior=context.schema_change,
-            left_out=context.left_out,
-        )
+        planned = plan(shape.columns, shape.key, work, context.rules)
         before = renamed(shape, planned)
         planned = again(self.name, held, planned)
         columns = tuple(p.column for p in planned.columns)
@@ -223,7 +216,7 @@ class MongoDbSteps(Target):
             found += [statement for rows in groups for statement in writes(layout, rows)]
 
         def run(session: Session, chosen: Sequence[Statement]) -> Kept:
-            now = self._commits.write(session, work.target, kept, written, stamp.positions)
+            now = self._commits.write(session, work.target, kept, RecordChange(written), stamp.positions)
             for rows in groups if origins else ():
                 check_claims(self._server, layout, rows, alone=len(work.merged) == 1, session=session)
             for statement in chosen:
@@ -304,7 +297,7 @@ class MongoDbSteps(Target):
         return self._kept
 
     def _write(self, kept: Kept | None, held: Held, stamp: Stamp, **more: Any) -> Kept:
-        self._kept = self._commits.write(None, self.name, kept, held, stamp.positions, **more)
+        self._kept = self._commits.write(None, self.name, kept, RecordChange(held, **more), stamp.positions)
         return self._kept
 
     def _migrate(self, kept: Kept, stamp: Stamp) -> Kept:

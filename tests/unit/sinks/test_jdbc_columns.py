@@ -21,6 +21,7 @@ from raycdc.schema import (
     SchemaChangeEvent,
 )
 from raycdc.sinks.api import TableWork
+from raycdc.sinks.change_rules import ChangeRules
 from raycdc.sinks.columns import Plan, fits, plan
 from raycdc.sinks.jdbc.plugin import JdbcSinkConfig
 from raycdc.sinks.jdbc.types import mysql_type, postgres_type
@@ -53,9 +54,7 @@ def planned(
         (ID, NAME, QTY),
         ("id",),
         work,
-        upsert=True,
-        behavior=SchemaChangeBehavior(behavior),
-        left_out=(),
+        ChangeRules(upsert=True, behavior=SchemaChangeBehavior(behavior)),
         may_rekey=may_rekey,
     )
 

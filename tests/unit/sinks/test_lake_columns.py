@@ -14,6 +14,7 @@ from raycdc.schema import (
     SchemaChangeEvent,
 )
 from raycdc.sinks.api import TableWork
+from raycdc.sinks.change_rules import ChangeRules
 from raycdc.sinks.lake_columns import LakeFormat, plan_columns
 
 T = TableId("shop", "t")
@@ -34,8 +35,7 @@ def planned(
         pa.schema([(name, pa.int32()) for name in present]),
         work,
         pa.schema([(name, pa.int32()) for name in names]),
-        upsert=True,
-        behavior=SchemaChangeBehavior(behavior),
+        ChangeRules(upsert=True, behavior=SchemaChangeBehavior(behavior)),
     )
     return [(column.field.name, column.origin) for column in plan.columns]
 

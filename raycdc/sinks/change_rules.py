@@ -1,0 +1,66 @@
+"""What every target makes of its source's schema changes: which it follows, and whether one that cannot be done counts.
+
+What a change makes of a target's columns is planned by `columns` (databases) and `lake_columns` (Delta, Iceberg).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from raycdc.errors import SinkError
+from raycdc.schema.behavior import SchemaChangeBehavior
+from raycdc.schema.events import DropTableEvent, SchemaChangeEvent, TruncateTableEvent
+
+ColumnT = TypeVar("ColumnT")
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeRules:
+    """``pipeline.schema_change`` for targets that are `upsert` or changelogs; `left_out` are the types of changes that
+    they are spared.
+    """
+
+    upsert: bool
+    behavior: SchemaChangeBehavior
+    left_out: frozenset[str] = frozenset()
+
+    @property
+    def may_lack(self) -> bool:
+        """Whether the user wants changes left out, so that a column may be missing in the target."""
+        skips = self.behavior in (SchemaChangeBehavior.IGNORE, SchemaChangeBehavior.TRY_EVOLVE)
+        return skips or not {"add_column", "rename_column"}.isdisjoint(self.left_out)
+
+    @property
+    def ignores(self) -> bool:
+        """Whether targets keep the columns that they have."""
+        return self.behavior is SchemaChangeBehavior.IGNORE
+
+    @property
+    def in_place(self) -> bool:
+        """Whether columns of targets are dropped, renamed and moved as the source's are."""
+        return self.behavior.in_place
+
+    def followed(self, changes: Sequence[SchemaChangeEvent]) -> tuple[SchemaChangeEvent, ...]:
+        """`changes` but those left out."""
+        return tuple(event for event in changes if event.type not in self.left_out)
+
+    def empties(self, events: Sequence[SchemaChangeEvent]) -> bool:
+        """Whether the rows of the target go; a changelog keeps them."""
+        return self.upsert and any(isinstance(event, TruncateTableEvent | DropTableEvent) for event in events)
+
+    def after_all(
+        self,
+        columns: list[ColumnT],
+        events: Sequence[SchemaChangeEvent],
+        after: Callable[[list[ColumnT], SchemaChangeEvent], list[ColumnT]],
+    ) -> list[ColumnT]:
+        """The columns `after` each of the events. ``try_evolve`` leaves out those that raise `SinkError`."""
+        for event in events:
+            try:
+                columns = after(columns, event)
+            except SinkError:
+                if self.behavior is not SchemaChangeBehavior.TRY_EVOLVE:
+                    raise
+        return columns

@@ -19,9 +19,9 @@ crash leaves the table at the last one that was sealed. Pure; the looks block (t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Generic, Protocol, TypeVar, assert_never
+from typing import Any, assert_never
 
 from raycdc.model import TableId
 from raycdc.source.snapshot.log_rows import LogRows
@@ -221,52 +221,3 @@ class RefusedTables:
 
     def _followed(self, rows: Iterable[LogRows]) -> tuple[LogRows, ...]:
         return tuple(part for part in rows if part.table not in self._tables)
-
-
-class Looked(Protocol):
-    """How a table looks; `ordinal` is where in the log that was proven to hold."""
-
-    @property
-    def ordinal(self) -> int: ...
-
-
-L = TypeVar("L", bound=Looked)
-
-
-class TableLooks(Generic[L]):
-    """Step 2 and 3: which of the tables that are to begin again may do so now.
-
-    `look` asks the source; None where it has no such table. A look is taken only when the log was read up to what is
-    known about it, so that a statement about the table that was missed is surely behind N.
-    """
-
-    def __init__(self, look: Callable[[TableId], L | None], wanted: Iterable[TableId] = ()) -> None:
-        self._look = look
-        self._looks: dict[TableId, L | None] = dict.fromkeys(wanted)
-
-    def __repr__(self) -> str:
-        return f"TableLooks({self._looks})"
-
-    def want(self, table: TableId) -> None:
-        """`table` is to begin again; it is looked at anew."""
-        self._looks[table] = None
-
-    def forget(self, table: TableId) -> None:
-        self._looks.pop(table, None)
-
-    def touched(self, table: TableId, ordinal: int) -> None:
-        """The log has a statement about the table that ends at `ordinal`: what was seen before it is out of date."""
-        look = self._looks.get(table)
-        if look is not None and ordinal > look.ordinal:
-            self._looks[table] = None
-
-    def ready(self, ordinal: int) -> list[tuple[TableId, L | None]]:
-        """Tables whose look holds at `ordinal`, between two transactions, each once; None: the source has none such."""
-        ready: list[tuple[TableId, L | None]] = []
-        for table, known in list(self._looks.items()):
-            look = known or self._look(table)
-            self._looks[table] = look
-            if look is None or look.ordinal <= ordinal:
-                del self._looks[table]
-                ready.append((table, look))
-        return ready

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from raycdc.checkpoint.parked import ParkedTarget
-from raycdc.source.parking import RefusedTables, Requests, TableLooks
+from raycdc.source.new_beginnings import TableLooks
+from raycdc.source.parking import RefusedTables, Requests
 from raycdc.source.snapshot.enumerator import IncrementalSnapshotEnumerator
 from raycdc.source.snapshot.log_reader import LogReader
 from raycdc.source.snapshot.log_unit import TableBegun, TransactionPart

@@ -29,7 +29,6 @@ from raycdc.connectors.datagen.plugin import DatagenSourceConfig
 from raycdc.errors import LogLostError, SourceUnavailableError
 from raycdc.model import RowKind, TableId, TableSchema, as_inserts, changelog_schema
 from raycdc.model.batch import BATCH_ROWS_MAX
-from raycdc.schema.events import CreateTableEvent, TruncateTableEvent
 from raycdc.source.checks import CheckResult
 from raycdc.source.connector import (
     EnumeratorStart,
@@ -39,6 +38,7 @@ from raycdc.source.connector import (
     SourceFindings,
     SourceTable,
 )
+from raycdc.source.new_beginnings import Place, TableVersion, begin, unread
 from raycdc.source.protocol.api import SplitEnumerator, SplitEnumeratorContext
 from raycdc.source.selection import Selection
 from raycdc.source.snapshot.chunk_key import ChunkKey
@@ -49,7 +49,6 @@ from raycdc.source.snapshot.log_unit import (
     SchemaChange,
     SchemaUpdate,
     TableAltered,
-    TableBegun,
     TableParked,
     Transactions,
 )
@@ -57,14 +56,12 @@ from raycdc.source.snapshot.reading import HighWatermark
 from raycdc.source.snapshot.snapshot_plan import PlannedChunks, StartPoint, TablePlan
 from raycdc.source.snapshot.stream_state import stream_of
 from raycdc.source.split import OpenedAt, SnapshotSplit, StreamSplit
-from raycdc.source.table_life import Parking, SnapshotState
+from raycdc.source.table_life import Parking
 
 #: Transactions of one unit of the log: some hundred kilobytes.
 _UNIT = 5_000
 #: Longest that a quiet log keeps its thread from leaving, in seconds.
 _IDLE_S = 0.05
-#: A table of which no chunk is read: cut by ``id``, which tells rows apart and is never NULL.
-_UNREAD = SnapshotState("id", foldable=True, needs_null=False)
 
 
 class DatagenSource(IncrementalSource[DatagenSourceConfig]):
@@ -150,7 +147,7 @@ class DatagenDialect:
         document = _document(schema)
         tables = map(TableId.parse, self._config.tables)
         plans = tuple(
-            TablePlan(table, document["fingerprint"], document, _UNREAD, self._rules.refusal(table, schema))
+            TablePlan(table, document["fingerprint"], document, unread("id"), self._rules.refusal(table, schema))
             for table in tables
         )
         return StartPoint(_position(0, self._began_ms), 0, plans, parks=self._rules.parks)
@@ -229,8 +226,7 @@ class DatagenLog:
             event = self._generator.alteration(table, self._next)
             if why := self._rules.objection(table, before, after, [event], list(self._versions)):
                 del self._versions[table]
-                at, ts_ms = _position(self._next, self._began_ms), self._generator.time_ms(self._began_ms, self._next)
-                updates.append(TableParked(table, Parking(why, at, ts_ms)))
+                updates.append(self._parked(table, why))
             else:
                 updates.append(TableAltered(table, (event,), _document(after)))
         self._next += 1
@@ -239,18 +235,17 @@ class DatagenLog:
     def _begin_again(self, table: TableId) -> LogUnit:
         """A parked table begins anew: its target is emptied, and all chunks are read again."""
         schema = self._generator.schema(self._next)
-        ts_ms = self._generator.time_ms(self._began_ms, self._next)
         if why := self._rules.refusal(table, schema):
-            parked = TableParked(table, Parking(why, _position(self._next, self._began_ms), ts_ms))
-            return SchemaChange(self._place(), (parked,))
+            return SchemaChange(self._place(), (self._parked(table, why),))
         self._versions[table] = self._versions_of(table)
-        events = (TruncateTableEvent(table), CreateTableEvent(table, schema))
-        begun = TableBegun(table, events, _document(schema), _UNREAD)
-        meta = {"_op": int(RowKind.TRUNCATE), "_seq": (self._next - self._first) * 4, "_ts_ms": ts_ms}
-        arrays = [pa.array([meta.get(field.name)], field.type) for field in changelog_schema(schema)]
-        emptied = pa.RecordBatch.from_arrays(arrays, schema=changelog_schema(schema))
-        truncation = LogRows(table, emptied, np.array([self._next], np.int64))
-        return SchemaChange(self._place(), (begun,), (truncation,))
+        place = Place({}, self._next, self._generator.time_ms(self._began_ms, self._next))
+        version = TableVersion(schema, _document(schema))
+        change = begin(table, version, unread("id"), place, seq=(self._next - self._first) * 4)
+        return SchemaChange(self._place(), (change.update,), change.rows)
+
+    def _parked(self, table: TableId, why: str) -> TableParked:
+        ts_ms = self._generator.time_ms(self._began_ms, self._next)
+        return TableParked(table, Parking(why, _position(self._next, self._began_ms), ts_ms))
 
     def _place(self) -> LogPlace:
         """Where the log is now."""

@@ -16,10 +16,10 @@ from raycdc.connectors.mongodb.snapshot.chunk_reader import NO_LOG, no_position
 from raycdc.connectors.mongodb.snapshot.keys import key_to_json
 from raycdc.connectors.mongodb.snapshot.splits import cut
 from raycdc.connectors.mongodb.stream.causal import log_end, seen_by
-from raycdc.connectors.mongodb.stream.new_beginnings import UNREAD
 from raycdc.connectors.mongodb.stream.position import StreamPosition
 from raycdc.connectors.mongodb.stream.token import ordinal_of
 from raycdc.model import TableId
+from raycdc.source.new_beginnings import unread
 from raycdc.source.snapshot.snapshot_plan import PlannedChunks, StartPoint, TablePlan
 from raycdc.source.split import SnapshotSplit
 from raycdc.transform.followed import TargetRules
@@ -53,12 +53,12 @@ class MongoDbEnumeratorDialect:
             return StartPoint(position.to_json(), begin, self._plans(client, tables), parks=self._rules.parks)
 
     def _plans(self, client: Client, tables: Mapping[TableId, str]) -> tuple[TablePlan, ...]:
-        unread = self._config.startup.mode in (StartupMode.INITIAL, StartupMode.SNAPSHOT)
+        snapshot = self._config.startup.mode in (StartupMode.INITIAL, StartupMode.SNAPSHOT)
         plans = []
         for table, uuid in tables.items():
             layout = layout_of(client, self._config, table, uuid)
             document, refused = layout.document(), self._rules.refusal(table, layout.schema())
-            state = UNREAD if unread and not refused else None
+            state = unread(ID) if snapshot and not refused else None
             plans.append(TablePlan(table, document["fingerprint"], document, state, refused))
         return tuple(plans)
 

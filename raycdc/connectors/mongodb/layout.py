@@ -35,6 +35,7 @@ from typing import Any
 
 from raycdc.config.mongodb_types import parse_type, subtype_of
 from raycdc.model import Column, LogicalType, TableSchema, TypeKind
+from raycdc.source.new_beginnings import TableVersion
 
 __all__ = [
     "FIELDS", "ID", "METADATA_FIELDS", "REST", "UNFIT_NAME", "VALUE", "WHOLE", "Layout", "OnMisfit", "Spelling",
@@ -141,6 +142,10 @@ class Layout:
 
     def schema(self) -> TableSchema:
         return TableSchema(self.columns, (ID,))
+
+    def version(self) -> TableVersion:
+        """The columns and the schema document."""
+        return TableVersion(self.schema(), self.document())
 
     def document(self) -> dict[str, Any]:
         """The schema document; `from_document` is its inverse.

@@ -34,7 +34,7 @@ from raycdc.connectors.mongodb.stream.causal import log_end, look_up
 from raycdc.connectors.mongodb.stream.change_stream import ChangeStreamReader
 from raycdc.connectors.mongodb.stream.drift import Widening
 from raycdc.connectors.mongodb.stream.events import Scanner
-from raycdc.connectors.mongodb.stream.followed import FollowedCollections, Look
+from raycdc.connectors.mongodb.stream.followed import FollowedCollections
 from raycdc.connectors.mongodb.stream.look_ups import LookUps
 from raycdc.connectors.mongodb.stream.new_beginnings import NewBeginnings
 from raycdc.connectors.mongodb.stream.position import StreamPosition, is_bounded
@@ -45,18 +45,19 @@ from raycdc.connectors.mongodb.stream.raw_stream import (
     stream_options,
 )
 from raycdc.connectors.mongodb.stream.token import seconds_of
+from raycdc.connectors.mongodb.stream.widenings import Widenings
+from raycdc.connectors.mongodb.table_look import look_at
 from raycdc.connectors.mongodb.warm_up import compile_all
-from raycdc.errors import ConfigError, LogLostError, SourceError, SourceUnavailableError
+from raycdc.errors import ConfigError, LogLostError, SourceError
 from raycdc.model import TableId
 from raycdc.source.connector import IncrementalSource, Restart, SourceContext, SourceFindings, SourceTable
+from raycdc.source.new_beginnings import Fit, Unfit
+from raycdc.source.parked_tables import ParkingTerms
 from raycdc.source.selection import Selection
 from raycdc.source.snapshot.stream_state import stream_of
 from raycdc.source.split import StreamSplit
 
 _log = logging.getLogger(__name__)
-
-#: Times a collection is looked at while others take its name.
-_LOOKS = 5
 
 
 class MongoDbSource(IncrementalSource[MongoDbSourceConfig]):
@@ -173,12 +174,9 @@ class MongoDbSource(IncrementalSource[MongoDbSourceConfig]):
             captures = self.config.captures
             followed = FollowedCollections(
                 layouts_of(split),
-                parked=parked,
                 captures=captures,
-                look=self._look_at,
-                left_out=self.context.left_out,
-                widens=self._widens,
-                rules=self.context.rules,
+                terms=ParkingTerms(parked, self._look_at, self.context.rules),
+                widenings=Widenings(self._widens),
             )
             return ChangeStreamReader(
                 open_stream=partial(self._open, client),
@@ -228,26 +226,8 @@ class MongoDbSource(IncrementalSource[MongoDbSourceConfig]):
             uuid = found(client, table)
             return None if uuid is None else layout_of(client, self.config, table, uuid)
 
-    def _look_at(self, table: TableId) -> Look | None:
-        """The collection, its layout, the collection again: where it is the same one, that was it at the time after."""
-        with connect(self.config.uri) as client:
-            for _ in range(_LOOKS):
-                uuid = found(client, table)
-                if uuid is None:
-                    return None
-                try:
-                    require_followable(client, [table])
-                    require_hidden(client, self.config, [table], self.context.rules.masks)
-                    layout = layout_of(client, self.config, table, uuid)
-                except SourceUnavailableError:
-                    raise
-                except (ConfigError, SourceError) as refused:
-                    return Look(None, log_end(client), str(refused))
-                if why := self.context.rules.refusal(table, layout.schema()):
-                    return Look(None, log_end(client), why)
-                if found(client, table) == uuid:
-                    return Look(layout, log_end(client))
-        raise SourceUnavailableError(f"{table} was another collection each time it was looked at.")
+    def _look_at(self, table: TableId) -> Fit[Layout] | Unfit | None:
+        return look_at(self.config, table, self.context.rules)
 
     def chunk_reader(self) -> MongoDbChunkReader:
         selection_of = self.config.snapshot.selection_of

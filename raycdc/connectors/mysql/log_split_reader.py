@@ -34,8 +34,6 @@ from raycdc.connectors.mysql.binlog.stream import BinlogStream
 from raycdc.connectors.mysql.ddl.history import DdlHistory
 from raycdc.connectors.mysql.hidden_changes import hidden_state, hidden_update
 from raycdc.connectors.mysql.log_filter import LogFilter
-from raycdc.connectors.mysql.table_look import TableLook
-from raycdc.source.parking import TableLooks
 from raycdc.source.snapshot.hand_off import LogRows
 from raycdc.source.snapshot.log_unit import (
     LogPlace,
@@ -43,7 +41,6 @@ from raycdc.source.snapshot.log_unit import (
     Progress,
     SchemaChange,
     SchemaUpdate,
-    TableParked,
     TransactionPart,
     Transactions,
 )
@@ -66,12 +63,9 @@ class MySqlLogSplitReader:
         decoder: BinlogDecoder,
         start: BinlogOffset,
         row_filter: LogFilter | None = None,
-        looks: TableLooks[TableLook] | None = None,
         hiding: Hiding | None = None,
     ) -> None:
-        """`looks` are taken of tables that begin again."""
         self._hiding = hiding or Hiding()
-        self._looks = looks
         self._history = history
         self._row_filter = row_filter
         self._decoder = decoder
@@ -118,7 +112,6 @@ class MySqlLogSplitReader:
                 case DdlItem():
                     updates, truncations = self._history.take_updates()
                     state = self._history.take_state()
-                    self._note_parked(updates)
                     if updates or state is not None:
                         self._rows_unit(pending, item.before, in_transaction=False, fetched_ms=fetched_ms)
                         pending = []
@@ -128,35 +121,13 @@ class MySqlLogSplitReader:
 
     def _begin_again(self) -> None:
         """Between two transactions: let tables begin again whose look holds here."""
-        if self._looks is None or self._decoder.in_transaction:
+        if self._decoder.in_transaction:
             return
-        now_ms = time.time_ns() // 1_000_000
-        for table, look in self._looks.ready(ordinal_of(self._position)):
-            if look is None:
-                self._history.end(table, self._position, now_ms)
-            elif look.refused:
-                self._history.leave(look, self._position, now_ms)
-            else:
-                self._history.begin_again(look, self._position, now_ms)
-        self._change_here()
-
-    def _change_here(self) -> None:
-        """Pass on what changed without a statement, at the end of the last unit."""
+        self._history.begin_again(self._position, time.time_ns() // 1_000_000)
         updates, truncations = self._history.take_updates()
-        self._note_parked(updates)
         if updates:
             place = LogPlace(self._position.to_json(), ordinal_of(self._position))
             self._units.append(self._as_passed_on(SchemaChange(place, updates, truncations)))
-
-    def _note_parked(self, updates: Sequence[SchemaUpdate]) -> None:
-        """Tables to be looked at, and looks that a statement made worthless."""
-        if self._looks is None:
-            return
-        for table, ordinal in self._history.parked.take_touched().items():
-            self._looks.touched(table, ordinal)
-        for update in updates:
-            if isinstance(update, TableParked) and update.parking.again:
-                self._looks.want(update.table)
 
     def _rows_unit(
         self, items: Sequence[RowsItem], position: BinlogOffset, *, in_transaction: bool, fetched_ms: int
@@ -165,8 +136,7 @@ class MySqlLogSplitReader:
             return
         self._position, self._open = position, in_transaction
         rows = tuple(found for item in items if (found := self._believed(item)) is not None)
-        parked = () if in_transaction else self._history.misfits(self._decoder.last_ts_ms)
-        self._note_parked(parked)
+        parked = () if in_transaction else self._history.take_misfits(self._decoder.last_ts_ms)
         place = LogPlace(position.to_json(), ordinal_of(position), self._decoder.last_ts_ms or None, fetched_ms)
         size = sum(item.batch.nbytes for item in items)
         if in_transaction:
@@ -179,7 +149,7 @@ class MySqlLogSplitReader:
     def _believed(self, item: RowsItem) -> LogRows | None:
         """What of the item comes before anything that made its table unbelievable."""
         batch, row_pos = item.batch, item.row_pos
-        last = self._history.parked.believed_up_to(item.table)
+        last = self._history.misfits.believed_up_to(item.table)
         if last is not None:
             believed = row_pos + ordinal_of(BinlogOffset(item.file, 0)) <= last
             if not believed.any():

@@ -31,8 +31,8 @@ from raycdc.connectors.mysql.checks import check_source, lease_server_id, requir
 from raycdc.connectors.mysql.ddl.dialect import dialect_of
 from raycdc.connectors.mysql.ddl.history import DdlHistory
 from raycdc.connectors.mysql.ddl.indirect import IndirectChanges
+from raycdc.connectors.mysql.ddl.log_server import LogServer
 from raycdc.connectors.mysql.ddl.resolver import ServerResolver
-from raycdc.connectors.mysql.ddl.sequences import Sequences
 from raycdc.connectors.mysql.ddl.snapshot_keys import SnapshotKeys
 from raycdc.connectors.mysql.enumerator_dialect import MySqlEnumeratorDialect
 from raycdc.connectors.mysql.failover import is_elsewhere, resume_position
@@ -50,14 +50,16 @@ from raycdc.connectors.mysql.snapshot.pace import Pace
 from raycdc.connectors.mysql.snapshot.row_filter import parse_filter
 from raycdc.connectors.mysql.snapshot.visibility import ChunkRead, read_chunk
 from raycdc.connectors.mysql.startup import PastPoint, PastStart, past_point
-from raycdc.connectors.mysql.table_look import TableLook, look_at
+from raycdc.connectors.mysql.table_look import look_at
 from raycdc.connectors.mysql.values.documents import Capture, capture_of, table_of
 from raycdc.connectors.mysql.values.types import MySqlTable
 from raycdc.connectors.mysql.warm_up import compile_all
 from raycdc.errors import ConfigError, LogLostError, SourceError, SourceUnavailableError, TableChangedError
 from raycdc.model import TableId, as_inserts, changelog_schema
 from raycdc.source.connector import IncrementalSource, Restart, SourceContext, SourceFindings, SourceTable
-from raycdc.source.parking import Refusal, TableLooks
+from raycdc.source.new_beginnings import Fit, Unfit
+from raycdc.source.parked_tables import ParkingTerms
+from raycdc.source.parking import Refusal
 from raycdc.source.selection import Selection, known_tables
 from raycdc.source.snapshot.chunk_key import ChunkKey, key_names
 from raycdc.source.snapshot.reading import HighWatermark
@@ -190,20 +192,11 @@ class MySqlSource(IncrementalSource[MySqlSourceConfig]):
         info = self._server()
         history = DdlHistory(
             tables,
-            selector=self.config.selector(),
-            dialect=dialect_of(info, self.config.types.options()),
-            default_charset=(
-                info.variables.get("character_set_server", "utf8mb4"),
-                info.variables.get("collation_server", ""),
-            ),
-            databases=self._database_charsets(),
+            selector=selector,
+            server=self._log_server(info, start),
+            terms=ParkingTerms(parked, partial(self._look_at, start), self.context.rules),
             state=split.state.source or None,
-            left_out=self.context.left_out,
-            resolve=ServerResolver(partial(self._connect_to, start), info, self._open_stream),
-            parked={table: state.phase for table, state in parked.items()},
             snapshots=SnapshotKeys(_chunk_keys(split), self._snapshots_over),
-            led_to=IndirectChanges(partial(self._connect_to, start)),
-            rules=self.context.rules,
         )
         decoder = BinlogDecoder(
             tables,
@@ -213,8 +206,6 @@ class MySqlSource(IncrementalSource[MySqlSourceConfig]):
             with_pos=True,
             on_ddl=without_values_in_errors(history.on_ddl, self.context.hiding),
         )
-        history.refuses_cascades = not self._accept_cascades and not logs_cascades(info)
-        history.sequences = Sequences(partial(self._is_sequence, start))
         decoder.keeps = history.selects
         decoder.tell_misfits(history.on_misfit)
         decoder.find_place = PlaceFinder(partial(self._connect_to, start))
@@ -227,8 +218,19 @@ class MySqlSource(IncrementalSource[MySqlSourceConfig]):
             decoder=decoder,
             start=start,
             row_filter=row_filter,
-            looks=TableLooks(partial(self._look_at, start), [table for table, state in parked.items() if state.again]),
             hiding=self.context.hiding,
+        )
+
+    def _log_server(self, info: ServerInfo, read_from: BinlogOffset) -> LogServer:
+        variables = info.variables
+        return LogServer(
+            dialect_of(info, self.config.types.options()),
+            (variables.get("character_set_server", "utf8mb4"), variables.get("collation_server", "")),
+            databases=self._database_charsets(),
+            cascades=self._accept_cascades or logs_cascades(info),
+            resolve=ServerResolver(partial(self._connect_to, read_from), info, self._open_stream),
+            led_to=IndirectChanges(partial(self._connect_to, read_from)),
+            is_sequence=partial(self._is_sequence, read_from),
         )
 
     def _is_sequence(self, read_from: BinlogOffset, table: TableId) -> bool:
@@ -240,15 +242,13 @@ class MySqlSource(IncrementalSource[MySqlSourceConfig]):
         named = self.config.snapshot.key.get(str(table))
         return (*key_names(begun.get(table)), *([named] if named else ()))
 
-    def _look_at(self, read_from: BinlogOffset, table: TableId) -> TableLook | None:
-        connect_to = partial(self._connect_to, read_from)
-        types, refusal = self.config.types.options(), partial(self._refusal, table)
+    def _look_at(self, read_from: BinlogOffset, table: TableId) -> Fit[MySqlTable] | Unfit | None:
         return look_at(
-            connect_to,
+            partial(self._connect_to, read_from),
             table,
             chunks=self._chunk_settings,
-            types=types,
-            refusal=refusal,
+            types=self.config.types.options(),
+            refusal=partial(self._refusal, table),
             accept_cascades=self._accept_cascades,
         )
 

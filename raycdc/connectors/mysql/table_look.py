@@ -1,13 +1,12 @@
 """How a table looks now, proven to hold at a position of the log, and how its snapshot begins.
 
-For the tables that begin again while others stream (`raycdc.source.parking`); runs in the log's fetcher thread.
+For the tables that begin again while others stream (`raycdc.source.new_beginnings`); runs in the log's fetcher thread.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import dataclass
 from typing import Any
 
 from pymysql.connections import Connection
@@ -23,20 +22,11 @@ from raycdc.connectors.mysql.snapshot.key_columns import KeyColumns
 from raycdc.connectors.mysql.values.types import MySqlTable, TypeOptions
 from raycdc.errors import SourceError
 from raycdc.model import TableId
+from raycdc.source.new_beginnings import Fit, Unfit
 from raycdc.source.table_life import SnapshotState
 
 #: Times a table is looked at while it keeps changing its shape.
 _TRIES = 10
-
-
-@dataclass(frozen=True, slots=True)
-class TableLook:
-    """The table as it is at `ordinal`, and its snapshot's state before the first chunk; or why it is not followed."""
-
-    table: MySqlTable
-    ordinal: int
-    snapshot: SnapshotState | None
-    refused: str = ""
 
 
 def look_at(
@@ -47,7 +37,7 @@ def look_at(
     types: TypeOptions,
     refusal: Callable[[MySqlTable], str] = lambda _: "",
     accept_cascades: bool = False,
-) -> TableLook | None:
+) -> Fit[MySqlTable] | Unfit | None:
     """The table's schema, a position, the schema again: equal ones prove that it is the one there. None: no table.
 
     `refusal` says why targets cannot hold it.
@@ -67,8 +57,8 @@ def look_at(
             if not why and not accept_cascades:
                 why = refusal_of(connection, info, table)
             if why:
-                return TableLook(treated, ordinal_of(position), None, why)
-            return TableLook(treated, ordinal_of(position), unread(connection, treated, chunks(table)))
+                return Unfit(why, ordinal_of(position))
+            return Fit(treated, ordinal_of(position), unread(connection, treated, chunks(table)))
         raise SourceError(
             f"{table} on {info.address} changed its shape each time it was looked at. "
             "Start again when no schema change is under way."

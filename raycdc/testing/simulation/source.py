@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from raycdc.model import Column, RowKind, TableId, TableSchema
 from raycdc.schema.events import EVENT_TYPES, CreateTableEvent, TruncateTableEvent, event_from_json
-from raycdc.source.parking import TableLooks
+from raycdc.source.new_beginnings import TableLooks
 from raycdc.source.snapshot.chunk_key import ChunkKey
 from raycdc.source.snapshot.hand_off import LogRows
 from raycdc.source.snapshot.log_unit import (

@@ -8,9 +8,11 @@ from raycdc.connectors.kafka.schemas import merge
 from raycdc.connectors.mysql.binlog.events import DdlItem
 from raycdc.connectors.mysql.binlog.offset import BinlogOffset
 from raycdc.connectors.mysql.ddl.history import DdlHistory
+from raycdc.connectors.mysql.ddl.log_server import LogServer
 from raycdc.connectors.mysql.ddl.statements import DdlDialect
 from raycdc.errors import SchemaError
 from raycdc.model import Column, LogicalType, TableId, TableSchema, TypeKind, changelog_schema
+from raycdc.source.parked_tables import ParkingTerms
 from raycdc.source.snapshot.log_unit import TableParked
 from tests.unit.connectors.mysql.test_mysql_ddl_tools import Followed
 
@@ -42,9 +44,8 @@ def test_where_tables_may_be_parked_only_that_one_is() -> None:
     history = DdlHistory(
         followed.tables,
         selector=followed.selector,
-        dialect=DdlDialect(),
-        default_charset=("utf8mb4", ""),
-        parked={},
+        server=LogServer(DdlDialect(), ("utf8mb4", "")),
+        terms=ParkingTerms({}),
     )
     history.attach(followed.decoder)
     statement = "ALTER TABLE orders ADD COLUMN _pos INT"

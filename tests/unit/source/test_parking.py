@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from raycdc.model import TableId
-from raycdc.source.parking import PAUSE, RESNAPSHOT, Refusal, Requests, TableLooks, with_refusals, with_requests
+from raycdc.source.new_beginnings import TableLooks
+from raycdc.source.parking import PAUSE, RESNAPSHOT, Refusal, Requests, with_refusals, with_requests
 from raycdc.source.snapshot.stream_state import StreamState
 from raycdc.source.table_life import Live, Phase
 

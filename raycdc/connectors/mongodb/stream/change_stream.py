@@ -40,7 +40,7 @@ from raycdc.checkpoint.missing import MissingRow
 from raycdc.connectors.mongodb.bson import code_loops as codes
 from raycdc.connectors.mongodb.large import LargeDocuments
 from raycdc.connectors.mongodb.stream.events import Batch, Scanner
-from raycdc.connectors.mongodb.stream.followed import Change, FollowedCollections, Place
+from raycdc.connectors.mongodb.stream.followed import FollowedCollections
 from raycdc.connectors.mongodb.stream.fragments import Fragments
 from raycdc.connectors.mongodb.stream.look_ups import LookUps, Stream
 from raycdc.connectors.mongodb.stream.position import StreamPosition
@@ -48,6 +48,7 @@ from raycdc.connectors.mongodb.stream.raw_stream import EventTooLargeError, RawB
 from raycdc.connectors.mongodb.stream.token import cluster_time_of, seconds_of
 from raycdc.errors import DataError, SourceError, SourceUnavailableError
 from raycdc.model import TableId
+from raycdc.source.new_beginnings import Place, TableChange
 from raycdc.source.snapshot.hand_off import LogRows
 from raycdc.source.snapshot.log_unit import (
     LogPlace,
@@ -333,7 +334,7 @@ class ChangeStreamReader:
     def _abouts(self, batch: Batch) -> list[tuple[Batch, int]]:
         return [(batch, int(n)) for n in np.flatnonzero(batch.events[:, codes.E_KIND] == codes.OTHER)]
 
-    def _changed(self, changes: Sequence[Change], event_ms: int | None) -> None:
+    def _changed(self, changes: Sequence[TableChange], event_ms: int | None) -> None:
         """Pass on what changed, where the stream is now."""
         for change in changes:
             self._numbered += len(change.rows)

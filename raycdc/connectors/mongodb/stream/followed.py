@@ -13,35 +13,29 @@
 
 *Parked, to begin again* is how every collection that appears is begun: it is looked at, and when the stream has passed
 that look its chunks are read (`raycdc.source.parking`). A collection that the user paused or left out stays as it is.
-Pure but for the looks. One thread.
+Pure but for the looks. One thread. Which collections get more
+columns, `raycdc.connectors.mongodb.stream.widenings` says.
 """
 
 from __future__ import annotations
 
 import logging
-import time
-from collections import deque
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from raycdc.connectors.mongodb.catalog import uuid_of
-from raycdc.connectors.mongodb.layout import Layout, OnConflict
-from raycdc.connectors.mongodb.stream.drift import Widening, added, kinds_of, widened
+from raycdc.connectors.mongodb.catalog import COLLECTION, uuid_of
+from raycdc.connectors.mongodb.layout import ID, Layout
+from raycdc.connectors.mongodb.stream.drift import added
 from raycdc.connectors.mongodb.stream.events import RowWriter
-from raycdc.connectors.mongodb.stream.new_beginnings import begins_again, emptied
+from raycdc.connectors.mongodb.stream.widenings import Widenings
 from raycdc.model import TableId
 from raycdc.schema.events import DropTableEvent, TruncateTableEvent
-from raycdc.source.parking import TableLooks
-from raycdc.source.snapshot.hand_off import LogRows
-from raycdc.source.snapshot.log_unit import SchemaUpdate, TableAltered, TableDropped, TableParked
-from raycdc.source.table_life import Parked, Parking, Phase
-from raycdc.transform.followed import TargetRules
+from raycdc.source.new_beginnings import Fit, Place, TableChange, begin, truncation, unread
+from raycdc.source.parked_tables import ParkedTables, ParkingTerms, Standing
+from raycdc.source.snapshot.log_unit import TableAltered, TableDropped, TableParked
+from raycdc.source.table_life import Phase
 
 _log = logging.getLogger(__name__)
-
-#: Times a collection may widen within so many seconds.
-_WIDENED_MAX, _LATELY_S = 10, 60.0
 
 #: Events that leave every document as it is (MongoDB manual, "Change Events").
 _HARMLESS = frozenset(
@@ -57,32 +51,6 @@ _HARMLESS = frozenset(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Look:
-    """How a collection looks, or why it cannot be followed; `ordinal` is a cluster time not before that."""
-
-    layout: Layout | None
-    ordinal: int
-    refused: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Change:
-    """What an event about a collection comes to: `rows` follow the `update`, which begins an epoch."""
-
-    update: SchemaUpdate
-    rows: tuple[LogRows, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where in the stream something is said: position as state has it, ordinal, and the time in Unix milliseconds."""
-
-    position: dict[str, Any]
-    ordinal: int
-    ts_ms: int
-
-
 class FollowedCollections:
     """See the module's docstring."""
 
@@ -90,39 +58,21 @@ class FollowedCollections:
         self,
         layouts: Mapping[TableId, Layout],
         *,
-        parked: Mapping[TableId, Parked],
         captures: Callable[[TableId], bool],
-        look: Callable[[TableId], Look | None],
-        left_out: Collection[str] = (),
-        widens: Callable[[TableId], Widening | None] = lambda _: None,
-        rules: TargetRules | None = None,
-        clock: Callable[[], float] = time.monotonic,
+        terms: ParkingTerms[Layout],
+        widenings: Widenings | None = None,
     ) -> None:
-        """`layouts` are of the collections that are followed, `parked` as the stream's state has it.
-
-        Changes that are `left_out` empty no target. `widens` says how a collection gets more columns, None: not.
-        `rules` say what targets can follow: a collection that cannot be emptied by itself waits for somebody to decide.
-        """
-        self._rules = rules or TargetRules()
-        self._left_out = frozenset(left_out)
+        """`layouts` are of the collections that are followed."""
+        self._rules = terms.rules
         self._captures = captures
-        self._widens = widens
+        self._widenings = widenings or Widenings(lambda _: None)
         self._writers = {table: self._writer_of(table, layout) for table, layout in layouts.items()}
-        #: Collections that have more columns from the next place between two transactions on, with those they had.
-        self._wider: dict[TableId, tuple[Layout, Layout]] = {}
-        self._clock = clock
-        #: When collections widened lately.
-        self._widened_s: dict[TableId, deque[float]] = {}
-        self._told: set[TableId] = set()
-        waiting = [table for table, state in parked.items() if state.again]
-        self._waiting = set(waiting)
         #: Collections of which targets have, or may have, rows.
-        self._known = {*layouts, *(table for table, state in parked.items() if state.announced)}
-        self._left = {t for t, state in parked.items() if not state.again and state.phase is not Phase.ENDED}
-        self._looks: TableLooks[Look] = TableLooks(look, waiting)
+        self._known = {*layouts, *(table for table, state in (terms.parked or {}).items() if state.announced)}
+        self._parked = ParkedTables(terms, beside=self._beside, noun=COLLECTION)
 
     def __repr__(self) -> str:
-        return f"FollowedCollections({len(self._writers)}, waiting={sorted(map(str, self._waiting))})"
+        return f"FollowedCollections({len(self._writers)}, waiting={sorted(map(str, self._parked.waiting))})"
 
     def writer(self, table: TableId) -> RowWriter | None:
         """What makes rows of the collection's changes; None where it has none."""
@@ -130,7 +80,7 @@ class FollowedCollections:
 
     def is_new(self, table: TableId) -> bool:
         """Whether a change of the collection is the first that is heard of it."""
-        return table not in self._writers and table not in self._waiting and table not in self._left
+        return table not in self._writers and self._is_free(table)
 
     def first_seen(self, table: TableId, place: Place) -> TableParked:
         """A captured collection appeared: it is parked, to begin again."""
@@ -138,25 +88,20 @@ class FollowedCollections:
 
     def unfit(self, table: TableId, why: str, place: Place) -> TableParked:
         """The collection cannot be followed: it is parked until somebody decides."""
-        self._left.add(table)
-        return self._parked(table, why, place)
+        self._writers.pop(table, None)
+        return self._parked.park(table, why, place)
 
-    def begun_again(self, place: Place, *, seq: int) -> list[Change]:
+    def begun_again(self, place: Place, *, seq: int) -> list[TableChange]:
         """Collections whose look holds at `place`, each once."""
         changes = []
-        for table, look in self._looks.ready(place.ordinal):
-            self._waiting.discard(table)
-            if look is None:
-                why = f"there is no collection {table} any more; the target keeps what it had"
-                changes.append(Change(self._parked(table, why, place, phase=Phase.ENDED)))
+        for table, look in self._parked.looked_at(place):
+            if not isinstance(look, Fit):
+                changes.append(TableChange(look))
                 continue
-            if look.layout is None:
-                changes.append(Change(self.unfit(table, look.refused, place)))
-                continue
-            self._writers[table] = self._writer_of(table, look.layout)
+            self._parked.follow(table)
+            self._writers[table] = self._writer_of(table, look.described)
             self._known.add(table)
-            rows = emptied(table, look.layout, seq=seq, ts_ms=place.ts_ms, ordinal=place.ordinal)
-            changes.append(Change(begins_again(table, look.layout), (rows,)))
+            changes.append(begin(table, look.described.version(), look.snapshot, place, seq=seq))
             seq += 1
         return changes
 
@@ -164,91 +109,62 @@ class FollowedCollections:
         """Look at what the rows last made of `data` showed; True where they are to be made again.
 
         That is where they have more columns `at_once`; else `widenings` says so later, and the rest has it until then.
-        So it is, too, for a collection that widened often lately: each time is the end of an epoch, and chunks that are
-        being read are read again.
         """
-        writer = self._writers[table]
-        met = writer.met(data)
-        how = self._widens(table)
-        if not met or how is None:
+        # Where targets could not follow a new beginning they would keep their rows.
+        keeps = not self._rules.upsert or TruncateTableEvent.type in self._rules.left_out
+        fixed = keeps or bool(self._rules.shared(table, self._known))
+        layout = self._widenings.look_at(table, self._writers[table], data, at_once=at_once, fixed=fixed)
+        if layout is None:
             return False
-        begun, layout = self._wider.get(table, (writer.layout, writer.layout))
-        wider = widened(table, layout, kinds_of(met), self._allowed(table, how))
-        if (wider.left or writer.met_all) and table not in self._told:
-            self._told.add(table)
-            shown = ", ".join(map(repr, wider.left[:5])) or "and more"
-            _log.warning("%s: fields, or values of another type, stay in the column _rest: %.300s", table, shown)
-        if wider.layout != layout:
-            self._wider[table] = begun, wider.layout
-            at_once = at_once and self._may_widen(table)
-            if at_once:
-                self._writers[table] = self._writer_of(table, wider.layout)
-        return at_once
+        self._writers[table] = self._writer_of(table, layout)
+        return True
 
-    def widenings(self, place: Place, *, seq: int) -> list[Change]:
+    def widenings(self, place: Place, *, seq: int) -> list[TableChange]:
         """Collections that have more columns from `place` on, each once."""
         changes = []
-        for table, (before, layout) in list(self._wider.items()):
-            writer = self._writers.get(table)
-            if writer is not None and writer.layout != layout:
-                if not self._may_widen(table):
-                    continue
+        for table, before, layout in self._widenings.take_due(self._writers):
+            if self._writers[table].layout != layout:
                 self._writers[table] = self._writer_of(table, layout)
-            del self._wider[table]
-            if writer is None:
-                continue
-            self._widened_s.setdefault(table, deque(maxlen=_WIDENED_MAX)).append(self._clock())
             events = added(table, before, layout)
             if events is None:
                 _log.warning("%s is read again from its beginning, as a column of it becomes text", table)
-                rows = emptied(table, layout, seq=seq, ts_ms=place.ts_ms, ordinal=place.ordinal)
-                changes.append(Change(begins_again(table, layout), (rows,)))
+                changes.append(begin(table, layout.version(), unread(ID), place, seq=seq))
                 seq += 1
                 continue
-            changes.append(Change(TableAltered(table, tuple(events), layout.document())))
+            changes.append(TableChange(TableAltered(table, tuple(events), layout.document())))
         return changes
 
-    def _may_widen(self, table: TableId) -> bool:
-        lately = self._widened_s.get(table)
-        return lately is None or len(lately) < _WIDENED_MAX or self._clock() - lately[0] >= _LATELY_S
-
-    def _allowed(self, table: TableId, how: Widening) -> Widening:
-        """With columns beside others where the targets could not follow a new beginning: they would keep their rows."""
-        rules = how.rules
-        barred = not rules.upsert or TruncateTableEvent.type in self._left_out or rules.shared(table, self._known)
-        return replace(how, on_conflict=OnConflict.UNION) if barred and how.on_conflict is OnConflict.TEXT else how
-
     def _writer_of(self, table: TableId, layout: Layout) -> RowWriter:
-        return RowWriter(table, layout, watched=self._widens(table) is not None)
+        return RowWriter(table, layout, watched=self._widenings.watches(table))
 
-    def change(self, event: Mapping[str, Any], place: Place, *, seq: int, whole: bool = True) -> list[Change]:
+    def change(self, event: Mapping[str, Any], place: Place, *, seq: int, whole: bool = True) -> list[TableChange]:
         """What an event that is no change of a document comes to.
 
         Where it is not `whole`, because rows of its transaction were passed on, nothing but parking can be said.
         """
         kind = event["operationType"]
         table = _table(event.get("ns"))
-        changes: list[Change] = []
+        changes: list[TableChange] = []
         if kind in _HARMLESS:
             return changes
         if table is not None and self._captures(table):
             changes += self._own(kind, table, event, place, seq=seq, whole=whole)
         moved_to = _table(event.get("to"))
         if kind == "rename" and moved_to is not None and self._captures(moved_to):
-            self._touched(moved_to, place)
-            if moved_to not in self._waiting and moved_to not in self._left:
+            self._parked.touched(moved_to, place.ordinal)
+            if self._is_free(moved_to):
                 why = f"another collection took the name {moved_to}"
-                changes.append(Change(self._again(moved_to, why, place)))
+                changes.append(TableChange(self._again(moved_to, why, place)))
         return changes
 
     def _own(
         self, kind: str, table: TableId, event: Mapping[str, Any], place: Place, *, seq: int, whole: bool
-    ) -> list[Change]:
-        self._touched(table, place)
+    ) -> list[TableChange]:
+        self._parked.touched(table, place.ordinal)
         writer = self._writers.get(table)
         if writer is None:
             created = kind == "create" and self.is_new(table)
-            return [Change(self.first_seen(table, place))] if created else []
+            return [TableChange(self.first_seen(table, place))] if created else []
         uuid = uuid_of({"info": {"uuid": event.get("collectionUUID")}})
         other = bool(uuid and writer.layout.uuid and uuid != writer.layout.uuid)
         match kind:
@@ -256,46 +172,44 @@ class FollowedCollections:
                 # Of a collection that had the name before the one that is followed.
                 return []
             case "drop" if not whole:
-                return [Change(self._again(table, f"{table} was dropped", place))]
-            case "drop" if why := self._rules.objection(
-                table, writer.layout.schema(), None, [DropTableEvent(table)], self._known
-            ):
-                return [Change(self.unfit(table, why, place))]
+                return [TableChange(self._again(table, f"{table} was dropped", place))]
             case "drop":
-                del self._writers[table]
-                self._known.discard(table)
-                update = TableDropped(table, (DropTableEvent(table),))
-                if DropTableEvent.type in self._left_out:
-                    return [Change(update)]
-                rows = emptied(table, writer.layout, seq=seq, ts_ms=place.ts_ms, ordinal=place.ordinal)
-                return [Change(update, (rows,))]
+                return [self._dropped(table, writer.layout, place, seq=seq)]
             case "rename":
                 why = f"{table} was renamed to {_table(event.get('to'))}; the target keeps what it had"
-                return [Change(self._parked(table, why, place, phase=Phase.ENDED))]
+                del self._writers[table]
+                return [TableChange(self._parked.park(table, why, place, phase=Phase.ENDED))]
             case "create" if not other:
                 return []
             case "create" | "reshardCollection":
-                return [Change(self._again(table, f"{table} was made anew ({kind})", place))]
+                return [TableChange(self._again(table, f"{table} was made anew ({kind})", place))]
             case _:
                 _log.warning("%s is parked: its stream has an event %s", table, kind)
                 why = f"the change stream has an event {kind!r} of {table}, which raycdc does not know"
-                return [Change(self.unfit(table, why, place))]
+                return [TableChange(self.unfit(table, why, place))]
 
-    def _touched(self, table: TableId, place: Place) -> None:
-        self._looks.touched(table, place.ordinal)
+    def _dropped(self, table: TableId, layout: Layout, place: Place, *, seq: int) -> TableChange:
+        event = DropTableEvent(table)
+        if why := self._parked.objection(table, layout.schema(), None, [event]):
+            return TableChange(self.unfit(table, why, place))
+        del self._writers[table]
+        self._known.discard(table)
+        update = TableDropped(table, (event,))
+        if DropTableEvent.type in self._rules.left_out:
+            return TableChange(update)
+        return TableChange(update, (truncation(table, layout.schema(), place, seq=seq),))
+
+    def _is_free(self, table: TableId) -> bool:
+        """Whether nothing is waited for under the name: what takes it is another collection."""
+        return self._parked[table] in (None, Standing.ENDED)
+
+    def _beside(self, table: TableId) -> set[TableId]:
+        # Of a collection without rows in a target nothing can be mistaken there.
+        return self._known if table in self._known else set()
 
     def _again(self, table: TableId, why: str, place: Place) -> TableParked:
-        if table in self._known and (shared := self._rules.shared(table, self._known)):
-            return self.unfit(table, f"{why}\nIt cannot begin again by itself: {shared}.", place)
-        self._waiting.add(table)
-        self._looks.want(table)
-        return self._parked(table, why, place, again=True)
-
-    def _parked(
-        self, table: TableId, why: str, place: Place, *, again: bool = False, phase: Phase = Phase.PARKED
-    ) -> TableParked:
         self._writers.pop(table, None)
-        return TableParked(table, Parking(why, place.position, place.ts_ms, again=again, phase=phase))
+        return self._parked.park(table, why, place, again=True)
 
 
 def _table(namespace: Mapping[str, Any] | None) -> TableId | None:

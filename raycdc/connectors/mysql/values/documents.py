@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from raycdc.connectors.mysql.values.types import MySqlTable
+from raycdc.source.new_beginnings import TableVersion
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +50,11 @@ def document_of(table: MySqlTable, capture: Capture = ALL) -> dict[str, Any]:
         body["listed"] = list(capture.columns)
     text = json.dumps(body, sort_keys=True, separators=(",", ":"))
     return {**body, "filter": capture.filter, "fingerprint": hashlib.sha256(text.encode()).hexdigest()[:16]}
+
+
+def version_of(table: MySqlTable) -> TableVersion:
+    """The table with its schema document, all of it captured."""
+    return TableVersion(table.schema(), document_of(table))
 
 
 def capture_of(document: Mapping[str, Any]) -> Capture:

@@ -14,6 +14,7 @@ from raycdc.connectors.mysql.binlog.stream import BinlogStream
 from raycdc.connectors.mysql.catalog import load_table
 from raycdc.connectors.mysql.ddl.dialect import dialect_of
 from raycdc.connectors.mysql.ddl.history import DdlHistory
+from raycdc.connectors.mysql.ddl.log_server import LogServer
 from raycdc.connectors.mysql.ddl.resolver import ServerResolver
 from raycdc.connectors.mysql.server import current_position, probe
 from raycdc.connectors.mysql.startup import statements_between
@@ -80,9 +81,11 @@ class Followed:
         history = DdlHistory(
             {self.id: self.table},
             selector=TableSelector((str(self.id),)),
-            dialect=dialect_of(self.info),
-            default_charset=("utf8mb4", ""),
-            resolve=ServerResolver(self.connect, self.info, self.open),
+            server=LogServer(
+                dialect_of(self.info),
+                ("utf8mb4", ""),
+                resolve=ServerResolver(self.connect, self.info, self.open),
+            ),
         )
         decoder = Decoder()
         history.attach(decoder)

@@ -13,10 +13,13 @@ from raycdc.connectors.mongodb.bson.decoder import DocumentDecoder
 from raycdc.connectors.mongodb.layout import Layout, OnConflict, OnMisfit, Spelling, declared, parse_type
 from raycdc.connectors.mongodb.stream.drift import Widening, added, kinds_of, widened
 from raycdc.connectors.mongodb.stream.events import Scanner
-from raycdc.connectors.mongodb.stream.followed import FollowedCollections, Place
+from raycdc.connectors.mongodb.stream.followed import FollowedCollections
+from raycdc.connectors.mongodb.stream.widenings import Widenings
 from raycdc.model import TableId
 from raycdc.model.mask import Mask, Masks
 from raycdc.schema.events import AddColumnEvent
+from raycdc.source.new_beginnings import Place
+from raycdc.source.parked_tables import ParkingTerms
 from raycdc.source.snapshot.log_unit import TableAltered
 from raycdc.transform.followed import TargetRules
 
@@ -160,11 +163,9 @@ def test_a_collection_that_widens_all_the_time_does_so_less_often() -> None:
     now_s = 0.0
     followed = FollowedCollections(
         {ORDERS: layout()},
-        parked={},
         captures=lambda _: True,
-        look=lambda _: None,
-        widens=lambda _: how(most=100),
-        clock=lambda: now_s,
+        terms=ParkingTerms({}),
+        widenings=Widenings(lambda _: how(most=100), clock=lambda: now_s),
     )
 
     def changed(number: int) -> tuple[int, list[str]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
 from typing import Any
 
 import bson
@@ -15,7 +14,7 @@ from raycdc.connectors.mongodb.layout import Layout, OnMisfit, Spelling, declare
 from raycdc.connectors.mongodb.stream.causal import Found
 from raycdc.connectors.mongodb.stream.change_stream import ChangeStreamReader
 from raycdc.connectors.mongodb.stream.events import RowWriter, Scanner
-from raycdc.connectors.mongodb.stream.followed import FollowedCollections, Look
+from raycdc.connectors.mongodb.stream.followed import FollowedCollections
 from raycdc.connectors.mongodb.stream.look_ups import LookUp, LookUps
 from raycdc.connectors.mongodb.stream.position import StreamPosition
 from raycdc.connectors.mongodb.stream.raw_stream import EventTooLargeError, RawBatch, Scope, StreamEndedError
@@ -23,6 +22,8 @@ from raycdc.connectors.mongodb.stream.token import ordinal_of
 from raycdc.errors import DataError, SourceError, SourceUnavailableError
 from raycdc.model import TableId
 from raycdc.model.selector import TableSelector
+from raycdc.source.new_beginnings import Fit, LookAt, Unfit, unread
+from raycdc.source.parked_tables import ParkingTerms
 from raycdc.source.snapshot.log_unit import (
     LogUnit,
     SchemaChange,
@@ -99,7 +100,7 @@ def reader(
     script: Script,
     *,
     sharded: bool = False,
-    look: Callable[[TableId], Look | None] = lambda _: None,
+    look: LookAt[Layout] = lambda _: None,
     found: dict[bytes, bytes] | None = None,
     follows: bool = True,
     look_up: LookUp | None = None,
@@ -113,7 +114,7 @@ def reader(
     return ChangeStreamReader(
         open_stream=script.open,
         start=start,
-        followed=FollowedCollections(layouts, parked={}, captures=captures, look=look),
+        followed=FollowedCollections(layouts, captures=captures, terms=ParkingTerms({}, look)),
         scanner=Scanner(captures),
         look_ups=LookUps(look_up or (lambda *_, **__: Found(found or {}, NOW)), state or {}),
         large=LargeDocuments(),
@@ -249,7 +250,7 @@ def test_a_document_that_does_not_fit_parks_its_collection() -> None:
 
 
 def test_a_collection_that_cannot_be_followed_is_parked_with_the_reason() -> None:
-    looks = iter([Look(None, ordinal_of(11, 1), "it has a collation")])
+    looks = iter([Unfit("it has a collation", ordinal_of(11, 1))])
     script = Script(answer(event(11, 1, key=1)), answer(event(12, 1, key=2)), answer(behind=token(13)))
     passed = units(reader(script, follows=False, look=lambda _: next(looks)), script)
     updates = [update for unit in passed for update in updates_of(unit)]
@@ -322,7 +323,7 @@ def test_what_becomes_of_a_collection_is_passed_before_the_place_behind_it() -> 
 
 
 def test_a_collection_that_appears_begins_when_its_look_was_passed() -> None:
-    looks = iter([Look(layout("11" * 16), ordinal_of(13, 1))])
+    looks = iter([Fit(layout("11" * 16), ordinal_of(13, 1), unread("_id"))])
     script = Script(
         answer(event(11, 1, key=1), event(12, 1, key=2)),
         answer(event(13, 1, key=3)),

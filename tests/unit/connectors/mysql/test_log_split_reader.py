@@ -11,6 +11,7 @@ from raycdc.connectors.mysql.binlog.offset import BinlogOffset
 from raycdc.connectors.mysql.binlog.stream import BinlogStream
 from raycdc.connectors.mysql.ddl.apply import DdlDialect
 from raycdc.connectors.mysql.ddl.history import DdlHistory
+from raycdc.connectors.mysql.ddl.log_server import LogServer
 from raycdc.connectors.mysql.log_filter import LogFilter
 from raycdc.connectors.mysql.log_split_reader import MySqlLogSplitReader
 from raycdc.connectors.mysql.values.documents import Capture
@@ -39,7 +40,7 @@ class Received:
 def units_of(*buffers: bytes, capture: Capture | None = None) -> list[LogUnit]:
     selector = TableSelector(("d.t",))
     history = DdlHistory(
-        {TABLE.id: TABLE}, selector=selector, dialect=DdlDialect(display_width=False), default_charset=("utf8mb4", "")
+        {TABLE.id: TABLE}, selector=selector, server=LogServer(DdlDialect(display_width=False), ("utf8mb4", ""))
     )
     decoder = BinlogDecoder(
         {TABLE.id: TABLE}, wanted=selector.matches, start=START, flavor="mysql", on_ddl=history.on_ddl

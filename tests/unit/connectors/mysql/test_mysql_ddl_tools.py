@@ -10,6 +10,7 @@ from raycdc.connectors.mysql.binlog.events import DdlItem
 from raycdc.connectors.mysql.binlog.offset import BinlogOffset
 from raycdc.connectors.mysql.ddl.apply import DdlDialect, apply_ddl, parse_ddl
 from raycdc.connectors.mysql.ddl.history import DdlHistory
+from raycdc.connectors.mysql.ddl.log_server import LogServer
 from raycdc.connectors.mysql.ddl.shadows import role_of, tool_tables
 from raycdc.connectors.mysql.ddl.statements import CreateTable
 from raycdc.connectors.mysql.values.types import MySqlTable
@@ -18,7 +19,9 @@ from raycdc.model import TableId, TableSchema
 from raycdc.model.selector import TableSelector
 from raycdc.schema import apply_all
 from raycdc.schema.events import AddColumnEvent, SchemaChangeEvent
+from raycdc.source.parked_tables import ParkingTerms
 from raycdc.source.snapshot.log_unit import TableParked
+from raycdc.transform.followed import TargetRules
 
 ORDERS = TableId("shop", "orders")
 LONG = TableId("shop", "x" * 62)
@@ -72,8 +75,7 @@ class Followed:
         history = DdlHistory(
             self.tables,
             selector=self.selector,
-            dialect=DdlDialect(),
-            default_charset=("utf8mb4", ""),
+            server=LogServer(DdlDialect(), ("utf8mb4", "")),
             state=self.state,
         )
         self.decoder = Decoder()
@@ -289,9 +291,8 @@ def test_a_truncation_that_is_left_out_makes_no_row() -> None:
         history = DdlHistory(
             {ORDERS: table_of(CREATED, ORDERS)},
             selector=TableSelector(("shop.orders",)),
-            dialect=DdlDialect(),
-            default_charset=("utf8mb4", ""),
-            left_out=left_out,
+            server=LogServer(DdlDialect(), ("utf8mb4", "")),
+            terms=ParkingTerms(rules=TargetRules(left_out=frozenset(left_out))),
         )
         history.attach(Decoder())
         history.on_ddl(DdlItem("shop", "TRUNCATE orders", place, place, 0, in_transaction=False))

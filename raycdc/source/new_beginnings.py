@@ -1,0 +1,153 @@
+"""A table begins again while others stream: how it looks at the source, and what the log says of it then.
+
+A connector has one verb for it: it looks at the table (`LookAt`), in the log's fetcher thread, and may block. The rest
+is the same everywhere (`raycdc.source.parked_tables`):
+
+| the look is | the log says |
+|---|---|
+| None: the source has no such table | the table has ended, and its target keeps the rows that it had |
+| `Unfit` | the table is parked until somebody decides |
+| `Fit` | the table begins: its target is emptied, and every chunk is unread (`begin`) |
+
+A look holds at a place of the log. It counts when the log has passed that place and no statement about the table lay
+behind it (`TableLooks`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Generic, Protocol, TypeVar
+
+import numpy as np
+import pyarrow as pa
+
+from raycdc.model import RowKind, TableId, TableSchema, changelog_schema
+from raycdc.schema import CreateTableEvent, TruncateTableEvent
+from raycdc.source.snapshot.log_rows import LogRows
+from raycdc.source.snapshot.log_unit import SchemaUpdate, TableBegun
+from raycdc.source.table_life import SnapshotState
+
+DescribedT = TypeVar("DescribedT")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where in the log something is said: position as the state has it, ordinal, and time in Unix milliseconds."""
+
+    position: Mapping[str, Any]
+    ordinal: int
+    ts_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Fit(Generic[DescribedT]):
+    """A table that can be followed, `described` as its connector does it; `ordinal` is where the log has it so.
+
+    `snapshot` says how it is cut.
+    """
+
+    described: DescribedT
+    ordinal: int
+    snapshot: SnapshotState
+
+
+@dataclass(frozen=True, slots=True)
+class Unfit:
+    """A table that cannot be followed as it is at `ordinal`, and why."""
+
+    reason: str
+    ordinal: int
+
+
+#: Looks at a table. None: the source has no such table. Blocks.
+LookAt = Callable[[TableId], Fit[DescribedT] | Unfit | None]
+
+
+@dataclass(frozen=True, slots=True)
+class TableChange:
+    """What the log says of one table: `rows` follow the `update`, with which an epoch begins."""
+
+    update: SchemaUpdate
+    rows: tuple[LogRows, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TableVersion:
+    """A table as a schema document has it."""
+
+    schema: TableSchema
+    document: dict[str, Any]
+
+
+def begin(table: TableId, version: TableVersion, snapshot: SnapshotState, place: Place, *, seq: int) -> TableChange:
+    """The table begins at `place`, every chunk of it unread, and its target is emptied by a row numbered `seq`."""
+    events = (TruncateTableEvent(table), CreateTableEvent(table, version.schema))
+    update = TableBegun(table, events, version.document, snapshot)
+    return TableChange(update, (truncation(table, version.schema, place, seq=seq),))
+
+
+def truncation(table: TableId, schema: TableSchema, place: Place, *, seq: int, statement: str | None = None) -> LogRows:
+    """The changelog row that says that all rows of a table are gone; it is null in every column of the table.
+
+    `statement` names the place of the statement that emptied it. Without one nothing in the log did.
+    """
+    meta = {"_op": int(RowKind.TRUNCATE), "_seq": seq, "_ts_ms": place.ts_ms, "_pos": statement}
+    changelog = changelog_schema(schema)
+    arrays = [pa.array([meta.get(field.name)], field.type) for field in changelog]
+    return LogRows(table, pa.RecordBatch.from_arrays(arrays, schema=changelog), np.array([place.ordinal], np.int64))
+
+
+def unread(key: str) -> SnapshotState:
+    """A table of which no chunk is read, and whose every row has a `key` that is never NULL and tells it apart."""
+    return SnapshotState(key, foldable=True, needs_null=False)
+
+
+class Looked(Protocol):
+    """How a table looks; `ordinal` is where in the log that was proven to hold."""
+
+    @property
+    def ordinal(self) -> int: ...
+
+
+L = TypeVar("L", bound=Looked)
+
+
+class TableLooks(Generic[L]):
+    """Which of the tables that are to begin again may do so now.
+
+    `look` asks the source; None where it has no such table. A look is taken only when the log was read up to what is
+    known about it, so that a statement about the table that was missed is surely behind it.
+    """
+
+    def __init__(self, look: Callable[[TableId], L | None], wanted: Iterable[TableId] = ()) -> None:
+        self._look = look
+        self._looks: dict[TableId, L | None] = dict.fromkeys(wanted)
+
+    def __repr__(self) -> str:
+        return f"TableLooks({self._looks})"
+
+    def want(self, table: TableId) -> None:
+        """`table` is to begin again; it is looked at anew."""
+        self._looks[table] = None
+
+    def forget(self, table: TableId) -> None:
+        """`table` is not to begin again any more."""
+        self._looks.pop(table, None)
+
+    def touched(self, table: TableId, ordinal: int) -> None:
+        """The log has a statement about the table that ends at `ordinal`: a look from before it is out of date."""
+        look = self._looks.get(table)
+        if look is not None and ordinal > look.ordinal:
+            self._looks[table] = None
+
+    def ready(self, ordinal: int) -> list[tuple[TableId, L | None]]:
+        """Tables whose look holds at `ordinal`, between two transactions, each once; None: the source has none such."""
+        ready: list[tuple[TableId, L | None]] = []
+        for table, known in list(self._looks.items()):
+            look = known or self._look(table)
+            self._looks[table] = look
+            if look is None or look.ordinal <= ordinal:
+                del self._looks[table]
+                ready.append((table, look))
+        return ready

@@ -1,0 +1,144 @@
+"""The captured tables that a running log does not follow, as far as it was read, and how each is followed again.
+
+| a parked table | when the log names it |
+|---|---|
+| waits for somebody to decide, or is paused | a look at it from before that is out of date |
+| begins again | the same: it is looked at once more |
+| has ended (renamed away, gone) | the name may be taken again: it is to be looked at |
+
+A connector decides *that* a table is parked, and why; this says what comes of it. One thread: the log's fetcher.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from typing import Generic
+
+from raycdc.model import TableId, TableSchema
+from raycdc.schema import SchemaChangeEvent
+from raycdc.source.new_beginnings import DescribedT, Fit, LookAt, Place, TableLooks, Unfit
+from raycdc.source.snapshot.log_unit import TableParked
+from raycdc.source.table_life import Parked, Parking, Phase
+from raycdc.transform.followed import TargetRules
+
+
+class Standing(Enum):
+    """What a parked table waits for: a look at it, somebody who decides, or another table that takes its name."""
+
+    BEGINS_AGAIN = auto()
+    UNDECIDED = auto()
+    ENDED = auto()
+
+
+def standing_of(parked: Parked | Parking) -> Standing:
+    """What a table that is `parked` so waits for."""
+    if parked.again:
+        return Standing.BEGINS_AGAIN
+    return Standing.ENDED if parked.phase is Phase.ENDED else Standing.UNDECIDED
+
+
+def _nowhere(_: TableId) -> None:
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class ParkingTerms(Generic[DescribedT]):
+    """How a log parks: the tables `parked` where it begins, how one is looked at, and what targets can follow.
+
+    Where `parked` is None, nothing may be parked: an error ends the run.
+    """
+
+    parked: Mapping[TableId, Parked] | None = None
+    look: LookAt[DescribedT] = _nowhere
+    rules: TargetRules = field(default_factory=TargetRules)
+
+
+class ParkedTables(Generic[DescribedT]):
+    """See the module's docstring.
+
+    `beside` gives the tables whose rows may be in targets where a table's own are: where rows are updated, such a table
+    cannot begin again by itself, and waits for somebody to decide. `noun` is what people call a table.
+    """
+
+    def __init__(
+        self, terms: ParkingTerms[DescribedT], *, beside: Callable[[TableId], Collection[TableId]], noun: str = "table"
+    ) -> None:
+        self.rules = terms.rules
+        self._standing = {table: standing_of(state) for table, state in (terms.parked or {}).items()}
+        self._looks: TableLooks[Fit[DescribedT] | Unfit] = TableLooks(terms.look, self.waiting)
+        self._beside = beside
+        self._noun = noun
+
+    def __repr__(self) -> str:
+        return f"ParkedTables({self._looks})"
+
+    def __contains__(self, table: object) -> bool:
+        return table in self._standing
+
+    def __iter__(self) -> Iterator[TableId]:
+        return iter(self._standing)
+
+    def __getitem__(self, table: TableId) -> Standing | None:
+        """What the table waits for; None where it is not parked."""
+        return self._standing.get(table)
+
+    @property
+    def waiting(self) -> list[TableId]:
+        """Tables that are to begin again."""
+        return [table for table, standing in self._standing.items() if standing is Standing.BEGINS_AGAIN]
+
+    def park(
+        self, table: TableId, reason: str, place: Place, *, again: bool = False, phase: Phase = Phase.PARKED
+    ) -> TableParked:
+        """Nothing of the table follows; see `Parking` for `again` and `phase`."""
+        if again and (shared := self.rules.shared(table, self._beside(table))):
+            reason, again, phase = f"{reason}\nIt cannot begin again by itself: {shared}.", False, Phase.PARKED
+        parking = Parking(reason, place.position, place.ts_ms, again=again, phase=phase)
+        self._standing[table] = standing_of(parking)
+        if again:
+            self._looks.want(table)
+        else:
+            self._looks.forget(table)
+        return TableParked(table, parking)
+
+    def end(self, table: TableId, place: Place) -> TableParked:
+        """A table that was to begin again is not at the source any more."""
+        return self.park(table, ended(table, self._noun), place, phase=Phase.ENDED)
+
+    def follow(self, table: TableId) -> None:
+        """The table begins again, or another one under its name is followed."""
+        self._standing.pop(table, None)
+
+    def touched(self, table: TableId, ordinal: int) -> None:
+        """The log has a statement about the table that ends at `ordinal`."""
+        self._looks.touched(table, ordinal)
+
+    def looked_at(self, place: Place) -> Iterator[tuple[TableId, Fit[DescribedT] | TableParked]]:
+        """Between two transactions, at `place`: tables whose look holds here, each once; they begin, or stay parked."""
+        for table, look in self._looks.ready(place.ordinal):
+            match look:
+                case None:
+                    yield table, self.end(table, place)
+                case Unfit(reason):
+                    yield table, self.park(table, reason, place)
+                case Fit():
+                    yield table, look
+
+    def objection(
+        self,
+        table: TableId,
+        before: TableSchema | None,
+        after: TableSchema | None,
+        events: Sequence[SchemaChangeEvent],
+    ) -> str:
+        """Why targets cannot follow what `events` make of a table, or hold a new one; empty where they can."""
+        if before is not None:
+            return self.rules.objection(table, before, after, events, self._beside(table))
+        return "" if after is None else self.rules.refusal(table, after)
+
+
+def ended(table: TableId, noun: str) -> str:
+    """Why a table has ended that was to begin again, and is not at the source."""
+    return f"there is no {noun} {table} any more; the target keeps what it had"

@@ -4,11 +4,10 @@
 SHELL := /bin/bash
 BIN := .venv/bin
 PYTEST := $(BIN)/python .ci/leaves-nothing $(BIN)/python -m pytest
-# Tests that only compute take a core each, one by one. Those with servers and Spark wait for most of their time (a
-# worker is busy for a third of it): three processes at once, each with servers of its own, take their files from the
-# slowest folder on.
+# Tests that only compute take a core each, one by one. Those with servers and Spark wait for most of their time, so that
+# several processes are at work at once, each with servers of its own; `tests/distribution.py` shares the tests out.
 ALL_CORES := -n logical --dist worksteal
-THREE_AT_ONCE := -n 3 --dist loadfile --no-loadscope-reorder
+SEVERAL := -n 4 --dist loadfile
 # From what fails fast to what takes long. What plays epochs into files computes all the time; into servers, it waits.
 UNIT := tests/unit tests/protocol tests/simulation
 FAST := $(UNIT) tests/epochs
@@ -27,8 +26,8 @@ demo: setup ## A small shop in a private MariaDB, followed into a Delta lake in 
 	@$(BIN)/raycdc demo
 
 test: setup-test lint types imports ## Everything: style, types, layers and all tests on real servers
-	RAYCDC_FUZZ_MUTATIONS=6000 $(PYTEST) $(ALL_CORES) --durations=20 -m "bare and not long" $(FAST)
-	$(PYTEST) $(THREE_AT_ONCE) --durations=20 -m "not bare and not long and not blackbox_long" $(SERVERS)
+	@.ci/beside "$(PYTEST) $(SEVERAL) --durations=20 -m 'not bare and not long and not blackbox_long' $(SERVERS)" \
+		"RAYCDC_FUZZ_MUTATIONS=$${RAYCDC_FUZZ_MUTATIONS:-3000} $(PYTEST) $(ALL_CORES) --durations=20 -m 'bare and not long' $(FAST)"
 
 check: test
 
@@ -43,16 +42,16 @@ test-races: setup-test ## The hand-off under aimed writes: 2,000 chunks on each 
 		tests/integration/connectors/mongodb/test_mongodb_races.py
 
 test-sinks: setup-test ## Every way of writing of every sink, failing at every point
-	$(PYTEST) -n 3 tests/epochs/test_epoch_loop.py -k error_at_any_point
+	$(PYTEST) $(SEVERAL) tests/epochs/test_epoch_loop.py -k error_at_any_point
 
 test-blackbox: setup-test ## Stories of DDL, types, broken surroundings, damaged state: both servers, three sinks
-	$(PYTEST) $(THREE_AT_ONCE) tests/blackbox
+	$(PYTEST) $(SEVERAL) tests/blackbox
 
 test-mutants: setup-test ## Take some eighty rules out of the source, one at a time: a test must notice each (about ten minutes)
 	$(BIN)/python -m tests.mutants.run
 
 test-mongodb-peer: setup-test ## MongoDB's tests on SecantusDB, a server of its protocol by others (from PyPI; README)
-	RAYCDC_TEST_MONGODB_URI=secantusdb $(PYTEST) $(THREE_AT_ONCE) -m "not long" $(wildcard tests/kill/test_mongodb*.py \
+	RAYCDC_TEST_MONGODB_URI=secantusdb $(PYTEST) $(SEVERAL) -m "not long" $(wildcard tests/kill/test_mongodb*.py \
 		tests/e2e/test_mongodb*.py tests/e2e/test_lookups.py tests/integration/*/test_mongodb*.py \
 		tests/integration/connectors/mongodb/test_*.py tests/integration/lookup/test_*.py)
 

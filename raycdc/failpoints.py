@@ -69,6 +69,12 @@ _reached: dict[str, int] = {}
 _acting = threading.Lock()
 
 
+def plan_again() -> None:
+    """Take the plan from the environment as it is now, as a process does that starts with it."""
+    global _plan, _reached
+    _plan, _reached = _parse(os.environ.get("RAYCDC_FAILPOINTS", "")), {}
+
+
 def reach(name: str) -> None:
     """Tell that the process is at `name`; acts when a test asked for it. Callable from any thread."""
     if name in _plan:

@@ -29,6 +29,7 @@ from raycdc.testing.servers import (
     PostgresServer,
     mongodb_for_tests,
 )
+from tests.distribution import ByUnit, longest_first
 from tests.second_opinion import expect_its_faults
 
 # No deadline: the first example may compile. In CI the examples are the same every time.
@@ -50,6 +51,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.relative_to(HERE).parts[0] in COMPUTED and not _needs_more(item):
             item.add_marker("bare")
+    items[:] = longest_first(items)
+
+
+@pytest.hookimpl(tryfirst=True, optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByUnit | None:
+    """The units of `tests.distribution` with ``--dist loadfile``; every other way is xdist's."""
+    return ByUnit(config, log) if config.getvalue("dist") == "loadfile" else None
 
 
 def _needs_more(item: pytest.Item) -> bool:

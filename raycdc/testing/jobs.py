@@ -20,10 +20,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from raycdc.testing.forked_commands import ForkedCommand, nursery
 from raycdc.testing.servers import DatabaseServer
 
 #: A run of the command that does not end by itself within this is a failure of the test.
 RUN_TIMEOUT_S = 240.0
+
+Process = subprocess.Popen[bytes] | ForkedCommand
 
 
 @dataclass(slots=True)
@@ -52,6 +55,8 @@ class Job:
     sink_keys: str = ""
     #: Further sections, as TOML.
     sections: str = ""
+    #: Whether each run starts from nothing. Local ones are else forked from a process that has imported everything.
+    cold: bool = False
     started: int = field(default=0)
     #: What was started, in order.
     runs: list[Run] = field(default_factory=list)
@@ -129,14 +134,21 @@ snapshot = {{ {snapshot} }}
             "RAYCDC_FAILPOINTS": failpoints,
             "RAYCDC_FAILPOINT_DIR": str(self.markers),
         }
-        command = [sys.executable, "-m", "raycdc.cli", "run", str(self.configuration()), "--json", *arguments]
-        if self.local:
-            command.append("--local")
+        words = ["run", str(self.configuration()), "--json", *arguments, *(["--local"] if self.local else [])]
         path = self.folder / f"run-{self.started}.log"
         with path.open("wb") as log:
-            process = subprocess.Popen(
-                command, stdout=subprocess.PIPE, stderr=log, env=environment, start_new_session=True, cwd=self.folder
-            )
+            process: Process
+            if self.local and not self.cold:
+                process = nursery().start(words, environment=environment, folder=self.folder, stderr=log)
+            else:
+                process = subprocess.Popen(
+                    [sys.executable, "-m", "raycdc.cli", *words],
+                    stdout=subprocess.PIPE,
+                    stderr=log,
+                    env=environment,
+                    start_new_session=True,
+                    cwd=self.folder,
+                )
         self.runs.append(Run(process, path))
         return self.runs[-1]
 
@@ -182,7 +194,7 @@ startup = "{self.startup}"
 class Run:
     """One started command; its events are collected in the background."""
 
-    def __init__(self, process: subprocess.Popen[bytes], log: Path) -> None:
+    def __init__(self, process: Process, log: Path) -> None:
         self.process = process
         self.log = log
         self.events: list[dict[str, Any]] = []
@@ -206,6 +218,7 @@ class Run:
             self.kill()
             raise AssertionError(f"raycdc run did not end within {timeout_s:g} s\n{self.story()}") from None
         self._close()
+        assert self.process.returncode is not None
         return self.process.returncode
 
     def wait_for(self, condition: Callable[[], bool], *, timeout_s: float = RUN_TIMEOUT_S) -> bool:

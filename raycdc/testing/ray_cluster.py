@@ -1,6 +1,6 @@
-"""Ray clusters of several nodes on one machine, for tests of what a job does when its readers are elsewhere.
+"""Ray clusters on one machine: one node that many jobs join, or several, for tests of readers that are elsewhere.
 
-Each node has a raylet of its own, as on machines of their own, and a spool folder of its own.
+Each node has a raylet of its own, as on machines of their own. Of several nodes each has a spool folder of its own.
 """
 
 from __future__ import annotations
@@ -43,19 +43,33 @@ class TwoNodes:
 @contextmanager
 def two_nodes(folder: Path) -> Iterator[TwoNodes]:
     """Start both, and end them with all their processes."""
-    prepare("auto")
     spool = folder / "other-spool"
+    with _environment({FOLDER_VARIABLE: str(spool)}), _cluster(others=1) as (cluster, [other]):
+        yield TwoNodes(cluster.address, spool, cluster, other)
+
+
+@contextmanager
+def one_node() -> Iterator[str]:
+    """The address of a Ray that jobs join one after the other, so that none of them has to start its own."""
+    with _cluster(others=0) as (cluster, _):
+        yield str(cluster.address)
+
+
+@contextmanager
+def _cluster(*, others: int) -> Iterator[tuple[Any, list[Any]]]:
+    """A head node and `others`."""
+    prepare("auto")
     # Without tokens: a process that imported Ray before would not know them.
-    with _environment({FOLDER_VARIABLE: str(spool), "RAY_AUTH_MODE": "disabled"}):
+    with _environment({"RAY_AUTH_MODE": "disabled"}):
         from ray.cluster_utils import Cluster
 
         from raycdc.runtime.ray_start import lean_nodes
 
         options = {"num_cpus": 2, "object_store_memory": OBJECT_STORE_BYTES, "include_dashboard": False}
         with lean_nodes():
-            cluster, other = _start(Cluster, options)
+            cluster, nodes = _start(Cluster, options, others)
         try:
-            yield TwoNodes(cluster.address, spool, cluster, other)
+            yield cluster, nodes
         finally:
             cluster.shutdown()
 
@@ -74,18 +88,18 @@ def _environment(values: dict[str, str]) -> Iterator[None]:
                 os.environ[name] = value
 
 
-def _start(kind: Any, options: dict[str, Any]) -> tuple[Any, Any]:
+def _start(kind: Any, options: dict[str, Any], others: int) -> tuple[Any, list[Any]]:
     """A busy machine may miss Ray's own fixed start-up limit, so starting is tried again."""
     for attempt in range(1, START_ATTEMPTS + 1):
         cluster = kind()
         try:
             cluster.add_node(**options)
-            other = cluster.add_node(num_cpus=2, object_store_memory=OBJECT_STORE_BYTES)
+            nodes = [cluster.add_node(num_cpus=2, object_store_memory=OBJECT_STORE_BYTES) for _ in range(others)]
             cluster.wait_for_nodes()
         except Exception as cause:
             cluster.shutdown()
             if attempt == START_ATTEMPTS:
                 raise RaycdcError(f"Ray's nodes did not start: {cause}") from cause
         else:
-            return cluster, other
+            return cluster, nodes
     raise AssertionError("the last attempt raised")

@@ -92,14 +92,14 @@ projection = "*, 100 div qty AS share"
 
 
 @pytest.mark.spark
-def test_rows_on_which_an_expression_fails_are_left_out(mariadb: MariaDbServer, tmp_path: Path) -> None:
+def test_rows_on_which_an_expression_fails_are_left_out(mariadb: MariaDbServer, ray: str, tmp_path: Path) -> None:
     mariadb.execute("DROP DATABASE IF EXISTS odd", "CREATE DATABASE odd")
     mariadb.execute(
         "CREATE TABLE orders (id INT PRIMARY KEY, qty INT)",
         "INSERT INTO orders SELECT seq, seq % 10 FROM seq_1_to_1000",
         database="odd",
     )
-    job = Job(tmp_path, mariadb, "odd", ("orders",), sections=SHARES)
+    job = Job(tmp_path, mariadb, "odd", ("orders",), readers=1, sections=SHARES + ray)
     job.pipeline = 'on_bad_record = "fail"'
     ended = job.start("--until", "caught-up")
     assert ended.wait() == 4, ended.story()

@@ -44,7 +44,7 @@ def check_shop(job: Job, database: str) -> None:
 def test_ddl_mid_way_is_followed(mariadb: MariaDbServer, tmp_path: Path) -> None:
     database = "away_iceberg"
     shop(mariadb, database)
-    job = Job(tmp_path, mariadb, database, TABLES, sink="iceberg", local=True)
+    job = Job(tmp_path, mariadb, database, TABLES, sink="iceberg", local=True, cold=True)
     catch_up(job)
     mariadb.execute(*CHANGES, database=database)
     catch_up(job)

@@ -142,7 +142,9 @@ def test_ddl_mid_way_is_followed(mariadb: MariaDbServer, postgres: PostgresServe
     database = "away_jdbc"
     shop(mariadb, database)
     with postgres.fresh_database() as home:
-        job = Job(tmp_path, mariadb, database, TABLES, sink="jdbc", sink_keys=sink_keys(postgres, home), local=True)
+        job = Job(
+            tmp_path, mariadb, database, TABLES, sink="jdbc", sink_keys=sink_keys(postgres, home), local=True, cold=True
+        )
         catch_up(job)
         mariadb.execute(*CHANGES, database=database)
         catch_up(job)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +12,7 @@ import pytest
 from confluent_kafka import Producer
 
 from raycdc.testing.compare import read_delta
+from raycdc.testing.forked_commands import completed
 from raycdc.testing.jobs import TopicJob, catch_up
 from raycdc.testing.servers import KafkaServer
 from tests.leaks import nothing_shows
@@ -66,8 +65,8 @@ changelog = "full"
     def say(self, *words: str) -> str:
         """What a command says of the pipeline."""
         environment = {**os.environ, "RAYCDC_TEST_PASSWORD": "key"}
-        command = [sys.executable, "-m", "raycdc.cli", *words, str(self.configuration())]
-        done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+        told = (*words, str(self.configuration()))
+        done = completed(told, environment=environment, folder=self.folder)
         assert "Traceback" not in done.stderr
         return done.stdout + done.stderr
 

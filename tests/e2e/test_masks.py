@@ -81,7 +81,7 @@ def nothing_shows(folder: Path) -> None:
 
 def test_both_phases_hide_the_same_and_keep_the_rest(mariadb: MariaDbServer, tmp_path: Path) -> None:
     fill(mariadb)
-    job = Job(tmp_path, mariadb, "hidden", ("people",), local=True, sections=MASKS)
+    job = Job(tmp_path, mariadb, "hidden", ("people",), local=True, cold=True, sections=MASKS)
     # Rows change while chunks are open, so that some are folded into these.
     run = job.start("--until", "caught-up", failpoints="before_commit=kill@1")
     for number in range(20):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
@@ -14,6 +13,7 @@ import bson
 import pytest
 from deltalake import DeltaTable
 
+from raycdc.testing.forked_commands import completed
 from raycdc.testing.servers import MongoDb
 
 pytestmark = pytest.mark.server
@@ -45,8 +45,7 @@ def database(mongodb: MongoDb) -> Iterator[str]:
 
 def raycdc(*words: str, cwd: Path, uri: str) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "RAYCDC_TEST_URI": uri}
-    command = [sys.executable, "-m", "raycdc.cli", *words]
-    return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=200, check=False)
+    return completed(words, environment=environment, folder=cwd)
 
 
 def test_check_plan_and_run(mongodb: MongoDb, database: str, tmp_path: Path) -> None:

@@ -96,14 +96,17 @@ def drop(mongodb: MongoDb, name: str) -> None:
         client.drop_database(name)
 
 
-@pytest.mark.parametrize("local", [True, False], ids=["local", "Ray and Spark"])
-def test_ddl_mid_way_is_followed(mariadb: MariaDbServer, mongodb: MongoDb, local: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize("local", [True, pytest.param(False, marks=pytest.mark.spark)], ids=["local", "Ray and Spark"])
+def test_ddl_mid_way_is_followed(
+    request: pytest.FixtureRequest, mariadb: MariaDbServer, mongodb: MongoDb, local: bool, tmp_path: Path
+) -> None:
+    ray = "" if local else request.getfixturevalue("ray")
     with mongodb.fresh_database("home") as home:
         # The collections' database, which goes with the other.
         database = f"{home}_away"
         shop(mariadb, database)
         keys = sink_keys(mongodb, home)
-        job = Job(tmp_path, mariadb, database, TABLES, sink="mongodb", sink_keys=keys, local=local)
+        job = Job(tmp_path, mariadb, database, TABLES, sink="mongodb", sink_keys=keys, local=local, sections=ray)
         catch_up(job)
         mariadb.execute(*CHANGES, database=database)
         catch_up(job)

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +12,7 @@ import pytest
 
 from raycdc.testing.changelog import check_changelog, read_changelog
 from raycdc.testing.compare import read_delta, read_source
+from raycdc.testing.forked_commands import completed
 from raycdc.testing.jobs import Job, catch_up
 from raycdc.testing.servers import DatabaseServer, MariaDbServer, MySqlServer
 from raycdc.testing.shop import ShopSize, create_shop
@@ -45,8 +44,8 @@ def rows_of(job: Job, table: str) -> dict[int, dict[str, Any]]:
 
 
 def tables_command(job: Job, *words: str) -> str:
-    command = [sys.executable, "-m", "raycdc.cli", "tables", words[0], str(job.configuration()), *words[1:]]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    told = ("tables", words[0], str(job.configuration()), *words[1:])
+    done = completed(told, environment=os.environ, folder=job.folder)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from deltalake import DeltaTable
 
+from raycdc.testing.forked_commands import completed
 from raycdc.testing.jobs import Job, catch_up
 from raycdc.testing.servers import MariaDbServer
 from tests.epochs.sink_world import iceberg_table, lake_rows
@@ -57,8 +57,8 @@ def job_of(server: MariaDbServer, folder: Path, sink: str, sections: str = "", *
 
 def command(job: Job, *words: str) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "RAYCDC_TEST_PASSWORD": job.server.cdc_user}
-    full = [sys.executable, "-m", "raycdc.cli", words[0], str(job.configuration()), *words[1:]]
-    return subprocess.run(full, check=False, capture_output=True, text=True, env=environment)
+    told = (words[0], str(job.configuration()), *words[1:])
+    return completed(told, environment=environment, folder=job.folder)
 
 
 def check_rows(job: Job, *more: str) -> None:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
-import sys
 import threading
 from pathlib import Path
 
 import pytest
 
 from raycdc.testing.compare import read_delta, read_source
+from raycdc.testing.forked_commands import completed
 from raycdc.testing.jobs import Job, catch_up
 from raycdc.testing.servers import MariaDbServer
 
@@ -95,8 +96,8 @@ def shards(server: MariaDbServer) -> None:
 
 
 def tables_command(job: Job, *words: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "raycdc.cli", "tables", words[0], str(job.configuration()), *words[1:]]
-    return subprocess.run(command, check=False, capture_output=True, text=True)
+    told = ("tables", words[0], str(job.configuration()), *words[1:])
+    return completed(told, environment=os.environ, folder=job.folder)
 
 
 def union(server: MariaDbServer) -> list[tuple[object, ...]]:
@@ -167,7 +168,7 @@ def write_shards(server: MariaDbServer, stopped: threading.Event, started: threa
 
 
 @pytest.mark.spark
-def test_sixteen_shards_under_load_are_one_table(mariadb: MariaDbServer, tmp_path: Path) -> None:
+def test_sixteen_shards_under_load_are_one_table(mariadb: MariaDbServer, ray: str, tmp_path: Path) -> None:
     mariadb.execute("DROP DATABASE IF EXISTS many", "CREATE DATABASE many")
     for shard in range(SHARDS):
         mariadb.execute(
@@ -176,7 +177,7 @@ def test_sixteen_shards_under_load_are_one_table(mariadb: MariaDbServer, tmp_pat
             database="many",
         )
     # A column that some of them have is in all rows, with its default where a shard has none (`raycdc.schema.targets`).
-    job = Job(tmp_path, mariadb, "many", tuple(f"part_{shard}" for shard in range(SHARDS)), sections=SHARDED)
+    job = Job(tmp_path, mariadb, "many", tuple(f"part_{shard}" for shard in range(SHARDS)), sections=SHARDED + ray)
     stopped, altered = threading.Event(), threading.Event()
     writer = threading.Thread(target=write_shards, args=(mariadb, stopped, altered))
     run = job.start()

@@ -103,9 +103,11 @@ def wait_for_commits(run: Run, number: int) -> None:
     assert run.wait_for(lambda: sum(e["event"] == "commit" for e in list(run.events)) > before), (number, run.story())
 
 
-def test_into_a_lake(mariadb: MariaDbServer, tmp_path: Path) -> None:
+def test_into_a_lake(mariadb: MariaDbServer, ray: str, tmp_path: Path) -> None:
     create(mariadb)
-    job = Job(tmp_path, mariadb, "app_db", TABLES, sections=SECTIONS, pipeline='schema_change = "evolve"')
+    job = Job(
+        tmp_path, mariadb, "app_db", TABLES, readers=1, sections=SECTIONS + ray, pipeline='schema_change = "evolve"'
+    )
 
     def read(table: str, names: tuple[str, ...]) -> Rows:
         lake = read_delta(job.lake / "ods_db" / table)
@@ -114,12 +116,22 @@ def test_into_a_lake(mariadb: MariaDbServer, tmp_path: Path) -> None:
     play(job, mariadb, read)
 
 
-def test_into_postgresql(mariadb: MariaDbServer, postgres: PostgresServer, tmp_path: Path) -> None:
+def test_into_postgresql(mariadb: MariaDbServer, postgres: PostgresServer, ray: str, tmp_path: Path) -> None:
     create(mariadb)
     with postgres.fresh_database() as home:
         keys = sink_keys(postgres, home)
         more = 'schema_change = "evolve"'
-        job = Job(tmp_path, mariadb, "app_db", TABLES, sink="jdbc", sink_keys=keys, sections=SECTIONS, pipeline=more)
+        job = Job(
+            tmp_path,
+            mariadb,
+            "app_db",
+            TABLES,
+            sink="jdbc",
+            sink_keys=keys,
+            readers=1,
+            sections=SECTIONS + ray,
+            pipeline=more,
+        )
 
         def read(table: str, names: tuple[str, ...]) -> Rows:
             there = postgres.execute(f"SELECT to_regclass('ods_db.{table}') IS NOT NULL", database=home)

@@ -77,10 +77,10 @@ def check_orders(job: Job, server: MariaDbServer, *more: str) -> None:
 
 @pytest.mark.spark
 def test_transformed_tables_follow_their_source_and_its_new_columns_after_a_kill(
-    mariadb: MariaDbServer, tmp_path: Path
+    mariadb: MariaDbServer, ray: str, tmp_path: Path
 ) -> None:
     fill(mariadb)
-    job = Job(tmp_path, mariadb, "sold", ("orders", "items"), sections=TRANSFORMS)
+    job = Job(tmp_path, mariadb, "sold", ("orders", "items"), readers=1, sections=TRANSFORMS + ray)
     planned = command(job, "plan", "--json")
     assert planned.returncode == 0, planned.stderr
     targets = {target["target"]: target for target in map(json.loads, planned.stdout.splitlines())}
@@ -202,7 +202,7 @@ def held_rows(postgres: PostgresServer, database: str, query: str) -> list[tuple
 
 @pytest.mark.spark
 def test_transformed_tables_are_followed_in_postgresql_after_a_kill(
-    mariadb: MariaDbServer, postgres: PostgresServer, tmp_path: Path
+    mariadb: MariaDbServer, postgres: PostgresServer, ray: str, tmp_path: Path
 ) -> None:
     fill(mariadb)
     mariadb.execute(
@@ -217,7 +217,8 @@ def test_transformed_tables_are_followed_in_postgresql_after_a_kill(
             ("orders", "items", "people"),
             sink="jdbc",
             sink_keys=keys,
-            sections=INTO_POSTGRES,
+            readers=1,
+            sections=INTO_POSTGRES + ray,
         )
         catch_up(job)
         mariadb.execute(

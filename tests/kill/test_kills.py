@@ -10,6 +10,7 @@ import os
 import signal
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -80,7 +81,8 @@ def play(job: Job, seed: int, points: tuple[str, ...]) -> list[int]:
     shop(job.server, job.database)
     with workload(job.server, job.database, seed):
         deaths = run_through(job, failpoints=plan(points, seed), busy=lambda: not set(points) <= job.hit())
-    catch_up(job)
+    # Who writes the last rows makes no difference to what the kills did.
+    catch_up(replace(job, local=True))
     return deaths
 
 
@@ -172,5 +174,5 @@ def test_a_reader_that_sleeps_past_its_fencing_gets_nothing_accepted(
         assert run.wait_for(lambda: not alive(sleeper)), run.story()
         assert run.interrupt() in (0, 130), run.story()
     record_property("kills", len(job.hit()))
-    catch_up(job)
+    catch_up(replace(job, local=True))
     expect_exact_changelog(job)

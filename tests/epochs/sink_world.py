@@ -31,7 +31,7 @@ from raycdc.epochs.routing import Routing
 from raycdc.errors import RaycdcError, SinkError, StateError, TableRefusedError, TargetTakenError
 from raycdc.formats.api import MessageBatch, Origin, RowsItem
 from raycdc.formats.plugins import load_format
-from raycdc.model import TableId
+from raycdc.model import TableId, TableSchema
 from raycdc.model.layout import TableLayout, partition_fields
 from raycdc.model.routes import Router
 from raycdc.model.row_kind import SYMBOLS
@@ -43,7 +43,7 @@ from raycdc.schema import (
 from raycdc.sinks.api import Sink, SinkContext, TableWork
 from raycdc.sinks.delta.sink import DeltaSink
 from raycdc.sinks.mongodb.sink import MongoDbSink
-from raycdc.testing.epochs import EpochScript, Row, ScriptedTable
+from raycdc.testing.epochs import EpochScript, Row, ScriptedTable, simple_schema
 from raycdc.testing.servers import DatabaseServer, KafkaServer, MongoDb, PostgresServer
 from raycdc.transform import TransformedTables, TransformUse
 
@@ -92,7 +92,10 @@ HOME = "raycdc_home"
 
 @dataclass
 class World:
-    """A pipeline without a source: scripted epochs, a sink, and what the sink should hold."""
+    """A pipeline without a source: scripted epochs, a sink, and what the sink should hold.
+
+    What is routed, merged, transformed or named otherwise has a world that says so, and has the rest from here.
+    """
 
     kind: str
     root: Path
@@ -255,6 +258,10 @@ class World:
         if self.mongodb is not None:
             return documents(self.mongodb, self.store.app_id, table)
         return lake_rows(self.kind, self.root / "lake" / table.id.db / table.id.table)
+
+    def target_rows(self, target: str, schema: TableSchema | None = None) -> list[Row]:
+        """What the sink has of `target`; a topic's messages say so only to who knows the `schema`."""
+        return self.rows(ScriptedTable(TableId.parse(target), schema or simple_schema()))
 
     def lose(self, table: ScriptedTable) -> None:
         """Somebody takes a table away from the sink."""

@@ -48,31 +48,57 @@ from tests.epochs.sink_world import (
     world_of,
 )
 
-POINTS = (
+#: Fail points of the epoch loop: it does the same at them, whatever the sink (`raycdc.sinks.steps`).
+LOOP_POINTS = (
     "before_stage",
     "after_stage",
     "before_commit",
-    "in_commit",
     "after_commit",
     "between_tables",
     "after_last_commit",
     "after_record",
-    "half_written",
-    "after_parts",
+)
+#: Fail points of sinks: where a commit begins to count, in the middle of a file, and between transactions.
+SINK_POINTS = ("in_commit", "half_written", "after_parts")
+POINTS = (*LOOP_POINTS, *SINK_POINTS)
+
+#: One kind of each mechanism that commits an epoch: these fail at every point.
+MECHANISMS = frozenset(
+    {
+        "delta-upsert",
+        "iceberg-upsert",
+        "jsonl",
+        "kafka",
+        "kafka-parts",
+        "postgres-upsert",
+        "mongodb-upsert",
+        "mongodb-parts-upsert",
+    }
+)
+#: Kinds that differ from another one in what their tasks write, and not in how an epoch is committed.
+WRITTEN_ALIKE = frozenset(
+    {
+        "delta-tasks-upsert",
+        "delta-partitioned-upsert",
+        "delta-tasks-partitioned-upsert",
+        "delta-partitioned-changelog",
+        "iceberg-partitioned-upsert",
+        "iceberg-partitioned-changelog",
+        "mongodb-parts-changelog",
+    }
 )
 
-#: Kinds that differ from another one in what their tasks write, and not in how an epoch is committed; and the points
-#: that this makes a difference to. ``make test-sinks`` plays the others.
-WRITTEN_ALIKE = {
-    "delta-tasks-upsert",
-    "delta-partitioned-upsert",
-    "delta-tasks-partitioned-upsert",
-    "delta-partitioned-changelog",
-    "iceberg-partitioned-upsert",
-    "iceberg-partitioned-changelog",
-    "mongodb-parts-changelog",
-}
-OF_TASKS = ("after_stage", "in_commit", "half_written")
+
+def plays(kind: str, point: str, count: int) -> bool:
+    """Whether ``make test`` has `kind` fail at `point`; ``make test-sinks`` has every kind fail at every point.
+
+    Every kind fails where its sink commits, and behind what its tasks wrote.
+    """
+    if kind in MECHANISMS:
+        return True
+    if kind in WRITTEN_ALIKE:
+        return count == 1 and point in ("after_stage", *SINK_POINTS)
+    return point in SINK_POINTS or (count == 1 and point == "after_stage")
 
 
 @pytest.fixture(params=KINDS)
@@ -126,8 +152,9 @@ def failures() -> Iterator[Any]:
                 continue  # A transaction has no half-written files.
             if kind in TOPICS and count == 2 and point not in ("in_commit", "after_parts"):
                 continue  # Other transactions begin as the first one does.
-            alike = kind in WRITTEN_ALIKE and (count == 2 or point not in OF_TASKS)
-            yield pytest.param(kind, point, count, marks=(*marks, pytest.mark.long) if alike else marks)
+            yield pytest.param(
+                kind, point, count, marks=marks if plays(kind, point, count) else (*marks, pytest.mark.long)
+            )
 
 
 @pytest.mark.parametrize(("world", "point", "count"), list(failures()), indirect=["world"])

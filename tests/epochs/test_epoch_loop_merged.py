@@ -9,13 +9,10 @@ from typing import Any
 
 import pytest
 
-from raycdc.bridge import run_in_process
 from raycdc.checkpoint.manifest import Manifest
 from raycdc.checkpoint.store import CheckpointStore
-from raycdc.epochs.epoch_loop import EpochLoop
 from raycdc.epochs.outcomes import Recovery
 from raycdc.epochs.parked_targets import Parking
-from raycdc.epochs.ports import EpochPorts
 from raycdc.epochs.routing import Routing
 from raycdc.errors import (
     ConfigError,
@@ -29,12 +26,11 @@ from raycdc.errors import (
 from raycdc.failpoints import FailpointError
 from raycdc.model import Column, LogicalType, TableId, TableSchema, TypeKind
 from raycdc.model.routes import Route, Router
-from raycdc.plugins import PluginGroup, load_plugin
 from raycdc.schema import AddColumnEvent, CreateTableEvent, DropColumnEvent, TruncateTableEvent
-from raycdc.sinks.api import SinkContext, TableWork
+from raycdc.sinks.api import TableWork
 from raycdc.sinks.delta.sink import DeltaSink
 from raycdc.testing.epochs import EpochScript, Row
-from tests.epochs.sink_world import lake_rows, works_of
+from tests.epochs.sink_world import World, works_of
 
 POINTS = ("before_stage", "after_stage", "before_commit", "in_commit", "between_tables", "after_last_commit")
 ROUTES = (Route(r"s\d\.item", "lake.item"),)
@@ -54,41 +50,18 @@ def _others(kind: TypeKind) -> tuple[Column, ...]:
 
 
 @dataclass
-class World:
-    """Two shards and a table of its own."""
+class MergedWorld(World):
+    """Two shards in one target, and a table of its own."""
 
-    kind: str
-    root: Path
-    script: EpochScript
     no_merging: str = ""
 
     @property
-    def store(self) -> CheckpointStore:
-        return self.script.store
+    def routing(self) -> Routing:
+        return Routing(Router(ROUTES), upsert=self.write == "upsert", no_merging=self.no_merging)
 
-    def loop(self, **options: Any) -> EpochLoop:
-        kind, _, write = self.kind.partition("-")
-        plugin = load_plugin(PluginGroup.SINKS, kind)
-        sink = plugin.create(plugin.config(type=kind, path=str(self.root / "lake")))
-        sink.open(SinkContext(self.store.app_id, write or "changelog", run_in_process, parallelism=2))
-
-        def next_sealed(after: int, _: float) -> Manifest | None:
-            return next(iter(self.store.manifests(after)), None)
-
-        routing = Routing(Router(ROUTES), upsert=write == "upsert", no_merging=self.no_merging)
-        ports = EpochPorts(generation=lambda: self.script.generation, next_sealed=next_sealed, routing=routing)
-        return EpochLoop(self.store, sink, replace(ports, **options))
-
-    def restart(self) -> Recovery:
-        self.script.generation = self.store.next_generation()
-        loop = self.loop()
-        recovery = loop.recover()
-        if self.store.sealed_epochs(loop.committed):
-            loop.run()
-        return recovery
-
-    def rows(self, target: str = "lake.item") -> list[Row]:
-        return lake_rows(self.kind, self.root / "lake" / target.replace(".", "/"))
+    def merged(self) -> list[Row]:
+        """The rows of the target that the shards have in common."""
+        return self.target_rows("lake.item")
 
     def check(self) -> None:
         """The target holds the rows, or the changes, of both shards."""
@@ -96,36 +69,36 @@ class World:
         names = ("id", "name", "qty", "note")
         if self.kind.endswith("-upsert"):
             want = {row["id"]: row for shard in shards for row in shard.contents()}
-            got = {row["id"]: row for row in self.rows()}
-            assert len(self.rows()) == len(got)
+            got = {row["id"]: row for row in self.merged()}
+            assert len(self.merged()) == len(got)
             assert {key: {n: row.get(n) for n in names} for key, row in got.items()} == {
                 key: {n: row.get(n) for n in names} for key, row in want.items()
             }
             return
         for shard in shards:
-            mine = [row for row in self.rows() if row["_db"] == shard.id.db]
+            mine = [row for row in self.merged() if row["_db"] == shard.id.db]
             got_changes = [(r["_op"], {n: r.get(n) for n in names}) for r in sorted(mine, key=lambda r: r["_seq"])]
             assert got_changes == [(op, {n: row.get(n) for n in names}) for op, row in shard.changelog]
 
 
-def new_world(kind: str, root: Path) -> World:
+def new_world(kind: str, root: Path) -> MergedWorld:
     script = EpochScript(CheckpointStore(root / "state", pipeline="shop"), seed=3)
     script.table("s1.item", narrow())
     script.table("other.things")
-    return World(kind, root, script)
+    return MergedWorld(kind, root, script)
 
 
 @pytest.fixture(params=("delta-upsert", "delta-changelog", "iceberg-upsert", "iceberg-changelog", "parquet", "jsonl"))
-def world(request: pytest.FixtureRequest, tmp_path: Path) -> World:
+def world(request: pytest.FixtureRequest, tmp_path: Path) -> MergedWorld:
     return new_world(request.param, tmp_path)
 
 
-def insert(world: World, table: str, *keys: int, **values: Any) -> None:
+def insert(world: MergedWorld, table: str, *keys: int, **values: Any) -> None:
     for key in keys:
         world.script.table(table).insert({"id": key, "name": f"{table} {key}", "qty": key, **values})
 
 
-def play(world: World) -> None:
+def play(world: MergedWorld) -> None:
     """One shard alone; a wider one comes; rows of both change, and one moves over; a shard gets a column."""
     first = world.script.table("s1.item")
     first.read([{"id": n, "name": "snapshot", "qty": n} for n in range(10)])
@@ -152,7 +125,7 @@ def play(world: World) -> None:
     world.script.seal(final=True)
 
 
-def test_shards_of_different_shape_are_one_table(world: World) -> None:
+def test_shards_of_different_shape_are_one_table(world: MergedWorld) -> None:
     play(world)
     world.loop().run()
     world.check()
@@ -191,7 +164,7 @@ def test_a_key_of_two_shards_is_refused_before_a_row_of_it_is_written(tmp_path: 
     with pytest.raises(DataError, match=r"lake\.item: the row with the key id = 2 comes from more than one of the tab"):
         world.loop().run()
     if not together:
-        assert sorted((row["id"], row["name"]) for row in world.rows()) == [
+        assert sorted((row["id"], row["name"]) for row in world.merged()) == [
             (1, "s1.item 1"), (2, "s1.item 2"), (3, "s1.item 3"), (9, "s2.item 9")
         ]  # fmt: skip
         with pytest.raises(RaycdcError, match="comes from more than one"):
@@ -226,7 +199,7 @@ def test_a_default_added_in_one_shard_after_the_other_is_in_all_rows(tmp_path: P
             insert(world, "s2.item", 20)
         world.script.seal(final=bool(index))
     world.loop().run()
-    assert sorted((row["id"], row["grade"]) for row in world.rows()) == [(1, 5), (2, 5), (10, 9), (11, 9), (20, 5)]
+    assert sorted((row["id"], row["grade"]) for row in world.merged()) == [(1, 5), (2, 5), (10, 9), (11, 9), (20, 5)]
 
 
 def test_a_shard_that_is_emptied_is_refused_where_rows_are_updated(tmp_path: Path) -> None:
@@ -268,7 +241,7 @@ def test_a_column_that_a_shard_dropped_is_null_in_its_later_rows_whatever_its_de
     world.script.seal(final=True)
     world.loop().run()
     # The second shard never had it: its rows have the default.
-    assert {row["id"]: (row["qty"], row["flag"]) for row in world.rows()} == {
+    assert {row["id"]: (row["qty"], row["flag"]) for row in world.merged()} == {
         0: (70, None), 10: (10, None), 1: (71, 5), 11: (11, 5),
     }  # fmt: skip
 
@@ -297,7 +270,7 @@ def test_lost_rows_of_a_merged_target_are_refused_as_no_shard_can_begin_again(tm
 class Beginnings:
     """Seals as a source with a log does: its state says which beginning each table has."""
 
-    world: World
+    world: MergedWorld
     numbers: dict[str, int] = field(default_factory=lambda: dict.fromkeys(("s1.item", "s2.item", "other.things"), 0))
     asked: list[str] = field(default_factory=list)
 
@@ -312,7 +285,7 @@ class Beginnings:
         return self.world.loop(begin_again=self.begin_again, parking=Parking()).recover()
 
 
-def half_committed(world: World) -> Beginnings:
+def half_committed(world: MergedWorld) -> Beginnings:
     """Two epochs are recorded; of the third, one table has its share, and the segments are gone."""
     story = Beginnings(world)
     world.script.table("s2.item", narrow())
@@ -371,7 +344,7 @@ def test_tables_of_a_merged_target_that_lost_rows_begin_again_together(
     assert record is not None
     assert record.parked == {}
     world.check()
-    assert [row["id"] for row in sorted(world.rows("other.things"), key=lambda row: row["id"])] == [1, 2, 3, 5]
+    assert [row["id"] for row in sorted(world.target_rows("other.things"), key=lambda row: row["id"])] == [1, 2, 3, 5]
 
 
 def test_a_target_that_refuses_to_be_barred_is_parked_and_the_epoch_comes_again(
@@ -413,8 +386,8 @@ def test_a_target_that_refuses_to_be_barred_is_parked_and_the_epoch_comes_again(
         insert(world, name, 2)
     story.seal(final=True)
     assert story.recover().epoch == 3
-    assert sorted(row["id"] for row in world.rows("other.things")) == [1, 2]
-    assert [row["id"] for row in world.rows()] == [1]
+    assert sorted(row["id"] for row in world.target_rows("other.things")) == [1, 2]
+    assert [row["id"] for row in world.merged()] == [1]
 
 
 def test_a_sink_that_cannot_merge_says_so(tmp_path: Path) -> None:

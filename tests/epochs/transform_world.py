@@ -9,11 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from raycdc.bridge.bad_rows import DEAD_LETTER, FAIL, BadRecords
-from raycdc.checkpoint.manifest import Manifest
 from raycdc.checkpoint.store import CheckpointStore
 from raycdc.config import LookupOptions
 from raycdc.epochs.epoch_loop import EpochLoop
-from raycdc.epochs.outcomes import Recovery
 from raycdc.epochs.parked_targets import NOTHING, Parks
 from raycdc.epochs.ports import EpochPorts
 from raycdc.epochs.routing import Routing
@@ -23,13 +21,12 @@ from raycdc.model import Column, LogicalType, TableId, TableSchema, TypeKind
 from raycdc.model.routes import Route, Router
 from raycdc.model.transform import Transform, Transforms
 from raycdc.schema import AddColumnEvent
+from raycdc.sinks.api import Sink
 from raycdc.spark.derive import Deriver
 from raycdc.spark.transforms import SparkResolver
-from raycdc.testing.epochs import EpochScript, Row, ScriptedTable, simple_schema
-from raycdc.testing.servers import KafkaServer, MongoDb
+from raycdc.testing.epochs import EpochScript, Row, ScriptedTable
 from raycdc.transform import PlainResolver, TransformedTables, TransformUse
-from tests.epochs.sink_world import Server, as_messages
-from tests.epochs.sink_world import World as SinkWorld
+from tests.epochs.sink_world import World, as_messages
 
 #: What is computed, and which rows are wanted, of rows with qty from 0 to 29 or without one.
 ORDERS = Transform(
@@ -50,19 +47,13 @@ def wanted(row: Row) -> bool:
 
 
 @dataclass
-class World:
-    """Scripted epochs, a sink, routes and transforms; `spark` is None without it."""
+class TransformedWorld(World):
+    """A world with routes, transforms and look-ups; `spark` is None without it."""
 
-    kind: str
-    root: Path
-    script: EpochScript
-    transforms: tuple[Transform, ...]
+    transforms: tuple[Transform, ...] = (ORDERS,)
     spark: Any = None
     routes: tuple[Route, ...] = ()
     no_proof: str = ""
-    kafka: KafkaServer | None = None
-    server: Server | None = None
-    mongodb: MongoDb | None = None
     on_bad_record: str = FAIL
     warnings: list[str] = field(default_factory=list)
     lookups: tuple[LookupOptions, ...] = ()
@@ -72,24 +63,14 @@ class World:
     partial: bool = False
     #: What parks a target instead of ending the run.
     parks: Parks = NOTHING.parks
-
-    @property
-    def store(self) -> CheckpointStore:
-        return self.script.store
+    #: A look at what a recovery comes to would derive rows.
+    foresees: bool = False
 
     @property
     def upsert(self) -> bool:
-        return self.place.write == "upsert"
+        return self.write == "upsert"
 
-    @property
-    def place(self) -> SinkWorld:
-        """The sink, and what is in it."""
-        return SinkWorld(self.kind, self.root, self.script, self.kafka, self.server, self.mongodb)
-
-    def loop(self, **options: Any) -> EpochLoop:
-        def next_sealed(after: int, _: float) -> Manifest | None:
-            return next(iter(self.store.manifests(after)), None)
-
+    def loop(self, sink: Sink | None = None, **options: Any) -> EpochLoop:
         transforms = Transforms(self.transforms, [one.lookup(number) for number, one in enumerate(self.lookups)])
         resolver = PlainResolver() if self.spark is None else SparkResolver(self.spark, transforms)
         letters = str(self.letters) if self.on_bad_record == DEAD_LETTER else ""
@@ -105,11 +86,11 @@ class World:
         joiner = Joiner(self.root / "looked_up", asking, records=records, warn=self.warnings.append)
         ports = EpochPorts(
             generation=lambda: self.script.generation,
-            next_sealed=next_sealed,
+            next_sealed=self.next_sealed,
             routing=Routing(Router(self.routes), self.upsert, "", tables, deriver, sieve, records, joiner),
             parking=replace(NOTHING, parks=self.parks, on_bad_rows=self.warnings.append),
         )
-        return EpochLoop(self.store, self.place.sink(), replace(ports, **options))
+        return EpochLoop(self.store, sink or self.sink(), replace(ports, **options))
 
     @property
     def letters(self) -> Path:
@@ -120,29 +101,17 @@ class World:
         files = sorted(self.letters.glob("*.jsonl"))
         return [json.loads(line) for path in files for line in path.read_text().splitlines()]
 
-    def restart(self) -> Recovery:
-        self.script.generation = self.store.next_generation()
-        loop = self.loop()
-        recovery = loop.recover()
-        if self.store.sealed_epochs(loop.committed):
-            loop.run()
-        return recovery
-
-    def rows(self, target: str, schema: TableSchema | None = None) -> list[Row]:
-        """What the sink has of `target`; a topic's messages say so only to who knows the `schema`."""
-        return self.place.rows(ScriptedTable(TableId.parse(target), schema or simple_schema()))
-
-    def check(self, table: ScriptedTable, target: str = "shop.orders") -> None:
+    def check_table(self, table: ScriptedTable, target: str = "shop.orders") -> None:
         """The target holds what `shaped` and `wanted` make of the table."""
         if self.upsert:
             expected = [shaped(row) for row in table.contents() if wanted(row)]
-            assert sorted(self.rows(target), key=lambda row: row["id"]) == expected
+            assert sorted(self.target_rows(target), key=lambda row: row["id"]) == expected
             return
         made = ScriptedTable(
             TableId.parse(target), shaped_schema(table.schema), changelog=list(filtered(table.changelog))
         )
         names = [column.name for column in made.schema.columns]
-        rows = sorted(self.place.rows(made), key=lambda row: row["_seq"])
+        rows = sorted(self.rows(made), key=lambda row: row["_seq"])
         got = [(row["_op"], {n: row.get(n) for n in names}) for row in rows]
         wanted_changes = made.changelog if self.kafka is None else as_messages(made)
         if self.kind == "kafka-parts":
@@ -175,16 +144,16 @@ def filtered(changelog: Sequence[tuple[str, Row]]) -> Iterator[tuple[str, Row]]:
 
 
 def new_world(
-    kind: str, root: Path, *transforms: Transform, spark: Any = None, place: SinkWorld | None = None
-) -> World:
+    kind: str, root: Path, *transforms: Transform, spark: Any = None, place: World | None = None
+) -> TransformedWorld:
     """A world with one table. `place` is a world whose server or broker is to have the targets (`world_of`)."""
     script = EpochScript(CheckpointStore(root / "state", pipeline="shop"), seed=5)
     script.table("shop.orders")
     kafka, server, mongodb = (place.kafka, place.server, place.mongodb) if place else (None, None, None)
-    return World(kind, root, script, transforms or (ORDERS,), spark, kafka=kafka, server=server, mongodb=mongodb)
+    return TransformedWorld(kind, root, script, kafka, server, mongodb, transforms=transforms or (ORDERS,), spark=spark)
 
 
-def play(world: World) -> ScriptedTable:
+def play(world: TransformedWorld) -> ScriptedTable:
     """A snapshot and changes that cross the filter, then a new column and more changes."""
     orders = world.script.table("shop.orders")
     orders.read([{"id": i, "name": "snapshot", "qty": i % 7 or None} for i in range(100, 130)])

@@ -17,7 +17,7 @@ from raycdc.model.transform import Transform
 from raycdc.schema import AlterColumnTypeEvent
 from raycdc.spark import derive
 from raycdc.testing.epochs import Row, ScriptedTable
-from tests.epochs.transform_world import World, new_world
+from tests.epochs.transform_world import TransformedWorld, new_world
 
 pytestmark = [
     pytest.mark.spark,
@@ -47,7 +47,7 @@ def good(row: Row) -> bool:
     return row["qty"] not in (0, 1) and (row["name"] != "" or row["id"] != 0)
 
 
-def play(world: World) -> ScriptedTable:
+def play(world: TransformedWorld) -> ScriptedTable:
     """Rows that are bad from the snapshot on, become bad, become good again, and go while they are bad."""
     orders = world.script.table("shop.orders")
     orders.read([{"id": i, "name": "snapshot", "qty": i % 4 or None} for i in range(100, 140)])
@@ -85,12 +85,12 @@ def left(changelog: list[tuple[str, Row]]) -> Iterator[tuple[str, Row]]:
             yield "+U" if both else "+I", shaped(after)
 
 
-def check(world: World, orders: ScriptedTable) -> None:
+def check(world: TransformedWorld, orders: ScriptedTable) -> None:
     if world.upsert:
-        held = sorted(world.rows("shop.orders"), key=lambda row: row["id"])
+        held = sorted(world.target_rows("shop.orders"), key=lambda row: row["id"])
         assert held == [shaped(row) for row in orders.contents() if good(row)]
     else:
-        rows = sorted(world.rows("shop.orders"), key=lambda row: row["_seq"])
+        rows = sorted(world.target_rows("shop.orders"), key=lambda row: row["_seq"])
         names = ["id", "name", "qty", "share", "more"]
         assert [(row["_op"], {n: row[n] for n in names}) for row in rows] == list(left(orders.changelog))
 
@@ -137,7 +137,7 @@ def test_what_a_failed_job_had_made_is_not_left_behind(
     orders.insert({"id": -1, "name": "b", "qty": 5})
     world.script.seal(final=True)
     world.loop().run()
-    assert len(world.rows("shop.orders")) == 60_001
+    assert len(world.target_rows("shop.orders")) == 60_001
     assert list((tmp_path / "derived").iterdir()) == []
 
 
@@ -189,7 +189,7 @@ def test_a_row_that_the_filter_wants_not_is_not_bad(tmp_path: Path, spark: Any) 
     world.script.table("shop.orders").insert({"id": 2, "name": "a", "qty": 1})
     world.script.seal(final=True)
     world.loop().run()
-    assert [row["id"] for row in world.rows("shop.orders")] == [2]
+    assert [row["id"] for row in world.target_rows("shop.orders")] == [2]
 
 
 def test_rows_that_a_wider_type_may_bring_back_are_refused_in_a_changelog(tmp_path: Path, spark: Any) -> None:
@@ -211,12 +211,12 @@ SHARDS = (Route(r"shop\.s\d", "shop.all"),)
 NOTHING = Transform(table="shop.nothing")
 
 
-def shard(world: World, name: str, kind: TypeKind) -> ScriptedTable:
+def shard(world: TransformedWorld, name: str, kind: TypeKind) -> ScriptedTable:
     columns = (Column("id", LogicalType(TypeKind.INT64), nullable=False), Column("v", LogicalType(kind)))
     return world.script.table(name, TableSchema(columns, ("id",)))
 
 
-def merged(world: World) -> tuple[ScriptedTable, ScriptedTable]:
+def merged(world: TransformedWorld) -> tuple[ScriptedTable, ScriptedTable]:
     """Bytes and texts in one column, which is text; not all bytes are."""
     world.routes = SHARDS
     raw, text = shard(world, "shop.s1", TypeKind.BINARY), shard(world, "shop.s2", TypeKind.STRING)
@@ -240,7 +240,7 @@ def test_values_that_a_merged_target_cannot_hold_are_left_out(kind: str, tmp_pat
     world.on_bad_record = "dead-letter"
     merged(world)
     world.loop().run()
-    rows = world.rows("shop.all")
+    rows = world.target_rows("shop.all")
     if world.upsert:
         held = {row["id"]: row["v"] for row in rows}
         assert held == {1: "text", 12: "whole", **dict.fromkeys((13, 14, 16, 17, 19), "raw"), 30: None}
@@ -274,5 +274,5 @@ def test_a_bad_row_of_a_chunk_is_left_out_where_images_may_lack_values(tmp_path:
     world.script.table("shop.orders").read([{"id": i, "name": "n", "qty": i} for i in range(3)])
     world.script.seal(final=True)
     world.loop().run()
-    assert sorted((row["id"], row["n"]) for row in world.rows("shop.orders")) == [(1, 6), (2, 3)]
+    assert sorted((row["id"], row["n"]) for row in world.target_rows("shop.orders")) == [(1, 6), (2, 3)]
     assert bad_rows(world.store, 1) == {"shop.orders": 1}

@@ -17,7 +17,7 @@ from raycdc.model.routes import Route
 from raycdc.model.transform import Transform
 from raycdc.schema import AlterColumnTypeEvent, CreateTableEvent, TruncateTableEvent
 from raycdc.testing.epochs import ScriptedTable
-from tests.epochs.transform_world import World, new_world
+from tests.epochs.transform_world import TransformedWorld, new_world
 
 pytestmark = [
     pytest.mark.spark,
@@ -38,7 +38,7 @@ def retype(table: ScriptedTable, name: str, kind: TypeKind) -> None:
     table.schema = TableSchema(tuple(columns), ("id",))
 
 
-def narrowed(world: World) -> ScriptedTable:
+def narrowed(world: TransformedWorld) -> ScriptedTable:
     """Rows that are good as BIGINT and bad as INT, changed and deleted as such."""
     world.on_bad_record = "skip"
     orders = world.script.table("shop.orders")
@@ -62,7 +62,7 @@ def test_rows_that_became_bad_go_where_rows_are_updated(kind: str, tmp_path: Pat
     world = new_world(kind, tmp_path, HIDDEN, spark=spark)
     narrowed(world)
     world.loop().run()
-    assert sorted((row["id"], row["name"], row["x"]) for row in world.rows("shop.orders")) == [
+    assert sorted((row["id"], row["name"], row["x"]) for row in world.target_rows("shop.orders")) == [
         (3, "a", 10), (6, "a", 2 * GREATEST), (40, "a", 12)
     ]  # fmt: skip
     assert bad_rows(world.store, 2) == {"shop.orders": 2}
@@ -75,12 +75,12 @@ def test_rows_that_became_bad_are_refused_in_a_changelog(tmp_path: Path, spark: 
         SchemaError, match=r"the type of column 'qty', which the table's transform uses, changed, and pi"
     ):
         world.loop().run()
-    assert [row["_op"] for row in world.rows("shop.orders")] == ["+I"] * 6
+    assert [row["_op"] for row in world.target_rows("shop.orders")] == ["+I"] * 6
     with pytest.raises(SchemaError, match=r"the type of column 'qty'"):
         world.restart()
 
 
-def widened(world: World) -> None:
+def widened(world: TransformedWorld) -> None:
     """Rows that are bad as INT and good as BIGINT."""
     orders = world.script.table("shop.orders")
     for i in (1, 2):
@@ -102,7 +102,7 @@ def test_a_type_that_an_expression_hides_is_refused_in_a_changelog(policy: str, 
     world.on_bad_record = policy
     with pytest.raises(SchemaError, match=r"shop\.orders: the type of column 'qty'.*rows of it were left out"):
         world.restart()
-    assert world.rows("shop.orders") == []
+    assert world.target_rows("shop.orders") == []
 
 
 def test_a_type_that_changes_without_a_policy_is_followed(tmp_path: Path, spark: Any) -> None:
@@ -115,7 +115,7 @@ def test_a_type_that_changes_without_a_policy_is_followed(tmp_path: Path, spark:
     world.script.seal()
     world.restart()
     changes = [("+I", 2), ("-U", 2), ("+U", 2)]
-    assert [(row["_op"], row["x"]) for row in world.rows("shop.orders")] == changes
+    assert [(row["_op"], row["x"]) for row in world.target_rows("shop.orders")] == changes
     orders.delete((1,))
     world.script.seal(final=True)
     world.on_bad_record = "skip"
@@ -125,15 +125,15 @@ def test_a_type_that_changes_without_a_policy_is_followed(tmp_path: Path, spark:
         world.restart()
     world.on_bad_record = "fail"
     world.restart()
-    assert [(row["_op"], row["x"]) for row in world.rows("shop.orders")] == [*changes, ("-D", 2)]
+    assert [(row["_op"], row["x"]) for row in world.target_rows("shop.orders")] == [*changes, ("-D", 2)]
 
 
-def shard(world: World, name: str, kind: TypeKind) -> ScriptedTable:
+def shard(world: TransformedWorld, name: str, kind: TypeKind) -> ScriptedTable:
     columns = (Column("id", LogicalType(TypeKind.INT64), nullable=False), Column("v", LogicalType(kind)))
     return world.script.table(name, TableSchema(columns, ("id",)))
 
 
-def shards(kind: str, root: Path) -> World:
+def shards(kind: str, root: Path) -> TransformedWorld:
     world = new_world(kind, root, NOTHING)
     world.on_bad_record, world.routes = "skip", SHARDS
     world.script.tables.pop(world.script.table("shop.orders").id)
@@ -225,7 +225,7 @@ def test_tables_that_are_read_anew_as_the_message_says_are_whole(cause: str, pol
     entry = record.parked["shop.all"]
     assert "Read its tables anew (raycdc tables resnapshot)" in entry.text
     assert "raycdc tables resnapshot CONFIG shop.s1; raycdc tables resnapshot CONFIG shop.s2" in entry.text
-    assert [row["id"] for row in world.rows("shop.beside")] == [1, 2]
+    assert [row["id"] for row in world.target_rows("shop.beside")] == [1, 2]
     # As it says, whatever the policy is by then.
     world.on_bad_record = policy
     for table in (one, two):
@@ -242,7 +242,7 @@ def test_tables_that_are_read_anew_as_the_message_says_are_whole(cause: str, pol
     record = world.store.last_commit()
     assert record is not None
     assert (record.epoch, record.parked) == (6, {})
-    held = world.rows("shop.all")
+    held = world.target_rows("shop.all")
     begun = max(number for number, row in enumerate(held) if row["_op"] == "T")
     assert sorted((row["_op"], row["id"], row["v"]) for row in held[begun + 1 :]) == [
         ("+I", 7, "anew"), ("+I", 100, "anew"), ("-D", 100, "anew")
@@ -275,7 +275,11 @@ def test_wider_integers_are_merged_under_a_policy(tmp_path: Path) -> None:
     one.delete((1,))
     world.script.seal(final=True)
     world.loop().run()
-    assert sorted((row["_op"], row["id"]) for row in world.rows("shop.all")) == [("+I", 1), ("+I", 100), ("-D", 1)]
+    assert sorted((row["_op"], row["id"]) for row in world.target_rows("shop.all")) == [
+        ("+I", 1),
+        ("+I", 100),
+        ("-D", 1),
+    ]
 
 
 def test_tables_whose_expressions_may_fail_are_not_merged_where_rows_are_updated(tmp_path: Path, spark: Any) -> None:

@@ -33,7 +33,7 @@ def test_a_deleted_row_is_marked_and_lives_again_when_it_is_inserted(tmp_path: P
     orders.insert({"id": 3, "name": "c", "qty": 3})
     world.script.seal(final=True)
     world.loop().run()
-    found = {row["id"]: (row["name"], row["qty"], row["is_deleted"]) for row in world.rows("shop.orders")}
+    found = {row["id"]: (row["name"], row["qty"], row["is_deleted"]) for row in world.target_rows("shop.orders")}
     assert found == {
         0: ("a", 0, True),
         1: ("again", None, False),
@@ -54,7 +54,7 @@ def test_with_a_filter_a_row_that_leaves_it_is_marked(tmp_path: Path, spark: Any
     orders.delete((2,))
     world.script.seal(final=True)
     world.loop().run()
-    found = {row["id"]: (row["qty"], row["gone"]) for row in world.rows("shop.orders")}
+    found = {row["id"]: (row["qty"], row["gone"]) for row in world.target_rows("shop.orders")}
     assert found == {0: (9, False), 1: (1, True), 2: (2, True), 3: (3, False)}
 
 
@@ -77,7 +77,7 @@ def test_rows_are_updated_by_another_key(tmp_path: Path, spark: Any, transform: 
     orders.insert({"id": 7, "name": "N0", "qty": 7})
     world.script.seal(final=True)
     world.loop().run()
-    found = {row["name"]: row["qty"] for row in world.rows("shop.orders")}
+    found = {row["name"]: row["qty"] for row in world.target_rows("shop.orders")}
     assert found == {"N0": 7, "M": 1, "N2": 20, "N3": 3}
 
 
@@ -114,7 +114,7 @@ def test_a_table_with_another_key_is_emptied(tmp_path: Path, kind: str) -> None:
     orders.insert({"id": 3, "name": "a", "qty": 3})
     world.script.seal(final=True)
     world.loop().run()
-    assert world.rows("shop.orders") == [{"id": 3, "name": "a", "qty": 3}]
+    assert world.target_rows("shop.orders") == [{"id": 3, "name": "a", "qty": 3}]
 
 
 def test_in_a_changelog_another_key_makes_an_update_that_changes_it_a_deletion_and_an_insert(
@@ -128,6 +128,6 @@ def test_in_a_changelog_another_key_makes_an_update_that_changes_it_a_deletion_a
     orders.update((1,), id=5)
     world.script.seal(final=True)
     world.loop().run()
-    got = [(row["_op"], row["id"], row["name"]) for row in world.rows("shop.orders")]
+    got = [(row["_op"], row["id"], row["name"]) for row in world.target_rows("shop.orders")]
     assert got == [("+I", 1, "a"), ("-U", 1, "a"), ("+U", 1, "a"), ("-D", 1, "a"), ("+I", 1, "b"),
                    ("-U", 1, "b"), ("+U", 5, "b")]  # fmt: skip

@@ -15,7 +15,7 @@ from raycdc.model import Column, LogicalType, TableSchema, TypeKind
 from raycdc.model.routes import Route
 from raycdc.model.transform import Transform
 from tests.epochs.sink_world import COLLECTIONS, DATABASES, TOPICS, world_of
-from tests.epochs.transform_world import World, new_world, play
+from tests.epochs.transform_world import TransformedWorld, new_world, play
 
 pytestmark = [
     pytest.mark.spark,
@@ -27,14 +27,14 @@ pytestmark = [
 UPSERTS = ("postgres-upsert", "mysql-upsert", "mongodb-upsert", "mongodb-parts-upsert")
 
 
-Make = Callable[..., World]
+Make = Callable[..., TransformedWorld]
 
 
 @pytest.fixture
 def make(request: pytest.FixtureRequest, tmp_path: Path, spark: Any) -> Make:
     """A world whose targets are on an empty server."""
 
-    def made(kind: str, *transforms: Transform) -> World:
+    def made(kind: str, *transforms: Transform) -> TransformedWorld:
         return new_world(kind, tmp_path, *transforms, spark=spark, place=world_of(request, kind, tmp_path))
 
     return made
@@ -45,7 +45,7 @@ def test_rows_are_computed_and_filtered_and_a_later_column_flows(kind: str, make
     world = make(kind)
     orders = play(world)
     world.loop().run()
-    world.check(orders)
+    world.check_table(orders)
     assert world.restart() == Recovery(4)
 
 
@@ -60,7 +60,7 @@ def test_an_epoch_that_is_staged_again_has_the_same_rows(
     with pytest.raises((FailpointError, SinkError)):
         world.loop().run()
     world.restart()
-    world.check(orders)
+    world.check_table(orders)
 
 
 @pytest.mark.parametrize("kind", UPSERTS)
@@ -77,7 +77,7 @@ def test_deleted_rows_are_marked_behind_a_filter_and_live_again(kind: str, make:
     orders.insert({"id": 2, "name": "again", "qty": 5})
     world.script.seal(final=True)
     world.loop().run()
-    found = {row["id"]: (row["qty"], bool(row["gone"])) for row in world.rows("shop.orders")}
+    found = {row["id"]: (row["qty"], bool(row["gone"])) for row in world.target_rows("shop.orders")}
     assert found == {0: (9, False), 1: (1, True), 2: (5, False), 3: (3, True), 30: (3, False), 4: (4, False)}
 
 
@@ -107,7 +107,7 @@ def test_rows_are_updated_by_another_key(kind: str, make: Make) -> None:
     orders.insert({"id": 7, "name": "N0", "qty": 7})
     world.script.seal(final=True)
     world.loop().run()
-    found = {row["name"]: row["qty"] for row in world.rows("shop.orders")}
+    found = {row["name"]: row["qty"] for row in world.target_rows("shop.orders")}
     assert found == {key_of(kind, f"N{name}"): qty for name, qty in ((0, 7), (8, 1), (2, 20), (3, 3))}
 
 
@@ -141,7 +141,7 @@ def test_transformed_shards_are_merged_and_go_to_a_second_target(kind: str, make
     world.script.seal(final=True)
     world.loop().run()
     first, second = {31: "orders_1", 51: "orders_1"}, {12: "orders_2", 22: "orders_2", 32: "orders_2"}
-    held = [{row["key"]: row["name"] for row in world.rows(f"shop.{t}")} for t in ("all", "copy_1", "copy_2")]
+    held = [{row["key"]: row["name"] for row in world.target_rows(f"shop.{t}")} for t in ("all", "copy_1", "copy_2")]
     assert held == [first | second, first, second]
 
 
@@ -162,7 +162,7 @@ def test_a_key_of_two_shards_is_refused_before_a_row_of_it_is_written(kind: str,
     world.script.seal(final=True)
     with pytest.raises(DataError, match=r"shop\.all: the row with the key id = '?1'? comes from more than one of the"):
         world.loop().run()
-    assert [row["name"] for row in world.rows("shop.all")] == ([] if together else ["one"])
+    assert [row["name"] for row in world.target_rows("shop.all")] == ([] if together else ["one"])
 
 
 @pytest.mark.parametrize("kind", UPSERTS)
@@ -181,7 +181,7 @@ def test_rows_move_between_shards_and_others_stay(kind: str, make: Make) -> None
     two.delete((6,))
     world.script.seal(final=True)
     world.loop().run()
-    held = {row["id"]: row["name"] for row in world.rows("shop.all")}
+    held = {row["id"]: row["name"] for row in world.target_rows("shop.all")}
     assert held == {0: "old", 1: "moved", 2: "old", 3: "old", 4: "old", 5: "old", 7: "old"}
 
 
@@ -198,7 +198,7 @@ def test_in_a_changelog_another_key_makes_an_update_a_deletion_and_an_insert(kin
     world.loop().run()
     number = Column("id", LogicalType(TypeKind.INT32), nullable=False)
     shape = TableSchema((number, Column("name", LogicalType(TypeKind.STRING))), ("id",))
-    rows = sorted(world.rows("shop.orders", shape), key=lambda row: row["_seq"])
+    rows = sorted(world.target_rows("shop.orders", shape), key=lambda row: row["_seq"])
     assert [(row["_op"], row["id"], row["name"]) for row in rows] == [
         ("+I", 1, "a"), ("-U", 1, "a"), ("+U", 1, "a"), ("-D", 1, "a"), ("+I", 2, "a"), ("-U", 2, "a"), ("+U", 2, "b")
     ]  # fmt: skip

@@ -44,7 +44,7 @@ def test_rows_are_computed_and_filtered_and_a_later_column_flows(
     world = new_world(kind, tmp_path, spark=spark)
     orders = play(world)
     world.loop().run()
-    world.check(orders)
+    world.check_table(orders)
     assert list((tmp_path / "derived").iterdir()) == []
     assert world.restart() == Recovery(4)
 
@@ -53,7 +53,7 @@ def test_columns_stand_where_the_projection_puts_them(tmp_path: Path, spark: Any
     world = new_world("jsonl", tmp_path, spark=spark)
     play(world)
     world.loop().run()
-    first, last = world.rows("shop.orders")[0], world.rows("shop.orders")[-1]
+    first, last = world.target_rows("shop.orders")[0], world.target_rows("shop.orders")[-1]
     meta = ["_op", "_seq", "_ts_ms", "_db", "_table", "_pos"]
     assert list(first) == ["id", "name", "qty", "twice", "origin", "shout", "seven", *meta]
     assert list(last) == ["id", "name", "qty", "note", "twice", "origin", "shout", "seven", *meta]
@@ -70,7 +70,7 @@ def test_an_epoch_that_is_staged_again_has_the_same_rows(
     with pytest.raises(FailpointError):
         world.loop().run()
     world.restart()
-    world.check(orders)
+    world.check_table(orders)
 
 
 def test_many_batches_and_updates_over_their_ends(tmp_path: Path, spark: Any, way: str) -> None:
@@ -84,7 +84,7 @@ def test_many_batches_and_updates_over_their_ends(tmp_path: Path, spark: Any, wa
     world.script.seal(final=True)
     world.loop().run()
     spark.conf.unset("spark.sql.execution.arrow.maxRecordsPerBatch")
-    world.check(orders)
+    world.check_table(orders)
 
 
 FUNCTIONS = """
@@ -113,7 +113,7 @@ def test_functions_of_users_compute_columns_of_several_tables(
     world.loop().run()
     for name in ("shop.orders", "shop.items"):
         expected = [{"id": r["id"], "word": f"{r['name']}:{r['qty']}"} for r in world.script.table(name).contents()]
-        assert sorted(world.rows(name), key=lambda row: row["id"]) == expected
+        assert sorted(world.target_rows(name), key=lambda row: row["id"]) == expected
 
 
 def test_a_table_goes_transformed_to_all_its_targets(tmp_path: Path, spark: Any) -> None:
@@ -121,8 +121,8 @@ def test_a_table_goes_transformed_to_all_its_targets(tmp_path: Path, spark: Any)
     world.routes = (Route("shop.orders", "lake.a"), Route("shop.orders", "lake.b"))
     orders = play(world)
     world.loop().run()
-    world.check(orders, "lake.a")
-    world.check(orders, "lake.b")
+    world.check_table(orders, "lake.a")
+    world.check_table(orders, "lake.b")
 
 
 def test_transformed_tables_are_merged_by_what_they_became(tmp_path: Path, spark: Any) -> None:
@@ -141,7 +141,7 @@ def test_transformed_tables_are_merged_by_what_they_became(tmp_path: Path, spark
     world.script.seal(final=True)
     world.loop().run()
     expected = {31: "orders_1", 51: "orders_1", 12: "orders_2", 22: "orders_2", 32: "orders_2"}
-    assert {row["key"]: row["name"] for row in world.rows("lake.orders")} == expected
+    assert {row["key"]: row["name"] for row in world.target_rows("lake.orders")} == expected
 
 
 def test_plain_projections_need_no_spark(tmp_path: Path) -> None:
@@ -153,7 +153,7 @@ def test_plain_projections_need_no_spark(tmp_path: Path) -> None:
         {"number": r["id"], "name": r["name"], "note": r["note"], "origin": "shop", "new": True}
         for r in orders.contents()
     ]
-    assert sorted(world.rows("shop.orders"), key=lambda row: row["number"]) == expected
+    assert sorted(world.target_rows("shop.orders"), key=lambda row: row["number"]) == expected
     assert not (tmp_path / "derived").exists()
 
 
@@ -164,7 +164,7 @@ def test_an_emptied_table_is_emptied_and_has_no_computed_values(tmp_path: Path, 
     orders.truncate()
     world.script.seal(final=True)
     world.loop().run()
-    got = [(row["_op"], row["id"], row["n"], row["two"]) for row in world.rows("shop.orders")]
+    got = [(row["_op"], row["id"], row["n"], row["two"]) for row in world.target_rows("shop.orders")]
     assert got == [("+I", 1, 1, 2), ("T", None, None, None)]
 
 
@@ -201,7 +201,7 @@ def test_a_change_of_a_column_that_is_named_is_refused(tmp_path: Path, spark: An
     world.script.seal(final=True)
     with pytest.raises(SchemaError, match=rf"shop.orders: \w+ of column '{column}', which the table's transform names"):
         world.loop().run()
-    assert [row["id"] for row in world.rows("shop.orders")] == [1]
+    assert [row["id"] for row in world.target_rows("shop.orders")] == [1]
 
 
 def test_columns_that_nothing_names_come_and_go(tmp_path: Path, spark: Any) -> None:
@@ -216,7 +216,7 @@ def test_columns_that_nothing_names_come_and_go(tmp_path: Path, spark: Any) -> N
     orders.insert({"id": 2, "qty": 2, "note": "x"})
     world.script.seal(final=True)
     world.loop().run()
-    assert sorted(map(str, world.rows("shop.orders"))) == ["{'id': 1, 'twice': 2}", "{'id': 2, 'twice': 4}"]
+    assert sorted(map(str, world.target_rows("shop.orders"))) == ["{'id': 1, 'twice': 2}", "{'id': 2, 'twice': 4}"]
 
 
 @pytest.mark.parametrize("later", [(), (replace(ORDERS, filter=""),)])
@@ -275,6 +275,6 @@ def test_what_spark_computed_is_looked_up(tmp_path: Path, spark: Any, way: str, 
         world.loop().run()
         world.opened[0].close()
     expected = {row["id"]: row["qty"] % 10 for row in orders.contents() if row["qty"] < 90 and 0 < row["qty"] % 10 < 9}
-    found = {row["id"]: (row["user"], row["name"], row["shout"]) for row in world.rows("shop.orders")}
+    found = {row["id"]: (row["user"], row["name"], row["shout"]) for row in world.target_rows("shop.orders")}
     assert found == {key: (user, f"user {user}", "n!") for key, user in expected.items()}
     assert [list((tmp_path / name).iterdir()) for name in ("derived", "looked_up")] == [[], []]

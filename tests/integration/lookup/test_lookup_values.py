@@ -101,7 +101,7 @@ def test_a_great_document_of_many_rows_is_written_in_parts(
     monkeypatch.setattr("raycdc.lookup.joiner.JOINED_BYTES_MAX", 500)
     loop.run()
     world.opened[0].close()
-    rows = sorted(world.rows("shop.orders"), key=lambda row: row["id"])
+    rows = sorted(world.target_rows("shop.orders"), key=lambda row: row["id"])
     names = {1: "x" * 100, 3: "y" * 1000}
     assert [(row["qty"], row["user_name"]) for row in rows] == [(qty, names.get(qty)) for qty in numbers]
     assert sizes == [5, 5, 6, 1, 1, 2]

@@ -21,7 +21,7 @@ from raycdc.model.routes import Route
 from raycdc.model.transform import Transform
 from raycdc.testing.epochs import Row, ScriptedTable
 from raycdc.testing.servers import MongoDb, MongoDbServer
-from tests.epochs.transform_world import World, add_column, new_world
+from tests.epochs.transform_world import TransformedWorld, add_column, new_world
 
 pytestmark = pytest.mark.server
 
@@ -39,15 +39,15 @@ def users(mongodb: MongoDb, database: str) -> Iterator[Any]:
         yield client[database].users
 
 
-Make = Callable[..., World]
+Make = Callable[..., TransformedWorld]
 
 
 @pytest.fixture
 def make(mongodb: MongoDb, database: str, tmp_path: Path) -> Iterator[Make]:
     """A world whose shop.orders look `qty` up among users; keyword arguments are those of the ``[[lookup]]``."""
-    worlds: list[World] = []
+    worlds: list[TransformedWorld] = []
 
-    def made(kind: str = "delta-upsert", *transforms: Transform, **options: Any) -> World:
+    def made(kind: str = "delta-upsert", *transforms: Transform, **options: Any) -> TransformedWorld:
         settings = {
             "table": "shop.orders",
             "uri": mongodb.uri,
@@ -67,7 +67,7 @@ def make(mongodb: MongoDb, database: str, tmp_path: Path) -> Iterator[Make]:
             lookups.close()
 
 
-def orders_of(world: World) -> ScriptedTable:
+def orders_of(world: TransformedWorld) -> ScriptedTable:
     return world.script.table("shop.orders")
 
 
@@ -75,13 +75,13 @@ def order(number: int, qty: int | None) -> Row:
     return {"id": number, "name": "n", "qty": qty}
 
 
-def found(world: World, *names: str) -> list[tuple[Any, ...]]:
+def found(world: TransformedWorld, *names: str) -> list[tuple[Any, ...]]:
     """Rows of the target as tuples: `id` and the columns `names`."""
-    rows = world.rows("shop.orders")
+    rows = world.target_rows("shop.orders")
     return sorted((row["id"], *(row[name] for name in names or ("qty", "user_name", "user_vip"))) for row in rows)
 
 
-def run(world: World) -> None:
+def run(world: TransformedWorld) -> None:
     world.loop().run()
     assert list((world.root / "looked_up").iterdir()) == []
 
@@ -99,7 +99,7 @@ def test_rows_get_the_columns_of_their_document_in_their_own_order(make: Make, k
     orders_of(world).insert(order(900, None))
     world.script.seal(final=True)
     run(world)
-    rows = world.rows("shop.orders")
+    rows = world.target_rows("shop.orders")
     if not world.upsert:
         assert [row["id"] for row in sorted(rows, key=lambda row: row["_seq"])] == [*range(200), 900]
     expected = [(n, q, f"user {q}" if q < 10 else None, q % 2 == 0 if q < 10 else None) for n, q in enumerate(numbers)]
@@ -182,7 +182,7 @@ def test_a_changelog_is_exact_or_refused(make: Make) -> None:
     orders.delete((3,))
     world.script.seal()
     world.restart()
-    rows = sorted(world.rows("shop.orders"), key=lambda row: row["_seq"])
+    rows = sorted(world.target_rows("shop.orders"), key=lambda row: row["_seq"])
     assert [(row["_op"], row["id"], row["user_name"]) for row in rows] == [("+I", 1, "user 1"), ("+I", 2, "user 2")]
     orders.update((1,), name="changed")
     world.script.seal(final=True)
@@ -362,7 +362,7 @@ def test_a_server_that_fails_for_a_moment_is_asked_again(make: Make, mongodb: Mo
 # -- keys and values
 
 
-def text_table(world: World, kind: TypeKind = TypeKind.STRING) -> ScriptedTable:
+def text_table(world: TransformedWorld, kind: TypeKind = TypeKind.STRING) -> ScriptedTable:
     world.script.tables = {}
     number, text = LogicalType(TypeKind.INT64), LogicalType(kind)
     return world.script.table(
@@ -445,7 +445,7 @@ def test_rows_are_joined_behind_their_transform_and_with_several_lookups(make: M
     orders_of(world).insert(order(1, 1))
     world.script.seal(final=True)
     run(world)
-    assert world.rows("shop.orders") == [
+    assert world.target_rows("shop.orders") == [
         {"id": 1, "who": 1, "x": "x", "user_name": "user 1", "user_vip": False, "again_name": "user 1"}
     ]
 
@@ -458,7 +458,7 @@ def test_a_later_column_of_the_table_stands_before_those_looked_up(make: Make) -
     orders_of(world).insert({**order(2, 2), "note": "n"})
     world.script.seal(final=True)
     run(world)
-    last = max(world.rows("shop.orders"), key=lambda row: row["_seq"])
+    last = max(world.target_rows("shop.orders"), key=lambda row: row["_seq"])
     assert list(last)[:6] == ["id", "name", "qty", "note", "user_name", "user_vip"]
     assert (last["note"], last["user_name"]) == ("n", "user 2")
 

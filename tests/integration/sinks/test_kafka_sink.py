@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,60 +11,44 @@ import pyarrow as pa
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from raycdc.bridge import TaskRunner, run_in_process
 from raycdc.checkpoint.manifest import Manifest
 from raycdc.checkpoint.store import CheckpointStore
-from raycdc.epochs.epoch_loop import EpochLoop
-from raycdc.epochs.ports import EpochPorts
 from raycdc.errors import FencedError, SinkError
 from raycdc.formats.api import EncodedBatch
 from raycdc.model import RowKind, TableId, TableSchema
 from raycdc.model.row_kind import SYMBOLS
 from raycdc.schema import SchemaChangeEvent
-from raycdc.sinks.api import STEP_LAST, STEP_TOMBSTONE, CommitVector, SinkContext, TableWork
+from raycdc.sinks.api import STEP_LAST, STEP_TOMBSTONE, CommitVector, TableWork
 from raycdc.sinks.kafka import keeper as kafka_keeper
 from raycdc.sinks.kafka import tasks as kafka_tasks
-from raycdc.sinks.kafka.plugin import KafkaSinkConfig
 from raycdc.sinks.kafka.sink import KafkaSink
 from raycdc.sinks.kafka.transactions import Transactions, look
 from raycdc.testing.epochs import EpochScript, ScriptedTable
 from raycdc.testing.servers import KafkaServer
 from raycdc.testing.servers.process import wait_until
+from tests.epochs.sink_world import World
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
 
 
 @dataclass
-class World:
-    """A pipeline without a source: scripted epochs into a topic."""
+class TopicWorld(World):
+    """Scripted epochs into one topic, with options of the sink."""
 
-    kafka: KafkaServer
-    script: EpochScript
-    topic: str
-    options: dict[str, Any]
+    topic_name: str = ""
+    options: dict[str, Any] = field(default_factory=dict)
+    #: Some tests write as two drivers at once.
+    foresees: bool = False
 
     @property
-    def store(self) -> CheckpointStore:
-        return self.script.store
+    def settings(self) -> dict[str, Any]:
+        made = {"type": "kafka", "bootstrap_servers": self.brokers, "topic": self.topic_name}
+        return {**made, "format": {"type": "maxwell-json"}, **self.options}
 
-    def sink(self, *, on_existing: str = "fail", run: TaskRunner = run_in_process) -> KafkaSink:
-        settings = {"format": {"type": "maxwell-json"}, **self.options}
-        config = KafkaSinkConfig(bootstrap_servers=self.kafka.bootstrap_servers, topic=self.topic, **settings)
-        sink = KafkaSink(config)
-        sink.open(SinkContext(self.store.app_id, "changelog", run, on_existing))
-        return sink
-
-    def restart(self) -> None:
-        """What a new driver does: a new generation, recovery, then everything that is sealed."""
-        self.script.generation = self.store.next_generation()
-        ports = EpochPorts(generation=lambda: self.script.generation, next_sealed=self.next_sealed)
-        loop = EpochLoop(self.store, self.sink(), ports)
-        loop.recover()
-        if loop.committed < self.store.next_epoch() - 1 and self.store.sealed_epochs(loop.committed):
-            loop.run()
-
-    def next_sealed(self, after: int, _timeout_s: float) -> Manifest | None:
-        return next(iter(self.store.manifests(after)), None)
+    @property
+    def brokers(self) -> str:
+        assert self.kafka is not None
+        return self.kafka.bootstrap_servers
 
     def table(self) -> ScriptedTable:
         return next(iter(self.script.tables.values()))
@@ -131,16 +115,18 @@ def _row_format(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kafka_tasks, "load_format", load)
 
 
-def new_world(kafka: KafkaServer, folder: Path, topic: str, **options: Any) -> World:
-    world = World(kafka, EpochScript(CheckpointStore(folder / "state", pipeline="p")), topic, options)
+def new_world(kafka: KafkaServer, folder: Path, topic: str, **options: Any) -> TopicWorld:
+    script = EpochScript(CheckpointStore(folder / "state", pipeline="p"))
+    world = TopicWorld("kafka", folder, script, kafka, topic_name=topic, options=options)
     world.script.table(f"shop.{topic}")
     return world
 
 
-def expect_changelog(world: World) -> None:
+def expect_changelog(world: TopicWorld) -> None:
     """The topic holds every change once, in order, and nothing else."""
     names = [column.name for column in world.table().schema.columns]
-    rows = [json.loads(value) for _, value in read(world.kafka, world.topic) if value is not None]
+    assert world.kafka is not None
+    rows = [json.loads(value) for _, value in read(world.kafka, world.topic_name) if value is not None]
     ordered = sorted(rows, key=lambda row: row["_seq"])
     assert [(row["_op"], {name: row[name] for name in names}) for row in ordered] == world.table().changelog
 
@@ -152,6 +138,7 @@ def test_a_driver_that_wakes_from_a_pause_can_commit_nothing_any_more(kafka: Kaf
         manifest = world.script.seal()
         old, new = world.sink(), world.sink()
         work = work_of(world, manifest)
+        assert isinstance(old, KafkaSink)
         with Transactions(old._target(work.target)) as paused:
             paused._producer.begin_transaction()
             paused._producer.produce(topic, b"late")
@@ -164,7 +151,7 @@ def test_a_driver_that_wakes_from_a_pause_can_commit_nothing_any_more(kafka: Kaf
         assert read(kafka, topic) == []
 
 
-def work_of(world: World, manifest: Manifest) -> TableWork:
+def work_of(world: TopicWorld, manifest: Manifest) -> TableWork:
     table = world.table()
     return TableWork(
         epoch=manifest.epoch,
@@ -197,7 +184,7 @@ def test_somebody_elses_topic_is_not_written_to_unless_told(kafka: KafkaServer, 
         producer.produce(topic, b"mine")
         assert producer.flush(20) == 0
         world = new_world(kafka, tmp_path, topic)
-        world.topic = "{table}"
+        world.topic_name = "{table}"
         work = work_of(world, world.script.seal())
         with pytest.raises(SinkError, match="did not write"):
             world.sink().apply_schema(work)
@@ -235,6 +222,7 @@ def test_the_record_of_a_quiet_table_is_kept_beyond_what_brokers_keep(
         manifest = world.script.seal()
         sink, work = world.sink(), work_of(world, manifest)
         sink.commit(work, None)
+        assert isinstance(sink, KafkaSink)
         kept = sink._target(work.target)
         forgotten = replace(kept, identity="nobody")
         with Transactions(forgotten) as transactions:

@@ -18,12 +18,12 @@ from raycdc.schema import TruncateTableEvent
 from raycdc.sinks.delta.plugin import DeltaSinkConfig
 from raycdc.testing.compare import read_delta
 from raycdc.testing.servers import KafkaServer
-from tests.integration.sinks.test_kafka_sink import World, new_world, read
+from tests.integration.sinks.test_kafka_sink import TopicWorld, new_world, read
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
 
 
-def write(world: World, *, truncated: bool) -> None:
+def write(world: TopicWorld, *, truncated: bool) -> None:
     """Three epochs; in the second one the table is emptied, as a row and as a schema change."""
     table = world.table()
     for number in range(3):
@@ -36,14 +36,14 @@ def write(world: World, *, truncated: bool) -> None:
     world.restart()
 
 
-def read_back(world: World, folder: Path) -> list[dict[str, Any]]:
+def read_back(world: TopicWorld, folder: Path) -> list[dict[str, Any]]:
     source = KafkaSourceConfig(
-        bootstrap_servers=world.kafka.bootstrap_servers, topics=(world.topic,), format=world.options["format"]
+        bootstrap_servers=world.brokers, topics=(world.topic_name,), format=world.options["format"]
     )
     sink = DeltaSinkConfig(type="delta", path=str(folder / "lake"))
     made = Pipeline(name="back", state=folder / "back", source=source, sink=sink, epoch_interval="100ms")
     made.run(until="caught-up", local=True)
-    rows = read_delta(folder / "lake" / "shop" / world.topic).to_pylist()
+    rows = read_delta(folder / "lake" / "shop" / world.topic_name).to_pylist()
     return sorted(rows, key=lambda row: int(row["id"]))
 
 
